@@ -1,0 +1,44 @@
+# Everything a user or a developer types. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+.PHONY: build
+build: ## the release binary: target/release/windlass
+	scripts/install.sh build
+	cargo build --release --locked -p windlass
+
+.PHONY: run
+run: build ## a node on this machine with the examples applied
+	scripts/install.sh run
+	scripts/dockerd.sh
+	tests/images/build.sh
+	scripts/run.sh
+
+.PHONY: down
+down: ## stop the node that `make run` started; its data stays
+	target/release/windlass down
+
+.PHONY: purge
+purge: ## stop the node and remove everything of it
+	target/release/windlass down --purge
+
+.PHONY: test
+test: ## lint and all tests
+	scripts/install.sh test
+	$(MAKE) --no-print-directory lint
+	scripts/test.sh
+
+.PHONY: lint
+lint: ## formatting and lints, warnings denied
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: bench
+bench: build ## the figures of docs/performance.md, measured here
+	scripts/install.sh test
+	scripts/bench.sh

@@ -1,0 +1,135 @@
+//! The calls that make, start, end and remove containers. Each is bounded in how many run at once,
+//! since Docker serialises much of its work and answers slower under a crowd.
+
+use std::{collections::HashMap, time::Duration};
+
+use bollard::{
+    models::ContainerCreateBody,
+    query_parameters::{
+        CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
+        RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
+    },
+};
+
+use super::{Engine, EngineError, instance::Instance, names};
+
+/// What a list of containers shows without inspecting each.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    pub(crate) id: String,
+    pub(crate) pod_uid: String,
+    pub(crate) running: bool,
+}
+
+impl Engine {
+    /// Makes a container. A name that is taken by a leftover of a crash is freed and tried again.
+    pub(crate) async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
+        let attempt = || format!("container {name} could not be created");
+        let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
+        match self.docker().create_container(Some(options.clone()), body.clone()).await {
+            Ok(made) => return Ok(made.id),
+            Err(error) if EngineError::new("", &error).status == Some(409) => {}
+            Err(error) => return Err(EngineError::new(attempt(), &error)),
+        }
+        self.remove(name).await?;
+        let made =
+            self.docker().create_container(Some(options), body).await.map_err(|e| EngineError::new(attempt(), &e))?;
+        Ok(made.id)
+    }
+
+    pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
+        self.docker()
+            .start_container(id, None::<StartContainerOptions>)
+            .await
+            .map_err(|e| EngineError::new(format!("container {} could not be started", short(id)), &e))
+    }
+
+    /// What Docker says of a container; `None` when it is gone or none of ours.
+    pub(crate) async fn inspect(&self, id: &str) -> Result<Option<Instance>, EngineError> {
+        match self.docker().inspect_container(id, None::<InspectContainerOptions>).await {
+            Ok(answer) => Ok(Instance::read(&answer)),
+            Err(error) => {
+                let error = EngineError::new(format!("container {} could not be inspected", short(id)), &error);
+                if error.is_not_found() { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Asks a container to end and kills it after `grace`. Gone or ended already is success.
+    pub(crate) async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
+        let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
+        let options = StopContainerOptions { t: Some(seconds), ..StopContainerOptions::default() };
+        let patient = self.patient(grace.saturating_add(Duration::from_secs(60)));
+        done(patient.stop_container(id, Some(options)).await, || format!("container {} could not be stopped", short(id)))
+    }
+
+    /// Kills a container at once. Gone or ended already is success.
+    pub(crate) async fn kill(&self, id: &str) -> Result<(), EngineError> {
+        let options = KillContainerOptions { signal: "SIGKILL".to_owned() };
+        done(self.docker().kill_container(id, Some(options)).await, || {
+            format!("container {} could not be killed", short(id))
+        })
+    }
+
+    /// Removes a container, running or not, with its anonymous volumes. Gone already is success.
+    pub(crate) async fn remove(&self, id: &str) -> Result<(), EngineError> {
+        let options = RemoveContainerOptions { force: true, v: true, link: false };
+        done(self.docker().remove_container(id, Some(options)).await, || {
+            format!("container {} could not be removed", short(id))
+        })
+    }
+
+    /// Every container with our labels, in any state.
+    pub(crate) async fn list(&self) -> Result<Vec<Listed>, EngineError> {
+        let filters = HashMap::from([("label".to_owned(), vec![names::TYPE.to_owned()])]);
+        let options = ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
+        let all = self
+            .docker()
+            .list_containers(Some(options))
+            .await
+            .map_err(|e| EngineError::new("the containers of pods could not be listed", &e))?;
+        Ok(all
+            .into_iter()
+            .filter_map(|c| {
+                Some(Listed {
+                    id: c.id?,
+                    pod_uid: c.labels?.get(names::POD_UID)?.clone(),
+                    running: c.state == Some(bollard::models::ContainerSummaryStateEnum::RUNNING),
+                })
+            })
+            .collect())
+    }
+
+    /// Docker's version and cgroup driver; also the way to learn whether it answers.
+    pub(crate) async fn info(&self) -> Result<Info, EngineError> {
+        let docker = self.patient(Duration::from_secs(10));
+        let info = docker.info().await.map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
+        Ok(Info {
+            version: info.server_version.unwrap_or_default(),
+            systemd_cgroups: info.cgroup_driver.is_some_and(|d| d.to_string() == "systemd"),
+        })
+    }
+}
+
+/// What the agent needs to know of the engine itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Info {
+    pub(crate) version: String,
+    pub(crate) systemd_cgroups: bool,
+}
+
+/// 304 (ended already), 404 (gone) and 409 (being removed, or not running) are what was wanted.
+fn done(result: Result<(), bollard::errors::Error>, attempt: impl FnOnce() -> String) -> Result<(), EngineError> {
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let error = EngineError::new(attempt(), &error);
+            if matches!(error.status, Some(304 | 404 | 409)) { Ok(()) } else { Err(error) }
+        }
+    }
+}
+
+/// The first twelve digits of an id, as Docker's own tools show it.
+pub(crate) fn short(id: &str) -> &str {
+    if id.len() == 64 { &id[..12] } else { id }
+}

@@ -1,0 +1,62 @@
+//! The connection to Docker Engine and what the rest of the agent knows of its health.
+
+use std::time::Duration;
+
+use bollard::Docker;
+
+/// Seconds that one request may take until its headers arrive; upstream's `runtimeRequestTimeout`.
+const REQUEST_TIMEOUT: u64 = 120;
+
+/// Whether Docker answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// No answer has been waited for yet.
+    Unknown,
+    /// It answers; `version` is the engine's own, such as `20.10.24`.
+    Up {
+        /// The engine's version.
+        version: String,
+    },
+    /// It does not; `reason` is what the last attempt said.
+    Down {
+        /// What was tried and what came back.
+        reason: String,
+    },
+}
+
+/// Docker could not be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("could not open Docker's socket {socket}: {source}; is the Docker service running?")]
+pub struct ConnectError {
+    socket: String,
+    source: bollard::errors::Error,
+}
+
+/// A handle to Docker Engine; clones share one connection pool.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    docker: Docker,
+}
+
+impl Engine {
+    /// Prepares a client for the Unix socket `socket`, such as `/var/run/docker.sock`. Nothing is
+    /// sent yet.
+    ///
+    /// # Errors
+    /// When the socket's path cannot be used.
+    pub fn new(socket: &str) -> Result<Self, ConnectError> {
+        let docker = Docker::connect_with_unix(socket, REQUEST_TIMEOUT, bollard::API_DEFAULT_VERSION)
+            .map_err(|source| ConnectError { socket: socket.to_owned(), source })?;
+        Ok(Self { docker })
+    }
+
+    /// The client, for the modules of this folder.
+    pub(crate) fn docker(&self) -> &Docker {
+        &self.docker
+    }
+
+    /// A client whose requests may take `timeout`: for stops, waits, pulls and loads.
+    pub(crate) fn patient(&self, timeout: Duration) -> Docker {
+        self.docker.clone().with_timeout(timeout)
+    }
+}

@@ -1,0 +1,162 @@
+//! What Docker says of one container, cut down to what the agent decides on. Pure.
+
+use std::net::Ipv4Addr;
+
+use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum};
+use jiff::Timestamp;
+
+use super::names::{self, Identity};
+
+/// Where a container is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Made, not started yet.
+    Created,
+    /// Running since.
+    Running { pid: i32, started_at: Timestamp },
+    /// Ended.
+    Exited(Exit),
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Exit {
+    pub(crate) code: i64,
+    pub(crate) oom_killed: bool,
+    /// Docker's own words when it could not start the container at all.
+    pub(crate) error: String,
+    /// `None` when it never ran.
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) finished_at: Timestamp,
+    /// The termination message, filled in by whoever can read it.
+    pub(crate) message: String,
+}
+
+/// One container of a pod: a sandbox, or one attempt at running a container of the spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Instance {
+    pub(crate) id: String,
+    pub(crate) identity: Identity,
+    pub(crate) state: State,
+    pub(crate) created_at: Timestamp,
+    /// The image as the spec named it.
+    pub(crate) image: String,
+    /// The image's id.
+    pub(crate) image_id: String,
+    pub(crate) hash: String,
+    /// The sandbox that it joined; empty for sandboxes.
+    pub(crate) sandbox: String,
+    /// Where Docker keeps its log.
+    pub(crate) log_path: String,
+    /// The address that a sandbox was made with.
+    pub(crate) address: Option<Ipv4Addr>,
+    /// Seconds of grace that its labels carry, for when the pod's spec is gone.
+    pub(crate) grace: Option<i64>,
+}
+
+impl Instance {
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.state, State::Running { .. })
+    }
+
+    pub(crate) fn is_sandbox(&self) -> bool {
+        self.identity.container == names::SANDBOX_NAME
+    }
+
+    pub(crate) fn pid(&self) -> Option<i32> {
+        match self.state {
+            State::Running { pid, .. } => Some(pid),
+            _ => None,
+        }
+    }
+
+    /// Reads Docker's answer; `None` for containers that are none of ours.
+    pub(crate) fn read(answer: &ContainerInspectResponse) -> Option<Self> {
+        let config = answer.config.as_ref()?;
+        let labels = config.labels.as_ref()?;
+        let label = |key: &str| labels.get(key).cloned();
+        Some(Self {
+            id: answer.id.clone()?,
+            identity: Identity::read(answer.name.as_deref().unwrap_or(""), labels)?,
+            state: state_of(answer),
+            created_at: time(answer.created.as_deref()).unwrap_or(Timestamp::UNIX_EPOCH),
+            image: config.image.clone().unwrap_or_default(),
+            image_id: answer.image.clone().unwrap_or_default(),
+            hash: label(names::HASH).unwrap_or_default(),
+            sandbox: label(names::SANDBOX_ID).unwrap_or_default(),
+            log_path: answer.log_path.clone().unwrap_or_default(),
+            address: label(names::POD_IP).and_then(|text| text.parse().ok()),
+            grace: label(names::GRACE).and_then(|text| text.parse().ok()),
+        })
+    }
+}
+
+fn state_of(answer: &ContainerInspectResponse) -> State {
+    let Some(state) = answer.state.as_ref() else { return State::Created };
+    let started_at = time(state.started_at.as_deref());
+    if state.running == Some(true) {
+        return State::Running {
+            pid: state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0),
+            started_at: started_at.unwrap_or(Timestamp::UNIX_EPOCH),
+        };
+    }
+    // A container whose start failed stays "created" with an error and a code of 126 to 128.
+    let error = state.error.clone().unwrap_or_default();
+    if state.status == Some(ContainerStateStatusEnum::CREATED) && error.is_empty() {
+        return State::Created;
+    }
+    State::Exited(Exit {
+        code: state.exit_code.unwrap_or(0),
+        oom_killed: state.oom_killed == Some(true),
+        error,
+        started_at,
+        finished_at: time(state.finished_at.as_deref())
+            .or_else(|| time(answer.created.as_deref()))
+            .unwrap_or(Timestamp::UNIX_EPOCH),
+        message: String::new(),
+    })
+}
+
+/// Docker writes the year 1 for "never".
+fn time(text: Option<&str>) -> Option<Timestamp> {
+    text?.parse().ok().filter(|at: &Timestamp| at.as_second() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(state: &str) -> Instance {
+        let answer: ContainerInspectResponse = serde_json::from_str(&format!(
+            r#"{{"Id":"abc","Name":"/k8s_main_p_n_u_1","Created":"2026-01-01T00:00:00.5Z","Image":"sha256:1","State":{state},
+                "Config":{{"Image":"i:1","Labels":{{"io.kubernetes.docker.type":"container","io.kubernetes.pod.name":"p",
+                "io.kubernetes.pod.namespace":"n","io.kubernetes.pod.uid":"u","io.kubernetes.container.name":"main"}}}}}}"#
+        ))
+        .unwrap();
+        Instance::read(&answer).unwrap()
+    }
+
+    #[test]
+    fn states() {
+        let never = r#""StartedAt":"0001-01-01T00:00:00Z","FinishedAt":"0001-01-01T00:00:00Z""#;
+        let created = read(&format!(r#"{{"Status":"created","Running":false,{never}}}"#));
+        assert_eq!(created.state, State::Created);
+        let running = read(r#"{"Status":"running","Running":true,"Pid":7,"StartedAt":"2026-01-01T00:00:01Z"}"#);
+        assert_eq!(running.pid(), Some(7));
+        let refused = read(&format!(r#"{{"Status":"created","Running":false,"ExitCode":127,"Error":"no such file",{never}}}"#));
+        let State::Exited(exit) = refused.state else { panic!("it ended") };
+        assert_eq!((exit.code, exit.error.as_str(), exit.started_at), (127, "no such file", None));
+        let killed = read(
+            r#"{"Status":"exited","Running":false,"OOMKilled":true,"ExitCode":137,"StartedAt":"2026-01-01T00:00:01Z","FinishedAt":"2026-01-01T00:00:02Z"}"#,
+        );
+        let State::Exited(exit) = killed.state else { panic!("it ended") };
+        assert!(exit.oom_killed && exit.finished_at > exit.started_at.unwrap());
+    }
+
+    #[test]
+    fn a_container_of_somebody_else_is_not_ours() {
+        let answer: ContainerInspectResponse =
+            serde_json::from_str(r#"{"Id":"x","Name":"/x","Config":{"Labels":{"a":"b"}}}"#).unwrap();
+        assert_eq!(Instance::read(&answer), None);
+    }
+}

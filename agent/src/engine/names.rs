@@ -1,0 +1,131 @@
+//! Names and labels of containers, as cri-dockerd writes them, so that either agent can adopt the
+//! other's containers. Pure.
+
+use std::collections::HashMap;
+
+pub(crate) const TYPE: &str = "io.kubernetes.docker.type";
+pub(crate) const TYPE_SANDBOX: &str = "podsandbox";
+pub(crate) const TYPE_CONTAINER: &str = "container";
+pub(crate) const SANDBOX_ID: &str = "io.kubernetes.sandbox.id";
+pub(crate) const LOG_PATH: &str = "io.kubernetes.container.logpath";
+pub(crate) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+pub(crate) const POD_NAME: &str = "io.kubernetes.pod.name";
+pub(crate) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+pub(crate) const POD_UID: &str = "io.kubernetes.pod.uid";
+pub(crate) const HASH: &str = "annotation.io.kubernetes.container.hash";
+pub(crate) const RESTART_COUNT: &str = "annotation.io.kubernetes.container.restartCount";
+pub(crate) const MESSAGE_PATH: &str = "annotation.io.kubernetes.container.terminationMessagePath";
+pub(crate) const MESSAGE_POLICY: &str = "annotation.io.kubernetes.container.terminationMessagePolicy";
+pub(crate) const GRACE: &str = "annotation.io.kubernetes.pod.terminationGracePeriod";
+/// Ours alone: the address of the sandbox, so that a restart finds it without entering the namespace.
+pub(crate) const POD_IP: &str = "io.windlass.pod.ip";
+/// The name that the sandbox's container has among its pod's.
+pub(crate) const SANDBOX_NAME: &str = "POD";
+
+/// Who a container belongs to, read from its labels.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Identity {
+    pub(crate) namespace: String,
+    pub(crate) pod: String,
+    pub(crate) uid: String,
+    pub(crate) container: String,
+    pub(crate) attempt: u32,
+}
+
+impl Identity {
+    /// `k8s_<container>_<pod>_<namespace>_<uid>_<attempt>`.
+    pub(crate) fn docker_name(&self) -> String {
+        format!("k8s_{}_{}_{}_{}_{}", self.container, self.pod, self.namespace, self.uid, self.attempt)
+    }
+
+    /// The labels that carry the identity back to us.
+    pub(crate) fn labels(&self) -> HashMap<String, String> {
+        let kind = if self.container == SANDBOX_NAME { TYPE_SANDBOX } else { TYPE_CONTAINER };
+        [
+            (TYPE, kind),
+            (CONTAINER_NAME, self.container.as_str()),
+            (POD_NAME, &self.pod),
+            (POD_NAMESPACE, &self.namespace),
+            (POD_UID, &self.uid),
+        ]
+        .into_iter()
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect()
+    }
+
+    /// Reads labels and the container's name; `None` for containers that are none of ours.
+    pub(crate) fn read(name: &str, labels: &HashMap<String, String>) -> Option<Self> {
+        if !labels.contains_key(TYPE) {
+            return None;
+        }
+        let label = |key: &str| labels.get(key).cloned();
+        Some(Self {
+            namespace: label(POD_NAMESPACE)?,
+            pod: label(POD_NAME)?,
+            uid: label(POD_UID)?,
+            container: label(CONTAINER_NAME)?,
+            attempt: attempt_of(name, labels),
+        })
+    }
+}
+
+/// The attempt: the restart count's label for containers, else the sixth field of the name. A name
+/// may have a seventh, random one.
+fn attempt_of(name: &str, labels: &HashMap<String, String>) -> u32 {
+    labels
+        .get(RESTART_COUNT)
+        .and_then(|text| text.parse().ok())
+        .or_else(|| name.trim_start_matches('/').split('_').nth(5).and_then(|text| text.parse().ok()))
+        .unwrap_or(0)
+}
+
+/// The hash of what forces a container to be made anew: its name and image (FNV-1a, 32 bit, as hex).
+pub(crate) fn container_hash(name: &str, image: &str) -> String {
+    let mut hash: u32 = 0x811c_9dc5;
+    for byte in name.bytes().chain([0]).chain(image.bytes()) {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    format!("{hash:x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identity_survives_the_way_through_docker() {
+        let identity = Identity {
+            namespace: "default".into(),
+            pod: "web-abc".into(),
+            uid: "u-1".into(),
+            container: "nginx".into(),
+            attempt: 3,
+        };
+        let mut labels = identity.labels();
+        labels.insert(RESTART_COUNT.into(), "3".into());
+        assert_eq!(identity.docker_name(), "k8s_nginx_web-abc_default_u-1_3");
+        assert_eq!(Identity::read("/k8s_nginx_web-abc_default_u-1_3", &labels), Some(identity.clone()));
+        assert_eq!(Identity::read("/k8s_nginx_web-abc_default_u-1_3_00ff00ff", &labels), Some(identity));
+        assert_eq!(Identity::read("/somebody", &HashMap::new()), None);
+    }
+
+    #[test]
+    fn a_sandbox_counts_by_its_name() {
+        let sandbox = Identity {
+            namespace: "n".into(),
+            pod: "p".into(),
+            uid: "u".into(),
+            container: SANDBOX_NAME.into(),
+            attempt: 2,
+        };
+        assert_eq!(sandbox.labels().get(TYPE).map(String::as_str), Some(TYPE_SANDBOX));
+        assert_eq!(Identity::read("k8s_POD_p_n_u_2", &sandbox.labels()).map(|i| i.attempt), Some(2));
+    }
+
+    #[test]
+    fn the_hash_follows_the_image_only() {
+        assert_eq!(container_hash("c", "i:1"), container_hash("c", "i:1"));
+        assert_ne!(container_hash("c", "i:1"), container_hash("c", "i:2"));
+        assert_ne!(container_hash("ab", "c"), container_hash("a", "bc"));
+    }
+}

@@ -1,0 +1,76 @@
+//! The node agent: pods on Docker, their network and volumes, the node's own object, its HTTP API.
+//!
+//! Knows the Kubernetes API through a `kube::Client` only, embedded or remote alike; imports `kit` and
+//! `cadvisor`, never `control` or `proxy`. Only `engine` talks to Docker.
+
+pub mod engine;
+pub mod network;
+pub mod node;
+pub mod pods;
+pub mod server;
+pub mod volumes;
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+};
+
+use jiff::Timestamp;
+
+/// Settings of the part that runs pods.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The node's name; only its pods are run.
+    pub node_name: String,
+    /// The node's address, shown as `hostIP`.
+    pub node_ip: IpAddr,
+    /// Pods' folders are made below `pods/` of it.
+    pub data_dir: PathBuf,
+    /// Name servers of the cluster; empty when there are none.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster's names.
+    pub cluster_domain: String,
+    /// Links to containers' logs, by pod.
+    pub pod_logs_dir: PathBuf,
+    /// Links to containers' logs, flat.
+    pub container_logs_dir: PathBuf,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            node_name: String::new(),
+            node_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            data_dir: "/var/lib/windlass".into(),
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            pod_logs_dir: "/var/log/pods".into(),
+            container_logs_dir: "/var/log/containers".into(),
+        }
+    }
+}
+
+/// One running container of a pod, for whoever measures it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerRecord {
+    /// Docker's id, 64 hex digits.
+    pub id: String,
+    /// The first process, in the host's numbering.
+    pub pid: i32,
+    /// Docker's name.
+    pub docker_name: String,
+    /// The image as the pod names it.
+    pub image: String,
+    /// The pod's name.
+    pub pod_name: String,
+    /// The pod's namespace.
+    pub pod_namespace: String,
+    /// The pod's uid.
+    pub pod_uid: String,
+    /// The container's name in the pod; `POD` for the sandbox.
+    pub container_name: String,
+    /// Holds the pod's namespaces and does nothing else.
+    pub is_sandbox: bool,
+    /// Since when it runs.
+    pub started_at: Timestamp,
+}

@@ -1,0 +1,290 @@
+//! From a pod's spec to what Docker is asked to create. Pure.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
+    MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
+};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext, VolumeMount};
+
+use super::{env::expand, files, qos, spec};
+use crate::engine::names::{self, Identity};
+
+/// What the node adds to a pod's spec.
+#[derive(Debug, Clone)]
+pub(crate) struct Surroundings<'a> {
+    pub(crate) systemd_cgroups: bool,
+    /// A negative score can be set at all.
+    pub(crate) negative_oom: bool,
+    pub(crate) node_memory: i64,
+    /// The pod's folder, with its `etc-hosts` and `resolv.conf`.
+    pub(crate) pod_dir: &'a Path,
+    /// Where the pod's volumes are on the host.
+    pub(crate) volumes: &'a BTreeMap<String, PathBuf>,
+}
+
+/// Docker's id for a sandbox of a given attempt.
+pub(crate) fn identity(pod: &Pod, container: &str, attempt: u32) -> Identity {
+    Identity {
+        namespace: spec::namespace(pod).to_owned(),
+        pod: spec::name(pod).to_owned(),
+        uid: spec::uid(pod).to_owned(),
+        container: container.to_owned(),
+        attempt,
+    }
+}
+
+fn allowed_score(score: i64, around: &Surroundings<'_>) -> Option<i64> {
+    (score >= 0 || around.negative_oom).then_some(score)
+}
+
+/// The sandbox: a container that does nothing but hold the pod's namespaces.
+pub(crate) fn sandbox(
+    pod: &Pod,
+    pod_spec: &PodSpec,
+    attempt: u32,
+    address: Option<Ipv4Addr>,
+    pause: &str,
+    around: &Surroundings<'_>,
+) -> (String, ContainerCreateBody) {
+    let identity = identity(pod, names::SANDBOX_NAME, attempt);
+    let mut labels = identity.labels();
+    for (key, value) in pod.metadata.labels.iter().flatten() {
+        labels.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    if let Some(address) = address {
+        labels.insert(names::POD_IP.to_owned(), address.to_string());
+    }
+    let host_network = spec::host_network(pod_spec);
+    let sysctls = pod_spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten());
+    let body = ContainerCreateBody {
+        image: Some(pause.to_owned()),
+        hostname: (!host_network).then(|| files::hostname(pod)),
+        labels: Some(labels),
+        host_config: Some(HostConfig {
+            network_mode: Some(if host_network { "host" } else { "none" }.to_owned()),
+            ipc_mode: Some(if pod_spec.host_ipc == Some(true) { "host" } else { "shareable" }.to_owned()),
+            pid_mode: (pod_spec.host_pid == Some(true)).then(|| "host".to_owned()),
+            cgroup_parent: Some(qos::cgroup_parent(qos::class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
+            cpu_shares: Some(2),
+            oom_score_adj: allowed_score(-998, around),
+            security_opt: Some(vec!["no-new-privileges".to_owned()]),
+            sysctls: Some(sysctls.map(|s| (s.name.clone(), s.value.clone())).collect()),
+            restart_policy: Some(no_restart()),
+            log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+            ..HostConfig::default()
+        }),
+        ..ContainerCreateBody::default()
+    };
+    (identity.docker_name(), body)
+}
+
+/// Docker itself never restarts a pod's container: the agent decides.
+fn no_restart() -> RestartPolicy {
+    RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }
+}
+
+/// One container of the pod, joined to its sandbox.
+///
+/// # Errors
+/// The message of CreateContainerConfigError.
+#[allow(clippy::too_many_arguments, reason = "each is one fact that the body needs")]
+pub(crate) fn container(
+    pod: &Pod,
+    pod_spec: &PodSpec,
+    container: &Container,
+    attempt: u32,
+    sandbox: &str,
+    image: (&str, &str),
+    variables: &[(String, String)],
+    message_file: &Path,
+    around: &Surroundings<'_>,
+) -> Result<(String, ContainerCreateBody), String> {
+    let (image_id, image_user) = image;
+    let identity = identity(pod, &container.name, attempt);
+    let own = container.security_context.as_ref();
+    let shared = pod_spec.security_context.as_ref();
+    let privileged = own.and_then(|c| c.privileged) == Some(true);
+    let value_of = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+    let expanded = |list: &Option<Vec<String>>| -> Option<Vec<String>> {
+        list.as_ref().filter(|l| !l.is_empty()).map(|l| l.iter().map(|text| expand(text, value_of)).collect())
+    };
+    let user = user(own, shared, image_user)?;
+
+    let mut labels = identity.labels();
+    let message_path = container.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/dev/termination-log");
+    for (key, value) in [
+        (names::SANDBOX_ID, sandbox.to_owned()),
+        (names::HASH, names::container_hash(&container.name, spec::image_of(container))),
+        (names::RESTART_COUNT, attempt.to_string()),
+        (names::MESSAGE_PATH, message_path.to_owned()),
+        (names::MESSAGE_POLICY, container.termination_message_policy.clone().unwrap_or_else(|| "File".to_owned())),
+        (names::GRACE, pod_spec.termination_grace_period_seconds.unwrap_or(30).to_string()),
+    ] {
+        labels.insert(key.to_owned(), value);
+    }
+
+    let memory = qos::limit(container, "memory").map(|q| q.units()).filter(|bytes| *bytes > 0);
+    let quota = qos::cpu_quota(container);
+    let joined = format!("container:{sandbox}");
+    let pid_mode = if pod_spec.host_pid == Some(true) {
+        Some("host".to_owned())
+    } else {
+        (pod_spec.share_process_namespace == Some(true)).then(|| joined.clone())
+    };
+    let capabilities = own.and_then(|c| c.capabilities.as_ref());
+    let caps = |list: Option<&Option<Vec<String>>>| {
+        list.and_then(Option::as_ref).map(|l| l.iter().map(|c| c.trim_start_matches("CAP_").to_owned()).collect())
+    };
+    let body = ContainerCreateBody {
+        image: Some(image_id.to_owned()),
+        user,
+        entrypoint: expanded(&container.command),
+        // A command without arguments drops the image's own arguments.
+        cmd: expanded(&container.args).or_else(|| container.command.as_ref().filter(|c| !c.is_empty()).map(|_| Vec::new())),
+        env: Some(variables.iter().map(|(key, value)| format!("{key}={value}")).collect()),
+        working_dir: container.working_dir.clone().filter(|d| !d.is_empty()),
+        tty: Some(container.tty == Some(true)),
+        open_stdin: Some(container.stdin == Some(true)),
+        stdin_once: Some(container.stdin_once == Some(true)),
+        // The image's own health check would run beside the pod's probes.
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
+        labels: Some(labels),
+        host_config: Some(HostConfig {
+            network_mode: Some(joined.clone()),
+            ipc_mode: Some(if pod_spec.host_ipc == Some(true) { "host".to_owned() } else { joined }),
+            pid_mode,
+            uts_mode: spec::host_network(pod_spec).then(|| "host".to_owned()),
+            cgroup_parent: Some(qos::cgroup_parent(qos::class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
+            mounts: Some(mounts(pod_spec, container, message_path, message_file, around)?),
+            memory,
+            memory_swap: memory,
+            cpu_shares: Some(qos::cpu_shares(container)),
+            cpu_quota: quota,
+            cpu_period: quota.map(|_| qos::CPU_PERIOD),
+            oom_score_adj: allowed_score(qos::oom_score_adj(pod_spec, container, around.node_memory), around),
+            privileged: Some(privileged),
+            cap_add: caps(capabilities.map(|c| &c.add)),
+            cap_drop: caps(capabilities.map(|c| &c.drop)),
+            readonly_rootfs: own.and_then(|c| c.read_only_root_filesystem),
+            security_opt: Some(security_options(own, shared)),
+            group_add: Some(groups(shared)),
+            restart_policy: Some(no_restart()),
+            log_config: Some(HostConfigLogConfig {
+                typ: Some("json-file".to_owned()),
+                config: Some(HashMap::from([
+                    ("max-size".to_owned(), "10m".to_owned()),
+                    ("max-file".to_owned(), "5".to_owned()),
+                ])),
+            }),
+            ..HostConfig::default()
+        }),
+        ..ContainerCreateBody::default()
+    };
+    Ok((identity.docker_name(), body))
+}
+
+/// Docker's `User`, and the check that `runAsNonRoot` asks for.
+fn user(own: Option<&SecurityContext>, shared: Option<&PodSecurityContext>, image_user: &str) -> Result<Option<String>, String> {
+    let uid = own.and_then(|c| c.run_as_user).or_else(|| shared.and_then(|c| c.run_as_user));
+    let gid = own.and_then(|c| c.run_as_group).or_else(|| shared.and_then(|c| c.run_as_group));
+    let non_root = own.and_then(|c| c.run_as_non_root).or_else(|| shared.and_then(|c| c.run_as_non_root)) == Some(true);
+    let image_user = image_user.split(':').next().unwrap_or("");
+    if non_root {
+        match (uid, image_user) {
+            (Some(0), _) => return Err("container's runAsUser breaks non-root policy".to_owned()),
+            (None, "" | "0" | "root") => return Err("container has runAsNonRoot and image will run as root".to_owned()),
+            (None, name) if name.parse::<i64>().is_err() => {
+                return Err(format!(
+                    "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(match (uid, gid) {
+        (Some(uid), Some(gid)) => Some(format!("{uid}:{gid}")),
+        (Some(uid), None) => Some(uid.to_string()),
+        (None, Some(gid)) => Some(format!("{}:{gid}", if image_user.is_empty() { "0" } else { image_user })),
+        (None, None) => None,
+    })
+}
+
+fn groups(shared: Option<&PodSecurityContext>) -> Vec<String> {
+    let Some(shared) = shared else { return Vec::new() };
+    shared.supplemental_groups.iter().flatten().chain(shared.fs_group.iter()).map(i64::to_string).collect()
+}
+
+fn security_options(own: Option<&SecurityContext>, shared: Option<&PodSecurityContext>) -> Vec<String> {
+    let mut options = Vec::new();
+    if own.and_then(|c| c.allow_privilege_escalation) == Some(false) {
+        options.push("no-new-privileges".to_owned());
+    }
+    let profile: Option<&SeccompProfile> =
+        own.and_then(|c| c.seccomp_profile.as_ref()).or_else(|| shared.and_then(|c| c.seccomp_profile.as_ref()));
+    // Without a profile Docker's own filter holds: upstream's `seccompDefault`, which is off there.
+    if profile.is_some_and(|p| p.type_ == "Unconfined") {
+        options.push("seccomp=unconfined".to_owned());
+    }
+    options
+}
+
+fn mounts(pod_spec: &PodSpec, container: &Container, message_path: &str, message_file: &Path, around: &Surroundings<'_>) -> Result<Vec<Mount>, String> {
+    let mut out = Vec::new();
+    let taken: Vec<&str> = container.volume_mounts.iter().flatten().map(|m| m.mount_path.trim_end_matches('/')).collect();
+    for mount in container.volume_mounts.iter().flatten() {
+        out.push(volume_mount(pod_spec, container, mount, around)?);
+    }
+    for (file, target) in [("etc-hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")] {
+        if !taken.contains(&target) {
+            out.push(bind(&around.pod_dir.join(file), target, false, None));
+        }
+    }
+    if !taken.contains(&message_path) {
+        out.push(bind(message_file, message_path, false, None));
+    }
+    Ok(out)
+}
+
+fn volume_mount(pod_spec: &PodSpec, container: &Container, mount: &VolumeMount, around: &Surroundings<'_>) -> Result<Mount, String> {
+    let missing = || format!("volume {:?} of the mount at {} is not among the pod's volumes", mount.name, mount.mount_path);
+    if !pod_spec.volumes.iter().flatten().any(|v| v.name == mount.name) {
+        return Err(missing());
+    }
+    let mut source = around.volumes.get(&mount.name).ok_or_else(missing)?.clone();
+    if let Some(sub) = mount.sub_path.as_deref().filter(|s| !s.is_empty()) {
+        let inside = Path::new(sub).components().all(|c| matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir));
+        if !inside {
+            return Err(format!("subPath {sub:?} of volume {:?} must be relative and must not contain '..'", mount.name));
+        }
+        source.push(sub);
+    }
+    if mount.sub_path_expr.as_deref().is_some_and(|s| !s.is_empty()) {
+        return Err(format!("subPathExpr of volume {:?} in container {:?} is not supported yet", mount.name, container.name));
+    }
+    let propagation = match mount.mount_propagation.as_deref() {
+        Some("HostToContainer") => Some(MountBindOptionsPropagationEnum::RSLAVE),
+        Some("Bidirectional") => Some(MountBindOptionsPropagationEnum::RSHARED),
+        _ => None,
+    };
+    Ok(bind(&source, &mount.mount_path, mount.read_only == Some(true), propagation))
+}
+
+fn bind(source: &Path, target: &str, read_only: bool, propagation: Option<MountBindOptionsPropagationEnum>) -> Mount {
+    Mount {
+        typ: Some(MountType::BIND),
+        source: Some(source.to_string_lossy().into_owned()),
+        target: Some(target.to_owned()),
+        read_only: Some(read_only),
+        bind_options: propagation.map(|p| MountBindOptions { propagation: Some(p), ..MountBindOptions::default() }),
+        ..Mount::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

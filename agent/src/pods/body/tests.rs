@@ -1,0 +1,98 @@
+use super::*;
+
+fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
+    let pod: Pod =
+        serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p","namespace":"n","uid":"u","labels":{{"app":"x"}}}},"spec":{spec}}}"#)).unwrap();
+    let pod_spec = pod.spec.as_ref().unwrap();
+    let volumes = BTreeMap::from([("v".to_owned(), PathBuf::from("/vol/v"))]);
+    let around = Surroundings {
+        systemd_cgroups: false,
+        negative_oom: false,
+        node_memory: 1 << 30,
+        pod_dir: Path::new("/pods/u"),
+        volumes: &volumes,
+    };
+    let variables = [("A".to_owned(), "1".to_owned())];
+    container(&pod, pod_spec, &pod_spec.containers[0], 2, "sb", ("sha256:i", image_user), &variables, Path::new("/m"), &around)
+        .map(|(name, body)| {
+            assert_eq!(name, "k8s_c_p_n_u_2");
+            body
+        })
+}
+
+fn one(rest: &str) -> String {
+    format!(r#"{{"containers":[{{"name":"c","image":"i"{rest}}}],"volumes":[{{"name":"v"}}]}}"#)
+}
+
+#[test]
+fn command_and_arguments() {
+    for (rest, entrypoint, cmd) in [
+        ("", None, None),
+        (r#","command":["sh"]"#, Some(vec!["sh"]), Some(vec![])),
+        (r#","args":["$(A)"]"#, None, Some(vec!["1"])),
+        (r#","command":["sh","-c"],"args":["echo $(A) $(B)"]"#, Some(vec!["sh", "-c"]), Some(vec!["echo 1 $(B)"])),
+    ] {
+        let body = build(&one(rest), "").unwrap();
+        let plain = |list: &Option<Vec<String>>| list.clone().map(|l| l.join("|"));
+        assert_eq!(plain(&body.entrypoint), entrypoint.map(|l| l.join("|")), "{rest}");
+        assert_eq!(plain(&body.cmd), cmd.map(|l| l.join("|")), "{rest}");
+    }
+}
+
+#[test]
+fn a_container_joins_its_sandbox_and_carries_its_identity() {
+    let body = build(&one(""), "").unwrap();
+    let host = body.host_config.unwrap();
+    assert_eq!(host.network_mode.as_deref(), Some("container:sb"));
+    assert_eq!(host.ipc_mode.as_deref(), Some("container:sb"));
+    assert_eq!(host.cgroup_parent.as_deref(), Some("/kubepods/besteffort/podu"));
+    assert_eq!((host.oom_score_adj, host.cpu_shares, host.memory), (Some(1000), Some(2), None));
+    let labels = body.labels.unwrap();
+    assert_eq!(labels[names::SANDBOX_ID], "sb");
+    assert_eq!(labels[names::RESTART_COUNT], "2");
+    let targets: Vec<String> = host.mounts.unwrap().into_iter().filter_map(|m| m.target).collect();
+    assert_eq!(targets, ["/etc/hosts", "/etc/resolv.conf", "/dev/termination-log"]);
+}
+
+#[test]
+fn a_negative_score_is_left_out_where_it_cannot_be_set() {
+    let guaranteed = one(r#","resources":{"limits":{"cpu":"1","memory":"64Mi"}}"#);
+    let host = build(&guaranteed, "").unwrap().host_config.unwrap();
+    assert_eq!(host.oom_score_adj, None);
+    assert_eq!((host.memory, host.memory_swap, host.cpu_quota), (Some(64 << 20), Some(64 << 20), Some(100_000)));
+}
+
+#[test]
+fn mounts_stay_inside_their_volume() {
+    let mounted = |mount: &str| build(&one(&format!(r#","volumeMounts":[{mount}]"#)), "");
+    let body = mounted(r#"{"name":"v","mountPath":"/data","subPath":"a/b","readOnly":true}"#).unwrap();
+    let mount = body.host_config.unwrap().mounts.unwrap().remove(0);
+    assert_eq!((mount.source.as_deref(), mount.target.as_deref(), mount.read_only), (Some("/vol/v/a/b"), Some("/data"), Some(true)));
+    for wrong in [r#"{"name":"v","mountPath":"/d","subPath":"../x"}"#, r#"{"name":"v","mountPath":"/d","subPath":"/x"}"#, r#"{"name":"w","mountPath":"/d"}"#] {
+        assert!(mounted(wrong).is_err(), "{wrong}");
+    }
+    // A mount of the user's own wins over ours.
+    let own = mounted(r#"{"name":"v","mountPath":"/etc/hosts"}"#).unwrap();
+    assert_eq!(own.host_config.unwrap().mounts.unwrap().iter().filter(|m| m.target.as_deref() == Some("/etc/hosts")).count(), 1);
+}
+
+#[test]
+fn users() {
+    let with = |context: &str, image: &str| build(&one(&format!(r#","securityContext":{context}"#)), image).map(|b| b.user);
+    assert_eq!(with("{}", "www"), Ok(None));
+    assert_eq!(with(r#"{"runAsUser":5,"runAsGroup":6}"#, ""), Ok(Some("5:6".to_owned())));
+    assert_eq!(with(r#"{"runAsGroup":6}"#, "www"), Ok(Some("www:6".to_owned())));
+    assert!(with(r#"{"runAsNonRoot":true}"#, "").unwrap_err().contains("will run as root"));
+    assert!(with(r#"{"runAsNonRoot":true}"#, "www").unwrap_err().contains("non-numeric user (www)"));
+    assert!(with(r#"{"runAsNonRoot":true,"runAsUser":0}"#, "5").is_err());
+    assert_eq!(with(r#"{"runAsNonRoot":true}"#, "5"), Ok(None));
+}
+
+#[test]
+fn security_options_follow_the_profile() {
+    let with = |context: &str| build(&one(&format!(r#","securityContext":{context}"#)), "").unwrap().host_config.unwrap().security_opt.unwrap();
+    assert!(with("{}").is_empty());
+    assert_eq!(with(r#"{"seccompProfile":{"type":"Unconfined"}}"#), ["seccomp=unconfined"]);
+    assert!(with(r#"{"seccompProfile":{"type":"RuntimeDefault"}}"#).is_empty());
+    assert_eq!(with(r#"{"allowPrivilegeEscalation":false,"seccompProfile":{"type":"RuntimeDefault"}}"#), ["no-new-privileges"]);
+}

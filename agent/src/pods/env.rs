@@ -1,0 +1,351 @@
+//! The environment of a container, and `$(VAR)` in its command and arguments. Pure.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector, Secret};
+use windlass_kit::quantity::Quantity;
+
+use super::{qos, spec};
+
+/// The objects that a pod's environment refers to, by name; those that do not exist are absent.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sources {
+    pub(crate) config_maps: BTreeMap<String, ConfigMap>,
+    pub(crate) secrets: BTreeMap<String, Secret>,
+}
+
+/// What the node and the API know of the pod beyond its object.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts<'a> {
+    pub(crate) node_name: &'a str,
+    pub(crate) node_ip: IpAddr,
+    pub(crate) pod_ip: Option<IpAddr>,
+    pub(crate) allocatable: &'a BTreeMap<String, Quantity>,
+    pub(crate) services: &'a [ServiceEnv],
+}
+
+/// A service as pods see it in their environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServiceEnv {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) address: String,
+    /// Name, protocol and number of each port.
+    pub(crate) ports: Vec<(String, String, i32)>,
+}
+
+/// The names of ConfigMaps and Secrets that a container's environment refers to.
+pub(crate) fn references(container: &Container) -> (Vec<&str>, Vec<&str>) {
+    let (mut maps, mut secrets) = (Vec::new(), Vec::new());
+    for from in container.env_from.iter().flatten() {
+        maps.extend(from.config_map_ref.iter().map(|r| r.name.as_str()));
+        secrets.extend(from.secret_ref.iter().map(|r| r.name.as_str()));
+    }
+    for from in container.env.iter().flatten().filter_map(|v| v.value_from.as_ref()) {
+        maps.extend(from.config_map_key_ref.iter().map(|r| r.name.as_str()));
+        secrets.extend(from.secret_key_ref.iter().map(|r| r.name.as_str()));
+    }
+    (maps, secrets)
+}
+
+/// Builds the variables, in order and without duplicates.
+///
+/// # Errors
+/// The message of CreateContainerConfigError: what is missing, and where it was looked for.
+pub(crate) fn environment(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts<'_>) -> Result<Vec<(String, String)>, String> {
+    let mut out = Variables::default();
+    let links = pod.spec.as_ref().and_then(|s| s.enable_service_links) != Some(false);
+    for (key, value) in service_variables(spec::namespace(pod), facts.services, links) {
+        out.set(key, value);
+    }
+    for from in container.env_from.iter().flatten() {
+        let prefix = from.prefix.as_deref().unwrap_or("");
+        if let Some(reference) = &from.config_map_ref {
+            match sources.config_maps.get(&reference.name) {
+                Some(map) => {
+                    for (key, value) in map.data.iter().flatten() {
+                        out.set(format!("{prefix}{key}"), value.clone());
+                    }
+                }
+                None if reference.optional == Some(true) => {}
+                None => return Err(format!("configmap {:?} not found", reference.name)),
+            }
+        }
+        if let Some(reference) = &from.secret_ref {
+            match sources.secrets.get(&reference.name) {
+                Some(secret) => {
+                    for (key, value) in secret.data.iter().flatten() {
+                        out.set(format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned());
+                    }
+                }
+                None if reference.optional == Some(true) => {}
+                None => return Err(format!("secret {:?} not found", reference.name)),
+            }
+        }
+    }
+    for variable in container.env.iter().flatten() {
+        if let Some(from) = &variable.value_from {
+            if let Some(value) = from_source(pod, container, from, sources, facts)? {
+                out.set(variable.name.clone(), value);
+            }
+        } else {
+            let value = expand(variable.value.as_deref().unwrap_or(""), |name| out.get(name));
+            out.set(variable.name.clone(), value);
+        }
+    }
+    Ok(out.list)
+}
+
+/// Variables in the order in which they were first set.
+#[derive(Debug, Default)]
+struct Variables {
+    list: Vec<(String, String)>,
+    at: BTreeMap<String, usize>,
+}
+
+impl Variables {
+    fn set(&mut self, key: String, value: String) {
+        if let Some(at) = self.at.get(&key) {
+            self.list[*at].1 = value;
+        } else {
+            self.at.insert(key.clone(), self.list.len());
+            self.list.push((key, value));
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<String> {
+        self.at.get(key).map(|at| self.list[*at].1.clone())
+    }
+}
+
+fn from_source(pod: &Pod, container: &Container, from: &EnvVarSource, sources: &Sources, facts: &Facts<'_>) -> Result<Option<String>, String> {
+    if let Some(reference) = &from.config_map_key_ref {
+        let map = sources.config_maps.get(&reference.name);
+        let value = map.and_then(|m| m.data.as_ref()?.get(&reference.key).cloned());
+        return match (value, map, reference.optional == Some(true)) {
+            (Some(value), ..) => Ok(Some(value)),
+            (None, _, true) => Ok(None),
+            (None, None, _) => Err(format!("configmap {:?} not found", reference.name)),
+            (None, Some(_), _) => {
+                Err(format!("couldn't find key {} in ConfigMap {}/{}", reference.key, spec::namespace(pod), reference.name))
+            }
+        };
+    }
+    if let Some(reference) = &from.secret_key_ref {
+        let secret = sources.secrets.get(&reference.name);
+        let value = secret.and_then(|s| s.data.as_ref()?.get(&reference.key));
+        return match (value, secret, reference.optional == Some(true)) {
+            (Some(value), ..) => Ok(Some(String::from_utf8_lossy(&value.0).into_owned())),
+            (None, _, true) => Ok(None),
+            (None, None, _) => Err(format!("secret {:?} not found", reference.name)),
+            (None, Some(_), _) => {
+                Err(format!("couldn't find key {} in Secret {}/{}", reference.key, spec::namespace(pod), reference.name))
+            }
+        };
+    }
+    if let Some(field) = &from.field_ref {
+        return field_value(pod, field, facts).map(Some);
+    }
+    if let Some(resource) = &from.resource_field_ref {
+        return resource_value(pod, container, resource, facts).map(Some);
+    }
+    Ok(None)
+}
+
+fn field_value(pod: &Pod, field: &ObjectFieldSelector, facts: &Facts<'_>) -> Result<String, String> {
+    let spec = pod.spec.as_ref();
+    let pod_ip = facts.pod_ip.map(|ip| ip.to_string()).unwrap_or_default();
+    Ok(match field.field_path.as_str() {
+        "metadata.name" => spec::name(pod).to_owned(),
+        "metadata.namespace" => spec::namespace(pod).to_owned(),
+        "metadata.uid" => spec::uid(pod).to_owned(),
+        "spec.nodeName" => facts.node_name.to_owned(),
+        "spec.serviceAccountName" => spec.and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
+        "status.hostIP" | "status.hostIPs" => facts.node_ip.to_string(),
+        "status.podIP" | "status.podIPs" => pod_ip,
+        path => {
+            let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
+            let found = |map: &Option<BTreeMap<String, String>>, key: &str| {
+                map.as_ref().and_then(|m| m.get(key).cloned()).unwrap_or_default()
+            };
+            if let Some(key) = keyed("metadata.labels['") {
+                found(&pod.metadata.labels, key)
+            } else if let Some(key) = keyed("metadata.annotations['") {
+                found(&pod.metadata.annotations, key)
+            } else {
+                return Err(format!("field path {path:?} is not one that a variable can be made from"));
+            }
+        }
+    })
+}
+
+/// A resource amount divided by its divisor, rounded up; the node's share where no limit is set.
+pub(crate) fn resource_value(pod: &Pod, container: &Container, field: &ResourceFieldSelector, facts: &Facts<'_>) -> Result<String, String> {
+    let named = field.container_name.as_deref().filter(|n| !n.is_empty());
+    let of = match (named, pod.spec.as_ref()) {
+        (Some(name), Some(spec)) => spec::all_containers(spec)
+            .map(|(c, _)| c)
+            .find(|c| c.name == name)
+            .ok_or_else(|| format!("container {name:?} of resourceFieldRef is not in the pod"))?,
+        _ => container,
+    };
+    let (kind, resource) = field
+        .resource
+        .split_once('.')
+        .ok_or_else(|| format!("resource {:?} is not of the form limits.cpu or requests.memory", field.resource))?;
+    let amount = match kind {
+        "limits" => qos::limit(of, resource).or_else(|| facts.allocatable.get(resource).copied()),
+        "requests" => qos::request(of, resource),
+        _ => return Err(format!("resource {:?} is neither limits nor requests", field.resource)),
+    }
+    .unwrap_or(Quantity::from_units(0));
+    let divisor = field.divisor.as_ref().and_then(|d| d.0.parse::<Quantity>().ok()).filter(|d| !d.is_zero());
+    // Amounts of cpu are counted in thousandths, so that a divisor of 1m works.
+    let (value, by) = match (resource, divisor) {
+        ("cpu", None) => (amount.milli(), 1000),
+        ("cpu", Some(divisor)) => (amount.milli(), divisor.milli().max(1)),
+        (_, divisor) => (amount.units(), divisor.map_or(1, |d| d.units().max(1))),
+    };
+    Ok((value.saturating_add(by - 1).div_euclid(by)).to_string())
+}
+
+/// Replaces `$(NAME)`; `$$(NAME)` is a literal `$(NAME)`, and unknown names stay as they are.
+pub(crate) fn expand(text: &str, value_of: impl Fn(&str) -> Option<String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(after) = rest.strip_prefix("$$") {
+            out.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix("$(").and_then(|r| r.split_once(')')) {
+            match value_of(name) {
+                Some(value) => out.push_str(&value),
+                None => {
+                    out.push_str("$(");
+                    out.push_str(name);
+                    out.push(')');
+                }
+            }
+            rest = after;
+        } else {
+            out.push('$');
+            rest = &rest[1..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// `WEB_SERVICE_HOST` and its kin, for the services of a namespace; `kubernetes` of `default` always.
+fn service_variables(namespace: &str, services: &[ServiceEnv], links: bool) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    for service in services {
+        let wanted = (links && service.namespace == namespace)
+            || (service.namespace == "default" && service.name == "kubernetes");
+        let Some((_, first_protocol, first_port)) = service.ports.first().filter(|_| wanted) else { continue };
+        let upper = |text: &str| text.to_uppercase().replace(['-', '.'], "_");
+        let name = upper(&service.name);
+        let address = &service.address;
+        out.push((format!("{name}_SERVICE_HOST"), address.clone()));
+        out.push((format!("{name}_SERVICE_PORT"), first_port.to_string()));
+        for (port_name, _, port) in service.ports.iter().filter(|(n, ..)| !n.is_empty()) {
+            out.push((format!("{name}_SERVICE_PORT_{}", upper(port_name)), port.to_string()));
+        }
+        let url = |protocol: &str, port: i32| format!("{}://{address}:{port}", protocol.to_lowercase());
+        out.push((format!("{name}_PORT"), url(first_protocol, *first_port)));
+        for (_, protocol, port) in &service.ports {
+            let base = format!("{name}_PORT_{port}_{}", protocol.to_uppercase());
+            out.push((base.clone(), url(protocol, *port)));
+            out.push((format!("{base}_PROTO"), protocol.to_lowercase()));
+            out.push((format!("{base}_PORT"), port.to_string()));
+            out.push((format!("{base}_ADDR"), address.clone()));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn build(pod: &str, sources: &Sources) -> Result<Vec<(String, String)>, String> {
+        let pod: Pod = serde_json::from_str(pod).unwrap();
+        let allocatable = BTreeMap::from([("memory".to_owned(), Quantity::from_bytes(1 << 30)), ("cpu".to_owned(), Quantity::from_units(2))]);
+        let services = [ServiceEnv {
+            namespace: "n".into(),
+            name: "my-db".into(),
+            address: "10.96.0.7".into(),
+            ports: vec![("sql".into(), "TCP".into(), 5432)],
+        }];
+        let facts = Facts {
+            node_name: "node",
+            node_ip: "192.0.2.1".parse().unwrap(),
+            pod_ip: "10.244.0.5".parse().ok(),
+            allocatable: &allocatable,
+            services: &services,
+        };
+        let container = pod.spec.as_ref().unwrap().containers[0].clone();
+        environment(&pod, &container, sources, &facts)
+    }
+
+    fn pod(env: &str, rest: &str) -> String {
+        format!(
+            r#"{{"metadata":{{"name":"p","namespace":"n","uid":"u","labels":{{"a.b/c":"l"}}}},"spec":{{"enableServiceLinks":false,"containers":[{{"name":"c","image":"i","env":[{env}]{rest}}}]}}}}"#
+        )
+    }
+
+    #[test]
+    fn expansion() {
+        let value = |name: &str| (name == "A").then(|| "1".to_owned());
+        for (text, wanted) in
+            [("$(A)", "1"), ("x$(A)y", "x1y"), ("$(B)", "$(B)"), ("$$(A)", "$(A)"), ("$", "$"), ("$(A", "$(A"), ("$A", "$A"), ("$$$(A)", "$1")]
+        {
+            assert_eq!(expand(text, value), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn variables_see_earlier_ones_and_fields() {
+        let env = r#"{"name":"A","value":"1"},{"name":"B","value":"$(A)$(C)"},{"name":"C","value":"2"},
+            {"name":"IP","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}},
+            {"name":"L","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a.b/c']"}}},
+            {"name":"M","valueFrom":{"resourceFieldRef":{"resource":"limits.memory","divisor":"1Mi"}}},
+            {"name":"Q","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}"#;
+        let got = build(&pod(env, ""), &Sources::default()).unwrap();
+        let get = |name: &str| got.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
+        assert_eq!((get("B"), get("IP"), get("L"), get("M"), get("Q")), (Some("1$(C)"), Some("10.244.0.5"), Some("l"), Some("1024"), Some("2")));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_unless_optional() {
+        let missing = r#"{"name":"A","valueFrom":{"configMapKeyRef":{"name":"m","key":"k"}}}"#;
+        assert_eq!(build(&pod(missing, ""), &Sources::default()), Err("configmap \"m\" not found".to_owned()));
+        let optional = r#"{"name":"A","valueFrom":{"secretKeyRef":{"name":"m","key":"k","optional":true}}}"#;
+        assert_eq!(build(&pod(optional, ""), &Sources::default()), Ok(vec![]));
+        let mut sources = Sources::default();
+        sources.config_maps.insert("m".into(), serde_json::from_str(r#"{"data":{"x":"1"}}"#).unwrap());
+        assert!(build(&pod(missing, ""), &sources).unwrap_err().contains("couldn't find key k in ConfigMap n/m"));
+        let all = build(&pod("", r#","envFrom":[{"prefix":"P_","configMapRef":{"name":"m"}}]"#), &sources).unwrap();
+        assert_eq!(all, [("P_x".to_owned(), "1".to_owned())]);
+    }
+
+    #[test]
+    fn services_of_the_namespace_unless_links_are_off() {
+        let with_links = pod("", "").replace("\"enableServiceLinks\":false,", "");
+        let got = build(&with_links, &Sources::default()).unwrap();
+        for (key, value) in [
+            ("MY_DB_SERVICE_HOST", "10.96.0.7"),
+            ("MY_DB_SERVICE_PORT_SQL", "5432"),
+            ("MY_DB_PORT", "tcp://10.96.0.7:5432"),
+            ("MY_DB_PORT_5432_TCP_ADDR", "10.96.0.7"),
+        ] {
+            assert!(got.contains(&(key.to_owned(), value.to_owned())), "{key} in {got:?}");
+        }
+        assert!(build(&pod("", ""), &Sources::default()).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,192 @@
+//! The files that every pod gets: hosts, resolv.conf, its name. Contents are pure; the caller writes.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+
+use super::spec;
+
+/// What the node knows of names.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Dns {
+    /// The cluster's name servers; empty when there are none.
+    pub(crate) servers: Vec<IpAddr>,
+    pub(crate) domain: String,
+    /// The host's own resolv.conf.
+    pub(crate) host: String,
+}
+
+/// The pod's host name: at most 63 characters of `spec.hostname` or the pod's name.
+pub(crate) fn hostname(pod: &Pod) -> String {
+    let wanted = pod.spec.as_ref().and_then(|s| s.hostname.as_deref()).unwrap_or_else(|| spec::name(pod));
+    let cut: String = wanted.chars().take(63).collect();
+    cut.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// The full name that a subdomain gives.
+fn full_name(pod: &Pod, domain: &str) -> Option<String> {
+    let subdomain = pod.spec.as_ref()?.subdomain.as_deref().filter(|s| !s.is_empty())?;
+    Some(format!("{}.{subdomain}.{}.svc.{domain}", hostname(pod), spec::namespace(pod)))
+}
+
+/// `/etc/hosts` of a pod with its own network.
+pub(crate) fn hosts(pod: &Pod, address: Option<IpAddr>, domain: &str) -> String {
+    let mut out = String::from(
+        "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
+         fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
+    );
+    if let Some(address) = address {
+        let name = hostname(pod);
+        match full_name(pod, domain) {
+            Some(full) => out.push_str(&format!("{address}\t{full}\t{name}\n")),
+            None => out.push_str(&format!("{address}\t{name}\n")),
+        }
+    }
+    aliases(pod.spec.as_ref(), &mut out);
+    out
+}
+
+/// `/etc/hosts` of a pod in the host's network: the host's, and the pod's aliases.
+pub(crate) fn host_network_hosts(pod: &Pod, host: &str) -> String {
+    let mut out = format!("# Kubernetes-managed hosts file (host network).\n{host}");
+    if !out.ends_with('\n') {
+        out.push('\n');
+    }
+    aliases(pod.spec.as_ref(), &mut out);
+    out
+}
+
+fn aliases(spec: Option<&PodSpec>, out: &mut String) {
+    let aliases: Vec<_> = spec.and_then(|s| s.host_aliases.as_ref()).into_iter().flatten().collect();
+    if !aliases.is_empty() {
+        out.push_str("\n# Entries added by HostAliases.\n");
+        for alias in aliases {
+            let names = alias.hostnames.clone().unwrap_or_default().join("\t");
+            out.push_str(&format!("{}\t{names}\n", alias.ip));
+        }
+    }
+}
+
+/// Upstream's limits.
+const MAX_SERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
+
+/// `/etc/resolv.conf` of a pod.
+pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> String {
+    let spec = pod.spec.as_ref();
+    let policy = spec.and_then(|s| s.dns_policy.as_deref()).unwrap_or("ClusterFirst");
+    let host_network = spec.is_some_and(spec::host_network);
+    let cluster = match policy {
+        "ClusterFirst" => !host_network && !dns.servers.is_empty(),
+        "ClusterFirstWithHostNet" => !dns.servers.is_empty(),
+        _ => false,
+    };
+    let (mut servers, mut searches, mut options) = if policy == "None" {
+        (Vec::new(), Vec::new(), Vec::new())
+    } else {
+        parse(&dns.host)
+    };
+    if cluster {
+        let domain = &dns.domain;
+        servers = dns.servers.iter().map(IpAddr::to_string).collect();
+        let mut all = vec![format!("{}.svc.{domain}", spec::namespace(pod)), format!("svc.{domain}"), domain.clone()];
+        all.append(&mut searches);
+        searches = all;
+        options = vec!["ndots:5".to_owned()];
+    }
+    if let Some(config) = spec.and_then(|s| s.dns_config.as_ref()) {
+        servers.extend(config.nameservers.iter().flatten().cloned());
+        searches.extend(config.searches.iter().flatten().cloned());
+        for option in config.options.iter().flatten() {
+            let Some(name) = &option.name else { continue };
+            options.retain(|o| o.split(':').next() != Some(name));
+            options.push(option.value.as_ref().map_or_else(|| name.clone(), |v| format!("{name}:{v}")));
+        }
+    }
+    dedup(&mut servers, MAX_SERVERS);
+    dedup(&mut searches, MAX_SEARCHES);
+    let mut out = String::new();
+    for server in servers {
+        out.push_str(&format!("nameserver {server}\n"));
+    }
+    if !searches.is_empty() {
+        out.push_str(&format!("search {}\n", searches.join(" ")));
+    }
+    if !options.is_empty() {
+        out.push_str(&format!("options {}\n", options.join(" ")));
+    }
+    out
+}
+
+fn dedup(list: &mut Vec<String>, most: usize) {
+    let mut seen = std::collections::BTreeSet::new();
+    list.retain(|item| seen.insert(item.clone()));
+    list.truncate(most);
+}
+
+fn parse(text: &str) -> (Vec<String>, Vec<String>, Vec<String>) {
+    let (mut servers, mut searches, mut options) = (Vec::new(), Vec::new(), Vec::new());
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("nameserver") => servers.extend(words.next().map(str::to_owned)),
+            Some("search" | "domain") => searches = words.map(str::to_owned).collect(),
+            Some("options") => options.extend(words.map(str::to_owned)),
+            _ => {}
+        }
+    }
+    (servers, searches, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(spec: &str) -> Pod {
+        serde_json::from_str(&format!(r#"{{"metadata":{{"name":"web-0","namespace":"n"}},"spec":{spec}}}"#)).unwrap()
+    }
+
+    #[test]
+    fn hosts_name_the_pod_and_its_aliases() {
+        let plain = hosts(&pod(r#"{"containers":[]}"#), "10.244.0.5".parse().ok(), "cluster.local");
+        assert!(plain.ends_with("10.244.0.5\tweb-0\n"), "{plain}");
+        let full = hosts(
+            &pod(r#"{"containers":[],"subdomain":"s","hostAliases":[{"ip":"1.2.3.4","hostnames":["a","b"]}]}"#),
+            "10.244.0.5".parse().ok(),
+            "cluster.local",
+        );
+        assert!(full.contains("10.244.0.5\tweb-0.s.n.svc.cluster.local\tweb-0\n"), "{full}");
+        assert!(full.ends_with("# Entries added by HostAliases.\n1.2.3.4\ta\tb\n"), "{full}");
+    }
+
+    #[test]
+    fn names_are_cut_to_a_label() {
+        let long: Pod = serde_json::from_str(&format!(r#"{{"metadata":{{"name":"{}"}}}}"#, "a-".repeat(40))).unwrap();
+        assert_eq!(hostname(&long).len(), 63);
+        let dash: Pod = serde_json::from_str(&format!(r#"{{"metadata":{{"name":"{}-b"}}}}"#, "a".repeat(62))).unwrap();
+        assert_eq!(hostname(&dash), "a".repeat(62));
+    }
+
+    #[test]
+    fn policies_of_names() {
+        let dns = Dns {
+            servers: vec!["10.96.0.10".parse().unwrap()],
+            domain: "cluster.local".into(),
+            host: "nameserver 192.0.2.53\nsearch example.com\noptions rotate\n".into(),
+        };
+        let host = "nameserver 192.0.2.53\nsearch example.com\noptions rotate\n";
+        let first = "nameserver 10.96.0.10\nsearch n.svc.cluster.local svc.cluster.local cluster.local example.com\noptions ndots:5\n";
+        for (spec, wanted) in [
+            (r#"{"containers":[]}"#, first),
+            (r#"{"containers":[],"dnsPolicy":"Default"}"#, host),
+            (r#"{"containers":[],"hostNetwork":true}"#, host),
+            (r#"{"containers":[],"hostNetwork":true,"dnsPolicy":"ClusterFirstWithHostNet"}"#, first),
+            (r#"{"containers":[],"dnsPolicy":"None","dnsConfig":{"nameservers":["1.1.1.1"],"options":[{"name":"ndots","value":"2"}]}}"#,
+                "nameserver 1.1.1.1\noptions ndots:2\n"),
+        ] {
+            assert_eq!(resolv_conf(&pod(spec), &dns), wanted, "{spec}");
+        }
+        // Without a cluster's name server the host's is used.
+        assert_eq!(resolv_conf(&pod(r#"{"containers":[]}"#), &Dns { servers: vec![], ..dns }), host);
+    }
+}

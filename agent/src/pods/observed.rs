@@ -1,0 +1,103 @@
+//! What a pod's worker knows when it decides: what runs, and what was tried. Plain data.
+
+use std::{collections::{BTreeMap, BTreeSet}, net::Ipv4Addr, time::Duration};
+
+use jiff::Timestamp;
+
+use crate::engine::instance::Instance;
+
+/// Why something could not be done, in the words that the container's status shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// Upstream's word, such as `ErrImagePull`.
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// When it happened.
+    pub(crate) at: Timestamp,
+    /// When it is tried again.
+    pub(crate) retry_at: Timestamp,
+    /// How often it failed in a row.
+    pub(crate) times: u32,
+}
+
+/// What is known of the image of one container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ImageState {
+    /// In Docker's store.
+    Present { id: String, user: String },
+    /// Not to be had; tried again later.
+    Failed(Failure),
+}
+
+/// The whole of a worker's knowledge. Times are values: deciding never reads a clock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Observed {
+    /// Every container that Docker has of this pod, the newest attempt of each name last.
+    pub(crate) instances: Vec<Instance>,
+    /// Sandboxes whose network is attached.
+    pub(crate) attached: BTreeSet<String>,
+    pub(crate) address: Option<Ipv4Addr>,
+    /// Volumes are in place for this pod's spec.
+    pub(crate) volumes: bool,
+    pub(crate) volumes_failure: Option<Failure>,
+    pub(crate) sandbox_failure: Option<Failure>,
+    /// By image name as the spec has it.
+    pub(crate) images: BTreeMap<String, ImageState>,
+    /// Creating or starting failed, by container.
+    pub(crate) start_failures: BTreeMap<String, Failure>,
+    /// Restarts in a row, by container; absent after a restart of the agent.
+    pub(crate) crashes: BTreeMap<String, u32>,
+    /// Actions under way: never begun twice.
+    pub(crate) in_flight: BTreeSet<String>,
+    /// Everything of the pod was taken away.
+    pub(crate) torn_down: bool,
+    /// Containers that were stopped because the pod ends.
+    pub(crate) stopping: BTreeSet<String>,
+}
+
+impl Observed {
+    /// The attempts at one container, oldest first.
+    pub(crate) fn attempts<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a Instance> {
+        self.instances.iter().filter(move |i| i.identity.container == name)
+    }
+
+    /// The newest attempt at one container.
+    pub(crate) fn newest<'a>(&'a self, name: &'a str) -> Option<&'a Instance> {
+        self.attempts(name).next_back()
+    }
+
+    /// The newest sandbox, running or not.
+    pub(crate) fn sandbox(&self) -> Option<&Instance> {
+        self.newest(crate::engine::names::SANDBOX_NAME)
+    }
+
+    /// Puts what Docker says of one container in its place.
+    pub(crate) fn put(&mut self, instance: Instance) {
+        self.instances.retain(|i| i.id != instance.id);
+        self.instances.push(instance);
+        self.instances.sort_by(|a, b| {
+            (&a.identity.container, a.identity.attempt, a.created_at).cmp(&(&b.identity.container, b.identity.attempt, b.created_at))
+        });
+    }
+
+    /// Forgets a container that is gone.
+    pub(crate) fn forget(&mut self, id: &str) {
+        self.instances.retain(|i| i.id != id);
+        self.attached.remove(id);
+        self.stopping.remove(id);
+    }
+}
+
+/// First delay and ceiling of both the crash and the image back-off; upstream's.
+pub(crate) const BACKOFF_BASE: Duration = Duration::from_secs(10);
+pub(crate) const BACKOFF_CAP: Duration = Duration::from_secs(300);
+/// A run this long clears the crash back-off; upstream's.
+pub(crate) const LONG_RUN: Duration = Duration::from_secs(600);
+
+/// How long a failed pull is shown as such before it is shown as being held back.
+pub(crate) const PULL_FAILURE_SHOWN: Duration = Duration::from_secs(2);
+
+/// `at` plus a duration; the far end of time instead of an overflow.
+pub(crate) fn later(at: Timestamp, by: Duration) -> Timestamp {
+    jiff::SignedDuration::try_from(by).ok().and_then(|by| at.checked_add(by).ok()).unwrap_or(Timestamp::MAX)
+}

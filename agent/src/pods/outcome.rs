@@ -1,0 +1,43 @@
+//! What came of an action, as the worker takes it in.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::observed::ImageState;
+use crate::engine::{EngineError, instance::Instance};
+
+/// Why a step failed, in the words that statuses and events show.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// Docker did not answer: nothing is wrong with the pod.
+    pub(crate) unreachable: bool,
+}
+
+impl Refusal {
+    pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), unreachable: false }
+    }
+
+    pub(crate) fn of(reason: &'static str, error: &EngineError) -> Self {
+        Self { reason, message: error.to_string(), unreachable: error.is_unreachable() }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Image { container: String, result: Result<ImageState, Refusal> },
+    Volumes(Result<BTreeMap<String, PathBuf>, Refusal>),
+    SandboxCreated(Result<Instance, Refusal>),
+    SandboxStarted { result: Result<Instance, Refusal> },
+    Created { container: String, result: Result<Instance, Refusal> },
+    Started { container: String, result: Result<Option<Instance>, (Refusal, Option<Instance>)> },
+    /// What Docker says now of one container; `None` when it is gone.
+    Seen { id: String, result: Result<Option<Instance>, EngineError> },
+    Removed { id: String, result: Result<(), Refusal> },
+    TornDown(Result<(), Refusal>),
+    Forgotten(Result<(), Refusal>),
+    Patched(Result<Box<Pod>, kube::Error>),
+}

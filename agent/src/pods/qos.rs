@@ -1,0 +1,156 @@
+//! Resources: the class of a pod and what its containers' requests and limits become. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Container, PodSpec},
+    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
+};
+use windlass_kit::quantity::Quantity;
+
+use super::spec;
+
+/// Quality of service, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    Guaranteed,
+    Burstable,
+    BestEffort,
+}
+
+impl Class {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+fn amount(map: Option<&BTreeMap<String, ApiQuantity>>, resource: &str) -> Option<Quantity> {
+    map?.get(resource)?.0.parse().ok()
+}
+
+pub(crate) fn limit(container: &Container, resource: &str) -> Option<Quantity> {
+    amount(container.resources.as_ref()?.limits.as_ref(), resource)
+}
+
+/// The request, or the limit where none is given.
+pub(crate) fn request(container: &Container, resource: &str) -> Option<Quantity> {
+    amount(container.resources.as_ref()?.requests.as_ref(), resource).or_else(|| limit(container, resource))
+}
+
+/// Guaranteed: every container limits cpu and memory, and requests just that. BestEffort: none asks
+/// for anything.
+pub(crate) fn class(spec: &PodSpec) -> Class {
+    let (mut any, mut all) = (false, true);
+    for (container, _) in spec::all_containers(spec) {
+        for resource in ["cpu", "memory"] {
+            let limit = limit(container, resource).filter(|q| !q.is_zero());
+            let request = request(container, resource).filter(|q| !q.is_zero());
+            any |= limit.is_some() || request.is_some();
+            all &= limit.is_some() && limit == request;
+        }
+    }
+    match (any, all) {
+        (false, _) => Class::BestEffort,
+        (true, true) => Class::Guaranteed,
+        (true, false) => Class::Burstable,
+    }
+}
+
+/// Docker's `CpuShares`: 1024 for a core, between 2 and 262144.
+pub(crate) fn cpu_shares(container: &Container) -> i64 {
+    let milli = request(container, "cpu").map_or(0, Quantity::milli);
+    milli.saturating_mul(1024).checked_div(1000).unwrap_or(0).clamp(2, 262_144)
+}
+
+/// Microseconds of each 100 ms that a limited container may use.
+pub(crate) fn cpu_quota(container: &Container) -> Option<i64> {
+    let milli = limit(container, "cpu")?.milli();
+    (milli > 0).then(|| milli.saturating_mul(CPU_PERIOD).checked_div(1000).unwrap_or(i64::MAX).max(1000))
+}
+
+/// Upstream's `cpuCFSQuotaPeriod`, in microseconds.
+pub(crate) const CPU_PERIOD: i64 = 100_000;
+
+/// How ready the kernel is to kill a container when memory runs out; upstream's values.
+pub(crate) fn oom_score_adj(spec: &PodSpec, container: &Container, node_memory: i64) -> i64 {
+    match class(spec) {
+        Class::Guaranteed => -997,
+        Class::BestEffort => 1000,
+        Class::Burstable => {
+            let request = request(container, "memory").map_or(0, Quantity::units);
+            let share = i128::from(request) * 1000 / i128::from(node_memory.max(1));
+            i64::try_from(1000 - share).unwrap_or(3).clamp(3, 999)
+        }
+    }
+}
+
+/// The cgroup under which a pod's containers live, in the form that Docker's cgroup driver wants.
+pub(crate) fn cgroup_parent(class: Class, uid: &str, systemd: bool) -> String {
+    let class = match class {
+        Class::Guaranteed => "",
+        Class::Burstable => "burstable",
+        Class::BestEffort => "besteffort",
+    };
+    if systemd {
+        let class = if class.is_empty() { String::new() } else { format!("-{class}") };
+        return format!("kubepods{class}-pod{}.slice", uid.replace('-', "_"));
+    }
+    let class = if class.is_empty() { String::new() } else { format!("/{class}") };
+    format!("/kubepods{class}/pod{uid}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(resources: &[&str]) -> PodSpec {
+        let containers: Vec<String> = resources
+            .iter()
+            .enumerate()
+            .map(|(i, r)| format!(r#"{{"name":"c{i}","image":"i","resources":{r}}}"#))
+            .collect();
+        serde_json::from_str(&format!(r#"{{"containers":[{}]}}"#, containers.join(","))).unwrap()
+    }
+
+    #[test]
+    fn classes() {
+        let full = r#"{"limits":{"cpu":"1","memory":"1Gi"}}"#;
+        let equal = r#"{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"1000m","memory":"1024Mi"}}"#;
+        let partial = r#"{"requests":{"cpu":"1"}}"#;
+        for (resources, wanted) in [
+            (&["{}"][..], Class::BestEffort),
+            (&[full], Class::Guaranteed),
+            (&[equal, full], Class::Guaranteed),
+            (&[full, "{}"], Class::Burstable),
+            (&[partial], Class::Burstable),
+            (&[r#"{"limits":{"memory":"1Gi"}}"#], Class::Burstable),
+        ] {
+            assert_eq!(class(&spec(resources)), wanted, "{resources:?}");
+        }
+    }
+
+    #[test]
+    fn shares_quota_and_scores() {
+        let one = spec(&[r#"{"limits":{"cpu":"500m"},"requests":{"cpu":"250m","memory":"1Gi"}}"#]);
+        let container = &one.containers[0];
+        assert_eq!((cpu_shares(container), cpu_quota(container)), (256, Some(50_000)));
+        assert_eq!(oom_score_adj(&one, container, 4 << 30), 750);
+        let none = spec(&["{}"]);
+        assert_eq!((cpu_shares(&none.containers[0]), cpu_quota(&none.containers[0])), (2, None));
+        assert_eq!(oom_score_adj(&none, &none.containers[0], 1), 1000);
+        let tiny = spec(&[r#"{"limits":{"cpu":"1m"}}"#]);
+        assert_eq!(cpu_quota(&tiny.containers[0]), Some(1000));
+    }
+
+    #[test]
+    fn cgroups_by_class_and_driver() {
+        assert_eq!(cgroup_parent(Class::Burstable, "a-b", false), "/kubepods/burstable/poda-b");
+        assert_eq!(cgroup_parent(Class::Guaranteed, "a-b", false), "/kubepods/poda-b");
+        assert_eq!(cgroup_parent(Class::BestEffort, "a-b", true), "kubepods-besteffort-poda_b.slice");
+        assert_eq!(cgroup_parent(Class::Guaranteed, "a-b", true), "kubepods-poda_b.slice");
+    }
+}

@@ -1,0 +1,135 @@
+//! What all workers of a node share.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use kube::Client;
+use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    quantity::Quantity,
+};
+
+use super::{env::ServiceEnv, files::Dns, spec};
+use crate::{
+    Config, ContainerRecord,
+    engine::{Engine, EngineError, Health, calls::Info, images::Pulls},
+    network::Network,
+    volumes::Volumes,
+};
+
+/// Docker calls that run at once: more make each slower, since Docker serialises much of its work.
+const DOCKER_CALLS: usize = 12;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) client: Client,
+    pub(crate) engine: Engine,
+    pub(crate) network: Network,
+    pub(crate) volumes: Volumes,
+    pub(crate) config: Config,
+    pub(crate) recorder: Recorder,
+    pub(crate) pulls: Pulls,
+    pub(crate) slots: Semaphore,
+    pub(crate) health: watch::Receiver<Health>,
+    pub(crate) info: watch::Receiver<Info>,
+    pub(crate) services: watch::Receiver<Arc<Vec<ServiceEnv>>>,
+    pub(crate) allocatable: BTreeMap<String, Quantity>,
+    pub(crate) node_memory: i64,
+    pub(crate) negative_oom: AtomicBool,
+    pub(crate) dns: Dns,
+    pub(crate) host_hosts: String,
+    pause: OnceCell<String>,
+    pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
+}
+
+/// What the dispatcher hands in to make the shared part.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) client: Client,
+    pub(crate) engine: Engine,
+    pub(crate) network: Network,
+    pub(crate) volumes: Volumes,
+    pub(crate) config: Config,
+    pub(crate) health: watch::Receiver<Health>,
+    pub(crate) info: watch::Receiver<Info>,
+    pub(crate) services: watch::Receiver<Arc<Vec<ServiceEnv>>>,
+    pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { client, engine, network, volumes, config, health, info, services, inventory } = parts;
+        let memory = super::host::total_memory();
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let allocatable = BTreeMap::from([
+            ("cpu".to_owned(), Quantity::from_units(i64::try_from(cpus).unwrap_or(1))),
+            ("memory".to_owned(), Quantity::from_bytes(memory)),
+        ]);
+        let dns = Dns {
+            servers: config.cluster_dns.clone(),
+            domain: config.cluster_domain.clone(),
+            host: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
+        };
+        Self {
+            recorder: Recorder::new(client.clone(), "kubelet", &config.node_name),
+            negative_oom: AtomicBool::new(super::host::negative_oom_allowed()),
+            host_hosts: std::fs::read_to_string("/etc/hosts").unwrap_or_default(),
+            pulls: Pulls::default(),
+            slots: Semaphore::new(DOCKER_CALLS),
+            pause: OnceCell::new(),
+            node_memory: memory,
+            client,
+            engine,
+            network,
+            volumes,
+            config,
+            health,
+            info,
+            services,
+            allocatable,
+            dns,
+            inventory,
+        }
+    }
+
+    /// The pause image's id, loaded into Docker on first use.
+    pub(crate) async fn pause(&self) -> Result<String, EngineError> {
+        self.pause.get_or_try_init(|| crate::engine::pause::ensure(&self.engine)).await.cloned()
+    }
+
+    pub(crate) fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.config.data_dir.join("pods").join(uid)
+    }
+
+    /// Where a container's termination message is written.
+    pub(crate) fn message_file(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {
+        self.pod_dir(uid).join("containers").join(container).join(format!("{attempt:08x}"))
+    }
+
+    pub(crate) fn docker_answers(&self) -> bool {
+        matches!(*self.health.borrow(), Health::Up { .. })
+    }
+
+    /// Records an event about a pod, or about one of its containers.
+    pub(crate) fn event(&self, pod: &Pod, container: Option<&str>, severity: Severity, reason: &str, message: impl Into<String>) {
+        let field_path = container.map(|name| {
+            let init = pod.spec.as_ref().is_some_and(|s| spec::init_containers(s).iter().any(|c| c.name == name));
+            format!("spec.{}{{{name}}}", if init { "initContainers" } else { "containers" })
+        });
+        let object = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            resource_version: pod.metadata.resource_version.clone(),
+            field_path,
+        };
+        self.recorder.record(&object, severity, reason, message);
+    }
+}

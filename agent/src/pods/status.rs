@@ -1,0 +1,360 @@
+//! From a pod, what runs of it and the time: the status that the API shows. Pure.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{
+        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+        ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{
+    observed::{ImageState, Observed, PULL_FAILURE_SHOWN, later},
+    plan::{Verdict, crashes, deadline_passed, restart_at, restart_delay, verdict},
+    qos,
+    spec::{self, Role},
+};
+use crate::engine::instance::{Exit, Instance, State};
+
+/// The status of a pod on this node.
+pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Timestamp) -> PodStatus {
+    let Some(spec) = &pod.spec else { return PodStatus::default() };
+    let before = pod.status.clone().unwrap_or_default();
+    let init: Vec<ContainerStatus> = spec::init_containers(spec)
+        .iter()
+        .map(|c| container_status(pod, spec, c, spec::role_of_init(c), observed, &before, now))
+        .collect();
+    let mut main: Vec<ContainerStatus> =
+        spec.containers.iter().map(|c| container_status(pod, spec, c, Role::Main, observed, &before, now)).collect();
+    main.sort_by(|a, b| a.name.cmp(&b.name));
+
+    let phase = phase(pod, spec, observed, &before, now);
+    let (mut reason, mut message) = (before.reason.clone(), before.message.clone());
+    if phase == "Failed" && deadline_passed(pod, spec, now) && before.phase.as_deref() != Some("Succeeded") {
+        reason = Some("DeadlineExceeded".to_owned());
+        message = Some("Pod was active on the node longer than the specified deadline".to_owned());
+    }
+    let host = node_ip.to_string();
+    let address = if spec::host_network(spec) {
+        Some(host.clone())
+    } else {
+        observed.address.map(|a| a.to_string()).or_else(|| before.pod_ip.clone())
+    };
+    PodStatus {
+        conditions: Some(conditions(pod, spec, observed, &before, &init, &main, phase, now)),
+        container_statuses: Some(main),
+        init_container_statuses: (!init.is_empty()).then_some(init),
+        host_ip: Some(host.clone()),
+        host_ips: Some(vec![HostIP { ip: host }]),
+        pod_ips: address.clone().map(|ip| vec![PodIP { ip }]),
+        pod_ip: address,
+        phase: Some(phase.to_owned()),
+        qos_class: Some(qos::class(spec).name().to_owned()),
+        reason,
+        message,
+        start_time: Some(before.start_time.unwrap_or(Time(whole_seconds(now)))),
+        observed_generation: pod.metadata.generation,
+        ..PodStatus::default()
+    }
+}
+
+/// Upstream's order of decisions; a phase that is over never changes again.
+fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStatus, now: Timestamp) -> &'a str {
+    if let Some(over) = before.phase.as_deref().filter(|p| spec::is_terminal(p)) {
+        return over;
+    }
+    let running = observed.instances.iter().any(|i| !i.is_sandbox() && i.is_running());
+    let newest = |c: &Container| observed.newest(&c.name);
+    let ended = |c: &Container| newest(c).is_some_and(|i| matches!(i.state, State::Exited(_)));
+    let failed = |c: &Container| newest(c).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0));
+    // What is over is told only when nothing runs any more.
+    if !running {
+        if deadline_passed(pod, spec, now) {
+            return "Failed";
+        }
+        let deleted = pod.metadata.deletion_timestamp.is_some();
+        let none_in_the_making = observed.in_flight.iter().all(|k| !k.starts_with("create/") && !k.starts_with("container/"));
+        if verdict(spec, observed) == Verdict::Over || (deleted && none_in_the_making && spec.containers.iter().all(ended)) {
+            let any_failed = spec.containers.iter().any(failed) || spec::init_containers(spec).iter().any(failed);
+            return if any_failed { "Failed" } else { "Succeeded" };
+        }
+        if deleted && none_in_the_making && observed.instances.iter().all(|i| i.is_sandbox()) {
+            return "Failed";
+        }
+    }
+    let initialized = spec::init_containers(spec).iter().all(|c| init_done(c, observed));
+    let started = |c: &Container| newest(c).is_some_and(|i| !matches!(i.state, State::Created)) || had_run(before, &c.name);
+    if initialized && spec.containers.iter().all(started) { "Running" } else { "Pending" }
+}
+
+fn had_run(before: &PodStatus, name: &str) -> bool {
+    before.container_statuses.iter().flatten().any(|c| {
+        c.name == name && (c.restart_count > 0 || c.last_state.as_ref().is_some_and(|s| s.terminated.is_some()))
+    })
+}
+
+/// An init container has done its part: exited with 0, or, as a sidecar, runs.
+fn init_done(container: &Container, observed: &Observed) -> bool {
+    observed.newest(&container.name).is_some_and(|i| match &i.state {
+        State::Exited(exit) => exit.code == 0 || spec::role_of_init(container) == Role::Sidecar,
+        State::Running { .. } => spec::role_of_init(container) == Role::Sidecar,
+        State::Created => false,
+    })
+}
+
+fn container_status(
+    pod: &Pod,
+    spec: &PodSpec,
+    container: &Container,
+    role: Role,
+    observed: &Observed,
+    before: &PodStatus,
+    now: Timestamp,
+) -> ContainerStatus {
+    let earlier = before
+        .container_statuses
+        .iter()
+        .flatten()
+        .chain(before.init_container_statuses.iter().flatten())
+        .find(|c| c.name == container.name);
+    let mut attempts = observed.attempts(&container.name).rev();
+    let newest = attempts.next();
+    let previous = attempts.find(|i| matches!(i.state, State::Exited(_)));
+    let ending = pod.metadata.deletion_timestamp.is_some() || spec::is_terminal(before.phase.as_deref().unwrap_or(""));
+    let (state, last) = match newest {
+        None => (lost_or_waiting(spec, container, observed, earlier, ending, now), earlier.and_then(|e| e.last_state.clone())),
+        Some(instance) => match &instance.state {
+            State::Running { started_at, .. } => (
+                ContainerState { running: Some(ContainerStateRunning { started_at: Some(Time(whole_seconds(*started_at))) }), ..ContainerState::default() },
+                previous.map(terminated),
+            ),
+            State::Created => (waiting_state(spec, container, observed, now), previous.map(terminated)),
+            State::Exited(exit) => {
+                let comes_back = !ending
+                    && verdict(spec, observed) == Verdict::Goes
+                    && !(role == Role::Init && exit.code == 0)
+                    && spec::policy_for(spec, role).restarts(exit.code);
+                let held = comes_back && restart_at(observed, instance, exit, container) > now;
+                let stuck = comes_back && failure_of(container, observed, now).is_some();
+                if held {
+                    (crash_loop(pod, container, observed, instance, exit), Some(terminated(instance)))
+                } else if stuck {
+                    (waiting_state(spec, container, observed, now), Some(terminated(instance)))
+                } else {
+                    (terminated(instance), previous.map(terminated))
+                }
+            }
+        },
+    };
+    let running = state.running.is_some();
+    let done_init = role == Role::Init && state.terminated.as_ref().is_some_and(|t| t.exit_code == 0);
+    ContainerStatus {
+        name: container.name.clone(),
+        image: spec::image_of(container).to_owned(),
+        image_id: newest.map(|i| i.image_id.clone()).or_else(|| earlier.map(|e| e.image_id.clone())).unwrap_or_default(),
+        container_id: newest.map(|i| format!("docker://{}", i.id)).or_else(|| earlier.and_then(|e| e.container_id.clone())),
+        ready: running || done_init,
+        started: Some(running),
+        restart_count: newest
+            .map(|i| i32::try_from(i.identity.attempt).unwrap_or(i32::MAX))
+            .or_else(|| earlier.map(|e| e.restart_count))
+            .unwrap_or(0),
+        state: Some(state),
+        last_state: last,
+        ..ContainerStatus::default()
+    }
+}
+
+/// A container of which Docker has nothing: not made yet, or lost behind our back.
+fn lost_or_waiting(spec: &PodSpec, container: &Container, observed: &Observed, earlier: Option<&ContainerStatus>, ending: bool, now: Timestamp) -> ContainerState {
+    let before = earlier.and_then(|e| e.state.as_ref());
+    if let Some(terminated) = before.and_then(|s| s.terminated.clone()) {
+        if ending || observed.torn_down {
+            return ContainerState { terminated: Some(terminated), ..ContainerState::default() };
+        }
+    }
+    if ending && before.is_some_and(|s| s.running.is_some()) {
+        return ContainerState {
+            terminated: Some(ContainerStateTerminated {
+                exit_code: 137,
+                reason: Some("ContainerStatusUnknown".to_owned()),
+                message: Some("The container could not be located when the pod was terminated".to_owned()),
+                ..ContainerStateTerminated::default()
+            }),
+            ..ContainerState::default()
+        };
+    }
+    waiting_state(spec, container, observed, now)
+}
+
+/// The failure that keeps a container from running, if any.
+fn failure_of(container: &Container, observed: &Observed, now: Timestamp) -> Option<(&'static str, String)> {
+    if let Some(ImageState::Failed(failure)) = observed.images.get(&container.name) {
+        let held_back = failure.reason == "ErrImagePull" && later(failure.at, PULL_FAILURE_SHOWN) <= now;
+        return Some(if held_back {
+            let image = spec::image_of(container);
+            ("ImagePullBackOff", format!("Back-off pulling image {image:?}: {}: {}", failure.reason, failure.message))
+        } else {
+            (failure.reason, failure.message.clone())
+        });
+    }
+    observed.start_failures.get(&container.name).map(|f| (f.reason, f.message.clone()))
+}
+
+fn waiting_state(spec: &PodSpec, container: &Container, observed: &Observed, now: Timestamp) -> ContainerState {
+    let (reason, message) = failure_of(container, observed, now).map_or_else(
+        || {
+            let reason = if spec::init_containers(spec).is_empty() { "ContainerCreating" } else { "PodInitializing" };
+            (reason, None)
+        },
+        |(reason, message)| (reason, Some(message)),
+    );
+    waiting(reason, message)
+}
+
+fn waiting(reason: &str, message: Option<String>) -> ContainerState {
+    ContainerState {
+        waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message }),
+        ..ContainerState::default()
+    }
+}
+
+fn crash_loop(pod: &Pod, container: &Container, observed: &Observed, instance: &Instance, exit: &Exit) -> ContainerState {
+    let delay = restart_delay(crashes(observed, instance, exit, container));
+    waiting("CrashLoopBackOff", Some(crash_message(pod, &container.name, delay)))
+}
+
+/// Upstream's words for a container that is held back.
+pub(crate) fn crash_message(pod: &Pod, container: &str, delay: std::time::Duration) -> String {
+    format!("back-off {} restarting failed container={container} pod={}", go_duration(delay), spec::pod_full_name(pod))
+}
+
+/// `10s`, `1m20s`, `5m0s`: how upstream prints a duration.
+fn go_duration(delay: std::time::Duration) -> String {
+    let (minutes, seconds) = (delay.as_secs() / 60, delay.as_secs() % 60);
+    if minutes == 0 { format!("{seconds}s") } else { format!("{minutes}m{seconds}s") }
+}
+
+fn terminated(instance: &Instance) -> ContainerState {
+    let State::Exited(exit) = &instance.state else { return ContainerState::default() };
+    let never_ran = exit.started_at.is_none();
+    let reason = if exit.oom_killed {
+        "OOMKilled"
+    } else if never_ran && exit.code != 0 {
+        "StartError"
+    } else if exit.code == 0 {
+        "Completed"
+    } else {
+        "Error"
+    };
+    let message = if exit.message.is_empty() && never_ran { exit.error.clone() } else { exit.message.clone() };
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: i32::try_from(if reason == "StartError" { 128 } else { exit.code }).unwrap_or(255),
+            reason: Some(reason.to_owned()),
+            message: (!message.is_empty()).then_some(message),
+            started_at: Some(Time(whole_seconds(exit.started_at.unwrap_or(Timestamp::UNIX_EPOCH)))),
+            finished_at: Some(Time(whole_seconds(exit.finished_at))),
+            container_id: Some(format!("docker://{}", instance.id)),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    }
+}
+
+fn whole_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+#[allow(clippy::too_many_arguments, reason = "each is one fact that the conditions need")]
+fn conditions(
+    pod: &Pod,
+    spec: &PodSpec,
+    observed: &Observed,
+    before: &PodStatus,
+    init: &[ContainerStatus],
+    main: &[ContainerStatus],
+    phase: &str,
+    now: Timestamp,
+) -> Vec<PodCondition> {
+    let sidecars: Vec<&ContainerStatus> = spec::init_containers(spec)
+        .iter()
+        .zip(init)
+        .filter(|(c, _)| spec::role_of_init(c) == Role::Sidecar)
+        .map(|(_, s)| s)
+        .collect();
+    let unready: Vec<&str> =
+        main.iter().chain(sidecars).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
+    let incomplete: Vec<&str> = spec::init_containers(spec)
+        .iter()
+        .filter(|c| !init_done(c, observed))
+        .map(|c| c.name.as_str())
+        .collect();
+    let sandbox = observed.sandbox().is_some_and(|s| {
+        s.is_running() && (observed.attached.contains(&s.id) || spec::host_network(spec))
+    });
+    let words = |names: &[&str], what: &str| format!("containers with {what} status: [{}]", names.join(" "));
+    let initialized = match phase {
+        _ if incomplete.is_empty() => True,
+        "Succeeded" => False("PodCompleted", String::new()),
+        _ => False("ContainersNotInitialized", words(&incomplete, "incomplete")),
+    };
+    let containers_ready = match phase {
+        "Succeeded" => False("PodCompleted", String::new()),
+        "Failed" => False("PodFailed", String::new()),
+        _ if unready.is_empty() => True,
+        _ => False("ContainersNotReady", words(&unready, "unready")),
+    };
+    let gates_missing: Vec<&str> = spec
+        .readiness_gates
+        .iter()
+        .flatten()
+        .map(|g| g.condition_type.as_str())
+        .filter(|t| !before.conditions.iter().flatten().any(|c| c.type_ == *t && c.status == "True"))
+        .collect();
+    let ready = match &containers_ready {
+        True if gates_missing.is_empty() => True,
+        True => False("ReadinessGatesNotReady", format!("the status of pod readiness gate {:?} is not \"True\"", gates_missing[0])),
+        False(reason, message) => False(reason, message.clone()),
+    };
+    let wanted = [
+        ("PodReadyToStartContainers", if sandbox { True } else { False("", String::new()) }),
+        ("Initialized", initialized),
+        ("Ready", ready),
+        ("ContainersReady", containers_ready),
+        ("PodScheduled", True),
+    ];
+    let ours: Vec<&str> = wanted.iter().map(|(type_, _)| *type_).collect();
+    let mut all: Vec<PodCondition> =
+        wanted.iter().map(|(type_, truth)| condition(type_, truth, before, pod.metadata.generation, now)).collect();
+    // What others have said stays.
+    all.extend(before.conditions.iter().flatten().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
+    all
+}
+
+enum Truth {
+    True,
+    False(&'static str, String),
+}
+use Truth::{False, True};
+
+fn condition(type_: &str, truth: &Truth, before: &PodStatus, generation: Option<i64>, now: Timestamp) -> PodCondition {
+    let (status, reason, message) = match truth {
+        True => ("True", "", ""),
+        False(reason, message) => ("False", *reason, message.as_str()),
+    };
+    let earlier = before.conditions.iter().flatten().find(|c| c.type_ == type_);
+    let since = earlier.filter(|c| c.status == status).and_then(|c| c.last_transition_time.clone());
+    PodCondition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: (!reason.is_empty()).then(|| reason.to_owned()),
+        message: (!message.is_empty()).then(|| message.to_owned()),
+        last_transition_time: Some(since.unwrap_or(Time(whole_seconds(now)))),
+        observed_generation: generation,
+        ..PodCondition::default()
+    }
+}

@@ -1,0 +1,102 @@
+//! What a pod leaves on the host beside its containers: log links, message files, its folder.
+
+use std::{
+    fs, io,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+};
+
+use super::shared::Shared;
+use crate::{
+    Config,
+    engine::instance::{Instance, State},
+};
+
+/// At most this much of a termination message is kept; upstream's limit.
+const MESSAGE_LIMIT: usize = 4096;
+
+/// An empty file that any user in the container can write.
+pub(crate) fn make_message_file(path: &Path) -> Result<(), String> {
+    let make = || -> io::Result<()> {
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+        let file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o666).open(path)?;
+        // The process's umask does not apply to what the container is promised.
+        file.set_permissions(fs::Permissions::from_mode(0o666))
+    };
+    make().map_err(|e| format!("the termination message's file {} could not be made: {e}", path.display()))
+}
+
+/// Adds what a container that ended has left as its message.
+pub(crate) fn with_message(shared: &Shared, mut instance: Instance) -> Instance {
+    if let State::Exited(exit) = &mut instance.state {
+        let who = &instance.identity;
+        let file = shared.message_file(&who.uid, &who.container, who.attempt);
+        if let Ok(bytes) = fs::read(file) {
+            exit.message = String::from_utf8_lossy(&bytes[..bytes.len().min(MESSAGE_LIMIT)]).into_owned();
+        }
+    }
+    instance
+}
+
+fn pod_log_dir(config: &Config, instance: &Instance) -> PathBuf {
+    let who = &instance.identity;
+    config.pod_logs_dir.join(format!("{}_{}_{}", who.namespace, who.pod, who.uid))
+}
+
+fn container_link(config: &Config, instance: &Instance) -> PathBuf {
+    let who = &instance.identity;
+    config.container_logs_dir.join(format!("{}_{}_{}-{}.log", who.pod, who.namespace, who.container, instance.id))
+}
+
+/// Makes the links that log shippers follow to Docker's own file.
+pub(crate) fn link_log(config: &Config, instance: &Instance) {
+    if instance.log_path.is_empty() {
+        return;
+    }
+    let link = || -> io::Result<()> {
+        let dir = pod_log_dir(config, instance).join(&instance.identity.container);
+        fs::create_dir_all(&dir)?;
+        fs::create_dir_all(&config.container_logs_dir)?;
+        let by_pod = dir.join(format!("{}.log", instance.identity.attempt));
+        replace_link(Path::new(&instance.log_path), &by_pod)?;
+        replace_link(&by_pod, &container_link(config, instance))
+    };
+    if let Err(error) = link() {
+        tracing::warn!(%error, container = instance.id, "the links to a container's log could not be made; kubectl logs works, log shippers will not see it");
+    }
+}
+
+fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
+    match fs::remove_file(link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => symlink(target, link),
+    }
+}
+
+pub(crate) fn unlink_log(config: &Config, instance: &Instance) {
+    let _ = fs::remove_file(container_link(config, instance));
+    let by_pod = pod_log_dir(config, instance).join(&instance.identity.container);
+    let _ = fs::remove_file(by_pod.join(format!("{}.log", instance.identity.attempt)));
+}
+
+/// The log folders of a pod, whatever it was called.
+pub(crate) fn remove_log_dirs(pod_logs: &Path, uid: &str) {
+    for entry in fs::read_dir(pod_logs).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().ends_with(&format!("_{uid}")) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Removes a pod's folder, unless something is still mounted below it.
+pub(crate) fn remove_pod_dir(dir: &Path) -> Result<(), String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let prefix = format!("{}/", dir.display());
+    if let Some(mount) = mounts.lines().filter_map(|l| l.split(' ').nth(4)).find(|m| m.starts_with(&prefix)) {
+        return Err(format!("{} is still mounted below the pod's folder, which is therefore kept", mount));
+    }
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(format!("the pod's folder {} could not be removed: {error}", dir.display())),
+        _ => Ok(()),
+    }
+}

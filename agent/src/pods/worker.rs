@@ -1,0 +1,575 @@
+//! One task per pod: it alone knows what runs of the pod, decides by [`plan`](super::plan) and writes
+//! the pod's status.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use kube::api::{Api, Patch, PatchParams};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use windlass_kit::{backoff::delay_after, events::Severity};
+
+use super::{
+    observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, Observed, later},
+    outcome::{Outcome, Refusal},
+    plan::{Action, Plan, Wanted, plan},
+    shared::Shared,
+    spec, status, steps,
+};
+use crate::{ContainerRecord, engine::{calls::Listed, events::{self, Changed}, instance::{Instance, State}, names}};
+
+/// What the dispatcher wants of a worker.
+#[derive(Debug, Clone)]
+pub(crate) enum Wish {
+    /// The API's latest word.
+    Pod(Arc<Pod>),
+    /// The pod vanished from the API.
+    Gone,
+}
+
+/// What happened in Docker.
+#[derive(Debug)]
+pub(crate) enum News {
+    Changed(Changed),
+    /// All that Docker has of this pod, after events may have been lost.
+    Listed(Vec<Listed>),
+}
+
+/// How a worker ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nothing is left of the pod.
+    Finished,
+    /// The agent ends; the pod goes on.
+    Shutdown,
+}
+
+/// A retry after Docker did not answer: nothing is wrong with the pod, so it comes soon.
+const UNREACHABLE_RETRY: Duration = Duration::from_secs(1);
+/// A retry of reading or writing the API.
+const API_RETRY: Duration = Duration::from_secs(1);
+
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    uid: String,
+    pod: Option<Arc<Pod>>,
+    gone: bool,
+    observed: Observed,
+    volumes: Arc<BTreeMap<String, PathBuf>>,
+    steps: FuturesUnordered<BoxFuture<'static, (String, Outcome)>>,
+    published: Vec<ContainerRecord>,
+    finished: bool,
+    patch_after: Option<Timestamp>,
+    /// Docker did not answer: nothing is begun before then.
+    pause_until: Option<Timestamp>,
+}
+
+impl Worker {
+    /// A worker that finds `instances` in Docker: empty for a new pod.
+    pub(crate) fn new(shared: Arc<Shared>, uid: String, instances: Vec<Instance>) -> Self {
+        let mut observed = Observed::default();
+        for instance in instances {
+            observed.put(super::traces::with_message(&shared, instance));
+        }
+        // A sandbox that runs was connected by whoever started it; that is made sure of below.
+        observed.attached = observed.instances.iter().filter(|i| i.is_sandbox() && i.is_running()).map(|i| i.id.clone()).collect();
+        observed.address = observed.sandbox().and_then(|s| s.address);
+        Self {
+            shared,
+            uid,
+            pod: None,
+            gone: false,
+            observed,
+            volumes: Arc::default(),
+            steps: FuturesUnordered::new(),
+            published: Vec::new(),
+            finished: false,
+            patch_after: None,
+            pause_until: None,
+        }
+    }
+
+    /// Runs until nothing is left of the pod, or the agent ends.
+    pub(crate) async fn run(mut self, mut wish: watch::Receiver<Wish>, mut news: mpsc::Receiver<News>, shutdown: CancellationToken) -> End {
+        self.take_wish(&wish.borrow_and_update().clone());
+        self.reconnect();
+        let mut health = self.shared.health.clone();
+        loop {
+            let now = Timestamp::now();
+            let mut wake_at = self.begin(now);
+            if let Some(at) = self.write_status(now) {
+                wake_at = Some(wake_at.map_or(at, |earlier| earlier.min(at)));
+            }
+            self.publish().await;
+            if self.finished {
+                let _ = self.shared.inventory.send((self.uid.clone(), Vec::new())).await;
+                return End::Finished;
+            }
+            let sleep = async {
+                match wake_at {
+                    Some(at) => tokio::time::sleep(until(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return End::Shutdown,
+                Some((key, outcome)) = self.steps.next(), if !self.steps.is_empty() => {
+                    self.observed.in_flight.remove(&key);
+                    self.take(outcome);
+                }
+                changed = wish.changed() => match changed {
+                    Ok(()) => { let latest = wish.borrow_and_update().clone(); self.take_wish(&latest); }
+                    Err(_) => return End::Shutdown,
+                },
+                Some(item) = news.recv() => self.hear(item),
+                changed = health.changed() => {
+                    if changed.is_ok() && self.shared.docker_answers() { self.pause_until = None; }
+                }
+                () = sleep => {}
+            }
+        }
+    }
+
+    fn take_wish(&mut self, wish: &Wish) {
+        match wish {
+            Wish::Gone => self.gone = true,
+            Wish::Pod(pod) => {
+                let newer = self.pod.as_ref().is_none_or(|old| version(pod) >= version(old));
+                if newer {
+                    let changed = self.pod.as_ref().is_some_and(|old| old.spec != pod.spec);
+                    if changed {
+                        // A new image must be looked up again.
+                        self.observed.images.clear();
+                    }
+                    self.pod = Some(Arc::clone(pod));
+                }
+            }
+        }
+    }
+
+    fn wanted(&self) -> Option<Wanted<'_>> {
+        if self.gone {
+            let grace = self.observed.instances.iter().filter_map(|i| i.grace).max().unwrap_or(30);
+            let deleted = self.pod.as_deref().and_then(|p| p.metadata.deletion_grace_period_seconds);
+            return Some(Wanted::Gone { grace: deleted.unwrap_or(grace) });
+        }
+        self.pod.as_deref().map(Wanted::Run)
+    }
+
+    /// Starts what the plan says and gives when to look again.
+    fn begin(&mut self, now: Timestamp) -> Option<Timestamp> {
+        if let Some(at) = self.pause_until.filter(|at| *at > now) {
+            return Some(at);
+        }
+        if !self.shared.docker_answers() {
+            return None;
+        }
+        let Plan { actions, wake_at } = match self.wanted() {
+            Some(wanted) => plan(wanted, &self.observed, now),
+            None => return None,
+        };
+        for action in actions {
+            self.start(action);
+        }
+        wake_at
+    }
+
+    fn push(&mut self, key: String, step: impl Future<Output = Outcome> + Send + 'static) {
+        self.observed.in_flight.insert(key.clone());
+        self.steps.push(step.map(move |outcome| (key, outcome)).boxed());
+    }
+
+    fn container(&self, name: &str) -> Option<Container> {
+        let spec = self.pod.as_ref()?.spec.as_ref()?;
+        spec::all_containers(spec).map(|(c, _)| c).find(|c| c.name == name).cloned()
+    }
+
+    fn start(&mut self, action: Action) {
+        let key = action.key();
+        let shared = Arc::clone(&self.shared);
+        // Steps that end a pod need no object; those that run one have it.
+        match (action, self.pod.clone()) {
+            (Action::PrepareVolumes, Some(pod)) => self.push(key, steps::prepare_volumes(shared, pod)),
+            (Action::EnsureImage { container }, Some(pod)) => {
+                if let Some(container) = self.container(&container) {
+                    self.push(key, steps::ensure_image(shared, pod, container));
+                }
+            }
+            (Action::CreateSandbox { attempt }, Some(pod)) => {
+                if attempt > 0 {
+                    self.shared.event(&pod, None, Severity::Normal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
+                }
+                self.push(key, steps::create_sandbox(shared, pod, attempt));
+            }
+            (Action::StartSandbox { id }, Some(pod)) => {
+                if let Some(sandbox) = self.observed.instances.iter().find(|i| i.id == id).cloned() {
+                    self.push(key, steps::start_sandbox(shared, pod, sandbox));
+                }
+            }
+            (Action::Create { container, attempt, sandbox }, Some(pod)) => self.create(key, pod, &container, attempt, sandbox),
+            (Action::Start { container, id }, Some(pod)) => self.push(key, steps::start(shared, pod, container, id)),
+            (Action::Stop { container, id, grace, why }, pod) => {
+                if let Some(pod) = pod.filter(|_| self.observed.stopping.insert(id.clone())) {
+                    let message = if why.is_empty() { format!("Stopping container {container}") } else { why };
+                    self.shared.event(&pod, Some(&container), Severity::Normal, "Killing", message);
+                }
+                self.push(key, steps::stop(shared, id, grace));
+            }
+            (Action::Remove { id }, _) => {
+                if let Some(instance) = self.observed.instances.iter().find(|i| i.id == id).cloned() {
+                    self.push(key, steps::remove(shared, instance));
+                }
+            }
+            (Action::RemoveSandbox { id }, _) => {
+                // The address belongs to the newest sandbox; an older one no longer has it.
+                let newest = self.observed.sandbox().is_some_and(|s| s.id == id);
+                let detach = newest.then(|| self.uid.clone());
+                self.push(key, steps::remove_sandbox(shared, id, detach));
+            }
+            (Action::TearDown, _) => self.push(key, steps::tear_down(shared, self.uid.clone())),
+            (Action::Forget, Some(pod)) => self.push(key, steps::forget(shared, pod)),
+            (_, None) => {}
+        }
+    }
+
+    fn create(&mut self, key: String, pod: Arc<Pod>, name: &str, attempt: u32, sandbox: String) {
+        let Some(container) = self.container(name) else { return };
+        let Some(ImageState::Present { id, user }) = self.observed.images.get(name).cloned() else { return };
+        let request = steps::CreateRequest {
+            container,
+            attempt,
+            sandbox,
+            image_id: id,
+            image_user: user,
+            volumes: Arc::clone(&self.volumes),
+            address: self.observed.address.map(Into::into),
+        };
+        self.push(key, steps::create(Arc::clone(&self.shared), pod, request));
+    }
+
+    /// After our own restart: makes sure of the network of a sandbox that is taken over.
+    fn reconnect(&mut self) {
+        let Some(pod) = self.pod.clone().filter(|p| p.metadata.deletion_timestamp.is_none()) else { return };
+        let Some(sandbox) = self.observed.sandbox().filter(|s| s.is_running()).cloned() else { return };
+        if self.shared.docker_answers() {
+            let key = Action::StartSandbox { id: sandbox.id.clone() }.key();
+            self.push(key, steps::start_sandbox(Arc::clone(&self.shared), pod, sandbox));
+        }
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Changed(Changed { id, action, .. }) => {
+                let known = self.observed.instances.iter().find(|i| i.id == id);
+                let told_already = match action {
+                    events::Action::Started => known.is_some_and(Instance::is_running),
+                    events::Action::Died => known.is_some_and(|i| matches!(i.state, State::Exited(_))),
+                    events::Action::Destroyed => known.is_none(),
+                };
+                // A step under way looks for itself when it is done.
+                if !told_already && !self.observed.in_flight.contains(&format!("container/{id}")) {
+                    self.look(id);
+                } else if !told_already && action == events::Action::Died {
+                    self.look(id);
+                }
+            }
+            News::Listed(listed) => {
+                let differs: Vec<String> = listed
+                    .iter()
+                    .filter(|l| self.observed.instances.iter().find(|i| i.id == l.id).is_none_or(|i| i.is_running() != l.running))
+                    .map(|l| l.id.clone())
+                    .collect();
+                let vanished: Vec<String> =
+                    self.observed.instances.iter().filter(|i| !listed.iter().any(|l| l.id == i.id)).map(|i| i.id.clone()).collect();
+                for id in differs.into_iter().chain(vanished) {
+                    self.look(id);
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, id: String) {
+        let key = format!("look/{id}");
+        if !self.observed.in_flight.contains(&key) {
+            self.push(key, steps::see(Arc::clone(&self.shared), id));
+        }
+    }
+
+    fn take(&mut self, outcome: Outcome) {
+        let now = Timestamp::now();
+        match outcome {
+            Outcome::Image { container, result: Ok(state) } => drop(self.observed.images.insert(container, state)),
+            Outcome::Image { container, result: Err(refusal) } => {
+                let times = match self.observed.images.get(&container) {
+                    Some(ImageState::Failed(earlier)) => earlier.times + 1,
+                    _ => 1,
+                };
+                if let Some(failure) = self.failure(refusal, times, now) {
+                    self.observed.images.insert(container, ImageState::Failed(failure));
+                }
+            }
+            Outcome::Volumes(Ok(volumes)) => {
+                self.volumes = Arc::new(volumes);
+                self.observed.volumes = true;
+                self.observed.volumes_failure = None;
+            }
+            Outcome::Volumes(Err(refusal)) => {
+                self.warn("FailedMount", &refusal);
+                let times = self.observed.volumes_failure.as_ref().map_or(1, |f| f.times + 1);
+                self.observed.volumes_failure = self.failure_soon(refusal, times, now);
+            }
+            Outcome::SandboxCreated(Ok(instance)) => {
+                self.observed.address = instance.address.or(self.observed.address);
+                self.observed.put(instance);
+            }
+            Outcome::SandboxStarted { result: Ok(instance) } => {
+                self.observed.attached.insert(instance.id.clone());
+                self.observed.sandbox_failure = None;
+                self.observed.address = instance.address.or(self.observed.address);
+                self.observed.put(instance);
+            }
+            Outcome::SandboxCreated(Err(refusal)) | Outcome::SandboxStarted { result: Err(refusal) } => {
+                self.warn("FailedCreatePodSandBox", &refusal);
+                let times = self.observed.sandbox_failure.as_ref().map_or(1, |f| f.times + 1);
+                self.observed.sandbox_failure = self.failure_soon(refusal, times, now);
+                if let Some(id) = self.observed.sandbox().map(|s| s.id.clone()) {
+                    self.look(id);
+                }
+            }
+            Outcome::Created { container, result: Ok(instance) } => {
+                self.observed.start_failures.remove(&container);
+                let attempt = instance.identity.attempt;
+                if attempt > 0 {
+                    self.count_crash(&container, attempt);
+                }
+                // Policy Always pulls before every start.
+                if self.container(&container).is_some_and(|c| c.image_pull_policy.as_deref() == Some("Always")) {
+                    self.observed.images.remove(&container);
+                }
+                self.observed.put(instance);
+            }
+            Outcome::Created { container, result: Err(refusal) } => self.start_failed(container, refusal, now),
+            Outcome::Started { result: Ok(seen), .. } => {
+                if let Some(instance) = seen {
+                    self.observed.put(instance);
+                }
+            }
+            Outcome::Started { container, result: Err((refusal, seen)) } => {
+                match seen {
+                    // Docker has made an exited container of it: the restart policy decides.
+                    Some(instance) if matches!(instance.state, State::Exited(_)) => self.observed.put(instance),
+                    _ => self.start_failed(container, refusal, now),
+                }
+            }
+            Outcome::Seen { result: Ok(Some(instance)), .. } => {
+                if !instance.is_running() {
+                    self.observed.attached.remove(&instance.id);
+                }
+                self.observed.put(instance);
+            }
+            Outcome::Seen { id, result: Ok(None) } => self.observed.forget(&id),
+            Outcome::Seen { id, result: Err(error) } => {
+                tracing::warn!(pod = self.uid, container = id, %error, "a container could not be looked at; it is tried again");
+                self.pause_until = Some(later(now, UNREACHABLE_RETRY));
+            }
+            Outcome::Removed { id, result: Ok(()) } => self.observed.forget(&id),
+            Outcome::TornDown(Ok(())) => {
+                self.observed.torn_down = true;
+                self.finished = self.gone;
+            }
+            Outcome::Forgotten(Ok(())) => self.finished = true,
+            Outcome::Removed { result: Err(refusal), .. } | Outcome::TornDown(Err(refusal)) | Outcome::Forgotten(Err(refusal)) => {
+                self.warn("FailedKillPod", &refusal);
+                self.pause_until = Some(later(now, UNREACHABLE_RETRY));
+            }
+            Outcome::Patched(Ok(pod)) => {
+                self.patch_after = None;
+                self.take_wish(&Wish::Pod(Arc::new(*pod)));
+            }
+            // Gone or replaced: the watch tells what became of it.
+            Outcome::Patched(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409 | 422) => {
+                tracing::debug!(pod = self.uid, code = status.code, "a status was refused: {}", status.message);
+                self.patch_after = Some(later(now, API_RETRY));
+            }
+            Outcome::Patched(Err(error)) => {
+                tracing::warn!(pod = self.uid, %error, "a pod's status could not be written; it is tried again");
+                self.patch_after = Some(later(now, API_RETRY));
+            }
+        }
+    }
+
+    /// Remembers a restart, so that the next back-off is longer.
+    fn count_crash(&mut self, container: &str, attempt: u32) {
+        let Some(spec_of) = self.container(container) else { return };
+        let before = self.observed.newest(container).and_then(|i| match &i.state {
+            State::Exited(exit) => Some(super::plan::crashes(&self.observed, i, exit, &spec_of)),
+            _ => None,
+        });
+        let crashes = before.unwrap_or(attempt.saturating_sub(1)).saturating_add(1);
+        self.observed.crashes.insert(container.to_owned(), crashes);
+    }
+
+    fn start_failed(&mut self, container: String, refusal: Refusal, now: Timestamp) {
+        let times = self.observed.start_failures.get(&container).map_or(1, |f| f.times + 1);
+        if let Some(failure) = self.failure(refusal, times, now) {
+            self.observed.start_failures.insert(container, failure);
+        }
+    }
+
+    /// A failure with the crash back-off; `None`, and a pause, when Docker did not answer.
+    fn failure(&mut self, refusal: Refusal, times: u32, now: Timestamp) -> Option<Failure> {
+        self.failure_after(refusal, times, now, delay_after(BACKOFF_BASE, BACKOFF_CAP, times - 1))
+    }
+
+    /// The same with a quick first retry, for what the pod itself is not to blame for.
+    fn failure_soon(&mut self, refusal: Refusal, times: u32, now: Timestamp) -> Option<Failure> {
+        self.failure_after(refusal, times, now, delay_after(Duration::from_secs(1), Duration::from_secs(60), times - 1))
+    }
+
+    fn failure_after(&mut self, refusal: Refusal, times: u32, now: Timestamp, delay: Duration) -> Option<Failure> {
+        if refusal.unreachable {
+            self.pause_until = Some(later(now, UNREACHABLE_RETRY));
+            return None;
+        }
+        Some(Failure { reason: refusal.reason, message: refusal.message, at: now, retry_at: later(now, delay), times })
+    }
+
+    fn warn(&self, reason: &str, refusal: &Refusal) {
+        if refusal.unreachable {
+            return;
+        }
+        tracing::warn!(pod = self.pod.as_deref().map_or(self.uid.as_str(), spec::name), reason, "{}", refusal.message);
+        if let Some(pod) = &self.pod {
+            self.shared.event(pod, None, Severity::Warning, reason, refusal.message.clone());
+        }
+    }
+
+    /// Sends the status if it differs from what the API has; gives when to look again.
+    fn write_status(&mut self, now: Timestamp) -> Option<Timestamp> {
+        const KEY: &str = "status";
+        let pod = self.pod.clone().filter(|_| !self.gone)?;
+        if self.observed.in_flight.contains(KEY) || self.finished {
+            return None;
+        }
+        let before = pod.status.clone().unwrap_or_default();
+        let wanted = status::status(&pod, &self.observed, self.shared.config.node_ip, now);
+        let merged = merge(&before, &wanted);
+        if merged == before {
+            return None;
+        }
+        if let Some(at) = self.patch_after.filter(|at| *at > now) {
+            return Some(at);
+        }
+        self.tell_backoffs(&pod, &before, &wanted);
+        let client = self.shared.client.clone();
+        self.push(KEY.to_owned(), async move {
+            let api: Api<Pod> = Api::namespaced(client, spec::namespace(&pod));
+            let patch = patch_of(&pod, &wanted);
+            let result = api.patch_status(spec::name(&pod), &PatchParams::default(), &Patch::Strategic(patch)).await;
+            Outcome::Patched(result.map(Box::new))
+        });
+        None
+    }
+
+    /// The events of containers that are newly held back.
+    fn tell_backoffs(&self, pod: &Pod, before: &PodStatus, wanted: &PodStatus) {
+        let reason = |status: &PodStatus, name: &str| {
+            let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+            all.filter(|c| c.name == name).find_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone())
+        };
+        for (container, _) in pod.spec.iter().flat_map(spec::all_containers) {
+            let now = reason(wanted, &container.name);
+            if now == reason(before, &container.name) {
+                continue;
+            }
+            match now.as_deref() {
+                Some("CrashLoopBackOff") => {
+                    let message = format!("Back-off restarting failed container {} in pod {}", container.name, spec::pod_full_name(pod));
+                    self.shared.event(pod, Some(&container.name), Severity::Warning, "BackOff", message);
+                }
+                Some("ImagePullBackOff") => {
+                    let message = format!("Back-off pulling image {:?}", spec::image_of(container));
+                    self.shared.event(pod, Some(&container.name), Severity::Normal, "BackOff", message);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells the rest of the agent which containers run, when that has changed.
+    async fn publish(&mut self) {
+        let records: Vec<ContainerRecord> = self.observed.instances.iter().filter_map(record).collect();
+        if records != self.published {
+            self.published.clone_from(&records);
+            let _ = self.shared.inventory.send((self.uid.clone(), records)).await;
+        }
+    }
+}
+
+fn record(instance: &Instance) -> Option<ContainerRecord> {
+    let State::Running { pid, started_at } = instance.state else { return None };
+    let who = &instance.identity;
+    Some(ContainerRecord {
+        id: instance.id.clone(),
+        pid,
+        docker_name: who.docker_name(),
+        image: instance.image.clone(),
+        pod_name: who.pod.clone(),
+        pod_namespace: who.namespace.clone(),
+        pod_uid: who.uid.clone(),
+        container_name: who.container.clone(),
+        is_sandbox: who.container == names::SANDBOX_NAME,
+        started_at,
+    })
+}
+
+fn version(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+fn until(at: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO)
+}
+
+/// `before` with the fields that the agent owns replaced.
+fn merge(before: &PodStatus, wanted: &PodStatus) -> PodStatus {
+    PodStatus {
+        conditions: wanted.conditions.clone().map(|c| in_order_of(before, c)),
+        container_statuses: wanted.container_statuses.clone(),
+        init_container_statuses: wanted.init_container_statuses.clone(),
+        host_ip: wanted.host_ip.clone(),
+        host_ips: wanted.host_ips.clone(),
+        pod_ip: wanted.pod_ip.clone(),
+        pod_ips: wanted.pod_ips.clone(),
+        phase: wanted.phase.clone(),
+        qos_class: wanted.qos_class.clone(),
+        reason: wanted.reason.clone(),
+        message: wanted.message.clone(),
+        start_time: wanted.start_time.clone(),
+        observed_generation: wanted.observed_generation,
+        ..before.clone()
+    }
+}
+
+/// Conditions are a map by type: their order in the API's list says nothing.
+fn in_order_of(before: &PodStatus, mut wanted: Vec<k8s_openapi::api::core::v1::PodCondition>) -> Vec<k8s_openapi::api::core::v1::PodCondition> {
+    let position = |type_: &str| before.conditions.iter().flatten().position(|c| c.type_ == type_).unwrap_or(usize::MAX);
+    wanted.sort_by_key(|c| position(&c.type_));
+    wanted
+}
+
+/// A strategic merge patch; the uid keeps it from meeting a new pod of the same name.
+fn patch_of(pod: &Pod, wanted: &PodStatus) -> serde_json::Value {
+    let mut status = serde_json::to_value(wanted).unwrap_or_default();
+    if let Some(fields) = status.as_object_mut() {
+        for (key, value) in [("reason", &wanted.reason), ("message", &wanted.message)] {
+            if value.is_none() {
+                fields.insert(key.to_owned(), serde_json::Value::Null);
+            }
+        }
+    }
+    serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": status})
+}

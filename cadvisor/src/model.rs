@@ -1,0 +1,415 @@
+//! Samples: plain numbers, the unit in every field's name.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use crate::config::Subject;
+
+/// CPU time used so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cpu {
+    /// All of it.
+    pub usage_ns: u64,
+    /// Spent in user mode.
+    pub user_ns: u64,
+    /// Spent in the kernel.
+    pub system_ns: u64,
+    /// Enforcement periods of the quota that have passed.
+    pub periods: u64,
+    /// Periods in which the quota was used up.
+    pub throttled_periods: u64,
+    /// Time that threads were held back.
+    pub throttled_ns: u64,
+    /// Periods in which more than the quota was used by saved-up burst.
+    pub burst_periods: u64,
+    /// Time used above the quota.
+    pub burst_ns: u64,
+}
+
+/// Memory in use now, and counters of its events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Everything charged, page cache included.
+    pub usage_bytes: u64,
+    /// Highest usage so far; 0 where the kernel does not tell.
+    pub max_usage_bytes: u64,
+    /// Page cache.
+    pub cache_bytes: u64,
+    /// Anonymous memory.
+    pub rss_bytes: u64,
+    /// Swapped out.
+    pub swap_bytes: u64,
+    /// Mapped files.
+    pub mapped_file_bytes: u64,
+    /// Memory of the kernel charged to the group.
+    pub kernel_bytes: u64,
+    /// File pages in recent use.
+    pub active_file_bytes: u64,
+    /// File pages that can be dropped first.
+    pub inactive_file_bytes: u64,
+    /// File pages waiting to be written.
+    pub dirty_bytes: u64,
+    /// File pages being written.
+    pub writeback_bytes: u64,
+    /// Page faults so far.
+    pub faults: u64,
+    /// Page faults that needed a read from disk.
+    pub major_faults: u64,
+    /// Times the limit was hit (v1 only).
+    pub limit_hits: u64,
+    /// Pages scanned for reclaim (v2 only).
+    pub scanned_pages: u64,
+    /// Pages reclaimed (v2 only).
+    pub stolen_pages: u64,
+    /// Anonymous pages that came back soon after eviction.
+    pub refault_anon_pages: u64,
+    /// File pages that came back soon after eviction.
+    pub refault_file_pages: u64,
+    /// Times `memory.high` was exceeded (v2 only).
+    pub high_events: u64,
+    /// Times `memory.max` was about to be exceeded (v2 only).
+    pub max_events: u64,
+    /// Processes killed for lack of memory.
+    pub oom_kills: u64,
+}
+
+impl Memory {
+    /// What cannot be freed easily: usage without inactive file pages, never below 0.
+    #[must_use]
+    pub fn working_set_bytes(&self) -> u64 {
+        self.usage_bytes.saturating_sub(self.inactive_file_bytes)
+    }
+}
+
+/// Counts of tasks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pids {
+    /// Threads and processes, as the pids controller counts.
+    pub threads: u64,
+    /// Processes in the group itself.
+    pub processes: u64,
+}
+
+/// One line of a pressure file.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Stall {
+    /// Share of the last 10 s, in percent.
+    pub avg10: f64,
+    /// Share of the last 60 s, in percent.
+    pub avg60: f64,
+    /// Share of the last 300 s, in percent.
+    pub avg300: f64,
+    /// Stalled time so far.
+    pub total_us: u64,
+}
+
+/// One pressure file.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Psi {
+    /// At least one task waited.
+    pub some: Stall,
+    /// All tasks waited; zeros where the kernel leaves the line out.
+    pub full: Stall,
+}
+
+/// The three pressure files; absent on plain v1.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Pressure {
+    /// Waiting for a CPU.
+    pub cpu: Option<Psi>,
+    /// Waiting for memory.
+    pub memory: Option<Psi>,
+    /// Waiting for a block device.
+    pub io: Option<Psi>,
+}
+
+/// Transfers to one block device so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BlockDevice {
+    /// Device number.
+    pub major: u32,
+    /// Device number.
+    pub minor: u32,
+    /// Read so far.
+    pub read_bytes: u64,
+    /// Written so far.
+    pub write_bytes: u64,
+    /// Read requests so far.
+    pub reads: u64,
+    /// Write requests so far.
+    pub writes: u64,
+}
+
+/// Name of a network interface, kept in place (the kernel allows 15 bytes).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceName {
+    bytes: [u8; 16],
+    len: u8,
+}
+
+impl InterfaceName {
+    /// None when the name is empty, longer than 15 bytes, or not UTF-8.
+    #[must_use]
+    pub fn new(name: &[u8]) -> Option<Self> {
+        if name.is_empty() || name.len() > 15 || std::str::from_utf8(name).is_err() {
+            return None;
+        }
+        let mut bytes = [0; 16];
+        bytes.get_mut(..name.len())?.copy_from_slice(name);
+        Some(Self { bytes, len: u8::try_from(name.len()).ok()? })
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.bytes.get(..usize::from(self.len)).and_then(|b| std::str::from_utf8(b).ok()).unwrap_or("")
+    }
+}
+
+impl fmt::Debug for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// Traffic of one interface so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name in its namespace.
+    pub name: InterfaceName,
+    /// Received.
+    pub rx_bytes: u64,
+    /// Received.
+    pub rx_packets: u64,
+    /// Bad packets received.
+    pub rx_errors: u64,
+    /// Received and thrown away.
+    pub rx_dropped: u64,
+    /// Sent.
+    pub tx_bytes: u64,
+    /// Sent.
+    pub tx_packets: u64,
+    /// Failed to send.
+    pub tx_errors: u64,
+    /// Thrown away instead of sent.
+    pub tx_dropped: u64,
+}
+
+/// All that one look at a cgroup gives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// Wall clock at the reading.
+    pub at: jiff::Timestamp,
+    /// Monotonic clock at the reading: what rates are computed with.
+    pub mono_ns: u64,
+    /// CPU.
+    pub cpu: Cpu,
+    /// Memory.
+    pub memory: Memory,
+    /// Tasks.
+    pub pids: Pids,
+    /// Pressure stall information.
+    pub pressure: Pressure,
+    /// Block devices with any transfer, in order of device number.
+    pub block: Vec<BlockDevice>,
+    /// Interfaces, loopback left out; only of sandboxes and of the node.
+    pub network: Vec<Interface>,
+}
+
+impl Sample {
+    /// An empty sample taken at that time.
+    #[must_use]
+    pub fn empty(at: jiff::Timestamp, mono_ns: u64) -> Self {
+        Self {
+            at,
+            mono_ns,
+            cpu: Cpu::default(),
+            memory: Memory::default(),
+            pids: Pids::default(),
+            pressure: Pressure::default(),
+            block: Vec::new(),
+            network: Vec::new(),
+        }
+    }
+}
+
+/// What a cgroup is allowed. None means no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Relative weight, in the terms of v1 (1024 is Docker's default).
+    pub cpu_shares: u64,
+    /// CPU time per period.
+    pub cpu_quota_us: Option<u64>,
+    /// Length of a period.
+    pub cpu_period_us: u64,
+    /// Memory.
+    pub memory_bytes: Option<u64>,
+    /// Memory kept back for it (v2) or softly limited (v1).
+    pub reservation_bytes: Option<u64>,
+    /// Swap alone, whatever the cgroup version counts.
+    pub swap_bytes: Option<u64>,
+    /// The swap file as read: memory and swap together on v1, swap alone on v2.
+    pub swap_file_bytes: Option<u64>,
+    /// Threads.
+    pub threads: Option<u64>,
+    /// Open files of the init process (soft limit).
+    pub open_files: Option<u64>,
+}
+
+/// What is counted only now and then because it costs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Descriptors {
+    /// Open files of all processes of the container.
+    pub files: u64,
+    /// Those that are sockets.
+    pub sockets: u64,
+}
+
+/// One container (or one pod's own cgroup) in a snapshot.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Who it is.
+    pub subject: Arc<Subject>,
+    /// Path below the cgroup root.
+    pub cgroup: Arc<str>,
+    /// The newest sample.
+    pub sample: Sample,
+    /// CPU rate over the last stretch of at least a second; none before two samples exist.
+    pub usage_nano_cores: Option<u64>,
+    /// What it is allowed.
+    pub limits: Limits,
+    /// Open files and sockets.
+    pub descriptors: Descriptors,
+    /// Shares the node's network namespace, so that its traffic is the node's.
+    pub host_network: bool,
+    /// The newest attempt to read failed: the numbers are those of the attempt before.
+    pub stale: bool,
+}
+
+/// A daemon of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemRow {
+    /// As in the configuration.
+    pub name: String,
+    /// When the process started.
+    pub started_at: jiff::Timestamp,
+    /// When it was read.
+    pub at: jiff::Timestamp,
+    /// Monotonic clock at the reading.
+    pub mono_ns: u64,
+    /// CPU.
+    pub cpu: Cpu,
+    /// Resident memory stands in usage, working set and rss.
+    pub memory: Memory,
+    /// CPU rate.
+    pub usage_nano_cores: Option<u64>,
+}
+
+/// The machine in a snapshot.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The newest sample.
+    pub sample: Sample,
+    /// CPU rate.
+    pub usage_nano_cores: Option<u64>,
+    /// Swap not in use.
+    pub swap_free_bytes: u64,
+    /// Name of the interface that the default route leaves by.
+    pub default_interface: Option<InterfaceName>,
+    /// Threads that exist now.
+    pub threads: u64,
+}
+
+/// What does not change while the machine runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Machine {
+    /// When the kernel started.
+    pub booted_at: jiff::Timestamp,
+    /// Logical processors.
+    pub cores: u64,
+    /// Physical cores.
+    pub physical_cores: u64,
+    /// Processor packages.
+    pub sockets: u64,
+    /// Main memory.
+    pub memory_bytes: u64,
+    /// Swap space.
+    pub swap_bytes: u64,
+    /// Most process ids that can exist.
+    pub max_pids: u64,
+    /// Of this start of the kernel.
+    pub boot_id: String,
+    /// Of the installation.
+    pub machine_id: String,
+    /// Of the firmware.
+    pub system_uuid: String,
+    /// Release of the kernel.
+    pub kernel_version: String,
+    /// Name of the distribution.
+    pub os_version: String,
+}
+
+/// The result of one round: what every page is rendered from.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// Wall clock when the round ended.
+    pub at: jiff::Timestamp,
+    /// Monotonic clock when the round ended.
+    pub mono_ns: u64,
+    /// The machine's constants.
+    pub machine: Arc<Machine>,
+    /// The machine.
+    pub node: Node,
+    /// Containers, sorted by namespace, pod, container, id.
+    pub rows: Vec<Arc<Row>>,
+    /// Pods that have a cgroup of their own, by uid.
+    pub pods: BTreeMap<String, Arc<Row>>,
+    /// Daemons of the node.
+    pub system: Vec<SystemRow>,
+    /// Names of block devices by (major, minor).
+    pub devices: Arc<BTreeMap<(u32, u32), String>>,
+}
+
+/// Space of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filesystem {
+    /// When it was asked.
+    pub at: jiff::Timestamp,
+    /// Whole size.
+    pub capacity_bytes: u64,
+    /// Free for ordinary users.
+    pub available_bytes: u64,
+    /// In use.
+    pub used_bytes: u64,
+    /// Inodes altogether; 0 where the file system has no fixed number.
+    pub inodes: u64,
+    /// Inodes free.
+    pub inodes_free: u64,
+}
+
+/// Size of what one container has written, from the last walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerSize {
+    /// When the walk ended.
+    pub at: jiff::Timestamp,
+    /// Blocks in the writable layer.
+    pub rootfs_bytes: u64,
+    /// Files and directories in the writable layer.
+    pub rootfs_inodes: u64,
+    /// Blocks in log files.
+    pub logs_bytes: u64,
+    /// Log files.
+    pub logs_inodes: u64,
+}
+
+/// The result of the background walks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Storage {
+    /// The file system of the data directory.
+    pub node: Option<Filesystem>,
+    /// The file system of Docker's data root.
+    pub images: Option<Filesystem>,
+    /// Device name of the images' file system, for labels.
+    pub images_device: String,
+    /// By container id.
+    pub containers: BTreeMap<String, ContainerSize>,
+}

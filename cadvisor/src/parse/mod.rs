@@ -1,0 +1,44 @@
+//! Bytes of kernel files in, samples out. Pure: no files, no clock, no tokio; never panics; what is
+//! missing or malformed leaves the field as it was.
+
+pub(crate) mod cgroup;
+pub(crate) mod cpu;
+pub(crate) mod io;
+pub(crate) mod machine;
+pub(crate) mod memory;
+pub(crate) mod net;
+pub(crate) mod pids;
+pub(crate) mod psi;
+
+#[cfg(test)]
+mod tests;
+
+/// Decimal digits of the trimmed text. None for anything else, `max` and negative numbers included.
+pub(crate) fn number(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii();
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |sum, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 { None } else { sum.checked_mul(10)?.checked_add(u64::from(digit)) }
+    })
+}
+
+/// Lines without their ends.
+pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| *byte == b'\n')
+}
+
+/// Words between blanks.
+pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+}
+
+/// `key number` lines.
+pub(crate) fn pairs(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
+    lines(text).filter_map(|line| {
+        let mut words = words(line);
+        Some((words.next()?, number(words.next()?)?))
+    })
+}

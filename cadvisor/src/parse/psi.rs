@@ -1,0 +1,44 @@
+//! Pressure stall information: `cpu.pressure`, `memory.pressure`, `io.pressure`, `/proc/pressure/*`.
+
+use super::{lines, number, words};
+use crate::model::{Psi, Stall};
+
+/// Both lines. None when there is no `some` line (the file says it is not supported).
+pub(crate) fn pressure(text: &[u8]) -> Option<Psi> {
+    let mut psi = Psi::default();
+    let mut found = false;
+    for line in lines(text) {
+        let mut words = words(line);
+        let stall = match words.next() {
+            Some(b"some") => {
+                found = true;
+                &mut psi.some
+            }
+            Some(b"full") => &mut psi.full,
+            _ => continue,
+        };
+        *stall = stall_of(words);
+    }
+    found.then_some(psi)
+}
+
+fn stall_of<'a>(words: impl Iterator<Item = &'a [u8]>) -> Stall {
+    let mut stall = Stall::default();
+    for word in words {
+        let Some(equals) = word.iter().position(|byte| *byte == b'=') else { continue };
+        let (key, value) = word.split_at(equals);
+        let value = value.get(1..).unwrap_or_default();
+        match key {
+            b"avg10" => stall.avg10 = percent(value),
+            b"avg60" => stall.avg60 = percent(value),
+            b"avg300" => stall.avg300 = percent(value),
+            b"total" => stall.total_us = number(value).unwrap_or(0),
+            _ => {}
+        }
+    }
+    stall
+}
+
+fn percent(text: &[u8]) -> f64 {
+    std::str::from_utf8(text).ok().and_then(|t| t.parse().ok()).filter(|v: &f64| v.is_finite()).unwrap_or(0.0)
+}

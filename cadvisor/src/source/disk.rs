@@ -1,0 +1,87 @@
+//! Sizes on disk: slow, and able to hang on a dead network file system, so only the background task calls this.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::sys::statvfs::statvfs;
+
+use super::SourceError;
+use crate::model::Filesystem;
+
+/// The walk rests after so many entries, that it does not take the disk from the containers.
+const ENTRIES_PER_REST: u64 = 2_000;
+const REST: Duration = Duration::from_millis(5);
+
+/// Space of the file system that holds a path, and the number of its device.
+pub(crate) fn space(path: &Path, at: jiff::Timestamp) -> Result<(Filesystem, u64), SourceError> {
+    let failed = |source: io::Error| SourceError::Read { path: path.to_owned(), source };
+    let device = fs::metadata(path).map_err(failed)?.dev();
+    let found = statvfs(path).map_err(|errno| failed(errno.into()))?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
+    Ok((
+        Filesystem {
+            at,
+            capacity_bytes: bytes(found.blocks()),
+            available_bytes: bytes(found.blocks_available()),
+            used_bytes: bytes(found.blocks().saturating_sub(found.blocks_free())),
+            inodes: found.files(),
+            inodes_free: found.files_free(),
+        },
+        device,
+    ))
+}
+
+/// Blocks (in bytes) and entries below and including a directory. Other devices are not entered, hard links count
+/// once, what vanishes or cannot be read is passed over. Stops early when `go_on` says no.
+pub(crate) fn tree(top: &Path, go_on: &dyn Fn() -> bool) -> Option<(u64, u64)> {
+    let meta = fs::symlink_metadata(top).ok()?;
+    let device = meta.dev();
+    let (mut bytes, mut entries) = (meta.blocks().saturating_mul(512), 1_u64);
+    let mut linked = HashSet::new();
+    let mut left: Vec<PathBuf> = vec![top.to_owned()];
+    while let Some(dir) = left.pop() {
+        let Ok(inside) = fs::read_dir(&dir) else { continue };
+        for entry in inside.flatten() {
+            // Does not follow symbolic links.
+            let Ok(meta) = entry.metadata() else { continue };
+            if meta.dev() != device || (!meta.is_dir() && meta.nlink() > 1 && !linked.insert(meta.ino())) {
+                continue;
+            }
+            bytes = bytes.saturating_add(meta.blocks().saturating_mul(512));
+            entries += 1;
+            if meta.is_dir() {
+                left.push(entry.path());
+            }
+            if entries.is_multiple_of(ENTRIES_PER_REST) {
+                if !go_on() {
+                    return None;
+                }
+                std::thread::sleep(REST);
+            }
+        }
+    }
+    Some((bytes, entries))
+}
+
+/// Blocks (in bytes) and number of a container's log files: json-file's and local's.
+pub(crate) fn logs(docker_root: &Path, container_id: &str) -> (u64, u64) {
+    let home = docker_root.join("containers").join(container_id);
+    let (mut bytes, mut files) = (0_u64, 0);
+    for dir in [home.join("local-logs"), home] {
+        let local = dir.ends_with("local-logs");
+        let Ok(inside) = fs::read_dir(&dir) else { continue };
+        for entry in inside.flatten() {
+            let Ok(meta) = entry.metadata() else { continue };
+            if meta.is_file() && (local || entry.file_name().to_string_lossy().contains("-json.log")) {
+                bytes = bytes.saturating_add(meta.blocks().saturating_mul(512));
+                files += 1;
+            }
+        }
+    }
+    (bytes, files)
+}

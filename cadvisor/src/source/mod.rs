@@ -1,0 +1,61 @@
+//! The only place that touches `/proc`, `/sys` and containers' directories. Thin: reads bytes into reused
+//! buffers and hands them to `parse`. No state of its own beyond open files; may not import tokio.
+
+mod container;
+mod disk;
+mod kept;
+mod node;
+
+use std::path::{Path, PathBuf};
+
+pub(crate) use container::ContainerFiles;
+pub(crate) use disk::{logs, space, tree};
+pub(crate) use node::{MachineFiles, block_device_name, daemon, machine};
+pub(crate) use kept::Buffer;
+
+use crate::parse::cgroup::{Layout, layout};
+
+/// Why something could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The container or its cgroup is gone: ordinary, its row is dropped.
+    #[error("cgroup of container {container} is gone")]
+    Gone {
+        /// Its id.
+        container: String,
+    },
+    /// The process is not in a cgroup named after the container, so it ended and its number was used again.
+    #[error("process {pid} is not in a cgroup of container {container}: it has ended, or the engine puts containers under another name")]
+    NotThere {
+        /// The process asked about.
+        pid: i32,
+        /// The container's id.
+        container: String,
+    },
+    /// No cgroup file system is mounted.
+    #[error("no cgroup file system is mounted according to {path}: mount cgroup2 (or the v1 controllers) on /sys/fs/cgroup")]
+    NoCgroups {
+        /// The mount table.
+        path: PathBuf,
+    },
+    /// A file could not be read.
+    #[error("could not read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// Joins a path that the kernel or the caller names with the configured root.
+pub(crate) fn under(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Finds the cgroup hierarchies of the machine.
+pub(crate) fn cgroups(root: &Path) -> Result<Layout, SourceError> {
+    let path = root.join("proc/self/mountinfo");
+    let table = std::fs::read_to_string(&path).map_err(|source| SourceError::Read { path: path.clone(), source })?;
+    layout(&table).ok_or(SourceError::NoCgroups { path })
+}

@@ -1,0 +1,174 @@
+//! Files of the machine itself.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    SourceError,
+    kept::{Buffer, Kept, read_once},
+    under,
+};
+use crate::{
+    config::SystemProcess,
+    model::{Cpu, Machine, Node, Sample, SystemRow},
+    parse::{
+        self,
+        cgroup::{Layout, Mode},
+        cpu, machine as parsed, memory, net, pids, psi,
+    },
+};
+
+/// Memory page of all architectures that Docker runs on with default kernels; only daemons' resident size depends on it.
+const PAGE_BYTES: u64 = 4096;
+
+/// Open files of the machine.
+#[derive(Debug)]
+pub(crate) struct MachineFiles {
+    /// CPU of the root cgroup: nanoseconds, where `/proc/stat` has hundredths of a second.
+    root_cpu: Option<(Mode, Kept)>,
+    stat: Option<Kept>,
+    meminfo: Option<Kept>,
+    vmstat: Option<Kept>,
+    loadavg: Option<Kept>,
+    pressure: [Option<Kept>; 3],
+    network: Option<Kept>,
+    routes: Option<Kept>,
+}
+
+impl MachineFiles {
+    pub(crate) fn open(root: &Path, layout: Option<&Layout>) -> Self {
+        let root_cpu = layout.and_then(|layout| {
+            let (dir, name) = match layout.mode {
+                Mode::V2 => (layout.v2_dir("/")?, "cpu.stat"),
+                Mode::V1 | Mode::Hybrid => (layout.v1_dir("cpuacct", "/")?, "cpuacct.usage"),
+            };
+            Some((layout.mode, Kept::open(&under(root, &dir), name)?))
+        });
+        let proc = root.join("proc");
+        let kept = |name: &str| Kept::open(&proc, name);
+        Self {
+            root_cpu,
+            stat: kept("stat"),
+            meminfo: kept("meminfo"),
+            vmstat: kept("vmstat"),
+            loadavg: kept("loadavg"),
+            pressure: ["pressure/cpu", "pressure/memory", "pressure/io"].map(kept),
+            network: kept("self/net/dev"),
+            routes: kept("self/net/route"),
+        }
+    }
+
+    /// Reads the machine. What cannot be read stays zero.
+    pub(crate) fn read(&self, buffer: &mut Buffer, sample: Sample) -> Node {
+        let mut node =
+            Node { sample, usage_nano_cores: None, swap_free_bytes: 0, default_interface: None, threads: 0 };
+        let sample = &mut node.sample;
+        let mut text = |file: &Option<Kept>, then: &mut dyn FnMut(&[u8])| {
+            if let Some(Ok(text)) = file.as_ref().map(|file| file.read(buffer)) {
+                then(text);
+            }
+        };
+        text(&self.stat, &mut |text| {
+            cpu::machine(text, &mut sample.cpu);
+        });
+        text(&self.meminfo, &mut |text| node.swap_free_bytes = memory::machine(text, &mut sample.memory).swap_free_bytes);
+        text(&self.vmstat, &mut |text| memory::machine_events(text, &mut sample.memory));
+        text(&self.loadavg, &mut |text| node.threads = pids::machine_threads(text).unwrap_or(0));
+        sample.pids.threads = node.threads;
+        text(&self.network, &mut |text| net::devices(text, &mut sample.network));
+        text(&self.routes, &mut |text| node.default_interface = net::default_interface(text));
+        let [cpu, memory, io] = &self.pressure;
+        text(cpu, &mut |text| sample.pressure.cpu = psi::pressure(text));
+        text(memory, &mut |text| sample.pressure.memory = psi::pressure(text));
+        text(io, &mut |text| sample.pressure.io = psi::pressure(text));
+        if let Some((mode, file)) = &self.root_cpu
+            && let Ok(text) = file.read(buffer)
+        {
+            let mut exact = Cpu::default();
+            let found = if *mode == Mode::V2 { cpu::v2(text, &mut exact) } else { cpu::v1_usage(text, &mut exact) };
+            if found {
+                sample.cpu.usage_ns = exact.usage_ns;
+            }
+        }
+        node
+    }
+}
+
+/// Reads what stays while the machine runs. Missing pieces stay empty.
+pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
+    let read = |path: &str| std::fs::read(root.join(path)).unwrap_or_default();
+    let text = |path: &str| String::from_utf8_lossy(&read(path)).trim().to_owned();
+    let boot = parsed::boot_second(&read("proc/stat"))
+        .and_then(|second| jiff::Timestamp::from_second(i64::try_from(second).ok()?).ok())
+        .unwrap_or(fallback_boot);
+    let (cores, physical_cores, sockets) = parsed::processors(&read("proc/cpuinfo"));
+    let memory = memory::machine(&read("proc/meminfo"), &mut crate::model::Memory::default());
+    let kernel_limit = |name: &str| parse::number(&read(&format!("proc/sys/kernel/{name}"))).unwrap_or(u64::MAX);
+    let first = |paths: [&str; 2]| paths.iter().map(|path| text(path)).find(|t| !t.is_empty()).unwrap_or_default();
+    Machine {
+        booted_at: boot,
+        cores,
+        physical_cores,
+        sockets,
+        memory_bytes: memory.total_bytes,
+        swap_bytes: memory.swap_total_bytes,
+        max_pids: kernel_limit("pid_max").min(kernel_limit("threads-max")),
+        boot_id: text("proc/sys/kernel/random/boot_id"),
+        machine_id: first(["etc/machine-id", "var/lib/dbus/machine-id"]),
+        system_uuid: text("sys/class/dmi/id/product_uuid"),
+        kernel_version: text("proc/sys/kernel/osrelease"),
+        os_version: first(["etc/os-release", "usr/lib/os-release"])
+            .lines()
+            .find_map(parsed::distribution)
+            .unwrap_or_default(),
+    }
+}
+
+/// Usage of a daemon of the node.
+pub(crate) fn daemon(
+    root: &Path,
+    process: &SystemProcess,
+    booted_at: jiff::Timestamp,
+    at: jiff::Timestamp,
+    mono_ns: u64,
+    buffer: &mut Buffer,
+) -> Result<SystemRow, SourceError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source: io::Error| SourceError::Read { path, source }
+    };
+    let dir: PathBuf = match &process.pid_file {
+        None => root.join("proc/self"),
+        Some(file) => {
+            let file = under(root, file);
+            let pid = parse::number(read_once(&file, buffer).map_err(failed(&file))?);
+            root.join(format!("proc/{}", pid.unwrap_or(0)))
+        }
+    };
+    let path = dir.join("stat");
+    let found = read_once(&path, buffer)
+        .and_then(|text| parsed::daemon(text).ok_or_else(|| io::ErrorKind::InvalidData.into()))
+        .map_err(failed(&path))?;
+    let resident = found.resident_pages.saturating_mul(PAGE_BYTES);
+    let mut row = SystemRow {
+        name: process.name.clone(),
+        started_at: booted_at
+            .checked_add(std::time::Duration::from_nanos(found.started_ns))
+            .unwrap_or(booted_at),
+        at,
+        mono_ns,
+        cpu: Cpu { user_ns: found.user_ns, system_ns: found.system_ns, ..Cpu::default() },
+        memory: crate::model::Memory { usage_bytes: resident, rss_bytes: resident, faults: found.faults, major_faults: found.major_faults, ..Default::default() },
+        usage_nano_cores: None,
+    };
+    row.cpu.usage_ns = found.user_ns.saturating_add(found.system_ns);
+    Ok(row)
+}
+
+/// `/dev/` name of a block device.
+pub(crate) fn block_device_name(root: &Path, major: u32, minor: u32) -> Option<String> {
+    let link = std::fs::read_link(root.join(format!("sys/dev/block/{major}:{minor}"))).ok()?;
+    Some(format!("/dev/{}", link.file_name()?.to_str()?))
+}

@@ -1,0 +1,48 @@
+//! `windlass agent --kubeconfig F`: a node of an existing cluster.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use super::{asked_to_end, require_root, runtime, say};
+use crate::{
+    assemble,
+    config::Settings,
+    instance::{Instance, Taken},
+};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Credentials of this node
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// Certificate authority whose clients the node's own API trusts [default: the kubeconfig's]
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// Leave services to another proxy
+    #[arg(long)]
+    no_proxy: bool,
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+    require_root("windlass agent")?;
+    let _instance = match Instance::take(&settings.run_dir)? {
+        Taken::Ours(instance) => instance,
+        Taken::Theirs(pid) => {
+            anyhow::bail!(
+                "another windlass runs with the run-time folder {} (process {}); stop it, or give this one its own --run-dir and --data-dir",
+                settings.run_dir.display(),
+                pid.map_or_else(|| "unknown".to_owned(), |p| p.to_string())
+            )
+        }
+    };
+    runtime()?.block_on(async {
+        let mut node = assemble::member(settings, &args.kubeconfig, args.client_ca_file.as_deref(), !args.no_proxy).await?;
+        let ended = tokio::select! {
+            signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: pods and traffic go on"); Ok(()) }
+            failed = node.failed() => Err(failed),
+            never = async { node.ready(&settings.node_name).await; say(format!("node {} is Ready", settings.node_name)); let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); std::future::pending::<std::convert::Infallible>().await } => match never {},
+        };
+        node.shutdown().await;
+        ended
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

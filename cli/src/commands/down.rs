@@ -1,0 +1,83 @@
+//! `windlass down`: the opposite of `up`.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use super::{require_root, runtime, say};
+use crate::{assemble, config::Settings, exit, instance};
+
+/// How long the running process may take to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Remove the data too: objects, certificates, volumes, the pause image
+    #[arg(long)]
+    purge: bool,
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+    require_root("windlass down")?;
+    let instance = instance::stop_running(&settings.run_dir, PATIENCE)?;
+    // Everything is tried; what stays behind is told together.
+    let mut problems = runtime()?.block_on(assemble::tear_down(settings, args.purge));
+    if args.purge {
+        problems.extend(remove_data(settings));
+    }
+    drop(instance);
+    if args.purge {
+        remove_tree(&settings.run_dir, &mut problems);
+    }
+    if problems.is_empty() {
+        say(if args.purge {
+            "pods, rules, interfaces and data are gone"
+        } else {
+            "pods, rules and interfaces are gone; data stays (windlass down --purge removes it)"
+        });
+        return Ok(ExitCode::SUCCESS);
+    }
+    for problem in &problems {
+        say(format!("left behind: {problem}"));
+    }
+    Ok(ExitCode::from(exit::FAILED))
+}
+
+fn remove_data(settings: &Settings) -> Vec<String> {
+    let mut problems = Vec::new();
+    // Only a folder that the store calls its own is removed whole: a mistyped --data-dir is not.
+    if settings.data_dir.exists() && !assemble::is_data_dir(&settings.data_dir) {
+        problems.push(format!(
+            "{} does not look like a data folder of windlass, so it was not touched; remove it yourself if it is",
+            settings.data_dir.display()
+        ));
+    } else {
+        remove_tree(&settings.data_dir, &mut problems);
+    }
+    if let Err(error) = std::fs::remove_file(&settings.admin_kubeconfig) {
+        if error.kind() != std::io::ErrorKind::NotFound {
+            problems.push(format!("{}: {error}", settings.admin_kubeconfig.display()));
+        }
+    }
+    // Folders that held only our files go; those with the user's files stay.
+    let parents: Vec<PathBuf> =
+        [Some(settings.manifests_dir.as_path()), settings.admin_kubeconfig.parent(), settings.manifests_dir.parent()]
+            .into_iter()
+            .flatten()
+            .map(Path::to_owned)
+            .collect();
+    for folder in parents {
+        let _ = std::fs::remove_dir(folder);
+    }
+    problems
+}
+
+fn remove_tree(path: &Path, problems: &mut Vec<String>) {
+    match std::fs::remove_dir_all(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => problems.push(format!("{}: {error}", path.display())),
+    }
+}

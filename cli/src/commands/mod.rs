@@ -1,0 +1,102 @@
+//! The commands, one file each.
+
+mod agent;
+mod down;
+mod proxy;
+mod rules;
+mod status;
+mod up;
+
+use std::process::ExitCode;
+
+use crate::{
+    config::{Flags, Settings},
+    exit, logging,
+};
+
+/// Windlass turns a machine that runs Docker into a Kubernetes node.
+#[derive(Debug, clap::Parser)]
+#[command(name = "windlass", version, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Run a node with its own Kubernetes API: nothing else is needed
+    Up(up::Args),
+    /// Run a node of an existing cluster: pods and services, with a kubeconfig
+    Agent(agent::Args),
+    /// Run the service proxy alone
+    Proxy(proxy::Args),
+    /// Stop the node: pods, rules and interfaces go, data stays
+    Down(down::Args),
+    /// Show what runs and what is wrong
+    Status(status::Args),
+    /// Show the service rules in the kernel, or those that manifests would give
+    Rules(rules::Args),
+}
+
+/// Runs the command that was typed.
+///
+/// # Errors
+/// What failed, with its cause; printed by the caller.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let settings = match Settings::read(&cli.flags) {
+        Ok(settings) => settings,
+        Err(error) => {
+            exit::report(&error);
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    logging::start(&settings.log, settings.log_format)?;
+    match cli.command {
+        Command::Up(args) => up::run(&args, &settings),
+        Command::Agent(args) => agent::run(&args, &settings),
+        Command::Proxy(args) => proxy::run(&args, &settings),
+        Command::Down(args) => down::run(&args, &settings),
+        Command::Status(args) => status::run(&args, &settings),
+        Command::Rules(args) => rules::run(&args, &settings),
+    }
+}
+
+/// Says that root is needed before anything is touched.
+fn require_root(command: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        nix::unistd::geteuid().is_root(),
+        "{command} needs root: it makes containers, network interfaces and iptables rules; run it with sudo. Nothing was changed"
+    );
+    Ok(())
+}
+
+/// The runtime of every command: few threads, since each costs memory and the work is waiting.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4));
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .max_blocking_threads(16)
+        .thread_keep_alive(std::time::Duration::from_secs(5))
+        .enable_all()
+        .build()
+        .map_err(|e| anyhow::anyhow!("the runtime could not be started: {e}"))
+}
+
+/// Waits for SIGTERM or SIGINT.
+async fn asked_to_end() -> std::io::Result<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
+    })
+}
+
+/// Prints one line for the user on standard output; a closed pipe is not an error.
+fn say(line: impl AsRef<str>) {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{}", line.as_ref()).and_then(|()| out.flush());
+}

@@ -1,0 +1,112 @@
+//! The configuration file. Names are those of KubeletConfiguration and KubeProxyConfiguration where
+//! they mean the same.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+
+use super::{DEFAULT_FILE, Ipv4Cidr, LogFormat, Settings, flags::parse_ports};
+
+/// What a file may hold; absent settings keep their defaults, unknown ones are refused.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct File {
+    api_version: Option<String>,
+    kind: Option<String>,
+    node_name: Option<String>,
+    #[serde(rename = "nodeIP")]
+    node_ip: Option<IpAddr>,
+    data_dir: Option<PathBuf>,
+    run_dir: Option<PathBuf>,
+    admin_kubeconfig: Option<PathBuf>,
+    manifests_dir: Option<PathBuf>,
+    pod_logs_dir: Option<PathBuf>,
+    container_logs_dir: Option<PathBuf>,
+    docker_socket: Option<PathBuf>,
+    api_bind_address: Option<SocketAddr>,
+    #[serde(rename = "nodeAPIBindAddress")]
+    node_api_bind_address: Option<SocketAddr>,
+    stats_bind_address: Option<SocketAddr>,
+    agent_healthz_bind_address: Option<SocketAddr>,
+    healthz_bind_address: Option<SocketAddr>,
+    metrics_bind_address: Option<SocketAddr>,
+    #[serde(rename = "clusterCIDR")]
+    cluster_cidr: Option<Ipv4Cidr>,
+    #[serde(rename = "serviceCIDR")]
+    service_cidr: Option<Ipv4Cidr>,
+    node_port_range: Option<String>,
+    cluster_domain: Option<String>,
+    #[serde(rename = "clusterDNS")]
+    cluster_dns: Option<Vec<IpAddr>>,
+    log: Option<String>,
+    log_format: Option<LogFormat>,
+}
+
+const API_VERSION: &str = "windlass.io/v1alpha1";
+const KIND: &str = "WindlassConfiguration";
+
+/// Reads the file named, or the default one if it exists.
+pub(super) fn read(named: Option<&Path>) -> anyhow::Result<Option<File>> {
+    let path = named.unwrap_or_else(|| Path::new(DEFAULT_FILE));
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("the configuration {} could not be read", path.display()));
+        }
+    };
+    parse(&text).with_context(|| format!("the configuration {} cannot be used", path.display())).map(Some)
+}
+
+pub(super) fn parse(text: &str) -> anyhow::Result<File> {
+    // A file of comments only is an empty document.
+    if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+        return Ok(File::default());
+    }
+    let file: File = serde_saphyr::from_str(text).map_err(|e| anyhow::anyhow!("{e}"))?;
+    if let Some(version) = file.api_version.as_deref().filter(|v| *v != API_VERSION) {
+        anyhow::bail!("apiVersion is {version:?}; this version of windlass reads {API_VERSION:?}");
+    }
+    if let Some(kind) = file.kind.as_deref().filter(|k| *k != KIND) {
+        anyhow::bail!("kind is {kind:?}; expected {KIND:?}");
+    }
+    if let Some(range) = &file.node_port_range {
+        parse_ports(range).map_err(|e| anyhow::anyhow!("nodePortRange: {e}"))?;
+    }
+    Ok(file)
+}
+
+impl File {
+    pub(super) fn apply(self, to: &mut Settings) {
+        fn set<T>(value: Option<T>, to: &mut T) {
+            if let Some(value) = value {
+                *to = value;
+            }
+        }
+        set(self.node_name, &mut to.node_name);
+        set(self.node_ip, &mut to.node_ip);
+        set(self.data_dir, &mut to.data_dir);
+        set(self.run_dir, &mut to.run_dir);
+        set(self.admin_kubeconfig, &mut to.admin_kubeconfig);
+        set(self.manifests_dir, &mut to.manifests_dir);
+        set(self.pod_logs_dir, &mut to.pod_logs_dir);
+        set(self.container_logs_dir, &mut to.container_logs_dir);
+        set(self.docker_socket, &mut to.docker_socket);
+        set(self.api_bind_address, &mut to.api_bind);
+        set(self.node_api_bind_address, &mut to.node_api_bind);
+        set(self.stats_bind_address, &mut to.stats_bind);
+        set(self.agent_healthz_bind_address, &mut to.agent_health_bind);
+        set(self.healthz_bind_address, &mut to.proxy_health_bind);
+        set(self.metrics_bind_address, &mut to.proxy_metrics_bind);
+        set(self.cluster_cidr, &mut to.cluster_cidr);
+        set(self.service_cidr, &mut to.service_cidr);
+        set(self.node_port_range.and_then(|r| parse_ports(&r).ok()), &mut to.node_ports);
+        set(self.cluster_domain, &mut to.cluster_domain);
+        set(self.cluster_dns, &mut to.cluster_dns);
+        set(self.log, &mut to.log);
+        set(self.log_format, &mut to.log_format);
+    }
+}

@@ -1,0 +1,124 @@
+//! The flags that override the configuration file; every command takes them.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    path::PathBuf,
+};
+
+use super::{Ipv4Cidr, LogFormat, Settings};
+
+/// Settings given on the command line or in the environment.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Settings (they override the configuration file)")]
+pub(crate) struct Flags {
+    /// Configuration file [default: /etc/windlass/config.yaml if it exists]
+    #[arg(long, env = "WINDLASS_CONFIG", global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Name of this node [default: the host's name]
+    #[arg(long, global = true, value_name = "NAME")]
+    node_name: Option<String>,
+    /// Address of this node [default: the one the default route uses]
+    #[arg(long, global = true, value_name = "IP")]
+    node_ip: Option<IpAddr>,
+    /// Where objects, certificates and volumes live [default: /var/lib/windlass]
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Where run-time files live [default: /run/windlass]
+    #[arg(long, global = true, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Where the administrator's kubeconfig is written [default: /etc/windlass/admin.kubeconfig]
+    #[arg(long, global = true, value_name = "FILE")]
+    admin_kubeconfig: Option<PathBuf>,
+    /// Folder of manifests that are kept applied [default: /etc/windlass/manifests]
+    #[arg(long, global = true, value_name = "DIR")]
+    manifests_dir: Option<PathBuf>,
+    /// Folder of container logs, by pod [default: /var/log/pods]
+    #[arg(long, global = true, value_name = "DIR")]
+    pod_logs_dir: Option<PathBuf>,
+    /// Folder of links to container logs [default: /var/log/containers]
+    #[arg(long, global = true, value_name = "DIR")]
+    container_logs_dir: Option<PathBuf>,
+    /// Docker's socket [default: /var/run/docker.sock]
+    #[arg(long, global = true, value_name = "SOCKET")]
+    docker_socket: Option<PathBuf>,
+    /// Where the Kubernetes API listens [default: 127.0.0.1:6443]
+    #[arg(long, global = true, value_name = "ADDR")]
+    api_bind_address: Option<SocketAddr>,
+    /// Where the node's own API listens, with TLS [default: 0.0.0.0:10250]
+    #[arg(long, global = true, value_name = "ADDR")]
+    node_api_bind_address: Option<SocketAddr>,
+    /// Where usage can be read without credentials [default: 127.0.0.1:10255]
+    #[arg(long, global = true, value_name = "ADDR")]
+    stats_bind_address: Option<SocketAddr>,
+    /// Where the agent tells its health [default: 127.0.0.1:10248]
+    #[arg(long, global = true, value_name = "ADDR")]
+    agent_healthz_bind_address: Option<SocketAddr>,
+    /// Where the proxy tells its health [default: 0.0.0.0:10256]
+    #[arg(long, global = true, value_name = "ADDR")]
+    healthz_bind_address: Option<SocketAddr>,
+    /// Where the proxy's metrics are [default: 127.0.0.1:10249]
+    #[arg(long, global = true, value_name = "ADDR")]
+    metrics_bind_address: Option<SocketAddr>,
+    /// Addresses of pods [default: 10.244.0.0/16]
+    #[arg(long, global = true, value_name = "CIDR")]
+    cluster_cidr: Option<Ipv4Cidr>,
+    /// Addresses of services [default: 10.96.0.0/16]
+    #[arg(long, global = true, value_name = "CIDR")]
+    service_cidr: Option<Ipv4Cidr>,
+    /// Ports of NodePort services [default: 30000-32767]
+    #[arg(long, global = true, value_name = "FROM-TO", value_parser = parse_ports)]
+    node_port_range: Option<RangeInclusive<u16>>,
+    /// Domain of the cluster's names [default: cluster.local]
+    #[arg(long, global = true, value_name = "DOMAIN")]
+    cluster_domain: Option<String>,
+    /// What is logged: a level, or module=level pairs [default: info]
+    #[arg(long, env = "WINDLASS_LOG", global = true, value_name = "FILTER")]
+    log: Option<String>,
+    /// How log lines look [default: text]
+    #[arg(long, global = true, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+}
+
+impl Flags {
+    pub(super) fn apply(&self, to: &mut Settings) {
+        fn set<T: Clone>(value: Option<&T>, to: &mut T) {
+            if let Some(value) = value {
+                to.clone_from(value);
+            }
+        }
+        set(self.node_name.as_ref(), &mut to.node_name);
+        set(self.node_ip.as_ref(), &mut to.node_ip);
+        set(self.data_dir.as_ref(), &mut to.data_dir);
+        set(self.run_dir.as_ref(), &mut to.run_dir);
+        set(self.admin_kubeconfig.as_ref(), &mut to.admin_kubeconfig);
+        set(self.manifests_dir.as_ref(), &mut to.manifests_dir);
+        set(self.pod_logs_dir.as_ref(), &mut to.pod_logs_dir);
+        set(self.container_logs_dir.as_ref(), &mut to.container_logs_dir);
+        set(self.docker_socket.as_ref(), &mut to.docker_socket);
+        set(self.api_bind_address.as_ref(), &mut to.api_bind);
+        set(self.node_api_bind_address.as_ref(), &mut to.node_api_bind);
+        set(self.stats_bind_address.as_ref(), &mut to.stats_bind);
+        set(self.agent_healthz_bind_address.as_ref(), &mut to.agent_health_bind);
+        set(self.healthz_bind_address.as_ref(), &mut to.proxy_health_bind);
+        set(self.metrics_bind_address.as_ref(), &mut to.proxy_metrics_bind);
+        set(self.cluster_cidr.as_ref(), &mut to.cluster_cidr);
+        set(self.service_cidr.as_ref(), &mut to.service_cidr);
+        set(self.node_port_range.as_ref(), &mut to.node_ports);
+        set(self.cluster_domain.as_ref(), &mut to.cluster_domain);
+        set(self.log.as_ref(), &mut to.log);
+        set(self.log_format.as_ref(), &mut to.log_format);
+    }
+}
+
+/// Reads `30000-32767`.
+pub(super) fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let wrong = || format!("{text:?} is not a range of ports such as 30000-32767");
+    let (from, to) = text.split_once('-').ok_or_else(wrong)?;
+    let from: u16 = from.trim().parse().map_err(|_| wrong())?;
+    let to: u16 = to.trim().parse().map_err(|_| wrong())?;
+    if from == 0 || from > to {
+        return Err(wrong());
+    }
+    Ok(from..=to)
+}

@@ -1,0 +1,167 @@
+//! Settings: built-in defaults, then the configuration file, then flags. All of it is read before
+//! anything is opened, and wrong settings are reported together.
+
+mod cidr;
+mod file;
+mod flags;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
+    path::PathBuf,
+};
+
+pub(crate) use cidr::Ipv4Cidr;
+pub(crate) use flags::Flags;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Everything that can be set, with no gaps left.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) node_name: String,
+    pub(crate) node_ip: IpAddr,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) run_dir: PathBuf,
+    pub(crate) admin_kubeconfig: PathBuf,
+    pub(crate) manifests_dir: PathBuf,
+    pub(crate) pod_logs_dir: PathBuf,
+    pub(crate) container_logs_dir: PathBuf,
+    pub(crate) docker_socket: PathBuf,
+    pub(crate) api_bind: SocketAddr,
+    pub(crate) node_api_bind: SocketAddr,
+    pub(crate) stats_bind: SocketAddr,
+    pub(crate) agent_health_bind: SocketAddr,
+    pub(crate) proxy_health_bind: SocketAddr,
+    pub(crate) proxy_metrics_bind: SocketAddr,
+    pub(crate) cluster_cidr: Ipv4Cidr,
+    pub(crate) service_cidr: Ipv4Cidr,
+    pub(crate) node_ports: RangeInclusive<u16>,
+    pub(crate) cluster_domain: String,
+    pub(crate) cluster_dns: Vec<IpAddr>,
+    pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
+}
+
+/// Where the configuration is looked for when no flag names one.
+pub(crate) const DEFAULT_FILE: &str = "/etc/windlass/config.yaml";
+
+impl Settings {
+    fn built_in() -> anyhow::Result<Self> {
+        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let all = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        Ok(Self {
+            node_name: host_name()?,
+            node_ip: outward_address(),
+            data_dir: "/var/lib/windlass".into(),
+            run_dir: "/run/windlass".into(),
+            admin_kubeconfig: "/etc/windlass/admin.kubeconfig".into(),
+            manifests_dir: "/etc/windlass/manifests".into(),
+            pod_logs_dir: "/var/log/pods".into(),
+            container_logs_dir: "/var/log/containers".into(),
+            docker_socket: "/var/run/docker.sock".into(),
+            api_bind: local(6443),
+            node_api_bind: all(10250),
+            stats_bind: local(10255),
+            agent_health_bind: local(10248),
+            proxy_health_bind: all(10256),
+            proxy_metrics_bind: local(10249),
+            cluster_cidr: Ipv4Cidr::new(Ipv4Addr::new(10, 244, 0, 0), 16),
+            service_cidr: Ipv4Cidr::new(Ipv4Addr::new(10, 96, 0, 0), 16),
+            node_ports: 30000..=32767,
+            cluster_domain: "cluster.local".to_owned(),
+            cluster_dns: Vec::new(),
+            log: "info".to_owned(),
+            log_format: LogFormat::Text,
+        })
+    }
+
+    /// Reads defaults, file and flags.
+    ///
+    /// # Errors
+    /// Names the file, line and setting that cannot be used.
+    pub(crate) fn read(flags: &Flags) -> anyhow::Result<Self> {
+        let mut settings = Self::built_in()?;
+        if let Some(file) = file::read(flags.config.as_deref())? {
+            file.apply(&mut settings);
+        }
+        flags.apply(&mut settings);
+        let problems = settings.problems();
+        anyhow::ensure!(problems.is_empty(), "the settings cannot be used: {}", problems.join("; "));
+        Ok(settings)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !is_dns_label(&self.node_name) {
+            problems.push(format!(
+                "nodeName {:?} is not a DNS name (lower case letters, digits, '-' and '.')",
+                self.node_name
+            ));
+        }
+        for (name, path) in [
+            ("dataDir", &self.data_dir),
+            ("runDir", &self.run_dir),
+            ("adminKubeconfig", &self.admin_kubeconfig),
+            ("manifestsDir", &self.manifests_dir),
+            ("dockerSocket", &self.docker_socket),
+        ] {
+            if !path.is_absolute() || path.parent().is_none() {
+                problems.push(format!("{name} {} must be an absolute path below /", path.display()));
+            }
+        }
+        if self.cluster_cidr.overlaps(self.service_cidr) {
+            problems.push(format!("clusterCIDR {} and serviceCIDR {} overlap", self.cluster_cidr, self.service_cidr));
+        }
+        if self.cluster_cidr.length > 24 {
+            problems.push(format!("clusterCIDR {} is too small: each node gets a /24 of it", self.cluster_cidr));
+        }
+        if self.service_cidr.length > 28 || self.service_cidr.length < 12 {
+            problems.push(format!("serviceCIDR {} must be between /12 and /28", self.service_cidr));
+        }
+        if self.node_ports.is_empty() || *self.node_ports.start() == 0 {
+            problems.push(format!(
+                "nodePortRange {}-{} is empty",
+                self.node_ports.start(),
+                self.node_ports.end()
+            ));
+        }
+        problems
+    }
+}
+
+fn is_dns_label(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 253
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
+        && !name.starts_with(['-', '.'])
+        && !name.ends_with(['-', '.'])
+}
+
+fn host_name() -> anyhow::Result<String> {
+    let name = nix::unistd::gethostname()
+        .map_err(|e| anyhow::anyhow!("the host's name could not be read ({e}); set nodeName"))?;
+    Ok(name.to_string_lossy().trim().to_lowercase())
+}
+
+/// The address that the default route would send from; no packet is sent to find it.
+fn outward_address() -> IpAddr {
+    let probe = || -> std::io::Result<IpAddr> {
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        // An address of the documentation range: never anybody's host.
+        socket.connect((Ipv4Addr::new(198, 51, 100, 1), 9))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    probe().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+#[cfg(test)]
+mod tests;

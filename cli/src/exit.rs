@@ -1,0 +1,26 @@
+//! Exit codes, and the one place that turns an error into words for the terminal.
+
+use std::process::ExitCode;
+
+/// The command was understood and failed.
+pub(crate) const FAILED: u8 = 1;
+/// The command line or the configuration is wrong.
+pub(crate) const USAGE: u8 = 2;
+/// What is inspected is not as it should be (`windlass rules`, `windlass status`).
+pub(crate) const DIFFERS: u8 = 3;
+
+/// Prints an error with its causes, once, and gives the exit code.
+#[allow(clippy::print_stderr, reason = "this is the program's voice")]
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        // Errors that already quote their source would say everything twice.
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    eprintln!("windlass: {text}");
+    ExitCode::from(FAILED)
+}

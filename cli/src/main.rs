@@ -1,0 +1,28 @@
+//! The `windlass` program: reads the command line and configuration, then runs one command.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+mod assemble;
+mod commands;
+mod config;
+mod exit;
+mod instance;
+mod logging;
+
+fn main() -> ExitCode {
+    let cli = match commands::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, not failures; clap knows which is which.
+            let code = if error.use_stderr() { exit::USAGE } else { 0 };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    match commands::run(cli) {
+        Ok(code) => code,
+        Err(error) => exit::report(&error),
+    }
+}

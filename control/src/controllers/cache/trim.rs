@@ -1,0 +1,88 @@
+//! What no controller reads is dropped before an object is kept.
+
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+
+/// Drops what only clients that write whole objects need.
+fn trim_meta(meta: &mut ObjectMeta) {
+    meta.managed_fields = None;
+    meta.self_link = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        annotations.remove("windlass.io/last-applied");
+        if annotations.is_empty() {
+            meta.annotations = None;
+        }
+    }
+}
+
+/// Keeps the whole object except for the long parts of its metadata.
+pub(crate) fn trim_metadata<K: Resource>(object: &mut K) {
+    trim_meta(object.meta_mut());
+}
+
+/// Keeps of a node: taints, pod CIDRs, conditions.
+pub(crate) fn trim_node(node: &mut Node) {
+    trim_meta(&mut node.metadata);
+    if let Some(status) = &mut node.status {
+        status.images = None;
+        status.node_info = None;
+        status.addresses = None;
+        status.capacity = None;
+        status.allocatable = None;
+        status.daemon_endpoints = None;
+        status.volumes_attached = None;
+        status.volumes_in_use = None;
+    }
+}
+
+/// Keeps of a pod: metadata, ports, node, tolerations; phase, conditions, addresses, restarts.
+pub(crate) fn trim_pod(pod: &mut Pod) {
+    trim_meta(&mut pod.metadata);
+    if let Some(spec) = &mut pod.spec {
+        spec.volumes = None;
+        spec.affinity = None;
+        spec.ephemeral_containers = None;
+        spec.image_pull_secrets = None;
+        spec.dns_config = None;
+        spec.host_aliases = None;
+        spec.security_context = None;
+        spec.node_selector = None;
+        spec.topology_spread_constraints = None;
+        spec.overhead = None;
+        for container in spec.containers.iter_mut() {
+            keep_ports(container);
+        }
+        if let Some(inits) = &mut spec.init_containers {
+            // Only sidecars offer ports.
+            inits.retain(|c| c.restart_policy.as_deref() == Some("Always"));
+            inits.iter_mut().for_each(keep_ports);
+        }
+        spec.containers.shrink_to_fit();
+    }
+    if let Some(status) = &mut pod.status {
+        status.init_container_statuses = None;
+        status.ephemeral_container_statuses = None;
+        status.host_ips = None;
+        for container in status.container_statuses.iter_mut().flatten() {
+            container.state = None;
+            container.last_state = None;
+            container.image_id = String::new();
+            container.image = String::new();
+            container.container_id = None;
+            container.volume_mounts = None;
+            container.resources = None;
+            container.allocated_resources = None;
+        }
+    }
+}
+
+fn keep_ports(container: &mut Container) {
+    *container = Container {
+        name: std::mem::take(&mut container.name),
+        ports: container.ports.take(),
+        restart_policy: container.restart_policy.take(),
+        ..Container::default()
+    };
+}

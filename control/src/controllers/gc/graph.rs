@@ -1,0 +1,264 @@
+//! Who owns whom, and what follows from it. Pure: what the API has is told, what to do is answered.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::controllers::kinds::Kind;
+
+pub(crate) const ORPHAN: &str = "orphan";
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+
+/// A UID, compact.
+pub(crate) type Uid = u128;
+
+/// The 128 bits of a UUID; other texts are hashed.
+pub(crate) fn uid(text: &str) -> Uid {
+    let hex: String = text.chars().filter(|c| *c != '-').collect();
+    if hex.len() == 32
+        && let Ok(value) = u128::from_str_radix(&hex, 16)
+    {
+        return value;
+    }
+    // FNV-1a: UIDs of other shapes do not come from API servers.
+    text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    })
+}
+
+/// An object that has owners, or that waits for its dependents.
+#[derive(Debug, Clone)]
+pub(crate) struct Object {
+    pub(crate) kind: Arc<Kind>,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid_text: String,
+    pub(crate) owners: Vec<OwnerReference>,
+    pub(crate) deleting: bool,
+    pub(crate) foreground: bool,
+    pub(crate) orphan: bool,
+}
+
+impl Object {
+    pub(crate) fn of(kind: &Arc<Kind>, meta: &ObjectMeta) -> Self {
+        let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
+        Self {
+            kind: Arc::clone(kind),
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid_text: meta.uid.clone().unwrap_or_default(),
+            owners: meta.owner_references.clone().unwrap_or_default(),
+            deleting: meta.deletion_timestamp.is_some(),
+            foreground: has(FOREGROUND),
+            orphan: has(ORPHAN),
+        }
+    }
+
+    /// Deletes its dependents before it goes.
+    pub(crate) fn waits(&self) -> bool {
+        self.deleting && self.foreground
+    }
+
+    fn blocks(&self, owner: Uid) -> bool {
+        self.owners.iter().any(|o| uid(&o.uid) == owner && o.block_owner_deletion == Some(true))
+    }
+}
+
+/// All that is known.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    objects: HashMap<Uid, Object>,
+    dependents: HashMap<Uid, BTreeSet<Uid>>,
+    /// Every object that exists, with a hash of its namespace (0 for none).
+    live: HashMap<Uid, u32>,
+}
+
+/// A small hash of a namespace's name.
+fn place(namespace: &str) -> u32 {
+    namespace.bytes().fold(if namespace.is_empty() { 0 } else { 0x811c_9dc5 }, |hash: u32, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+impl Graph {
+    /// An object exists or has changed; returns whom to look at.
+    pub(crate) fn applied(&mut self, kind: &Arc<Kind>, meta: &ObjectMeta) -> Vec<Uid> {
+        let id = uid(meta.uid.as_deref().unwrap_or_default());
+        self.live.insert(id, place(meta.namespace.as_deref().unwrap_or_default()));
+        self.unlink(id);
+        let object = Object::of(kind, meta);
+        let mut wake = Vec::new();
+        for owner in &object.owners {
+            let owner_id = uid(&owner.uid);
+            self.dependents.entry(owner_id).or_default().insert(id);
+            match self.objects.get(&owner_id) {
+                // The owner may have waited for this change, or this one must go with it.
+                Some(owner) if owner.waits() || (owner.deleting && owner.orphan) => wake.extend([owner_id, id]),
+                _ if !self.live.contains_key(&owner_id) => wake.push(id),
+                _ => {}
+            }
+        }
+        if object.deleting && (object.foreground || object.orphan) {
+            wake.push(id);
+        }
+        if !object.owners.is_empty() || (object.deleting && (object.foreground || object.orphan)) {
+            self.objects.insert(id, object);
+        }
+        wake.sort_unstable();
+        wake.dedup();
+        wake
+    }
+
+    /// An object is gone; returns whom to look at.
+    pub(crate) fn deleted(&mut self, uid_text: &str) -> Vec<Uid> {
+        let id = uid(uid_text);
+        self.live.remove(&id);
+        // Its dependents lost an owner; its owners may have waited for it.
+        let mut wake: Vec<Uid> = self.dependents_of(id);
+        if let Some(object) = self.objects.get(&id) {
+            let owners = object.owners.iter().map(|o| uid(&o.uid));
+            wake.extend(owners.filter(|o| self.objects.get(o).is_some_and(|o| o.deleting)));
+        }
+        self.unlink(id);
+        wake
+    }
+
+    fn unlink(&mut self, id: Uid) {
+        let Some(object) = self.objects.remove(&id) else { return };
+        for owner in &object.owners {
+            let owner = uid(&owner.uid);
+            if let Some(dependents) = self.dependents.get_mut(&owner) {
+                dependents.remove(&id);
+                if dependents.is_empty() {
+                    self.dependents.remove(&owner);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, id: Uid) -> Option<&Object> {
+        self.objects.get(&id)
+    }
+
+    pub(crate) fn dependents_of(&self, id: Uid) -> Vec<Uid> {
+        self.dependents.get(&id).into_iter().flatten().copied().collect()
+    }
+
+    /// Everyone who has an owner that is not known to exist; asked once after the first lists.
+    pub(crate) fn suspects(&self) -> Vec<Uid> {
+        let mut suspects: Vec<Uid> = self
+            .objects
+            .iter()
+            .filter(|(_, o)| o.deleting || o.owners.iter().any(|r| !self.live.contains_key(&uid(&r.uid))))
+            .map(|(id, _)| *id)
+            .collect();
+        suspects.sort_unstable();
+        suspects
+    }
+
+    /// What the graph alone knows of an owner.
+    pub(crate) fn owner(&self, dependent_namespace: &str, owner: &OwnerReference) -> Owner {
+        let id = uid(&owner.uid);
+        match self.live.get(&id) {
+            // An owner in another namespace is no owner; its dependent is left alone.
+            Some(at) if *at != 0 && *at != place(dependent_namespace) => Owner::Invalid,
+            Some(_) if self.objects.get(&id).is_some_and(Object::waits) => Owner::Waiting,
+            Some(_) => Owner::Solid,
+            None => Owner::Unknown,
+        }
+    }
+
+    /// What to do with a dependent, once each of its owners' state is known.
+    pub(crate) fn for_dependent(&self, object: &Object, states: &[Owner]) -> Step {
+        if object.deleting || object.owners.is_empty() {
+            return Step::Nothing;
+        }
+        let of = |wanted: &[Owner]| -> Vec<String> {
+            let pairs = object.owners.iter().zip(states);
+            pairs.filter(|(_, s)| wanted.contains(s)).map(|(o, _)| o.uid.clone()).collect()
+        };
+        if states.contains(&Owner::Unknown) {
+            return Step::Nothing;
+        }
+        let (solid, gone) = (of(&[Owner::Solid, Owner::Invalid]), of(&[Owner::Absent, Owner::Waiting]));
+        if !solid.is_empty() {
+            return if gone.is_empty() { Step::Nothing } else { Step::DropOwners(gone) };
+        }
+        let id = uid(&object.uid_text);
+        let waiting = !of(&[Owner::Waiting]).is_empty();
+        let policy = if waiting && !self.dependents_of(id).is_empty() {
+            // A circle of owners that wait for each other would never end.
+            let circle = self.dependents_of(id).iter().any(|d| self.objects.get(d).is_some_and(Object::waits));
+            if circle { Policy::ForegroundUnblocked } else { Policy::Foreground }
+        } else if object.orphan {
+            Policy::Orphan
+        } else if object.foreground {
+            Policy::Foreground
+        } else {
+            Policy::Background
+        };
+        Step::Delete(policy)
+    }
+
+    /// What to do with an object that is being deleted.
+    pub(crate) fn for_owner(&self, object: &Object) -> Step {
+        let id = uid(&object.uid_text);
+        let dependents = self.dependents_of(id);
+        if !object.deleting {
+            Step::Nothing
+        } else if object.orphan {
+            Step::Orphan(dependents)
+        } else if object.foreground {
+            let blocking: Vec<Uid> = dependents
+                .into_iter()
+                .filter(|d| self.objects.get(d).is_some_and(|o| o.blocks(id)))
+                .collect();
+            if blocking.is_empty() { Step::Release } else { Step::AwaitDependents(blocking) }
+        } else {
+            Step::Nothing
+        }
+    }
+}
+
+/// The state of one owner of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// It exists.
+    Solid,
+    /// It exists and is being deleted after its dependents.
+    Waiting,
+    /// The API does not have it.
+    Absent,
+    /// In another namespace: never valid.
+    Invalid,
+    /// Not heard of: the API must be asked.
+    Unknown,
+}
+
+/// How a dependent goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policy {
+    Background,
+    Foreground,
+    /// Foreground, after it has ceased to block its owner.
+    ForegroundUnblocked,
+    Orphan,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    Nothing,
+    /// Take these owners' references away.
+    DropOwners(Vec<String>),
+    Delete(Policy),
+    /// Take the object out of these dependents' references, then let it go.
+    Orphan(Vec<Uid>),
+    /// These must go first.
+    AwaitDependents(Vec<Uid>),
+    /// Nothing holds it any more: take the foreground finalizer away.
+    Release,
+}

@@ -1,0 +1,107 @@
+//! The kinds that the API serves, from its discovery documents.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject},
+};
+
+/// One resource type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) resource: ApiResource,
+    pub(crate) namespaced: bool,
+    pub(crate) verbs: Vec<String>,
+}
+
+impl Kind {
+    pub(crate) fn has(&self, verbs: &[&str]) -> bool {
+        verbs.iter().all(|verb| self.verbs.iter().any(|v| v == verb))
+    }
+
+    /// Group and plural, such as `pods` or `leases.coordination.k8s.io`.
+    pub(crate) fn group_resource(&self) -> String {
+        if self.resource.group.is_empty() {
+            self.resource.plural.clone()
+        } else {
+            format!("{}.{}", self.resource.plural, self.resource.group)
+        }
+    }
+
+    /// The API of one namespace; the namespace is ignored for cluster-scoped kinds.
+    pub(crate) fn api(&self, client: &Client, namespace: &str) -> Api<DynamicObject> {
+        if self.namespaced {
+            Api::namespaced_with(client.clone(), namespace, &self.resource)
+        } else {
+            Api::all_with(client.clone(), &self.resource)
+        }
+    }
+}
+
+/// All kinds, each in the version that its group prefers; and versions that could not be read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Kinds {
+    pub(crate) all: Vec<Arc<Kind>>,
+    /// Group versions whose documents could not be read, with the reason.
+    pub(crate) failed: Vec<(String, String)>,
+}
+
+impl Kinds {
+    /// Reads discovery. A group that fails does not hide the others.
+    ///
+    /// # Errors
+    /// When the list of groups or the core group cannot be read.
+    pub(crate) async fn discover(client: &Client) -> Result<Self, kube::Error> {
+        let mut kinds = Self::default();
+        kinds.take("v1", &client.list_core_api_resources("v1").await?);
+        for group in client.list_api_groups().await?.groups {
+            let preferred = group.preferred_version.as_ref().map(|v| v.group_version.clone());
+            // The preferred version first: of one kind in two versions the first stays.
+            let mut versions: Vec<String> = group.versions.iter().map(|v| v.group_version.clone()).collect();
+            versions.sort_by_key(|v| Some(v) != preferred.as_ref());
+            for version in versions {
+                match client.list_api_group_resources(&version).await {
+                    Ok(list) => kinds.take(&version, &list),
+                    Err(error) => kinds.failed.push((version, error.to_string())),
+                }
+            }
+        }
+        Ok(kinds)
+    }
+
+    fn take(&mut self, group_version: &str, list: &APIResourceList) {
+        let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
+        for found in &list.resources {
+            let known = |k: &&Arc<Kind>| k.resource.group == group && k.resource.plural == found.name;
+            if found.name.contains('/') || self.all.iter().any(|k| known(&k)) {
+                continue;
+            }
+            self.all.push(Arc::new(Kind {
+                resource: ApiResource {
+                    group: group.to_owned(),
+                    version: version.to_owned(),
+                    api_version: group_version.to_owned(),
+                    kind: found.kind.clone(),
+                    plural: found.name.clone(),
+                },
+                namespaced: found.namespaced,
+                verbs: found.verbs.clone(),
+            }));
+        }
+    }
+
+    /// By apiVersion and kind; another version of the same group will do.
+    pub(crate) fn find(&self, api_version: &str, kind: &str) -> Option<Arc<Kind>> {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let same = |k: &&Arc<Kind>| k.resource.group == group && k.resource.kind == kind;
+        let exact = self.all.iter().filter(same).find(|k| k.resource.api_version == api_version);
+        exact.or_else(|| self.all.iter().find(same)).cloned()
+    }
+}
+
+/// Kinds by group and plural, for comparing two discoveries.
+pub(crate) fn by_name(kinds: &Kinds) -> BTreeMap<String, Arc<Kind>> {
+    kinds.all.iter().map(|k| (k.group_resource(), Arc::clone(k))).collect()
+}

@@ -1,0 +1,210 @@
+//! The controllers of the embedded control plane. Each is a pure decision in its own file and a
+//! thin loop over one shared set of watches; they know a `kube::Client` and nothing of the store,
+//! the API server, the agent or the proxy.
+
+use std::{fmt, future::Future, time::Duration};
+
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Endpoints, Namespace, Node, Pod, ReplicationController, Service, ServiceAccount},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api, Client, Resource,
+    api::ApiResource,
+    core::PartialObjectMeta,
+    runtime::watcher,
+};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+mod cache;
+mod endpoints;
+mod error;
+mod gc;
+mod key;
+pub(crate) mod kinds;
+mod namespaces;
+mod nodes;
+mod pods;
+mod queue;
+mod replication;
+mod service_accounts;
+pub(crate) mod tolerations;
+mod writes;
+
+pub use error::Error;
+
+use cache::{Cache, Informer, trim_metadata, trim_node, trim_pod};
+use endpoints::{EndpointsController, Sources};
+use gc::GarbageCollector;
+use namespaces::Namespaces;
+use nodes::{NodeIpam, NodeLifecycle, PodGc, Ranges, TaintEviction, Timing};
+use replication::Replication;
+use service_accounts::ServiceAccounts;
+
+/// Keys worked on at a time by one controller (upstream's usual number).
+const WORKERS: usize = 5;
+/// The same for the garbage collector and namespaces, which mostly wait.
+const MANY_WORKERS: usize = 10;
+
+/// Settings of the controllers.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// The range of all pods; `10.244.0.0/16`, or two ranges with a comma for both families.
+    pub cluster_cidr: String,
+    /// Prefix length of one node's part of an IPv4 cluster range.
+    pub node_mask_v4: u8,
+    /// Prefix length of one node's part of an IPv6 cluster range.
+    pub node_mask_v6: u8,
+    /// The CA certificate (PEM) that every namespace gets as ConfigMap `kube-root-ca.crt`; empty
+    /// for none.
+    pub root_ca_pem: String,
+    /// How long a node may be silent before it counts as not ready (upstream: 50 s).
+    pub node_grace: Duration,
+    /// The same for a node that has never reported (upstream: 60 s).
+    pub node_startup_grace: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cluster_cidr: "10.244.0.0/16".to_owned(),
+            node_mask_v4: 24,
+            node_mask_v6: 64,
+            root_ca_pem: String::new(),
+            node_grace: Duration::from_secs(50),
+            node_startup_grace: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Runs all controllers until `shutdown`.
+///
+/// Refusals of the API and broken watches are tried again with back-off and logged.
+///
+/// # Errors
+/// A cluster range that makes no sense; a watch that ends for good.
+pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), Error> {
+    let ranges = Ranges::parse_all(&config.cluster_cidr, config.node_mask_v4, config.node_mask_v6)?;
+    let mut pods: Informer<Pod> = Informer::new(trim_pod);
+    let mut owners: Informer<ReplicationController> = Informer::new(trim_metadata);
+    let mut services: Informer<Service> = Informer::new(trim_metadata);
+    let mut endpoints: Informer<Endpoints> = Informer::new(trim_metadata);
+    let mut slices: Informer<EndpointSlice> = Informer::new(trim_metadata);
+    let mut nodes: Informer<Node> = Informer::new(trim_node);
+    let mut namespaces: Informer<Namespace> = Informer::new(trim_metadata);
+    let mut leases: Informer<Lease> = Informer::new(trim_metadata);
+    let mut accounts: Informer<PartialObjectMeta<ServiceAccount>> = Informer::new(trim_metadata);
+    let mut config_maps: Informer<PartialObjectMeta<ConfigMap>> = Informer::new(trim_metadata);
+
+    let gc = GarbageCollector::new(client.clone());
+    share(&gc, &mut pods, true);
+    share(&gc, &mut owners, true);
+    share(&gc, &mut services, true);
+    share(&gc, &mut endpoints, true);
+    share(&gc, &mut slices, true);
+    share(&gc, &mut nodes, false);
+    share(&gc, &mut namespaces, false);
+    share(&gc, &mut leases, true);
+    gc.share(&mut accounts, ApiResource::erase::<ServiceAccount>(&()), true);
+    gc.share(&mut config_maps, ApiResource::erase::<ConfigMap>(&()), true);
+
+    let replication = Replication::new(client.clone(), &mut owners, &mut pods);
+    let endpoints_controller = EndpointsController::new(
+        client.clone(),
+        Sources {
+            services: &mut services,
+            pods: &mut pods,
+            nodes: &mut nodes,
+            slices: &mut slices,
+            endpoints: &mut endpoints,
+        },
+    );
+    let service_accounts =
+        ServiceAccounts::new(client.clone(), &mut namespaces, &mut accounts, &mut config_maps, config.root_ca_pem);
+    let namespaces_controller = Namespaces::new(client.clone(), &mut namespaces, &mut pods);
+    let ipam = NodeIpam::new(client.clone(), &mut nodes, ranges);
+    let timing = Timing { grace: config.node_grace, startup_grace: config.node_startup_grace };
+    let lifecycle = NodeLifecycle::new(client.clone(), &mut nodes, &mut pods, &mut leases, timing);
+    let eviction = TaintEviction::new(client.clone(), &mut nodes, &mut pods);
+    let pod_gc = PodGc::new(client.clone(), &mut nodes, &mut pods);
+
+    // Watches first, all at once; the controllers start when every first list is complete.
+    let mut watches = Watches { client, tasks: JoinSet::new(), synced: Vec::new(), shutdown: shutdown.clone() };
+    watches.start(pods);
+    watches.start(owners);
+    watches.start(services);
+    watches.start(endpoints);
+    watches.start(slices);
+    watches.start(nodes);
+    watches.start(namespaces);
+    watches.start(leases);
+    watches.start(accounts);
+    watches.start(config_maps);
+    let Watches { mut tasks, synced, .. } = watches;
+    for wait in synced {
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            synced = wait => synced?,
+        }
+    }
+    tracing::debug!("the controllers' caches are complete");
+    gc.start();
+
+    let token = || shutdown.clone();
+    tokio::join!(
+        replication.queue().run("replication", WORKERS, token(), |key| replication.reconcile(key)),
+        endpoints_controller
+            .queue()
+            .run("endpoints", WORKERS, token(), |key| endpoints_controller.reconcile(key)),
+        service_accounts.queue().run("service-accounts", WORKERS, token(), |key| service_accounts.reconcile(key)),
+        namespaces_controller
+            .queue()
+            .run("namespaces", MANY_WORKERS, token(), |key| namespaces_controller.reconcile(key)),
+        ipam.queue().run("node-ipam", 1, token(), |key| ipam.reconcile(key)),
+        lifecycle.queue().run("node-lifecycle", WORKERS, token(), |key| lifecycle.reconcile(key)),
+        eviction.queue().run("taint-eviction", WORKERS, token(), |key| eviction.reconcile(key)),
+        pod_gc.queue().run("pod-gc", WORKERS, token(), |key| pod_gc.reconcile(key)),
+        gc.queue().run("garbage-collector", MANY_WORKERS, token(), |id| gc.reconcile(id)),
+        gc.watch_kinds(token()),
+    );
+    while tasks.join_next().await.is_some() {}
+    Ok(())
+}
+
+fn share<K>(gc: &GarbageCollector, informer: &mut Informer<K>, namespaced: bool)
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+{
+    gc.share(informer, ApiResource::erase::<K>(&()), namespaced);
+}
+
+type Synced = std::pin::Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+/// The watches under way and what waits for their first lists.
+struct Watches {
+    client: Client,
+    tasks: JoinSet<()>,
+    synced: Vec<Synced>,
+    shutdown: CancellationToken,
+}
+
+impl Watches {
+    fn start<K>(&mut self, informer: Informer<K>)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+    {
+        self.wait_for(informer.cache(), K::kind(&()).into_owned());
+        let events = watcher(Api::<K>::all(self.client.clone()), watcher::Config::default());
+        self.tasks.spawn(informer.run(events, self.shutdown.clone()));
+    }
+
+    fn wait_for<K: Send + Sync + 'static>(&mut self, cache: Cache<K>, kind: String) {
+        self.synced.push(Box::pin(async move {
+            if cache.synced().await { Ok(()) } else { Err(Error::WatchEnded { kind }) }
+        }));
+    }
+}

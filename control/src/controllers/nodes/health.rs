@@ -1,0 +1,267 @@
+//! What a node's heartbeats and conditions mean: conditions of a silent node, taints, disruption of
+//! zones. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, Taint},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+pub(crate) const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub(crate) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+/// Condition, the status at which its taint applies, the taint.
+const PRESSURE: [(&str, &str); 4] = [
+    ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+];
+/// Conditions that a silent node can no longer vouch for.
+const HEARTBEAT_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+pub(crate) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+    node.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
+}
+
+/// The status of Ready: `True`, `False` or `Unknown`.
+pub(crate) fn ready(node: &Node) -> &str {
+    condition(node, "Ready").map_or("Unknown", |c| c.status.as_str())
+}
+
+/// The conditions of a node that no longer reports, or `None` when they say so already.
+pub(crate) fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
+    let mut conditions = node.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+    let mut changed = false;
+    for kind in HEARTBEAT_CONDITIONS {
+        match conditions.iter_mut().find(|c| c.type_ == kind) {
+            Some(condition) if condition.status == "Unknown" => {}
+            Some(condition) => {
+                changed = true;
+                condition.status = "Unknown".to_owned();
+                condition.reason = Some("NodeStatusUnknown".to_owned());
+                condition.message = Some("Kubelet stopped posting node status.".to_owned());
+                condition.last_transition_time = Some(Time(now));
+            }
+            None => {
+                changed = true;
+                conditions.push(NodeCondition {
+                    type_: kind.to_owned(),
+                    status: "Unknown".to_owned(),
+                    reason: Some("NodeStatusNeverUpdated".to_owned()),
+                    message: Some("Kubelet never posted node status.".to_owned()),
+                    last_heartbeat_time: node.metadata.creation_timestamp.clone(),
+                    last_transition_time: Some(Time(now)),
+                });
+            }
+        }
+    }
+    changed.then_some(conditions)
+}
+
+/// Whether the node's pods are to be driven out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Eviction {
+    /// Add the NoExecute taint that fits the node's state.
+    Allowed,
+    /// Leave NoExecute taints as they are, but change their kind with the node's state.
+    NotYet,
+    /// Take them away: every zone is down, so the fault is likely here.
+    Stopped,
+}
+
+/// The node's taints as they should be, or `None` when they are so.
+pub(crate) fn taints(node: &Node, eviction: Eviction, now: Timestamp) -> Option<Vec<Taint>> {
+    let current = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
+    let state_key = match ready(node) {
+        "True" => None,
+        "False" => Some(NOT_READY),
+        // A node that never reported has its taint from admission.
+        _ if condition(node, "Ready").is_none() => Some(NOT_READY),
+        _ => Some(UNREACHABLE),
+    };
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
+    wanted.extend(state_key.map(|key| (key, "NoSchedule")));
+    for (kind, key) in PRESSURE {
+        if condition(node, kind).is_some_and(|c| c.status == "True") {
+            wanted.push((key, "NoSchedule"));
+        }
+    }
+    if node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true) {
+        wanted.push((UNSCHEDULABLE, "NoSchedule"));
+    }
+    let driven = current.iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE));
+    let drive = match eviction {
+        Eviction::Allowed => true,
+        Eviction::NotYet => driven,
+        Eviction::Stopped => false,
+    };
+    if drive && condition(node, "Ready").is_some() {
+        wanted.extend(state_key.map(|key| (key, "NoExecute")));
+    }
+    let is_wanted = |t: &Taint| wanted.iter().any(|(key, effect)| t.key == *key && t.effect == *effect);
+    let mut taints: Vec<Taint> = current.iter().filter(|t| !is_managed(t) || is_wanted(t)).cloned().collect();
+    for (key, effect) in wanted {
+        if !taints.iter().any(|t| t.key == key && t.effect == effect) {
+            taints.push(Taint {
+                key: key.to_owned(),
+                effect: effect.to_owned(),
+                time_added: Some(Time(now)),
+                value: None,
+            });
+        }
+    }
+    (taints != current).then_some(taints)
+}
+
+fn is_managed(taint: &Taint) -> bool {
+    let state = taint.key == NOT_READY || taint.key == UNREACHABLE;
+    match taint.effect.as_str() {
+        "NoExecute" => state,
+        "NoSchedule" => state || taint.key == UNSCHEDULABLE || PRESSURE.iter().any(|(_, key)| taint.key == *key),
+        _ => false,
+    }
+}
+
+/// How much of a zone is down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ZoneState {
+    Normal,
+    /// At least 55 % and more than 2 nodes; holds how many nodes there are.
+    Partial(usize),
+    Full,
+}
+
+/// Region and zone of a node, the unit of disruption.
+pub(crate) fn zone(node: &Node) -> String {
+    let label = |key: &str| node.metadata.labels.as_ref().and_then(|l| l.get(key)).map_or("", String::as_str);
+    format!("{}:{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
+}
+
+/// The state of each zone, from each node's zone and readiness.
+pub(crate) fn zones(nodes: impl Iterator<Item = (String, bool)>) -> BTreeMap<String, ZoneState> {
+    let mut counts: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for (zone, ready) in nodes {
+        let (up, down) = counts.entry(zone).or_default();
+        *(if ready { up } else { down }) += 1;
+    }
+    counts
+        .into_iter()
+        .map(|(zone, (up, down))| {
+            let state = match (up, down) {
+                (0, 1..) => ZoneState::Full,
+                _ if down > 2 && down * 100 >= (up + down) * 55 => ZoneState::Partial(up + down),
+                _ => ZoneState::Normal,
+            };
+            (zone, state)
+        })
+        .collect()
+}
+
+/// Seconds between evictions of two nodes of a zone; `None` when none may be evicted.
+pub(crate) fn eviction_interval(state: ZoneState) -> Option<u64> {
+    match state {
+        ZoneState::Normal | ZoneState::Full => Some(10),
+        ZoneState::Partial(nodes) if nodes > 50 => Some(100),
+        ZoneState::Partial(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{NodeSpec, NodeStatus};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn node(conditions: &[(&str, &str)], taints: &[(&str, &str)]) -> Node {
+        let conditions = conditions
+            .iter()
+            .map(|(kind, status)| NodeCondition {
+                type_: (*kind).into(),
+                status: (*status).into(),
+                ..NodeCondition::default()
+            })
+            .collect();
+        let taints = taints
+            .iter()
+            .map(|(key, effect)| Taint { key: (*key).into(), effect: (*effect).into(), ..Taint::default() })
+            .collect();
+        Node {
+            spec: Some(NodeSpec { taints: Some(taints), ..NodeSpec::default() }),
+            status: Some(NodeStatus { conditions: Some(conditions), ..NodeStatus::default() }),
+            ..Node::default()
+        }
+    }
+
+    fn keys(taints: Option<Vec<Taint>>) -> Option<Vec<(String, String)>> {
+        taints.map(|t| t.into_iter().map(|t| (t.key, t.effect)).collect())
+    }
+
+    #[test]
+    fn a_silent_node_is_unknown() {
+        let silent = silenced(&node(&[("Ready", "True"), ("DiskPressure", "False"), ("Custom", "True")], &[]), NOW);
+        let mut silent = silent.unwrap();
+        silent.sort_by(|a, b| a.type_.cmp(&b.type_));
+        let got: Vec<_> = silent.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref())).collect();
+        assert_eq!(
+            got,
+            [
+                ("Custom", "True", None),
+                ("DiskPressure", "Unknown", Some("NodeStatusUnknown")),
+                ("MemoryPressure", "Unknown", Some("NodeStatusNeverUpdated")),
+                ("PIDPressure", "Unknown", Some("NodeStatusNeverUpdated")),
+                ("Ready", "Unknown", Some("NodeStatusUnknown")),
+            ]
+        );
+        let mut again = node(&[], &[]);
+        again.status.as_mut().unwrap().conditions = Some(silent);
+        assert_eq!(silenced(&again, NOW), None);
+    }
+
+    #[test]
+    fn taints_follow_conditions() {
+        use Eviction::{Allowed, NotYet, Stopped};
+        let (ns, ne) = ("NoSchedule", "NoExecute");
+        type Pairs<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(Pairs<'_>, Pairs<'_>, Eviction, Option<Pairs<'_>>); 11] = [
+            (&[("Ready", "True")], &[], Allowed, None),
+            (&[("Ready", "True")], &[("mine", ne), (NOT_READY, ns), (NOT_READY, ne)], NotYet, Some(&[("mine", ne)])),
+            (&[("Ready", "False")], &[], NotYet, Some(&[(NOT_READY, ns)])),
+            (&[("Ready", "False")], &[], Allowed, Some(&[(NOT_READY, ns), (NOT_READY, ne)])),
+            (&[("Ready", "Unknown")], &[(NOT_READY, ns)], NotYet, Some(&[(UNREACHABLE, ns)])),
+            (&[("Ready", "Unknown")], &[(NOT_READY, ne)], NotYet, Some(&[(UNREACHABLE, ns), (UNREACHABLE, ne)])),
+            (&[("Ready", "Unknown")], &[(UNREACHABLE, ns), (UNREACHABLE, ne)], Stopped, Some(&[(UNREACHABLE, ns)])),
+            (&[("Ready", "Unknown")], &[(UNREACHABLE, ns), (UNREACHABLE, ne)], Allowed, None),
+            (&[], &[(NOT_READY, ns)], Allowed, None),
+            (&[("Ready", "True"), ("DiskPressure", "True")], &[], Allowed, Some(&[(PRESSURE[1].1, ns)])),
+            (&[("Ready", "True")], &[(PRESSURE[0].1, ns)], Allowed, Some(&[])),
+        ];
+        for (conditions, before, eviction, after) in cases {
+            let got = keys(taints(&node(conditions, before), eviction, NOW));
+            let want =
+                after.map(|a| a.iter().map(|(k, e)| ((*k).to_owned(), (*e).to_owned())).collect::<Vec<_>>());
+            assert_eq!(got, want, "{conditions:?} {before:?} {eviction:?}");
+        }
+        let mut cordoned = node(&[("Ready", "True")], &[]);
+        cordoned.spec.as_mut().unwrap().unschedulable = Some(true);
+        assert_eq!(keys(taints(&cordoned, Allowed, NOW)).unwrap()[0].0, UNSCHEDULABLE);
+    }
+
+    #[test]
+    fn zones_are_judged_by_their_share() {
+        let state = |up: usize, down: usize| {
+            let nodes = (0..up).map(|_| ("z".to_owned(), true)).chain((0..down).map(|_| ("z".to_owned(), false)));
+            zones(nodes)["z"]
+        };
+        assert_eq!(state(1, 0), ZoneState::Normal);
+        assert_eq!(state(0, 1), ZoneState::Full);
+        assert_eq!(state(1, 2), ZoneState::Normal);
+        assert_eq!(state(2, 3), ZoneState::Partial(5));
+        assert_eq!(eviction_interval(state(2, 3)), None);
+        assert_eq!(eviction_interval(state(40, 60)), Some(100));
+    }
+}

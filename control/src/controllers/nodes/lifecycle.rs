@@ -1,0 +1,292 @@
+//! Watches heartbeats: a silent node becomes Unknown, its pods not ready, and taints follow the
+//! conditions. Timers, no polling.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Node, NodeCondition, ObjectReference, Pod, PodCondition},
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::time::Instant;
+use windlass_kit::events::{Recorder, Severity};
+
+use super::{
+    health::{self, Eviction, ZoneState},
+    reference,
+};
+use crate::controllers::{
+    cache::{Cache, Informer},
+    error::{self, Context, Error},
+    key::Key,
+    pods,
+    queue::{Outcome, Queue},
+};
+
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// How long a node may be silent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    pub(crate) grace: Duration,
+    /// For a node that has never reported.
+    pub(crate) startup_grace: Duration,
+}
+
+/// The last sign of life of a node.
+#[derive(Debug)]
+struct Seen {
+    uid: String,
+    heartbeat: Option<Timestamp>,
+    renewed: Option<Timestamp>,
+    /// When this process heard it, by its own clock.
+    at: Instant,
+    silent: bool,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    seen: HashMap<String, Seen>,
+    /// When the next node of a zone may be driven out.
+    next_eviction: HashMap<String, Instant>,
+    /// Every zone was down at the last look.
+    all_down: bool,
+}
+
+pub(crate) struct NodeLifecycle {
+    client: Client,
+    nodes: Cache<Node>,
+    pods: Cache<Pod>,
+    recorder: Recorder,
+    queue: Queue<Key>,
+    timing: Timing,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl NodeLifecycle {
+    pub(crate) fn new(
+        client: Client,
+        nodes: &mut Informer<Node>,
+        pods: &mut Informer<Pod>,
+        leases: &mut Informer<Lease>,
+        timing: Timing,
+    ) -> Self {
+        let queue = Queue::new();
+        let memory: Arc<Mutex<Memory>> = Arc::default();
+        let recorder = Recorder::new(client.clone(), "node-controller", "");
+
+        let (wake, seen, tell, all) = (queue.clone(), Arc::clone(&memory), recorder.clone(), nodes.cache());
+        nodes.on_change(move |old, new| {
+            on_node(&mut lock(&seen), old.map(AsRef::as_ref), new.map(AsRef::as_ref), &tell);
+            if let Some(node) = new.or(old) {
+                wake.add(Key::of(&node.metadata));
+            }
+            // Whether pods may be driven out depends on the other nodes.
+            if old.map(|n| health::ready(n)) != new.map(|n| health::ready(n)) {
+                all.all().iter().for_each(|node| wake.add(Key::of(&node.metadata)));
+            }
+        });
+        let (wake, seen) = (queue.clone(), Arc::clone(&memory));
+        leases.on_change(move |_, new| {
+            let Some(lease) = new.filter(|l| l.namespace().as_deref() == Some(LEASE_NAMESPACE)) else { return };
+            let renewed = lease.spec.as_ref().and_then(|s| s.renew_time.as_ref()).map(|t| t.0);
+            if let Some(seen) = lock(&seen).seen.get_mut(&lease.name_any())
+                && seen.renewed < renewed
+            {
+                (seen.renewed, seen.at) = (renewed, Instant::now());
+                if seen.silent {
+                    wake.add(Key::new("", lease.name_any()));
+                }
+            }
+        });
+        // A pod that comes to a silent node, or claims to be ready there.
+        let (wake, all) = (queue.clone(), nodes.cache());
+        pods.on_change(move |_, new| {
+            if let Some(name) = new.filter(|p| pods::is_ready(p)).and_then(|p| pods::node_name(p)) {
+                let key = Key::new("", name);
+                if all.get(&key).is_some_and(|n| health::ready(&n) == "Unknown") {
+                    wake.add(key);
+                }
+            }
+        });
+        Self { client, nodes: nodes.cache(), pods: pods.cache(), recorder, queue, timing, memory }
+    }
+
+    pub(crate) fn queue(&self) -> &Queue<Key> {
+        &self.queue
+    }
+
+    /// One look at one node.
+    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
+        let mut node = Node::clone(&node);
+        let reported = health::condition(&node, "Ready").is_some();
+        let grace = if reported { self.timing.grace } else { self.timing.startup_grace };
+        let Some(left) = self.time_left(&key.name, grace) else { return Ok(Outcome::Done) };
+        if left.is_zero()
+            && let Some(conditions) = health::silenced(&node, Timestamp::now())
+        {
+            self.silence(&key, &mut node, conditions).await?;
+        }
+        let (eviction, look_again) = self.eviction(&node);
+        if let Some(taints) = health::taints(&node, eviction, Timestamp::now()) {
+            let patch = json!({
+                "metadata": {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version},
+                "spec": {"taints": taints},
+            });
+            let api: Api<Node> = Api::all(self.client.clone());
+            let written = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+            match written {
+                Err(error) if error::is_not_found(&error) => return Ok(Outcome::Done),
+                other => drop(other.during("set the taints of node", &key)?),
+            }
+        }
+        if reported && health::ready(&node) == "Unknown" {
+            self.mark_pods(&key.name).await?;
+        }
+        let left = (!left.is_zero()).then_some(left);
+        Ok(left.into_iter().chain(look_again).min().map_or(Outcome::Done, Outcome::After))
+    }
+
+    /// Until the node counts as silent; `None` when it is unknown.
+    fn time_left(&self, name: &str, grace: Duration) -> Option<Duration> {
+        let mut memory = lock(&self.memory);
+        let seen = memory.seen.get_mut(name)?;
+        let left = grace.saturating_sub(seen.at.elapsed());
+        seen.silent = left.is_zero();
+        Some(left)
+    }
+
+    async fn silence(&self, key: &Key, node: &mut Node, conditions: Vec<NodeCondition>) -> Result<(), Error> {
+        let was_ready = health::ready(node) == "True";
+        let patch = json!({
+            "metadata": {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version},
+            "status": {"conditions": conditions},
+        });
+        let api: Api<Node> = Api::all(self.client.clone());
+        let fresh = api
+            .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .during("set the conditions of the silent node", key)?;
+        if was_ready {
+            tracing::warn!(node = key.name, "the node stopped reporting; it counts as not ready");
+            let text = format!("Node {} status is now: NodeNotReady", key.name);
+            self.recorder.record(&reference(node), Severity::Normal, "NodeNotReady", text);
+        }
+        *node = fresh;
+        Ok(())
+    }
+
+    /// Whether this node's pods may be driven out now, and when to ask again.
+    fn eviction(&self, node: &Node) -> (Eviction, Option<Duration>) {
+        let all = self.nodes.all();
+        let ready = |n: &Node| {
+            let n = if n.metadata.name == node.metadata.name { node } else { n };
+            health::ready(n) == "True"
+        };
+        let zones = health::zones(all.iter().map(|n| (health::zone(n), ready(n))));
+        let all_down = !zones.is_empty() && zones.values().all(|z| *z == ZoneState::Full);
+        let now = Instant::now();
+        let mut memory = lock(&self.memory);
+        if memory.all_down && !all_down {
+            // The fault was likely ours: everyone gets a new grace period.
+            memory.seen.values_mut().for_each(|seen| seen.at = now);
+        }
+        memory.all_down = all_down;
+        if all_down {
+            return (Eviction::Stopped, None);
+        }
+        let driven = node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| {
+            t.effect == "NoExecute" && (t.key == health::NOT_READY || t.key == health::UNREACHABLE)
+        });
+        if driven || health::ready(node) == "True" || health::condition(node, "Ready").is_none() {
+            return (Eviction::NotYet, None);
+        }
+        let zone = health::zone(node);
+        let state = zones.get(&zone).copied().unwrap_or(ZoneState::Normal);
+        let Some(interval) = health::eviction_interval(state).map(Duration::from_secs) else {
+            return (Eviction::NotYet, None);
+        };
+        match memory.next_eviction.get(&zone).copied() {
+            Some(at) if at > now => (Eviction::NotYet, Some(at - now)),
+            _ => {
+                memory.next_eviction.insert(zone, now + interval);
+                (Eviction::Allowed, None)
+            }
+        }
+    }
+
+    /// Nobody can say that the pods of a silent node are ready.
+    async fn mark_pods(&self, node: &str) -> Result<(), Error> {
+        for pod in self.pods.all() {
+            if pods::node_name(&pod) != Some(node) || !pods::is_ready(&pod) {
+                continue;
+            }
+            let condition = PodCondition {
+                type_: "Ready".to_owned(),
+                status: "False".to_owned(),
+                last_transition_time: Some(Time(Timestamp::now())),
+                ..PodCondition::default()
+            };
+            let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}});
+            let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+            let written = api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+            if error::ignore_gone(written).during("mark as not ready the pod", &Key::of(&pod.metadata))?.is_some() {
+                let about = ObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Pod".to_owned()),
+                    namespace: pod.namespace(),
+                    name: pod.metadata.name.clone(),
+                    uid: pod.uid(),
+                    ..ObjectReference::default()
+                };
+                self.recorder.record(&about, Severity::Warning, "NodeNotReady", "Node is not ready");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes the heartbeat in a node's status, and nodes that come and go.
+fn on_node(memory: &mut Memory, old: Option<&Node>, new: Option<&Node>, recorder: &Recorder) {
+    let Some(node) = new else {
+        if let Some(node) = old {
+            let name = node.name_any();
+            memory.seen.remove(&name);
+            let text = format!("Node {name} event: Removing Node {name} from Controller");
+            recorder.record(&reference(node), Severity::Normal, "RemovingNode", text);
+        }
+        return;
+    };
+    let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
+    let heartbeat =
+        health::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0);
+    // Our own writes of conditions keep the heartbeat's time.
+    match memory.seen.get_mut(&name).filter(|seen| seen.uid == uid) {
+        Some(seen) if seen.heartbeat < heartbeat => (seen.heartbeat, seen.at) = (heartbeat, Instant::now()),
+        Some(_) => {}
+        None => {
+            memory
+                .seen
+                .insert(name.clone(), Seen { uid, heartbeat, renewed: None, at: Instant::now(), silent: false });
+            let text = format!("Node {name} event: Registered Node {name} in Controller");
+            recorder.record(&reference(node), Severity::Normal, "RegisteredNode", text);
+        }
+    }
+}

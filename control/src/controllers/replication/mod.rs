@@ -1,0 +1,310 @@
+//! Keeps N pods of one template running for an owner. The engine is generic over the owner's kind;
+//! a further kind is one more `impl Owner`. `plan` and `ranking` are pure and may not import tokio
+//! or kube's client.
+
+use std::{
+    collections::HashMap,
+    fmt::Debug,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::core::v1::{ObjectReference, Pod, PodTemplateSpec},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use windlass_kit::events::{Recorder, Severity};
+
+use super::{
+    cache::{Cache, Informer},
+    error::{self, Context, Error},
+    key::Key,
+    pods,
+    queue::{Outcome, Queue},
+    writes::Writes,
+};
+
+mod controller;
+mod plan;
+mod ranking;
+#[cfg(test)]
+mod tests;
+
+use plan::{Counts, Desired, Plan};
+
+/// Why the last run could not create or delete all it wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// A kind whose objects own identical pods.
+pub(crate) trait Owner:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
+{
+    /// The source of its events, as upstream names it.
+    const COMPONENT: &'static str;
+
+    /// What it wants; `None` when it selects nothing.
+    fn desired(&self) -> Option<Desired<'_>>;
+
+    fn template(&self) -> Option<&PodTemplateSpec>;
+
+    /// The merge patch that brings its status to this, or `None` when it is so already.
+    fn status_patch(&self, counts: Counts, failure: Option<&Failure>, now: Timestamp) -> Option<Value>;
+}
+
+/// The controller of one owner kind.
+pub(crate) struct Replication<O> {
+    client: Client,
+    owners: Cache<O>,
+    pods: Cache<Pod>,
+    queue: Queue<Key>,
+    recorder: Recorder,
+    /// Per owner, by UID.
+    writes: Mutex<HashMap<String, Writes>>,
+}
+
+impl<O: Owner> Replication<O> {
+    /// Subscribes to both kinds.
+    pub(crate) fn new(client: Client, owners: &mut Informer<O>, pods: &mut Informer<Pod>) -> Self {
+        let queue = Queue::new();
+        let wake = queue.clone();
+        owners.on_change(move |old, new| {
+            if let Some(owner) = new.or(old) {
+                wake.add(Key::of(owner.meta()));
+            }
+        });
+        let (wake, cache) = (queue.clone(), owners.cache());
+        pods.on_change(move |old, new| wake_owners(&wake, &cache, old, new));
+        let recorder = Recorder::new(client.clone(), O::COMPONENT, "");
+        Self { client, owners: owners.cache(), pods: pods.cache(), queue, recorder, writes: Mutex::default() }
+    }
+
+    pub(crate) fn queue(&self) -> &Queue<Key> {
+        &self.queue
+    }
+
+    fn with_writes<T>(&self, uid: &str, f: impl FnOnce(&mut Writes) -> T) -> T {
+        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        f(writes.entry(uid.to_owned()).or_default())
+    }
+
+    /// One run for one owner.
+    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let Some(owner) = self.owners.get(&key) else {
+            self.forget_gone_owners();
+            return Ok(Outcome::Done);
+        };
+        let Some(desired) = owner.desired() else { return Ok(Outcome::Done) };
+        let settled = self.with_writes(desired.uid, |w| w.heard(&self.pods, Instant::now()));
+        let plan = plan::reconcile(&desired, &self.pods.in_namespace(&key.namespace), settled, Timestamp::now());
+        self.claim(&owner, &key, &plan).await?;
+        let failure = if plan.create > 0 {
+            self.create(&owner, &key, plan.create).await
+        } else {
+            self.delete(&owner, &key, &plan.delete).await
+        };
+        if let Some(patch) = owner.status_patch(plan.counts, failure.as_ref(), Timestamp::now()) {
+            let api: Api<O> = Api::namespaced(self.client.clone(), &key.namespace);
+            let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+            error::ignore_gone(written).during("update the status of", &key)?;
+        }
+        Ok(match (failure, plan.recheck) {
+            (Some(_), _) => Outcome::Failed,
+            (None, Some(wait)) => Outcome::After(wait),
+            (None, None) => Outcome::Done,
+        })
+    }
+
+    fn forget_gone_owners(&self) {
+        let live: std::collections::HashSet<String> = self.owners.all().iter().filter_map(|o| o.uid()).collect();
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| live.contains(uid));
+    }
+
+    async fn claim(&self, owner: &O, key: &Key, plan: &Plan) -> Result<(), Error> {
+        if plan.adopt.is_empty() && plan.release.is_empty() {
+            return Ok(());
+        }
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        if !plan.adopt.is_empty() {
+            // The cache may be behind: an owner that is being deleted must not adopt.
+            let api: Api<O> = Api::namespaced(self.client.clone(), &key.namespace);
+            let fresh = api.get_metadata_opt(&key.name).await.during("read", key)?;
+            if !fresh.is_some_and(|f| f.uid() == owner.uid() && f.metadata.deletion_timestamp.is_none()) {
+                return Err(Error::Changed(key.to_string()));
+            }
+        }
+        let reference = owner_reference(owner);
+        for pod in &plan.adopt {
+            let mut owners = pod.metadata.owner_references.clone().unwrap_or_default();
+            owners.retain(|o| o.uid != reference.uid);
+            owners.push(reference.clone());
+            patch_owners(&pods, pod, &owners).await.during("adopt a pod for", key)?;
+        }
+        for pod in &plan.release {
+            let mut owners = pod.metadata.owner_references.clone().unwrap_or_default();
+            owners.retain(|o| o.uid != reference.uid);
+            patch_owners(&pods, pod, &owners).await.during("release a pod of", key)?;
+        }
+        Ok(())
+    }
+
+    async fn create(&self, owner: &O, key: &Key, count: usize) -> Option<Failure> {
+        let template = owner.template()?;
+        let pod = pod_of(template, &key.namespace, &key.name, owner_reference(owner));
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let (about, uid) = (reference(owner), owner.uid().unwrap_or_default());
+        for batch in plan::batches(count) {
+            let params = PostParams::default();
+            let created = join_all((0..batch).map(|_| api.create(&params, &pod))).await;
+            let mut failure = None;
+            for result in created {
+                match result {
+                    Ok(pod) => {
+                        let mark = self.pods.mark(pod.metadata.resource_version.as_deref());
+                        self.with_writes(&uid, |w| w.created(mark, Instant::now()));
+                        let text = format!("Created pod: {}", pod.name_any());
+                        self.recorder.record(&about, Severity::Normal, "SuccessfulCreate", text);
+                    }
+                    Err(error) if error::is_namespace_terminating(&error) => return None,
+                    Err(error) => {
+                        let message = error::message(&error);
+                        let text = format!("Error creating: {message}");
+                        self.recorder.record(&about, Severity::Warning, "FailedCreate", text);
+                        failure = Some(Failure { reason: "FailedCreate", message });
+                    }
+                }
+            }
+            if failure.is_some() {
+                return failure;
+            }
+        }
+        None
+    }
+
+    async fn delete(&self, owner: &O, key: &Key, doomed: &[Arc<Pod>]) -> Option<Failure> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let (about, uid) = (reference(owner), owner.uid().unwrap_or_default());
+        let deletions = doomed.iter().map(|pod| {
+            let api = &api;
+            async move {
+                let params = DeleteParams {
+                    preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
+                    ..DeleteParams::default()
+                };
+                (pod, api.delete(&pod.name_any(), &params).await)
+            }
+        });
+        let mut failure = None;
+        for (pod, result) in join_all(deletions).await {
+            match result {
+                Ok(_) => {
+                    let deleted = (Key::of(&pod.metadata), pod.uid().unwrap_or_default());
+                    self.with_writes(&uid, |w| w.deleted(deleted.0, deleted.1, Instant::now()));
+                    let text = format!("Deleted pod: {}", pod.name_any());
+                    self.recorder.record(&about, Severity::Normal, "SuccessfulDelete", text);
+                }
+                Err(error) if error::is_not_found(&error) || error::is_conflict(&error) => {}
+                Err(error) => {
+                    let message = error::message(&error);
+                    let text = format!("Error deleting: {message}");
+                    self.recorder.record(&about, Severity::Warning, "FailedDelete", text);
+                    failure = Some(Failure { reason: "FailedDelete", message });
+                }
+            }
+        }
+        failure
+    }
+}
+
+/// Wakes the owners that a changed pod has, had or could get.
+fn wake_owners<O: Owner>(
+    queue: &Queue<Key>,
+    owners: &Cache<O>,
+    old: Option<&Arc<Pod>>,
+    new: Option<&Arc<Pod>>,
+) {
+    for pod in [old, new].into_iter().flatten() {
+        if let Some(owner) = pods::controller_of(&pod.metadata)
+            && owner.kind == O::kind(&())
+        {
+            queue.add(Key::new(pod.namespace().unwrap_or_default(), &owner.name));
+        }
+    }
+    if let Some(pod) = new
+        && pods::controller_of(&pod.metadata).is_none()
+    {
+        for owner in owners.in_namespace(&pod.namespace().unwrap_or_default()) {
+            if owner.desired().is_some_and(|d| pods::selects(d.selector, pod.metadata.labels.as_ref())) {
+                queue.add(Key::of(owner.meta()));
+            }
+        }
+    }
+}
+
+/// Replaces the owner references of exactly this pod; one that is gone or changed is left alone.
+async fn patch_owners(api: &Api<Pod>, pod: &Pod, owners: &[OwnerReference]) -> Result<(), kube::Error> {
+    let patch = json!({"metadata": {
+        "uid": pod.metadata.uid,
+        "resourceVersion": pod.metadata.resource_version,
+        "ownerReferences": owners,
+    }});
+    match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(error) if !error::is_not_found(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn owner_reference<O: Owner>(owner: &O) -> OwnerReference {
+    OwnerReference {
+        api_version: O::api_version(&()).into_owned(),
+        kind: O::kind(&()).into_owned(),
+        name: owner.name_any(),
+        uid: owner.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+fn reference<O: Owner>(owner: &O) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(O::api_version(&()).into_owned()),
+        kind: Some(O::kind(&()).into_owned()),
+        namespace: owner.namespace(),
+        name: owner.meta().name.clone(),
+        uid: owner.uid(),
+        resource_version: owner.resource_version(),
+        ..ObjectReference::default()
+    }
+}
+
+/// A pod of the template; the API appends five characters to the name's prefix.
+fn pod_of(template: &PodTemplateSpec, namespace: &str, owner: &str, reference: OwnerReference) -> Pod {
+    let meta = template.metadata.clone().unwrap_or_default();
+    let prefix = format!("{owner}-");
+    Pod {
+        metadata: ObjectMeta {
+            // A name that would be too long with the dash goes without it.
+            generate_name: Some(if prefix.len() > 253 { owner.to_owned() } else { prefix }),
+            namespace: Some(namespace.to_owned()),
+            labels: meta.labels,
+            annotations: meta.annotations,
+            finalizers: meta.finalizers,
+            owner_references: Some(vec![reference]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}

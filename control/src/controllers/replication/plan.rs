@@ -1,0 +1,134 @@
+//! What an owner of identical pods has to do, from what is there. Pure.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::ranking;
+use crate::controllers::pods;
+
+/// The most pods that one run creates or deletes.
+pub(crate) const BURST: usize = 500;
+
+/// What a controller needs to know of an owner, whatever its kind.
+#[derive(Debug, Clone)]
+pub(crate) struct Desired<'a> {
+    pub(crate) uid: &'a str,
+    /// Being deleted: adopts and scales nothing.
+    pub(crate) deleting: bool,
+    pub(crate) replicas: usize,
+    pub(crate) min_ready: Duration,
+    pub(crate) selector: &'a BTreeMap<String, String>,
+    pub(crate) template_labels: &'a BTreeMap<String, String>,
+}
+
+/// Replica counts as the owner's status shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Counts {
+    pub(crate) replicas: i32,
+    pub(crate) fully_labeled: i32,
+    pub(crate) ready: i32,
+    pub(crate) available: i32,
+    pub(crate) terminating: i32,
+}
+
+/// What to do now.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Matching pods without a controller, to be made ours.
+    pub(crate) adopt: Vec<Arc<Pod>>,
+    /// Pods of ours whose labels no longer match.
+    pub(crate) release: Vec<Arc<Pod>>,
+    pub(crate) create: usize,
+    /// The first to go first.
+    pub(crate) delete: Vec<Arc<Pod>>,
+    pub(crate) counts: Counts,
+    /// When a ready pod becomes available by time alone.
+    pub(crate) recheck: Option<Duration>,
+}
+
+/// Sorts the namespace's pods into ours, to adopt and to release.
+#[derive(Debug, Default)]
+pub(crate) struct Claim {
+    pub(crate) ours: Vec<Arc<Pod>>,
+    pub(crate) adopt: Vec<Arc<Pod>>,
+    pub(crate) release: Vec<Arc<Pod>>,
+}
+
+pub(crate) fn claim(desired: &Desired<'_>, pods: &[Arc<Pod>]) -> Claim {
+    let mut claim = Claim::default();
+    for pod in pods {
+        let matches = pods::selects(desired.selector, pod.metadata.labels.as_ref());
+        match pods::controller_of(&pod.metadata) {
+            Some(owner) if owner.uid != desired.uid => {}
+            Some(_) if matches => claim.ours.push(Arc::clone(pod)),
+            Some(_) if desired.deleting => {}
+            Some(_) => claim.release.push(Arc::clone(pod)),
+            None if matches && !desired.deleting && pods::is_active(pod) => claim.adopt.push(Arc::clone(pod)),
+            None => {}
+        }
+    }
+    claim
+}
+
+/// `scale` is false while the cache has not yet heard of our own earlier writes.
+pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<Pod>], scale: bool, now: Timestamp) -> Plan {
+    let Claim { ours, adopt, release } = claim(desired, pods);
+    let active: Vec<Arc<Pod>> = ours.iter().filter(|p| pods::is_active(p)).chain(&adopt).cloned().collect();
+    let terminating =
+        ours.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !pods::is_terminal(p)).count();
+    let mut plan = Plan { adopt, release, ..Plan::default() };
+    (plan.counts, plan.recheck) = count(desired, &active, terminating, now);
+    if scale && !desired.deleting {
+        if active.len() < desired.replicas {
+            plan.create = (desired.replicas - active.len()).min(BURST);
+        } else {
+            let surplus = (active.len() - desired.replicas).min(BURST);
+            plan.delete = ranking::to_delete(&active, surplus, now);
+        }
+    }
+    plan
+}
+
+fn count(
+    desired: &Desired<'_>,
+    active: &[Arc<Pod>],
+    terminating: usize,
+    now: Timestamp,
+) -> (Counts, Option<Duration>) {
+    let mut counts = Counts { replicas: clamp(active.len()), terminating: clamp(terminating), ..Counts::default() };
+    let mut recheck: Option<Duration> = None;
+    for pod in active {
+        let labels = pod.metadata.labels.as_ref();
+        let full = desired.template_labels.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v));
+        counts.fully_labeled += i32::from(full);
+        if let Some(wait) = pods::available_in(pod, desired.min_ready, now) {
+            counts.ready += 1;
+            if wait.is_zero() {
+                counts.available += 1;
+            } else {
+                recheck = Some(recheck.map_or(wait, |r| r.min(wait)));
+            }
+        }
+    }
+    (counts, recheck)
+}
+
+fn clamp(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// Slow start: batches of 1, 2, 4 … that add up to `count`, so that a create that is refused is
+/// refused once and not 500 times.
+pub(crate) fn batches(count: usize) -> impl Iterator<Item = usize> {
+    let (mut left, mut size) = (count, 1usize);
+    std::iter::from_fn(move || {
+        let batch = size.min(left);
+        (batch > 0).then(|| {
+            left -= batch;
+            size = size.saturating_mul(2);
+            batch
+        })
+    })
+}

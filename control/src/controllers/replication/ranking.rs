@@ -1,0 +1,79 @@
+//! Which pods go first when an owner shrinks. Pure.
+
+use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::controllers::pods;
+
+/// A lower value goes earlier (upstream's annotation).
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// What the order looks at.
+#[derive(Debug)]
+struct Rank<'a> {
+    pod: &'a Arc<Pod>,
+    assigned: bool,
+    phase: u8,
+    ready: bool,
+    cost: i32,
+    /// Pods of the same owner on the same node.
+    siblings: usize,
+    ready_for: Option<u32>,
+    restarts: i32,
+    age: Option<u32>,
+}
+
+/// The `count` pods to delete, the first to go first.
+pub(crate) fn to_delete(pods: &[Arc<Pod>], count: usize, now: Timestamp) -> Vec<Arc<Pod>> {
+    let mut per_node: HashMap<&str, usize> = HashMap::new();
+    for pod in pods {
+        if let Some(node) = pods::node_name(pod) {
+            *per_node.entry(node).or_default() += 1;
+        }
+    }
+    let mut ranks: Vec<Rank<'_>> = pods.iter().map(|pod| rank(pod, &per_node, now)).collect();
+    ranks.sort_by(compare);
+    ranks.truncate(count);
+    ranks.into_iter().map(|rank| Arc::clone(rank.pod)).collect()
+}
+
+fn rank<'a>(pod: &'a Arc<Pod>, per_node: &HashMap<&str, usize>, now: Timestamp) -> Rank<'a> {
+    let annotation = pod.metadata.annotations.as_ref().and_then(|a| a.get(DELETION_COST));
+    let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
+    Rank {
+        pod,
+        assigned: pods::node_name(pod).is_some(),
+        phase: match pods::phase(pod) {
+            "Pending" => 0,
+            "Running" => 2,
+            _ => 1,
+        },
+        ready: pods::is_ready(pod),
+        cost: annotation.and_then(|text| text.parse().ok()).unwrap_or(0),
+        siblings: pods::node_name(pod).and_then(|node| per_node.get(node).copied()).unwrap_or(0),
+        ready_for: pods::ready_since(pod).map(|since| bucket(since, now)),
+        restarts: statuses.iter().map(|s| s.restart_count).max().unwrap_or(0),
+        age: pod.metadata.creation_timestamp.as_ref().map(|created| bucket(created.0, now)),
+    }
+}
+
+/// The binary order of magnitude of the seconds since `at`, so that near ages count as equal.
+fn bucket(at: Timestamp, now: Timestamp) -> u32 {
+    let seconds = u64::try_from(now.duration_since(at).as_secs()).unwrap_or(0);
+    seconds.checked_ilog2().map_or(0, |log| log + 1)
+}
+
+fn compare(a: &Rank<'_>, b: &Rank<'_>) -> Ordering {
+    a.assigned
+        .cmp(&b.assigned)
+        .then(a.phase.cmp(&b.phase))
+        .then(a.ready.cmp(&b.ready))
+        .then(a.cost.cmp(&b.cost))
+        .then(b.siblings.cmp(&a.siblings))
+        .then(a.ready_for.cmp(&b.ready_for))
+        .then(b.restarts.cmp(&a.restarts))
+        .then(a.age.cmp(&b.age))
+        .then_with(|| a.pod.metadata.name.cmp(&b.pod.metadata.name))
+}

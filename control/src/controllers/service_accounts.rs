@@ -1,0 +1,139 @@
+//! Every active namespace has a ServiceAccount `default` and a ConfigMap `kube-root-ca.crt`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
+    core::PartialObjectMeta,
+};
+use serde_json::json;
+
+use super::{
+    cache::{Cache, Informer},
+    error::{self, Context, Error},
+    key::Key,
+    queue::{Outcome, Queue},
+};
+
+const ACCOUNT: &str = "default";
+const ROOT_CA: &str = "kube-root-ca.crt";
+/// Upstream's description of the ConfigMap.
+const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
+
+pub(crate) struct ServiceAccounts {
+    client: Client,
+    namespaces: Cache<Namespace>,
+    accounts: Cache<PartialObjectMeta<ServiceAccount>>,
+    /// Certificate of the API server's CA; empty when no ConfigMap is wanted.
+    root_ca: String,
+    queue: Queue<Key>,
+}
+
+impl ServiceAccounts {
+    pub(crate) fn new(
+        client: Client,
+        namespaces: &mut Informer<Namespace>,
+        accounts: &mut Informer<PartialObjectMeta<ServiceAccount>>,
+        config_maps: &mut Informer<PartialObjectMeta<ConfigMap>>,
+        root_ca: String,
+    ) -> Self {
+        let queue = Queue::new();
+        let wake = queue.clone();
+        namespaces.on_change(move |_, new| {
+            if let Some(namespace) = new {
+                wake.add(Key::new("", namespace.name_any()));
+            }
+        });
+        wake_namespace(accounts, &queue, ACCOUNT);
+        wake_namespace(config_maps, &queue, ROOT_CA);
+        Self { client, namespaces: namespaces.cache(), accounts: accounts.cache(), root_ca, queue }
+    }
+
+    pub(crate) fn queue(&self) -> &Queue<Key> {
+        &self.queue
+    }
+
+    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let active = self.namespaces.get(&key).is_some_and(|n| is_active(&n));
+        if !active {
+            return Ok(Outcome::Done);
+        }
+        let result = self.ensure(&key.name).await;
+        match result {
+            Err(Error::Api { ref source, .. })
+                if error::is_namespace_terminating(source) || error::is_not_found(source) =>
+            {
+                Ok(Outcome::Done)
+            }
+            other => other.map(|()| Outcome::Done),
+        }
+    }
+
+    async fn ensure(&self, namespace: &str) -> Result<(), Error> {
+        if self.accounts.get(&Key::new(namespace, ACCOUNT)).is_none() {
+            let account = ServiceAccount {
+                metadata: ObjectMeta { name: Some(ACCOUNT.to_owned()), ..ObjectMeta::default() },
+                ..ServiceAccount::default()
+            };
+            let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+            match api.create(&PostParams::default(), &account).await {
+                Err(error) if error::is_already_exists(&error) => {}
+                other => drop(other.during("create the default service account in namespace", &namespace)?),
+            }
+        }
+        if self.root_ca.is_empty() {
+            return Ok(());
+        }
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+        let data = BTreeMap::from([("ca.crt".to_owned(), self.root_ca.clone())]);
+        match api.get_opt(ROOT_CA).await.during("read the root CA ConfigMap in namespace", &namespace)? {
+            Some(present) if present.data.as_ref() == Some(&data) => {}
+            Some(_) => {
+                // `null` in the place of other keys is not needed: users add none here.
+                let patch = Patch::Merge(json!({"data": data}));
+                let patched = api.patch(ROOT_CA, &PatchParams::default(), &patch).await;
+                error::ignore_gone(patched).during("update the root CA ConfigMap in namespace", &namespace)?;
+            }
+            None => {
+                let description = ("kubernetes.io/description".to_owned(), DESCRIPTION.to_owned());
+                let map = ConfigMap {
+                    metadata: ObjectMeta {
+                        name: Some(ROOT_CA.to_owned()),
+                        annotations: Some(BTreeMap::from([description])),
+                        ..ObjectMeta::default()
+                    },
+                    data: Some(data),
+                    ..ConfigMap::default()
+                };
+                match api.create(&PostParams::default(), &map).await {
+                    Err(error) if error::is_already_exists(&error) => {}
+                    other => drop(other.during("create the root CA ConfigMap in namespace", &namespace)?),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_active(namespace: &Namespace) -> bool {
+    namespace.metadata.deletion_timestamp.is_none()
+        && namespace.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Terminating")
+}
+
+/// Wakes the namespace of each changed object called `name`.
+fn wake_namespace<K: Resource + Clone + Send + Sync + 'static>(
+    informer: &mut Informer<K>,
+    queue: &Queue<Key>,
+    name: &'static str,
+) {
+    let queue = queue.clone();
+    informer.on_change(move |old: Option<&Arc<K>>, new| {
+        if let Some(object) = new.or(old)
+            && object.meta().name.as_deref() == Some(name)
+        {
+            queue.add(Key::new("", object.namespace().unwrap_or_default()));
+        }
+    });
+}

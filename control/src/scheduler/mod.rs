@@ -1,0 +1,242 @@
+//! The scheduler: finds a node for each pod that has none and binds it. Knows a `kube::Client` and
+//! nothing else. `model`, `filters`, `scores`, `messages` and `state` are pure and may not import
+//! kube's client; this file is the loop.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use k8s_openapi::{
+    api::core::v1::{Binding, Node, ObjectReference, Pod},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use windlass_kit::events::{Recorder, Severity};
+
+mod filters;
+mod messages;
+mod model;
+mod scores;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use model::{PodInfo, Wants};
+use state::{Decision, State};
+
+/// Pods without `spec.schedulerName` or with this one are placed here; also the events' source.
+const NAME: &str = "default-scheduler";
+/// Bindings under way at a time.
+const BINDINGS: usize = 64;
+/// How long one write may take before it counts as failed.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why the scheduler ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A watch is over for good.
+    #[error("the scheduler's watch of {0} ended; restart the control plane")]
+    WatchEnded(&'static str),
+}
+
+/// Schedules pods until `shutdown`. Broken watches and refused writes are tried again with back-off.
+///
+/// # Errors
+/// Only when a watch ends for good, which no API server causes.
+pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Error> {
+    let pods = watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()).default_backoff();
+    let nodes = watcher(Api::<Node>::all(client.clone()), watcher::Config::default()).default_backoff();
+    futures::pin_mut!(pods, nodes);
+    let writer = Writer { recorder: Recorder::new(client.clone(), NAME, ""), client };
+    let mut state = State::default();
+    let mut synced = Synced::default();
+    let mut writes = FuturesUnordered::new();
+    loop {
+        let due = if synced.both() {
+            let due = state.advance(Instant::now());
+            while writes.len() < BINDINGS {
+                let Some((pod, wants, decision)) = state.next(Instant::now()) else { break };
+                writes.push(writer.carry_out(pod, wants, decision));
+            }
+            // Failures of this round set new times.
+            due.into_iter().chain(state.advance(Instant::now())).min()
+        } else {
+            None
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            event = pods.next() => match event {
+                None => return Err(Error::WatchEnded("pods")),
+                Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of pods broke; it is taken up again"),
+                Some(Ok(event)) => pod_event(&mut state, &mut synced, event),
+            },
+            event = nodes.next() => match event {
+                None => return Err(Error::WatchEnded("nodes")),
+                Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of nodes broke; it is taken up again"),
+                Some(Ok(event)) => node_event(&mut state, &mut synced, event),
+            },
+            Some(failed) = writes.next(), if !writes.is_empty() => {
+                if let Some((pod, wants)) = failed {
+                    state.bind_failed(&pod, wants, Instant::now());
+                }
+            }
+            () = sleep_until(due) => {}
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Nothing is placed before both first lists are known.
+#[derive(Debug, Default)]
+struct Synced {
+    pods: bool,
+    nodes: bool,
+    listed_pods: HashSet<(String, String)>,
+    listed_nodes: HashSet<String>,
+}
+
+impl Synced {
+    fn both(&self) -> bool {
+        self.pods && self.nodes
+    }
+}
+
+fn pod_event(state: &mut State, synced: &mut Synced, event: watcher::Event<Pod>) {
+    let now = Instant::now();
+    let mut apply = |pod: &Pod| {
+        let info = PodInfo::of(pod);
+        let name = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref()).unwrap_or(NAME);
+        let key = info.key();
+        state.pod_applied(info, name == NAME, now);
+        key
+    };
+    match event {
+        watcher::Event::Init => synced.listed_pods.clear(),
+        watcher::Event::InitApply(pod) => drop(synced.listed_pods.insert(apply(&pod))),
+        watcher::Event::InitDone => {
+            state.retain_pods(&std::mem::take(&mut synced.listed_pods), now);
+            synced.pods = true;
+        }
+        watcher::Event::Apply(pod) => drop(apply(&pod)),
+        watcher::Event::Delete(pod) => {
+            state.pod_deleted(&(pod.namespace().unwrap_or_default(), pod.name_any()), now);
+        }
+    }
+}
+
+fn node_event(state: &mut State, synced: &mut Synced, event: watcher::Event<Node>) {
+    let now = Instant::now();
+    match event {
+        watcher::Event::Init => synced.listed_nodes.clear(),
+        watcher::Event::InitApply(node) => {
+            synced.listed_nodes.insert(node.name_any());
+            state.node_applied(&node, now);
+        }
+        watcher::Event::InitDone => {
+            state.retain_nodes(&std::mem::take(&mut synced.listed_nodes));
+            synced.nodes = true;
+        }
+        watcher::Event::Apply(node) => state.node_applied(&node, now),
+        watcher::Event::Delete(node) => state.node_deleted(&node.name_any()),
+    }
+}
+
+/// Writes decisions to the API.
+struct Writer {
+    client: Client,
+    recorder: Recorder,
+}
+
+impl Writer {
+    /// Returns the pod when its binding failed.
+    async fn carry_out(&self, pod: PodInfo, wants: Arc<Wants>, decision: Decision) -> Option<(PodInfo, Arc<Wants>)> {
+        match decision {
+            Decision::Bind { node } => {
+                let bound = tokio::time::timeout(WRITE_TIMEOUT, self.bind(&pod, &node)).await;
+                match bound.unwrap_or_else(|_| Err("the API did not answer in time".to_owned())) {
+                    Ok(()) => {
+                        let text = format!("Successfully assigned {}/{} to {node}", pod.namespace, pod.name);
+                        self.recorder.record(&reference(&pod), Severity::Normal, "Scheduled", text);
+                        None
+                    }
+                    Err(why) => {
+                        tracing::warn!(pod = pod.name, namespace = pod.namespace, node, why, "binding a pod failed; it is tried again");
+                        Some((pod, wants))
+                    }
+                }
+            }
+            Decision::Unschedulable { message } => {
+                self.recorder.record(&reference(&pod), Severity::Warning, "FailedScheduling", message.clone());
+                let told = wants.condition.as_ref().is_some_and(|(r, m)| r == "Unschedulable" && *m == message);
+                if !told {
+                    self.tell(&pod, &message).await;
+                }
+                None
+            }
+        }
+    }
+
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), String> {
+        let binding = Binding {
+            metadata: ObjectMeta {
+                name: Some(pod.name.clone()),
+                namespace: Some(pod.namespace.clone()),
+                uid: Some(pod.uid.clone()),
+                ..ObjectMeta::default()
+            },
+            target: ObjectReference {
+                kind: Some("Node".to_owned()),
+                name: Some(node.to_owned()),
+                ..ObjectReference::default()
+            },
+        };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        match api.create_subresource::<_, serde_json::Value>("binding", &pod.name, &PostParams::default(), &binding).await {
+            Ok(_) => Ok(()),
+            // Deleted meanwhile: the watch tells, nothing to do.
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Sets PodScheduled=False.
+    async fn tell(&self, pod: &PodInfo, message: &str) {
+        let condition = json!({
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+            "lastTransitionTime": Time(jiff::Timestamp::now()),
+        });
+        let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}));
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        if let Err(error) = api.patch_status(&pod.name, &PatchParams::default(), &patch).await {
+            tracing::debug!(%error, pod = pod.name, "the reason why a pod waits could not be written; the event has it");
+        }
+    }
+}
+
+fn reference(pod: &PodInfo) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        resource_version: Some(pod.version.clone()),
+        ..ObjectReference::default()
+    }
+}

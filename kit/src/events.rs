@@ -1,0 +1,222 @@
+//! Records core/v1 Events through a Kubernetes client, with upstream's client-side rules: the same
+//! event again raises its count, and an object that talks too much is silenced for a while.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use tokio::sync::mpsc;
+
+/// Whether an event is news or trouble.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// Something happened as it should.
+    Normal,
+    /// Something needs a look.
+    Warning,
+}
+
+impl Severity {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Sends events in the background; recording never waits and never fails the caller.
+///
+/// Clones share one queue of 1,024 events; when it is full further ones are dropped and counted in
+/// the log. Must be made inside a runtime; the sending task ends when the last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    queue: mpsc::Sender<Note>,
+    spam: Arc<Mutex<Spam>>,
+    component: Arc<str>,
+}
+
+#[derive(Debug)]
+struct Note {
+    object: ObjectReference,
+    severity: Severity,
+    reason: String,
+    message: String,
+    at: jiff::Timestamp,
+}
+
+impl Recorder {
+    /// A recorder for `component` (such as `kubelet` or `default-scheduler`) on `host`, empty when
+    /// the component is not tied to a node.
+    #[must_use]
+    pub fn new(client: kube::Client, component: &str, host: &str) -> Self {
+        let (queue, notes) = mpsc::channel(1024);
+        let source =
+            EventSource { component: Some(component.to_owned()), host: (!host.is_empty()).then(|| host.to_owned()) };
+        tokio::spawn(send(client, source, notes));
+        Self { queue, spam: Arc::default(), component: component.into() }
+    }
+
+    /// Records one event about `object`. Reasons are one CamelCase word that upstream uses too.
+    pub fn record(&self, object: &ObjectReference, severity: Severity, reason: &str, message: impl Into<String>) {
+        let allowed = self.spam.lock().unwrap_or_else(PoisonError::into_inner).allow(object, Instant::now());
+        if !allowed {
+            return;
+        }
+        let mut message = message.into();
+        // The API refuses longer messages.
+        truncate(&mut message, 1024);
+        let note =
+            Note { object: object.clone(), severity, reason: reason.to_owned(), message, at: jiff::Timestamp::now() };
+        if self.queue.try_send(note).is_err() {
+            tracing::warn!(component = %self.component, reason, "an event was dropped: the queue of unsent events is full");
+        }
+    }
+}
+
+/// Cuts `text` to at most `bytes`, at a character's end.
+fn truncate(text: &mut String, bytes: usize) {
+    if text.len() > bytes {
+        let mut end = bytes;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+}
+
+/// Upstream's spam filter: 25 events at once per object, then one each five minutes.
+#[derive(Debug, Default)]
+struct Spam {
+    buckets: HashMap<String, (f64, Instant)>,
+}
+
+const BURST: f64 = 25.0;
+const REFILL: Duration = Duration::from_secs(300);
+const REMEMBERED: usize = 4096;
+
+impl Spam {
+    fn allow(&mut self, object: &ObjectReference, now: Instant) -> bool {
+        if self.buckets.len() >= REMEMBERED {
+            self.buckets.retain(|_, (_, at)| now.duration_since(*at) < REFILL);
+            if self.buckets.len() >= REMEMBERED {
+                self.buckets.clear();
+            }
+        }
+        let (tokens, at) = self.buckets.entry(key_of(object)).or_insert((BURST, now));
+        *tokens = (*tokens + now.duration_since(*at).as_secs_f64() / REFILL.as_secs_f64()).min(BURST);
+        *at = now;
+        if *tokens < 1.0 {
+            return false;
+        }
+        *tokens -= 1.0;
+        true
+    }
+}
+
+fn key_of(object: &ObjectReference) -> String {
+    let part = |s: &Option<String>| s.clone().unwrap_or_default();
+    format!("{}/{}/{}/{}", part(&object.kind), part(&object.namespace), part(&object.name), part(&object.uid))
+}
+
+#[derive(Debug)]
+struct Sent {
+    namespace: String,
+    name: String,
+    count: i32,
+    at: Instant,
+}
+
+async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiver<Note>) {
+    let mut sent: HashMap<String, Sent> = HashMap::new();
+    let mut serial: u64 = 0;
+    while let Some(note) = notes.recv().await {
+        if sent.len() >= REMEMBERED {
+            sent.retain(|_, s| s.at.elapsed() < Duration::from_secs(600));
+            if sent.len() >= REMEMBERED {
+                sent.clear();
+            }
+        }
+        let key = format!("{}|{:?}|{}|{}", key_of(&note.object), note.object.field_path, note.reason, note.message);
+        if let Some(earlier) = sent.get_mut(&key) {
+            earlier.count = earlier.count.saturating_add(1);
+            earlier.at = Instant::now();
+            let patch = serde_json::json!({"count": earlier.count, "lastTimestamp": Time(note.at)});
+            let api: Api<Event> = Api::namespaced(client.clone(), &earlier.namespace);
+            if api.patch(&earlier.name, &PatchParams::default(), &Patch::Merge(patch)).await.is_ok() {
+                continue;
+            }
+            // Expired or deleted meanwhile: write it anew.
+            sent.remove(&key);
+        }
+        serial += 1;
+        let event = event_of(&note, &source, serial);
+        let (namespace, name) =
+            (event.metadata.namespace.clone().unwrap_or_default(), event.metadata.name.clone().unwrap_or_default());
+        let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+        match api.create(&PostParams::default(), &event).await {
+            Ok(_) => {
+                sent.insert(key, Sent { namespace, name, count: 1, at: Instant::now() });
+            }
+            Err(error) => {
+                tracing::debug!(%error, reason = note.reason, "an event could not be written; it is lost");
+            }
+        }
+    }
+}
+
+fn event_of(note: &Note, source: &EventSource, serial: u64) -> Event {
+    // Events about objects without a namespace live in `default`, as upstream's do.
+    let namespace = note.object.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".to_owned());
+    let stamp = note.at.as_nanosecond().wrapping_add(i128::from(serial));
+    let mut object_name = note.object.name.clone().unwrap_or_default();
+    truncate(&mut object_name, 200);
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{object_name}.{stamp:x}")),
+            namespace: Some(namespace),
+            ..ObjectMeta::default()
+        },
+        involved_object: note.object.clone(),
+        reason: Some(note.reason.clone()),
+        message: Some(note.message.clone()),
+        type_: Some(note.severity.word().to_owned()),
+        source: Some(source.clone()),
+        reporting_component: source.component.clone(),
+        reporting_instance: source.host.clone(),
+        first_timestamp: Some(Time(note.at)),
+        last_timestamp: Some(Time(note.at)),
+        count: Some(1),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(name: &str) -> ObjectReference {
+        ObjectReference { kind: Some("Pod".into()), name: Some(name.into()), ..ObjectReference::default() }
+    }
+
+    #[test]
+    fn one_chatty_object_is_silenced_and_others_are_not() {
+        let (mut spam, start) = (Spam::default(), Instant::now());
+        assert_eq!((0..40).filter(|_| spam.allow(&object("a"), start)).count(), 25);
+        assert!(spam.allow(&object("b"), start));
+        assert!(spam.allow(&object("a"), start + Duration::from_secs(301)));
+        assert!(!spam.allow(&object("a"), start + Duration::from_secs(302)));
+    }
+
+    #[test]
+    fn messages_are_cut_at_a_character() {
+        let mut text = "ä".repeat(600);
+        truncate(&mut text, 1023);
+        assert_eq!(text.len(), 1022);
+    }
+}

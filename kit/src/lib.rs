@@ -1,0 +1,11 @@
+//! The few things that every part of Windlass needs and no part owns.
+//!
+//! Imports nothing of ours, and holds no domain code: no pods, rules, cgroups or objects. What is
+//! wanted by one crate only belongs in that crate.
+
+pub mod backoff;
+#[cfg(feature = "events")]
+pub mod events;
+pub mod expo;
+pub mod quantity;
+pub mod supervise;

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Installs what is missing for: build | run | test. Does nothing when all is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+what=${1:?build, run or test}
+
+# package=command that proves it is there
+case $what in
+build) wanted=(gcc=cc) ;;
+run) wanted=(docker.io=dockerd iptables=iptables conntrack=conntrack busybox-static=busybox nginx-light=nginx curl=curl) ;;
+test) wanted=(gcc=cc docker.io=dockerd iptables=iptables conntrack=conntrack iproute2=ip busybox-static=busybox nginx-light=nginx
+    redis-server=redis-server docker-registry=docker-registry curl=curl python3=python3 util-linux=nsenter) ;;
+*) echo "install.sh: $what is not one of build, run, test" >&2; exit 2 ;;
+esac
+
+missing=()
+for pair in "${wanted[@]}"; do
+    PATH=$PATH:/usr/sbin:/sbin command -v "${pair#*=}" >/dev/null || missing+=("${pair%%=*}")
+done
+# A docker client may be there without Debian's engine and the reverse; dockerd decides.
+if ((${#missing[@]})); then
+    if ((EUID != 0)); then
+        echo "install.sh: ${missing[*]} must be installed, which needs root: run this as root, or install them yourself" >&2
+        exit 1
+    fi
+    echo "installing ${missing[*]}"
+    # The packages' daemons are only sources of binaries here: none may start.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e $policy ] && [[ ! -d /run/systemd/system ]]; then
+        printf '#!/bin/sh\nexit 101\n' >$policy
+        chmod +x $policy
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if [ "$what" != build ]; then
+    scripts/kubectl.sh >/dev/null
+fi

@@ -1,0 +1,88 @@
+//! Docker's API in the rawest form: what a pod's two containers cost without any of us.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::Path,
+};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+/// One connection to Docker Engine that is kept open, as a real client would.
+#[derive(Debug)]
+pub struct RawDocker {
+    stream: BufReader<UnixStream>,
+}
+
+impl RawDocker {
+    /// Connects to the engine's socket.
+    ///
+    /// # Errors
+    /// When nothing listens there.
+    pub fn connect(socket: &Path) -> anyhow::Result<Self> {
+        let stream = UnixStream::connect(socket).with_context(|| format!("{}", socket.display()))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    fn request(&mut self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        write!(
+            self.stream.get_mut(),
+            "{method} {path} HTTP/1.1\r\nHost: docker\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut status = String::new();
+        self.stream.read_line(&mut status)?;
+        let (mut length, mut chunked) = (0, false);
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line)?;
+            let line = line.trim().to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.parse()?;
+            }
+            chunked |= line == "transfer-encoding: chunked";
+        }
+        anyhow::ensure!(!chunked, "{method} {path}: a chunked answer was not expected");
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes);
+        anyhow::ensure!(status.contains(" 20"), "{method} {path}: {}: {text}", status.trim());
+        if text.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(&text)?) }
+    }
+
+    fn create_and_start(&mut self, name: &str, body: &Value) -> anyhow::Result<String> {
+        let made = self.request("POST", &format!("/v1.41/containers/create?name={name}"), Some(body))?;
+        let id = made["Id"].as_str().context("no id")?.to_owned();
+        self.request("POST", &format!("/v1.41/containers/{id}/start"), None)?;
+        Ok(id)
+    }
+
+    /// Creates and starts what a pod of one container needs: a sandbox without a network, and a
+    /// container that joins it. Gives both ids.
+    ///
+    /// # Errors
+    /// When Docker refuses.
+    pub fn two_containers(
+        &mut self,
+        name: &str,
+        pause: &str,
+        image: &str,
+        command: &[&str],
+    ) -> anyhow::Result<[String; 2]> {
+        let sandbox = self.create_and_start(
+            &format!("{name}-sandbox"),
+            &json!({"Image": pause, "HostConfig": {"NetworkMode": "none", "IpcMode": "shareable"}}),
+        )?;
+        let joined = format!("container:{sandbox}");
+        let main = self.create_and_start(
+            &format!("{name}-main"),
+            &json!({"Image": image, "Cmd": command, "HostConfig": {"NetworkMode": joined, "IpcMode": joined}}),
+        )?;
+        Ok([sandbox, main])
+    }
+}

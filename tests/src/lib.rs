@@ -1,0 +1,38 @@
+//! What the end-to-end tests share: a node in a network namespace of its own, with its own Docker
+//! Engine, image registry and `windlass`, driven by the real kubectl.
+//!
+//! Nothing here touches the machine's own Docker, iptables or interfaces. Root is needed.
+
+mod docker;
+mod kubectl;
+mod process;
+mod windlass;
+mod world;
+
+pub use docker::RawDocker;
+pub use kubectl::{Kubectl, Output};
+pub use process::{Daemon, run, try_run};
+pub use windlass::Windlass;
+pub use world::World;
+
+use std::time::{Duration, Instant};
+
+/// Asks `check` until it gives a value, at most `patience`; panics with its last complaint.
+///
+/// # Panics
+/// When `check` still fails after `patience`: the test has failed.
+#[track_caller]
+pub fn eventually<T>(patience: Duration, what: &str, mut check: impl FnMut() -> anyhow::Result<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        let complaint = match check() {
+            Ok(value) => return value,
+            Err(error) => error,
+        };
+        assert!(Instant::now() < deadline, "not within {patience:?}: {what}: {complaint:#}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// How long a step that normally takes a second or two may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,141 @@
+//! The program under test, in one world.
+
+use std::{path::PathBuf, process::Command, time::Duration};
+
+use crate::{Daemon, Kubectl, PATIENCE, World, eventually};
+
+/// `windlass` with its folders inside a [`World`].
+#[derive(Debug)]
+pub struct Windlass<'w> {
+    world: &'w World,
+    daemon: Option<Daemon>,
+}
+
+/// The binary that `scripts/test.sh` built.
+fn binary() -> PathBuf {
+    let named = std::env::var_os("WINDLASS_BIN").map(PathBuf::from);
+    let path = named.unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/debug/windlass")));
+    assert!(
+        path.exists(),
+        "{} is missing: run the tests with `make test`, or build it and name it in WINDLASS_BIN",
+        path.display()
+    );
+    path
+}
+
+impl<'w> Windlass<'w> {
+    pub(crate) fn new(world: &'w World) -> Self {
+        Self { world, daemon: None }
+    }
+
+    /// A command of `windlass` with this world's folders as flags.
+    #[must_use]
+    pub fn command(&self, subcommand: &str) -> Command {
+        let dir = self.world.dir();
+        let mut command = self.world.command(&binary().to_string_lossy());
+        command.arg(subcommand);
+        for (flag, path) in [
+            ("--data-dir", dir.join("data")),
+            ("--run-dir", dir.join("run")),
+            ("--admin-kubeconfig", self.kubeconfig()),
+            ("--manifests-dir", self.manifests_dir()),
+            ("--pod-logs-dir", dir.join("log/pods")),
+            ("--container-logs-dir", dir.join("log/containers")),
+            ("--docker-socket", self.world.docker_socket()),
+        ] {
+            command.arg(flag).arg(path);
+        }
+        command.args(["--node-name", "node"]);
+        command
+    }
+
+    /// The administrator's kubeconfig.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.world.dir().join("etc/admin.kubeconfig")
+    }
+
+    /// The folder of manifests.
+    #[must_use]
+    pub fn manifests_dir(&self) -> PathBuf {
+        self.world.dir().join("etc/manifests")
+    }
+
+    /// Starts `windlass up` and returns at once.
+    pub fn start(&mut self) {
+        let log = self.world.dir().join("windlass.log");
+        let daemon = Daemon::start("windlass up", &mut self.command("up"), &log).expect("windlass up");
+        self.daemon = Some(daemon);
+    }
+
+    /// Starts `windlass up` and waits until the node is Ready.
+    pub fn up(&mut self) -> Kubectl<'w> {
+        self.start();
+        let kubectl = self.kubectl();
+        eventually(PATIENCE, "the node is Ready", || {
+            let daemon = self.daemon.as_mut().expect("started above");
+            anyhow::ensure!(daemon.runs(), "windlass ended:\n{}", daemon.log());
+            let ready = kubectl.try_run(&[
+                "get",
+                "node",
+                "node",
+                "-o",
+                "jsonpath={.status.conditions[?(@.type=='Ready')].status}",
+            ])?;
+            anyhow::ensure!(ready == "True", "Ready is {ready:?}");
+            Ok(())
+        });
+        kubectl
+    }
+
+    /// kubectl with the administrator's kubeconfig.
+    #[must_use]
+    pub fn kubectl(&self) -> Kubectl<'w> {
+        Kubectl::new(self.world, self.kubeconfig())
+    }
+
+    /// The running process.
+    ///
+    /// # Panics
+    /// When it was not started.
+    pub fn daemon(&mut self) -> &mut Daemon {
+        self.daemon.as_mut().expect("windlass was started")
+    }
+
+    /// Kills the process as a crash would.
+    pub fn kill(&mut self) {
+        self.daemon().end(nix::sys::signal::Signal::SIGKILL);
+        self.daemon = None;
+    }
+
+    /// Runs another command of `windlass` to its end and gives its output.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn try_run(&self, subcommand: &str, args: &[&str]) -> anyhow::Result<String> {
+        let output = self.command(subcommand).args(args).output()?;
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        anyhow::ensure!(output.status.success(), "windlass {subcommand} {args:?} ended with {}: {text}", output.status);
+        Ok(text)
+    }
+
+    /// `windlass down`, with the process that [`up`](Self::up) started reaped.
+    #[track_caller]
+    pub fn down(&mut self, args: &[&str]) -> String {
+        // The test is the parent, so the ended process must be waited for while `down` looks on.
+        let output = std::thread::scope(|scope| {
+            let down = scope.spawn(|| self.try_run("down", args));
+            down.join().expect("the thread of windlass down")
+        });
+        if let Some(mut daemon) = self.daemon.take() {
+            eventually(Duration::from_secs(5), "windlass has ended", || {
+                anyhow::ensure!(!daemon.runs());
+                Ok(())
+            });
+        }
+        match output {
+            Ok(text) => text,
+            Err(error) => panic!("{error:#}"),
+        }
+    }
+}

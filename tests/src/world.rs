@@ -1,0 +1,255 @@
+//! A machine for one test: two network namespaces (the node and a client outside), Docker Engine
+//! with its own data, and an image registry that stands in for the public one.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use crate::{Daemon, Windlass, eventually, run, try_run};
+
+/// The node's address toward the outside.
+const NODE_IP: &str = "198.18.0.1";
+/// The address of the client outside.
+const OUTSIDE_IP: &str = "198.18.0.2";
+
+static SERIAL: AtomicU32 = AtomicU32::new(0);
+
+/// See the module. Everything is removed when it is dropped.
+#[derive(Debug)]
+pub struct World {
+    name: String,
+    dir: tempfile::TempDir,
+    dockerd: Option<Daemon>,
+    registry: Option<Daemon>,
+}
+
+impl World {
+    /// Makes the namespaces and starts Docker Engine in the node's, with the sample images in its store.
+    ///
+    /// # Panics
+    /// When any of it fails: without root or the packages that `make test` installs there is no test.
+    #[must_use]
+    pub fn new() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "the end-to-end tests need root");
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("wlt{}-{serial}", std::process::id());
+        let dir = tempfile::Builder::new().prefix("windlass-test-").tempdir().expect("a temporary folder");
+        let mut world = Self { name, dir, dockerd: None, registry: None };
+        world.connect();
+        world.start_docker();
+        for image in sample_images() {
+            run("docker", &["-H", &world.docker_host(), "load", "-q", "-i", &image.to_string_lossy()]);
+        }
+        world
+    }
+
+    /// The same, and every sample image is also served by a registry that Docker asks as its mirror, under
+    /// the names that public manifests use (`nginx`, `busybox`, `redis`, `k8stest/nginx:test` …).
+    #[must_use]
+    pub fn with_registry() -> Self {
+        let mut world = Self::new();
+        world.start_registry();
+        for (sample, names) in [
+            ("windlass/nginx:1", &["library/nginx:latest", "library/nginx:1.7.9", "k8stest/nginx:test"][..]),
+            ("windlass/busybox:1", &["library/busybox:latest"][..]),
+            ("windlass/redis:1", &["library/redis:latest", "k8stest/redis:test"][..]),
+        ] {
+            for name in names {
+                let pushed = format!("127.0.0.1:5000/{name}");
+                world.docker(&["tag", sample, &pushed]);
+                world.docker(&["push", "-q", &pushed]);
+                world.docker(&["rmi", &pushed]);
+            }
+        }
+        world
+    }
+
+    /// The folder of this world.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The node's network namespace, as a file.
+    #[must_use]
+    pub fn namespace(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.name)
+    }
+
+    /// A command that runs in the node's network namespace.
+    #[must_use]
+    pub fn command(&self, program: &str) -> Command {
+        in_namespace(&self.name, program)
+    }
+
+    /// Runs a shell line in the node's network namespace.
+    ///
+    /// # Errors
+    /// When it ends with another code than 0.
+    pub fn try_sh(&self, line: &str) -> anyhow::Result<String> {
+        try_run("nsenter", &[&format!("--net=/run/netns/{}", self.name), "sh", "-c", line])
+    }
+
+    /// The same for lines that must work.
+    #[track_caller]
+    pub fn sh(&self, line: &str) -> String {
+        match self.try_sh(line) {
+            Ok(out) => out,
+            Err(error) => panic!("{error:#}"),
+        }
+    }
+
+    /// Runs a shell line on the machine outside.
+    ///
+    /// # Errors
+    /// When it ends with another code than 0.
+    pub fn try_sh_outside(&self, line: &str) -> anyhow::Result<String> {
+        try_run("nsenter", &[&format!("--net=/run/netns/{}-out", self.name), "sh", "-c", line])
+    }
+
+    /// A command that runs on the machine outside.
+    #[must_use]
+    pub fn command_outside(&self, program: &str) -> Command {
+        in_namespace(&format!("{}-out", self.name), program)
+    }
+
+    /// Runs docker against this world's engine.
+    #[track_caller]
+    pub fn docker(&self, args: &[&str]) -> String {
+        let host = self.docker_host();
+        let mut all = vec!["-H", &host];
+        all.extend(args);
+        run("docker", &all)
+    }
+
+    /// The engine's socket.
+    #[must_use]
+    pub fn docker_socket(&self) -> PathBuf {
+        self.dir().join("docker.sock")
+    }
+
+    fn docker_host(&self) -> String {
+        format!("unix://{}", self.docker_socket().display())
+    }
+
+    /// Prepares `windlass` for this world; nothing is started.
+    #[must_use]
+    pub fn windlass(&self) -> Windlass<'_> {
+        Windlass::new(self)
+    }
+
+    fn connect(&self) {
+        let (node, outside) = (&self.name, format!("{}-out", self.name));
+        for namespace in [node, &outside] {
+            run("ip", &["netns", "add", namespace]);
+            run("ip", &["-n", namespace, "link", "set", "lo", "up"]);
+        }
+        run("ip", &["-n", node, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &outside]);
+        for (namespace, address) in [(node, NODE_IP), (&outside, OUTSIDE_IP)] {
+            run("ip", &["-n", namespace, "address", "add", &format!("{address}/24"), "dev", "eth0"]);
+            run("ip", &["-n", namespace, "link", "set", "eth0", "up"]);
+        }
+        run("ip", &["-n", node, "route", "add", "default", "via", OUTSIDE_IP]);
+    }
+
+    /// Starts Docker Engine (again).
+    pub fn start_docker(&mut self) {
+        let dir = self.dir();
+        let config = dir.join("daemon.json");
+        std::fs::write(&config, "{}").expect("the engine's configuration");
+        let _ = std::fs::remove_file(dir.join("docker.pid"));
+        let mut command = self.command("dockerd");
+        command
+            .arg(format!("--config-file={}", config.display()))
+            .arg(format!("--data-root={}", dir.join("docker").display()))
+            .arg(format!("--exec-root={}", dir.join("exec").display()))
+            .arg(format!("--pidfile={}", dir.join("docker.pid").display()))
+            .arg(format!("--host={}", self.docker_host()))
+            .arg("--registry-mirror=http://127.0.0.1:5000");
+        let daemon = Daemon::start("dockerd", &mut command, &dir.join("dockerd.log")).expect("dockerd");
+        self.dockerd = Some(daemon);
+        let host = self.docker_host();
+        eventually(Duration::from_secs(60), "Docker Engine answers", || {
+            try_run("docker", &["-H", &host, "version"]).map(drop)
+        });
+    }
+
+    /// Ends Docker Engine; its containers end with it.
+    pub fn stop_docker(&mut self) {
+        if let Some(mut daemon) = self.dockerd.take() {
+            daemon.end(nix::sys::signal::Signal::SIGTERM);
+        }
+    }
+
+    fn start_registry(&mut self) {
+        let dir = self.dir();
+        let config = dir.join("registry.yml");
+        std::fs::write(
+            &config,
+            format!(
+                "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '127.0.0.1:5000'}}\n",
+                dir.join("registry").display()
+            ),
+        )
+        .expect("the registry's configuration");
+        let mut command = self.command("docker-registry");
+        command.arg("serve").arg(&config);
+        self.registry =
+            Some(Daemon::start("docker-registry", &mut command, &dir.join("registry.log")).expect("docker-registry"));
+        eventually(Duration::from_secs(30), "the registry answers", || {
+            self.try_sh("curl -fsS --max-time 2 http://127.0.0.1:5000/v2/").map(drop)
+        });
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn in_namespace(namespace: &str, program: &str) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{namespace}")).arg(program);
+    command
+}
+
+/// The sample images as files, saved once for all tests of a run by `scripts/test.sh`.
+fn sample_images() -> Vec<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("out/images");
+    ["busybox", "nginx", "redis"]
+        .iter()
+        .map(|name| {
+            let file = dir.join(format!("{name}.tar"));
+            assert!(
+                file.exists(),
+                "{} is missing: run the tests with `make test`, or scripts/test-images.sh once",
+                file.display()
+            );
+            file
+        })
+        .collect()
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if self.dockerd.is_some() {
+            let host = self.docker_host();
+            if let Ok(ids) = try_run("docker", &["-H", &host, "ps", "-aq"]) {
+                let mut args = vec!["-H", &host, "rm", "-fv"];
+                args.extend(ids.split_whitespace());
+                if args.len() > 4 {
+                    let _ = try_run("docker", &args);
+                }
+            }
+        }
+        self.registry = None;
+        self.dockerd = None;
+        for namespace in [self.name.clone(), format!("{}-out", self.name)] {
+            let _ = try_run("ip", &["netns", "delete", &namespace]);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! A node, driven as its users drive it: real kubectl, real Docker Engine, real iptables. Each test
+//! has a machine of its own made of network namespaces.
+
+mod crash;
+mod faults;
+mod kubectl;
+mod member;
+mod purge;
+mod restart;
+mod seeds;
+mod usage;
+mod web;
+
+use serde_json::Value;
+
+/// The example that the README starts with.
+const WEB: &str = include_str!("../../../examples/web.yaml");
+
+fn name_of(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A bare pod of one container that runs a shell line.
+fn shell_pod(name: &str, policy: &str, line: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels: {{test: {name}}}\nspec:\n  restartPolicy: {policy}\n  \
+         terminationGracePeriodSeconds: 1\n  containers:\n  - name: main\n    image: windlass/busybox:1\n    \
+         command: [sh, -c, {line:?}]\n"
+    )
+}
+
+/// The Docker id of a pod's container, without its scheme.
+fn container_id(pod: &Value) -> String {
+    pod["status"]["containerStatuses"][0]["containerID"]
+        .as_str()
+        .unwrap_or_default()
+        .trim_start_matches("docker://")
+        .to_owned()
+}

@@ -1,0 +1,87 @@
+//! `windlass down --purge` leaves the machine as it was.
+
+use windlass_tests::{PATIENCE, World, eventually};
+
+use crate::WEB;
+
+/// What must be the same before `up` and after `down --purge`. Packet counters do not count.
+fn traces(world: &World) -> Vec<(&'static str, String)> {
+    let strip = |text: String| {
+        text.lines()
+            .filter(|l| !l.starts_with('#'))
+            .map(|l| l.split(" [").next().unwrap_or(l).to_owned())
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    vec![
+        ("iptables-save", strip(world.sh("iptables-save"))),
+        ("ip6tables-save", strip(world.sh("ip6tables-save"))),
+        ("ip link", world.sh("ip -o link | sed -E 's/@.*//; s/^[0-9]+: //' | sort")),
+        ("ip route", world.sh("ip route | sort")),
+        ("docker ps -a", world.docker(&["ps", "-a", "--format", "{{.Names}}"])),
+        ("docker images", world.docker(&["images", "-a", "--format", "{{.Repository}}:{{.Tag}}"])),
+        (
+            "mounts",
+            world
+                .sh("grep -E 'windlass|kubernetes.io' /proc/mounts || true")
+                .lines()
+                .filter(|l| l.contains(&world.dir().display().to_string()) && !l.contains("/docker"))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        ),
+        ("cgroups", world.sh("find /sys/fs/cgroup -type d -path '*kubepods*' | sort | head")),
+        (
+            "files",
+            world.sh(&format!(
+                "ls {} | grep -vE 'docker|exec|registry|kube|log$|\\.json|images' | sort",
+                world.dir().display()
+            )),
+        ),
+    ]
+}
+
+#[test]
+fn nothing_is_left() {
+    let world = World::new();
+    // A container that is none of ours must not be touched.
+    world.docker(&["run", "-d", "--name", "bystander", "windlass/busybox:1", "sleep", "100000"]);
+    let before = traces(&world);
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    kubectl.apply(WEB);
+    let _ = kubectl.run(&["create", "secret", "generic", "hidden", "--from-literal=password=x"]);
+    kubectl.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: mounted}\nspec:\n  containers:\n  - name: main\n    image: windlass/busybox:1\n    \
+         command: [sleep, '100000']\n    ports: [{containerPort: 80, hostPort: 6380}]\n    volumeMounts: [{name: s, mountPath: /s}, {name: m, mountPath: /m}]\n  \
+         volumes: [{name: s, secret: {secretName: hidden}}, {name: m, emptyDir: {medium: Memory}}]\n  terminationGracePeriodSeconds: 1\n",
+    );
+    eventually(PATIENCE, "the pods are Ready", || {
+        kubectl.ready_pods("app=web", 2)?;
+        let ready =
+            kubectl.try_run(&["get", "pod", "mounted", "-o", "jsonpath={.status.containerStatuses[0].ready}"])?;
+        anyhow::ensure!(ready == "true", "{ready}");
+        Ok(())
+    });
+    assert_ne!(traces(&world), before, "the node must have left traces, or this test sees nothing");
+    windlass.down(&["--purge"]);
+    for ((what, was), (_, is)) in before.iter().zip(traces(&world)) {
+        assert_eq!(&is, was, "{what}");
+    }
+    let state = world.docker(&["inspect", "-f", "{{.State.Running}}", "bystander"]);
+    assert_eq!(state.trim(), "true");
+}
+
+#[test]
+fn down_keeps_the_data_and_up_brings_it_back() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    kubectl.apply(WEB);
+    eventually(PATIENCE, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
+    windlass.down(&[]);
+    assert_eq!(world.docker(&["ps", "-aq"]), "", "the pods' containers are gone");
+    assert!(!world.sh("iptables-save").contains("KUBE-"), "the rules are gone");
+    windlass.up();
+    eventually(PATIENCE, "two pods are Ready again", || kubectl.ready_pods("app=web", 2));
+    eventually(PATIENCE, "the service answers", || world.try_sh("curl -fsS --max-time 3 http://127.0.0.1:30080/"));
+}
