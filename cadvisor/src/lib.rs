@@ -20,6 +20,6 @@ mod source;
 mod usage;
 
 pub use config::{Config, Subject, SystemProcess};
-//pub use expose::summary::Summary;
+pub use expose::summary::Summary;
 pub use source::SourceError;
-//pub use usage::Usage;
+pub use usage::Usage;

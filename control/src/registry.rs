@@ -1,4 +1,10 @@
-//! The table of resource types that the API server serves: a new type is one entry here.
+//! The table of resource types that the API serves: a new type is one entry here.
+//!
+//! What depends on the kind beyond this table (columns, defaults, validation, schema) is looked up by kind
+//! in `table` and `schema`; handlers in `api` know no kind by name, except where upstream's own API has a
+//! subresource of one kind only.
+
+use schemars::{Schema, SchemaGenerator};
 
 /// What an object is: its API group (empty for core), version and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,4 +15,137 @@ pub struct Gvk {
     pub version: &'static str,
     /// The kind, such as `Pod`.
     pub kind: &'static str,
+}
+
+impl Gvk {
+    /// `v1`, or `group/version`.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+/// One type of object.
+#[derive(Debug)]
+pub struct ResourceType {
+    /// Group, version and kind.
+    pub gvk: Gvk,
+    /// The name in paths.
+    pub plural: &'static str,
+    /// The name for one.
+    pub singular: &'static str,
+    /// What people type instead.
+    pub short_names: &'static [&'static str],
+    /// Lives in a namespace.
+    pub namespaced: bool,
+    /// `all` for what `kubectl get all` shows.
+    pub categories: &'static [&'static str],
+    /// Beside the object itself.
+    pub subresources: &'static [&'static str],
+    /// A PUT to a name that is free makes the object.
+    pub create_on_update: bool,
+    /// A PUT without a resource version is refused.
+    pub conditional_update: bool,
+    /// A raw DELETE leaves dependents behind.
+    pub orphans_by_default: bool,
+    /// Counts changes of its spec.
+    pub generation: bool,
+    /// Heartbeats: may reach the disk a little later.
+    pub lazy: bool,
+    /// The schema, from the published API description.
+    pub schema: fn(&mut SchemaGenerator) -> Schema,
+}
+
+impl ResourceType {
+    /// The name that the store keeps it under, and that errors show: `leases.coordination.k8s.io`.
+    #[must_use]
+    pub fn qualified(&self) -> &'static str {
+        // One string for each type for the life of the process.
+        static NAMES: std::sync::OnceLock<Vec<(Gvk, String)>> = std::sync::OnceLock::new();
+        let names = NAMES.get_or_init(|| {
+            let name = |t: &ResourceType| {
+                if t.gvk.group.is_empty() { t.plural.to_owned() } else { format!("{}.{}", t.plural, t.gvk.group) }
+            };
+            TYPES.iter().map(|t| (t.gvk, name(t))).collect()
+        });
+        names.iter().find(|(gvk, _)| *gvk == self.gvk).map_or("", |(_, name)| name)
+    }
+
+    /// The kind with its group, as validation errors name it: `Deployment.apps`.
+    #[must_use]
+    pub fn qualified_kind(&self) -> String {
+        if self.gvk.group.is_empty() { self.gvk.kind.to_owned() } else { format!("{}.{}", self.gvk.kind, self.gvk.group) }
+    }
+
+    /// Has a status that only `/status` writes.
+    #[must_use]
+    pub fn has_status(&self) -> bool {
+        self.subresources.contains(&"status")
+    }
+}
+
+macro_rules! schema {
+    ($type:ty) => {
+        |generator| generator.subschema_for::<$type>()
+    };
+}
+
+use k8s_openapi::api::{coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery};
+
+const fn core(kind: &'static str) -> Gvk {
+    Gvk { group: "", version: "v1", kind }
+}
+
+/// What most types have in common.
+const BASE: ResourceType = ResourceType {
+    gvk: core(""),
+    plural: "",
+    singular: "",
+    short_names: &[],
+    namespaced: true,
+    categories: &[],
+    subresources: &[],
+    create_on_update: false,
+    conditional_update: false,
+    orphans_by_default: false,
+    generation: false,
+    lazy: false,
+    schema: schema!(core::Pod),
+};
+
+/// All types, in the order in which discovery tells them.
+pub static TYPES: &[ResourceType] = &[
+    ResourceType { gvk: core("ConfigMap"), plural: "configmaps", singular: "configmap", short_names: &["cm"], schema: schema!(core::ConfigMap), ..BASE },
+    ResourceType { gvk: core("Endpoints"), plural: "endpoints", singular: "endpoints", short_names: &["ep"], create_on_update: true, schema: schema!(core::Endpoints), ..BASE },
+    ResourceType { gvk: core("Event"), plural: "events", singular: "event", short_names: &["ev"], create_on_update: true, lazy: true, schema: schema!(core::Event), ..BASE },
+    ResourceType { gvk: core("Namespace"), plural: "namespaces", singular: "namespace", short_names: &["ns"], namespaced: false, subresources: &["finalize", "status"], schema: schema!(core::Namespace), ..BASE },
+    ResourceType { gvk: core("Node"), plural: "nodes", singular: "node", short_names: &["no"], namespaced: false, subresources: &["status"], schema: schema!(core::Node), ..BASE },
+    ResourceType { gvk: core("Pod"), plural: "pods", singular: "pod", short_names: &["po"], categories: &["all"], subresources: &["binding", "eviction", "log", "status"], generation: true, schema: schema!(core::Pod), ..BASE },
+    ResourceType { gvk: core("ReplicationController"), plural: "replicationcontrollers", singular: "replicationcontroller", short_names: &["rc"], categories: &["all"], subresources: &["scale", "status"], orphans_by_default: true, generation: true, schema: schema!(core::ReplicationController), ..BASE },
+    ResourceType { gvk: core("Secret"), plural: "secrets", singular: "secret", schema: schema!(core::Secret), ..BASE },
+    ResourceType { gvk: core("ServiceAccount"), plural: "serviceaccounts", singular: "serviceaccount", short_names: &["sa"], schema: schema!(core::ServiceAccount), ..BASE },
+    ResourceType { gvk: core("Service"), plural: "services", singular: "service", short_names: &["svc"], categories: &["all"], subresources: &["status"], create_on_update: true, schema: schema!(core::Service), ..BASE },
+    ResourceType { gvk: Gvk { group: "coordination.k8s.io", version: "v1", kind: "Lease" }, plural: "leases", singular: "lease", create_on_update: true, conditional_update: true, lazy: true, schema: schema!(coordination::Lease), ..BASE },
+    ResourceType { gvk: Gvk { group: "discovery.k8s.io", version: "v1", kind: "EndpointSlice" }, plural: "endpointslices", singular: "endpointslice", generation: true, schema: schema!(discovery::EndpointSlice), ..BASE },
+];
+
+/// The type of a path's group, version and plural name.
+#[must_use]
+pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static ResourceType> {
+    TYPES.iter().find(|t| t.gvk.group == group && t.gvk.version == version && t.plural == plural)
+}
+
+/// The type of a kind.
+#[must_use]
+pub fn of_kind(kind: &str) -> Option<&'static ResourceType> {
+    TYPES.iter().find(|t| t.gvk.kind == kind)
+}
+
+/// The groups with their versions, core first.
+#[must_use]
+pub fn group_versions() -> Vec<(&'static str, &'static str)> {
+    let mut all: Vec<(&str, &str)> = TYPES.iter().map(|t| (t.gvk.group, t.gvk.version)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }

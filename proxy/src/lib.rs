@@ -1,1 +1,24 @@
-//! placeholder
+//! The service proxy: Services and EndpointSlices become iptables rules, with the chain names and
+//! rules that kube-proxy 1.36 writes in iptables mode.
+//!
+//! Three storeys. Pure: [`model`], [`select`], [`rules`], [`plan`], [`kernel`] and [`explain`] know
+//! neither clock, kernel nor network. Thin: [`apply`] is the only place that runs iptables,
+//! [`conntrack`] the only one that touches tracked connections, `serve` the HTTP end points. The
+//! loop: `sync` owns all state and ties them. Imports nothing of ours but `windlass-kit`.
+
+pub mod apply;
+mod cleanup;
+mod config;
+pub mod conntrack;
+pub mod explain;
+pub mod kernel;
+pub mod model;
+pub mod plan;
+pub mod rules;
+pub mod select;
+mod serve;
+mod sync;
+
+pub use cleanup::{CleanupError, cleanup};
+pub use config::{Config, DetectLocal, Error, NodePortAddresses, Variant, rules_from_objects};
+pub use sync::run;

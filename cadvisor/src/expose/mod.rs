@@ -1,1 +1,139 @@
+//! The shapes that others read. Pure: a [`View`] in, JSON-ready structs or text out.
 
+pub mod prom_cadvisor;
+pub mod prom_resource;
+pub mod summary;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::model::{Cpu, Memory, Row, Snapshot, Storage};
+
+#[cfg(test)]
+mod tests;
+
+/// All that a page is made from.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Name of the node.
+    pub node_name: String,
+    /// The newest round.
+    pub snapshot: Arc<Snapshot>,
+    /// The newest sizes.
+    pub storage: Arc<Storage>,
+    /// Bytes that images take, when the engine's owner has told.
+    pub image_bytes: Option<u64>,
+}
+
+/// The containers of one pod.
+#[derive(Debug)]
+struct Pod<'a> {
+    uid: &'a str,
+    name: &'a str,
+    namespace: &'a str,
+    started_at: jiff::Timestamp,
+    sandbox: Option<&'a Row>,
+    containers: Vec<&'a Row>,
+    own: Option<&'a Row>,
+}
+
+/// CPU and memory of a pod: its own cgroup's, or the sum of its containers (sandbox included).
+#[derive(Debug, Clone, Copy)]
+struct PodTotal {
+    at: jiff::Timestamp,
+    cpu: Cpu,
+    memory: Memory,
+    usage_nano_cores: Option<u64>,
+    processes: u64,
+    limit_bytes: Option<u64>,
+}
+
+impl Pod<'_> {
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.sandbox.into_iter().chain(self.containers.iter().copied())
+    }
+
+    fn total(&self) -> Option<PodTotal> {
+        let first = self.rows().next()?;
+        let mut total = PodTotal {
+            at: first.sample.at,
+            cpu: Cpu::default(),
+            memory: Memory::default(),
+            usage_nano_cores: None,
+            processes: 0,
+            limit_bytes: None,
+        };
+        for row in self.rows() {
+            total.at = total.at.max(row.sample.at);
+            total.processes = total.processes.saturating_add(row.sample.pids.processes);
+            total.cpu.usage_ns = total.cpu.usage_ns.saturating_add(row.sample.cpu.usage_ns);
+            let memory = &row.sample.memory;
+            for (sum, part) in [
+                (&mut total.memory.usage_bytes, memory.usage_bytes),
+                // Per container, for working sets must add up although each is cut at 0.
+                (&mut total.memory.inactive_file_bytes, memory.usage_bytes - memory.working_set_bytes()),
+                (&mut total.memory.rss_bytes, memory.rss_bytes),
+                (&mut total.memory.swap_bytes, memory.swap_bytes),
+                (&mut total.memory.faults, memory.faults),
+                (&mut total.memory.major_faults, memory.major_faults),
+            ] {
+                *sum = sum.saturating_add(part);
+            }
+            if let Some(rate) = row.usage_nano_cores {
+                total.usage_nano_cores = Some(total.usage_nano_cores.unwrap_or(0).saturating_add(rate));
+            }
+        }
+        // The sandbox is not limited; the pod is when all its other containers are.
+        total.limit_bytes =
+            self.containers.iter().map(|row| row.limits.memory_bytes).sum::<Option<u64>>().filter(|limit| *limit > 0);
+        if let Some(own) = self.own {
+            total.at = own.sample.at;
+            total.cpu = own.sample.cpu;
+            total.memory = own.sample.memory;
+            total.usage_nano_cores = own.usage_nano_cores;
+            total.limit_bytes = own.limits.memory_bytes.or(total.limit_bytes);
+        }
+        Some(total)
+    }
+}
+
+/// Groups rows by pod, in order of namespace, name and uid; containers outside pods are left out.
+fn pods(snapshot: &Snapshot) -> Vec<Pod<'_>> {
+    let mut pods: BTreeMap<(&str, &str, &str), Pod<'_>> = BTreeMap::new();
+    for row in snapshot.rows.iter().map(Arc::as_ref).filter(|row| !row.subject.pod_uid.is_empty()) {
+        let subject = &row.subject;
+        let pod = pods.entry((&subject.pod_namespace, &subject.pod_name, &subject.pod_uid)).or_insert_with(|| Pod {
+            uid: &subject.pod_uid,
+            name: &subject.pod_name,
+            namespace: &subject.pod_namespace,
+            started_at: subject.pod_started_at,
+            sandbox: None,
+            containers: Vec::new(),
+            own: snapshot.pods.get(&subject.pod_uid).map(Arc::as_ref),
+        });
+        if !subject.is_sandbox() {
+            // Of two instances of one container, the newer counts.
+            match pod.containers.iter_mut().find(|known| known.subject.container_name == subject.container_name) {
+                Some(known) if known.subject.started_at < subject.started_at => *known = row,
+                Some(_) => {}
+                None => pod.containers.push(row),
+            }
+        } else if pod.sandbox.is_none_or(|known| known.subject.started_at < subject.started_at) {
+            pod.sandbox = Some(row);
+        }
+    }
+    pods.into_values().collect()
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+fn seconds(ns: u64) -> f64 {
+    float(ns) / 1e9
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn unix_seconds(at: jiff::Timestamp) -> f64 {
+    at.as_millisecond() as f64 / 1e3
+}

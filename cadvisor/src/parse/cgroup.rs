@@ -111,7 +111,8 @@ pub(crate) fn pod_of<'a>(path: &'a str, pod_uid: &str) -> Option<&'a str> {
     let (parent, _) = path.rsplit_once('/')?;
     let (_, last) = parent.rsplit_once('/')?;
     let named = !pod_uid.is_empty()
-        && (last.strip_prefix("pod") == Some(pod_uid) || last.ends_with(&format!("-pod{}.slice", pod_uid.replace('-', "_"))));
+        && (last.strip_prefix("pod") == Some(pod_uid)
+            || last.ends_with(&format!("-pod{}.slice", pod_uid.replace('-', "_"))));
     named.then_some(parent)
 }
 

@@ -73,5 +73,7 @@ pub(crate) fn distribution(os_release: &str) -> Option<String> {
 
 /// Soft limit of `Max open files` in `/proc/PID/limits`. None when unlimited or absent.
 pub(crate) fn open_files(limits: &[u8]) -> Option<u64> {
-    lines(limits).find_map(|line| line.strip_prefix(b"Max open files")).and_then(|rest| words(rest).next().and_then(number))
+    lines(limits)
+        .find_map(|line| line.strip_prefix(b"Max open files"))
+        .and_then(|rest| words(rest).next().and_then(number))
 }

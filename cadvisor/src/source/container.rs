@@ -107,7 +107,11 @@ fn files_v1(dir_of: impl Fn(&str) -> Option<PathBuf>) -> Option<V1> {
         // The throttling layer counts every request, whichever scheduler the device has.
         block_bytes: first(
             block,
-            ["blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes", "blkio.bfq.io_service_bytes_recursive"],
+            [
+                "blkio.throttle.io_service_bytes_recursive",
+                "blkio.throttle.io_service_bytes",
+                "blkio.bfq.io_service_bytes_recursive",
+            ],
         ),
         block_requests: first(
             block,
@@ -135,7 +139,12 @@ fn files_v2(dir: PathBuf) -> Option<V2> {
 
 impl ContainerFiles {
     /// Finds and opens the cgroup of a container through its init process.
-    pub(crate) fn open(root: &Path, layout: &Layout, subject: &Subject, buffer: &mut Buffer) -> Result<Self, SourceError> {
+    pub(crate) fn open(
+        root: &Path,
+        layout: &Layout,
+        subject: &Subject,
+        buffer: &mut Buffer,
+    ) -> Result<Self, SourceError> {
         let not_there = || SourceError::NotThere { pid: subject.pid, container: subject.container_id.clone() };
         let process_dir = root.join(format!("proc/{}", subject.pid));
         let process = File::open(&process_dir).map_err(|_| not_there())?;
@@ -183,7 +192,8 @@ impl ContainerFiles {
             }
             Mode::V1 | Mode::Hybrid => {
                 let files = files_v1(&v1_dir).ok_or_else(gone)?;
-                let processes = v1_dir("memory").or_else(|| v1_dir("cpuacct")).and_then(|dir| Kept::open(&dir, "cgroup.procs"));
+                let processes =
+                    v1_dir("memory").or_else(|| v1_dir("cpuacct")).and_then(|dir| Kept::open(&dir, "cgroup.procs"));
                 (Version::V1(files), processes)
             }
         };
@@ -258,7 +268,8 @@ impl ContainerFiles {
             for (at, entry) in entries.flatten().enumerate() {
                 found.files += 1;
                 if at < LINKS_MOST
-                    && std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket"))
+                    && std::fs::read_link(entry.path())
+                        .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket"))
                 {
                     found.sockets += 1;
                 }

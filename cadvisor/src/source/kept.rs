@@ -1,8 +1,20 @@
 //! A file opened once and read again from its start each time.
 
-use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    sys::resource::{Resource, getrlimit},
+};
 
 /// Shared by all reads of one round; grows to the longest file and stays.
 pub(crate) type Buffer = Vec<u8>;
@@ -10,18 +22,62 @@ pub(crate) type Buffer = Vec<u8>;
 /// A read that leaves this much of the request unfilled has seen the end: no record of the files read here is longer.
 const RECORD_MOST: usize = 2048;
 
+/// Descriptors that kept files hold now: they share the process's limit with everything else it does.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// How many may be held: half of the process's soft limit.
+fn budget() -> usize {
+    static BUDGET: OnceLock<usize> = OnceLock::new();
+    *BUDGET.get_or_init(|| {
+        let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+        usize::try_from(soft / 2).unwrap_or(usize::MAX)
+    })
+}
+
+/// A file to be read often. It stays open while there are descriptors to spare, else it is opened for each read.
 #[derive(Debug)]
-pub(crate) struct Kept(File);
+pub(crate) enum Kept {
+    Open(File),
+    Closed(PathBuf),
+}
 
 impl Kept {
     /// None when the file is not there (the kernel lacks it) or may not be opened.
     pub(crate) fn open(dir: &Path, name: &str) -> Option<Self> {
-        File::open(dir.join(name)).ok().map(Self)
+        Self::open_within(dir.join(name), budget())
+    }
+
+    fn open_within(path: PathBuf, budget: usize) -> Option<Self> {
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            // No descriptor left at this moment: there will be one when it is read.
+            Err(error) if matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE)) => {
+                return Some(Self::Closed(path));
+            }
+            Err(_) => return None,
+        };
+        if HELD.fetch_add(1, Ordering::Relaxed) < budget {
+            Some(Self::Open(file))
+        } else {
+            HELD.fetch_sub(1, Ordering::Relaxed);
+            Some(Self::Closed(path))
+        }
     }
 
     /// The whole content, in the caller's buffer.
     pub(crate) fn read<'b>(&self, buffer: &'b mut Buffer) -> io::Result<&'b [u8]> {
-        read_all(&self.0, buffer)
+        match self {
+            Self::Open(file) => read_all(file, buffer),
+            Self::Closed(path) => read_once(path, buffer),
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Self::Open(_) = self {
+            HELD.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -77,6 +133,9 @@ mod tests {
             assert_eq!(short.read(&mut buffer).unwrap(), b"7\n");
         }
         assert!(Kept::open(dir.path(), "none").is_none());
+        let poor = Kept::open_within(dir.path().join("short"), 0).unwrap();
+        assert!(matches!(poor, Kept::Closed(_)));
+        assert_eq!(poor.read(&mut buffer).unwrap(), b"7\n");
         assert!(read_once(&dir.path().join("none"), &mut buffer).is_err_and(|e| is_gone(&e)));
     }
 }

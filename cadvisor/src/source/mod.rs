@@ -5,13 +5,15 @@ mod container;
 mod disk;
 mod kept;
 mod node;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 
 pub(crate) use container::ContainerFiles;
 pub(crate) use disk::{logs, space, tree};
-pub(crate) use node::{MachineFiles, block_device_name, daemon, machine};
 pub(crate) use kept::Buffer;
+pub(crate) use node::{MachineFiles, block_device_name, daemon, machine};
 
 use crate::parse::cgroup::{Layout, layout};
 
@@ -25,7 +27,9 @@ pub enum SourceError {
         container: String,
     },
     /// The process is not in a cgroup named after the container, so it ended and its number was used again.
-    #[error("process {pid} is not in a cgroup of container {container}: it has ended, or the engine puts containers under another name")]
+    #[error(
+        "process {pid} is not in a cgroup of container {container}: it has ended, or the engine puts containers under another name"
+    )]
     NotThere {
         /// The process asked about.
         pid: i32,
@@ -33,7 +37,9 @@ pub enum SourceError {
         container: String,
     },
     /// No cgroup file system is mounted.
-    #[error("no cgroup file system is mounted according to {path}: mount cgroup2 (or the v1 controllers) on /sys/fs/cgroup")]
+    #[error(
+        "no cgroup file system is mounted according to {path}: mount cgroup2 (or the v1 controllers) on /sys/fs/cgroup"
+    )]
     NoCgroups {
         /// The mount table.
         path: PathBuf,

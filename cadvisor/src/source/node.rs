@@ -62,8 +62,7 @@ impl MachineFiles {
 
     /// Reads the machine. What cannot be read stays zero.
     pub(crate) fn read(&self, buffer: &mut Buffer, sample: Sample) -> Node {
-        let mut node =
-            Node { sample, usage_nano_cores: None, swap_free_bytes: 0, default_interface: None, threads: 0 };
+        let mut node = Node { sample, usage_nano_cores: None, swap_free_bytes: 0, default_interface: None, threads: 0 };
         let sample = &mut node.sample;
         let mut text = |file: &Option<Kept>, then: &mut dyn FnMut(&[u8])| {
             if let Some(Ok(text)) = file.as_ref().map(|file| file.read(buffer)) {
@@ -73,7 +72,9 @@ impl MachineFiles {
         text(&self.stat, &mut |text| {
             cpu::machine(text, &mut sample.cpu);
         });
-        text(&self.meminfo, &mut |text| node.swap_free_bytes = memory::machine(text, &mut sample.memory).swap_free_bytes);
+        text(&self.meminfo, &mut |text| {
+            node.swap_free_bytes = memory::machine(text, &mut sample.memory).swap_free_bytes
+        });
         text(&self.vmstat, &mut |text| memory::machine_events(text, &mut sample.memory));
         text(&self.loadavg, &mut |text| node.threads = pids::machine_threads(text).unwrap_or(0));
         sample.pids.threads = node.threads;
@@ -154,13 +155,17 @@ pub(crate) fn daemon(
     let resident = found.resident_pages.saturating_mul(PAGE_BYTES);
     let mut row = SystemRow {
         name: process.name.clone(),
-        started_at: booted_at
-            .checked_add(std::time::Duration::from_nanos(found.started_ns))
-            .unwrap_or(booted_at),
+        started_at: booted_at.checked_add(std::time::Duration::from_nanos(found.started_ns)).unwrap_or(booted_at),
         at,
         mono_ns,
         cpu: Cpu { user_ns: found.user_ns, system_ns: found.system_ns, ..Cpu::default() },
-        memory: crate::model::Memory { usage_bytes: resident, rss_bytes: resident, faults: found.faults, major_faults: found.major_faults, ..Default::default() },
+        memory: crate::model::Memory {
+            usage_bytes: resident,
+            rss_bytes: resident,
+            faults: found.faults,
+            major_faults: found.major_faults,
+            ..Default::default()
+        },
         usage_nano_cores: None,
     };
     row.cpu.usage_ns = found.user_ns.saturating_add(found.system_ns);

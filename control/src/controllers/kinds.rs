@@ -71,6 +71,21 @@ impl Kinds {
         Ok(kinds)
     }
 
+    /// The kinds of one `group/version`; none when it is not served.
+    pub(crate) async fn of_version(client: &Client, group_version: &str) -> Result<Self, kube::Error> {
+        let list = if group_version.contains('/') {
+            client.list_api_group_resources(group_version).await
+        } else {
+            client.list_core_api_resources(group_version).await
+        };
+        let mut kinds = Self::default();
+        match list {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            list => kinds.take(group_version, &list?),
+        }
+        Ok(kinds)
+    }
+
     fn take(&mut self, group_version: &str, list: &APIResourceList) {
         let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
         for found in &list.resources {

@@ -9,12 +9,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Endpoints, Namespace, Node, Pod, ReplicationController, Service, ServiceAccount},
     discovery::v1::EndpointSlice,
 };
-use kube::{
-    Api, Client, Resource,
-    api::ApiResource,
-    core::PartialObjectMeta,
-    runtime::watcher,
-};
+use kube::{Api, Client, Resource, api::ApiResource, core::PartialObjectMeta, runtime::watcher};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 mod cache;
 mod endpoints;
 mod error;
+#[cfg(test)]
+pub(crate) mod fake_api;
 mod gc;
 mod key;
 pub(crate) mod kinds;
@@ -31,6 +28,8 @@ mod pods;
 mod queue;
 mod replication;
 mod service_accounts;
+#[cfg(test)]
+mod tests;
 pub(crate) mod tolerations;
 mod writes;
 
@@ -51,7 +50,6 @@ const MANY_WORKERS: usize = 10;
 
 /// Settings of the controllers.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct Config {
     /// The range of all pods; `10.244.0.0/16`, or two ranges with a comma for both families.
     pub cluster_cidr: String,
@@ -157,9 +155,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     let token = || shutdown.clone();
     tokio::join!(
         replication.queue().run("replication", WORKERS, token(), |key| replication.reconcile(key)),
-        endpoints_controller
-            .queue()
-            .run("endpoints", WORKERS, token(), |key| endpoints_controller.reconcile(key)),
+        endpoints_controller.queue().run("endpoints", WORKERS, token(), |key| endpoints_controller.reconcile(key)),
         service_accounts.queue().run("service-accounts", WORKERS, token(), |key| service_accounts.reconcile(key)),
         namespaces_controller
             .queue()
@@ -203,8 +199,7 @@ impl Watches {
     }
 
     fn wait_for<K: Send + Sync + 'static>(&mut self, cache: Cache<K>, kind: String) {
-        self.synced.push(Box::pin(async move {
-            if cache.synced().await { Ok(()) } else { Err(Error::WatchEnded { kind }) }
-        }));
+        self.synced
+            .push(Box::pin(async move { if cache.synced().await { Ok(()) } else { Err(Error::WatchEnded { kind }) } }));
     }
 }

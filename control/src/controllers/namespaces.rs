@@ -282,7 +282,10 @@ mod tests {
         );
         assert_eq!(
             text("NamespaceFinalizersRemaining"),
-            ("True", "Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances")
+            (
+                "True",
+                "Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances"
+            )
         );
         assert_eq!(text("NamespaceDeletionDiscoveryFailure").0, "False");
         namespace.status = Some(NamespaceStatus { conditions: Some(written), ..NamespaceStatus::default() });

@@ -15,8 +15,7 @@ const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 pub(crate) fn refusal(pod: &PodInfo, wants: &Wants, node: &NodeInfo) -> Option<Refusal> {
     let one = |text: &str| Some(Refusal { reasons: vec![text.to_owned()], removable: false });
     if node.unschedulable {
-        let taint =
-            Taint { key: UNSCHEDULABLE_TAINT.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
+        let taint = Taint { key: UNSCHEDULABLE_TAINT.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
         if !wants.tolerations.iter().any(|t| tolerations::tolerates(t, &taint)) {
             return one("node(s) were unschedulable");
         }
@@ -68,9 +67,7 @@ pub(crate) fn term_matches(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
     let fields = term.match_fields.as_deref().unwrap_or_default();
     !(expressions.is_empty() && fields.is_empty())
         && expressions.iter().all(|r| requirement_matches(r, node.labels.get(&r.key).map(String::as_str)))
-        && fields
-            .iter()
-            .all(|r| requirement_matches(r, (r.key == "metadata.name").then_some(node.name.as_str())))
+        && fields.iter().all(|r| requirement_matches(r, (r.key == "metadata.name").then_some(node.name.as_str())))
 }
 
 fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {

@@ -173,7 +173,13 @@ impl Writer {
                         None
                     }
                     Err(why) => {
-                        tracing::warn!(pod = pod.name, namespace = pod.namespace, node, why, "binding a pod failed; it is tried again");
+                        tracing::warn!(
+                            pod = pod.name,
+                            namespace = pod.namespace,
+                            node,
+                            why,
+                            "binding a pod failed; it is tried again"
+                        );
                         Some((pod, wants))
                     }
                 }
@@ -204,7 +210,10 @@ impl Writer {
             },
         };
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        match api.create_subresource::<_, serde_json::Value>("binding", &pod.name, &PostParams::default(), &binding).await {
+        match api
+            .create_subresource::<_, serde_json::Value>("binding", &pod.name, &PostParams::default(), &binding)
+            .await
+        {
             Ok(_) => Ok(()),
             // Deleted meanwhile: the watch tells, nothing to do.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),

@@ -257,7 +257,8 @@ impl State {
 
 /// Whether a change leaves all that scheduling looks at.
 fn asks_the_same(old: &PodInfo, new: &PodInfo) -> bool {
-    let demands = |pod: &PodInfo| pod.wants.as_ref().map(|w| (w.selector.clone(), w.required.clone(), w.tolerations.clone()));
+    let demands =
+        |pod: &PodInfo| pod.wants.as_ref().map(|w| (w.selector.clone(), w.required.clone(), w.tolerations.clone()));
     old.requests == new.requests
         && old.gated == new.gated
         && old.deleting == new.deleting

@@ -29,7 +29,8 @@ fn node(name: &str, cpu: &str, pods: &str) -> Node {
 }
 
 fn container(cpu: &str) -> Container {
-    let resources = ResourceRequirements { requests: Some(amounts(&[("cpu", cpu)])), ..ResourceRequirements::default() };
+    let resources =
+        ResourceRequirements { requests: Some(amounts(&[("cpu", cpu)])), ..ResourceRequirements::default() };
     Container { resources: Some(resources), ..Container::default() }
 }
 
@@ -83,10 +84,8 @@ fn messages_are_upstreams() {
         refused(&[node("n1", "1", "110")], &[], &pod("p", "2"))
             .ends_with("0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
     );
-    let refusal = |reasons: &[&str], removable| Refusal {
-        reasons: reasons.iter().map(|r| (*r).to_owned()).collect(),
-        removable,
-    };
+    let refusal =
+        |reasons: &[&str], removable| Refusal { reasons: reasons.iter().map(|r| (*r).to_owned()).collect(), removable };
     let text = messages::unschedulable(&[
         refusal(&["Too many pods", "Insufficient memory"], true),
         refusal(&["Too many pods"], true),
@@ -162,8 +161,12 @@ fn each_filter_speaks() {
         let text = refused(&[node], &running, &pod);
         assert!(text.contains(reason), "{text} lacks {reason}");
     }
-    for pod in [required("zone", "NotIn", &["a"]), required("zone", "DoesNotExist", &[]), required("metadata.name", "In", &["n1"])] {
-        assert_eq!(place(&[plain.clone()], &[], &pod), Decision::Bind { node: "n1".into() });
+    for pod in [
+        required("zone", "NotIn", &["a"]),
+        required("zone", "DoesNotExist", &[]),
+        required("metadata.name", "In", &["n1"]),
+    ] {
+        assert_eq!(place(std::slice::from_ref(&plain), &[], &pod), Decision::Bind { node: "n1".into() });
     }
 }
 
@@ -185,7 +188,11 @@ fn the_emptier_node_wins_and_priority_goes_first() {
     state.pod_applied(PodInfo::of(&pod("low", "1")), true, now);
     state.pod_applied(PodInfo::of(&spec(pod("high", "1"), |s| s.priority = Some(5))), true, now);
     state.pod_applied(PodInfo::of(&pod("foreign", "1")), false, now);
-    state.pod_applied(PodInfo::of(&spec(pod("gated", "1"), |s| s.scheduling_gates = Some(vec![Default::default()]))), true, now);
+    state.pod_applied(
+        PodInfo::of(&spec(pod("gated", "1"), |s| s.scheduling_gates = Some(vec![Default::default()]))),
+        true,
+        now,
+    );
     assert_eq!(next(&mut state, now), Some(("high".into(), Decision::Bind { node: "n2".into() })));
     assert_eq!(next(&mut state, now).unwrap().0, "low");
     assert_eq!(next(&mut state, now), None);
@@ -240,7 +247,37 @@ fn two_hundred_pods_are_placed_at_once() {
     for i in 0..200 {
         state.pod_applied(PodInfo::of(&pod(&format!("p{i}"), "10m")), true, now);
     }
-    let bound = std::iter::from_fn(|| next(&mut state, now)).filter(|(_, d)| matches!(d, Decision::Bind { .. })).count();
+    let bound =
+        std::iter::from_fn(|| next(&mut state, now)).filter(|(_, d)| matches!(d, Decision::Bind { .. })).count();
     assert_eq!(bound, 200);
     assert!(now.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn pods_are_bound_through_the_api_and_told_why_not() {
+    let fake = crate::controllers::fake_api::FakeApi::new();
+    let (client, stop) = (fake.client(), tokio_util::sync::CancellationToken::new());
+    let create = kube::api::PostParams::default();
+    let namespace = serde_json::from_value(serde_json::json!({"metadata": {"name": "default"}})).unwrap();
+    kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(client.clone()).create(&create, &namespace).await.unwrap();
+    let running = tokio::spawn(super::run(client.clone(), stop.clone()));
+    let pods: kube::Api<Pod> = kube::Api::namespaced(client.clone(), "default");
+    pods.create(&create, &pod("early", "10m")).await.unwrap();
+    fake.until("pods", "the condition", |p| p[0]["status"]["conditions"][0]["message"] == messages::NO_NODES).await;
+
+    kube::Api::<Node>::all(client).create(&create, &node("n1", "64", "250")).await.unwrap();
+    for i in 0..200 {
+        pods.create(&create, &pod(&format!("p{i}"), "10m")).await.unwrap();
+    }
+    let start = Instant::now();
+    fake.until("pods", "all bound", |p| p.iter().all(|p| p["spec"]["nodeName"] == "n1")).await;
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    fake.until("events", "the event", |e| {
+        e.iter().any(|e| {
+            e["message"] == "Successfully assigned default/p7 to n1" && e["source"]["component"] == "default-scheduler"
+        })
+    })
+    .await;
+    stop.cancel();
+    running.await.unwrap().unwrap();
 }

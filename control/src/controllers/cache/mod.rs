@@ -128,8 +128,7 @@ impl<K: Resource + Clone + Send + Sync + 'static> Informer<K> {
     /// An empty cache; `trim` drops what no controller reads.
     pub(crate) fn new(trim: fn(&mut K)) -> Self {
         let (synced, receiver) = watch::channel(false);
-        let cache =
-            Cache { contents: Arc::default(), heard: Arc::default(), lists: Arc::default(), synced: receiver };
+        let cache = Cache { contents: Arc::default(), heard: Arc::default(), lists: Arc::default(), synced: receiver };
         Self { cache, synced, handlers: Vec::new(), trim }
     }
 

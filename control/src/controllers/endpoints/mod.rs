@@ -147,8 +147,8 @@ impl EndpointsController {
             self.state.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             return self.service_gone(&key).await;
         };
-        let managed = service.metadata.deletion_timestamp.is_none()
-            && service.spec.as_ref().is_some_and(model::has_endpoints);
+        let managed =
+            service.metadata.deletion_timestamp.is_none() && service.spec.as_ref().is_some_and(model::has_endpoints);
         if !managed {
             self.state.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             return Ok(Outcome::Done);
@@ -176,16 +176,8 @@ impl EndpointsController {
                     return Ok(Outcome::Done);
                 }
                 if !error::is_conflict(source) && !error::is_not_found(source) {
-                    let text = format!(
-                        "Error updating Endpoint Slices for Service {key}: {}",
-                        error::message(source)
-                    );
-                    self.recorder.record(
-                        &reference(&service),
-                        Severity::Warning,
-                        "FailedToUpdateEndpointSlices",
-                        text,
-                    );
+                    let text = format!("Error updating Endpoint Slices for Service {key}: {}", error::message(source));
+                    self.recorder.record(&reference(&service), Severity::Warning, "FailedToUpdateEndpointSlices", text);
                 }
             }
         }

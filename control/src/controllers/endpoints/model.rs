@@ -194,8 +194,7 @@ fn target_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
                 .chain(spec.init_containers.iter().flatten())
                 .flat_map(|c| c.ports.iter().flatten())
                 .find(|p| {
-                    p.name.as_ref() == Some(name)
-                        && protocol(p.protocol.as_ref()) == protocol(port.protocol.as_ref())
+                    p.name.as_ref() == Some(name) && protocol(p.protocol.as_ref()) == protocol(port.protocol.as_ref())
                 })
                 .map(|p| p.container_port)
         }

@@ -93,8 +93,7 @@ fn pack(
     slices: &[&Arc<EndpointSlice>],
     plan: &mut Plan,
 ) {
-    let mut wanted: BTreeMap<(String, String), Endpoint> =
-        endpoints.into_iter().map(|e| (identity(&e), e)).collect();
+    let mut wanted: BTreeMap<(String, String), Endpoint> = endpoints.into_iter().map(|e| (identity(&e), e)).collect();
 
     // Each existing slice keeps those of its endpoints that are still wanted.
     let mut bins: Vec<Bin<'_>> = Vec::new();

@@ -123,6 +123,8 @@ impl Graph {
             wake.extend(owners.filter(|o| self.objects.get(o).is_some_and(|o| o.deleting)));
         }
         self.unlink(id);
+        // An object may name itself as its owner.
+        wake.retain(|other| *other != id);
         wake
     }
 
@@ -212,10 +214,8 @@ impl Graph {
         } else if object.orphan {
             Step::Orphan(dependents)
         } else if object.foreground {
-            let blocking: Vec<Uid> = dependents
-                .into_iter()
-                .filter(|d| self.objects.get(d).is_some_and(|o| o.blocks(id)))
-                .collect();
+            let blocking: Vec<Uid> =
+                dependents.into_iter().filter(|d| self.objects.get(d).is_some_and(|o| o.blocks(id))).collect();
             if blocking.is_empty() { Step::Release } else { Step::AwaitDependents(blocking) }
         } else {
             Step::Nothing

@@ -142,6 +142,9 @@ proptest! {
             }
         }
         prop_assert!(graph.suspects().is_empty());
-        for id in 0u8..12 { prop_assert!(graph.dependents_of(uid(&format!("u{id}"))).is_empty()); }
+        for id in 0u8..12 {
+            let left = graph.dependents_of(uid(&format!("u{id}")));
+            prop_assert!(left.is_empty());
+        }
     }
 }

@@ -242,8 +242,7 @@ mod tests {
         ];
         for (conditions, before, eviction, after) in cases {
             let got = keys(taints(&node(conditions, before), eviction, NOW));
-            let want =
-                after.map(|a| a.iter().map(|(k, e)| ((*k).to_owned(), (*e).to_owned())).collect::<Vec<_>>());
+            let want = after.map(|a| a.iter().map(|(k, e)| ((*k).to_owned(), (*e).to_owned())).collect::<Vec<_>>());
             assert_eq!(got, want, "{conditions:?} {before:?} {eviction:?}");
         }
         let mut cordoned = node(&[("Ready", "True")], &[]);

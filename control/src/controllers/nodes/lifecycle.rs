@@ -208,9 +208,11 @@ impl NodeLifecycle {
         if all_down {
             return (Eviction::Stopped, None);
         }
-        let driven = node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| {
-            t.effect == "NoExecute" && (t.key == health::NOT_READY || t.key == health::UNREACHABLE)
-        });
+        let driven = node
+            .spec
+            .iter()
+            .flat_map(|s| s.taints.iter().flatten())
+            .any(|t| t.effect == "NoExecute" && (t.key == health::NOT_READY || t.key == health::UNREACHABLE));
         if driven || health::ready(node) == "True" || health::condition(node, "Ready").is_none() {
             return (Eviction::NotYet, None);
         }
@@ -275,16 +277,13 @@ fn on_node(memory: &mut Memory, old: Option<&Node>, new: Option<&Node>, recorder
         return;
     };
     let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
-    let heartbeat =
-        health::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0);
+    let heartbeat = health::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0);
     // Our own writes of conditions keep the heartbeat's time.
     match memory.seen.get_mut(&name).filter(|seen| seen.uid == uid) {
         Some(seen) if seen.heartbeat < heartbeat => (seen.heartbeat, seen.at) = (heartbeat, Instant::now()),
         Some(_) => {}
         None => {
-            memory
-                .seen
-                .insert(name.clone(), Seen { uid, heartbeat, renewed: None, at: Instant::now(), silent: false });
+            memory.seen.insert(name.clone(), Seen { uid, heartbeat, renewed: None, at: Instant::now(), silent: false });
             let text = format!("Node {name} event: Registered Node {name} in Controller");
             recorder.record(&reference(node), Severity::Normal, "RegisteredNode", text);
         }

@@ -109,11 +109,8 @@ impl PodGc {
             }
         }
         if why != Why::NeverScheduled && !pods::is_terminal(&pod) {
-            let text = if why == Why::NodeGone {
-                "PodGC: node no longer exists"
-            } else {
-                "PodGC: node is out of service"
-            };
+            let text =
+                if why == Why::NodeGone { "PodGC: node no longer exists" } else { "PodGC: node is out of service" };
             let patch = json!({
                 "metadata": {"uid": pod.uid()},
                 "status": {"phase": "Failed", "conditions": [disruption("DeletionByPodGC", text)]},
@@ -166,9 +163,9 @@ mod tests {
     #[test]
     fn only_pods_without_a_keeper_go() {
         let pod = |node: Option<&str>, deleting: bool| {
-            let mut pod = Pod::default();
-            pod.spec = Some(PodSpec { node_name: node.map(str::to_owned), ..PodSpec::default() });
-            pod.metadata.deletion_timestamp = deleting.then(|| Time(jiff::Timestamp::UNIX_EPOCH));
+            let spec = PodSpec { node_name: node.map(str::to_owned), ..PodSpec::default() };
+            let mut pod = Pod { spec: Some(spec), ..Pod::default() };
+            pod.metadata.deletion_timestamp = deleting.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
             pod
         };
         let (plain, mut out) = (Node::default(), Node::default());

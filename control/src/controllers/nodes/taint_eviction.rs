@@ -81,12 +81,8 @@ impl TaintEviction {
             }
             return Ok(Outcome::Done);
         };
-        let since = *self
-            .doomed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(uid.clone())
-            .or_insert_with(Instant::now);
+        let since =
+            *self.doomed.lock().unwrap_or_else(PoisonError::into_inner).entry(uid.clone()).or_insert_with(Instant::now);
         let left = time.saturating_sub(since.elapsed());
         if !left.is_zero() {
             return Ok(Outcome::After(left));

@@ -229,12 +229,7 @@ impl<O: Owner> Replication<O> {
 }
 
 /// Wakes the owners that a changed pod has, had or could get.
-fn wake_owners<O: Owner>(
-    queue: &Queue<Key>,
-    owners: &Cache<O>,
-    old: Option<&Arc<Pod>>,
-    new: Option<&Arc<Pod>>,
-) {
+fn wake_owners<O: Owner>(queue: &Queue<Key>, owners: &Cache<O>, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
     for pod in [old, new].into_iter().flatten() {
         if let Some(owner) = pods::controller_of(&pod.metadata)
             && owner.kind == O::kind(&())

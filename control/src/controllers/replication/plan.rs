@@ -76,8 +76,7 @@ pub(crate) fn claim(desired: &Desired<'_>, pods: &[Arc<Pod>]) -> Claim {
 pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<Pod>], scale: bool, now: Timestamp) -> Plan {
     let Claim { ours, adopt, release } = claim(desired, pods);
     let active: Vec<Arc<Pod>> = ours.iter().filter(|p| pods::is_active(p)).chain(&adopt).cloned().collect();
-    let terminating =
-        ours.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !pods::is_terminal(p)).count();
+    let terminating = ours.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !pods::is_terminal(p)).count();
     let mut plan = Plan { adopt, release, ..Plan::default() };
     (plan.counts, plan.recheck) = count(desired, &active, terminating, now);
     if scale && !desired.deleting {
@@ -91,12 +90,7 @@ pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<Pod>], scale: bool, n
     plan
 }
 
-fn count(
-    desired: &Desired<'_>,
-    active: &[Arc<Pod>],
-    terminating: usize,
-    now: Timestamp,
-) -> (Counts, Option<Duration>) {
+fn count(desired: &Desired<'_>, active: &[Arc<Pod>], terminating: usize, now: Timestamp) -> (Counts, Option<Duration>) {
     let mut counts = Counts { replicas: clamp(active.len()), terminating: clamp(terminating), ..Counts::default() };
     let mut recheck: Option<Duration> = None;
     for pod in active {

@@ -1,0 +1,121 @@
+//! The kubelet's `/metrics/resource`: what metrics-server reads. Its reader wants these names, exactly the labels
+//! container, pod and namespace, and sample times; one zero makes it drop the whole pod, so zeros are left out.
+
+use windlass_kit::expo::{Kind, Text};
+
+use super::{Pod, View, float, pods, seconds, unix_seconds};
+use crate::{derive::available, model::Row};
+
+type Value = fn(&Row) -> Option<f64>;
+
+/// The page.
+#[must_use]
+pub fn text(view: &View) -> String {
+    let snapshot = &view.snapshot;
+    let pods = pods(snapshot);
+    let live = |row: &&Row| row.sample.cpu.usage_ns > 0 && row.sample.memory.working_set_bytes() > 0;
+    let mut page = Text::new();
+
+    let each_container = |page: &mut Text, name: &str, help: &str, kind: Kind, timed: bool, value: Value| {
+        page.family(name, help, kind);
+        for pod in &pods {
+            for row in pod.containers.iter().copied().filter(live) {
+                if let Some(value) = value(row) {
+                    let at = timed.then(|| row.sample.at.as_millisecond());
+                    let labels = [
+                        ("container", row.subject.container_name.as_str()),
+                        ("namespace", pod.namespace),
+                        ("pod", pod.name),
+                    ];
+                    page.sample_at(name, &labels, value, at);
+                }
+            }
+        }
+    };
+    each_container(
+        &mut page,
+        "container_cpu_usage_seconds_total",
+        "[STABLE] CPU time that the container has used, in seconds",
+        Kind::Counter,
+        true,
+        |row| Some(seconds(row.sample.cpu.usage_ns)),
+    );
+    each_container(
+        &mut page,
+        "container_memory_working_set_bytes",
+        "[STABLE] Memory of the container that cannot be freed easily, in bytes",
+        Kind::Gauge,
+        true,
+        |row| Some(float(row.sample.memory.working_set_bytes())),
+    );
+    each_container(
+        &mut page,
+        "container_start_time_seconds",
+        "[STABLE] When the container started, in seconds since 1970",
+        Kind::Gauge,
+        false,
+        |row| Some(unix_seconds(row.subject.started_at)).filter(|at| *at > 0.0),
+    );
+    each_container(
+        &mut page,
+        "container_swap_limit_bytes",
+        "[ALPHA] Swap that the container may use, in bytes; absent when unlimited",
+        Kind::Gauge,
+        true,
+        |row| {
+            let used = row.sample.memory.swap_bytes;
+            available(row.limits.swap_bytes, used).map(|left| float(left.saturating_add(used)))
+        },
+    );
+    each_container(
+        &mut page,
+        "container_swap_usage_bytes",
+        "[ALPHA] Swap that the container uses, in bytes",
+        Kind::Gauge,
+        true,
+        |row| Some(float(row.sample.memory.swap_bytes)),
+    );
+
+    let node = &snapshot.node;
+    let at = Some(node.sample.at.as_millisecond());
+    page.family("node_cpu_usage_seconds_total", "[STABLE] CPU time that the node has used, in seconds", Kind::Counter);
+    page.sample_at("node_cpu_usage_seconds_total", &[], seconds(node.sample.cpu.usage_ns), at);
+    page.family(
+        "node_memory_working_set_bytes",
+        "[STABLE] Memory of the node that cannot be freed easily, in bytes",
+        Kind::Gauge,
+    );
+    page.sample_at("node_memory_working_set_bytes", &[], float(node.sample.memory.working_set_bytes()), at);
+    page.family("node_swap_usage_bytes", "[ALPHA] Swap that the node uses, in bytes", Kind::Gauge);
+    page.sample_at("node_swap_usage_bytes", &[], float(node.sample.memory.swap_bytes), at);
+
+    let each_pod = |page: &mut Text, name: &str, help: &str, kind: Kind, value: fn(&super::PodTotal) -> f64| {
+        page.family(name, help, kind);
+        for (pod, total) in pods.iter().filter_map(|pod: &Pod<'_>| Some((pod, pod.total()?))) {
+            let labels = [("namespace", pod.namespace), ("pod", pod.name)];
+            page.sample_at(name, &labels, value(&total), Some(total.at.as_millisecond()));
+        }
+    };
+    each_pod(
+        &mut page,
+        "pod_cpu_usage_seconds_total",
+        "[STABLE] CPU time that the pod has used, in seconds",
+        Kind::Counter,
+        |total| seconds(total.cpu.usage_ns),
+    );
+    each_pod(
+        &mut page,
+        "pod_memory_working_set_bytes",
+        "[STABLE] Memory of the pod that cannot be freed easily, in bytes",
+        Kind::Gauge,
+        |total| float(total.memory.working_set_bytes()),
+    );
+    each_pod(&mut page, "pod_swap_usage_bytes", "[ALPHA] Swap that the pod uses, in bytes", Kind::Gauge, |total| {
+        float(total.memory.swap_bytes)
+    });
+
+    page.family("resource_scrape_error", "[STABLE] 1 when some of this could not be read, else 0", Kind::Gauge);
+    let failed = snapshot.rows.iter().any(|row| row.stale);
+    page.sample("resource_scrape_error", &[], f64::from(u8::from(failed)));
+    page.finish()
+}

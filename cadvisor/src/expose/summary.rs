@@ -1,0 +1,447 @@
+//! The kubelet's Summary API: field names and units are its own. Absent is not zero.
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+use super::{Pod, View, pods};
+use crate::{
+    derive::available,
+    model::{ContainerSize, Filesystem, Interface, InterfaceName, Node, Pressure, Psi, Row, Stall, Storage},
+};
+
+/// A time in whole seconds, UTC: the resolution that clients of this API expect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time(pub Timestamp);
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let whole = Timestamp::from_second(self.0.as_second()).unwrap_or(self.0);
+        serializer.collect_str(&whole)
+    }
+}
+
+macro_rules! shapes {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$attr:meta])* $field:ident: $type:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[serde(rename_all = "camelCase")]
+        #[allow(missing_docs)]
+        pub struct $name { $($(#[$attr])* pub $field: $type,)* }
+    )*};
+}
+
+shapes! {
+    /// The whole answer of `/stats/summary`.
+    Summary {
+        node: NodeStats,
+        pods: Vec<PodStats>,
+    }
+    /// The machine. `start_time` is the start of the kernel.
+    NodeStats {
+        node_name: String,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        system_containers: Vec<ContainerStats>,
+        start_time: Time,
+        cpu: CpuStats,
+        memory: MemoryStats,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io: Option<IoStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        network: Option<NetworkStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        runtime: Option<RuntimeStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rlimit: Option<RlimitStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap: Option<SwapStats>,
+    }
+    /// File systems of the engine.
+    RuntimeStats {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        image_fs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        container_fs: Option<FsStats>,
+    }
+    /// Process ids: most, and in use.
+    RlimitStats {
+        time: Time,
+        maxpid: u64,
+        curproc: u64,
+    }
+    /// Which pod.
+    PodReference {
+        name: String,
+        namespace: String,
+        uid: String,
+    }
+    /// One pod.
+    PodStats {
+        pod_ref: PodReference,
+        start_time: Time,
+        containers: Vec<ContainerStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu: Option<CpuStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory: Option<MemoryStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io: Option<IoStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        network: Option<NetworkStats>,
+        #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
+        ephemeral_storage: Option<FsStats>,
+        #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
+        process_stats: Option<ProcessStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap: Option<SwapStats>,
+    }
+    /// Processes of a pod.
+    ProcessStats {
+        #[serde(rename = "process_count")]
+        process_count: u64,
+    }
+    /// One container, or one daemon of the node.
+    ContainerStats {
+        name: String,
+        start_time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu: Option<CpuStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory: Option<MemoryStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io: Option<IoStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rootfs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        logs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap: Option<SwapStats>,
+    }
+    /// CPU: billionths of a core now, nanoseconds so far.
+    CpuStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage_nano_cores: Option<u64>,
+        usage_core_nano_seconds: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        psi: Option<PsiStats>,
+    }
+    /// Memory: bytes, and page faults so far.
+    MemoryStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        available_bytes: Option<u64>,
+        usage_bytes: u64,
+        working_set_bytes: u64,
+        rss_bytes: u64,
+        page_faults: u64,
+        major_page_faults: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        psi: Option<PsiStats>,
+    }
+    /// Pressure of block devices.
+    IoStats {
+        time: Time,
+        psi: PsiStats,
+    }
+    /// Pressure: `total` in microseconds as the kernel counts, averages in percent.
+    PsiStats {
+        full: PsiData,
+        some: PsiData,
+    }
+    /// One line of a pressure file.
+    PsiData {
+        total: u64,
+        avg10: f64,
+        avg60: f64,
+        avg300: f64,
+    }
+    /// Swap in bytes.
+    SwapStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap_available_bytes: Option<u64>,
+        swap_usage_bytes: u64,
+    }
+    /// Traffic: the main interface flat, and all of them.
+    NetworkStats {
+        time: Time,
+        #[serde(flatten, skip_serializing_if = "Option::is_none")]
+        main: Option<InterfaceStats>,
+        interfaces: Vec<InterfaceStats>,
+    }
+    /// Traffic of one interface so far.
+    InterfaceStats {
+        name: String,
+        rx_bytes: u64,
+        rx_errors: u64,
+        tx_bytes: u64,
+        tx_errors: u64,
+    }
+    /// Space. What is used is the subject's own; the rest is the file system's.
+    FsStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        available_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        capacity_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        used_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inodes_free: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inodes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inodes_used: Option<u64>,
+    }
+}
+
+/// Builds the answer; with `only_cpu_and_memory` everything but CPU, memory and swap is left out.
+#[must_use]
+pub fn summary(view: &View, only_cpu_and_memory: bool) -> Summary {
+    let full = !only_cpu_and_memory;
+    let pods = pods(&view.snapshot);
+    Summary {
+        node: node(view, &pods, full),
+        pods: pods.iter().map(|pod| pod_stats(pod, &view.storage, full)).collect(),
+    }
+}
+
+fn node(view: &View, pods: &[Pod<'_>], full: bool) -> NodeStats {
+    let (snapshot, storage) = (&view.snapshot, &view.storage);
+    let (node, machine) = (&snapshot.node, &snapshot.machine);
+    let sample = &node.sample;
+    let time = Time(sample.at);
+    let pressure = shown(&sample.pressure, full);
+    let image_fs = storage.images.map(|space| {
+        let mut stats = whole(&space);
+        stats.used_bytes = view.image_bytes.or(stats.used_bytes);
+        stats
+    });
+    NodeStats {
+        node_name: view.node_name.clone(),
+        system_containers: system(view, pods),
+        start_time: Time(machine.booted_at),
+        cpu: CpuStats {
+            time,
+            usage_nano_cores: node.usage_nano_cores,
+            usage_core_nano_seconds: sample.cpu.usage_ns,
+            psi: pressure.cpu.map(psi),
+        },
+        memory: memory(time, &sample.memory, Some(machine.memory_bytes), pressure.memory),
+        io: pressure.io.map(|io| IoStats { time, psi: psi(io) }),
+        network: full.then(|| network(time, &sample.network, main_of(node))),
+        fs: storage.node.filter(|_| full).map(|space| whole(&space)),
+        runtime: full.then(|| RuntimeStats {
+            image_fs: image_fs.clone(),
+            container_fs: image_fs.map(|stats| FsStats {
+                used_bytes: Some(storage.containers.values().map(|size| size.rootfs_bytes).sum()),
+                ..stats
+            }),
+        }),
+        rlimit: full.then(|| RlimitStats { time, maxpid: machine.max_pids, curproc: node.threads }),
+        swap: Some(SwapStats {
+            time,
+            swap_available_bytes: Some(node.swap_free_bytes),
+            swap_usage_bytes: sample.memory.swap_bytes,
+        }),
+    }
+}
+
+fn system(view: &View, pods: &[Pod<'_>]) -> Vec<ContainerStats> {
+    let snapshot = &view.snapshot;
+    let mut list: Vec<ContainerStats> = snapshot
+        .system
+        .iter()
+        .map(|row| ContainerStats {
+            name: row.name.clone(),
+            start_time: Time(row.started_at),
+            cpu: Some(CpuStats {
+                time: Time(row.at),
+                usage_nano_cores: row.usage_nano_cores,
+                usage_core_nano_seconds: row.cpu.usage_ns,
+                psi: None,
+            }),
+            memory: Some(memory(Time(row.at), &row.memory, None, None)),
+            io: None,
+            rootfs: None,
+            logs: None,
+            swap: None,
+        })
+        .collect();
+    let totals: Vec<_> = pods.iter().filter_map(Pod::total).collect();
+    if let Some(at) = totals.iter().map(|total| total.at).max() {
+        let time = Time(at);
+        let sum = |of: fn(&super::PodTotal) -> u64| totals.iter().map(of).sum::<u64>();
+        let working_set_bytes = sum(|total| total.memory.working_set_bytes());
+        list.push(ContainerStats {
+            name: "pods".to_owned(),
+            start_time: Time(pods.iter().map(|pod| pod.started_at).min().unwrap_or(at)),
+            cpu: Some(CpuStats {
+                time,
+                usage_nano_cores: Some(sum(|total| total.usage_nano_cores.unwrap_or(0))),
+                usage_core_nano_seconds: sum(|total| total.cpu.usage_ns),
+                psi: None,
+            }),
+            memory: Some(MemoryStats {
+                time,
+                available_bytes: available(Some(snapshot.machine.memory_bytes), working_set_bytes),
+                usage_bytes: sum(|total| total.memory.usage_bytes),
+                working_set_bytes,
+                rss_bytes: sum(|total| total.memory.rss_bytes),
+                page_faults: sum(|total| total.memory.faults),
+                major_page_faults: sum(|total| total.memory.major_faults),
+                psi: None,
+            }),
+            io: None,
+            rootfs: None,
+            logs: None,
+            swap: None,
+        });
+    }
+    list.sort_by(|a, b| a.name.cmp(&b.name));
+    list
+}
+
+fn pod_stats(pod: &Pod<'_>, storage: &Storage, full: bool) -> PodStats {
+    let total = pod.total();
+    let pressure = pod.own.map(|own| shown(&own.sample.pressure, full)).unwrap_or_default();
+    let sandbox = pod.sandbox.filter(|row| full && !row.host_network && !row.sample.network.is_empty());
+    PodStats {
+        pod_ref: PodReference {
+            name: pod.name.to_owned(),
+            namespace: pod.namespace.to_owned(),
+            uid: pod.uid.to_owned(),
+        },
+        start_time: Time(pod.started_at),
+        containers: pod.containers.iter().map(|row| container(row, storage, full)).collect(),
+        cpu: total.map(|total| CpuStats {
+            time: Time(total.at),
+            usage_nano_cores: total.usage_nano_cores,
+            usage_core_nano_seconds: total.cpu.usage_ns,
+            psi: pressure.cpu.map(psi),
+        }),
+        memory: total.map(|total| memory(Time(total.at), &total.memory, total.limit_bytes, pressure.memory)),
+        io: total.zip(pressure.io).map(|(total, io)| IoStats { time: Time(total.at), psi: psi(io) }),
+        network: sandbox.map(|row| network(Time(row.sample.at), &row.sample.network, InterfaceName::new(b"eth0"))),
+        ephemeral_storage: full.then(|| ephemeral(pod, storage)).flatten(),
+        process_stats: total.filter(|_| full).map(|total| ProcessStats { process_count: total.processes }),
+        swap: total.map(|total| SwapStats {
+            time: Time(total.at),
+            swap_available_bytes: None,
+            swap_usage_bytes: total.memory.swap_bytes,
+        }),
+    }
+}
+
+fn container(row: &Row, storage: &Storage, full: bool) -> ContainerStats {
+    let sample = &row.sample;
+    let time = Time(sample.at);
+    let pressure = shown(&sample.pressure, full);
+    let size = storage.containers.get(&row.subject.container_id);
+    ContainerStats {
+        name: row.subject.container_name.clone(),
+        start_time: Time(row.subject.started_at),
+        cpu: Some(CpuStats {
+            time,
+            usage_nano_cores: row.usage_nano_cores,
+            usage_core_nano_seconds: sample.cpu.usage_ns,
+            psi: pressure.cpu.map(psi),
+        }),
+        memory: Some(memory(time, &sample.memory, row.limits.memory_bytes, pressure.memory)),
+        io: pressure.io.map(|io| IoStats { time, psi: psi(io) }),
+        rootfs: storage
+            .images
+            .filter(|_| full)
+            .map(|space| part(&space, size.map(|size| (size.at, size.rootfs_bytes, size.rootfs_inodes)))),
+        logs: storage
+            .images
+            .filter(|_| full)
+            .map(|space| part(&space, size.map(|size| (size.at, size.logs_bytes, size.logs_inodes)))),
+        swap: Some(SwapStats {
+            time,
+            swap_available_bytes: available(row.limits.swap_bytes, sample.memory.swap_bytes),
+            swap_usage_bytes: sample.memory.swap_bytes,
+        }),
+    }
+}
+
+fn memory(time: Time, memory: &crate::model::Memory, limit: Option<u64>, pressure: Option<Psi>) -> MemoryStats {
+    let working_set_bytes = memory.working_set_bytes();
+    MemoryStats {
+        time,
+        available_bytes: available(limit, working_set_bytes),
+        usage_bytes: memory.usage_bytes,
+        working_set_bytes,
+        rss_bytes: memory.rss_bytes,
+        page_faults: memory.faults,
+        major_page_faults: memory.major_faults,
+        psi: pressure.map(psi),
+    }
+}
+
+fn shown(pressure: &Pressure, full: bool) -> Pressure {
+    if full { *pressure } else { Pressure::default() }
+}
+
+fn psi(psi: Psi) -> PsiStats {
+    let data =
+        |stall: Stall| PsiData { total: stall.total_us, avg10: stall.avg10, avg60: stall.avg60, avg300: stall.avg300 };
+    PsiStats { full: data(psi.full), some: data(psi.some) }
+}
+
+/// The interface shown flat: eth0 if there is one, as upstream; else the one that the default route leaves by.
+fn main_of(node: &Node) -> Option<InterfaceName> {
+    let eth0 = InterfaceName::new(b"eth0");
+    let has = |name: Option<InterfaceName>| name.is_some_and(|n| node.sample.network.iter().any(|i| i.name == n));
+    if has(eth0) { eth0 } else { node.default_interface }
+}
+
+fn network(time: Time, interfaces: &[Interface], main: Option<InterfaceName>) -> NetworkStats {
+    let stats = |i: &Interface| InterfaceStats {
+        name: i.name.as_str().to_owned(),
+        rx_bytes: i.rx_bytes,
+        rx_errors: i.rx_errors,
+        tx_bytes: i.tx_bytes,
+        tx_errors: i.tx_errors,
+    };
+    NetworkStats {
+        time,
+        main: interfaces.iter().find(|i| Some(i.name) == main).map(stats),
+        interfaces: interfaces.iter().map(stats).collect(),
+    }
+}
+
+/// Numbers of a whole file system. One without a fixed number of inodes tells none.
+fn whole(space: &Filesystem) -> FsStats {
+    let inodes = Some(space.inodes).filter(|inodes| *inodes > 0);
+    FsStats {
+        time: Time(space.at),
+        available_bytes: Some(space.available_bytes),
+        capacity_bytes: Some(space.capacity_bytes),
+        used_bytes: Some(space.used_bytes),
+        inodes_free: inodes.map(|_| space.inodes_free),
+        inodes,
+        inodes_used: inodes.map(|inodes| inodes.saturating_sub(space.inodes_free)),
+    }
+}
+
+/// What one subject uses of a file system; unknown before the first walk.
+fn part(space: &Filesystem, used: Option<(Timestamp, u64, u64)>) -> FsStats {
+    FsStats {
+        time: Time(used.map_or(space.at, |(at, ..)| at.max(space.at))),
+        used_bytes: used.map(|(_, bytes, _)| bytes),
+        inodes_used: used.map(|(_, _, inodes)| inodes),
+        ..whole(space)
+    }
+}
+
+fn ephemeral(pod: &Pod<'_>, storage: &Storage) -> Option<FsStats> {
+    let sizes: Vec<&ContainerSize> =
+        pod.containers.iter().filter_map(|row| storage.containers.get(&row.subject.container_id)).collect();
+    let at = sizes.iter().map(|size| size.at).max()?;
+    let bytes = sizes.iter().map(|size| size.rootfs_bytes.saturating_add(size.logs_bytes)).sum();
+    let inodes = sizes.iter().map(|size| size.rootfs_inodes.saturating_add(size.logs_inodes)).sum();
+    Some(part(&storage.node?, Some((at, bytes, inodes))))
+}

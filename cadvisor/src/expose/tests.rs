@@ -1,0 +1,182 @@
+//! Pages from a recorded tree, compared with files under tests/golden.
+//! After a wanted change: run once with WINDLASS_UPDATE_GOLDEN=1 and read the difference.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use super::*;
+use crate::{
+    config::Subject,
+    model::*,
+    source::{
+        Buffer, ContainerFiles, MachineFiles, cgroups, machine,
+        tests::{CONTAINER, POD, Tree, subject, unpack},
+    },
+};
+
+fn golden(name: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("WINDLASS_UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, found).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+    for (at, (wanted, found)) in wanted.lines().zip(found.lines()).enumerate() {
+        assert_eq!(wanted, found, "{name}, line {}", at + 1);
+    }
+    assert_eq!(wanted.lines().count(), found.lines().count(), "{name}: number of lines");
+}
+
+fn at(second: i64) -> jiff::Timestamp {
+    jiff::Timestamp::from_millisecond(1_770_091_600_250 + second * 1000).unwrap()
+}
+
+fn row(root: &Path, subject: Subject, usage_nano_cores: Option<u64>, second: i64) -> Row {
+    let layout = cgroups(root).unwrap();
+    let mut buffer = Buffer::new();
+    let mut files = ContainerFiles::open(root, &layout, &subject, &mut buffer).unwrap();
+    let limits = files.read_limits(&mut buffer);
+    let mut sample = Sample::empty(at(second), 0);
+    files.read(&mut buffer, &mut sample).unwrap();
+    Row {
+        cgroup: Arc::from(files.cgroup.as_str()),
+        subject: Arc::new(subject),
+        sample,
+        usage_nano_cores,
+        limits,
+        descriptors: Descriptors { files: 5, sockets: 1 },
+        host_network: false,
+        stale: false,
+    }
+}
+
+fn view(tree: Tree) -> View {
+    let dir = unpack(tree);
+    let root = dir.path();
+    let layout = cgroups(root).unwrap();
+    let busy = row(root, subject(), Some(499_000_000), 0);
+    let sandbox = Subject {
+        container_name: "POD".to_owned(),
+        name: "k8s_POD_web".to_owned(),
+        image: "pause".to_owned(),
+        ..subject()
+    };
+    let mut sandbox = row(root, sandbox, Some(0), 1);
+    sandbox.limits.memory_bytes = None;
+    sandbox.sample.memory = Memory { usage_bytes: 500_000, rss_bytes: 40_000, faults: 900, ..Memory::default() };
+    sandbox.sample.cpu = Cpu { usage_ns: 20_000_000, ..Cpu::default() };
+    sandbox.sample.block.clear();
+    let mut subject_of_sandbox = Subject::clone(&sandbox.subject);
+    subject_of_sandbox.container_id = "a".repeat(64);
+    sandbox.subject = Arc::new(subject_of_sandbox);
+    sandbox.cgroup = Arc::from(sandbox.cgroup.replace(CONTAINER, &"a".repeat(64)));
+    let mut node = MachineFiles::open(root, Some(&layout)).read(&mut Buffer::new(), Sample::empty(at(2), 0));
+    node.usage_nano_cores = Some(612_000_000);
+    let space = Filesystem {
+        at: at(-20),
+        capacity_bytes: 100 << 30,
+        available_bytes: 40 << 30,
+        used_bytes: 55 << 30,
+        inodes: 6_000_000,
+        inodes_free: 5_000_000,
+    };
+    let size =
+        ContainerSize { at: at(-10), rootfs_bytes: 5_251_072, rootfs_inodes: 7, logs_bytes: 4096, logs_inodes: 1 };
+    let mut machine = machine(root, jiff::Timestamp::UNIX_EPOCH);
+    machine.os_version = "Debian GNU/Linux 12 (bookworm)".to_owned();
+    let snapshot = Snapshot {
+        at: at(2),
+        mono_ns: 0,
+        machine: Arc::new(machine),
+        node,
+        rows: vec![Arc::new(sandbox), Arc::new(busy)],
+        pods: BTreeMap::new(),
+        system: vec![SystemRow {
+            name: "kubelet".to_owned(),
+            started_at: at(-3000),
+            at: at(1),
+            mono_ns: 0,
+            cpu: Cpu { usage_ns: 3_000_000_000, ..Cpu::default() },
+            memory: Memory { usage_bytes: 30_000_000, rss_bytes: 30_000_000, faults: 8000, ..Memory::default() },
+            usage_nano_cores: Some(2_000_000),
+        }],
+        devices: Arc::new(BTreeMap::from([((254, 0), "/dev/vda".to_owned())])),
+    };
+    let storage = Storage {
+        node: Some(space),
+        images: Some(space),
+        images_device: "/dev/vda".to_owned(),
+        containers: BTreeMap::from([(CONTAINER.to_owned(), size)]),
+    };
+    View {
+        node_name: "n1".to_owned(),
+        snapshot: Arc::new(snapshot),
+        storage: Arc::new(storage),
+        image_bytes: Some(123_456_789),
+    }
+}
+
+#[test]
+fn pages_are_golden() {
+    for (tree, name) in [(Tree::V1, "v1"), (Tree::Hybrid, "hybrid"), (Tree::V2, "v2")] {
+        let view = view(tree);
+        let json = |only| serde_json::to_string_pretty(&summary::summary(&view, only)).unwrap() + "\n";
+        golden(&format!("{name}.summary.json"), &json(false));
+        golden(&format!("{name}.summary.reduced.json"), &json(true));
+        golden(&format!("{name}.cadvisor.txt"), &prom_cadvisor::text(&view, at(5)));
+        golden(&format!("{name}.resource.txt"), &prom_resource::text(&view));
+    }
+}
+
+#[test]
+fn no_series_stands_twice() {
+    for tree in [Tree::V1, Tree::V2] {
+        let view = view(tree);
+        for page in [prom_cadvisor::text(&view, at(5)), prom_resource::text(&view)] {
+            let mut seen = std::collections::BTreeSet::new();
+            for line in page.lines().filter(|line| !line.starts_with('#')) {
+                let series = line.find('}').map_or_else(|| line.split(' ').next().unwrap(), |end| &line[..=end]);
+                assert!(seen.insert(series.to_owned()), "{series}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pod_is_the_sum_of_its_containers_or_its_own_cgroup() {
+    let mut view = view(Tree::V2);
+    let find = |view: &View| {
+        let found = pods(&view.snapshot);
+        assert_eq!(found.len(), 1);
+        (found[0].total().unwrap(), found[0].containers.len())
+    };
+    let (total, containers) = find(&view);
+    assert_eq!(containers, 1, "the sandbox is not listed");
+    assert_eq!(total.cpu.usage_ns, 1_600_123_000 + 20_000_000);
+    assert_eq!(total.memory.working_set_bytes(), 589_824 + 500_000);
+    assert_eq!((total.usage_nano_cores, total.limit_bytes), (Some(499_000_000), Some(83_886_080)));
+    let mut own = Row::clone(&view.snapshot.rows[1]);
+    own.sample.cpu.usage_ns = 9_000_000_000;
+    own.limits.memory_bytes = None;
+    let mut snapshot = Snapshot::clone(&view.snapshot);
+    snapshot.pods.insert(POD.to_owned(), Arc::new(own));
+    view.snapshot = Arc::new(snapshot);
+    let (total, _) = find(&view);
+    assert_eq!((total.cpu.usage_ns, total.limit_bytes), (9_000_000_000, Some(83_886_080)));
+}
+
+#[test]
+fn just_made_containers_and_host_networks_stay_out() {
+    let mut view = view(Tree::V2);
+    let mut snapshot = Snapshot::clone(&view.snapshot);
+    for row in &mut snapshot.rows {
+        let row = Arc::make_mut(row);
+        row.host_network = true;
+        if !row.subject.is_sandbox() {
+            row.sample.cpu.usage_ns = 0;
+        }
+    }
+    view.snapshot = Arc::new(snapshot);
+    let page = prom_resource::text(&view);
+    assert!(!page.contains("container=\"busy\""), "a zero would make metrics-server drop the pod");
+    assert!(summary::summary(&view, false).pods[0].network.is_none());
+    assert!(!prom_cadvisor::text(&view, at(5)).contains("container_network_receive_bytes_total{container=\"POD\""));
+}

@@ -1,0 +1,197 @@
+//! Recorded trees (tests/fixtures, see record.sh there), unpacked and read as if they were the machine.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{kept::Buffer, *};
+use crate::{
+    config::Subject,
+    model::{BlockDevice, Sample},
+};
+
+pub(crate) const CONTAINER: &str = "121c04b0ed1889da37e2507bd0a728f95cb1da9540996d2ddc27e55bc86f85b7";
+pub(crate) const POD: &str = "0f6ad2a9-5d2f-4b60-9a41-6f9d1b7f2c11";
+
+/// Which fixture.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Tree {
+    /// The recorded hybrid without its unified part.
+    V1,
+    Hybrid,
+    V2,
+}
+
+/// Unpacks a fixture into a directory that goes with the value.
+pub(crate) fn unpack(tree: Tree) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let text = match tree {
+        Tree::V1 | Tree::Hybrid => include_str!("../../tests/fixtures/hybrid.tree"),
+        Tree::V2 => include_str!("../../tests/fixtures/v2.tree"),
+    };
+    for part in format!("\n{text}").split("\n== ").skip(1) {
+        let (path, content) = part.split_once('\n').unwrap_or((part, ""));
+        let mut content: String = content.lines().map(|line| format!("{line}\n")).collect();
+        if matches!(tree, Tree::V1) {
+            if path.contains("/unified/") {
+                continue;
+            }
+            content = content.lines().filter(|l| !l.contains(" - cgroup2 ")).map(|l| format!("{l}\n")).collect();
+        }
+        let file = dir.path().join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, content).unwrap();
+    }
+    dir
+}
+
+pub(crate) fn subject() -> Subject {
+    Subject {
+        container_id: CONTAINER.to_owned(),
+        pid: 4242,
+        name: format!("k8s_busy_web_default_{POD}_0"),
+        image: "busybox:1".to_owned(),
+        pod_name: "web".to_owned(),
+        pod_namespace: "default".to_owned(),
+        pod_uid: POD.to_owned(),
+        container_name: "busy".to_owned(),
+        started_at: "2026-02-03T04:05:06.789Z".parse().unwrap(),
+        pod_started_at: "2026-02-03T04:05:05Z".parse().unwrap(),
+    }
+}
+
+fn read(root: &Path, subject: &Subject) -> (ContainerFiles, Sample, crate::model::Limits) {
+    let layout = cgroups(root).unwrap();
+    let mut buffer = Buffer::new();
+    let mut files = ContainerFiles::open(root, &layout, subject, &mut buffer).unwrap();
+    let limits = files.read_limits(&mut buffer);
+    let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+    files.read(&mut buffer, &mut sample).unwrap();
+    (files, sample, limits)
+}
+
+#[test]
+fn reads_v1_and_hybrid() {
+    for tree in [Tree::V1, Tree::Hybrid] {
+        let dir = unpack(tree);
+        let (files, sample, limits) = read(dir.path(), &subject());
+        assert_eq!(files.cgroup, format!("/kubepods/burstable/pod{POD}/{CONTAINER}"));
+        assert_eq!(files.pod_cgroup.as_deref(), Some(&*format!("/kubepods/burstable/pod{POD}")));
+        assert!(sample.cpu.usage_ns > 1_000_000_000 && sample.cpu.throttled_periods > 0, "{:?}", sample.cpu);
+        assert!(sample.cpu.user_ns + sample.cpu.system_ns <= sample.cpu.usage_ns + 500_000_000);
+        assert!(sample.memory.usage_bytes > sample.memory.working_set_bytes());
+        assert!(sample.memory.max_usage_bytes >= sample.memory.usage_bytes && sample.memory.kernel_bytes > 0);
+        assert!(sample.memory.faults > 1000);
+        assert_eq!((sample.pids.processes, sample.pids.threads), (1, 1));
+        let device =
+            BlockDevice { major: 254, minor: 0, read_bytes: 4096, write_bytes: 5_242_880, reads: 1, writes: 12 };
+        assert_eq!(sample.block, [device]);
+        assert_eq!(limits.memory_bytes, Some(83_886_080));
+        assert_eq!((limits.swap_bytes, limits.reservation_bytes, limits.threads), (Some(83_886_080), None, None));
+        assert_eq!((limits.cpu_shares, limits.cpu_quota_us, limits.cpu_period_us), (1024, Some(50_000), 100_000));
+        assert!(limits.open_files.is_some());
+        assert_eq!(sample.pressure.cpu.is_some(), matches!(tree, Tree::Hybrid));
+        assert!(sample.network.is_empty(), "the pod's network is the sandbox's");
+    }
+}
+
+#[test]
+fn reads_v2_under_systemd() {
+    let dir = unpack(Tree::V2);
+    let (files, sample, limits) = read(dir.path(), &Subject { container_name: "POD".to_owned(), ..subject() });
+    assert!(files.cgroup.ends_with(&format!("docker-{CONTAINER}.scope")));
+    assert!(
+        files.pod_cgroup.as_deref().is_some_and(|path| path.ends_with("_6f9d1b7f2c11.slice")),
+        "{:?}",
+        files.pod_cgroup
+    );
+    assert_eq!(
+        (sample.cpu.usage_ns, sample.cpu.throttled_ns, sample.cpu.burst_ns),
+        (1_600_123_000, 1_494_043_000, 250_000)
+    );
+    assert_eq!(sample.memory.working_set_bytes(), 5_832_704 - 5_242_880);
+    assert_eq!(
+        (sample.memory.swap_bytes, sample.memory.max_usage_bytes, sample.memory.kernel_bytes),
+        (12_288, 7_475_200, 417_792)
+    );
+    assert_eq!((sample.memory.high_events, sample.memory.max_events, sample.memory.oom_kills), (4, 7, 1));
+    assert_eq!((sample.pids.processes, sample.pids.threads), (2, 3));
+    assert_eq!(sample.block.iter().map(|d| d.write_bytes).sum::<u64>(), 5_242_880);
+    let cpu = sample.pressure.cpu.unwrap();
+    assert_eq!((cpu.some.avg10, cpu.full.total_us), (6.52, 1_250_000));
+    assert_eq!(sample.network.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["eth0"]);
+    assert_eq!((limits.cpu_shares, limits.cpu_quota_us, limits.memory_bytes), (4537, Some(50_000), Some(83_886_080)));
+    let upper = files.upper_dir(dir.path(), Path::new("/var/lib/docker"));
+    let expected = "var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/13/fs";
+    assert_eq!(upper, Some(dir.path().join(expected)));
+}
+
+#[test]
+fn a_number_used_again_is_not_taken_for_the_container() {
+    let dir = unpack(Tree::Hybrid);
+    let layout = cgroups(dir.path()).unwrap();
+    let mut buffer = Buffer::new();
+    let other = Subject { container_id: "f".repeat(64), ..subject() };
+    let error = ContainerFiles::open(dir.path(), &layout, &other, &mut buffer).unwrap_err();
+    assert!(matches!(error, SourceError::NotThere { pid: 4242, .. }), "{error}");
+    let dead = Subject { pid: 999, ..subject() };
+    assert!(ContainerFiles::open(dir.path(), &layout, &dead, &mut buffer).is_err());
+    fs::remove_dir_all(dir.path().join("sys/fs/cgroup/cpuacct/kubepods")).unwrap();
+    let error = ContainerFiles::open(dir.path(), &layout, &subject(), &mut buffer).unwrap_err();
+    assert!(matches!(error, SourceError::Gone { .. }), "{error}");
+}
+
+#[test]
+fn missing_controllers_leave_zeros_not_errors() {
+    let dir = unpack(Tree::V1);
+    for controller in ["memory", "pids", "blkio"] {
+        fs::remove_dir_all(dir.path().join("sys/fs/cgroup").join(controller)).unwrap();
+    }
+    let (_, sample, limits) = read(dir.path(), &subject());
+    assert!(sample.cpu.usage_ns > 0);
+    assert_eq!((sample.memory.usage_bytes, limits.memory_bytes, sample.block.len()), (0, None, 0));
+}
+
+#[test]
+fn the_machine_is_read() {
+    for tree in [Tree::V1, Tree::V2] {
+        let dir = unpack(tree);
+        let layout = cgroups(dir.path()).unwrap();
+        let files = MachineFiles::open(dir.path(), Some(&layout));
+        let node = files.read(&mut Buffer::new(), Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0));
+        let sample = &node.sample;
+        assert!(sample.cpu.usage_ns > 900_000_000_000 && node.threads > 10);
+        assert!(sample.memory.usage_bytes > sample.memory.working_set_bytes() && sample.memory.rss_bytes > 0);
+        assert!(sample.network.iter().all(|i| !i.name.as_str().starts_with("veth") && i.name.as_str() != "lo"));
+        assert_eq!(node.default_interface.map(|name| name.as_str().to_owned()), Some("eth0".to_owned()));
+        assert!(sample.pressure.memory.is_some());
+        let machine = machine(dir.path(), jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!((machine.cores, machine.max_pids > 1000, machine.memory_bytes > 1 << 30), (2, true, true));
+        assert!(machine.booted_at > jiff::Timestamp::UNIX_EPOCH);
+    }
+    assert!(matches!(cgroups(&PathBuf::from("/nonexistent")), Err(SourceError::Read { .. })));
+}
+
+#[test]
+fn sizes_count_links_once_and_logs_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().join("top");
+    fs::create_dir_all(top.join("inner")).unwrap();
+    fs::write(top.join("inner/data"), vec![1_u8; 100_000]).unwrap();
+    fs::hard_link(top.join("inner/data"), top.join("again")).unwrap();
+    std::os::unix::fs::symlink("/", top.join("link")).unwrap();
+    let (bytes, entries) = tree(&top, &|| true).unwrap();
+    assert!((100_000..200_000).contains(&bytes), "{bytes}");
+    assert_eq!(entries, 4, "top, inner, one name of data, link");
+    assert!(tree(&top.join("none"), &|| true).is_none());
+    let home = dir.path().join("containers/abc");
+    fs::create_dir_all(&home).unwrap();
+    fs::write(home.join("abc-json.log"), vec![b'x'; 10_000]).unwrap();
+    fs::write(home.join("abc-json.log.1"), vec![b'x'; 10_000]).unwrap();
+    fs::write(home.join("config.v2.json"), "{}").unwrap();
+    let (bytes, files) = logs(dir.path(), "abc");
+    assert!(bytes >= 20_000 && files == 2, "{bytes} {files}");
+    let (space, _) = space(dir.path(), jiff::Timestamp::UNIX_EPOCH).unwrap();
+    assert!(space.capacity_bytes >= space.used_bytes && space.capacity_bytes > 0);
+}

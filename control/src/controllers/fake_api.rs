@@ -1,0 +1,332 @@
+//! A small API server in memory for the tests of controllers, scheduler and manifests: no
+//! validation, no defaults, but the verbs, watches, finalizers and deletion of the real one.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Query, Request, State},
+    response::Response,
+};
+use futures::StreamExt;
+use http::Method;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+/// Group, version, kind, plural, namespaced.
+const KINDS: [(&str, &str, &str, &str, bool); 12] = [
+    ("", "v1", "Pod", "pods", true),
+    ("", "v1", "ReplicationController", "replicationcontrollers", true),
+    ("", "v1", "Service", "services", true),
+    ("", "v1", "Endpoints", "endpoints", true),
+    ("", "v1", "ConfigMap", "configmaps", true),
+    ("", "v1", "Secret", "secrets", true),
+    ("", "v1", "ServiceAccount", "serviceaccounts", true),
+    ("", "v1", "Event", "events", true),
+    ("", "v1", "Namespace", "namespaces", false),
+    ("", "v1", "Node", "nodes", false),
+    ("coordination.k8s.io", "v1", "Lease", "leases", true),
+    ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
+];
+
+type Id = (String, String, String);
+
+#[derive(Clone)]
+pub(crate) struct FakeApi {
+    inner: Arc<Mutex<Inner>>,
+    changes: broadcast::Sender<(u64, String, Value)>,
+}
+
+#[derive(Default)]
+struct Inner {
+    version: u64,
+    objects: BTreeMap<Id, Value>,
+    log: Vec<(u64, String, Value)>,
+    /// Requests by method and plural.
+    requests: HashMap<(Method, String), usize>,
+    /// Creations that are refused, by plural.
+    refuse: HashMap<String, String>,
+}
+
+struct Path {
+    plural: String,
+    namespace: String,
+    name: String,
+    sub: String,
+}
+
+impl FakeApi {
+    pub(crate) fn new() -> Self {
+        Self { inner: Arc::default(), changes: broadcast::channel(65536).0 }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        let router: Router = Router::new().fallback(serve).with_state(self.clone());
+        Client::new(router, "default")
+    }
+
+    pub(crate) fn requests(&self, method: Method, plural: &str) -> usize {
+        self.inner.lock().unwrap().requests.get(&(method, plural.to_owned())).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn refuse(&self, plural: &str, why: Option<&str>) {
+        let mut inner = self.inner.lock().unwrap();
+        match why {
+            Some(why) => drop(inner.refuse.insert(plural.to_owned(), why.to_owned())),
+            None => drop(inner.refuse.remove(plural)),
+        }
+    }
+
+    pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
+        self.inner.lock().unwrap().objects.iter().filter(|(id, _)| id.0 == plural).map(|(_, o)| o.clone()).collect()
+    }
+
+    /// Waits until `check` holds for the objects of a kind.
+    pub(crate) async fn until(&self, plural: &str, what: &str, check: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        for _ in 0..2000 {
+            let all = self.all(plural);
+            if check(&all) {
+                return all;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("never came: {what}; there is {:#?}", self.all(plural));
+    }
+
+    fn store(&self, inner: &mut Inner, id: Id, mut object: Value) -> Value {
+        let old = inner.objects.get(&id);
+        if let Some(old) = old {
+            let mut same = object.clone();
+            same["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
+            if same == *old {
+                return same;
+            }
+        }
+        inner.version += 1;
+        object["metadata"]["resourceVersion"] = json!(inner.version.to_string());
+        let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
+        let deleting = !object["metadata"]["deletionTimestamp"].is_null();
+        let held = object["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty())
+            || object["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty())
+            || (id.0 == "pods" && object["metadata"]["deletionGracePeriodSeconds"] != json!(0));
+        let change = if deleting && !held {
+            inner.objects.remove(&id);
+            (inner.version, id.0, json!({"type": "DELETED", "object": object}))
+        } else {
+            inner.objects.insert(id.clone(), object.clone());
+            (inner.version, id.0, json!({"type": kind, "object": object}))
+        };
+        inner.log.push(change.clone());
+        let _ = self.changes.send(change);
+        object
+    }
+
+    fn delete(&self, inner: &mut Inner, id: &Id, options: &Value) -> Result<Value, Box<Response>> {
+        let Some(mut object) = inner.objects.get(id).cloned() else { return Err(Box::new(not_found(id))) };
+        let wanted = &options["preconditions"];
+        for field in ["uid", "resourceVersion"] {
+            if !wanted[field].is_null() && wanted[field] != object["metadata"][field] {
+                return Err(Box::new(status(409, "Conflict", "precondition failed")));
+            }
+        }
+        let finalizer = match options["propagationPolicy"].as_str() {
+            Some("Foreground") => Some("foregroundDeletion"),
+            Some("Orphan") => Some("orphan"),
+            _ => None,
+        };
+        let meta = &mut object["metadata"];
+        if let Some(finalizer) = finalizer {
+            let mut all = meta["finalizers"].as_array().cloned().unwrap_or_default();
+            if !all.contains(&json!(finalizer)) {
+                all.push(json!(finalizer));
+            }
+            meta["finalizers"] = json!(all);
+        }
+        if meta["deletionTimestamp"].is_null() {
+            meta["deletionTimestamp"] = json!(jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        }
+        let unbound = object["spec"]["nodeName"].is_null();
+        let grace = options["gracePeriodSeconds"].as_i64().unwrap_or(if unbound { 0 } else { 30 });
+        object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        Ok(self.store(inner, id.clone(), object))
+    }
+}
+
+fn status(code: u16, reason: &str, message: &str) -> Response {
+    let causes = if reason == "Terminating" { json!([{"reason": "NamespaceTerminating"}]) } else { json!([]) };
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+        "message": message, "details": {"causes": causes}});
+    Response::builder().status(code).body(Body::from(body.to_string())).unwrap()
+}
+
+fn not_found(id: &Id) -> Response {
+    status(404, "NotFound", &format!("{} {:?} not found", id.0, id.2))
+}
+
+fn ok(value: &Value) -> Response {
+    Response::new(Body::from(value.to_string()))
+}
+
+fn parse(path: &str) -> Option<Path> {
+    let mut parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    parts.drain(..if parts[0] == "api" { 2 } else { 3 });
+    if parts.is_empty() {
+        return None;
+    }
+    let part = |i: usize| parts.get(i).copied().unwrap_or_default().to_owned();
+    // `namespaces/x/finalize` is no collection of a namespace.
+    if part(0) == "namespaces" && parts.len() > 2 && KINDS.iter().any(|k| k.3 == parts[2]) {
+        return Some(Path { namespace: part(1), plural: part(2), name: part(3), sub: part(4) });
+    }
+    KINDS.iter().any(|k| k.3 == parts[0]).then(|| Path {
+        namespace: String::new(),
+        plural: part(0),
+        name: part(1),
+        sub: part(2),
+    })
+}
+
+fn discovery(path: &str) -> Option<Value> {
+    let list = |group: &str| {
+        let verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+        let found = KINDS.iter().filter(|k| k.0 == group);
+        let resources: Vec<Value> = found
+            .map(|k| json!({"name": k.3, "singularName": "", "namespaced": k.4, "kind": k.2, "verbs": verbs}))
+            .collect();
+        json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
+    };
+    let group = |name: &str| {
+        let version = json!({"groupVersion": format!("{name}/v1"), "version": "v1"});
+        json!({"name": name, "versions": [version], "preferredVersion": version})
+    };
+    match path {
+        "/api/v1" => Some(list("")),
+        "/apis" | "/apis/" => Some(json!({"kind": "APIGroupList",
+            "groups": [group("coordination.k8s.io"), group("discovery.k8s.io")]})),
+        "/apis/coordination.k8s.io/v1" => Some(list("coordination.k8s.io")),
+        "/apis/discovery.k8s.io/v1" => Some(list("discovery.k8s.io")),
+        _ => None,
+    }
+}
+
+async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, String>>, request: Request) -> Response {
+    if let Some(document) = discovery(request.uri().path()) {
+        return ok(&document);
+    }
+    let Some(path) = parse(request.uri().path()) else { return status(404, "NotFound", "no such path") };
+    let method = request.method().clone();
+    let strategic =
+        request.headers().get("content-type").is_some_and(|c| c.as_bytes().starts_with(b"application/strategic"));
+    let bytes = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap();
+    let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    let id: Id = (path.plural.clone(), path.namespace.clone(), path.name.clone());
+    if query.get("watch").is_some_and(|w| w == "true" || w == "1") {
+        return watch(&api, path, query["resourceVersion"].parse().unwrap());
+    }
+    let mut inner = api.inner.lock().unwrap();
+    *inner.requests.entry((method.clone(), format!("{}{}", path.plural, path.sub))).or_default() += 1;
+    let inner = &mut *inner;
+    let in_scope = |o: &(&Id, &Value)| o.0.0 == path.plural && (path.namespace.is_empty() || o.0.1 == path.namespace);
+    match (method.as_str(), path.name.is_empty(), path.sub.as_str()) {
+        ("GET", true, _) => {
+            let items: Vec<Value> = inner.objects.iter().filter(in_scope).map(|(_, o)| o.clone()).collect();
+            ok(&json!({"kind": "List", "apiVersion": "v1", "items": items,
+                "metadata": {"resourceVersion": inner.version.to_string()}}))
+        }
+        ("GET", false, _) => inner.objects.get(&id).map_or_else(|| not_found(&id), ok),
+        ("POST", false, "binding") => {
+            let Some(mut pod) = inner.objects.get(&id).cloned() else { return not_found(&id) };
+            pod["spec"]["nodeName"] = body["target"]["name"].clone();
+            api.store(inner, id, pod);
+            ok(&json!({"kind": "Status", "status": "Success"}))
+        }
+        ("POST", ..) => create(&api, inner, path, body),
+        ("PUT", ..) | ("PATCH", ..) => {
+            let Some(old) = inner.objects.get(&id).cloned() else { return not_found(&id) };
+            for field in ["uid", "resourceVersion"] {
+                let wanted = &body["metadata"][field];
+                if !wanted.is_null() && *wanted != old["metadata"][field] {
+                    return status(409, "Conflict", "the object has been modified");
+                }
+            }
+            let mut new = old.clone();
+            if method == Method::PUT {
+                new = body;
+            } else {
+                let mut patch = body;
+                if strategic && let Some(added) = patch["status"]["conditions"].as_array().cloned() {
+                    let mut all = old["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                    all.retain(|c| !added.iter().any(|a| a["type"] == c["type"]));
+                    all.extend(added);
+                    patch["status"]["conditions"] = json!(all);
+                }
+                json_patch::merge(&mut new, &patch);
+            }
+            ok(&api.store(inner, id, new))
+        }
+        ("DELETE", true, _) => {
+            let ids: Vec<Id> = inner.objects.iter().filter(in_scope).map(|(id, _)| id.clone()).collect();
+            for id in ids {
+                let _ = api.delete(inner, &id, &body);
+            }
+            ok(&json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": []}))
+        }
+        ("DELETE", false, _) => api.delete(inner, &id, &body).map_or_else(|refusal| *refusal, |o| ok(&o)),
+        _ => status(405, "MethodNotAllowed", "no such verb"),
+    }
+}
+
+fn create(api: &FakeApi, inner: &mut Inner, path: Path, mut object: Value) -> Response {
+    if let Some(why) = inner.refuse.get(&path.plural) {
+        return status(403, "Forbidden", why);
+    }
+    let kind = KINDS.iter().find(|k| k.3 == path.plural).unwrap();
+    if kind.4 {
+        let namespace = inner.objects.get(&("namespaces".to_owned(), String::new(), path.namespace.clone()));
+        match namespace {
+            None => return status(404, "NotFound", &format!("namespaces {:?} not found", path.namespace)),
+            Some(n) if !n["metadata"]["deletionTimestamp"].is_null() => {
+                return status(403, "Terminating", "the namespace is being terminated");
+            }
+            Some(_) => object["metadata"]["namespace"] = json!(path.namespace),
+        }
+    }
+    let serial = inner.version + 1;
+    if object["metadata"]["name"].is_null() {
+        let prefix = object["metadata"]["generateName"].as_str().unwrap_or_default();
+        object["metadata"]["name"] = json!(format!("{prefix}{serial:05}"));
+    }
+    let id: Id = (path.plural, path.namespace, object["metadata"]["name"].as_str().unwrap().to_owned());
+    if inner.objects.contains_key(&id) {
+        return status(409, "AlreadyExists", &format!("{} {:?} already exists", id.0, id.2));
+    }
+    object["apiVersion"] = json!(if kind.0.is_empty() { "v1".to_owned() } else { format!("{}/v1", kind.0) });
+    object["kind"] = json!(kind.2);
+    object["metadata"]["uid"] = json!(format!("00000000-0000-4000-8000-{serial:012}"));
+    object["metadata"]["generation"] = json!(1);
+    object["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    if kind.2 == "Namespace" {
+        object["spec"]["finalizers"] = json!(["kubernetes"]);
+    }
+    ok(&api.store(inner, id, object))
+}
+
+fn watch(api: &FakeApi, path: Path, from: u64) -> Response {
+    let inner = api.inner.lock().unwrap();
+    let past: Vec<_> = inner.log.iter().filter(|(version, ..)| *version > from).cloned().collect();
+    let future = tokio_stream::wrappers::BroadcastStream::new(api.changes.subscribe())
+        .filter_map(|change| futures::future::ready(change.ok()));
+    let lines = futures::stream::iter(past).chain(future).filter_map(move |(_, plural, event)| {
+        let inside = path.namespace.is_empty() || event["object"]["metadata"]["namespace"] == json!(path.namespace);
+        let line = (plural == path.plural && inside).then(|| Ok::<_, Infallible>(format!("{event}\n")));
+        futures::future::ready(line)
+    });
+    Response::new(Body::from_stream(lines))
+}

@@ -1,0 +1,141 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{
+    documents::{Format, format_of, read},
+    files, merge,
+};
+
+#[test]
+fn only_manifests_are_read() {
+    assert_eq!(format_of("a.yaml"), Some(Format::Yaml));
+    assert_eq!(format_of("a.yml"), Some(Format::Yaml));
+    assert_eq!(format_of("a.json"), Some(Format::Json));
+    for name in [".a.yaml", "a.yaml~", "a.txt", "yaml", ".a.yaml.swp"] {
+        assert_eq!(format_of(name), None, "{name}");
+    }
+}
+
+#[test]
+fn documents_keep_their_lines_and_broken_ones_do_not_hide_others() {
+    let text = "# head\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\nstatus: {}\n---\nkind: [\n---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b\n  namespace: x\ndata:\n  mode: |\n    ---x\n---\n\napiVersion: v1\nkind: Secret\n";
+    let (documents, broken) = read(text, Format::Yaml);
+    let shown: Vec<(u64, String)> = documents.iter().map(|d| (d.line, d.show())).collect();
+    assert_eq!(shown, [(3, "Namespace a".to_owned()), (10, "ConfigMap x/b".to_owned())]);
+    assert!(documents[0].value.get("status").is_none());
+    assert_eq!(broken.len(), 2);
+    assert!((7..=9).contains(&broken[0].line), "{:?}", broken[0]);
+    assert_eq!(broken[1].line, 20);
+    assert!(broken[1].reason.contains("metadata.name"));
+}
+
+#[test]
+fn json_streams_and_lists_are_read() {
+    let text = "{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\"}}]}\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"b\"}}\n{oops";
+    let (documents, broken) = read(text, Format::Json);
+    let lines: Vec<(u64, &str)> = documents.iter().map(|d| (d.line, d.name.as_str())).collect();
+    assert_eq!(lines, [(1, "a"), (3, "b")]);
+    assert_eq!(broken[0].line, 4);
+}
+
+fn patched(last: &Value, desired: &Value, live: &Value) -> Value {
+    Value::Object(merge::patch(last, desired, live))
+}
+
+#[test]
+fn what_the_server_filled_in_stays() {
+    let last = json!({"spec": {"replicas": 2, "old": 1, "ports": [{"port": 80}, {"port": 81}]}});
+    let desired = json!({"spec": {"replicas": 3, "ports": [{"port": 80, "name": "web"}]}});
+    let live = json!({"spec": {"replicas": 2, "old": 1, "clusterIP": "10.96.0.1", "ports": [
+        {"port": 80, "nodePort": 30080}, {"port": 81, "nodePort": 30081}, {"port": 99}]}});
+    assert_eq!(
+        patched(&last, &desired, &live),
+        json!({"spec": {"replicas": 3, "old": null, "ports": [
+            {"port": 80, "nodePort": 30080, "name": "web"}, {"port": 99}]}})
+    );
+}
+
+#[test]
+fn nothing_to_do_is_an_empty_patch() {
+    let desired = json!({"metadata": {"name": "a"}, "spec": {"args": ["x"], "n": null}});
+    let live = json!({"metadata": {"name": "a", "uid": "1"}, "spec": {"args": ["x"], "more": true}});
+    assert_eq!(patched(&Value::Null, &desired, &live), json!({}));
+    assert_eq!(patched(&json!({"spec": {"gone": 1}}), &desired, &live), json!({}), "it is gone already");
+}
+
+fn tree() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![any::<bool>().prop_map(Value::from), (0i64..5).prop_map(Value::from)];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::btree_map("[a-c]", inner.clone(), 0..4)
+                .prop_map(|m| Value::Object(m.into_iter().collect())),
+            prop::collection::vec(inner, 0..3).prop_map(Value::Array),
+        ]
+    })
+}
+
+fn object() -> impl Strategy<Value = Value> {
+    prop::collection::btree_map("[a-d]", tree(), 0..4).prop_map(|m| Value::Object(m.into_iter().collect()))
+}
+
+proptest! {
+    /// Applied once, a second look finds nothing to do.
+    #[test]
+    fn merging_is_idempotent(last in object(), desired in object(), mut live in object()) {
+        let patch = patched(&last, &desired, &live);
+        json_patch::merge(&mut live, &patch);
+        prop_assert_eq!(patched(&desired, &desired, &live), json!({}));
+    }
+
+    #[test]
+    fn reading_never_panics(text in "\\PC{0,80}") {
+        read(&text, Format::Yaml);
+        read(&text, Format::Json);
+    }
+}
+
+#[tokio::test]
+async fn changes_of_the_folder_are_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let watch = files::Watch::new(dir.path()).unwrap();
+    std::fs::write(dir.path().join("a.yaml"), "x: 1").unwrap();
+    std::fs::write(dir.path().join(".b.yaml"), "x: 1").unwrap();
+    std::fs::create_dir(dir.path().join("c.yaml")).unwrap();
+    std::fs::write(dir.path().join("d.json"), [0xff, 0xfe]).unwrap();
+    tokio::time::timeout(std::time::Duration::from_secs(5), watch.changed()).await.unwrap().unwrap();
+    let found = files::scan(dir.path()).unwrap();
+    let names: Vec<_> = found.keys().map(|p| p.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["a.yaml", "d.json"]);
+    assert!(found.values().last().unwrap().is_err(), "not UTF-8");
+}
+
+#[tokio::test]
+async fn a_folder_is_applied_and_followed() {
+    let fake = crate::controllers::fake_api::FakeApi::new();
+    let (client, stop) = (fake.client(), tokio_util::sync::CancellationToken::new());
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let map =
+        |data: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: b, namespace: shop}}\ndata: {data}\n");
+    // The namespace comes in a later file: the map is refused first and tried again.
+    write("a.yaml", &map("{x: old, y: gone}"));
+    write("b.yaml", "kind: [\n");
+    write("c.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n");
+    write("d.yaml", "apiVersion: example.com/v1\nkind: Unheard\nmetadata: {name: u}\n");
+    let running = tokio::spawn(super::run(client, dir.path().to_owned(), stop.clone()));
+    fake.until("configmaps", "the map", |c| c.len() == 1).await;
+    write("a.yaml", &map("{x: new}"));
+    fake.until("configmaps", "the change", |c| c[0]["data"] == json!({"x": "new"})).await;
+    write("b.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: shop}\n");
+    fake.until("secrets", "the corrected file", |s| s.len() == 1).await;
+
+    // The same again, and a file that goes: nothing is written.
+    let before = fake.requests(http::Method::PATCH, "configmaps");
+    write("a.yaml", &(map("{x: new}") + "# a comment\n"));
+    std::fs::remove_file(dir.path().join("b.yaml")).unwrap();
+    write("e.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: last, namespace: shop}\n");
+    fake.until("secrets", "both", |s| s.len() == 2).await;
+    assert_eq!(fake.requests(http::Method::PATCH, "configmaps"), before);
+    stop.cancel();
+    running.await.unwrap().unwrap();
+}

@@ -1,0 +1,241 @@
+//! Bytes to JSON values, with the path of every key that stands twice.
+
+use std::{cell::RefCell, fmt};
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// How a body is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentType {
+    /// `application/json`.
+    Json,
+    /// `application/yaml` and `application/apply-patch+yaml`.
+    Yaml,
+}
+
+/// A body that could be read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoded {
+    /// The value; of a key that stands twice the last one counts.
+    pub value: Value,
+    /// Dotted paths of keys that stand twice, in the order of their appearance.
+    pub duplicates: Vec<String>,
+}
+
+/// Why a body cannot be read; the text ends with line and column where they are known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Not JSON.
+    #[error("json parse error: {text} (line {line}, column {column})")]
+    Json {
+        /// What is wrong.
+        text: String,
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+    },
+    /// Not YAML.
+    #[error("yaml parse error: {text} (line {line}, column {column})")]
+    Yaml {
+        /// What is wrong.
+        text: String,
+        /// Counted from 1; 0 where not known.
+        line: u64,
+        /// Counted from 1; 0 where not known.
+        column: u64,
+    },
+}
+
+/// Deepest nesting of lists and objects that is read.
+const DEEPEST: usize = 100;
+
+/// Reads `bytes`.
+///
+/// # Errors
+/// When they are not what `content_type` says, or are nested deeper than 100 levels.
+pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, DecodeError> {
+    let notes = Notes::default();
+    let seed = Node { notes: &notes, depth: 0 };
+    let value = match content_type {
+        ContentType::Json => json(bytes, seed)?,
+        ContentType::Yaml => yaml(bytes, seed)?,
+    };
+    Ok(Decoded { value, duplicates: notes.duplicates.into_inner() })
+}
+
+fn json(bytes: &[u8], seed: Node<'_>) -> Result<Value, DecodeError> {
+    let wrap = |error: serde_json::Error| {
+        let (line, column) = (error.line(), error.column());
+        let text = error.to_string();
+        let tail = format!(" at line {line} column {column}");
+        DecodeError::Json { text: text.strip_suffix(&tail).unwrap_or(&text).to_owned(), line, column }
+    };
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = seed.deserialize(&mut deserializer).map_err(wrap)?;
+    deserializer.end().map_err(wrap)?;
+    Ok(value)
+}
+
+fn yaml(bytes: &[u8], seed: Node<'_>) -> Result<Value, DecodeError> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|e| DecodeError::Yaml { text: format!("the text is not UTF-8: {e}"), line: 0, column: 0 })?;
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        with_snippet: false,
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+    };
+    let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| seed.deserialize(deserializer));
+    read.map_err(|error| {
+        let (line, column) = error.location().map_or((0, 0), |l| (l.line(), l.column()));
+        DecodeError::Yaml { text: first_line(&error.without_snippet().to_string()), line, column }
+    })
+}
+
+/// The message without the position, which is told apart from it.
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let line = line.split_once("error: ").map_or(line, |(_, rest)| rest);
+    let cut = line.rfind(" at line ").unwrap_or(line.len());
+    line[..cut].to_owned()
+}
+
+/// Where the reader is, and what it has noticed.
+#[derive(Debug, Default)]
+struct Notes {
+    path: RefCell<String>,
+    duplicates: RefCell<Vec<String>>,
+}
+
+impl Notes {
+    /// Runs `inside` with the path longer by `step`.
+    fn within<T>(&self, step: impl FnOnce(&mut String), inside: impl FnOnce() -> T) -> T {
+        let before = self.path.borrow().len();
+        step(&mut self.path.borrow_mut());
+        let result = inside();
+        self.path.borrow_mut().truncate(before);
+        result
+    }
+}
+
+/// One value to read.
+#[derive(Debug, Clone, Copy)]
+struct Node<'a> {
+    notes: &'a Notes,
+    depth: usize,
+}
+
+impl Node<'_> {
+    fn inner<E: serde::de::Error>(self) -> Result<Self, E> {
+        if self.depth >= DEEPEST {
+            return Err(E::custom(format!("nested deeper than {DEEPEST} levels")));
+        }
+        Ok(Self { depth: self.depth + 1, ..self })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Node<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("numbers must be finite"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let inner = self.inner()?;
+        let mut list = Vec::new();
+        loop {
+            let step = |path: &mut String| path.push_str(&format!("[{}]", list.len()));
+            match self.notes.within(step, || items.next_element_seed(inner))? {
+                Some(item) => list.push(item),
+                None => return Ok(Value::Array(list)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let inner = self.inner()?;
+        let mut fields = Map::new();
+        while let Some(key) = entries.next_key_seed(Key)? {
+            let step = |path: &mut String| {
+                if !path.is_empty() {
+                    path.push('.');
+                }
+                path.push_str(&key);
+            };
+            let value = self.notes.within(step, || {
+                if fields.contains_key(&key) {
+                    let path = self.notes.path.borrow().clone();
+                    let mut duplicates = self.notes.duplicates.borrow_mut();
+                    if !duplicates.contains(&path) {
+                        duplicates.push(path);
+                    }
+                }
+                entries.next_value_seed(inner)
+            })?;
+            fields.insert(key, value);
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+/// A key; YAML's numbers and booleans are taken as they are written.
+#[derive(Debug)]
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        let text: String = serde::Deserialize::deserialize(deserializer)?;
+        if text.len() > 4096 {
+            return Err(D::Error::custom("a key is longer than 4096 bytes"));
+        }
+        Ok(text)
+    }
+}

@@ -1,0 +1,123 @@
+//! `metadata.name=x,spec.nodeName!=y`: requirements on the few fields of each kind that may be asked for.
+
+use serde_json::Value;
+
+use super::SelectError;
+use crate::registry::Gvk;
+
+/// A parsed field selector; the empty one matches everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fields {
+    /// Path, wanted value, whether it must be equal.
+    requirements: Vec<(String, String, bool)>,
+}
+
+/// What may be asked for beside name and namespace; upstream's lists.
+fn supported(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "Pod" => &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.podIPs",
+            "status.nominatedNodeName",
+        ],
+        "Event" => &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        "Node" => &["spec.unschedulable"],
+        "Namespace" => &["status.phase"],
+        "Secret" => &["type"],
+        "Service" => &["spec.clusterIP", "spec.type"],
+        "ReplicationController" => &["status.replicas"],
+        _ => &[],
+    }
+}
+
+impl Fields {
+    /// Reads the query form.
+    ///
+    /// # Errors
+    /// For fields that this kind cannot be asked for, and for what cannot be read.
+    pub fn parse(text: &str, gvk: &Gvk) -> Result<Self, SelectError> {
+        let mut requirements = Vec::new();
+        for part in text.split(',').filter(|p| !p.is_empty()) {
+            let (path, value, equal) = if let Some((path, value)) = part.split_once("!=") {
+                (path, value, false)
+            } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+                (path, value, true)
+            } else {
+                return Err(SelectError(format!("invalid selector: {text:?}; can't understand {part:?}")));
+            };
+            let known = matches!(path, "metadata.name" | "metadata.namespace") || supported(gvk.kind).contains(&path);
+            if !known {
+                return Err(SelectError(format!("field label not supported: {path}")));
+            }
+            requirements.push((path.to_owned(), value.to_owned(), equal));
+        }
+        Ok(Self { requirements })
+    }
+
+    /// Whether everything matches.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// Whether an object matches.
+    #[must_use]
+    pub fn matches(&self, object: &Value) -> bool {
+        self.requirements.iter().all(|(path, wanted, equal)| (value_at(object, path) == *wanted) == *equal)
+    }
+}
+
+fn value_at(object: &Value, path: &str) -> String {
+    // An event's source is asked for by its component alone.
+    let path = if path == "source" { "source.component" } else { path };
+    let found = path.split('.').fold(object, |value, key| &value[key]);
+    match found {
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) => found.to_string(),
+        Value::Null if path == "spec.unschedulable" || path == "spec.hostNetwork" => "false".to_owned(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: Gvk = Gvk { group: "", version: "v1", kind: "Pod" };
+
+    #[test]
+    fn fields() {
+        let pod = serde_json::json!({"metadata": {"name": "a"}, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}});
+        for (selector, matches) in [
+            ("", true),
+            ("metadata.name=a", true),
+            ("metadata.name!=a", false),
+            ("spec.nodeName=n,status.phase!=Failed", true),
+            ("spec.nodeName=", false),
+            ("spec.hostNetwork=false", true),
+        ] {
+            assert_eq!(Fields::parse(selector, &POD).unwrap().matches(&pod), matches, "{selector}");
+        }
+        let error = Fields::parse("spec.color=red", &POD).unwrap_err().to_string();
+        assert_eq!(error, "field label not supported: spec.color");
+        assert!(Fields::parse("nonsense", &POD).is_err());
+    }
+}

@@ -1,0 +1,173 @@
+//! `a=b,c!=d,e in (f,g),!h`: requirements on labels.
+
+use serde_json::Value;
+
+use super::SelectError;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Requirement {
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Exists(String),
+    Absent(String),
+}
+
+/// A parsed label selector; the empty one matches everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Labels {
+    requirements: Vec<Requirement>,
+}
+
+impl Labels {
+    /// Reads the query form.
+    ///
+    /// # Errors
+    /// Says which part cannot be read.
+    pub fn parse(text: &str) -> Result<Self, SelectError> {
+        let mut requirements = Vec::new();
+        for part in split(text) {
+            let part = part.trim();
+            if part.is_empty() {
+                if text.trim().is_empty() {
+                    continue;
+                }
+                return Err(wrong(text, "found ',', expected: identifier"));
+            }
+            requirements.push(requirement(part).ok_or_else(|| wrong(text, &format!("cannot read {part:?}")))?);
+        }
+        Ok(Self { requirements })
+    }
+
+    /// The selector that wants exactly these labels, as ReplicationControllers and Services have them.
+    #[must_use]
+    pub fn from_map(map: &Value) -> Self {
+        let pairs = map.as_object().into_iter().flatten();
+        Self {
+            requirements: pairs
+                .map(|(k, v)| Requirement::In(k.clone(), vec![v.as_str().unwrap_or("").to_owned()]))
+                .collect(),
+        }
+    }
+
+    /// Whether everything matches.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// Whether an object's labels match.
+    #[must_use]
+    pub fn matches(&self, object: &Value) -> bool {
+        self.matches_labels(&object["metadata"]["labels"])
+    }
+
+    /// Whether a map of labels matches.
+    #[must_use]
+    pub fn matches_labels(&self, labels: &Value) -> bool {
+        self.requirements.iter().all(|requirement| {
+            let label = |key: &str| labels.get(key).and_then(Value::as_str);
+            match requirement {
+                Requirement::In(key, values) => label(key).is_some_and(|l| values.iter().any(|v| v == l)),
+                Requirement::NotIn(key, values) => label(key).is_none_or(|l| values.iter().all(|v| v != l)),
+                Requirement::Exists(key) => label(key).is_some(),
+                Requirement::Absent(key) => label(key).is_none(),
+            }
+        })
+    }
+}
+
+fn wrong(text: &str, why: &str) -> SelectError {
+    SelectError(format!("unable to parse requirement: {why} in the label selector {text:?}"))
+}
+
+/// Splits at commas outside parentheses.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0i32, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn requirement(part: &str) -> Option<Requirement> {
+    if let Some(key) = part.strip_prefix('!') {
+        return key_of(key).map(Requirement::Absent);
+    }
+    if let Some((key, value)) = part.split_once("!=") {
+        return Some(Requirement::NotIn(key_of(key)?, vec![value_of(value)?]));
+    }
+    if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        return Some(Requirement::In(key_of(key)?, vec![value_of(value)?]));
+    }
+    if let Some((head, list)) = part.split_once('(') {
+        let values = list.trim_end().strip_suffix(')')?.split(',').map(value_of).collect::<Option<Vec<_>>>()?;
+        let mut words = head.split_whitespace();
+        let (key, operator) = (key_of(words.next()?)?, words.next()?);
+        return match (operator, words.next()) {
+            ("in", None) => Some(Requirement::In(key, values)),
+            ("notin", None) => Some(Requirement::NotIn(key, values)),
+            _ => None,
+        };
+    }
+    key_of(part).map(Requirement::Exists)
+}
+
+fn key_of(text: &str) -> Option<String> {
+    let text = text.trim();
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    (!text.is_empty() && text.len() <= 317 && text.chars().all(fine)).then(|| text.to_owned())
+}
+
+fn value_of(text: &str) -> Option<String> {
+    let text = text.trim();
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (text.len() <= 63 && text.chars().all(fine)).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requirements() {
+        let object = serde_json::json!({"metadata": {"labels": {"app": "web", "tier": "front", "x.y/z": ""}}});
+        for (selector, matches) in [
+            ("", true),
+            ("app=web", true),
+            ("app==web,tier=front", true),
+            ("app=web,tier=back", false),
+            ("app!=web", false),
+            ("missing!=x", true),
+            ("app in (api, web)", true),
+            ("app notin (api,web)", false),
+            ("missing notin (a)", true),
+            ("app", true),
+            ("missing", false),
+            ("!missing", true),
+            ("!app", false),
+            ("x.y/z=", true),
+        ] {
+            assert_eq!(Labels::parse(selector).unwrap().matches(&object), matches, "{selector}");
+        }
+        for selector in ["app=a b", ",", "a,,b", "app in web", "app in (web", "=x", "a is (b)", "a=ä"] {
+            assert!(Labels::parse(selector).is_err(), "{selector}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,40}") {
+            let _ = Labels::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Following changes. A watcher holds only a revision: what it has not read yet waits in the window that
+//! all share, so a slow one costs nothing, and is told when the window has moved past it.
+
+use std::sync::{Arc, PoisonError};
+
+use super::{Error, Key, Object, Store};
+
+/// One change of one object.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The type.
+    pub resource: &'static str,
+    /// Which object.
+    pub key: Key,
+    /// The new state; for a deletion the last one, with the deletion's revision.
+    pub object: Arc<Object>,
+    /// The state before, if there was one.
+    pub previous: Option<Arc<Object>>,
+    /// The object is gone.
+    pub deleted: bool,
+}
+
+/// A reader of changes of one type.
+#[derive(Debug)]
+pub struct Watch {
+    store: Store,
+    resource: &'static str,
+    after: u64,
+    /// Changes handed out at once at most.
+    batch: usize,
+}
+
+impl Watch {
+    pub(super) fn new(store: Store, resource: &'static str, after: u64) -> Self {
+        Self { store, resource, after, batch: 256 }
+    }
+
+    /// The revision up to which everything has been told.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.after
+    }
+
+    /// Waits for changes; at least one unless the type did not change while others did.
+    ///
+    /// # Errors
+    /// [`Error::TooOld`] when this reader was too slow, [`Error::Closed`] when the store ends.
+    pub async fn next(&mut self) -> Result<Vec<Change>, Error> {
+        loop {
+            // Marked as seen before reading, so that a change meanwhile wakes the wait below.
+            self.store.revision.borrow_and_update();
+            let found = self.read()?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+            self.store.revision.changed().await.map_err(|_| Error::Closed)?;
+        }
+    }
+
+    fn read(&mut self) -> Result<Vec<Change>, Error> {
+        let state = self.store.state.read().unwrap_or_else(PoisonError::into_inner);
+        if self.after < state.forgotten {
+            return Err(Error::TooOld { asked: self.after, oldest: state.forgotten });
+        }
+        let start = state.recent.partition_point(|c| c.object.revision <= self.after);
+        let mut found = Vec::new();
+        for change in state.recent.range(start..) {
+            self.after = change.object.revision;
+            if change.resource == self.resource {
+                found.push(change.clone());
+                if found.len() == self.batch {
+                    return Ok(found);
+                }
+            }
+        }
+        self.after = self.after.max(state.revision);
+        Ok(found)
+    }
+}

@@ -1,0 +1,137 @@
+//! The thread that owns writing: it gathers what is waiting, checks it, puts it on disk in one
+//! transaction, shows it to readers and answers.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock, mpsc},
+};
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::{oneshot, watch as tokio_watch};
+
+use super::{Change, Engine, Error, Expected, Key, Object, Record, State, Write};
+
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) write: Write,
+    pub(super) answer: oneshot::Sender<Result<Arc<Object>, Error>>,
+}
+
+/// Writes that share one transaction at most.
+const BATCH: usize = 256;
+/// Changes that are kept for watches, by number and by size.
+const RECENT: usize = 8192;
+const RECENT_BYTES: usize = 6 << 20;
+
+struct Accepted {
+    change: Change,
+    record: Record,
+    answer: oneshot::Sender<Result<Arc<Object>, Error>>,
+}
+
+pub(super) fn run(
+    mut engine: Box<dyn Engine>,
+    state: &RwLock<State>,
+    requests: &mpsc::Receiver<Request>,
+    tell: &tokio_watch::Sender<u64>,
+) {
+    while let Ok(first) = requests.recv() {
+        let batch = std::iter::once(first).chain(requests.try_iter().take(BATCH - 1));
+        let (accepted, revision, lazy) = check(batch, state);
+        if accepted.is_empty() {
+            continue;
+        }
+        let records: Vec<Record> = accepted.iter().map(|a| a.record.clone()).collect();
+        if let Err(error) = engine.commit(&records, revision, lazy) {
+            tracing::error!(%error, "a write could not be put on disk; nothing of it was done");
+            let reason = error.to_string();
+            for Accepted { answer, .. } in accepted {
+                let _ = answer.send(Err(Error::Disk {
+                    path: std::path::PathBuf::new(),
+                    attempt: "written",
+                    reason: reason.clone(),
+                }));
+            }
+            continue;
+        }
+        let mut answers = Vec::with_capacity(accepted.len());
+        {
+            let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
+            for Accepted { change, answer, .. } in accepted {
+                answers.push((answer, Arc::clone(&change.object)));
+                show(&mut state, change);
+            }
+            state.revision = revision;
+        }
+        tell.send_replace(revision);
+        for (answer, object) in answers {
+            let _ = answer.send(Ok(object));
+        }
+    }
+}
+
+/// Sorts out which writes may happen, each seeing those before it. Refused ones are answered at once.
+fn check(batch: impl Iterator<Item = Request>, state: &RwLock<State>) -> (Vec<Accepted>, u64, bool) {
+    let state = state.read().unwrap_or_else(PoisonError::into_inner);
+    let mut pending: HashMap<(&'static str, Key), Option<Arc<Object>>> = HashMap::new();
+    let (mut accepted, mut revision, mut lazy) = (Vec::new(), state.revision, true);
+    for Request { write, answer } in batch {
+        let slot = (write.resource, write.key.clone());
+        let current = match pending.get(&slot) {
+            Some(object) => object.clone(),
+            None => state.resources.get(write.resource).and_then(|o| o.get(&write.key)).cloned(),
+        };
+        let holds = match (write.expected, &current) {
+            (Expected::Absent, None) => true,
+            (Expected::Revision(wanted), Some(object)) => object.revision == wanted,
+            _ => false,
+        };
+        if !holds {
+            let _ = answer.send(Err(Error::Conflict));
+            continue;
+        }
+        revision += 1;
+        lazy &= write.lazy;
+        let deleted = write.value.is_none();
+        let value = write.value.unwrap_or_else(|| current.as_ref().map(|o| o.value()).unwrap_or_default());
+        let object = Arc::new(Object { revision, bytes: encode(value, revision) });
+        let key = format!("{}/{}/{}", write.resource, write.key.namespace, write.key.name);
+        let record = Record { key, bytes: (!deleted).then(|| object.bytes.clone()) };
+        pending.insert(slot, (!deleted).then(|| Arc::clone(&object)));
+        let change = Change { resource: write.resource, key: write.key, object, previous: current, deleted };
+        accepted.push(Accepted { change, record, answer });
+    }
+    (accepted, revision, lazy)
+}
+
+fn encode(mut value: Value, revision: u64) -> Bytes {
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
+    }
+    serde_json::to_vec(&value).unwrap_or_default().into()
+}
+
+fn show(state: &mut State, change: Change) {
+    let objects = state.resources.entry(change.resource).or_default();
+    if change.deleted {
+        objects.remove(&change.key);
+    } else {
+        objects.insert(change.key.clone(), Arc::clone(&change.object));
+    }
+    state.recent_bytes += change.object.bytes.len();
+    state.recent.push_back(change);
+    while state.recent.len() > RECENT || state.recent_bytes > RECENT_BYTES {
+        let Some(old) = state.recent.pop_front() else { break };
+        state.recent_bytes -= old.object.bytes.len();
+        state.forgotten = old.object.revision;
+    }
+}
+
+/// `resource/namespace/name`; `None` for types that are not served.
+pub(super) fn split_key(key: &str, resources: &[&'static str]) -> Option<(&'static str, Key)> {
+    let mut parts = key.splitn(3, '/');
+    let (resource, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let resource = resources.iter().find(|r| **r == resource)?;
+    Some((resource, Key { namespace: namespace.to_owned(), name: name.to_owned() }))
+}

@@ -1,0 +1,142 @@
+//! Addresses as services use them: two families, ranges, and the lenient reading of old objects.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+/// One of the two address families; each has rules of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// iptables.
+    V4,
+    /// ip6tables.
+    V6,
+}
+
+impl Family {
+    /// Both, IPv4 first.
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    #[must_use]
+    pub const fn of(ip: &IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// `IPv4` or `IPv6`, as Kubernetes writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    /// Bits of a full address: 32 or 128.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+}
+
+/// A range of addresses; host bits are always zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cidr {
+    base: IpAddr,
+    len: u8,
+}
+
+impl Cidr {
+    /// Reads `ADDRESS/LENGTH`; leading zeros are accepted and dropped, host bits are cleared.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (ip, len) = text.trim().split_once('/')?;
+        let ip = parse_ip(ip)?;
+        if len.is_empty() || len.len() > 4 || !len.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        let len: u8 = len.parse().ok().filter(|l| *l <= Family::of(&ip).bits())?;
+        Some(Self { base: mask(ip, len), len })
+    }
+
+    /// The range that holds exactly `ip`.
+    #[must_use]
+    pub const fn host(ip: IpAddr) -> Self {
+        Self { base: ip, len: Family::of(&ip).bits() }
+    }
+
+    /// Whether `ip` lies inside; never across families.
+    #[must_use]
+    pub fn contains(&self, ip: &IpAddr) -> bool {
+        Family::of(ip) == self.family() && mask(*ip, self.len) == self.base
+    }
+
+    /// The family of the range.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        Family::of(&self.base)
+    }
+
+    /// Whether it is everything (`/0`).
+    #[must_use]
+    pub const fn is_all(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the range shares an address with the loopback range of its family.
+    #[must_use]
+    pub fn covers_loopback(&self) -> bool {
+        match self.base {
+            IpAddr::V4(v4) => {
+                self.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)) || (self.len >= 8 && v4.octets()[0] == 127)
+            }
+            IpAddr::V6(_) => self.contains(&IpAddr::V6(Ipv6Addr::LOCALHOST)),
+        }
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.len)
+    }
+}
+
+fn mask(ip: IpAddr, len: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(v4) => {
+            let keep = u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & keep))
+        }
+        IpAddr::V6(v6) => {
+            let keep = u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & keep))
+        }
+    }
+}
+
+/// Reads an address as Kubernetes reads old objects: decimal parts may have leading zeros, an IPv4
+/// address written as IPv6 counts as IPv4.
+#[must_use]
+pub fn parse_ip(text: &str) -> Option<IpAddr> {
+    if text.contains(':') {
+        let v6: Ipv6Addr = text.parse().ok()?;
+        return Some(v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4));
+    }
+    let mut octets = [0u8; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        if part.is_empty() || part.len() > 8 || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        *octet = part.parse().ok()?;
+    }
+    parts.next().is_none().then(|| IpAddr::from(octets))
+}

@@ -1,0 +1,138 @@
+//! An EndpointSlice, reduced to what rules need.
+
+use std::{
+    fmt::Write as _,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use super::{Family, Protocol, ServiceId, parse_ip};
+
+/// One port that every endpoint of a slice serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlicePort {
+    /// The Service port's name.
+    pub name: Arc<str>,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The port at the endpoints.
+    pub number: u16,
+}
+
+/// Which zones and nodes an endpoint is meant for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hints {
+    /// Zone names.
+    pub zones: Vec<Box<str>>,
+    /// Whether any node is named.
+    pub has_nodes: bool,
+    /// Whether our node is among them.
+    pub our_node: bool,
+}
+
+/// One endpoint. Within a slice `port` is 0: the slice's ports apply to all its endpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)]
+pub struct Endpoint {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// Takes new connections.
+    pub ready: bool,
+    /// Works, ready or not.
+    pub serving: bool,
+    /// Is going away.
+    pub terminating: bool,
+    /// Runs on our node.
+    pub local: bool,
+    /// Topology hints, when there are any.
+    pub hints: Option<Box<Hints>>,
+}
+
+impl Endpoint {
+    /// `IP:port`, an IPv6 address in brackets: as chain names, comments and DNAT want it.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let mut text = String::with_capacity(24);
+        let _ = write!(text, "{}", SocketAddr::new(self.ip, self.port));
+        text
+    }
+}
+
+/// One slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    /// The family of its endpoints.
+    pub family: Family,
+    /// Its ports.
+    pub ports: Box<[SlicePort]>,
+    /// Its endpoints.
+    pub endpoints: Box<[Endpoint]>,
+}
+
+pub(super) fn key(object: &EndpointSlice) -> Option<(ServiceId, Box<str>)> {
+    let meta = &object.metadata;
+    let labels = meta.labels.as_ref()?;
+    if labels.contains_key("service.kubernetes.io/headless") {
+        return None;
+    }
+    let service = labels.get("kubernetes.io/service-name").filter(|s| !s.is_empty())?;
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    Some((format!("{namespace}/{service}").into(), meta.name.as_deref().unwrap_or_default().into()))
+}
+
+impl Slice {
+    /// Reads the API object; `None` for slices of another address type.
+    #[must_use]
+    pub fn of(object: &EndpointSlice, node: &str) -> Option<Self> {
+        let family = match object.address_type.as_str() {
+            "IPv4" => Family::V4,
+            "IPv6" => Family::V6,
+            _ => return None,
+        };
+        let mut ports = Vec::new();
+        for port in object.ports.as_deref().unwrap_or_default() {
+            let number = port.port.and_then(|n| u16::try_from(n).ok()).filter(|n| *n != 0);
+            let (Some(name), Some(number), Some(protocol)) =
+                (port.name.as_deref(), number, Protocol::parse(port.protocol.as_deref()))
+            else {
+                tracing::debug!(
+                    slice = object.metadata.name.as_deref().unwrap_or_default(),
+                    "a port without name or number is ignored"
+                );
+                continue;
+            };
+            ports.push(SlicePort { name: name.into(), protocol, number });
+        }
+        let mut endpoints = Vec::new();
+        for endpoint in object.endpoints.as_deref().unwrap_or_default() {
+            let Some(ip) = endpoint.addresses.first().and_then(|a| parse_ip(a)).filter(|ip| Family::of(ip) == family)
+            else {
+                continue;
+            };
+            let conditions = endpoint.conditions.as_ref();
+            let local = !node.is_empty() && endpoint.node_name.as_deref() == Some(node);
+            let hints = endpoint.hints.as_ref().and_then(|hints| {
+                let zones: Vec<Box<str>> =
+                    hints.for_zones.iter().flatten().map(|z| z.name.clone().into_boxed_str()).collect();
+                let mut nodes = hints.for_nodes.iter().flatten().peekable();
+                let has_nodes = nodes.peek().is_some();
+                let our_node = !node.is_empty() && nodes.any(|n| n.name == node);
+                (has_nodes || !zones.is_empty()).then(|| Box::new(Hints { zones, has_nodes, our_node }))
+            });
+            endpoints.push(Endpoint {
+                ip,
+                port: 0,
+                ready: conditions.and_then(|c| c.ready).unwrap_or(true),
+                serving: conditions.and_then(|c| c.serving).unwrap_or(true),
+                terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
+                local,
+                hints,
+            });
+        }
+        Some(Self { family, ports: ports.into(), endpoints: endpoints.into() })
+    }
+}
