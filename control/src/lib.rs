@@ -1,1 +1,20 @@
-//! placeholder
+//! The embedded control plane: API server, store, controllers, scheduler.
+//!
+//! Controllers and scheduler are clients of the API and know nothing of the store; the API knows nothing of
+//! Docker or iptables. Imports `kit` only.
+
+pub mod api;
+pub mod controllers;
+pub mod manifests;
+pub mod patch;
+pub mod pki;
+pub mod registry;
+pub mod scheduler;
+pub mod schema;
+pub mod select;
+pub mod store;
+pub mod table;
+
+mod plane;
+
+pub use plane::{Config, ControlPlane, Error, is_data_dir};

@@ -8,4 +8,6 @@ pub mod backoff;
 pub mod events;
 pub mod expo;
 pub mod quantity;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod supervise;

@@ -11,6 +11,7 @@ mod cleanup;
 mod config;
 pub mod conntrack;
 pub mod explain;
+mod inspect;
 pub mod kernel;
 pub mod model;
 pub mod plan;
@@ -21,4 +22,5 @@ mod sync;
 
 pub use cleanup::{CleanupError, cleanup};
 pub use config::{Config, DetectLocal, Error, NodePortAddresses, Variant, rules_from_objects};
+pub use inspect::{InspectError, inspect};
 pub use sync::run;

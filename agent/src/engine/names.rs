@@ -7,7 +7,6 @@ pub(crate) const TYPE: &str = "io.kubernetes.docker.type";
 pub(crate) const TYPE_SANDBOX: &str = "podsandbox";
 pub(crate) const TYPE_CONTAINER: &str = "container";
 pub(crate) const SANDBOX_ID: &str = "io.kubernetes.sandbox.id";
-pub(crate) const LOG_PATH: &str = "io.kubernetes.container.logpath";
 pub(crate) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 pub(crate) const POD_NAME: &str = "io.kubernetes.pod.name";
 pub(crate) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";

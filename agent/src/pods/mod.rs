@@ -169,7 +169,7 @@ async fn follow_once(
     let listed = engine.list().await?;
     let mut details = Vec::new();
     if *first {
-        let looks = futures::stream::iter(listed.iter().map(|l| engine.inspect(&l.id))).buffer_unordered(8);
+        let looks = futures::stream::iter(listed.clone()).map(|l| async move { engine.inspect(&l.id).await }).buffer_unordered(8);
         details = looks.try_filter_map(|found| async { Ok(found) }).try_collect().await?;
         *first = false;
     }

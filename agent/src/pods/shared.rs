@@ -25,7 +25,6 @@ use crate::{
 /// Docker calls that run at once: more make each slower, since Docker serialises much of its work.
 const DOCKER_CALLS: usize = 12;
 
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) client: Client,
     pub(crate) engine: Engine,
@@ -48,7 +47,6 @@ pub(crate) struct Shared {
 }
 
 /// What the dispatcher hands in to make the shared part.
-#[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) client: Client,
     pub(crate) engine: Engine,

@@ -40,10 +40,6 @@ impl RestartPolicy {
     }
 }
 
-pub(crate) fn spec_of(pod: &Pod) -> Option<&PodSpec> {
-    pod.spec.as_ref()
-}
-
 pub(crate) fn init_containers(spec: &PodSpec) -> &[Container] {
     spec.init_containers.as_deref().unwrap_or(&[])
 }

@@ -67,9 +67,8 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
         return over;
     }
     let running = observed.instances.iter().any(|i| !i.is_sandbox() && i.is_running());
-    let newest = |c: &Container| observed.newest(&c.name);
-    let ended = |c: &Container| newest(c).is_some_and(|i| matches!(i.state, State::Exited(_)));
-    let failed = |c: &Container| newest(c).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0));
+    let ended = |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(i.state, State::Exited(_)));
+    let failed = |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0));
     // What is over is told only when nothing runs any more.
     if !running {
         if deadline_passed(pod, spec, now) {
@@ -86,7 +85,7 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
         }
     }
     let initialized = spec::init_containers(spec).iter().all(|c| init_done(c, observed));
-    let started = |c: &Container| newest(c).is_some_and(|i| !matches!(i.state, State::Created)) || had_run(before, &c.name);
+    let started = |c: &Container| observed.newest(&c.name).is_some_and(|i| !matches!(i.state, State::Created)) || had_run(before, &c.name);
     if initialized && spec.containers.iter().all(started) { "Running" } else { "Pending" }
 }
 

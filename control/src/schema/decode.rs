@@ -23,39 +23,15 @@ pub struct Decoded {
     pub duplicates: Vec<String>,
 }
 
-/// Why a body cannot be read; the text ends with line and column where they are known.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// Not JSON.
-    #[error("json parse error: {text} (line {line}, column {column})")]
-    Json {
-        /// What is wrong.
-        text: String,
-        /// Counted from 1.
-        line: usize,
-        /// Counted from 1.
-        column: usize,
-    },
-    /// Not YAML.
-    #[error("yaml parse error: {text} (line {line}, column {column})")]
-    Yaml {
-        /// What is wrong.
-        text: String,
-        /// Counted from 1; 0 where not known.
-        line: u64,
-        /// Counted from 1; 0 where not known.
-        column: u64,
-    },
-}
-
 /// Deepest nesting of lists and objects that is read.
 const DEEPEST: usize = 100;
 
 /// Reads `bytes`.
 ///
 /// # Errors
-/// When they are not what `content_type` says, or are nested deeper than 100 levels.
-pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, DecodeError> {
+/// When they are not what `content_type` says, or are nested deeper than 100 levels: what is wrong, with line
+/// and column where they are known.
+pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, String> {
     let notes = Notes::default();
     let seed = Node { notes: &notes, depth: 0 };
     let value = match content_type {
@@ -65,12 +41,12 @@ pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, Decode
     Ok(Decoded { value, duplicates: notes.duplicates.into_inner() })
 }
 
-fn json(bytes: &[u8], seed: Node<'_>) -> Result<Value, DecodeError> {
+fn json(bytes: &[u8], seed: Node<'_>) -> Result<Value, String> {
     let wrap = |error: serde_json::Error| {
         let (line, column) = (error.line(), error.column());
         let text = error.to_string();
         let tail = format!(" at line {line} column {column}");
-        DecodeError::Json { text: text.strip_suffix(&tail).unwrap_or(&text).to_owned(), line, column }
+        format!("json parse error: {} (line {line}, column {column})", text.strip_suffix(&tail).unwrap_or(&text))
     };
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = seed.deserialize(&mut deserializer).map_err(wrap)?;
@@ -78,18 +54,22 @@ fn json(bytes: &[u8], seed: Node<'_>) -> Result<Value, DecodeError> {
     Ok(value)
 }
 
-fn yaml(bytes: &[u8], seed: Node<'_>) -> Result<Value, DecodeError> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|e| DecodeError::Yaml { text: format!("the text is not UTF-8: {e}"), line: 0, column: 0 })?;
+fn yaml(bytes: &[u8], seed: Node<'_>) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|e| format!("yaml parse error: the text is not UTF-8: {e}"))?;
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         with_snippet: false,
-        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
     };
-    let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| seed.deserialize(deserializer));
+    let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| {
+        seed.deserialize(deserializer)
+    });
     read.map_err(|error| {
-        let (line, column) = error.location().map_or((0, 0), |l| (l.line(), l.column()));
-        DecodeError::Yaml { text: first_line(&error.without_snippet().to_string()), line, column }
+        let text = first_line(&error.without_snippet().to_string());
+        match error.location() {
+            Some(at) => format!("yaml parse error: {text} (line {}, column {})", at.line(), at.column()),
+            None => format!("yaml parse error: {text}"),
+        }
     })
 }
 

@@ -1,6 +1,7 @@
 //! The values that the server writes where a manifest says nothing; upstream's, for each kind.
 
 use serde_json::{Map, Value, json};
+use windlass_kit::quantity::Quantity;
 
 use crate::registry::Gvk;
 
@@ -12,6 +13,7 @@ pub fn default(gvk: &Gvk, value: &mut Value) {
             let spec = child(object, "spec");
             set(spec, "enableServiceLinks", json!(true));
             pod_spec(spec);
+            pod_only(spec);
         }
         "ReplicationController" => replication_controller(object),
         "Service" => service(object),
@@ -50,7 +52,10 @@ fn child<'a>(object: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<Strin
 }
 
 /// The objects in the list at `key`.
-fn items<'a>(object: &'a mut Map<String, Value>, key: &str) -> impl Iterator<Item = &'a mut Map<String, Value>> + use<'a> {
+fn items<'a>(
+    object: &'a mut Map<String, Value>,
+    key: &str,
+) -> impl Iterator<Item = &'a mut Map<String, Value>> + use<'a> {
     object.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
@@ -64,19 +69,64 @@ fn pod_spec(spec: &mut Map<String, Value>) {
     ] {
         set(spec, key, value);
     }
-    if let Some(account) = spec.get("serviceAccountName").cloned().filter(|a| a.as_str().is_some_and(|a| !a.is_empty())) {
+    if let Some(account) = spec.get("serviceAccountName").cloned().filter(|a| a.as_str().is_some_and(|a| !a.is_empty()))
+    {
         set(spec, "serviceAccount", account);
     } else if let Some(account) = spec.get("serviceAccount").cloned() {
         set(spec, "serviceAccountName", account);
     }
-    let host_network = spec.get("hostNetwork") == Some(&json!(true));
     for list in ["containers", "initContainers", "ephemeralContainers"] {
-        items(spec, list).for_each(|c| container(c, host_network));
+        items(spec, list).for_each(container);
     }
     items(spec, "volumes").for_each(volume);
 }
 
-fn container(container: &mut Map<String, Value>, host_network: bool) {
+/// What a pod gets and a template in a controller does not.
+fn pod_only(spec: &mut Map<String, Value>) {
+    let host_network = spec.get("hostNetwork") == Some(&json!(true));
+    for list in ["containers", "initContainers"] {
+        for container in items(spec, list) {
+            for port in items(container, "ports").filter(|_| host_network) {
+                let number = port.get("containerPort").cloned().unwrap_or_default();
+                unless_zero(port, "hostPort", number);
+            }
+            let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { continue };
+            if let Some(limits) = resources.get("limits").and_then(Value::as_object).filter(|l| !l.is_empty()).cloned()
+            {
+                let requests = child(resources, "requests");
+                for (resource, amount) in limits {
+                    set(requests, &resource, amount);
+                }
+            }
+        }
+    }
+}
+
+/// Like `set`, where 0 counts as missing.
+fn unless_zero(object: &mut Map<String, Value>, key: &str, value: Value) {
+    if object.get(key) == Some(&json!(0)) {
+        object.remove(key);
+    }
+    set(object, key, value);
+}
+
+/// Writes amounts in their shortest form, as `500m` for `0.5`, and none finer than a thousandth.
+fn amounts(resources: &mut Map<String, Value>) {
+    for kind in ["limits", "requests"] {
+        for amount in
+            resources.get_mut(kind).and_then(Value::as_object_mut).into_iter().flat_map(|all| all.values_mut())
+        {
+            let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+            let Ok(quantity) = text.parse::<Quantity>() else { continue };
+            let rounded = Quantity::from_milli(quantity.milli());
+            let beyond = matches!(quantity.milli(), i64::MAX | i64::MIN);
+            *amount =
+                Value::String(if rounded == quantity || beyond { quantity.to_string() } else { rounded.to_string() });
+        }
+    }
+}
+
+fn container(container: &mut Map<String, Value>) {
     let image = container.get("image").and_then(Value::as_str).unwrap_or("");
     let policy = if moving_tag(image) { "Always" } else { "IfNotPresent" };
     set(container, "imagePullPolicy", json!(policy));
@@ -85,24 +135,19 @@ fn container(container: &mut Map<String, Value>, host_network: bool) {
     set(container, "resources", json!({}));
     for port in items(container, "ports") {
         set(port, "protocol", json!("TCP"));
-        if host_network {
-            let number = port.get("containerPort").cloned().unwrap_or_default();
-            set(port, "hostPort", number);
-        }
     }
-    let resources = child(container, "resources");
-    if let Some(limits) = resources.get("limits").and_then(Value::as_object).cloned() {
-        let requests = child(resources, "requests");
-        for (resource, amount) in limits {
-            set(requests, &resource, amount);
-        }
-    }
+    amounts(child(container, "resources"));
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         if let Some(probe) = container.get_mut(probe).and_then(Value::as_object_mut) {
-            for (key, value) in [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)] {
-                set(probe, key, json!(value));
+            for (key, value) in
+                [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
+            {
+                unless_zero(probe, key, json!(value));
             }
             http_get(probe);
+            if let Some(grpc) = probe.get_mut("grpc").and_then(Value::as_object_mut) {
+                set(grpc, "service", json!(""));
+            }
         }
     }
     if let Some(lifecycle) = container.get_mut("lifecycle").and_then(Value::as_object_mut) {
@@ -113,9 +158,15 @@ fn container(container: &mut Map<String, Value>, host_network: bool) {
         }
     }
     for variable in items(container, "env") {
-        if let Some(field) = variable.get_mut("valueFrom").and_then(|v| v.get_mut("fieldRef")).and_then(Value::as_object_mut) {
-            set(field, "apiVersion", json!("v1"));
+        if let Some(from) = variable.get_mut("valueFrom").and_then(Value::as_object_mut) {
+            field_ref(from);
         }
+    }
+}
+
+fn field_ref(holder: &mut Map<String, Value>) {
+    if let Some(field) = holder.get_mut("fieldRef").and_then(Value::as_object_mut) {
+        set(field, "apiVersion", json!("v1"));
     }
 }
 
@@ -146,6 +197,19 @@ fn volume(volume: &mut Map<String, Value>) {
     }
     if let Some(path) = volume.get_mut("hostPath").and_then(Value::as_object_mut) {
         set(path, "type", json!(""));
+    }
+    if let Some(downward) = volume.get_mut("downwardAPI").and_then(Value::as_object_mut) {
+        items(downward, "items").for_each(field_ref);
+    }
+    if let Some(projected) = volume.get_mut("projected").and_then(Value::as_object_mut) {
+        for source in items(projected, "sources") {
+            if let Some(token) = source.get_mut("serviceAccountToken").and_then(Value::as_object_mut) {
+                unless_zero(token, "expirationSeconds", json!(3600));
+            }
+            if let Some(downward) = source.get_mut("downwardAPI").and_then(Value::as_object_mut) {
+                items(downward, "items").for_each(field_ref);
+            }
+        }
     }
 }
 
@@ -178,14 +242,26 @@ fn service(object: &mut Map<String, Value>) {
     } else {
         spec.remove("sessionAffinityConfig");
     }
-    if kind != "ExternalName" {
+    // What belongs to a type goes with it when the type changes.
+    if kind == "ExternalName" {
+        for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
+            spec.remove(key);
+        }
+    } else {
         set(spec, "internalTrafficPolicy", json!("Cluster"));
     }
-    if kind == "NodePort" || kind == "LoadBalancer" {
+    let outside = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|ips| !ips.is_empty());
+    if outside || kind == "NodePort" || kind == "LoadBalancer" {
         set(spec, "externalTrafficPolicy", json!("Cluster"));
+    } else {
+        spec.remove("externalTrafficPolicy");
     }
     if kind == "LoadBalancer" {
         set(spec, "allocateLoadBalancerNodePorts", json!(true));
+    } else {
+        for key in ["allocateLoadBalancerNodePorts", "healthCheckNodePort", "loadBalancerClass"] {
+            spec.remove(key);
+        }
     }
     for port in items(spec, "ports") {
         set(port, "protocol", json!("TCP"));
@@ -212,6 +288,10 @@ fn namespace(object: &mut Map<String, Value>) {
     let metadata = child(object, "metadata");
     let name = metadata.get("name").cloned().unwrap_or_default();
     child(metadata, "labels").insert("kubernetes.io/metadata.name".to_owned(), name);
-    set(child(object, "spec"), "finalizers", json!(["kubernetes"]));
+    // Once it goes, the finalizer is taken away and must not come back.
+    let going = metadata.get("deletionTimestamp").is_some_and(|t| !t.is_null());
+    if !going {
+        set(child(object, "spec"), "finalizers", json!(["kubernetes"]));
+    }
     set(child(object, "status"), "phase", json!("Active"));
 }

@@ -1,23 +1,43 @@
 //! The OpenAPI v3 documents that kubectl reads before it applies or explains anything.
 
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{Mutex, PoisonError},
+};
+
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    patch::merge_key,
+    patch::{is_atomic_map, is_set, list_keys, merge_key, retains_keys},
     registry::{ResourceType, TYPES},
 };
 
-/// The list of documents: `api/v1`, `apis/coordination.k8s.io/v1` …
+/// The list of documents: `api/v1`, `apis/coordination.k8s.io/v1` …, each with a hash of what it says.
 #[must_use]
 pub fn index(paths: &[String]) -> Value {
-    // The documents change with the program only.
-    let hash = env!("CARGO_PKG_VERSION");
     let all: Map<String, Value> = paths
         .iter()
-        .map(|p| (p.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{p}?hash={hash}")})))
+        .map(|path| (path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={}", hash_of(path))})))
         .collect();
     json!({"paths": all})
+}
+
+/// A document's hash: kubectl keeps what it has read until the hash changes. The document itself is not kept.
+fn hash_of(path: &str) -> String {
+    static HASHES: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+    let mut hashes = HASHES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(hash) = hashes.get(path) {
+        return hash.clone();
+    }
+    let group_version = path.strip_prefix("apis/").or_else(|| path.strip_prefix("api/")).unwrap_or(path);
+    let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
+    let mut hasher = DefaultHasher::new();
+    document(group, version).to_string().hash(&mut hasher);
+    let hash = format!("{:016X}", hasher.finish());
+    hashes.insert(path.to_owned(), hash.clone());
+    hash
 }
 
 /// The document of one group and version. Made on each request: it is large, and seldom asked for.
@@ -43,12 +63,21 @@ pub fn document(group: &str, version: &str) -> Value {
         let base = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
         let scope = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
         let all = format!("{base}{scope}/{}", resource.plural);
+        if resource.namespaced {
+            paths.insert(
+                format!("{base}/{}", resource.plural),
+                json!({"get": operation(resource, name, "list", "Everywhere")}),
+            );
+        }
+        if resource.has_status() {
+            paths.insert(format!("{all}/{{name}}/status"), status_path(resource, name));
+        }
         paths.insert(format!("{all}/{{name}}"), item_path(resource, name));
         paths.insert(all, collection_path(resource, name));
     }
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": super::super::api::VERSION},
+        "info": {"title": "Kubernetes", "version": crate::api::VERSION},
         "paths": paths,
         "components": {"schemas": schemas},
     })
@@ -58,87 +87,163 @@ fn gvk(resource: &ResourceType) -> Value {
     json!({"group": resource.gvk.group, "version": resource.gvk.version, "kind": resource.gvk.kind})
 }
 
+/// Types that server-side apply takes as one whole.
+const WHOLE: &[&str] = &[
+    "ConfigMapKeySelector",
+    "EndpointAddress",
+    "EndpointPort",
+    "LabelSelector",
+    "LocalObjectReference",
+    "NodeSelector",
+    "NodeSelectorTerm",
+    "ObjectFieldSelector",
+    "ObjectReference",
+    "OwnerReference",
+    "ResourceFieldSelector",
+    "SecretKeySelector",
+    "SecretReference",
+    "TypedLocalObjectReference",
+];
+
 /// Adds the merge keys, from which kubectl computes its patches.
 fn annotate(type_name: &str, schema: &mut Value) {
     let short = type_name.rsplit('.').next().unwrap_or("");
+    if let Some(schema) = schema.as_object_mut() {
+        // In the published description of version 3 these two are told by alternatives.
+        let alternatives = match short {
+            "IntOrString" => Some(json!([{"type": "integer"}, {"type": "string"}])),
+            "Quantity" => Some(json!([{"type": "string"}, {"type": "number"}])),
+            _ => None,
+        };
+        if let Some(alternatives) = alternatives {
+            schema.remove("x-kubernetes-int-or-string");
+            schema.remove("type");
+            schema.insert("oneOf".to_owned(), alternatives);
+            if short == "IntOrString" {
+                schema.insert("format".to_owned(), json!("int-or-string"));
+            }
+        }
+        if WHOLE.contains(&short) {
+            schema.insert("x-kubernetes-map-type".to_owned(), json!("atomic"));
+        }
+    }
     // The field that holds this type, as the table of merge keys has it.
     let holder = match short {
-        "PodSpec" | "ServiceSpec" | "NodeSpec" | "ReplicationControllerSpec" => "spec",
-        "PodStatus" | "NodeStatus" | "ServiceStatus" | "NamespaceStatus" | "ReplicationControllerStatus" => "status",
+        "ObjectMeta" => "metadata",
         "Container" => "containers",
         "EphemeralContainer" => "ephemeralContainers",
-        "ObjectMeta" => "metadata",
         "ServiceAccount" => "",
+        _ if short.ends_with("Spec") => "spec",
+        _ if short.ends_with("Status") => "status",
         _ => "-",
     };
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
-    for (field, property) in properties {
-        let Some(property) = property.as_object_mut().filter(|p| p.get("type").is_some_and(|t| t == "array")) else { continue };
+    for (field, property) in properties.iter_mut().filter_map(|(f, p)| Some((f, p.as_object_mut()?))) {
+        if !property.get("type").is_some_and(|t| t == "array") {
+            if property.contains_key("additionalProperties") && is_atomic_map(field) {
+                property.insert("x-kubernetes-map-type".to_owned(), json!("atomic"));
+            }
+            continue;
+        }
+        let mut set = |key: &str, value: Value| drop(property.insert(format!("x-kubernetes-{key}"), value));
         if let Some(key) = merge_key(holder, field) {
-            property.insert("x-kubernetes-patch-merge-key".to_owned(), json!(key));
-            let strategy = if field == "volumes" { "merge,retainKeys" } else { "merge" };
-            property.insert("x-kubernetes-patch-strategy".to_owned(), json!(strategy));
-            property.insert("x-kubernetes-list-type".to_owned(), json!("map"));
-            property.insert("x-kubernetes-list-map-keys".to_owned(), json!([key]));
-        } else if matches!((holder, field.as_str()), ("metadata", "finalizers")) {
-            property.insert("x-kubernetes-patch-strategy".to_owned(), json!("merge"));
-            property.insert("x-kubernetes-list-type".to_owned(), json!("set"));
+            set("patch-merge-key", json!(key));
+            set("patch-strategy", json!(if retains_keys(field) { "merge,retainKeys" } else { "merge" }));
+        }
+        let keys = list_keys(holder, field);
+        if !keys.is_empty() {
+            set("list-type", json!("map"));
+            set("list-map-keys", json!(keys));
+        } else if is_set(holder, field) {
+            set("patch-strategy", json!("merge"));
+            set("list-type", json!("set"));
+        } else if (short, field.as_str()) == ("Endpoint", "addresses") {
+            set("list-type", json!("set"));
         } else {
-            property.insert("x-kubernetes-list-type".to_owned(), json!("atomic"));
+            set("list-type", json!("atomic"));
         }
     }
 }
 
-fn query(name: &str) -> Value {
-    json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}})
+fn parameter(name: &str, place: &str) -> Value {
+    json!({"name": name, "in": place, "required": place == "path", "schema": {"type": "string", "uniqueItems": true}})
 }
 
-fn body(name: &str) -> Value {
-    json!({"content": {"*/*": {"schema": {"$ref": format!("#/components/schemas/{name}")}}}})
+fn parameters(names: &[&str]) -> Value {
+    names.iter().map(|name| parameter(name, "query")).collect()
 }
 
-fn answer(name: &str) -> Value {
-    json!({"200": {"description": "OK", "content": {"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}}}})
+fn reference(name: &str) -> Value {
+    json!({"schema": {"$ref": format!("#/components/schemas/{name}")}})
 }
 
-fn operation(resource: &ResourceType, name: &str, action: &str) -> Map<String, Value> {
+fn operation(resource: &ResourceType, name: &str, action: &str, suffix: &str) -> Map<String, Value> {
+    let group = if resource.gvk.group.is_empty() { "core".to_owned() } else { resource.gvk.group.replace('.', "_") };
     let mut out = Map::new();
-    out.insert("tags".to_owned(), json!([format!("{}_{}", resource.gvk.group.replace('.', "_"), resource.gvk.version)]));
-    out.insert("operationId".to_owned(), json!(format!("{action}{}", resource.gvk.kind)));
+    out.insert("tags".to_owned(), json!([format!("{group}_{}", resource.gvk.version)]));
+    out.insert("operationId".to_owned(), json!(format!("{action}{}{suffix}", resource.gvk.kind)));
     out.insert("x-kubernetes-action".to_owned(), json!(action));
     out.insert("x-kubernetes-group-version-kind".to_owned(), gvk(resource));
-    out.insert("responses".to_owned(), answer(name));
+    out.insert(
+        "responses".to_owned(),
+        json!({"200": {"description": "OK", "content": {"application/json": reference(name)}}}),
+    );
     out
 }
 
-fn writing(resource: &ResourceType, name: &str, action: &str) -> Value {
-    let mut out = operation(resource, name, action);
-    out.insert("parameters".to_owned(), json!([query("dryRun"), query("fieldManager"), query("fieldValidation")]));
-    out.insert("requestBody".to_owned(), body(name));
+fn writing(resource: &ResourceType, name: &str, action: &str, suffix: &str) -> Value {
+    let mut out = operation(resource, name, action, suffix);
+    out.insert("parameters".to_owned(), parameters(&["dryRun", "fieldManager", "fieldValidation"]));
+    out.insert("requestBody".to_owned(), json!({"content": {"*/*": reference(name)}}));
     Value::Object(out)
 }
 
-fn item_path(resource: &ResourceType, name: &str) -> Value {
-    let mut patch = operation(resource, name, "patch");
-    patch.insert("parameters".to_owned(), json!([query("dryRun"), query("fieldManager"), query("fieldValidation"), query("force")]));
+fn patching(resource: &ResourceType, name: &str, suffix: &str) -> Value {
+    let mut out = operation(resource, name, "patch", suffix);
+    out.insert("parameters".to_owned(), parameters(&["dryRun", "fieldManager", "fieldValidation", "force"]));
     let content: Map<String, Value> = [
+        "application/apply-patch+yaml",
         "application/json-patch+json",
         "application/merge-patch+json",
         "application/strategic-merge-patch+json",
-        "application/apply-patch+yaml",
     ]
     .iter()
     .map(|t| ((*t).to_owned(), json!({"schema": {"type": "object"}})))
     .collect();
-    patch.insert("requestBody".to_owned(), json!({"content": content}));
+    out.insert("requestBody".to_owned(), json!({"content": content}));
+    Value::Object(out)
+}
+
+/// What stands in the path itself.
+fn place(resource: &ResourceType, named: bool) -> Value {
+    let names = [("name", named), ("namespace", resource.namespaced)];
+    names.iter().filter(|(_, there)| *there).map(|(name, _)| parameter(name, "path")).collect()
+}
+
+fn item_path(resource: &ResourceType, name: &str) -> Value {
     json!({
-        "get": operation(resource, name, "get"),
-        "put": writing(resource, name, "put"),
-        "patch": patch,
-        "delete": operation(resource, name, "delete"),
+        "parameters": place(resource, true),
+        "get": operation(resource, name, "get", ""),
+        "put": writing(resource, name, "put", ""),
+        "patch": patching(resource, name, ""),
+        "delete": operation(resource, name, "delete", ""),
+    })
+}
+
+fn status_path(resource: &ResourceType, name: &str) -> Value {
+    json!({
+        "parameters": place(resource, true),
+        "get": operation(resource, name, "get", "Status"),
+        "put": writing(resource, name, "put", "Status"),
+        "patch": patching(resource, name, "Status"),
     })
 }
 
 fn collection_path(resource: &ResourceType, name: &str) -> Value {
-    json!({"get": operation(resource, name, "list"), "post": writing(resource, name, "post")})
+    json!({
+        "parameters": place(resource, false),
+        "get": operation(resource, name, "list", ""),
+        "post": writing(resource, name, "post", ""),
+        "delete": operation(resource, name, "deletecollection", ""),
+    })
 }

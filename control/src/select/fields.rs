@@ -72,6 +72,12 @@ impl Fields {
         Ok(Self { requirements })
     }
 
+    /// The value that `field` must have, where the selector says so: `metadata.name=x` lets a list be one read.
+    #[must_use]
+    pub fn exact(&self, field: &str) -> Option<&str> {
+        self.requirements.iter().find(|(path, _, equal)| *equal && path == field).map(|(_, value, _)| value.as_str())
+    }
+
     /// Whether everything matches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -86,13 +92,22 @@ impl Fields {
 }
 
 fn value_at(object: &Value, path: &str) -> String {
-    // An event's source is asked for by its component alone.
-    let path = if path == "source" { "source.component" } else { path };
+    // An event's source is asked for by its component alone; newer events have it elsewhere.
+    let path = match path {
+        "source" if object["source"]["component"].as_str().is_some_and(|c| !c.is_empty()) => "source.component",
+        "source" => "reportingComponent",
+        path => path,
+    };
+    // The first of several, as upstream compares lists of addresses.
+    if path == "status.podIPs" {
+        return object["status"]["podIPs"][0]["ip"].as_str().unwrap_or_default().to_owned();
+    }
     let found = path.split('.').fold(object, |value, key| &value[key]);
     match found {
         Value::String(text) => text.clone(),
         Value::Bool(_) | Value::Number(_) => found.to_string(),
         Value::Null if path == "spec.unschedulable" || path == "spec.hostNetwork" => "false".to_owned(),
+        Value::Null if path == "status.replicas" => "0".to_owned(),
         _ => String::new(),
     }
 }
@@ -105,7 +120,8 @@ mod tests {
 
     #[test]
     fn fields() {
-        let pod = serde_json::json!({"metadata": {"name": "a"}, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}});
+        let pod =
+            serde_json::json!({"metadata": {"name": "a"}, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}});
         for (selector, matches) in [
             ("", true),
             ("metadata.name=a", true),
@@ -119,5 +135,7 @@ mod tests {
         let error = Fields::parse("spec.color=red", &POD).unwrap_err().to_string();
         assert_eq!(error, "field label not supported: spec.color");
         assert!(Fields::parse("nonsense", &POD).is_err());
+        let fields = Fields::parse("metadata.name=a,spec.nodeName!=n", &POD).unwrap();
+        assert_eq!((fields.exact("metadata.name"), fields.exact("spec.nodeName")), (Some("a"), None));
     }
 }

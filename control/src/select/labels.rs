@@ -49,6 +49,38 @@ impl Labels {
         }
     }
 
+    /// The selector of an object's `matchLabels` and `matchExpressions`.
+    ///
+    /// # Errors
+    /// For an operator that does not exist, and for values that are missing or one too many.
+    pub fn from_label_selector(selector: &Value) -> Result<Self, SelectError> {
+        let mut requirements = Self::from_map(&selector["matchLabels"]).requirements;
+        for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+            let key = expression["key"].as_str().unwrap_or_default().to_owned();
+            let all = expression["values"].as_array().into_iter().flatten();
+            let values: Vec<String> = all.filter_map(Value::as_str).map(str::to_owned).collect();
+            let operator = expression["operator"].as_str().unwrap_or_default();
+            requirements.push(match (operator, values.is_empty()) {
+                ("In", false) => Requirement::In(key, values),
+                ("NotIn", false) => Requirement::NotIn(key, values),
+                ("Exists", true) => Requirement::Exists(key),
+                ("DoesNotExist", true) => Requirement::Absent(key),
+                ("In" | "NotIn", true) => {
+                    return Err(SelectError(format!(
+                        "for 'in', 'notin' operators, values set can't be empty (key {key:?})"
+                    )));
+                }
+                ("Exists" | "DoesNotExist", false) => {
+                    return Err(SelectError(format!(
+                        "values set must be empty for exists and does not exist (key {key:?})"
+                    )));
+                }
+                _ => return Err(SelectError(format!("{operator:?} is not a valid label selector operator"))),
+            });
+        }
+        Ok(Self { requirements })
+    }
+
     /// Whether everything matches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -164,7 +196,48 @@ mod tests {
         }
     }
 
+    #[test]
+    fn selectors_of_objects() {
+        let object = serde_json::json!({"metadata": {"labels": {"app": "web", "tier": "front"}}});
+        for (selector, matches) in [
+            (serde_json::json!({}), true),
+            (serde_json::json!({"matchLabels": {"app": "web"}}), true),
+            (serde_json::json!({"matchLabels": {"app": "api"}}), false),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "api"]}]}),
+                true,
+            ),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["front"]}]}),
+                false,
+            ),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "tier", "operator": "Exists"}, {"key": "x", "operator": "DoesNotExist"}]}),
+                true,
+            ),
+        ] {
+            assert_eq!(Labels::from_label_selector(&selector).unwrap().matches(&object), matches, "{selector}");
+        }
+        for expression in [
+            serde_json::json!({"key": "a", "operator": "In"}),
+            serde_json::json!({"key": "a", "operator": "Exists", "values": ["b"]}),
+            serde_json::json!({"key": "a", "operator": "Above", "values": ["b"]}),
+        ] {
+            assert!(Labels::from_label_selector(&serde_json::json!({"matchExpressions": [expression]})).is_err());
+        }
+        assert!(Labels::from_map(&serde_json::json!({"app": "web"})).matches(&object));
+        assert!(Labels::from_map(&Value::Null).is_empty());
+    }
+
     proptest! {
+        #[test]
+        fn written_and_read_again(pairs in prop::collection::btree_map("[a-z]{1,5}", "[a-z0-9]{0,5}", 0..4)) {
+            let text = pairs.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",");
+            let map = serde_json::json!(pairs);
+            prop_assert_eq!(Labels::parse(&text).unwrap(), Labels::from_map(&map));
+            prop_assert!(Labels::from_map(&map).matches_labels(&map));
+        }
+
         #[test]
         fn never_panics(text in "\\PC{0,40}") {
             let _ = Labels::parse(&text);

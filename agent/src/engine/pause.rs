@@ -1,0 +1,44 @@
+//! The image that every sandbox runs: built into this program, loaded into Docker when it is missing.
+
+use std::time::Duration;
+
+use bollard::query_parameters::{ImportImageOptions, RemoveImageOptions};
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+
+use super::{Engine, EngineError};
+
+/// Its name; the tag follows its content.
+const NAME: &str = env!("WINDLASS_PAUSE_IMAGE");
+static ARCHIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause.tar"));
+
+/// Makes sure that Docker has the image and gives its id.
+///
+/// # Errors
+/// When Docker does not take it.
+pub async fn ensure(engine: &Engine) -> Result<String, EngineError> {
+    if let Some(image) = engine.image(NAME).await? {
+        return Ok(image.id);
+    }
+    let docker = engine.patient(Duration::from_secs(60));
+    let body = bollard::body_full(Bytes::from_static(ARCHIVE));
+    let loaded = docker.import_image(ImportImageOptions { quiet: true, ..ImportImageOptions::default() }, body, None);
+    let attempt = || format!("the sandbox image {NAME} could not be loaded into Docker");
+    loaded.try_for_each(|_| async { Ok(()) }).await.map_err(|e| EngineError::new(attempt(), &e))?;
+    let image = engine.image(NAME).await?;
+    image.map(|i| i.id).ok_or_else(|| EngineError { attempt: attempt(), reason: "it is not there afterwards".to_owned(), status: Some(500) })
+}
+
+/// Takes the image out of Docker again. Gone already is success.
+///
+/// # Errors
+/// When Docker keeps it, because a container still uses it for one.
+pub async fn remove(engine: &Engine) -> Result<(), EngineError> {
+    match engine.docker().remove_image(NAME, None::<RemoveImageOptions>, None).await {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let error = EngineError::new(format!("the sandbox image {NAME} could not be removed"), &error);
+            if error.is_not_found() { Ok(()) } else { Err(error) }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Interfaces, addresses and routes, by netlink.
+//!
+//! The host's side goes through one connection that is kept. The pod's side is done on a thread that is
+//! made for it, enters the pod's namespace and ends: no other thread ever changes its namespace.
+
+use std::{
+    fs::File,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use futures::TryStreamExt as _;
+use netlink_packet_route::{
+    address::AddressScope,
+    link::{InfoData, InfoVeth, LinkAttribute},
+    neighbour::NeighbourState,
+    route::RouteScope,
+};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection};
+
+use super::NetworkError;
+
+/// Where pods send everything: the host's end of their own pair.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// Host ends of pairs begin with this.
+const PREFIX: &str = "wl";
+const POD_INTERFACE: &str = "eth0";
+
+#[derive(Debug)]
+pub(super) struct Links {
+    handle: Handle,
+    connection: tokio::task::AbortHandle,
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+/// The host's end of a pod's pair: `wl` and eleven digits of a hash of its uid.
+fn interface_of(pod_uid: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, pod_uid.as_bytes());
+    let hex: String = digest.as_ref().iter().take(6).map(|b| format!("{b:02x}")).collect();
+    format!("{PREFIX}{}", &hex[..11])
+}
+
+/// A locally administered hardware address for one end of a pod's pair.
+fn hardware_address(pod_uid: &str, end: u8) -> Vec<u8> {
+    let digest = ring::digest::digest(&ring::digest::SHA256, pod_uid.as_bytes());
+    let mut address = vec![0x02, end];
+    address.extend_from_slice(&digest.as_ref()[6..10]);
+    address
+}
+
+/// Exists already: what was wanted.
+fn unless_there(result: Result<(), rtnetlink::Error>) -> Result<(), rtnetlink::Error> {
+    const EXISTS: i32 = 17;
+    match result {
+        Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code().abs() == EXISTS => Ok(()),
+        other => other,
+    }
+}
+
+async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, rtnetlink::Error> {
+    const NO_DEVICE: i32 = 19;
+    let mut found = handle.link().get().match_name(name.to_owned()).execute();
+    match found.try_next().await {
+        Ok(link) => Ok(link.map(|l| l.header.index)),
+        Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code().abs() == NO_DEVICE => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Links {
+    pub(super) fn open() -> Result<Self, NetworkError> {
+        let (connection, handle, _) = new_connection().map_err(|e| NetworkError::new("the kernel's interfaces could not be reached", e))?;
+        let connection = tokio::spawn(connection).abort_handle();
+        Ok(Self { handle, connection })
+    }
+
+    /// The node's own address among its pods, on the loopback interface: what the host and masqueraded
+    /// traffic use toward pods.
+    pub(super) async fn put_gateway(&self, gateway: Ipv4Addr) -> Result<(), NetworkError> {
+        let put = async {
+            let Some(lo) = index_of(&self.handle, "lo").await? else { return Ok(()) };
+            unless_there(self.handle.address().add(lo, IpAddr::V4(gateway), 32).execute().await)
+        };
+        put.await.map_err(|e: rtnetlink::Error| NetworkError::new(format!("the address {gateway} could not be given to the host"), e))
+    }
+
+    /// Connects a pod; each step is skipped where it is done already.
+    pub(super) async fn connect(&self, pod_uid: &str, pid: i32, address: Ipv4Addr, gateway: Ipv4Addr) -> Result<(), NetworkError> {
+        let name = interface_of(pod_uid);
+        let failed = |what: &str, why: &dyn std::fmt::Display| NetworkError::new(format!("the pod at {address} could not be connected: {what}"), why);
+        let netlink = |what: &'static str| move |e: rtnetlink::Error| NetworkError::new(format!("the pod at {address} could not be connected: {what}"), e);
+        let namespace = File::open(format!("/proc/{pid}/ns/net")).map_err(|e| failed("its network namespace", &e))?;
+        let (host_mac, pod_mac) = (hardware_address(pod_uid, 1), hardware_address(pod_uid, 2));
+
+        let pid_number = u32::try_from(pid).map_err(|e| failed("its process", &e))?;
+        let existing = index_of(&self.handle, &name).await.map_err(netlink("looking for its interface"))?;
+        if existing.is_none() {
+            let peer = LinkMessageBuilder::<LinkUnspec>::new()
+                .name(POD_INTERFACE.to_owned())
+                .address(pod_mac.clone())
+                .setns_by_pid(pid_number)
+                .build();
+            let pair = LinkMessageBuilder::<LinkVeth>::new(&name, POD_INTERFACE)
+                .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+                .address(host_mac.clone())
+                .up()
+                .build();
+            unless_there(self.handle.link().add(pair).execute().await).map_err(netlink("making its interfaces"))?;
+        }
+        let inside = in_namespace(namespace, address, host_mac);
+        let index = index_of(&self.handle, &name).await.map_err(netlink("looking for its interface"))?;
+        let index = index.ok_or_else(|| failed("its interface", &"it vanished"))?;
+        if existing.is_some() {
+            let up = LinkUnspec::new_with_index(index).up().build();
+            self.handle.link().set(up).execute().await.map_err(netlink("turning its interface on"))?;
+        }
+        let mut add = self.handle.address().add(index, IpAddr::V4(GATEWAY), 32);
+        add.message_mut().header.scope = AddressScope::Link;
+        unless_there(add.execute().await).map_err(netlink("its gateway"))?;
+        let neighbour = self.handle.neighbours().add(index, IpAddr::V4(address)).link_layer_address(&pod_mac).state(NeighbourState::Permanent).replace();
+        neighbour.execute().await.map_err(netlink("its hardware address"))?;
+        let route = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(address, 32)
+            .output_interface(index)
+            .scope(RouteScope::Link)
+            .pref_source(gateway)
+            .build();
+        self.handle.route().add(route).replace().execute().await.map_err(netlink("its route"))?;
+        inside.await.map_err(|e| failed("inside its namespace", &e))
+    }
+
+    /// Removes the host's end, and with it the pod's and the route.
+    pub(super) async fn disconnect(&self, pod_uid: &str) -> Result<(), NetworkError> {
+        let name = interface_of(pod_uid);
+        let gone = async {
+            match index_of(&self.handle, &name).await? {
+                Some(index) => self.delete(index).await,
+                None => Ok(()),
+            }
+        };
+        gone.await.map_err(|e: rtnetlink::Error| NetworkError::new(format!("the interface {name} could not be removed"), e))
+    }
+
+    async fn delete(&self, index: u32) -> Result<(), rtnetlink::Error> {
+        const NO_DEVICE: i32 = 19;
+        match self.handle.link().del(index).execute().await {
+            Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code().abs() == NO_DEVICE => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes every interface of pods and the gateway's address; gives what stayed.
+    pub(super) async fn remove_all(&self, gateway: Option<Ipv4Addr>) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut links = self.handle.link().get().execute();
+        let mut ours = Vec::new();
+        loop {
+            match links.try_next().await {
+                Ok(Some(link)) => {
+                    let name = link.attributes.iter().find_map(|a| match a {
+                        LinkAttribute::IfName(name) => Some(name.clone()),
+                        _ => None,
+                    });
+                    let name = name.unwrap_or_default();
+                    let ends_in_hex = name.strip_prefix(PREFIX).is_some_and(|h| h.len() == 11 && h.bytes().all(|b| b.is_ascii_hexdigit()));
+                    if ends_in_hex {
+                        ours.push((link.header.index, name));
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    problems.push(format!("the interfaces could not be listed: {error}"));
+                    break;
+                }
+            }
+        }
+        for (index, name) in ours {
+            if let Err(error) = self.delete(index).await {
+                problems.push(format!("the interface {name}: {error}"));
+            }
+        }
+        if let Some(gateway) = gateway {
+            let removed = async {
+                let mut all = self.handle.address().get().set_address_filter(IpAddr::V4(gateway)).execute();
+                while let Some(message) = all.try_next().await? {
+                    self.handle.address().del(message).execute().await?;
+                }
+                Ok::<_, rtnetlink::Error>(())
+            };
+            if let Err(error) = removed.await {
+                problems.push(format!("the address {gateway}: {error}"));
+            }
+        }
+        problems
+    }
+}
+
+/// Sets the pod's side up on a thread of its own, and waits for it.
+fn in_namespace(namespace: File, address: Ipv4Addr, host_mac: Vec<u8>) -> impl Future<Output = Result<(), String>> {
+    let (done, waits) = tokio::sync::oneshot::channel();
+    let spawned = std::thread::Builder::new().name("pod-network".to_owned()).spawn(move || {
+        let result = nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)
+            .map_err(|e| format!("entering it: {e}"))
+            .and_then(|()| tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(|e| e.to_string()))
+            .and_then(|runtime| runtime.block_on(set_up(address, &host_mac)).map_err(|e| e.to_string()));
+        let _ = done.send(result);
+    });
+    async move {
+        spawned.map_err(|e| e.to_string())?;
+        waits.await.map_err(|_| "the thread ended early".to_owned())?
+    }
+}
+
+async fn set_up(address: Ipv4Addr, host_mac: &[u8]) -> Result<(), rtnetlink::Error> {
+    let (connection, handle, _) = new_connection().map_err(|_| rtnetlink::Error::RequestFailed)?;
+    let connection = tokio::spawn(connection);
+    let set = async {
+        for name in ["lo", POD_INTERFACE] {
+            if let Some(index) = index_of(&handle, name).await? {
+                let up = LinkUnspec::new_with_index(index).up().build();
+                handle.link().set(up).execute().await?;
+            }
+        }
+        let Some(index) = index_of(&handle, POD_INTERFACE).await? else { return Err(rtnetlink::Error::RequestFailed) };
+        unless_there(handle.address().add(index, IpAddr::V4(address), 32).execute().await)?;
+        let neighbour = handle.neighbours().add(index, IpAddr::V4(GATEWAY)).link_layer_address(host_mac).state(NeighbourState::Permanent).replace();
+        neighbour.execute().await?;
+        let to_gateway =
+            RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(GATEWAY, 32).output_interface(index).scope(RouteScope::Link).build();
+        unless_there(handle.route().add(to_gateway).execute().await)?;
+        let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(GATEWAY).output_interface(index).build();
+        unless_there(handle.route().add(default).execute().await)
+    };
+    let result = set.await;
+    connection.abort();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_the_kernel_and_differ() {
+        let (a, b) = (interface_of("a"), interface_of("b"));
+        assert_eq!(a.len(), 13);
+        assert_ne!(a, b);
+        assert_eq!(hardware_address("a", 1).len(), 6);
+        assert_eq!(hardware_address("a", 1)[0] & 3, 2, "locally administered, for one");
+    }
+}

@@ -1,0 +1,53 @@
+//! What the node tells of its machine, read from the host.
+
+use std::{fs, path::Path};
+
+use nix::sys::statvfs::statvfs;
+
+/// The machine at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Machine {
+    pub(super) cpus: i64,
+    pub(super) memory_bytes: i64,
+    pub(super) memory_available_bytes: i64,
+    pub(super) disk_bytes: i64,
+    pub(super) disk_available_bytes: i64,
+    pub(super) inodes: i64,
+    pub(super) inodes_free: i64,
+    pub(super) machine_id: String,
+    pub(super) system_uuid: String,
+    pub(super) boot_id: String,
+    pub(super) kernel: String,
+    pub(super) os_image: String,
+}
+
+impl Machine {
+    pub(super) fn read(data_dir: &Path) -> Self {
+        use procfs::Current as _;
+        let memory = procfs::Meminfo::current().ok();
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let disk = statvfs(data_dir).ok();
+        let blocks = |of: fn(&nix::sys::statvfs::Statvfs) -> u64| disk.as_ref().map_or(0, |d| number(of(d).saturating_mul(d.fragment_size())));
+        let text = |path: &str| fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default();
+        let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+        Self {
+            cpus: std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
+            memory_bytes: memory.as_ref().map_or(0, |m| number(m.mem_total)),
+            memory_available_bytes: memory.as_ref().and_then(|m| m.mem_available).map_or(0, number),
+            disk_bytes: blocks(|d| d.blocks()),
+            disk_available_bytes: blocks(|d| d.blocks_available()),
+            inodes: disk.as_ref().map_or(0, |d| number(d.files())),
+            inodes_free: disk.as_ref().map_or(0, |d| number(d.files_available())),
+            machine_id: text("/etc/machine-id"),
+            system_uuid: text("/sys/class/dmi/id/product_uuid"),
+            boot_id: text("/proc/sys/kernel/random/boot_id"),
+            kernel: text("/proc/sys/kernel/osrelease"),
+            os_image: os_name(&release),
+        }
+    }
+}
+
+fn os_name(release: &str) -> String {
+    let line = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
+    line.map(|l| l.trim_matches('"').to_owned()).unwrap_or_else(|| "Linux".to_owned())
+}

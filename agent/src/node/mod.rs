@@ -1,0 +1,269 @@
+//! The node's own duties: its object, its heartbeat, its conditions.
+//!
+//! `status` decides what the node says of itself and is pure; `machine` reads the host; this module is the
+//! loop. Imports nothing of `pods`.
+
+mod machine;
+mod status;
+
+use std::{net::{IpAddr, Ipv4Addr}, path::{Path, PathBuf}, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::{Node, NodeStatus, ObjectReference},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use windlass_kit::{
+    backoff::Backoff,
+    events::{Recorder, Severity},
+};
+
+use crate::engine::Health;
+use machine::Machine;
+
+/// Settings of the node's duties.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// The node's name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The port of its own API.
+    pub api_port: u16,
+    /// The folder whose file system counts as the node's.
+    pub data_dir: PathBuf,
+    /// The version that it tells; ours stands behind the `+`.
+    pub version: String,
+}
+
+/// Why the node could not do its duties.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// No range of addresses was given in time.
+    #[error("node {node:?} was given no range of addresses for its pods within {seconds} s; does a controller give them (spec.podCIDR)?")]
+    NoRange {
+        /// Which node.
+        node: String,
+        /// How long it waited.
+        seconds: u64,
+    },
+    /// The range cannot be used.
+    #[error("node {node:?} was given {range:?} for its pods, which is not an IPv4 range")]
+    Range {
+        /// Which node.
+        node: String,
+        /// What it was given.
+        range: String,
+    },
+}
+
+/// Pods on one node at most; upstream's default.
+const MOST_PODS: i64 = 110;
+/// Heartbeats: how often, and for how long each counts; upstream's.
+const LEASE_EVERY: Duration = Duration::from_secs(10);
+const LEASE_SECONDS: i32 = 40;
+/// The status is computed this often, and sent when it changed or when it is this old.
+const STATUS_EVERY: Duration = Duration::from_secs(10);
+const STATUS_AGE: Duration = Duration::from_secs(300);
+const LEASES: &str = "kube-node-lease";
+
+/// Makes the node's object, or finds it made; tried until it works or `shutdown`.
+pub async fn register(client: &Client, config: &NodeConfig, shutdown: &CancellationToken) -> Option<Node> {
+    let api: Api<Node> = Api::all(client.clone());
+    let machine = Machine::read(&config.data_dir);
+    let wanted = status::new_node(config, &machine, MOST_PODS, Timestamp::now());
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
+    loop {
+        let result = match api.create(&PostParams::default(), &wanted).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => api.get(&config.name).await,
+            other => other,
+        };
+        match result {
+            Ok(node) => return Some(node),
+            Err(error) => tracing::warn!(node = config.name, %error, "the node could not be registered; it is tried again"),
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return None,
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+        }
+    }
+}
+
+/// The range of addresses for this node's pods: from the file of an earlier start, or from the API, which is
+/// waited for.
+///
+/// # Errors
+/// When none comes within a minute, or it cannot be used.
+pub async fn pod_cidr(client: &Client, name: &str, file: &Path) -> Result<(Ipv4Addr, u8), NodeError> {
+    const PATIENCE: u64 = 60;
+    if let Some(range) = std::fs::read_to_string(file).ok().and_then(|t| parse_range(t.trim())) {
+        return Ok(range);
+    }
+    let api: Api<Node> = Api::all(client.clone());
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(PATIENCE);
+    let mut wait = Duration::from_millis(5);
+    loop {
+        let given = api.get_opt(name).await.ok().flatten().and_then(|n| n.spec?.pod_cidr);
+        if let Some(text) = given {
+            let range = parse_range(&text).ok_or_else(|| NodeError::Range { node: name.to_owned(), range: text.clone() })?;
+            if let Some(parent) = file.parent() {
+                let _ = std::fs::create_dir_all(parent);
+            }
+            if let Err(error) = std::fs::write(file, format!("{text}\n")) {
+                tracing::warn!(%error, file = %file.display(), "the range of pods could not be kept; the next start asks again");
+            }
+            return Ok(range);
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Err(NodeError::NoRange { node: name.to_owned(), seconds: PATIENCE });
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// Reads `10.244.0.0/24`.
+#[must_use]
+pub fn parse_range(text: &str) -> Option<(Ipv4Addr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    let length: u8 = length.parse().ok().filter(|l| (1..=30).contains(l))?;
+    Some((address.parse().ok()?, length))
+}
+
+/// Keeps the lease and the status until `shutdown`.
+///
+/// # Errors
+/// Never; it has the shape of the other tasks.
+pub async fn run(
+    client: Client,
+    config: NodeConfig,
+    node: Node,
+    mut health: watch::Receiver<Health>,
+    shutdown: CancellationToken,
+) -> Result<(), NodeError> {
+    let recorder = Recorder::new(client.clone(), "kubelet", &config.name);
+    let object = reference(&node);
+    recorder.record(&object, Severity::Normal, "Starting", "Starting windlass.");
+    let leases = tokio::spawn(renew(client.clone(), node.clone(), shutdown.clone()));
+    let api: Api<Node> = Api::all(client);
+    let mut known = node.status.clone().unwrap_or_default();
+    let mut sent_at: Option<tokio::time::Instant> = None;
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
+    loop {
+        let machine = Machine::read(&config.data_dir);
+        let docker = health.borrow_and_update().clone();
+        let wanted = status::node_status(&config, &machine, &docker, MOST_PODS, &known, Timestamp::now());
+        let due = sent_at.is_none_or(|at| at.elapsed() >= STATUS_AGE) || status::differs(&known, &wanted);
+        let mut wait = STATUS_EVERY;
+        // Until Docker has answered or refused there is nothing true to say.
+        if due && docker != Health::Unknown {
+            let patch = serde_json::json!({"status": wanted});
+            match api.patch_status(&config.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+                Ok(updated) => {
+                    tell(&recorder, &object, &config.name, &known, &wanted);
+                    known = updated.status.unwrap_or(wanted);
+                    sent_at = Some(tokio::time::Instant::now());
+                    backoff.reset();
+                }
+                Err(kube::Error::Api(answer)) if answer.code == 404 => {
+                    tracing::warn!(node = config.name, "the node's object was deleted; it is made again");
+                    register(&api.clone().into_client(), &config, &shutdown).await;
+                    wait = backoff.next_delay();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the node's status could not be written; it is tried again");
+                    wait = backoff.next_delay();
+                }
+            }
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            changed = health.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+    let _ = leases.await;
+    Ok(())
+}
+
+fn reference(node: &Node) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: node.metadata.name.clone(),
+        uid: node.metadata.name.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+/// The events of conditions that turned.
+fn tell(recorder: &Recorder, object: &ObjectReference, name: &str, before: &NodeStatus, now: &NodeStatus) {
+    let value = |status: &NodeStatus, kind: &str| {
+        status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone())
+    };
+    for (kind, when_true, when_false) in [
+        ("Ready", "NodeReady", "NodeNotReady"),
+        ("MemoryPressure", "NodeHasInsufficientMemory", "NodeHasSufficientMemory"),
+        ("DiskPressure", "NodeHasDiskPressure", "NodeHasNoDiskPressure"),
+        ("PIDPressure", "NodeHasInsufficientPID", "NodeHasSufficientPID"),
+    ] {
+        let (was, is) = (value(before, kind), value(now, kind));
+        if was != is {
+            let reason = if is.as_deref() == Some("True") { when_true } else { when_false };
+            recorder.record(object, Severity::Normal, reason, format!("Node {name} status is now: {reason}"));
+        }
+    }
+}
+
+/// The heartbeat.
+async fn renew(client: Client, node: Node, shutdown: CancellationToken) {
+    let api: Api<Lease> = Api::namespaced(client, LEASES);
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let spec = |at: Timestamp| LeaseSpec {
+        holder_identity: Some(name.clone()),
+        lease_duration_seconds: Some(LEASE_SECONDS),
+        renew_time: Some(MicroTime(at)),
+        ..LeaseSpec::default()
+    };
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: name.clone(),
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+        ..OwnerReference::default()
+    };
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
+    loop {
+        let patch = serde_json::json!({"spec": spec(Timestamp::now())});
+        let renewed = match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(answer)) if answer.code == 404 => {
+                let metadata = ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner.clone()]), ..ObjectMeta::default() };
+                api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec(Timestamp::now())), ..Lease::default() }).await
+            }
+            other => other,
+        };
+        let wait = match renewed {
+            Ok(_) => {
+                backoff.reset();
+                LEASE_EVERY
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the node's lease could not be renewed; it is tried again");
+                backoff.next_delay()
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What there is to ask for: groups, types, version, schemas.
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
+    response::{IntoResponse as _, Response},
+};
+use serde_json::{Value, json};
+
+use super::{Answer, VERSION, error::ApiError, header_text, output::Accept, target::Options};
+use crate::{
+    registry::{ResourceType, TYPES, group_versions},
+    schema,
+};
+
+const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// Answers paths that describe the API; `None` for all others.
+pub(super) fn answer(path: &str, method: &Method, headers: &HeaderMap, options: &Options) -> Option<Answer> {
+    if method != Method::GET {
+        return None;
+    }
+    let accept = Accept::read(headers);
+    let json = |value: &Value| Some(Ok(accept.write(StatusCode::OK, value)));
+    let wants_aggregated = header_text(headers, header::ACCEPT).contains("as=APIGroupDiscoveryList");
+    let segments: Vec<&str> = path.split('/').collect();
+    match segments[..] {
+        [""] => json(&json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]})),
+        ["version"] => json(&version()),
+        ["api"] if wants_aggregated => Some(aggregated(headers, true)),
+        ["apis"] if wants_aggregated => Some(aggregated(headers, false)),
+        ["api"] => json(&json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
+        ["apis"] => {
+            let groups: Vec<Value> = group_versions().into_iter().filter(|(g, _)| !g.is_empty()).map(|(g, v)| group(g, v)).collect();
+            json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        ["apis", wanted] => {
+            let found = group_versions().into_iter().find(|(g, _)| *g == wanted && !g.is_empty());
+            match found {
+                Some((g, v)) => {
+                    let mut value = group(g, v);
+                    value["kind"] = json!("APIGroup");
+                    value["apiVersion"] = json!("v1");
+                    json(&value)
+                }
+                None => Some(Err(ApiError::unknown_path())),
+            }
+        }
+        ["api", version] => resources("", version).map(|v| Ok(accept.write(StatusCode::OK, &v))),
+        ["apis", group, version] => resources(group, version).map(|v| Ok(accept.write(StatusCode::OK, &v))),
+        ["openapi", "v3"] => {
+            let paths: Vec<String> =
+                group_versions().iter().map(|(g, v)| if g.is_empty() { format!("api/{v}") } else { format!("apis/{g}/{v}") }).collect();
+            json(&schema::openapi_index(&paths))
+        }
+        ["openapi", "v3", "api", version] => Some(document("", version, accept, options)),
+        ["openapi", "v3", "apis", group, version] => Some(document(group, version, accept, options)),
+        ["openapi", "v2"] => {
+            let empty = json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": VERSION}, "paths": {}});
+            json(&empty)
+        }
+        _ => None,
+    }
+}
+
+fn version() -> Value {
+    json!({
+        "major": "1", "minor": "36", "gitVersion": VERSION, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none", "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, go_arch()),
+    })
+}
+
+/// The field's names of machines.
+fn go_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn group(name: &str, version: &str) -> Value {
+    let version = json!({"groupVersion": format!("{name}/{version}"), "version": version});
+    json!({"name": name, "versions": [version], "preferredVersion": version})
+}
+
+fn types(group: &str, version: &str) -> Vec<&'static ResourceType> {
+    TYPES.iter().filter(|t| t.gvk.group == group && t.gvk.version == version).collect()
+}
+
+/// Kind and verbs of a subresource.
+fn subresource(resource: &ResourceType, name: &str) -> (Value, Vec<&'static str>) {
+    let own = json!({"group": resource.gvk.group, "version": resource.gvk.version, "kind": resource.gvk.kind});
+    match name {
+        "scale" => (json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}), vec!["get", "patch", "update"]),
+        "binding" => (json!({"group": "", "version": "v1", "kind": "Binding"}), vec!["create"]),
+        "eviction" => (json!({"group": "policy", "version": "v1", "kind": "Eviction"}), vec!["create"]),
+        "log" => (own, vec!["get"]),
+        "finalize" => (own, vec!["update"]),
+        _ => (own, vec!["get", "patch", "update"]),
+    }
+}
+
+fn resources(group: &str, version: &str) -> Option<Value> {
+    let all = types(group, version);
+    if all.is_empty() {
+        return None;
+    }
+    let mut list = Vec::new();
+    for t in all {
+        let mut entry = json!({"name": t.plural, "singularName": t.singular, "namespaced": t.namespaced, "kind": t.gvk.kind, "verbs": VERBS});
+        if !t.short_names.is_empty() {
+            entry["shortNames"] = json!(t.short_names);
+        }
+        if !t.categories.is_empty() {
+            entry["categories"] = json!(t.categories);
+        }
+        list.push(entry);
+        for sub in t.subresources {
+            let (kind, verbs) = subresource(t, sub);
+            let mut entry = json!({"name": format!("{}/{sub}", t.plural), "singularName": "", "namespaced": t.namespaced, "kind": kind["kind"], "verbs": verbs});
+            if kind["group"] != t.gvk.group {
+                entry["group"] = kind["group"].clone();
+                entry["version"] = kind["version"].clone();
+            }
+            list.push(entry);
+        }
+    }
+    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))
+}
+
+/// Everything in one answer, which clients keep by its tag.
+fn aggregated(headers: &HeaderMap, core: bool) -> Answer {
+    let tag = format!("\"{VERSION}-{core}-{}\"", TYPES.len());
+    if header_text(headers, header::IF_NONE_MATCH) == tag {
+        return Ok(tagged(StatusCode::NOT_MODIFIED.into_response(), &tag));
+    }
+    let items: Vec<Value> = group_versions()
+        .into_iter()
+        .filter(|(g, _)| g.is_empty() == core)
+        .map(|(g, v)| {
+            let resources: Vec<Value> = types(g, v)
+                .into_iter()
+                .map(|t| {
+                    let subs: Vec<Value> = t
+                        .subresources
+                        .iter()
+                        .map(|s| {
+                            let (kind, verbs) = subresource(t, s);
+                            json!({"subresource": s, "responseKind": kind, "verbs": verbs})
+                        })
+                        .collect();
+                    let mut entry = json!({
+                        "resource": t.plural, "responseKind": {"group": g, "version": v, "kind": t.gvk.kind},
+                        "scope": if t.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": t.singular, "verbs": VERBS,
+                    });
+                    for (key, list) in [("shortNames", t.short_names), ("categories", t.categories)] {
+                        if !list.is_empty() {
+                            entry[key] = json!(list);
+                        }
+                    }
+                    if !subs.is_empty() {
+                        entry["subresources"] = json!(subs);
+                    }
+                    entry
+                })
+                .collect();
+            json!({"metadata": {"name": g, "creationTimestamp": null}, "versions": [{"version": v, "resources": resources, "freshness": "Current"}]})
+        })
+        .collect();
+    let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
+    let mut response = (StatusCode::OK, Body::from(list.to_string())).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
+    Ok(tagged(response, &tag))
+}
+
+fn tagged(mut response: Response, tag: &str) -> Response {
+    if let Ok(value) = HeaderValue::from_str(tag) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+fn document(group: &str, version: &str, accept: Accept, options: &Options) -> Answer {
+    if types(group, version).is_empty() {
+        return Err(ApiError::unknown_path());
+    }
+    let mut response = accept.write(StatusCode::OK, &schema::openapi_document(group, version));
+    if options.get("hash").is_some() {
+        let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
+        response.headers_mut().insert(header::CACHE_CONTROL, forever);
+    }
+    Ok(response)
+}

@@ -1,0 +1,162 @@
+//! Errors as the API tells them: one place that makes a `Status` of everything.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+
+use super::{identity::UserInfo, target::Target};
+use crate::{registry::ResourceType, schema::FieldError, store};
+
+/// A refusal.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    pub(super) code: u16,
+    reason: &'static str,
+    message: String,
+    details: Value,
+    retry_after: Option<u32>,
+}
+
+impl ApiError {
+    pub(super) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: Value::Null, retry_after: None }
+    }
+
+    fn about(mut self, resource: &ResourceType, name: &str) -> Self {
+        self.details = json!({"name": name, "group": resource.gvk.group, "kind": resource.plural});
+        self
+    }
+
+    pub(super) fn with_cause(mut self, reason: &str, message: &str, field: &str) -> Self {
+        if !self.details.is_object() {
+            self.details = json!({});
+        }
+        self.details["causes"] = json!([{"reason": reason, "message": message, "field": field}]);
+        self
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    pub(super) fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    pub(super) fn unknown_path() -> Self {
+        Self::new(404, "NotFound", "the server could not find the requested resource")
+    }
+
+    pub(super) fn not_found(resource: &ResourceType, name: &str) -> Self {
+        Self::new(404, "NotFound", format!("{} {name:?} not found", resource.qualified())).about(resource, name)
+    }
+
+    pub(super) fn already_exists(resource: &ResourceType, name: &str) -> Self {
+        Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", resource.qualified())).about(resource, name)
+    }
+
+    pub(super) fn conflict(resource: &ResourceType, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
+        Self::new(409, "Conflict", message).about(resource, name)
+    }
+
+    pub(super) fn modified(resource: &ResourceType, name: &str) -> Self {
+        Self::conflict(resource, name, "the object has been modified; please apply your changes to the latest version and try again")
+    }
+
+    pub(super) fn forbidden(resource: &ResourceType, name: &str, why: &str) -> Self {
+        Self::new(403, "Forbidden", format!("{} {name:?} is forbidden: {why}", resource.qualified())).about(resource, name)
+    }
+
+    pub(super) fn forbidden_access(user: &UserInfo, verb: &str, target: &Target, why: &str) -> Self {
+        let resource = target.resource;
+        let sub = target.sub.as_ref().map(|s| format!("/{s}")).unwrap_or_default();
+        let place = match &target.namespace {
+            Some(namespace) => format!("in the namespace {namespace:?}"),
+            None => "at the cluster scope".to_owned(),
+        };
+        let mut why = why.to_owned();
+        if !why.is_empty() {
+            why = format!(": {why}");
+        }
+        let message = format!(
+            "User {:?} cannot {verb} resource \"{}{sub}\" in API group {:?} {place}{why}",
+            user.name, resource.plural, resource.gvk.group
+        );
+        let name = target.name.as_deref().unwrap_or("");
+        let subject = if name.is_empty() { resource.qualified().to_owned() } else { format!("{} {name:?}", resource.qualified()) };
+        Self::new(403, "Forbidden", format!("{subject} is forbidden: {message}")).about(resource, name)
+    }
+
+    pub(super) fn too_many_requests() -> Self {
+        let message = "The server has received too many requests and has asked us to try again later";
+        Self { retry_after: Some(1), ..Self::new(429, "TooManyRequests", message) }
+    }
+
+    pub(super) fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    pub(super) fn too_large_version(asked: u64, current: u64) -> Self {
+        let message = format!("Too large resource version: {asked}, current: {current}");
+        let mut error = Self { retry_after: Some(1), ..Self::new(504, "Timeout", message) };
+        error = error.with_cause("ResourceVersionTooLarge", "Too large resource version", "");
+        error.details["retryAfterSeconds"] = json!(1);
+        error
+    }
+
+    pub(super) fn invalid(resource: &ResourceType, name: &str, errors: &[FieldError]) -> Self {
+        let line = |e: &FieldError| if e.field.is_empty() { e.detail.clone() } else { format!("{}: {}", e.field, e.detail) };
+        let text = match errors {
+            [one] => line(one),
+            many => format!("[{}]", many.iter().map(line).collect::<Vec<_>>().join(", ")),
+        };
+        let kind = resource.qualified_kind();
+        let mut error = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {text}"));
+        let causes: Vec<Value> =
+            errors.iter().map(|e| json!({"reason": e.cause.as_str(), "message": e.detail, "field": e.field})).collect();
+        error.details = json!({"name": name, "group": resource.gvk.group, "kind": resource.gvk.kind, "causes": causes});
+        error
+    }
+
+    pub(super) fn internal(message: impl std::fmt::Display) -> Self {
+        Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
+    }
+
+    pub(super) fn store(error: &store::Error) -> Self {
+        match error {
+            store::Error::TooOld { .. } => Self::expired(error.to_string()),
+            store::Error::Closed => Self::new(503, "ServiceUnavailable", error.to_string()),
+            other => Self::internal(other),
+        }
+    }
+
+    /// The object that clients read.
+    pub(super) fn status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        if !self.details.is_null() {
+            status["details"] = self.details.clone();
+        }
+        if let Some(seconds) = self.retry_after {
+            status["details"]["retryAfterSeconds"] = json!(seconds);
+        }
+        status
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (code, [(header::CONTENT_TYPE, "application/json")], self.status().to_string()).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

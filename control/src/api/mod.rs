@@ -1,0 +1,209 @@
+//! The Kubernetes API over the store: one set of handlers for all types of the registry.
+//!
+//! A request comes in through [`router`], with the caller's identity as an extension; `target` reads its
+//! path, `auth` decides whether it may, and one file for each verb does it. Kinds are named only where
+//! upstream's API has something for one kind alone (`special`).
+
+mod allocate;
+mod auth;
+mod delete;
+mod discovery;
+mod error;
+mod identity;
+mod kubelet;
+mod output;
+mod prepare;
+mod read;
+mod reviews;
+mod special;
+mod target;
+mod watch;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    net::Ipv4Addr,
+    ops::RangeInclusive,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::{Method, StatusCode, Uri, header},
+    response::{IntoResponse as _, Response},
+};
+use http_body_util::{BodyExt as _, Limited};
+use tokio::sync::Semaphore;
+
+pub use error::ApiError;
+pub use identity::UserInfo;
+pub use kubelet::KubeletClient;
+
+use crate::store::Store;
+use allocate::Allocator;
+use target::{Options, Target};
+
+/// The version that clients are told; ours stands behind the `+`.
+pub const VERSION: &str = "v1.36.2+windlass";
+
+/// Upstream's limits.
+const MOST_READS: usize = 400;
+const MOST_WRITES: usize = 200;
+const MOST_BODY: usize = 3 << 20;
+
+/// What the server needs to know beyond the store.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// First address and length of the range of service addresses.
+    pub service_cidr: (Ipv4Addr, u8),
+    /// Ports of NodePort services.
+    pub node_ports: RangeInclusive<u16>,
+}
+
+/// The API server, apart from its sockets.
+#[derive(Debug, Clone)]
+pub struct Api {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    allocator: Mutex<Allocator>,
+    kubelet: Option<KubeletClient>,
+    reads: Semaphore,
+    writes: Semaphore,
+}
+
+impl Api {
+    /// An API over `store`. Without a `kubelet` client there are no logs.
+    #[must_use]
+    pub fn new(store: Store, settings: &Settings, kubelet: Option<KubeletClient>) -> Self {
+        let allocator = Allocator::new(settings, &store);
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                allocator: Mutex::new(allocator),
+                kubelet,
+                reads: Semaphore::new(MOST_READS),
+                writes: Semaphore::new(MOST_WRITES),
+            }),
+        }
+    }
+
+    /// A router whose requests carry a [`UserInfo`] extension, or that of a client certificate; without either
+    /// they are anonymous.
+    #[must_use]
+    pub fn router(&self) -> Router {
+        Router::new().fallback(handle).with_state(self.clone())
+    }
+
+    fn store(&self) -> &Store {
+        &self.inner.store
+    }
+}
+
+async fn handle(State(api): State<Api>, request: Request) -> Response {
+    let user = UserInfo::of(request.extensions());
+    let (parts, body) = request.into_parts();
+    let accept = output::Accept::read(&parts.headers);
+    let content_type = header_text(&parts.headers, header::CONTENT_TYPE);
+    let call = Call { api, user, method: parts.method, uri: parts.uri, accept, content_type, headers: parts.headers };
+    match call.answer(body).await {
+        Ok(response) => response,
+        Err(error) => error.into_response(),
+    }
+}
+
+fn header_text(headers: &axum::http::HeaderMap, name: header::HeaderName) -> String {
+    headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned()
+}
+
+/// One request.
+struct Call {
+    api: Api,
+    user: UserInfo,
+    method: Method,
+    uri: Uri,
+    accept: output::Accept,
+    content_type: String,
+    headers: axum::http::HeaderMap,
+}
+
+type Answer = Result<Response, ApiError>;
+
+impl Call {
+    async fn answer(&self, body: Body) -> Answer {
+        let path = self.uri.path().trim_matches('/').to_owned();
+        let options = Options::read(&self.uri)?;
+        if let Some(answer) = self.health(&path) {
+            return Ok(answer);
+        }
+        if self.user.is_anonymous() && path != "version" {
+            return Err(ApiError::unauthorized());
+        }
+        if let Some(answer) = discovery::answer(&path, &self.method, &self.headers, &options) {
+            return answer;
+        }
+        let segments: Vec<&str> = path.split('/').collect();
+        if let ["apis", group @ ("authorization.k8s.io" | "authentication.k8s.io"), "v1", kind] = segments[..] {
+            let body = self.body(body).await?;
+            return reviews::answer(self, group, kind, &body);
+        }
+        let target = Target::read(&segments).ok_or_else(ApiError::unknown_path)?;
+        let verb = target.verb(&self.method, &options).ok_or_else(|| target.not_allowed(&self.method))?;
+        auth::authorize(&self.user, verb, &target).map_err(|why| ApiError::forbidden_access(&self.user, verb, &target, &why))?;
+
+        // Watches and logs last; they are not counted.
+        let long = verb == "watch" || target.sub.as_deref() == Some("log");
+        let limit = if self.method == Method::GET { &self.api.inner.reads } else { &self.api.inner.writes };
+        let _permit = if long { None } else { Some(limit.try_acquire().map_err(|_| ApiError::too_many_requests())?) };
+        let body = if self.method == Method::GET { Bytes::new() } else { self.body(body).await? };
+        self.route(verb, &target, &options, &body).await
+    }
+
+    async fn route(&self, verb: &str, target: &Target, options: &Options, body: &Bytes) -> Answer {
+        match (target.sub.as_deref(), verb) {
+            (None, "get") => self.get(target),
+            (None, "list") => self.list(target, options),
+            (None, "watch") => self.watch(target, options),
+            (None, "create") => self.create(target, options, body).await,
+            (None | Some("status"), "update") => self.update(target, options, body).await,
+            (None | Some("status"), "patch") => self.patch(target, options, body).await,
+            (None, "delete") => self.delete(target, options, body).await,
+            (None, "deletecollection") => self.delete_collection(target, options, body).await,
+            (Some("status"), "get") => self.get(target),
+            (Some(_), _) => self.special(verb, target, options, body).await,
+            (None, _) => Err(target.not_allowed(&self.method)),
+        }
+    }
+
+    async fn body(&self, body: Body) -> Result<Bytes, ApiError> {
+        let collected = Limited::new(body, MOST_BODY).collect().await;
+        collected.map(http_body_util::Collected::to_bytes).map_err(|e| {
+            if e.is::<http_body_util::LengthLimitError>() {
+                ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {MOST_BODY}"))
+            } else {
+                ApiError::bad_request(format!("the body could not be read: {e}"))
+            }
+        })
+    }
+
+    /// Whether the server lives: for anybody.
+    fn health(&self, path: &str) -> Option<Response> {
+        let checks = ["ping", "store"];
+        let (base, check) = path.split_once('/').map_or((path, None), |(b, c)| (b, Some(c)));
+        if !matches!(base, "healthz" | "livez" | "readyz") || check.is_some_and(|c| !checks.contains(&c)) {
+            return None;
+        }
+        if self.uri.query().is_some_and(|q| q.contains("verbose")) {
+            let lines: Vec<String> = checks.iter().map(|c| format!("[+]{c} ok")).collect();
+            return Some(format!("{}\n{base} check passed\n", lines.join("\n")).into_response());
+        }
+        Some((StatusCode::OK, "ok").into_response())
+    }
+}

@@ -1,0 +1,148 @@
+//! `get` and `list`.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+use super::{
+    Answer, Call,
+    error::ApiError,
+    output::{Form, metadata_of, table},
+    target::{Options, Target},
+};
+use crate::{
+    select::{Fields, Labels},
+    store::{Key, Object},
+};
+
+/// Both selectors of a query.
+#[derive(Debug, Clone)]
+pub(super) struct Selectors {
+    labels: Labels,
+    fields: Fields,
+}
+
+impl Selectors {
+    pub(super) fn read(target: &Target, options: &Options) -> Result<Self, ApiError> {
+        let labels = Labels::parse(&options.labels).map_err(|e| ApiError::bad_request(e.to_string()))?;
+        let mut query = options.fields.clone();
+        // `list` and `watch` of a single object are a list with its name.
+        if let Some(name) = target.name.as_ref().filter(|_| options.watch) {
+            query = format!("{query},metadata.name={name}");
+        }
+        let fields = Fields::parse(&query, &target.resource.gvk).map_err(|e| ApiError::bad_request(e.to_string()))?;
+        Ok(Self { labels, fields })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    pub(super) fn matches(&self, object: &Value) -> bool {
+        self.labels.matches(object) && self.fields.matches(object)
+    }
+}
+
+impl Call {
+    pub(super) fn get(&self, target: &Target) -> Answer {
+        let object = self.fetch(target)?;
+        match self.accept.form {
+            Form::Object => Ok(self.accept.bytes(StatusCode::OK, object.bytes.clone())),
+            _ => Ok(self.accept.object(StatusCode::OK, target.resource, object.value(), "")),
+        }
+    }
+
+    pub(super) fn fetch(&self, target: &Target) -> Result<Arc<Object>, ApiError> {
+        let name = target.name.as_deref().unwrap_or("");
+        self.api
+            .store()
+            .get(target.resource.qualified(), &target.key())
+            .ok_or_else(|| ApiError::not_found(target.resource, name))
+    }
+
+    pub(super) fn list(&self, target: &Target, options: &Options) -> Answer {
+        let selectors = Selectors::read(target, options)?;
+        let current = self.api.store().revision();
+        if let Some(asked) = options.revision()?.filter(|asked| *asked > current) {
+            return Err(ApiError::too_large_version(asked, current));
+        }
+        let (mut items, mut revision) = self.api.store().list(target.resource.qualified(), target.namespace.as_deref());
+        if !options.continue_.is_empty() {
+            let (at, start) = read_token(&options.continue_)?;
+            revision = at;
+            items.retain(|(key, _)| *key > start);
+        }
+        let mut values: Option<Vec<Value>> = None;
+        if !selectors.is_empty() || self.accept.form != Form::Object {
+            let mut decoded: Vec<Value> = Vec::new();
+            items.retain(|(_, object)| {
+                let value = object.value();
+                let keep = selectors.matches(&value);
+                if keep {
+                    decoded.push(value);
+                }
+                keep
+            });
+            values = Some(decoded);
+        }
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
+        if options.limit > 0 && items.len() > options.limit {
+            let left = items.len() - options.limit;
+            items.truncate(options.limit);
+            if let Some((last, _)) = items.last() {
+                metadata["continue"] = json!(write_token(revision, last));
+            }
+            if selectors.is_empty() {
+                metadata["remainingItemCount"] = json!(left);
+            }
+            if let Some(values) = &mut values {
+                values.truncate(options.limit);
+            }
+        }
+        Ok(match (self.accept.form, values) {
+            (Form::Table, Some(values)) => {
+                self.accept.write(StatusCode::OK, &table(target.resource, &values, &options.include_object, metadata, true))
+            }
+            (Form::Metadata, Some(values)) => {
+                let items: Vec<Value> = values.iter().map(metadata_of).collect();
+                let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items});
+                self.accept.write(StatusCode::OK, &list)
+            }
+            _ => self.accept.bytes(StatusCode::OK, assemble(target, &metadata, &items).into()),
+        })
+    }
+}
+
+/// A list put together from the stored bytes, without decoding them.
+fn assemble(target: &Target, metadata: &Value, items: &[(Key, Arc<Object>)]) -> Vec<u8> {
+    let gvk = &target.resource.gvk;
+    let size: usize = items.iter().map(|(_, o)| o.bytes.len() + 1).sum();
+    let mut out = Vec::with_capacity(size + 160);
+    out.extend_from_slice(
+        format!(r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#, gvk.kind, gvk.api_version()).as_bytes(),
+    );
+    for (at, (_, object)) in items.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(&object.bytes);
+    }
+    out.extend_from_slice(b"]}");
+    out
+}
+
+fn write_token(revision: u64, last: &Key) -> String {
+    let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": format!("{}/{}", last.namespace, last.name)});
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(token.to_string())
+}
+
+fn read_token(text: &str) -> Result<(u64, Key), ApiError> {
+    let wrong = || ApiError::bad_request("continue key is not valid: it must be what an earlier list gave");
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text).map_err(|_| wrong())?;
+    let token: Value = serde_json::from_slice(&bytes).map_err(|_| wrong())?;
+    let start = token["start"].as_str().and_then(|s| s.split_once('/')).ok_or_else(wrong)?;
+    let revision = token["rv"].as_u64().ok_or_else(wrong)?;
+    Ok((revision, Key { namespace: start.0.to_owned(), name: start.1.to_owned() }))
+}

@@ -1,0 +1,166 @@
+//! What a request is about: its path and its query. Pure.
+
+use axum::{
+    extract::Query,
+    http::{Method, Uri},
+};
+
+use super::error::ApiError;
+use crate::registry::{self, ResourceType};
+
+/// A type, an object of it, or a subresource of that.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) resource: &'static ResourceType,
+    /// `None` for objects of the cluster, and for lists over all namespaces.
+    pub(super) namespace: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) sub: Option<String>,
+}
+
+impl Target {
+    /// Reads `api/v1/namespaces/x/pods/y/status` and its kin.
+    pub(super) fn read(segments: &[&str]) -> Option<Self> {
+        let (group, version, rest) = match segments {
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            _ => return None,
+        };
+        let find = |plural: &str| registry::find(group, version, plural);
+        let text = |s: &&str| (*s).to_owned();
+        let (resource, namespace, rest) = match rest {
+            // A namespace itself, or something of it, unless it names a type.
+            ["namespaces", namespace, plural, rest @ ..] if find(plural).is_some_and(|r| r.namespaced) => {
+                (find(plural)?, Some(text(namespace)), rest)
+            }
+            [plural, rest @ ..] => (find(plural)?, None, rest),
+            [] => return None,
+        };
+        let (name, sub) = match rest {
+            [] => (None, None),
+            [name] => (Some(text(name)), None),
+            [name, sub] if resource.subresources.contains(sub) => (Some(text(name)), Some(text(sub))),
+            _ => return None,
+        };
+        if resource.namespaced && namespace.is_none() && name.is_some() {
+            return None;
+        }
+        Some(Self { resource, namespace, name, sub })
+    }
+
+    /// The verb that authorisation and errors speak of.
+    pub(super) fn verb(&self, method: &Method, options: &Options) -> Option<&'static str> {
+        Some(match (method.as_str(), self.name.is_some()) {
+            ("GET", _) if options.watch => "watch",
+            ("GET", true) => "get",
+            ("GET", false) => "list",
+            ("POST", named) if named == self.sub.is_some() => "create",
+            ("PUT", true) => "update",
+            ("PATCH", true) => "patch",
+            ("DELETE", true) if self.sub.is_none() => "delete",
+            ("DELETE", false) => "deletecollection",
+            _ => return None,
+        })
+    }
+
+    pub(super) fn not_allowed(&self, method: &Method) -> ApiError {
+        let verb = method.as_str().to_lowercase();
+        let message = format!("{verb} is not supported on resources of kind {:?}", self.resource.qualified());
+        ApiError::new(405, "MethodNotAllowed", message)
+    }
+
+    /// The key in the store; for targets with a name.
+    pub(super) fn key(&self) -> crate::store::Key {
+        crate::store::Key {
+            namespace: self.namespace.clone().unwrap_or_default(),
+            name: self.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// How strictly unknown fields are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+/// The query of a request.
+#[derive(Debug, Clone)]
+pub(super) struct Options {
+    pub(super) watch: bool,
+    pub(super) labels: String,
+    pub(super) fields: String,
+    pub(super) resource_version: String,
+    pub(super) resource_version_match: String,
+    pub(super) send_initial_events: bool,
+    pub(super) bookmarks: bool,
+    pub(super) timeout: Option<u64>,
+    pub(super) limit: usize,
+    pub(super) continue_: String,
+    pub(super) dry_run: bool,
+    pub(super) field_validation: FieldValidation,
+    pub(super) include_object: String,
+    pub(super) all: Vec<(String, String)>,
+}
+
+impl Options {
+    pub(super) fn read(uri: &Uri) -> Result<Self, ApiError> {
+        let Query(all) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|e| ApiError::bad_request(format!("the query cannot be read: {e}")))?;
+        let get = |key: &str| all.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+        let truth = |key: &str| matches!(get(key), Some("true" | "1"));
+        let number = |key: &str| -> Result<Option<u64>, ApiError> {
+            get(key)
+                .filter(|v| !v.is_empty())
+                .map(|v| v.parse().map_err(|_| ApiError::bad_request(format!("{key} must be a number, not {v:?}"))))
+                .transpose()
+        };
+        let dry_run = match get("dryRun") {
+            None | Some("") => false,
+            Some("All") => true,
+            Some(other) => return Err(ApiError::new(422, "Invalid", format!("dryRun: Unsupported value: {other:?}: supported values: \"All\""))),
+        };
+        let field_validation = match get("fieldValidation") {
+            None | Some("" | "Warn") => FieldValidation::Warn,
+            Some("Strict") => FieldValidation::Strict,
+            Some("Ignore") => FieldValidation::Ignore,
+            Some(other) => return Err(ApiError::new(422, "Invalid", format!("fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""))),
+        };
+        let text = |key: &str| get(key).unwrap_or("").to_owned();
+        let options = Self {
+            watch: truth("watch"),
+            labels: text("labelSelector"),
+            fields: text("fieldSelector"),
+            resource_version: text("resourceVersion"),
+            resource_version_match: text("resourceVersionMatch"),
+            send_initial_events: truth("sendInitialEvents"),
+            bookmarks: truth("allowWatchBookmarks"),
+            timeout: number("timeoutSeconds")?,
+            limit: number("limit")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            continue_: text("continue"),
+            dry_run,
+            field_validation,
+            include_object: text("includeObject"),
+            all,
+        };
+        if options.send_initial_events && options.resource_version_match != "NotOlderThan" {
+            let why = "resourceVersionMatch: Forbidden: resourceVersionMatch must be set to NotOlderThan when sendInitialEvents is set";
+            return Err(ApiError::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")));
+        }
+        Ok(options)
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.all.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// The revision asked for; `None` for any, which an empty text and 0 mean.
+    pub(super) fn revision(&self) -> Result<Option<u64>, ApiError> {
+        match self.resource_version.as_str() {
+            "" | "0" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| ApiError::bad_request(format!("Invalid value: {text:?}: resourceVersion is not a number"))),
+        }
+    }
+}

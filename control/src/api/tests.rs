@@ -1,0 +1,1 @@
+//! Requests against the router, over a store in memory.

@@ -1,0 +1,288 @@
+//! Certificates: one authority, and a leaf for each who needs one. Made once, renewed at start.
+//!
+//! Keys are P-256; files are 0600 in a folder of 0700.
+
+mod files;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use base64::Engine as _;
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+
+/// Days that certificates are good for, and before whose end they are renewed.
+const AUTHORITY_DAYS: i64 = 3650;
+const LEAF_DAYS: i64 = 365;
+const RENEW_DAYS: i64 = 90;
+
+/// Why certificates could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error("the certificate file {path} could not be {attempt}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What was tried.
+        attempt: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{path} cannot be used: {reason}; move it away to have a new one made")]
+    Content {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A certificate could not be made.
+    #[error("a certificate for {name} could not be made: {reason}")]
+    Make {
+        /// For whom.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone)]
+pub struct Pair {
+    /// The certificate.
+    pub cert_pem: String,
+    /// Its private key.
+    pub key_pem: String,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key.
+        f.write_str("Pair")
+    }
+}
+
+/// All that the control plane and its node need.
+#[derive(Debug, Clone)]
+pub struct Pki {
+    /// The authority's certificate.
+    pub ca_pem: String,
+    /// The API server's.
+    pub server: Pair,
+    /// The administrator's.
+    pub admin: Pair,
+    /// The node's, as a client.
+    pub node: Pair,
+    /// The node's own API's.
+    pub kubelet: Pair,
+    /// The API server's toward nodes.
+    pub kubelet_client: Pair,
+}
+
+/// What certificates are for.
+#[derive(Debug, Clone)]
+pub struct Names {
+    /// The node's name.
+    pub node: String,
+    /// Addresses under which the server is reached.
+    pub addresses: Vec<IpAddr>,
+    /// Addresses of the node's own API.
+    pub node_addresses: Vec<IpAddr>,
+    /// Domain of the cluster.
+    pub domain: String,
+}
+
+struct Leaf<'a> {
+    file: &'a str,
+    common_name: String,
+    organisation: Option<&'a str>,
+    names: Vec<String>,
+    addresses: Vec<IpAddr>,
+    usage: ExtendedKeyUsagePurpose,
+}
+
+impl Pki {
+    /// Reads the certificates in `dir`, and makes those that are missing, soon over, or for other names.
+    ///
+    /// # Errors
+    /// Says which file and why.
+    pub fn open(dir: &Path, names: &Names) -> Result<Self, Error> {
+        files::make_dir(dir)?;
+        let authority = Authority::open(dir)?;
+        let usage = ExtendedKeyUsagePurpose::ClientAuth;
+        let client = |file, common_name: String, organisation| Leaf {
+            file,
+            common_name,
+            organisation: Some(organisation),
+            names: Vec::new(),
+            addresses: Vec::new(),
+            usage: usage.clone(),
+        };
+        let domain = &names.domain;
+        let server_names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
+        let mut server_names: Vec<String> = server_names.into();
+        server_names.push(format!("kubernetes.default.svc.{domain}"));
+        server_names.push(names.node.clone());
+        let server = Leaf {
+            file: "apiserver",
+            common_name: "kube-apiserver".to_owned(),
+            organisation: None,
+            names: server_names,
+            addresses: names.addresses.clone(),
+            usage: ExtendedKeyUsagePurpose::ServerAuth,
+        };
+        let kubelet = Leaf {
+            file: "kubelet",
+            common_name: format!("system:node:{}", names.node),
+            organisation: Some("system:nodes"),
+            names: vec![names.node.clone()],
+            addresses: names.node_addresses.clone(),
+            usage: ExtendedKeyUsagePurpose::ServerAuth,
+        };
+        let leaf = |leaf: &Leaf<'_>| authority.leaf(dir, leaf);
+        Ok(Self {
+            server: leaf(&server)?,
+            admin: leaf(&client("admin", "kubernetes-admin".to_owned(), "system:masters"))?,
+            node: leaf(&client("node", format!("system:node:{}", names.node), "system:nodes"))?,
+            kubelet: leaf(&kubelet)?,
+            kubelet_client: leaf(&client("apiserver-kubelet-client", "kube-apiserver-kubelet-client".to_owned(), "system:masters"))?,
+            ca_pem: authority.pem,
+        })
+    }
+}
+
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn open(dir: &Path) -> Result<Self, Error> {
+        let (cert, key) = (dir.join("ca.crt"), dir.join("ca.key"));
+        let make = |e: &dyn std::fmt::Display| Error::Make { name: "the cluster's authority".to_owned(), reason: e.to_string() };
+        if let (Some(pem), Some(key_pem)) = (files::read(&cert)?, files::read(&key)?) {
+            let wrong = |path: &Path, e: &dyn std::fmt::Display| Error::Content { path: path.to_owned(), reason: e.to_string() };
+            let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
+            let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| wrong(&cert, &e))?;
+            return Ok(Self { pem, issuer });
+        }
+        let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
+        let mut params = params("windlass", None, AUTHORITY_DAYS);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+        let key_pem = key_pair.serialize_pem();
+        let made = CertifiedIssuer::self_signed(params, key_pair).map_err(|e| make(&e))?;
+        let pem = made.pem();
+        // The key first: a certificate without it would be useless.
+        files::write(&key, &key_pem)?;
+        files::write(&cert, &pem)?;
+        let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| make(&e))?;
+        let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| make(&e))?;
+        Ok(Self { pem, issuer })
+    }
+
+    fn leaf(&self, dir: &Path, leaf: &Leaf<'_>) -> Result<Pair, Error> {
+        let (cert, key) = (dir.join(format!("{}.crt", leaf.file)), dir.join(format!("{}.key", leaf.file)));
+        if let (Some(cert_pem), Some(key_pem)) = (files::read(&cert)?, files::read(&key)?) {
+            if self.still_good(&cert_pem, leaf) {
+                return Ok(Pair { cert_pem, key_pem });
+            }
+        }
+        let make = |e: &dyn std::fmt::Display| Error::Make { name: leaf.common_name.clone(), reason: e.to_string() };
+        let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
+        let mut params = params(&leaf.common_name, leaf.organisation, LEAF_DAYS);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![leaf.usage.clone()];
+        params.use_authority_key_identifier_extension = true;
+        for name in &leaf.names {
+            params.subject_alt_names.push(SanType::DnsName(name.clone().try_into().map_err(|e| make(&e))?));
+        }
+        params.subject_alt_names.extend(leaf.addresses.iter().map(|a| SanType::IpAddress(*a)));
+        let made = params.signed_by(&key_pair, &self.issuer).map_err(|e| make(&e))?;
+        let pair = Pair { cert_pem: made.pem(), key_pem: key_pair.serialize_pem() };
+        files::write(&key, &pair.key_pem)?;
+        files::write(&cert, &pair.cert_pem)?;
+        Ok(pair)
+    }
+
+    /// Signed by this authority, far from its end, and for all the names that are wanted.
+    fn still_good(&self, pem: &str, leaf: &Leaf<'_>) -> bool {
+        let read = || -> Option<bool> {
+            let (_, document) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
+            let parsed = document.parse_x509().ok()?;
+            let (_, authority) = x509_parser::pem::parse_x509_pem(self.pem.as_bytes()).ok()?;
+            let authority = authority.parse_x509().ok()?;
+            let signed = parsed.issuer() == authority.subject() && parsed.validity().not_before.timestamp() >= authority.validity().not_before.timestamp();
+            let limit = Timestamp::now().as_second() + RENEW_DAYS * 86400;
+            let lasts = parsed.validity().not_after.timestamp() > limit;
+            let name = parsed.subject().iter_common_name().next()?.as_str().ok()? == leaf.common_name;
+            let sans = parsed.subject_alternative_name().ok()?.map(|s| s.value.general_names.clone()).unwrap_or_default();
+            let has_name = |wanted: &String| sans.iter().any(|s| matches!(s, x509_parser::extensions::GeneralName::DNSName(n) if n == wanted));
+            let has_address = |wanted: &IpAddr| {
+                let bytes = match wanted {
+                    IpAddr::V4(a) => a.octets().to_vec(),
+                    IpAddr::V6(a) => a.octets().to_vec(),
+                };
+                sans.iter().any(|s| matches!(s, x509_parser::extensions::GeneralName::IPAddress(b) if *b == bytes.as_slice()))
+            };
+            Some(signed && lasts && name && leaf.names.iter().all(has_name) && leaf.addresses.iter().all(has_address))
+        };
+        read().unwrap_or(false)
+    }
+}
+
+fn params(common_name: &str, organisation: Option<&str>, days: i64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    if let Some(organisation) = organisation {
+        name.push(DnType::OrganizationName, organisation);
+    }
+    params.distinguished_name = name;
+    // A clock that is a little behind must not refuse what was made just now.
+    params.not_before = date(-1);
+    params.not_after = date(days);
+    params
+}
+
+fn date(days: i64) -> time::OffsetDateTime {
+    let at = Timestamp::now().checked_add(SignedDuration::from_hours(24 * days)).unwrap_or(Timestamp::MAX);
+    time::OffsetDateTime::from_unix_timestamp(at.as_second()).unwrap_or(time::OffsetDateTime::UNIX_EPOCH)
+}
+
+/// A kubeconfig with everything inside.
+#[must_use]
+pub fn kubeconfig(server: &str, ca_pem: &str, user: &str, pair: &Pair) -> String {
+    let packed = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: windlass\n  cluster:\n    server: {server}\n    certificate-authority-data: {}\n\
+         users:\n- name: {user}\n  user:\n    client-certificate-data: {}\n    client-key-data: {}\n\
+         contexts:\n- name: windlass\n  context:\n    cluster: windlass\n    user: {user}\ncurrent-context: windlass\n",
+        packed(ca_pem),
+        packed(&pair.cert_pem),
+        packed(&pair.key_pem)
+    )
+}
+
+/// Writes a private file whole or not at all; unchanged content is left alone.
+///
+/// # Errors
+/// Says which file and why.
+pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(|source| Error::File { path: parent.to_owned(), attempt: "made", source })?;
+    }
+    if files::read(path)?.as_deref() == Some(text) {
+        return Ok(());
+    }
+    files::write(path, text)
+}

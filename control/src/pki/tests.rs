@@ -1,0 +1,42 @@
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+fn names(address: &str) -> Names {
+    let address: IpAddr = address.parse().unwrap();
+    Names { node: "n1".to_owned(), addresses: vec![address], node_addresses: vec![address], domain: "cluster.local".to_owned() }
+}
+
+#[test]
+fn certificates_stay_until_their_names_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Pki::open(dir.path(), &names("192.0.2.1")).unwrap();
+    let again = Pki::open(dir.path(), &names("192.0.2.1")).unwrap();
+    assert_eq!((&first.ca_pem, &first.server.cert_pem, &first.admin.key_pem), (&again.ca_pem, &again.server.cert_pem, &again.admin.key_pem));
+    let moved = Pki::open(dir.path(), &names("192.0.2.2")).unwrap();
+    assert_eq!(first.ca_pem, moved.ca_pem);
+    assert_eq!(first.admin.cert_pem, moved.admin.cert_pem);
+    assert_ne!(first.server.cert_pem, moved.server.cert_pem);
+}
+
+#[test]
+fn private_files_are_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path().join("pki");
+    Pki::open(&pki, &names("192.0.2.1")).unwrap();
+    assert_eq!(std::fs::metadata(&pki).unwrap().permissions().mode() & 0o777, 0o700);
+    for entry in std::fs::read_dir(&pki).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
+    }
+}
+
+#[test]
+fn a_broken_authority_is_named_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    Pki::open(dir.path(), &names("192.0.2.1")).unwrap();
+    std::fs::write(dir.path().join("ca.key"), "nonsense").unwrap();
+    let error = Pki::open(dir.path(), &names("192.0.2.1")).unwrap_err().to_string();
+    assert!(error.contains("ca.key"), "{error}");
+    assert_eq!(std::fs::read_to_string(dir.path().join("ca.key")).unwrap(), "nonsense");
+}

@@ -1,0 +1,315 @@
+//! The control plane as a whole: opens the data folder, makes what every cluster has, and hands out its
+//! doors: a router, clients in this process, a TLS listener, kubeconfigs.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{Extension, Router};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::{Event, Namespace, Service},
+        discovery::v1::EndpointSlice,
+    },
+};
+use kube::{
+    Api as KubeApi, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use windlass_kit::serve::{self, ServeError};
+
+use crate::{
+    api::{Api, KubeletClient, Settings, UserInfo},
+    pki::{self, Names, Pair, Pki},
+    registry::TYPES,
+    store::{self, Disk, Store},
+};
+
+/// Settings of the control plane.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The store and certificates live here.
+    pub data_dir: PathBuf,
+    /// Where the API listens.
+    pub listen: SocketAddr,
+    /// Where clients in the cluster reach it.
+    pub advertise: IpAddr,
+    /// Domain of the cluster's names.
+    pub cluster_domain: String,
+    /// First address and length of the range of services.
+    pub service_cidr: (Ipv4Addr, u8),
+    /// Ports of NodePort services.
+    pub node_ports: RangeInclusive<u16>,
+    /// The node of this machine.
+    pub node_name: String,
+    /// Its addresses.
+    pub node_addresses: Vec<IpAddr>,
+}
+
+/// Why the control plane could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The data folder is not ours, or cannot be used.
+    #[error("the data folder {path} cannot be used: {reason}")]
+    DataDir {
+        /// Which folder.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// Certificates.
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
+    /// Sockets.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// An object that every cluster has could not be made.
+    #[error("{what} could not be made: {source}")]
+    Bootstrap {
+        /// Which.
+        what: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+}
+
+/// Marks a folder as ours; what it says is the layout of the folder.
+const MARK: &str = "windlass-data";
+const LAYOUT: &str = "1\n";
+/// Events are forgotten after an hour, as upstream's are.
+const EVENT_LIFE: i64 = 3600;
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// Whether a folder is one that [`ControlPlane::open`] has made.
+#[must_use]
+pub fn is_data_dir(path: &Path) -> bool {
+    path.join(MARK).is_file()
+}
+
+/// The running control plane, apart from its sockets and controllers.
+#[derive(Debug, Clone)]
+pub struct ControlPlane {
+    api: Api,
+    store: Store,
+    pki: Arc<Pki>,
+    config: Arc<Config>,
+}
+
+impl ControlPlane {
+    /// Opens the data folder and makes what is missing: certificates, namespaces, the `kubernetes` service.
+    /// Must be called inside a runtime.
+    ///
+    /// # Errors
+    /// When the folder is not ours or damaged: nothing of it is changed then.
+    pub async fn open(config: Config) -> Result<Self, Error> {
+        claim(&config.data_dir)?;
+        // The store first: it is what must not be harmed.
+        let disk = Disk::open(&config.data_dir.join("store.redb"))?;
+        let resources: Vec<&'static str> = TYPES.iter().map(crate::registry::ResourceType::qualified).collect();
+        let store = Store::open(Box::new(disk), &resources)?;
+        let first = Ipv4Addr::from_bits(config.service_cidr.0.to_bits() + 1);
+        let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), "::1".parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), IpAddr::V4(first), config.advertise];
+        addresses.extend(&config.node_addresses);
+        if !config.listen.ip().is_unspecified() {
+            addresses.push(config.listen.ip());
+        }
+        addresses.sort_unstable();
+        addresses.dedup();
+        let names = Names {
+            node: config.node_name.clone(),
+            addresses,
+            node_addresses: config.node_addresses.clone(),
+            domain: config.cluster_domain.clone(),
+        };
+        let pki = Pki::open(&config.data_dir.join("pki"), &names)?;
+        let settings = Settings {
+            service_cidr: config.service_cidr,
+            node_ports: config.node_ports.clone(),
+        };
+        let kubelet = KubeletClient::new(client_tls(&pki)?);
+        let api = Api::new(store.clone(), &settings, Some(kubelet));
+        let plane = Self { api, store, pki: Arc::new(pki), config: Arc::new(config) };
+        plane.bootstrap().await?;
+        let kubeconfig = plane.kubeconfig("node", &plane.pki.node);
+        pki::write_private(&plane.config.data_dir.join("pki/node.kubeconfig"), &kubeconfig)?;
+        Ok(plane)
+    }
+
+    /// The API; requests must carry a [`UserInfo`] extension.
+    #[must_use]
+    pub fn router(&self) -> Router {
+        self.api.router()
+    }
+
+    /// A client in this process, without sockets, that acts as `user`.
+    #[must_use]
+    pub fn client(&self, user: UserInfo) -> Client {
+        Client::new(self.router().layer(Extension(user)), "default")
+    }
+
+    /// Takes the API's port, so that a taken one is known before anything else starts.
+    ///
+    /// # Errors
+    /// Names the port.
+    pub async fn listen(&self) -> Result<TcpListener, Error> {
+        Ok(serve::listen("the Kubernetes API", self.config.listen).await?)
+    }
+
+    /// Serves the API over TLS until `shutdown`.
+    ///
+    /// # Errors
+    /// When the certificate cannot be used.
+    pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), Error> {
+        let tls = serve::tls_config(&self.pki.server.cert_pem, &self.pki.server.key_pem, &self.pki.ca_pem)?;
+        serve::serve_tls(listener, tls, self.router(), shutdown).await;
+        Ok(())
+    }
+
+    /// Forgets old events until `shutdown`.
+    ///
+    /// # Errors
+    /// Never; it has the shape of the other tasks.
+    pub async fn sweep_events(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let client = self.client(UserInfo::internal("system:event-sweeper"));
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                () = tokio::time::sleep(SWEEP) => {}
+            }
+            for (key, object) in self.store.list("events", None).0 {
+                if is_old(&object.value(), Timestamp::now()) {
+                    let events: KubeApi<Event> = KubeApi::namespaced(client.clone(), &key.namespace);
+                    let _ = events.delete(&key.name, &DeleteParams::default()).await;
+                }
+            }
+        }
+    }
+
+    /// The authority's certificate.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        &self.pki.ca_pem
+    }
+
+    /// Certificate and key of the node's own API.
+    #[must_use]
+    pub fn kubelet_pair(&self) -> &Pair {
+        &self.pki.kubelet
+    }
+
+    /// The administrator's kubeconfig.
+    #[must_use]
+    pub fn admin_kubeconfig(&self) -> String {
+        self.kubeconfig("admin", &self.pki.admin)
+    }
+
+    fn kubeconfig(&self, user: &str, pair: &Pair) -> String {
+        let listen = self.config.listen;
+        let host = if listen.ip().is_unspecified() { self.config.advertise } else { listen.ip() };
+        let server = format!("https://{}", SocketAddr::new(host, listen.port()));
+        pki::kubeconfig(&server, &self.pki.ca_pem, user, pair)
+    }
+
+    /// Objects that every cluster has.
+    async fn bootstrap(&self) -> Result<(), Error> {
+        let client = self.client(UserInfo::internal("system:apiserver"));
+        let namespaces: KubeApi<Namespace> = KubeApi::all(client.clone());
+        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+            create(&namespaces, json!({"metadata": {"name": name}}), &format!("namespace {name}")).await?;
+        }
+        let first = Ipv4Addr::from_bits(self.config.service_cidr.0.to_bits() + 1).to_string();
+        let services: KubeApi<Service> = KubeApi::namespaced(client.clone(), "default");
+        let labels = json!({"component": "apiserver", "provider": "kubernetes"});
+        let port = json!({"name": "https", "port": 443, "protocol": "TCP", "targetPort": self.config.listen.port()});
+        let service = json!({"metadata": {"name": "kubernetes", "labels": labels}, "spec": {"clusterIP": first, "ports": [port]}});
+        create(&services, service, "the kubernetes service").await?;
+        let slices: KubeApi<EndpointSlice> = KubeApi::namespaced(client, "default");
+        let slice = json!({
+            "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes", "endpointslice.kubernetes.io/managed-by": "windlass"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [self.config.advertise.to_string()], "conditions": {"ready": true}}],
+            "ports": [{"name": "https", "port": self.config.listen.port(), "protocol": "TCP"}],
+        });
+        create(&slices, slice.clone(), "the kubernetes endpoints").await?;
+        let failed = |source| Error::Bootstrap { what: "the kubernetes endpoints".to_owned(), source: Box::new(source) };
+        // The address may have changed since they were made.
+        slices.patch("kubernetes", &PatchParams::default(), &Patch::Merge(slice)).await.map_err(failed)?;
+        let _ = slices.list(&ListParams::default().limit(1)).await.map_err(failed)?;
+        Ok(())
+    }
+}
+
+async fn create<K>(api: &KubeApi<K>, object: Value, what: &str) -> Result<(), Error>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let failed = |source| Error::Bootstrap { what: what.to_owned(), source: Box::new(source) };
+    let object: K = serde_json::from_value(object).map_err(|e| failed(kube::Error::SerdeError(e)))?;
+    match api.create(&PostParams::default(), &object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn is_old(event: &Value, now: Timestamp) -> bool {
+    let last = ["lastTimestamp", "eventTime", "firstTimestamp"].iter().find_map(|f| event[*f].as_str());
+    let last = last.or_else(|| event["metadata"]["creationTimestamp"].as_str());
+    last.and_then(|t| t.parse::<Timestamp>().ok()).is_none_or(|t| now.as_second() - t.as_second() > EVENT_LIFE)
+}
+
+/// Makes sure that the folder is ours: new, or marked. Anything else is left alone.
+fn claim(dir: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let refuse = |reason: String| Error::DataDir { path: dir.to_owned(), reason };
+    match fs::read_dir(dir) {
+        Ok(mut entries) => {
+            if is_data_dir(dir) {
+                let layout = fs::read_to_string(dir.join(MARK)).map_err(|e| refuse(e.to_string()))?;
+                if layout != LAYOUT {
+                    return Err(refuse(format!("its layout is {:?} and this program knows {:?}; use the program that wrote it, or a newer one", layout.trim(), LAYOUT.trim())));
+                }
+                return Ok(());
+            }
+            if let Some(Ok(entry)) = entries.next() {
+                return Err(refuse(format!("it holds {:?} and is not a data folder of windlass; nothing was touched; give another one with --data-dir", entry.file_name())));
+            }
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| refuse(e.to_string()))?;
+        }
+        Err(error) => return Err(refuse(error.to_string())),
+    }
+    fs::write(dir.join(MARK), LAYOUT).map_err(|e| refuse(e.to_string()))
+}
+
+/// TLS toward nodes: their certificates are of our authority, and we show ours.
+fn client_tls(pki: &Pki) -> Result<ClientConfig, Error> {
+    use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
+    let wrong = |e: &dyn std::fmt::Display| Error::Serve(ServeError::Certificate(e.to_string()));
+    let mut roots = RootCertStore::empty();
+    for certificate in serve::certificates(&pki.ca_pem)? {
+        roots.add(certificate).map_err(|e| wrong(&e))?;
+    }
+    let chain = serve::certificates(&pki.kubelet_client.cert_pem)?;
+    let key = PrivateKeyDer::from_pem_slice(pki.kubelet_client.key_pem.as_bytes()).map_err(|e| wrong(&e))?;
+    ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| wrong(&e))?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(|e| wrong(&e))
+}

@@ -1,0 +1,104 @@
+mod defaults;
+mod openapi;
+mod rules;
+mod validation;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::registry::{Gvk, of_kind};
+
+fn gvk(kind: &str) -> &'static Gvk {
+    &of_kind(kind).unwrap().gvk
+}
+
+fn defaulted(kind: &str, mut value: Value) -> Value {
+    default(gvk(kind), &mut value);
+    value
+}
+
+fn errors(kind: &str, value: Value) -> Vec<String> {
+    let value = defaulted(kind, value);
+    validate_create(gvk(kind), &value).into_iter().map(|e| format!("{}: {}", e.field, e.detail)).collect()
+}
+
+#[test]
+fn bodies_are_read_with_their_faults() {
+    let json =
+        decode(br#"{"a":1,"b":{"c":1,"c":2},"l":[{"x":1,"x":2}],"big":9007199254740993}"#, ContentType::Json).unwrap();
+    assert_eq!(json.duplicates, ["b.c", "l[0].x"]);
+    assert_eq!(json.value["big"], json!(9_007_199_254_740_993i64));
+    for broken in [&b"{"[..], b"", b"[1,]", b"{} x", b"\xff"] {
+        assert!(decode(broken, ContentType::Json).is_err(), "{broken:?}");
+    }
+    assert_eq!(decode(b"mode: 0644\n", ContentType::Yaml).unwrap().value["mode"], 420);
+    assert!(decode(b"a: [b\n", ContentType::Yaml).unwrap_err().contains("line"));
+}
+
+#[test]
+fn unknown_and_mistyped_fields_are_named_by_path() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i", "imagePolicy": "x", "resources": {"limits": {"cpu": 1, "memory": "1Gi"}},
+        "ports": [{"containerPort": "80"}]}], "colour": 1}});
+    let problems = unknown_fields(gvk("Pod"), &pod);
+    assert_eq!(problems.unknown, ["spec.colour", "spec.containers[0].imagePolicy"]);
+    assert_eq!(problems.wrong.len(), 1, "{:?}", problems.wrong);
+    assert_eq!(
+        problems.wrong[0],
+        "json: cannot unmarshal string into Go struct field ContainerPort.spec.containers.ports.containerPort of type int32"
+    );
+    for resource in crate::registry::TYPES {
+        let empty =
+            json!({"apiVersion": resource.gvk.api_version(), "kind": resource.gvk.kind, "metadata": {"name": "x"}});
+        assert_eq!(unknown_fields(&resource.gvk, &empty), FieldProblems::default(), "{}", resource.gvk.kind);
+    }
+}
+
+#[test]
+fn duplicates_and_numbers_of_yaml() {
+    let yaml =
+        decode(b"a: 1\nb:\n  c: 1\n  c: 2\nl:\n- x: 1\n  x: 2\nbig: 9007199254740993\non: yes\n", ContentType::Yaml)
+            .unwrap();
+    assert_eq!(yaml.duplicates, ["b.c", "l[0].x"]);
+    assert_eq!(yaml.value["big"], json!(9_007_199_254_740_993i64));
+    assert_eq!(yaml.value["b"]["c"], 2);
+    let error = decode(b"a: 1\nb: [1, 2\nc: 3\n", ContentType::Yaml).unwrap_err();
+    assert!(error.contains("line 3") || error.contains("line 2"), "{error}");
+    let deep = "[".repeat(5000);
+    assert!(decode(deep.as_bytes(), ContentType::Json).is_err());
+    assert!(decode(deep.as_bytes(), ContentType::Yaml).is_err());
+}
+
+#[test]
+fn what_a_typed_decoder_would_not_keep_goes() {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "creationTimestamp": null, "annotations": {"any.thing/x": "y"}},
+        "spec": {"colour": 1, "containers": [{"name": "c", "imagePolicy": 1, "resources": {"limits": {"cpu": "1"}}}]}});
+    prune(gvk("Pod"), &mut pod);
+    assert_eq!(
+        pod,
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "annotations": {"any.thing/x": "y"}},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "1"}}}]}})
+    );
+}
+
+proptest! {
+    #[test]
+    fn decoding_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let _ = decode(&bytes, ContentType::Json);
+        let _ = decode(&bytes, ContentType::Yaml);
+    }
+
+    #[test]
+    fn nothing_panics_on_odd_objects(text in "[\\[\\]{}:,\"a-c0-9]{0,40}") {
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|_| json!({"spec": text, "metadata": 3, "data": [1]}));
+        for resource in crate::registry::TYPES {
+            let mut value = value.clone();
+            default(&resource.gvk, &mut value);
+            let _ = validate_create(&resource.gvk, &value);
+            let _ = validate_update(&resource.gvk, &value, &json!({}));
+            let _ = unknown_fields(&resource.gvk, &value);
+            prune(&resource.gvk, &mut value);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Taking everything back: the rules, the chains, and what else was changed before the first rule.
+
+use std::{collections::BTreeMap, fs, io, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    apply::{Backend, Error, Runner, nftables::NfTables},
+    config::{Config, Variant},
+    kernel::{Saved, is_jump},
+    model::Family,
+    rules::{Fixed, JUMPS, Table, is_owned},
+};
+
+/// One thing that could not be taken back.
+#[derive(Debug, thiserror::Error)]
+#[error("clean-up of {what}: {source}")]
+pub struct CleanupError {
+    /// What was being cleaned up.
+    pub what: String,
+    /// What went wrong.
+    pub source: Error,
+}
+
+/// How things were before the first rule of ours; written once, kept until clean-up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Tables that existed, as `IPv4/nat`.
+    tables: Vec<String>,
+    /// Families whose KUBE-FIREWALL existed, as `IPv4`.
+    firewalls: Vec<String>,
+    /// `net.ipv4.conf.all.route_localnet`, when we changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    route_localnet: Option<String>,
+}
+
+/// Whether a chain is the proxy's alone.
+fn is_ours(table: Table, name: &str) -> bool {
+    match Fixed::find(table, name) {
+        Some(fixed) => fixed != Fixed::FilterFirewall,
+        None => (table == Table::Nat && is_owned(name)) || name == "KUBE-PROXY-CANARY",
+    }
+}
+
+/// Whether somebody is there who writes KUBE-FIREWALL too.
+fn shares_firewall(text: &str) -> bool {
+    ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"].iter().any(|n| text.contains(n))
+}
+
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+
+impl Record {
+    fn key(family: Family, table: Table) -> String {
+        format!("{}/{}", family.name(), table.name())
+    }
+
+    /// Notes what is there that is not ours: a table in which chains of ours are was made by us, or
+    /// is not empty for another reason.
+    fn note(&mut self, family: Family, saved: &Saved<'_>, text: &str) {
+        let ours = |table: Table| saved.chains(table).any(|(name, _)| is_ours(table, name));
+        for table in Table::BOTH {
+            if saved.tables.contains_key(table.name()) && !ours(table) {
+                self.tables.push(Self::key(family, table));
+            }
+        }
+        let firewall = saved.chain(Table::Filter, Fixed::FilterFirewall.name()).is_some();
+        if firewall && (shares_firewall(text) || !Table::BOTH.into_iter().any(ours)) {
+            self.firewalls.push(family.name().to_owned());
+        }
+    }
+
+    fn read(path: &Path) -> Result<Option<Self>, Error> {
+        match fs::read(path) {
+            // A file cut short by a crash tells nothing: clean-up then goes by what it sees.
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::Record { path: path.to_owned(), source }),
+        }
+    }
+
+    fn write(&self, path: &Path) -> Result<(), Error> {
+        let write = || -> io::Result<()> {
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            let next = path.with_extension("new");
+            fs::write(&next, serde_json::to_vec(self)?)?;
+            fs::rename(&next, path)
+        };
+        write().map_err(|source| Error::Record { path: path.to_owned(), source })
+    }
+}
+
+/// Notes how things are, unless that was noted already or rules of ours are there; then makes the
+/// kernel route packets from 127.0.0.1, where node ports are to answer there. Blocks.
+pub(crate) fn prepare(config: &Config, backends: &[Backend]) -> Result<(), Error> {
+    let mut record = match Record::read(&config.record)? {
+        Some(record) => record,
+        None => {
+            let mut fresh = Record::default();
+            for backend in backends {
+                let text = backend.save(false)?;
+                fresh.note(backend.family(), &backend.parse(&text)?, &text);
+            }
+            fresh.write(&config.record)?;
+            fresh
+        }
+    };
+    if config.localhost_effective() {
+        let runner = Runner::new(config.command_prefix.clone());
+        let bad = |problem: String| Error::Sysctl {
+            setting: "net.ipv4.conf.all.route_localnet",
+            value: "1".to_owned(),
+            problem,
+        };
+        let now = runner.run("cat", &[ROUTE_LOCALNET], "").map_err(|e| bad(e.to_string()))?;
+        if now.trim() != "1" {
+            record.route_localnet = Some(now.trim().to_owned());
+            record.write(&config.record)?;
+            set_route_localnet(&runner, "1").map_err(|e| bad(e.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+fn set_route_localnet(runner: &Runner, value: &str) -> Result<(), Error> {
+    if runner.is_plain() {
+        return fs::write(ROUTE_LOCALNET, value).map_err(|e| Error::Sysctl {
+            setting: "net.ipv4.conf.all.route_localnet",
+            value: value.to_owned(),
+            problem: e.to_string(),
+        });
+    }
+    runner.run("tee", &[ROUTE_LOCALNET], value).map(drop)
+}
+
+/// Removes every rule and chain of the proxy from both families and both back ends, and puts back
+/// what it had changed. Rules of others stay; what is not there is no error. Blocks.
+///
+/// # Errors
+/// All that failed; the rest was done nevertheless.
+pub fn cleanup(config: &Config) -> Result<(), Vec<CleanupError>> {
+    let mut errors = Vec::new();
+    let mut note = |what: &str, result: Result<(), Error>| {
+        if let Err(source) = result {
+            errors.push(CleanupError { what: what.to_owned(), source });
+        }
+    };
+    let runner = Runner::new(config.command_prefix.clone());
+    let record = Record::read(&config.record).unwrap_or_else(|e| {
+        tracing::warn!(error = %e, "the record of the tables' state cannot be read: going by what is there");
+        None
+    });
+    let mut seen: BTreeMap<String, ()> = BTreeMap::new();
+    for variant in [Variant::Auto, Variant::Nft, Variant::Legacy] {
+        for family in Family::BOTH {
+            if variant == Variant::Legacy && !legacy_in_use(&runner, family) {
+                continue;
+            }
+            let backend = match Backend::find(&runner, family, variant) {
+                Ok(backend) => backend,
+                // A back end or family that does not work here holds no rules of ours.
+                Err(e) => {
+                    tracing::debug!(error = %e, family = family.name(), "nothing to clean up");
+                    continue;
+                }
+            };
+            let kind = format!("{}/{}", family.name(), backend.is_nft());
+            if seen.insert(kind, ()).is_none() {
+                let what = format!("the {} rules in {}", family.name(), backend.program());
+                note(&what, clean(&backend, record.as_ref()));
+            }
+        }
+    }
+    if let Some(value) = record.as_ref().and_then(|r| r.route_localnet.as_deref()) {
+        note("route_localnet", set_route_localnet(&runner, value));
+    }
+    if errors.is_empty() {
+        let removed = match fs::remove_file(&config.record) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        };
+        if let Err(source) = removed {
+            let path = config.record.clone();
+            errors.push(CleanupError { what: "the record".to_owned(), source: Error::Record { path, source } });
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// The legacy program creates tables by looking at them: it is asked only when it has any.
+fn legacy_in_use(runner: &Runner, family: Family) -> bool {
+    let names = match family {
+        Family::V4 => "/proc/net/ip_tables_names",
+        Family::V6 => "/proc/net/ip6_tables_names",
+    };
+    runner.run("cat", &[names], "").is_ok_and(|text| !text.trim().is_empty())
+}
+
+fn clean(backend: &Backend, record: Option<&Record>) -> Result<(), Error> {
+    let text = backend.save(false)?;
+    let saved = backend.parse(&text)?;
+    let keep_firewall = match record {
+        Some(record) => record.firewalls.iter().any(|f| f == backend.family().name()),
+        None => shares_firewall(&text),
+    };
+    let bound = if backend.is_nft() { CHUNK } else { usize::MAX };
+    for script in removal(&saved, keep_firewall, bound) {
+        backend.restore_text(&script)?;
+    }
+    if backend.is_nft() {
+        for table in Table::BOTH {
+            let was_there = record.is_some_and(|r| r.tables.contains(&Record::key(backend.family(), table)));
+            if !was_there {
+                drop_empty_table(backend, table)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Chains in one nf_tables transaction; its time grows with the square.
+const CHUNK: usize = 1000;
+
+/// The restore texts that remove all of ours from what was saved: first everything is emptied and
+/// no longer led to, then it is deleted.
+fn removal(saved: &Saved<'_>, keep_firewall: bool, bound: usize) -> Vec<String> {
+    let mut out = Vec::new();
+    let section = |table: Table, lines: &str| format!("*{}\n{lines}COMMIT\n", table.name());
+    for table in Table::BOTH {
+        let ours = |name: &str| {
+            is_ours(table, name) || (Fixed::find(table, name) == Some(Fixed::FilterFirewall) && !keep_firewall)
+        };
+        let chains: Vec<&str> = saved.chains(table).map(|(name, _)| name).filter(|n| ours(n)).collect();
+        let mut jumps = String::new();
+        for (from, chain) in saved.chains(table).filter(|(name, _)| !ours(name)) {
+            for rule in &chain.rules {
+                let jump = JUMPS.iter().any(|j| {
+                    j.to.table() == table
+                        && j.from == from
+                        && (j.to != Fixed::FilterFirewall || !keep_firewall)
+                        && is_jump(rule.text, j)
+                });
+                if jump {
+                    jumps.push_str(&format!("-D {from} {}\n", rule.text));
+                }
+            }
+        }
+        if !jumps.is_empty() {
+            out.push(section(table, &jumps));
+        }
+        // Emptied in the order of a packet's way, so that none meets half a service.
+        let (dispatch, rest): (Vec<&str>, Vec<&str>) = chains.iter().partition(|n| Fixed::find(table, n).is_some());
+        let parts = [dispatch.as_slice()].into_iter().chain(rest.chunks(bound.min(rest.len().max(1))));
+        for part in parts.filter(|p| !p.is_empty()) {
+            out.push(section(table, &part.iter().map(|c| format!(":{c} - [0:0]\n")).collect::<String>()));
+        }
+        for part in chains.chunks(bound.min(chains.len().max(1))) {
+            out.push(section(table, &part.iter().map(|c| format!("-X {c}\n")).collect::<String>()));
+        }
+    }
+    out
+}
+
+/// Removes a table in which nothing is left, so that `iptables-save` prints what it did before.
+fn drop_empty_table(backend: &Backend, table: Table) -> Result<(), Error> {
+    let failed = |e: io::Error| Error::Failed {
+        command: format!("removal of the empty table {}", table.name()),
+        status: "netlink".to_owned(),
+        stderr: e.to_string(),
+    };
+    for _ in 0..5 {
+        let mut netlink = if backend.runner().is_plain() { Some(NfTables::open().map_err(failed)?) } else { None };
+        let generation = netlink.as_mut().map(NfTables::generation).transpose().map_err(failed)?;
+        let text = backend.save(false)?;
+        let saved = backend.parse(&text)?;
+        let Some(chains) = saved.tables.get(table.name()) else { return Ok(()) };
+        if chains.values().any(|c| c.policy != "ACCEPT" || !c.rules.is_empty()) {
+            return Ok(());
+        }
+        let (Some(netlink), Some(generation)) = (&mut netlink, generation) else {
+            let family = if backend.family() == Family::V4 { "ip" } else { "ip6" };
+            return backend.runner().run("nft", &["delete", "table", family, table.name()], "").map(drop);
+        };
+        // More users than the printed chains: sets or chains of somebody else.
+        match netlink.users(backend.family(), table.name()).map_err(failed)? {
+            None => return Ok(()),
+            Some(users) if users as usize > chains.len() => return Ok(()),
+            Some(_) => {}
+        }
+        match netlink.delete_table(backend.family(), table.name(), generation) {
+            Ok(()) => return Ok(()),
+            Err(e) => tracing::debug!(error = %e, table = table.name(), "the rules changed meanwhile: looking again"),
+        }
+    }
+    tracing::warn!(table = table.name(), "an empty table stays: others change the rules all the time");
+    Ok(())
+}

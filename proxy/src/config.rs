@@ -1,0 +1,272 @@
+//! What a caller can set, and what can go wrong at start.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use k8s_openapi::api::{core::v1 as core, discovery::v1::EndpointSlice};
+
+use crate::{
+    model::{Cidr, Family, Model, NodeFacts},
+    plan::{Ledger, Limit},
+    rules::{LocalTraffic, NodePortDestinations, Settings},
+};
+
+/// How traffic that starts in this node's pods is told from other traffic.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum DetectLocal {
+    /// By source: [`Config::cluster_cidrs`].
+    #[default]
+    ClusterCidr,
+    /// By source: the node's own pod ranges.
+    NodeCidr,
+    /// By the name of the bridge it comes in on.
+    BridgeInterface(String),
+    /// By the start of the name of the interface it comes in on.
+    InterfaceNamePrefix(String),
+}
+
+/// At which of the node's addresses node ports answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// At all.
+    #[default]
+    All,
+    /// At the node's own addresses.
+    Primary,
+    /// At local addresses inside these ranges; a family without a range answers at all.
+    Ranges(Vec<Cidr>),
+}
+
+/// Which of the two iptables programs to use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Variant {
+    /// The one that the host's other rules use; else the one called `iptables`.
+    #[default]
+    Auto,
+    /// `iptables-nft`.
+    Nft,
+    /// `iptables-legacy`.
+    Legacy,
+}
+
+/// Settings of the proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// This node's name; endpoints with it are local.
+    pub node_name: String,
+    /// Addresses of this node, for as long as its Node object is not known.
+    pub node_ips: Vec<IpAddr>,
+    /// The cluster's pod ranges; the first of each family counts.
+    pub cluster_cidrs: Vec<Cidr>,
+    /// How local traffic is told.
+    pub detect_local: DetectLocal,
+    /// Masquerade all traffic to cluster IPs.
+    pub masquerade_all: bool,
+    /// Bit of the packet mark that means "masquerade": 0 to 31.
+    pub masquerade_bit: u8,
+    /// Where node ports answer.
+    pub node_port_addresses: NodePortAddresses,
+    /// Node ports answer at 127.0.0.1 as well.
+    pub localhost_node_ports: bool,
+    /// How often rules are checked against the kernel on legacy; health is bad when a change waits
+    /// for twice as long.
+    pub sync_period: Duration,
+    /// The least time between two writes when changes come without end.
+    pub min_sync_period: Duration,
+    /// `/healthz` and `/livez`; `None` for no server.
+    pub healthz_bind: Option<SocketAddr>,
+    /// `/metrics`, `/proxyMode`, `/healthz`; `None` for no server.
+    pub metrics_bind: Option<SocketAddr>,
+    /// Fail when an address above cannot be bound, instead of trying again each 5 s.
+    pub bind_hard_fail: bool,
+    /// Which iptables.
+    pub variant: Variant,
+    /// Where it is written down what the tables were before the first rule of ours, for clean-up.
+    pub record: PathBuf,
+    /// Program and arguments put before every command, such as `ip netns exec NAME`; for tests and
+    /// for nodes whose network lives in another namespace.
+    pub command_prefix: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            node_name: String::new(),
+            node_ips: Vec::new(),
+            cluster_cidrs: Cidr::parse("10.244.0.0/16").into_iter().collect(),
+            detect_local: DetectLocal::default(),
+            masquerade_all: false,
+            masquerade_bit: 14,
+            node_port_addresses: NodePortAddresses::default(),
+            localhost_node_ports: true,
+            sync_period: Duration::from_secs(30),
+            min_sync_period: Duration::from_secs(1),
+            healthz_bind: Some(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 10256)),
+            metrics_bind: Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10249)),
+            bind_hard_fail: false,
+            variant: Variant::default(),
+            record: "/run/windlass/proxy-before.json".into(),
+            command_prefix: Vec::new(),
+        }
+    }
+}
+
+/// Why the proxy could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A setting that cannot be.
+    #[error("the proxy cannot start: {field} {problem}")]
+    Config {
+        /// The setting.
+        field: &'static str,
+        /// What is wrong and what is right.
+        problem: String,
+    },
+    /// iptables is missing or does not work.
+    #[error(transparent)]
+    Iptables(#[from] crate::apply::Error),
+    /// An address that cannot be bound.
+    #[error("the proxy cannot listen on {address} for {what}: {source}; free the port or set another address")]
+    Listen {
+        /// Health or metrics.
+        what: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+impl Config {
+    /// Refuses settings that contradict themselves.
+    ///
+    /// # Errors
+    /// Names the first bad field.
+    pub fn check(&self) -> Result<(), Error> {
+        let bad = |field, problem: &str| Err(Error::Config { field, problem: problem.to_owned() });
+        if self.masquerade_bit > 31 {
+            return bad("masqueradeBit", "must be from 0 to 31");
+        }
+        if self.sync_period.is_zero() {
+            return bad("syncPeriod", "must be more than 0");
+        }
+        if self.min_sync_period > self.sync_period {
+            return bad("minSyncPeriod", "must not be more than syncPeriod");
+        }
+        match &self.detect_local {
+            DetectLocal::BridgeInterface(name) | DetectLocal::InterfaceNamePrefix(name)
+                if name.is_empty()
+                    || name.len() > 15
+                    || !name.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'/') =>
+            {
+                bad("detectLocal", "needs the name of an interface (1 to 15 characters)")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether node ports answer at 127.0.0.1: asked for, and loopback is among the addresses.
+    #[must_use]
+    pub fn localhost_effective(&self) -> bool {
+        self.localhost_node_ports
+            && match &self.node_port_addresses {
+                NodePortAddresses::All => true,
+                NodePortAddresses::Primary => false,
+                NodePortAddresses::Ranges(ranges) => {
+                    let mut v4 = ranges.iter().filter(|r| r.family() == Family::V4).peekable();
+                    v4.peek().is_none() || v4.any(Cidr::covers_loopback)
+                }
+            }
+    }
+
+    /// The rules' settings for one family. `local` are the addresses of this machine's interfaces,
+    /// used only with ranges of node port addresses.
+    #[must_use]
+    pub fn settings(&self, family: Family, node: &NodeFacts, local: &[IpAddr]) -> Settings {
+        let first_of = |list: &[Cidr]| list.iter().find(|c| c.family() == family).map(ToString::to_string);
+        let local_traffic = match &self.detect_local {
+            DetectLocal::ClusterCidr => first_of(&self.cluster_cidrs).map(LocalTraffic::Source),
+            DetectLocal::NodeCidr => first_of(&node.pod_cidrs).map(LocalTraffic::Source),
+            DetectLocal::BridgeInterface(name) => Some(LocalTraffic::Interface(name.clone())),
+            DetectLocal::InterfaceNamePrefix(prefix) => Some(LocalTraffic::Interface(format!("{prefix}+"))),
+        };
+        let known = if node.addresses.is_empty() { &self.node_ips } else { &node.addresses };
+        let node_ip = known.iter().copied().find(|ip| Family::of(ip) == family);
+        let node_ports = match &self.node_port_addresses {
+            NodePortAddresses::All => NodePortDestinations::All,
+            NodePortAddresses::Primary => {
+                node_ip.map_or(NodePortDestinations::All, |ip| NodePortDestinations::Addresses(vec![ip]))
+            }
+            NodePortAddresses::Ranges(ranges) => {
+                let ranges: Vec<&Cidr> = ranges.iter().filter(|r| r.family() == family).collect();
+                if ranges.is_empty() || ranges.iter().any(|r| r.is_all()) {
+                    NodePortDestinations::All
+                } else {
+                    let mut hits: Vec<IpAddr> =
+                        local.iter().copied().filter(|ip| ranges.iter().any(|r| r.contains(ip))).collect();
+                    hits.sort_unstable();
+                    hits.dedup();
+                    NodePortDestinations::Addresses(hits)
+                }
+            }
+        };
+        Settings {
+            masquerade_mark: 1u32.checked_shl(self.masquerade_bit.into()).unwrap_or(1 << 14),
+            masquerade_all: self.masquerade_all,
+            localhost_node_ports: family == Family::V4 && self.localhost_effective(),
+            local_traffic,
+            node_ports,
+            node_ip,
+            zone: node.zone.clone(),
+            ..Settings::new(family)
+        }
+    }
+}
+
+/// More endpoints than this, and comments in endpoint rules are left out, as upstream does.
+pub(crate) const LARGE_CLUSTER: usize = 1000;
+
+/// Renders the rules for objects, as text for `iptables-restore`, without touching the kernel. The
+/// Node with the configured name, if it is among `nodes`, tells zone, addresses and pod ranges.
+#[must_use]
+pub fn rules_from_objects(
+    services: &[core::Service],
+    slices: &[EndpointSlice],
+    nodes: &[core::Node],
+    config: &Config,
+    family: Family,
+) -> String {
+    let node = nodes
+        .iter()
+        .find(|n| n.metadata.name.as_deref() == Some(&config.node_name))
+        .map(NodeFacts::of)
+        .unwrap_or_default();
+    let mut model = Model::default();
+    for service in services {
+        model.put_service(service);
+    }
+    for slice in slices {
+        model.put_slice(slice, &config.node_name);
+    }
+    let mut ledger = Ledger::new(config.settings(family, &node, &config.node_ips));
+    fill(&mut ledger, &model);
+    ledger.steps(Limit::None).into_iter().map(|s| s.text).collect()
+}
+
+/// Takes all Services in, and again without comments when there are many endpoints.
+pub(crate) fn fill(ledger: &mut Ledger, model: &Model) {
+    model.services().for_each(|(id, _)| ledger.take(model, id));
+    relax(ledger, model);
+}
+
+/// Switches between small and large clusters when the number of endpoints says so.
+pub(crate) fn relax(ledger: &mut Ledger, model: &Model) {
+    let settings = ledger.settings().clone();
+    let large = ledger.endpoints() > LARGE_CLUSTER;
+    if settings.large != large && ledger.set(Settings { large, ..settings }) {
+        model.services().for_each(|(id, _)| ledger.take(model, id));
+    }
+}

@@ -1,0 +1,166 @@
+//! Follows the chains of a service from an entry to its endpoints.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::Serialize;
+
+use super::{EndpointRow, Entry, Options};
+use crate::{kernel::Saved, rules::Table};
+
+/// Deeper than any chain this proxy makes; a loop in somebody's rules ends here.
+const DEPTH: usize = 16;
+
+/// One rule on the way, and what follows it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Branch {
+    /// What the rule does, in words.
+    pub what: String,
+    /// Chain that it leads to; empty for an end.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub chain: String,
+    /// Endpoint that it ends at, `IP:port`; empty for others.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub endpoint: String,
+    /// The rule's own probability, when it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probability: Option<f64>,
+    /// Its true share of what enters the balancing chain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// Packets that it met: one for each connection.
+    pub packets: u64,
+    /// What follows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<Branch>,
+}
+
+impl Branch {
+    pub(super) fn leaf(what: String, packets: u64) -> Self {
+        Self { what, packets, ..Self::default() }
+    }
+
+    fn draw(&self, f: &mut fmt::Formatter<'_>, indent: &str, last: bool) -> fmt::Result {
+        let (corner, bar) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        writeln!(f, "{indent}{corner}{} [{}]", self.what, self.packets)?;
+        let deeper = format!("{indent}{bar}");
+        for (i, next) in self.then.iter().enumerate() {
+            next.draw(f, &deeper, i + 1 == self.then.len())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.draw(f, "", true)
+    }
+}
+
+fn is_balancer(chain: &str) -> bool {
+    chain.starts_with("KUBE-SVC-") || chain.starts_with("KUBE-SVL-")
+}
+
+/// The rules of a chain and all that follows them.
+pub(super) fn branches(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize) -> Vec<Branch> {
+    let Some(rules) = kernel.chain(Table::Nat, chain).filter(|_| depth < DEPTH) else { return Vec::new() };
+    let mut left = if is_balancer(chain) { 1.0 } else { share };
+    let mut out = Vec::new();
+    for rule in &rules.rules {
+        let options = Options::of(rule.text);
+        let target = options.target();
+        let mut branch = Branch { packets: rule.packets, ..Branch::default() };
+        if target == "KUBE-MARK-MASQ" {
+            branch.what = match options.get("-s") {
+                Some(from) if chain.starts_with("KUBE-SEP-") => format!("masquerade when it comes from itself ({from})"),
+                Some(from) => match from.strip_prefix("! ") {
+                    Some(range) => format!("masquerade unless from {range}"),
+                    None => format!("masquerade when from {from}"),
+                },
+                None => format!("masquerade{}", condition(&options)),
+            };
+        } else if target == "DNAT" {
+            let endpoint = options.get("--to-destination").unwrap_or_default();
+            branch.what = format!("to {endpoint}");
+            branch.endpoint = endpoint.to_owned();
+            branch.share = Some(left);
+        } else if target.is_empty() {
+            branch.what = "everything else is dropped by KUBE-PROXY-FIREWALL".to_owned();
+        } else if options.get("--rcheck").is_some() {
+            let seconds = options.get("--seconds").unwrap_or("?");
+            branch.what = format!("again for a client seen in the last {seconds} s → {target}");
+            target.clone_into(&mut branch.chain);
+        } else {
+            target.clone_into(&mut branch.chain);
+            let p = options.get("--probability").and_then(|p| p.parse::<f64>().ok());
+            let mut inner = share;
+            if is_balancer(chain) && target.starts_with("KUBE-SEP-") {
+                let mine = left * p.unwrap_or(1.0);
+                left -= mine;
+                branch.probability = p;
+                branch.share = Some(mine);
+                inner = mine;
+                branch.what = match p {
+                    Some(p) => format!("probability {p:.5}, share {:.1} % → {target}", mine * 100.0),
+                    None => format!("the rest, share {:.1} % → {target}", mine * 100.0),
+                };
+            } else {
+                branch.what = format!("{} → {target}", condition(&options)).trim_start().to_owned();
+            }
+            branch.then = branches(kernel, target, inner, depth + 1);
+        }
+        out.push(branch);
+    }
+    out
+}
+
+fn condition(options: &Options) -> String {
+    let mut out = String::new();
+    if options.get("--src-type").is_some() {
+        out.push_str(" from this node");
+    }
+    if let Some(source) = options.get("-s") {
+        out.push_str(&match source.strip_prefix("! ") {
+            Some(range) => format!(" not from {range}"),
+            None => format!(" from {source}"),
+        });
+    }
+    if let Some(interface) = options.get("-i") {
+        out.push_str(&format!(" in by {interface}"));
+    }
+    out
+}
+
+/// The endpoints behind entries, each once.
+pub(super) fn endpoints(kernel: &Saved<'_>, entries: &[Entry]) -> Vec<EndpointRow> {
+    #[derive(Default)]
+    struct Found {
+        share: Option<f64>,
+        local: Option<f64>,
+        chain: String,
+    }
+    fn visit(branches: &[Branch], local: bool, found: &mut BTreeMap<String, Found>) {
+        for branch in branches {
+            let local = local || branch.chain.starts_with("KUBE-SVL-");
+            if let (Some(share), true) = (branch.share, branch.chain.starts_with("KUBE-SEP-")) {
+                for end in branch.then.iter().filter(|b| !b.endpoint.is_empty()) {
+                    let row = found.entry(end.endpoint.clone()).or_default();
+                    row.chain.clone_from(&branch.chain);
+                    *(if local { &mut row.local } else { &mut row.share }) = Some(share);
+                }
+            }
+            visit(&branch.then, local, found);
+        }
+    }
+    let mut found = BTreeMap::new();
+    for entry in entries {
+        visit(&entry.branches, entry.chain.starts_with("KUBE-SVL-"), &mut found);
+    }
+    found
+        .into_iter()
+        .map(|(address, row)| {
+            let rules = kernel.chain(Table::Nat, &row.chain).map(|c| c.rules.as_slice()).unwrap_or_default();
+            let packets = rules.iter().filter(|r| r.text.contains("--to-destination")).map(|r| r.packets).sum();
+            EndpointRow { address, share: row.share, local_share: row.local, packets }
+        })
+        .collect()
+}

@@ -1,0 +1,108 @@
+use serde_json::json;
+
+use super::*;
+
+fn service(value: serde_json::Value) -> Option<Service> {
+    Service::of(&serde_json::from_value(value).unwrap())
+}
+
+#[test]
+fn old_spellings_of_addresses_are_read() {
+    assert_eq!(parse_ip("172.30.0.041").unwrap().to_string(), "172.30.0.41");
+    assert_eq!(parse_ip("::ffff:1.2.3.4").unwrap().to_string(), "1.2.3.4");
+    assert_eq!(Cidr::parse(" 203.0.113.000/025").unwrap().to_string(), "203.0.113.0/25");
+    for bad in ["", "1.2.3", "1.2.3.4.5", "1.2.3.256", "1.2.3.4 ", "-1.2.3.4", "fd00::g"] {
+        assert_eq!(parse_ip(bad), None, "{bad}");
+    }
+    for bad in ["1.2.3.4", "1.2.3.4/33", "1.2.3.4/", "1.2.3.4/+8", "fd00::/129"] {
+        assert_eq!(Cidr::parse(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn ranges_contain_addresses_of_their_family() {
+    let has = |c: &str, ip: &str| Cidr::parse(c).unwrap().contains(&parse_ip(ip).unwrap());
+    assert!(has("10.0.0.0/8", "10.255.0.1") && has("0.0.0.0/0", "1.2.3.4") && has("fd00:10::/64", "fd00:10::9"));
+    assert!(!has("10.0.0.0/8", "11.0.0.1") && !has("::/0", "1.2.3.4") && !has("1.2.3.4/32", "1.2.3.5"));
+    let loops = |c: &str| Cidr::parse(c).unwrap().covers_loopback();
+    assert!(loops("127.0.0.1/32") && loops("0.0.0.0/0") && loops("127.0.0.0/8") && !loops("10.0.0.0/8") && loops("::1/128"));
+}
+
+#[test]
+fn services_without_rules_are_left_out() {
+    let meta = json!({"name": "a", "namespace": "n"});
+    let ports = json!([{"port": 80}]);
+    assert!(service(json!({"metadata": meta, "spec": {"clusterIP": "None", "ports": ports}})).is_none());
+    assert!(service(json!({"metadata": meta, "spec": {"ports": ports}})).is_none());
+    let external = json!({"type": "ExternalName", "clusterIP": "172.30.0.1", "ports": ports});
+    assert!(service(json!({"metadata": meta, "spec": external})).is_none());
+    let labels = json!({"service.kubernetes.io/service-proxy-name": "x"});
+    let foreign = json!({"metadata": {"name": "a", "labels": labels}, "spec": {"clusterIP": "172.30.0.1", "ports": ports}});
+    assert!(service(foreign).is_none());
+}
+
+#[test]
+fn a_service_becomes_a_compact_value() {
+    let found = service(json!({
+        "metadata": {"name": "svc", "namespace": "ns"},
+        "spec": {
+            "type": "LoadBalancer", "clusterIP": "172.30.0.041", "clusterIPs": ["172.30.0.041", "fd00:172::41"],
+            "externalIPs": ["192.168.099.022", "nonsense"], "externalTrafficPolicy": "Local", "healthCheckNodePort": 30000,
+            "sessionAffinity": "ClientIP", "loadBalancerSourceRanges": [" 203.0.113.0/25", "10.0.0.0/8"],
+            "ports": [{"name": "p80", "port": 80, "nodePort": 3001}, {"name": "dns", "port": 53, "protocol": "UDP"},
+                      {"name": "bad", "port": 0}, {"name": "odd", "port": 7, "protocol": "QUIC"}]
+        },
+        "status": {"loadBalancer": {"ingress": [
+            {"ip": "1.2.3.004"}, {"ip": "5.6.7.8", "ipMode": "Proxy"}, {"hostname": "h"}, {"ip": "9.10.11.12", "ipMode": "VIP"}]}}
+    }))
+    .unwrap();
+    assert_eq!(found.cluster_ip(Family::V6).unwrap().to_string(), "fd00:172::41");
+    assert_eq!(found.ports.iter().map(|p| p.full_name.to_string()).collect::<Vec<_>>(), ["ns/svc:p80", "ns/svc:dns"]);
+    assert_eq!(found.lb_ips, [parse_ip("1.2.3.4").unwrap(), parse_ip("9.10.11.12").unwrap()]);
+    assert_eq!(found.external_ips, [parse_ip("192.168.99.22").unwrap()]);
+    assert_eq!((found.affinity, found.health_check_node_port), (Some(10_800), 30_000));
+    assert!(found.has_udp() && found.externally_accessible(&found.ports[0], Family::V6));
+    assert_eq!(found.effective_ranges(Family::V4).len(), 2);
+}
+
+fn slice(name: &str, kind: &str, endpoints: serde_json::Value) -> EndpointSlice {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "ns", "labels": {"kubernetes.io/service-name": "svc"}},
+        "addressType": kind, "endpoints": endpoints,
+        "ports": [{"name": "", "port": 80, "protocol": "TCP"}, {"port": 81}, {"name": "x", "port": 0}]
+    }))
+    .unwrap()
+}
+
+#[test]
+fn endpoints_of_several_slices_are_one_sorted_list() {
+    let mut model = Model::default();
+    let object = json!({"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"clusterIP": "172.30.0.1", "ports": [{"port": 80}]}});
+    let object: core::Service = serde_json::from_value(object).unwrap();
+    assert!(model.put_service(&object) && !model.put_service(&object));
+    let leaving = json!({"ready": false, "serving": true, "terminating": true});
+    model.put_slice(
+        &slice("s1", "IPv4", json!([{"addresses": ["10.2.2.2"]}, {"addresses": ["10.2.2.3"], "conditions": leaving}])),
+        "n1",
+    );
+    model.put_slice(
+        &slice("s2", "IPv4", json!([{"addresses": ["10.2.2.22"], "nodeName": "n1"}, {"addresses": ["10.2.2.3"]},
+                                    {"addresses": ["10.2.2.2"], "conditions": leaving}, {"addresses": ["fd00::1"]}])),
+        "n1",
+    );
+    model.put_slice(&slice("s3", "FQDN", json!([{"addresses": ["a.b"]}])), "n1");
+    let port = model.service("ns/svc").unwrap().ports[0].clone();
+    let found = model.endpoints("ns/svc", &port, Family::V4);
+    let text: Vec<(String, bool, bool)> = found.iter().map(|e| (e.address(), e.terminating, e.local)).collect();
+    let expected = [("10.2.2.22:80", false, true), ("10.2.2.2:80", false, false), ("10.2.2.3:80", false, false)];
+    assert_eq!(text, expected.map(|(a, t, l)| (a.to_owned(), t, l)));
+    assert!(model.endpoints("ns/svc", &port, Family::V6).is_empty());
+
+    model.take_dirty();
+    assert!(!model.put_slice(&slice("s3", "FQDN", json!([])), "n1"));
+    assert!(model.delete_slice(&slice("s1", "IPv4", json!([]))) && model.is_dirty());
+    assert!(!model.delete_slice(&slice("s1", "IPv4", json!([]))));
+    assert!(model.keep_slices(&BTreeSet::new()) && model.keep_services(&BTreeSet::new()));
+    assert_eq!(model.services().count(), 0);
+    assert_eq!(model.take_dirty().0.len(), 1);
+}

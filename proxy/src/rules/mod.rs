@@ -1,0 +1,16 @@
+//! Rules as text: chain names, the fixed chains, and the chains of service ports. Pure: no kernel,
+//! no clock; imports the model and the endpoint selection.
+
+mod fixed;
+mod names;
+mod port;
+mod settings;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod tracer;
+
+pub use fixed::{Fixed, JUMPS, Jump, Table, Top, constant_rules, writes_firewall};
+pub use names::{ChainId, Kind, is_owned};
+pub use port::{PortRules, port_rules, probability};
+pub use settings::{LocalTraffic, NodePortDestinations, Settings};

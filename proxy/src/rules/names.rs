@@ -1,0 +1,120 @@
+//! Chain names: the first 80 bits of a SHA-256 digest in base32 behind a prefix that tells the kind.
+
+use std::fmt;
+
+use ring::digest::{SHA256, digest};
+
+use crate::model::Protocol;
+
+/// What a chain of the nat table that belongs to one service port is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Leads to one endpoint.
+    Endpoint,
+    /// Balances over the whole cluster.
+    Service,
+    /// Balances over this node's endpoints.
+    ServiceLocal,
+    /// Load balancer source ranges.
+    Firewall,
+    /// Traffic from outside.
+    External,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Endpoint, Self::Service, Self::ServiceLocal, Self::Firewall, Self::External];
+
+    /// The start of the chain's name.
+    #[must_use]
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Endpoint => "KUBE-SEP-",
+            Self::Service => "KUBE-SVC-",
+            Self::ServiceLocal => "KUBE-SVL-",
+            Self::Firewall => "KUBE-FW-",
+            Self::External => "KUBE-EXT-",
+        }
+    }
+}
+
+/// The name of a chain that belongs to one service port, in 11 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChainId {
+    kind: Kind,
+    digest: [u8; 10],
+}
+
+impl ChainId {
+    /// The chain of `kind` for a service port; all kinds of one port share their last 16 characters.
+    #[must_use]
+    pub fn of_port(kind: Kind, full_name: &str, protocol: Protocol) -> Self {
+        Self::hashed(kind, &[full_name, protocol.lower()].concat())
+    }
+
+    /// The chain of one endpoint (`IP:port`) of a service port.
+    #[must_use]
+    pub fn of_endpoint(full_name: &str, protocol: Protocol, endpoint: &str) -> Self {
+        Self::hashed(Kind::Endpoint, &[full_name, protocol.lower(), endpoint].concat())
+    }
+
+    fn hashed(kind: Kind, input: &str) -> Self {
+        let full = digest(&SHA256, input.as_bytes());
+        let mut first = [0; 10];
+        first.copy_from_slice(&full.as_ref()[..10]);
+        Self { kind, digest: first }
+    }
+
+    /// What the chain is for.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Reads a name back; `None` when it is not one that this proxy makes.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        let kind = Kind::ALL.into_iter().find(|k| name.starts_with(k.prefix()))?;
+        let text = name.strip_prefix(kind.prefix()).filter(|t| t.len() == 16)?;
+        let mut digest = [0u8; 10];
+        for (i, c) in text.bytes().enumerate() {
+            let value = match c {
+                b'A'..=b'Z' => c - b'A',
+                b'2'..=b'7' => c - b'2' + 26,
+                _ => return None,
+            };
+            for bit in 0..5 {
+                if value & (16 >> bit) != 0 {
+                    let at = i * 5 + bit;
+                    digest[at / 8] |= 0x80 >> (at % 8);
+                }
+            }
+        }
+        Some(Self { kind, digest })
+    }
+}
+
+/// Whether a chain of the nat table is of the kind that this proxy (and upstream's) makes and
+/// removes; anything else is not ours to delete.
+#[must_use]
+pub fn is_owned(name: &str) -> bool {
+    Kind::ALL.iter().any(|k| name.starts_with(k.prefix()))
+}
+
+impl fmt::Display for ChainId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+        f.write_str(self.kind.prefix())?;
+        let mut bits = 0u32;
+        let mut held = 0;
+        for byte in self.digest {
+            bits = (bits << 8) | u32::from(byte);
+            held += 8;
+            while held >= 5 {
+                held -= 5;
+                let index = (bits >> held) & 31;
+                fmt::Write::write_char(f, char::from(ALPHABET[index as usize]))?;
+            }
+        }
+        Ok(())
+    }
+}

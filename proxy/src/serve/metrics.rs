@@ -1,0 +1,112 @@
+//! The page of metrics, with kube-proxy's names.
+
+use std::sync::atomic::Ordering;
+
+use windlass_kit::expo::{Kind, Text};
+
+use super::{Status, status::FamilyStatus};
+use crate::model::Family;
+
+#[allow(clippy::cast_precision_loss)]
+const fn float(n: u64) -> f64 {
+    n as f64
+}
+
+fn seconds(at: Option<jiff::Timestamp>) -> f64 {
+    at.map_or(0.0, |t| t.as_duration().as_secs_f64())
+}
+
+type Getter<T> = fn(&FamilyStatus) -> T;
+type HistogramOf = for<'a> fn(&'a FamilyStatus) -> &'a super::status::Histogram;
+
+const HISTOGRAMS: [(&str, &str, HistogramOf); 4] = [
+    ("kubeproxy_sync_proxy_rules_duration_seconds", "Time to write rules", FamilyStatus::all),
+    ("kubeproxy_sync_full_proxy_rules_duration_seconds", "Time to write all rules", FamilyStatus::full),
+    ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "Time to write changed rules", FamilyStatus::partial),
+    ("kubeproxy_conntrack_reconciler_sync_duration_seconds", "Time to forget stale UDP connections", FamilyStatus::conntrack),
+];
+
+const VALUES: [(&str, &str, Kind, Getter<f64>); 6] = [
+    ("kubeproxy_sync_proxy_rules_last_timestamp_seconds", "When rules were last in order", Kind::Gauge, |f| {
+        seconds(f.last_updated)
+    }),
+    ("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "When a change last came in", Kind::Gauge, |f| {
+        seconds(f.last_queued)
+    }),
+    ("kubeproxy_sync_proxy_rules_iptables_restore_failures_total", "Restores that failed", Kind::Counter, |f| {
+        float(f.failures)
+    }),
+    (
+        "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+        "Restores of changed rules that failed",
+        Kind::Counter,
+        |f| float(f.partial_failures),
+    ),
+    (
+        "kubeproxy_conntrack_reconciler_deleted_entries_total",
+        "Stale UDP connections that were forgotten",
+        Kind::Counter,
+        |f| float(f.forgotten),
+    ),
+    ("windlass_proxy_repairs_total", "Times that others had changed our rules and they were written again", Kind::Counter, |f| {
+        float(f.repairs)
+    }),
+];
+
+pub(super) fn page(status: &Status) -> String {
+    let mut page = Text::new();
+    {
+        let state = status.lock();
+        let families: Vec<(Family, &FamilyStatus)> = state.families.iter().map(|(f, s)| (*f, s)).collect();
+        for (name, help, get) in HISTOGRAMS {
+            page.family(name, help, Kind::Histogram);
+            for (family, status) in &families {
+                let h = get(status);
+                page.histogram(name, &[("ip_family", family.name())], &h.cumulative(), h.sum, h.count);
+            }
+        }
+        for (name, help, kind, get) in VALUES {
+            page.family(name, help, kind);
+            for (family, status) in &families {
+                page.sample(name, &[("ip_family", family.name())], get(status));
+            }
+        }
+        let total = "kubeproxy_sync_proxy_rules_iptables_total";
+        page.family(total, "Rules in the kernel", Kind::Gauge);
+        for (family, status) in &families {
+            let label = family.name();
+            page.sample(total, &[("table", "filter"), ("ip_family", label)], float(status.rules.0));
+            page.sample(total, &[("table", "nat"), ("ip_family", label)], float(status.rules.1));
+        }
+        let last = "kubeproxy_sync_proxy_rules_iptables_last";
+        page.family(last, "Lines of the last write, of both tables", Kind::Gauge);
+        for (family, status) in &families {
+            page.sample(last, &[("ip_family", family.name())], float(status.last_lines));
+        }
+        let local = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
+        page.family(local, "Service ports with policy Local and no endpoint on this node", Kind::Gauge);
+        for (family, status) in &families {
+            for (policy, count) in [("internal", status.without_local.0), ("external", status.without_local.1)] {
+                page.sample(local, &[("traffic_policy", policy), ("ip_family", family.name())], float(count));
+            }
+        }
+        for (name, help, kind, value) in [
+            ("endpoint_changes_total", "EndpointSlice changes", Kind::Counter, state.endpoint_changes),
+            ("endpoint_changes_pending", "EndpointSlice changes not yet written", Kind::Gauge, state.endpoint_changes_pending),
+            ("service_changes_total", "Service changes", Kind::Counter, state.service_changes),
+            ("service_changes_pending", "Service changes not yet written", Kind::Gauge, state.service_changes_pending),
+        ] {
+            let name = format!("kubeproxy_sync_proxy_rules_{name}");
+            page.family(&name, help, kind);
+            page.sample(&name, &[], float(value));
+        }
+    }
+    for (name, counts) in [("healthz", &status.healthz), ("livez", &status.livez)] {
+        let full = format!("kubeproxy_proxy_{name}_total");
+        page.family(&full, "Answers by status code", Kind::Counter);
+        for (code, count) in ["200", "503"].into_iter().zip(counts) {
+            page.sample(&full, &[("code", code)], float(count.load(Ordering::Relaxed)));
+        }
+    }
+    page.finish()
+}

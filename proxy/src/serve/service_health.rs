@@ -1,0 +1,150 @@
+//! One small HTTP server for each Service with a health check node port: load balancers ask it
+//! whether this node has an endpoint.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use axum::{Router, http::{HeaderValue, StatusCode}, response::Response};
+use k8s_openapi::api::core::v1::ObjectReference;
+use tokio::net::TcpListener;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use windlass_kit::events::{Recorder, Severity};
+
+use super::{Status, json};
+use crate::model::{Family, Model, ServiceId};
+
+/// Local ready endpoints of each Service with a health check node port. Pure.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct LocalHealth {
+    /// Port and number of distinct addresses, by Service.
+    pub(crate) services: BTreeMap<ServiceId, (u16, usize)>,
+}
+
+impl LocalHealth {
+    pub(crate) fn of(model: &Model) -> Self {
+        let mut out = Self::default();
+        for (id, service) in model.services().filter(|(_, s)| s.health_check_node_port != 0) {
+            let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
+            for port in &service.ports {
+                for family in Family::BOTH {
+                    let here = model.endpoints(id, port, family);
+                    addresses.extend(here.iter().filter(|e| e.local && e.ready && !e.terminating).map(|e| e.ip));
+                }
+            }
+            out.services.insert(id.clone(), (service.health_check_node_port, addresses.len()));
+        }
+        out
+    }
+}
+
+#[derive(Debug)]
+struct Open {
+    port: u16,
+    count: Arc<AtomicUsize>,
+    stop: CancellationToken,
+}
+
+/// The servers that are open.
+#[derive(Debug)]
+pub(crate) struct ServiceHealth {
+    status: Arc<Status>,
+    events: Option<Recorder>,
+    open: BTreeMap<ServiceId, Open>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl ServiceHealth {
+    pub(crate) fn new(status: Arc<Status>, events: Option<Recorder>, stop: CancellationToken) -> Self {
+        Self { status, events, open: BTreeMap::new(), tasks: TaskTracker::new(), stop }
+    }
+
+    /// Opens, closes and moves servers as wanted. A port that is taken is tried again next time.
+    pub(crate) async fn set(&mut self, wanted: LocalHealth) {
+        self.open.retain(|id, open| {
+            let stays = wanted.services.get(id).is_some_and(|(port, _)| *port == open.port);
+            if !stays {
+                open.stop.cancel();
+            }
+            stays
+        });
+        for (id, (port, count)) in wanted.services {
+            if let Some(open) = self.open.get(&id) {
+                open.count.store(count, Ordering::Relaxed);
+                continue;
+            }
+            let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
+            match TcpListener::bind(address).await {
+                Ok(listener) => {
+                    let open = Open { port, count: Arc::new(AtomicUsize::new(count)), stop: self.stop.child_token() };
+                    let router = router(id.clone(), open.count.clone(), self.status.clone());
+                    let stop = open.stop.clone();
+                    self.tasks.spawn(async move {
+                        tokio::select! {
+                            result = std::future::IntoFuture::into_future(axum::serve(listener, router)) => {
+                                if let Err(error) = result {
+                                    tracing::warn!(%error, port, "a service's health server ended");
+                                }
+                            }
+                            () = stop.cancelled() => {}
+                        }
+                    });
+                    self.open.insert(id, open);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, service = %id, port, "cannot listen at the health check node port; trying again");
+                    self.complain(&id, port, &error);
+                }
+            }
+        }
+    }
+
+    fn complain(&self, id: &str, port: u16, error: &std::io::Error) {
+        let Some((namespace, name)) = id.split_once('/') else { return };
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Service".to_owned()),
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_owned()),
+            ..ObjectReference::default()
+        };
+        if let Some(events) = &self.events {
+            let message = format!("node cannot listen at health check node port {port}: {error}");
+            events.record(&about, Severity::Warning, "FailedToStartServiceHealthcheck", message);
+        }
+    }
+
+    pub(crate) async fn close(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+fn router(id: ServiceId, count: Arc<AtomicUsize>, status: Arc<Status>) -> Router {
+    Router::new().fallback(move || {
+        let (id, count, status) = (id.clone(), count.clone(), status.clone());
+        async move { answer(&id, count.load(Ordering::Relaxed), status.is_healthy()) }
+    })
+}
+
+fn answer(id: &str, count: usize, healthy: bool) -> Response {
+    let (namespace, name) = id.split_once('/').unwrap_or_default();
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let body = format!(
+        "{{\n\t\"service\": {{\n\t\t\"namespace\": {},\n\t\t\"name\": {}\n\t}},\n\t\"localEndpoints\": {count},\n\t\
+         \"serviceProxyHealthy\": {healthy}\n}}",
+        quoted(namespace),
+        quoted(name)
+    );
+    let code = if count > 0 && healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut response = json(code, body);
+    response.headers_mut().insert("x-load-balancing-endpoint-weight", HeaderValue::from(count));
+    response
+}

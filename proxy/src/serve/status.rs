@@ -1,0 +1,215 @@
+//! What the loop tells the servers: one value behind a lock that is held for moments.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+
+use crate::model::Family;
+
+/// Bounds of the duration histograms: 1 ms doubling to 16.384 s.
+const BOUNDS: [f64; 15] = [
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Histogram {
+    counts: [u64; BOUNDS.len()],
+    pub(super) sum: f64,
+    pub(super) count: u64,
+}
+
+impl Histogram {
+    pub(crate) fn observe(&mut self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        if let Some(i) = BOUNDS.iter().position(|b| seconds <= *b) {
+            self.counts[i] += 1;
+        }
+        self.sum += seconds;
+        self.count += 1;
+    }
+
+    pub(super) fn cumulative(&self) -> Vec<(f64, u64)> {
+        let mut total = 0;
+        BOUNDS
+            .iter()
+            .zip(self.counts)
+            .map(|(bound, count)| {
+                total += count;
+                (*bound, total)
+            })
+            .collect()
+    }
+}
+
+/// How one run went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// All that was wanted is in the kernel; whether everything was written.
+    Done { full: bool },
+    /// The kernel refused; whether everything was being written.
+    Failed { full: bool },
+}
+
+/// What is known of one family.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FamilyStatus {
+    pub(crate) last_updated: Option<jiff::Timestamp>,
+    /// Since when a change waits that is not in the kernel.
+    pub(crate) pending_since: Option<Instant>,
+    pub(crate) last_queued: Option<jiff::Timestamp>,
+    pub(crate) all: Histogram,
+    pub(crate) full: Histogram,
+    pub(crate) partial: Histogram,
+    pub(crate) failures: u64,
+    pub(crate) partial_failures: u64,
+    /// Rules committed in filter and nat.
+    pub(crate) rules: (u64, u64),
+    /// Rule lines of the last run.
+    pub(crate) last_lines: u64,
+    /// Service ports without local endpoints: internal, external policy.
+    pub(crate) without_local: (u64, u64),
+    pub(crate) repairs: u64,
+    pub(crate) conntrack: Histogram,
+    pub(crate) forgotten: u64,
+}
+
+impl FamilyStatus {
+    pub(super) const fn all(&self) -> &Histogram {
+        &self.all
+    }
+
+    pub(super) const fn full(&self) -> &Histogram {
+        &self.full
+    }
+
+    pub(super) const fn partial(&self) -> &Histogram {
+        &self.partial
+    }
+
+    pub(super) const fn conntrack(&self) -> &Histogram {
+        &self.conntrack
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) families: BTreeMap<Family, FamilyStatus>,
+    /// Our Node is known and may take traffic.
+    pub(crate) eligible: bool,
+    pub(crate) service_changes: u64,
+    pub(crate) endpoint_changes: u64,
+    pub(crate) service_changes_pending: u64,
+    pub(crate) endpoint_changes_pending: u64,
+}
+
+/// Shared with the servers.
+#[derive(Debug)]
+pub(crate) struct Status {
+    state: Mutex<State>,
+    sync_period: Duration,
+    pub(super) healthz: [AtomicU64; 2],
+    pub(super) livez: [AtomicU64; 2],
+}
+
+impl Status {
+    pub(crate) fn new(sync_period: Duration) -> Self {
+        Self {
+            state: Mutex::default(),
+            sync_period,
+            healthz: [AtomicU64::new(0), AtomicU64::new(0)],
+            livez: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A family is served from now on; it counts as healthy until a change waits too long.
+    pub(crate) fn start(&self, family: Family) {
+        let now = jiff::Timestamp::now();
+        self.lock().families.insert(family, FamilyStatus { last_updated: Some(now), ..FamilyStatus::default() });
+    }
+
+    /// A change waits to be written.
+    pub(crate) fn queued(&self) {
+        let now = jiff::Timestamp::now();
+        for family in self.lock().families.values_mut() {
+            family.pending_since.get_or_insert_with(Instant::now);
+            family.last_queued = Some(now);
+        }
+    }
+
+    /// Notes the end of a run.
+    pub(crate) fn ran(&self, family: Family, took: Duration, outcome: Outcome, note: impl FnOnce(&mut FamilyStatus)) {
+        let mut state = self.lock();
+        let Some(status) = state.families.get_mut(&family) else { return };
+        match outcome {
+            Outcome::Done { full } => {
+                status.last_updated = Some(jiff::Timestamp::now());
+                status.pending_since = None;
+                status.all.observe(took);
+                if full { &mut status.full } else { &mut status.partial }.observe(took);
+            }
+            Outcome::Failed { full } => {
+                status.pending_since.get_or_insert_with(Instant::now);
+                status.failures += 1;
+                status.partial_failures += u64::from(!full);
+            }
+        }
+        note(status);
+    }
+
+    fn family_healthy(&self, status: &FamilyStatus, now: Instant) -> bool {
+        status.pending_since.is_none_or(|since| now.saturating_duration_since(since) < self.sync_period * 2)
+    }
+
+    /// Whether changes reach the kernel in time, in every family.
+    pub(crate) fn is_healthy(&self) -> bool {
+        let now = Instant::now();
+        self.lock().families.values().all(|f| self.family_healthy(f, now))
+    }
+
+    /// The answer of `/healthz` (with eligibility) or `/livez`; counts the answers.
+    pub(crate) fn health(&self, eligibility: bool, now: jiff::Timestamp) -> (bool, String) {
+        let instant = Instant::now();
+        let (ok, body) = {
+            let state = self.lock();
+            let healthy = state.families.values().all(|f| self.family_healthy(f, instant));
+            let ok = healthy && (!eligibility || state.eligible);
+            let oldest = state.families.values().filter_map(|f| f.last_updated).min();
+            let last = if ok { Some(now) } else { oldest };
+            let families: serde_json::Map<String, serde_json::Value> = state
+                .families
+                .iter()
+                .map(|(family, f)| {
+                    let value = json!({
+                        "lastUpdated": f.last_updated.map(|t| t.to_string()),
+                        "healthy": self.family_healthy(f, instant),
+                    });
+                    (family.name().to_owned(), value)
+                })
+                .collect();
+            let mut body = json!({
+                "lastUpdated": last.map(|t| t.to_string()),
+                "currentTime": now.to_string(),
+                "healthy": ok,
+                "status": families,
+            });
+            if eligibility {
+                body["nodeEligible"] = json!(state.eligible);
+            }
+            (ok, body.to_string())
+        };
+        let counters = if eligibility { &self.healthz } else { &self.livez };
+        counters[usize::from(!ok)].fetch_add(1, Ordering::Relaxed);
+        (ok, body)
+    }
+}

@@ -1,0 +1,314 @@
+//! The loop: watches Services, EndpointSlices and our Node; owns the model and the books of both
+//! families; writes what changed; repairs what others changed; forgets stale UDP connections.
+
+mod family;
+mod pace;
+mod watch;
+
+use std::{collections::{BTreeSet, HashSet}, net::IpAddr, sync::Arc, time::{Duration, Instant}};
+
+use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+use windlass_kit::{
+    backoff::Backoff,
+    events::{Recorder, Severity},
+    supervise::Supervisor,
+};
+
+use crate::{
+    apply::{Backend, Runner},
+    cleanup,
+    config::{Config, Error},
+    conntrack::{Conntrack, Frontends, Program},
+    model::{Family, Model, NodeFacts, ServiceId},
+    serve::{self, LocalHealth, ServiceHealth, Status},
+};
+use family::FamilySync;
+use pace::Pace;
+use watch::{Change, Watched};
+
+/// How often the generation of nf_tables is looked at: one system call when nobody changed a thing.
+const NFT_CHECK: Duration = Duration::from_secs(5);
+
+/// How long the first write waits for our Node.
+const NODE_WAIT: Duration = Duration::from_secs(30);
+
+/// Runs the proxy until `shutdown` is cancelled. Rules stay in the kernel then, so that connections
+/// and new traffic go on; [`cleanup`](crate::cleanup()) removes them.
+///
+/// # Errors
+/// Settings that cannot be, no working iptables for IPv4, or an address that cannot be bound while
+/// [`Config::bind_hard_fail`] is set. What happens later is retried and told by health and metrics.
+pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), Error> {
+    config.check()?;
+    let config = Arc::new(config);
+    let backends = prepare(config.clone()).await?;
+    let status = Arc::new(Status::new(config.sync_period));
+    backends.iter().for_each(|b| status.start(b.family()));
+    let events = Recorder::new(client.clone(), "kube-proxy", &config.node_name);
+    events.record(&node_reference(&config.node_name), Severity::Normal, "Starting", "");
+
+    let mut tasks = Supervisor::new(shutdown.child_token());
+    if let Some(address) = config.healthz_bind {
+        let router = serve::health_router(status.clone());
+        tasks.spawn("proxy health", serve::serve("health", address, router, config.bind_hard_fail, tasks.token()));
+    }
+    if let Some(address) = config.metrics_bind {
+        let router = serve::metrics_router(status.clone());
+        tasks.spawn("proxy metrics", serve::serve("metrics", address, router, config.bind_hard_fail, tasks.token()));
+    }
+    let health = ServiceHealth::new(status.clone(), Some(events), tasks.token());
+    let runner = Runner::new(config.command_prefix.clone());
+    let mut families = Vec::new();
+    for backend in backends {
+        tracing::info!(
+            family = backend.family().name(),
+            program = backend.program(),
+            nf_tables = backend.is_nft(),
+            "service rules go to this back end"
+        );
+        families.push(FamilySync::new(backend, status.clone(), runner.is_plain()));
+    }
+    let work = Loop {
+        model: Model::default(),
+        node: NodeFacts::default(),
+        families,
+        conntrack: Arc::new(Program::new(runner)),
+        udp: BTreeSet::new(),
+        udp_failed: false,
+        health,
+        status,
+        config,
+        failed: None,
+    };
+    let ended = tokio::select! {
+        () = work.run(Watched::start(&client), shutdown.clone()) => Ok(()),
+        ended = async {
+            loop {
+                match tasks.next_ended().await {
+                    Some(serve_ended) if serve_ended.result.is_err() => break serve_ended,
+                    Some(_) => {}
+                    None => std::future::pending().await,
+                }
+            }
+        } => Err(Error::Config { field: ended.name, problem: ended.result.err().unwrap_or_default() }),
+    };
+    tasks.shutdown(Duration::from_secs(3)).await;
+    ended
+}
+
+fn node_reference(name: &str) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Node".to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Finds the programs of both families, notes how the tables are, and sets the kernel.
+async fn prepare(config: Arc<Config>) -> Result<Vec<Backend>, Error> {
+    let work = move || -> Result<Vec<Backend>, Error> {
+        let runner = Runner::new(config.command_prefix.clone());
+        let mut backends = vec![Backend::find(&runner, Family::V4, config.variant)?];
+        let disabled = runner
+            .run("cat", &["/proc/sys/net/ipv6/conf/all/disable_ipv6"], "")
+            .map_or(true, |text| text.trim() == "1");
+        if disabled {
+            tracing::warn!("IPv6 is switched off on this machine: IPv6 services get no rules");
+        } else {
+            match Backend::find(&runner, Family::V6, config.variant) {
+                Ok(backend) => backends.push(backend),
+                Err(error) => tracing::warn!(%error, "ip6tables does not work: IPv6 services get no rules"),
+            }
+        }
+        cleanup::prepare(&config, &backends)?;
+        Ok(backends)
+    };
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
+        Err(Error::Config { field: "iptables", problem: format!("could not be looked for: {e}") })
+    })
+}
+
+struct Loop {
+    model: Model,
+    node: NodeFacts,
+    families: Vec<FamilySync>,
+    conntrack: Arc<dyn Conntrack>,
+    /// Services whose UDP connections need a look after the next good write.
+    udp: BTreeSet<ServiceId>,
+    udp_failed: bool,
+    health: ServiceHealth,
+    status: Arc<Status>,
+    config: Arc<Config>,
+    failed: Option<Instant>,
+}
+
+impl Loop {
+    async fn run(mut self, watched: Watched, shutdown: CancellationToken) {
+        let mut changes = watched.changes(&self.config.node_name);
+        let mut lists = watch::Lists::default();
+        let mut pace = Pace::new(self.config.min_sync_period);
+        let mut backoff = Backoff::new(Duration::from_millis(500), self.config.sync_period);
+        let mut wanted = false;
+        let check = if self.families.iter().all(FamilySync::checks_cheaply) {
+            NFT_CHECK.min(self.config.sync_period)
+        } else {
+            self.config.sync_period
+        };
+        let mut checks = tokio::time::interval_at(tokio::time::Instant::now() + check, check);
+        checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let node_wait = tokio::time::sleep(NODE_WAIT);
+        tokio::pin!(node_wait);
+        loop {
+            let ready = wanted && lists.complete();
+            let due = self.failed.unwrap_or_else(|| pace.due(Instant::now()));
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                change = changes.next() => match change {
+                    None => break,
+                    Some(change) => {
+                        wanted |= self.take(change, &mut lists);
+                        // What came together is written together.
+                        while let Some(Some(change)) = changes.next().now_or_never() {
+                            wanted |= self.take(change, &mut lists);
+                        }
+                    }
+                },
+                () = tokio::time::sleep_until(due.into()), if ready => {
+                    let started = Instant::now();
+                    let done = self.write().await;
+                    pace.ran(started, Instant::now());
+                    wanted = !done;
+                    self.failed = if done {
+                        backoff.reset();
+                        None
+                    } else {
+                        Some(Instant::now() + backoff.next_delay())
+                    };
+                }
+                () = &mut node_wait, if !lists.has_node() => {
+                    tracing::warn!(node = %self.config.node_name, "the list of our Node does not come: writing rules without its zone and addresses");
+                    lists.go_on_without_node();
+                    wanted = true;
+                }
+                _ = checks.tick(), if lists.complete() && self.failed.is_none() => {
+                    for family in &mut self.families {
+                        wanted |= family.check().await;
+                    }
+                    wanted |= self.addresses_moved();
+                }
+            }
+        }
+        self.health.close().await;
+    }
+
+    /// Takes one change in; returns whether rules may have to be written.
+    fn take(&mut self, change: Change, lists: &mut watch::Lists) -> bool {
+        let was_complete = lists.complete();
+        let (services, slices, node) = lists.take(change, &mut self.model, &self.config.node_name);
+        {
+            let mut state = self.status.lock();
+            state.service_changes += u64::from(services);
+            state.service_changes_pending += u64::from(services);
+            state.endpoint_changes += u64::from(slices);
+            state.endpoint_changes_pending += u64::from(slices);
+        }
+        let mut changed = services || slices;
+        if let Some(node) = node {
+            self.status.lock().eligible = node.as_ref().is_some_and(|n| n.eligible);
+            let node = node.unwrap_or_else(|| self.node.clone());
+            let rules = |n: &NodeFacts| (n.zone.clone(), n.addresses.clone(), n.pod_cidrs.clone());
+            changed |= rules(&node) != rules(&self.node);
+            self.node = node;
+        }
+        changed |= !was_complete && lists.complete();
+        if changed && lists.complete() {
+            self.status.queued();
+        }
+        changed
+    }
+
+    /// Interface addresses, asked for only where rules depend on them.
+    fn local_addresses(&self) -> Vec<IpAddr> {
+        match &self.config.node_port_addresses {
+            crate::config::NodePortAddresses::Ranges(_) => interface_addresses(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn addresses_moved(&self) -> bool {
+        let local = self.local_addresses();
+        self.families.iter().any(|f| f.would_change(&self.config, &self.node, &local))
+    }
+
+    /// Writes all that changed, family by family; whether all of it is in the kernel now.
+    async fn write(&mut self) -> bool {
+        let (dirty, udp) = self.model.take_dirty();
+        self.udp.extend(udp);
+        {
+            let mut state = self.status.lock();
+            state.service_changes_pending = 0;
+            state.endpoint_changes_pending = 0;
+        }
+        let local = self.local_addresses();
+        let mut done = true;
+        for family in &mut self.families {
+            done &= family.write(&self.model, &dirty, &self.config, &self.node, &local).await;
+        }
+        self.health.set(LocalHealth::of(&self.model)).await;
+        if done && !self.udp.is_empty() {
+            self.forget_stale_udp().await;
+        }
+        done
+    }
+
+    async fn forget_stale_udp(&mut self) {
+        self.udp.clear();
+        for family in self.families.iter().map(FamilySync::family) {
+            let frontends = Frontends::of(&self.model, family);
+            if frontends.is_empty() {
+                continue;
+            }
+            let conntrack = self.conntrack.clone();
+            let started = Instant::now();
+            let work = move || {
+                let local: HashSet<IpAddr> = interface_addresses().into_iter().collect();
+                let flows = conntrack.udp(family)?;
+                let stale = frontends.stale(&flows, &local);
+                for flow in &stale {
+                    conntrack.forget(flow)?;
+                }
+                Ok::<usize, crate::apply::Error>(stale.len())
+            };
+            match tokio::task::spawn_blocking(work).await {
+                Ok(Ok(count)) => {
+                    if let Some(f) = self.status.lock().families.get_mut(&family) {
+                        f.forgotten += count as u64;
+                        f.conntrack.observe(started.elapsed());
+                    }
+                }
+                Ok(Err(error)) => {
+                    if !std::mem::replace(&mut self.udp_failed, true) {
+                        tracing::warn!(%error, "stale UDP connections cannot be forgotten: clients may go on talking to endpoints that are gone; install conntrack");
+                    }
+                }
+                Err(error) => tracing::error!(%error, "the search for stale UDP connections broke off"),
+            }
+        }
+    }
+}
+
+fn interface_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    interfaces
+        .filter_map(|i| i.address)
+        .filter_map(|a| {
+            a.as_sockaddr_in()
+                .map(|v4| IpAddr::V4(v4.ip()))
+                .or_else(|| a.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        })
+        .collect()
+}

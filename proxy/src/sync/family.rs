@@ -1,0 +1,239 @@
+//! One family's book and back end: what the loop does to it, off the runtime's threads.
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    apply::{Backend, Error, nftables::NfTables},
+    config::{Config, fill, relax},
+    kernel::Saved,
+    model::{Family, Model, NodeFacts, ServiceId},
+    plan::{Drift, Ledger, Step},
+    rules::{Settings, Table},
+    serve::{Outcome, Status},
+};
+
+pub(super) struct FamilySync {
+    backend: Arc<Backend>,
+    ledger: Ledger,
+    status: Arc<Status>,
+    /// Everything must be read back and written: at start, after a failure, after drift.
+    full: bool,
+    failures: u32,
+    /// Generation of nf_tables when rules were last known to be right.
+    generation: Option<u32>,
+    netlink: Option<NfTables>,
+    /// When the last thorough comparison was, and how long it took.
+    compared: Option<(Instant, Duration)>,
+}
+
+impl FamilySync {
+    pub(super) fn new(backend: Backend, status: Arc<Status>, own_namespace: bool) -> Self {
+        let netlink = (backend.is_nft() && own_namespace).then(NfTables::open).and_then(Result::ok);
+        Self {
+            ledger: Ledger::new(Settings::new(backend.family())),
+            backend: Arc::new(backend),
+            status,
+            full: true,
+            failures: 0,
+            generation: None,
+            netlink,
+            compared: None,
+        }
+    }
+
+    pub(super) fn family(&self) -> Family {
+        self.backend.family()
+    }
+
+    /// Whether [`check`](Self::check) costs next to nothing while nobody changes rules.
+    pub(super) const fn checks_cheaply(&self) -> bool {
+        self.netlink.is_some()
+    }
+
+    fn settings(&self, config: &Config, node: &NodeFacts, local: &[IpAddr]) -> Settings {
+        Settings {
+            large: self.ledger.settings().large,
+            drop_invalid: self.ledger.settings().drop_invalid,
+            ..config.settings(self.family(), node, local)
+        }
+    }
+
+    /// Whether rules would differ for these facts.
+    pub(super) fn would_change(&self, config: &Config, node: &NodeFacts, local: &[IpAddr]) -> bool {
+        self.settings(config, node, local) != *self.ledger.settings()
+    }
+
+    /// Writes what differs. After a refusal everything is read back and tried once more at once;
+    /// what fails then is left to the loop's back-off.
+    pub(super) async fn write(
+        &mut self,
+        model: &Model,
+        dirty: &BTreeSet<ServiceId>,
+        config: &Config,
+        node: &NodeFacts,
+        local: &[IpAddr],
+    ) -> bool {
+        let started = Instant::now();
+        let settings = self.settings(config, node, local);
+        let mut first = !self.full;
+        if first {
+            if self.ledger.set(settings.clone()) {
+                model.services().for_each(|(id, _)| self.ledger.take(model, id));
+            }
+            dirty.iter().for_each(|id| self.ledger.take(model, id));
+            relax(&mut self.ledger, model);
+        }
+        loop {
+            let full = self.full;
+            let result = if full { self.start_over(model, settings.clone()).await } else { Ok(()) };
+            let result = match result {
+                Ok(()) => self.apply().await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok(lines) => {
+                    self.failures = 0;
+                    self.ledger.delete_apart(false);
+                    self.full = false;
+                    self.note(started.elapsed(), Outcome::Done { full }, lines);
+                    return true;
+                }
+                Err(error) => {
+                    self.failures += 1;
+                    self.full = true;
+                    self.note(started.elapsed(), Outcome::Failed { full }, 0);
+                    tracing::warn!(
+                        error = %error, family = self.family().name(), failures = self.failures,
+                        "rules could not be written; the kernel keeps the last ones and all of them are tried again"
+                    );
+                    if !std::mem::replace(&mut first, false) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&self, took: Duration, outcome: Outcome, lines: usize) {
+        let rules = (self.ledger.rules(Table::Filter), self.ledger.rules(Table::Nat));
+        let without = self.ledger.without_local();
+        self.status.ran(self.family(), took, outcome, |status| {
+            if let Outcome::Done { .. } = outcome {
+                status.rules = rules;
+                status.last_lines = lines as u64;
+                status.without_local = (without.0 as u64, without.1 as u64);
+            }
+        });
+    }
+
+    /// Reads names back and takes all Services in anew.
+    async fn start_over(&mut self, model: &Model, settings: Settings) -> Result<(), Error> {
+        let text = self.save().await?;
+        let saved = self.backend.parse(&text)?;
+        self.ledger.adopt(&saved);
+        drop(saved);
+        drop(text);
+        let liberal = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+            .is_ok_and(|text| text.trim() != "0");
+        self.ledger.set(Settings { drop_invalid: !liberal, large: false, ..settings });
+        self.ledger.delete_apart(self.failures > 0);
+        fill(&mut self.ledger, model);
+        Ok(())
+    }
+
+    async fn save(&self) -> Result<String, Error> {
+        let backend = self.backend.clone();
+        blocking(move || backend.save(false)).await
+    }
+
+    /// Restores step after step; the number of lines written.
+    async fn apply(&mut self) -> Result<usize, Error> {
+        let mut lines = 0;
+        let steps = self.ledger.steps(self.backend.limit());
+        let idle = steps.is_empty();
+        for step in steps {
+            lines += step.lines;
+            let backend = self.backend.clone();
+            let (step, result): (Step, Result<(), Error>) = blocking(move || {
+                let result = backend.restore(&step);
+                Ok((step, result))
+            })
+            .await?;
+            match result {
+                Ok(()) => self.ledger.commit(&step),
+                Err(error) => return Err(self.named(error)),
+            }
+        }
+        if !idle {
+            self.generation = self.netlink.as_mut().and_then(|n| n.generation().ok());
+        }
+        Ok(lines)
+    }
+
+    /// Adds to a refused rule the service port it belongs to.
+    fn named(&self, error: Error) -> Error {
+        match error {
+            Error::Rule { program, line, rule, stderr, .. } => {
+                let owner = rule.split_whitespace().find_map(|word| self.ledger.owner(word.trim_start_matches(':')));
+                Error::Rule { program, line, rule, stderr, owner: owner.map(|o| o.to_string()) }
+            }
+            other => other,
+        }
+    }
+
+    /// Looks whether others changed our rules; true when they must be written again.
+    pub(super) async fn check(&mut self) -> bool {
+        if self.full {
+            return true;
+        }
+        let generation = match self.netlink.as_mut().map(NfTables::generation) {
+            Some(Ok(generation)) if Some(generation) == self.generation => return false,
+            Some(Ok(generation)) => Some(generation),
+            _ => None,
+        };
+        // Where others change rules all the time, large tables are not read back each time.
+        if self.compared.is_some_and(|(at, took)| at.elapsed() < took * 20) {
+            return false;
+        }
+        let started = Instant::now();
+        let drift = match self.save().await {
+            Ok(text) => match Saved::parse(&text) {
+                Ok(saved) => self.ledger.drift(&saved),
+                Err(_) => Drift { missing: 1, ..Drift::default() },
+            },
+            Err(error) => {
+                tracing::warn!(%error, "the rules could not be read back");
+                return false;
+            }
+        };
+        self.compared = Some((Instant::now(), started.elapsed()));
+        if drift.is_none() {
+            self.generation = generation;
+            return false;
+        }
+        tracing::warn!(
+            family = self.family().name(), missing = drift.missing, changed = drift.changed, jumps = drift.jumps,
+            "service rules were changed by something else: writing them again"
+        );
+        if let Some(status) = self.status.lock().families.get_mut(&self.backend.family()) {
+            status.repairs += 1;
+        }
+        self.full = true;
+        true
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
+        Err(Error::Failed {
+            command: "iptables".to_owned(),
+            status: "not finished".to_owned(),
+            stderr: format!("the thread that ran it ended: {e}"),
+        })
+    })
+}

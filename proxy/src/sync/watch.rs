@@ -1,0 +1,183 @@
+//! Lists and watches as one stream of changes, and how they enter the model.
+
+use std::{collections::BTreeSet, pin::Pin};
+
+use futures::{Stream, StreamExt as _, stream};
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api, Client,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event},
+    },
+};
+
+use crate::model::{Model, NodeFacts, ServiceId};
+
+/// One thing that a watch told.
+#[derive(Debug)]
+pub(super) enum Change {
+    Service(Event<Service>),
+    Slice(Event<EndpointSlice>),
+    Node(Event<Node>),
+}
+
+pub(super) type Changes = Pin<Box<dyn Stream<Item = Change> + Send>>;
+
+/// Where changes come from.
+pub(super) struct Watched {
+    client: Client,
+}
+
+impl Watched {
+    pub(super) fn start(client: &Client) -> Self {
+        Self { client: client.clone() }
+    }
+
+    /// All three watches; errors are logged and retried with back-off, so the stream never ends.
+    pub(super) fn changes(&self, node: &str) -> Changes {
+        let proxied = "!service.kubernetes.io/service-proxy-name";
+        let services = watch::<Service>(
+            &self.client,
+            watcher::Config::default().labels(&format!("{proxied},!service.kubernetes.io/headless")),
+            "services",
+        );
+        let slices = watch::<EndpointSlice>(
+            &self.client,
+            watcher::Config::default().labels(&format!("{proxied},!service.kubernetes.io/headless")),
+            "endpoint slices",
+        );
+        let node = watch::<Node>(
+            &self.client,
+            watcher::Config::default().fields(&format!("metadata.name={node}")),
+            "our node",
+        );
+        Box::pin(stream::select_all([
+            services.map(Change::Service).boxed(),
+            slices.map(Change::Slice).boxed(),
+            node.map(Change::Node).boxed(),
+        ]))
+    }
+}
+
+fn watch<K>(client: &Client, config: watcher::Config, what: &'static str) -> impl Stream<Item = Event<K>> + use<K>
+where
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + Send
+        + serde::de::DeserializeOwned
+        + 'static,
+{
+    watcher::watcher(Api::<K>::all(client.clone()), config).default_backoff().filter_map(move |event| async move {
+        match event {
+            Ok(event) => Some(event),
+            Err(error) => {
+                tracing::warn!(%error, what, "a watch broke off; rules stay as they are and the watch is tried again");
+                None
+            }
+        }
+    })
+}
+
+/// Which first lists are complete, and what a list that is under way has named so far.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    services: Option<BTreeSet<ServiceId>>,
+    slices: Option<BTreeSet<(ServiceId, Box<str>)>>,
+    have_services: bool,
+    have_slices: bool,
+    have_node: bool,
+    node_seen: bool,
+}
+
+impl Lists {
+    /// The first lists are there: rules may be written.
+    pub(super) const fn complete(&self) -> bool {
+        self.have_services && self.have_slices && self.have_node
+    }
+
+    /// The Node does not come: rules are written without it.
+    pub(super) const fn go_on_without_node(&mut self) {
+        self.have_node = true;
+    }
+
+    /// Whether the list of our Node came.
+    pub(super) const fn has_node(&self) -> bool {
+        self.have_node
+    }
+
+    /// Takes a change in: whether Services changed, slices changed, and news of our Node (inner
+    /// `None`: it is gone).
+    pub(super) fn take(&mut self, change: Change, model: &mut Model, node: &str) -> (bool, bool, Option<Option<NodeFacts>>) {
+        match change {
+            Change::Service(event) => (self.service(event, model), false, None),
+            Change::Slice(event) => (false, self.slice(event, model, node), None),
+            Change::Node(event) => (false, false, self.node(event, node)),
+        }
+    }
+
+    fn service(&mut self, event: Event<Service>, model: &mut Model) -> bool {
+        match event {
+            Event::Init => {
+                self.services = Some(BTreeSet::new());
+                false
+            }
+            Event::InitApply(service) => {
+                if let Some(listed) = &mut self.services {
+                    listed.insert(Model::service_key(&service));
+                }
+                model.put_service(&service)
+            }
+            Event::Apply(service) => model.put_service(&service),
+            Event::Delete(service) => model.delete_service(&service),
+            Event::InitDone => {
+                self.have_services = true;
+                self.services.take().is_some_and(|listed| model.keep_services(&listed))
+            }
+        }
+    }
+
+    fn slice(&mut self, event: Event<EndpointSlice>, model: &mut Model, node: &str) -> bool {
+        match event {
+            Event::Init => {
+                self.slices = Some(BTreeSet::new());
+                false
+            }
+            Event::InitApply(slice) => {
+                if let Some(listed) = &mut self.slices {
+                    listed.extend(Model::slice_key(&slice));
+                }
+                model.put_slice(&slice, node)
+            }
+            Event::Apply(slice) => model.put_slice(&slice, node),
+            Event::Delete(slice) => model.delete_slice(&slice),
+            Event::InitDone => {
+                self.have_slices = true;
+                self.slices.take().is_some_and(|listed| model.keep_slices(&listed))
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<Node>, name: &str) -> Option<Option<NodeFacts>> {
+        match event {
+            Event::Init => {
+                self.node_seen = false;
+                None
+            }
+            Event::Apply(node) | Event::InitApply(node) if node.metadata.name.as_deref() == Some(name) => {
+                self.node_seen = true;
+                Some(Some(NodeFacts::of(&node)))
+            }
+            Event::Delete(node) if node.metadata.name.as_deref() == Some(name) => Some(None),
+            Event::InitDone => {
+                self.have_node = true;
+                (!self.node_seen).then_some(None)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Network namespaces of a small cluster: a node, two pods behind it, and a client outside. Pods
+//! are routed, with a gateway of 169.254.1.1, as the agent does it.
+
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use nix::sched::{CloneFlags, setns};
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Moves this thread into a namespace for the rest of its life.
+pub(crate) fn enter(name: &str) {
+    let file = File::open(format!("/var/run/netns/{name}")).expect("the namespace exists");
+    setns(file, CloneFlags::CLONE_NEWNET).expect("root may enter namespaces");
+}
+
+pub(crate) fn run(command: &str) -> String {
+    let mut words = command.split_whitespace();
+    let output = Command::new(words.next().unwrap()).args(words).output().expect("the program is installed");
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) struct Net {
+    pub(crate) node: String,
+    pub(crate) pods: [String; 2],
+    pub(crate) outside: String,
+}
+
+pub(crate) const NODE_IP: &str = "192.168.77.1";
+pub(crate) const OUTSIDE_IP: &str = "192.168.77.9";
+pub(crate) const POD_IPS: [&str; 2] = ["10.180.0.1", "10.180.0.2"];
+
+impl Net {
+    pub(crate) fn new() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "these tests make network namespaces: run them as root");
+        let tag = format!("wlp{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let net = Self {
+            node: format!("{tag}-n"),
+            pods: [format!("{tag}-a"), format!("{tag}-b")],
+            outside: format!("{tag}-x"),
+        };
+        for name in net.names() {
+            run(&format!("ip netns add {name}"));
+            run(&format!("ip -n {name} link set lo up"));
+        }
+        let node = &net.node;
+        run(&format!("ip netns exec {node} sysctl -qw net.ipv4.ip_forward=1"));
+        for (i, (pod, ip)) in net.pods.iter().zip(POD_IPS).enumerate() {
+            run(&format!("ip -n {node} link add p{i} type veth peer name eth0 netns {pod}"));
+            run(&format!("ip -n {node} addr add 169.254.1.1/32 dev p{i}"));
+            run(&format!("ip -n {node} link set p{i} up"));
+            run(&format!("ip -n {node} route add {ip}/32 dev p{i}"));
+            run(&format!("ip -n {pod} addr add {ip}/32 dev eth0"));
+            run(&format!("ip -n {pod} link set eth0 up"));
+            run(&format!("ip -n {pod} route add 169.254.1.1 dev eth0"));
+            run(&format!("ip -n {pod} route add default via 169.254.1.1 dev eth0"));
+        }
+        let outside = &net.outside;
+        run(&format!("ip -n {node} link add ext type veth peer name eth0 netns {outside}"));
+        run(&format!("ip -n {node} addr add {NODE_IP}/24 dev ext"));
+        run(&format!("ip -n {node} link set ext up"));
+        run(&format!("ip -n {outside} addr add {OUTSIDE_IP}/24 dev eth0"));
+        run(&format!("ip -n {outside} link set eth0 up"));
+        run(&format!("ip -n {outside} route add default via {NODE_IP}"));
+        // Cluster IPs need a route to leave the node's own processes.
+        run(&format!("ip -n {node} route add default via {OUTSIDE_IP}"));
+        net
+    }
+
+    fn names(&self) -> [&String; 4] {
+        [&self.node, &self.pods[0], &self.pods[1], &self.outside]
+    }
+
+    /// Answers each connection with the pod's number and the address that it sees, then echoes.
+    pub(crate) fn serve(&self, pod: usize, port: u16) {
+        let name = self.pods[pod].clone();
+        std::thread::spawn(move || {
+            enter(&name);
+            let listener = TcpListener::bind(("0.0.0.0", port)).expect("the port is free in a new namespace");
+            for stream in listener.incoming().flatten() {
+                std::thread::spawn(move || {
+                    let mut stream: TcpStream = stream;
+                    let peer = stream.peer_addr().map(|p| p.ip().to_string()).unwrap_or_default();
+                    let _ = stream.write_all(format!("{pod} {peer}\n").as_bytes());
+                    let mut byte = [0];
+                    while stream.read(&mut byte).is_ok_and(|n| n == 1) && stream.write_all(&byte).is_ok() {}
+                });
+            }
+        });
+    }
+
+    pub(crate) fn node_command(&self, command: &str) -> String {
+        run(&format!("ip netns exec {} {command}", self.node))
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for name in self.names() {
+            let _ = Command::new("ip").args(["netns", "del", name]).output();
+        }
+    }
+}
+
+/// Connects from a namespace; which pod answered and which address it saw.
+pub(crate) fn connect(from: &str, to: &str) -> std::io::Result<(TcpStream, usize, IpAddr)> {
+    let (from, to) = (from.to_owned(), to.to_owned());
+    std::thread::spawn(move || {
+        enter(&from);
+        let address: SocketAddr = to.parse().expect("addresses are well formed");
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
+        stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+        let mut line = String::new();
+        let mut byte = [0];
+        while byte != *b"\n" {
+            stream.read_exact(&mut byte)?;
+            line.push(char::from(byte[0]));
+        }
+        let (pod, peer) = line.trim().split_once(' ').expect("the server writes two words");
+        Ok((stream, pod.parse().expect("a number"), peer.parse().expect("an address")))
+    })
+    .join()
+    .expect("the thread ends")
+}
