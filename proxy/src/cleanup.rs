@@ -91,21 +91,53 @@ impl Record {
     }
 }
 
+/// The programs of both families; IPv6 may be missing.
+pub(crate) fn backends(config: &Config) -> Result<Vec<Backend>, Error> {
+    let runner = Runner::new(config.command_prefix.clone());
+    let mut backends = vec![Backend::find(&runner, Family::V4, config.variant)?];
+    let disabled =
+        runner.run("cat", &["/proc/sys/net/ipv6/conf/all/disable_ipv6"], "").map_or(true, |text| text.trim() == "1");
+    if disabled {
+        tracing::warn!("IPv6 is switched off on this machine: IPv6 services get no rules");
+        return Ok(backends);
+    }
+    match Backend::find(&runner, Family::V6, config.variant) {
+        Ok(backend) => backends.push(backend),
+        Err(error) => tracing::warn!(%error, "ip6tables does not work: IPv6 services get no rules"),
+    }
+    Ok(backends)
+}
+
+/// Notes which tables there are, unless that was noted before, so that [`cleanup`] removes exactly
+/// those that came later. [`run`](crate::run()) does it too; call it earlier when something else of
+/// the same node writes rules before the proxy starts. Blocks.
+///
+/// # Errors
+/// When iptables does not work or the record cannot be written.
+pub fn record(config: &Config) -> Result<(), Error> {
+    if Record::read(&config.record)?.is_some() {
+        return Ok(());
+    }
+    noted(config, &backends(config)?).map(drop)
+}
+
+fn noted(config: &Config, backends: &[Backend]) -> Result<Record, Error> {
+    if let Some(record) = Record::read(&config.record)? {
+        return Ok(record);
+    }
+    let mut fresh = Record::default();
+    for backend in backends {
+        let text = backend.save(false)?;
+        fresh.note(backend.family(), &backend.parse(&text)?, &text);
+    }
+    fresh.write(&config.record)?;
+    Ok(fresh)
+}
+
 /// Notes how things are, unless that was noted already or rules of ours are there; then makes the
 /// kernel route packets from 127.0.0.1, where node ports are to answer there. Blocks.
 pub(crate) fn prepare(config: &Config, backends: &[Backend]) -> Result<(), Error> {
-    let mut record = match Record::read(&config.record)? {
-        Some(record) => record,
-        None => {
-            let mut fresh = Record::default();
-            for backend in backends {
-                let text = backend.save(false)?;
-                fresh.note(backend.family(), &backend.parse(&text)?, &text);
-            }
-            fresh.write(&config.record)?;
-            fresh
-        }
-    };
+    let mut record = noted(config, backends)?;
     if config.localhost_effective() {
         let runner = Runner::new(config.command_prefix.clone());
         let bad = |problem: String| Error::Sysctl {

@@ -128,6 +128,14 @@ pub enum Error {
     /// iptables is missing or does not work.
     #[error(transparent)]
     Iptables(#[from] crate::apply::Error),
+    /// A part of the proxy ended.
+    #[error("{part} ended: {problem}")]
+    Ended {
+        /// Which part.
+        part: &'static str,
+        /// Why.
+        problem: String,
+    },
     /// An address that cannot be bound.
     #[error("the proxy cannot listen on {address} for {what}: {source}; free the port or set another address")]
     Listen {

@@ -172,11 +172,8 @@ mod tests {
         frontends.addresses.insert(addr("172.30.0.41:53"), HashSet::from([addr("10.180.0.1:53")]));
         frontends.addresses.insert(addr("172.30.0.42:53"), HashSet::new());
         frontends.node_ports.insert(3001, HashSet::from([addr("10.180.0.1:53")]));
-        let flow = |to: &str, from: &str| Flow {
-            source: addr("10.0.0.2:4000"),
-            destination: addr(to),
-            answers: addr(from),
-        };
+        let flow =
+            |to: &str, from: &str| Flow { source: addr("10.0.0.2:4000"), destination: addr(to), answers: addr(from) };
         let flows = [
             flow("172.30.0.41:53", "10.180.0.1:53"),
             flow("172.30.0.41:53", "10.180.0.2:53"),

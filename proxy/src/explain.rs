@@ -3,9 +3,9 @@
 //! [`Branch`]'s plain tree.
 
 mod compare;
-mod tree;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::collections::BTreeMap;
 

@@ -100,14 +100,11 @@ impl<'a> Saved<'a> {
         }
         match table {
             None => Ok(out),
-            Some(name) => {
-                Err(ParseError { line: text.lines().count(), text: format!("table {name} has no COMMIT") })
-            }
+            Some(name) => Err(ParseError { line: text.lines().count(), text: format!("table {name} has no COMMIT") }),
         }
     }
 
     /// One table's chains; empty when the table is not there.
-    #[must_use]
     pub fn chains(&self, table: Table) -> impl Iterator<Item = (&'a str, &Chain<'a>)> {
         self.tables.get(table.name()).into_iter().flatten().map(|(name, chain)| (*name, chain))
     }

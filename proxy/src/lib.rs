@@ -20,7 +20,7 @@ pub mod select;
 mod serve;
 mod sync;
 
-pub use cleanup::{CleanupError, cleanup};
+pub use cleanup::{CleanupError, cleanup, record};
 pub use config::{Config, DetectLocal, Error, NodePortAddresses, Variant, rules_from_objects};
 pub use inspect::{InspectError, inspect};
 pub use sync::run;

@@ -5,7 +5,12 @@ mod family;
 mod pace;
 mod watch;
 
-use std::{collections::{BTreeSet, HashSet}, net::IpAddr, sync::Arc, time::{Duration, Instant}};
+use std::{
+    collections::{BTreeSet, HashSet},
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -22,7 +27,7 @@ use crate::{
     cleanup,
     config::{Config, Error},
     conntrack::{Conntrack, Frontends, Program},
-    model::{Family, Model, NodeFacts, ServiceId},
+    model::{Model, NodeFacts, ServiceId},
     serve::{self, LocalHealth, ServiceHealth, Status},
 };
 use family::FamilySync;
@@ -93,7 +98,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
                     None => std::future::pending().await,
                 }
             }
-        } => Err(Error::Config { field: ended.name, problem: ended.result.err().unwrap_or_default() }),
+        } => Err(Error::Ended { part: ended.name, problem: ended.result.err().unwrap_or_default() }),
     };
     tasks.shutdown(Duration::from_secs(3)).await;
     ended
@@ -110,26 +115,15 @@ fn node_reference(name: &str) -> ObjectReference {
 
 /// Finds the programs of both families, notes how the tables are, and sets the kernel.
 async fn prepare(config: Arc<Config>) -> Result<Vec<Backend>, Error> {
-    let work = move || -> Result<Vec<Backend>, Error> {
-        let runner = Runner::new(config.command_prefix.clone());
-        let mut backends = vec![Backend::find(&runner, Family::V4, config.variant)?];
-        let disabled = runner
-            .run("cat", &["/proc/sys/net/ipv6/conf/all/disable_ipv6"], "")
-            .map_or(true, |text| text.trim() == "1");
-        if disabled {
-            tracing::warn!("IPv6 is switched off on this machine: IPv6 services get no rules");
-        } else {
-            match Backend::find(&runner, Family::V6, config.variant) {
-                Ok(backend) => backends.push(backend),
-                Err(error) => tracing::warn!(%error, "ip6tables does not work: IPv6 services get no rules"),
-            }
-        }
+    let work = move || -> Result<Vec<Backend>, crate::apply::Error> {
+        let backends = cleanup::backends(&config)?;
         cleanup::prepare(&config, &backends)?;
         Ok(backends)
     };
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
-        Err(Error::Config { field: "iptables", problem: format!("could not be looked for: {e}") })
-    })
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => Ok(result?),
+        Err(e) => Err(Error::Ended { part: "the search for iptables", problem: e.to_string() }),
+    }
 }
 
 struct Loop {
@@ -170,7 +164,12 @@ impl Loop {
                 change = changes.next() => match change {
                     None => break,
                     Some(change) => {
-                        wanted |= self.take(change, &mut lists);
+                        let changed = self.take(change, &mut lists);
+                        wanted |= changed;
+                        if changed {
+                            // After a failure too, a change is tried as soon as the pace allows.
+                            self.failed = None;
+                        }
                         // What came together is written together.
                         while let Some(Some(change)) = changes.next().now_or_never() {
                             wanted |= self.take(change, &mut lists);

@@ -16,7 +16,14 @@ use net::{NODE_IP, Net, OUTSIDE_IP, POD_IPS, connect};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use windlass_proxy::{
-    Config, Variant, apply::{Backend, Runner}, cleanup, inspect, kernel::Saved, model::{Cidr, Family, Model}, plan::{Ledger, Limit}, rules::Settings, run,
+    Config, Variant,
+    apply::{Backend, Runner},
+    cleanup, inspect,
+    kernel::Saved,
+    model::{Cidr, Family, Model},
+    plan::{Ledger, Limit},
+    rules::Settings,
+    run,
 };
 
 const WEB: &str = "172.30.0.41:80";
@@ -130,7 +137,8 @@ fn config(variant: Variant, record: &std::path::Path) -> Config {
 }
 
 fn differences(api: &Api, config: &Config, net: &Net) -> Vec<String> {
-    let config = Config { command_prefix: ["ip", "netns", "exec", &net.node].map(str::to_owned).into(), ..config.clone() };
+    let config =
+        Config { command_prefix: ["ip", "netns", "exec", &net.node].map(str::to_owned).into(), ..config.clone() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(async { api.client() });
     let found = runtime.block_on(inspect(&client, &config, Family::V4)).unwrap();
@@ -138,11 +146,9 @@ fn differences(api: &Api, config: &Config, net: &Net) -> Vec<String> {
 }
 
 fn as_intended(api: &Api, config: &Config, net: &Net) {
-    eventually("the kernel holding what it should", Duration::from_secs(20), || {
-        match differences(api, config, net) {
-            none if none.is_empty() => Ok(()),
-            some => Err(some.join("\n")),
-        }
+    eventually("the kernel holding what it should", Duration::from_secs(20), || match differences(api, config, net) {
+        none if none.is_empty() => Ok(()),
+        some => Err(some.join("\n")),
     });
 }
 
@@ -198,6 +204,37 @@ fn whole_life(variant: Variant) {
     assert_ne!(peer, POD_IPS[0], "a pod cannot see itself as the source");
     refused(&net.pods[0], "172.30.0.43:80");
     as_intended(&api, &config, &net);
+
+    // A client that keeps one UDP socket follows its service to another endpoint.
+    api.put(
+        "services",
+        json!({"metadata": {"name": "dns", "namespace": "shop"},
+        "spec": {"clusterIP": "172.30.0.44", "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]}}),
+    );
+    let dns = |pod: usize| {
+        json!({"metadata": {"name": "dns-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "dns"}},
+        "addressType": "IPv4", "ports": [{"name": "dns", "port": 5353, "protocol": "UDP"}],
+        "endpoints": [{"addresses": [POD_IPS[pod]]}]})
+    };
+    net.serve_udp(0, 5353);
+    net.serve_udp(1, 5353);
+    let socket = net::udp(&net.outside);
+    for pod in [0, 1, 0] {
+        api.put("endpointslices", dns(pod));
+        eventually("an answer over UDP", Duration::from_secs(10), || {
+            socket.send_to(b"?", "172.30.0.44:53").map_err(|e| e.to_string())?;
+            let mut answer = [0];
+            socket.recv(&mut answer).map_err(|e| e.to_string())?;
+            if usize::from(answer[0]) == pod { Ok(()) } else { Err(format!("pod {} answered", answer[0])) }
+        });
+    }
+
+    // What it tells about itself.
+    let health = net::get(&net.node, "127.0.0.1:10256", "/healthz");
+    assert!(health.contains(" 200 ") && health.contains("\"nodeEligible\":true"), "{health}");
+    assert!(net::get(&net.node, "127.0.0.1:10249", "/proxyMode").ends_with("iptables"));
+    let metrics = net::get(&net.node, "127.0.0.1:10249", "/metrics");
+    assert!(metrics.contains("kubeproxy_sync_proxy_rules_iptables_total{table=\"nat\",ip_family=\"IPv4\"}"), "{metrics}");
 
     // Endpoints come and go.
     api.put("endpointslices", slice("web", &[1]));
@@ -277,7 +314,11 @@ fn killed_half_way(variant: Variant) {
     let steps = ledger.steps(Limit::Lines(100));
     assert!(steps.len() > 4, "{} steps", steps.len());
     steps[..steps.len() / 2].iter().for_each(|s| backend.restore(s).unwrap());
-    backend.restore_text("*nat\n:KUBE-SVC-STALE - [0:0]\n:KUBE-SEP-STALE - [0:0]\n-A KUBE-SVC-STALE -j KUBE-SEP-STALE\nCOMMIT\n").unwrap();
+    backend
+        .restore_text(
+            "*nat\n:KUBE-SVC-STALE - [0:0]\n:KUBE-SEP-STALE - [0:0]\n-A KUBE-SVC-STALE -j KUBE-SEP-STALE\nCOMMIT\n",
+        )
+        .unwrap();
 
     let proxy = Proxy::start(&net, &api, &config);
     as_intended(&api, &config, &net);

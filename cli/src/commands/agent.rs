@@ -14,12 +14,25 @@ pub(crate) struct Args {
     /// Credentials of this node
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
-    /// Certificate authority whose clients the node's own API trusts [default: the kubeconfig's]
-    #[arg(long, value_name = "FILE")]
-    client_ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    files: AgentFiles,
     /// Leave services to another proxy
     #[arg(long)]
     no_proxy: bool,
+}
+
+/// Certificates of the node's own API.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AgentFiles {
+    /// Certificate of the node's own API
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert_file: PathBuf,
+    /// Its private key
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_private_key_file: PathBuf,
+    /// Certificate authority whose clients the node's own API trusts [default: the kubeconfig's]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_ca_file: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
@@ -35,11 +48,12 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
         }
     };
     runtime()?.block_on(async {
-        let mut node = assemble::member(settings, &args.kubeconfig, args.client_ca_file.as_deref(), !args.no_proxy).await?;
+        let mut node = assemble::member(settings, &args.kubeconfig, &args.files, !args.no_proxy).await?;
+        let waiter = node.waiter();
         let ended = tokio::select! {
             signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: pods and traffic go on"); Ok(()) }
             failed = node.failed() => Err(failed),
-            never = async { node.ready(&settings.node_name).await; say(format!("node {} is Ready", settings.node_name)); let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); std::future::pending::<std::convert::Infallible>().await } => match never {},
+            never = async { waiter.ready(&settings.node_name).await; say(format!("node {} is Ready", settings.node_name)); let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); std::future::pending::<std::convert::Infallible>().await } => match never {},
         };
         node.shutdown().await;
         ended

@@ -7,6 +7,8 @@ mod rules;
 mod status;
 mod up;
 
+pub(crate) use agent::AgentFiles;
+
 use std::process::ExitCode;
 
 use crate::{

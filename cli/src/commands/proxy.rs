@@ -24,7 +24,8 @@ enum Action {
 pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass proxy")?;
     if matches!(args.action, Some(Action::Cleanup)) {
-        assemble::remove_rules()?;
+        let problems = assemble::remove_rules(settings);
+        anyhow::ensure!(problems.is_empty(), "left behind: {}", problems.join("; "));
         say("the rules of the service proxy are gone");
         return Ok(ExitCode::SUCCESS);
     }

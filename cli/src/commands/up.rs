@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Return to the prompt once the node is Ready
     #[arg(long)]
     detach: bool,
+    /// Serve the API alone: nodes join with `windlass agent`
+    #[arg(long)]
+    no_node: bool,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
@@ -48,11 +51,12 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
         }
     };
     runtime()?.block_on(async {
-        let mut node = assemble::standalone(settings).await?;
+        let mut node = assemble::standalone(settings, !args.no_node).await?;
+        let waiter = node.waiter();
         let ended = tokio::select! {
             signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: pods and traffic go on"); Ok(()) }
             failed = node.failed() => Err(failed),
-            never = announce(&node, settings, &instance, started) => match never {},
+            never = announce(waiter, settings, &instance, started, !args.no_node) => match never {},
         };
         node.shutdown().await;
         ended
@@ -62,15 +66,20 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
 
 /// Says when the node is Ready, once, and then waits for ever.
 async fn announce(
-    node: &assemble::Node,
+    node: assemble::Waiter,
     settings: &Settings,
     instance: &Instance,
     started: Instant,
+    with_node: bool,
 ) -> std::convert::Infallible {
-    node.ready(&settings.node_name).await;
-    let seconds = started.elapsed().as_secs_f64();
-    tracing::info!(node = settings.node_name, seconds, "the node is Ready");
-    say(format!("node {} is Ready after {seconds:.1} s", settings.node_name));
+    if with_node {
+        node.ready(&settings.node_name).await;
+        let seconds = started.elapsed().as_secs_f64();
+        tracing::info!(node = settings.node_name, seconds, "the node is Ready");
+        say(format!("node {} is Ready after {seconds:.1} s", settings.node_name));
+    } else {
+        say(format!("the API is served at https://{}", settings.api_bind));
+    }
     say(next_steps(settings));
     if let Err(error) = instance.tell_ready() {
         tracing::warn!(%error, folder = %settings.run_dir.display(), "the ready file could not be written; windlass up --detach will not return");

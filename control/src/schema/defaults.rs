@@ -5,8 +5,9 @@ use windlass_kit::quantity::Quantity;
 
 use crate::registry::Gvk;
 
-/// Fills an object in.
+/// Makes of an object what a typed decoder would: fields that its kind does not have go, defaults are filled in.
 pub fn default(gvk: &Gvk, value: &mut Value) {
+    super::prune(gvk, value);
     let Some(object) = value.as_object_mut() else { return };
     match gvk.kind {
         "Pod" => {

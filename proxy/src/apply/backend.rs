@@ -45,10 +45,8 @@ impl Backend {
         let base = base(family, suffix);
         if suffix.is_empty() && runner.is_plain() {
             // Old programs without --check or --wait cannot serve.
-            let found = iptables::new(family == Family::V6).map_err(|e| Error::Start {
-                program: base.clone(),
-                source: std::io::Error::other(e.to_string()),
-            })?;
+            let found = iptables::new(family == Family::V6)
+                .map_err(|e| Error::Start { program: base.clone(), source: std::io::Error::other(e.to_string()) })?;
             if !found.has_check || !found.has_wait {
                 return Err(Error::Old { program: base, version: "older than 1.4.20".to_owned() });
             }

@@ -39,8 +39,7 @@ pub(super) fn differences(wanted: &Saved<'_>, kernel: &Saved<'_>) -> Vec<Differe
                 let text = |rules: &[crate::kernel::Rule<'_>]| {
                     rules.get(i).map_or_else(|| "nothing".to_owned(), |r| format!("\"{}\"", r.text))
                 };
-                let problem =
-                    format!("rule {} should be {} and is {}", i + 1, text(&chain.rules), text(&actual.rules));
+                let problem = format!("rule {} should be {} and is {}", i + 1, text(&chain.rules), text(&actual.rules));
                 add(table, name, problem);
             }
         }

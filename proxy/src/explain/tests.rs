@@ -1,0 +1,60 @@
+use super::*;
+
+const WANTED: &str = include_str!("../rules/golden.txt");
+
+/// The golden rules as a kernel holds them, with the jumps of the built-in chains.
+fn kernel() -> String {
+    let mut text = String::new();
+    for table in Table::BOTH {
+        let head = format!("*{}\n", table.name());
+        let rest = WANTED.split(&head).nth(1).unwrap().split("COMMIT\n").next().unwrap();
+        text.push_str(&head);
+        for jump in crate::rules::JUMPS.iter().filter(|j| j.to.table() == table) {
+            text.push_str(&format!("-A {} {}\n", jump.from, jump.rule()));
+        }
+        text.push_str(rest);
+        text.push_str("COMMIT\n");
+    }
+    text
+}
+
+#[test]
+fn a_service_is_explained_with_true_shares() {
+    let found = explain(WANTED, &kernel()).unwrap();
+    assert_eq!(found.differences, []);
+    let row = found.services.iter().find(|s| s.is_of("ns/svc5")).unwrap();
+    assert_eq!((row.name.as_str(), row.protocol.as_str()), ("ns/svc5:p80", "tcp"));
+    let kinds: Vec<(&str, &str, u16)> =
+        row.entries.iter().map(|e| (e.kind.as_str(), e.address.as_str(), e.port)).collect();
+    assert_eq!(kinds, [("cluster IP", "172.30.0.45", 80), ("loadbalancer IP", "5.6.7.8", 80), ("node port", "", 3002)]);
+    let shares: Vec<(&str, Option<f64>)> = row.endpoints.iter().map(|e| (e.address.as_str(), e.share)).collect();
+    assert_eq!(shares, [("10.180.0.4:80", Some(0.5)), ("10.180.0.5:80", Some(0.5))]);
+    let tree = row.entries[0].branches.iter().map(ToString::to_string).collect::<String>();
+    assert!(
+        tree.contains("masquerade unless from 10.0.0.0/8")
+            && tree.contains("share 50.0 %")
+            && tree.contains("to 10.180.0.5:80"),
+        "{tree}"
+    );
+    let none = found.services.iter().find(|s| s.is_of("ns/svc6")).unwrap();
+    assert!(none.entries[0].refused && none.endpoints.is_empty());
+    assert!(!none.is_of("ns/svc"));
+}
+
+#[test]
+fn differences_name_the_chain_and_the_rule() {
+    let whole = kernel();
+    let without: String =
+        whole.lines().filter(|l| !l.contains("--to-destination 10.180.0.5:80")).map(|l| format!("{l}\n")).collect();
+    let found = explain(WANTED, &without).unwrap().differences;
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].chain.starts_with("KUBE-SEP-")
+            && found[0].problem.starts_with("rule 2 should be")
+            && found[0].problem.ends_with("is nothing"),
+        "{found:?}"
+    );
+    let extra = whole.replace("*nat\n", "*nat\n:KUBE-SVC-OLD - [0:0]\n");
+    assert_eq!(explain(WANTED, &extra).unwrap().differences[0].problem, "should not be there");
+    assert!(explain(WANTED, "").unwrap().differences.len() > 20);
+}

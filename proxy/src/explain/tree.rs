@@ -71,7 +71,9 @@ pub(super) fn branches(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize
         let mut branch = Branch { packets: rule.packets, ..Branch::default() };
         if target == "KUBE-MARK-MASQ" {
             branch.what = match options.get("-s") {
-                Some(from) if chain.starts_with("KUBE-SEP-") => format!("masquerade when it comes from itself ({from})"),
+                Some(from) if chain.starts_with("KUBE-SEP-") => {
+                    format!("masquerade when it comes from itself ({from})")
+                }
                 Some(from) => match from.strip_prefix("! ") {
                     Some(range) => format!("masquerade unless from {range}"),
                     None => format!("masquerade when from {from}"),

@@ -8,7 +8,14 @@ fn saved_text_is_read_and_nonsense_refused() {
     let chain = saved.chain(Table::Nat, "PREROUTING").unwrap();
     assert_eq!((chain.policy, chain.rules[0].packets, chain.rules[0].text), ("ACCEPT", 7, "-j KUBE-X"));
     assert_eq!(saved.chain(Table::Filter, "INPUT").unwrap().policy, "DROP");
-    for (bad, line) in [("*nat\n", 1), ("-A X\n", 1), ("*nat\njunk\nCOMMIT\n", 2), ("*nat\nCOMMIT\ntrail\n", 3), ("*a\n*b\n", 2), ("*nat\n:\nCOMMIT\n", 2)] {
+    for (bad, line) in [
+        ("*nat\n", 1),
+        ("-A X\n", 1),
+        ("*nat\njunk\nCOMMIT\n", 2),
+        ("*nat\nCOMMIT\ntrail\n", 3),
+        ("*a\n*b\n", 2),
+        ("*nat\n:\nCOMMIT\n", 2),
+    ] {
         assert_eq!(Saved::parse(bad).unwrap_err().line, line, "{bad}");
     }
 }
@@ -16,14 +23,23 @@ fn saved_text_is_read_and_nonsense_refused() {
 #[test]
 fn what_is_written_and_what_is_printed_are_the_same() {
     let pairs = [
-        ("-m comment --comment \"a b\" -m tcp -p tcp -d 172.30.0.41 --dport 80 -j X", "-d 172.30.0.41/32 -p tcp -m comment --comment \"a b\" -m tcp --dport 80 -j X"),
+        (
+            "-m comment --comment \"a b\" -m tcp -p tcp -d 172.30.0.41 --dport 80 -j X",
+            "-d 172.30.0.41/32 -p tcp -m comment --comment \"a b\" -m tcp --dport 80 -j X",
+        ),
         ("-m mark ! --mark 0x00004000/0x00004000 -j RETURN", "-m mark ! --mark 0x4000/0x4000 -j RETURN"),
         ("-j MARK --or-mark 0x00004000", "-j MARK --set-xmark 0x4000/0x4000"),
         ("-j MARK --xor-mark 0x00004000", "-j MARK --set-xmark 0x4000/0x0"),
-        ("-m statistic --mode random --probability 0.3333333333 -j X", "-m statistic --mode random --probability 0.33333333349 -j X"),
+        (
+            "-m statistic --mode random --probability 0.3333333333 -j X",
+            "-m statistic --mode random --probability 0.33333333349 -j X",
+        ),
         ("-m recent --name S --set -j X", "-m recent --set --name S --mask 255.255.255.255 --rsource -j X"),
         ("-d ::5 -j REJECT", "-d ::5/128 -j REJECT --reject-with icmp6-port-unreachable"),
-        ("-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP", "-m conntrack ! --ctstate DNAT,RELATED,ESTABLISHED -j DROP"),
+        (
+            "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+            "-m conntrack ! --ctstate DNAT,RELATED,ESTABLISHED -j DROP",
+        ),
     ];
     for (written, printed) in pairs {
         assert_eq!(normal(written), normal(printed));
@@ -38,7 +54,10 @@ fn jumps_are_recognised_in_both_spellings() {
         assert!(is_jump(&jump.rule(), jump), "{}", jump.rule());
         assert_eq!(JUMPS.iter().filter(|j| j.from == jump.from && is_jump(&jump.rule(), j)).count(), 1);
     }
-    assert!(is_jump("-m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES", &JUMPS[3]));
+    assert!(is_jump(
+        "-m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES",
+        &JUMPS[3]
+    ));
     assert!(!is_jump("-j KUBE-SERVICES", &JUMPS[10]));
     assert_eq!(Saved::default().missing_jumps().len(), JUMPS.len());
 }

@@ -2,8 +2,8 @@
 //! API objects at once, which are then dropped. Pure; imports only k8s-openapi types.
 
 mod net;
-mod slices;
 mod services;
+mod slices;
 #[cfg(test)]
 mod tests;
 
@@ -149,7 +149,10 @@ impl Model {
     /// After a new list: forgets every Service that was not in it.
     pub fn keep_services(&mut self, listed: &BTreeSet<ServiceId>) -> bool {
         let gone: Vec<ServiceId> = self.services.keys().filter(|id| !listed.contains(*id)).cloned().collect();
-        gone.iter().fold(false, |changed, id| self.remove_service(id) || changed)
+        for id in &gone {
+            self.remove_service(id);
+        }
+        !gone.is_empty()
     }
 
     /// After a new list: forgets every slice that was not in it, by (Service, slice name).
@@ -160,7 +163,10 @@ impl Model {
             .flat_map(|(service, of)| of.keys().map(move |name| (service.clone(), name.clone())))
             .filter(|key| !listed.contains(key))
             .collect();
-        gone.iter().fold(false, |changed, (service, name)| self.remove_slice(service, name) || changed)
+        for (service, name) in &gone {
+            self.remove_slice(service, name);
+        }
+        !gone.is_empty()
     }
 
     /// The key under which [`keep_services`](Self::keep_services) knows an object.

@@ -101,11 +101,8 @@ impl Service {
     #[must_use]
     pub fn of(object: &core::Service) -> Option<Self> {
         let spec = object.spec.as_ref()?;
-        let foreign = object
-            .metadata
-            .labels
-            .as_ref()
-            .is_some_and(|l| l.contains_key("service.kubernetes.io/service-proxy-name"));
+        let foreign =
+            object.metadata.labels.as_ref().is_some_and(|l| l.contains_key("service.kubernetes.io/service-proxy-name"));
         let kind = spec.type_.as_deref().unwrap_or("ClusterIP");
         let first = spec.cluster_ip.as_deref().unwrap_or_default();
         if foreign || kind == "ExternalName" || first.is_empty() || first == "None" {

@@ -25,7 +25,9 @@ fn ranges_contain_addresses_of_their_family() {
     assert!(has("10.0.0.0/8", "10.255.0.1") && has("0.0.0.0/0", "1.2.3.4") && has("fd00:10::/64", "fd00:10::9"));
     assert!(!has("10.0.0.0/8", "11.0.0.1") && !has("::/0", "1.2.3.4") && !has("1.2.3.4/32", "1.2.3.5"));
     let loops = |c: &str| Cidr::parse(c).unwrap().covers_loopback();
-    assert!(loops("127.0.0.1/32") && loops("0.0.0.0/0") && loops("127.0.0.0/8") && !loops("10.0.0.0/8") && loops("::1/128"));
+    assert!(
+        loops("127.0.0.1/32") && loops("0.0.0.0/0") && loops("127.0.0.0/8") && !loops("10.0.0.0/8") && loops("::1/128")
+    );
 }
 
 #[test]
@@ -37,7 +39,8 @@ fn services_without_rules_are_left_out() {
     let external = json!({"type": "ExternalName", "clusterIP": "172.30.0.1", "ports": ports});
     assert!(service(json!({"metadata": meta, "spec": external})).is_none());
     let labels = json!({"service.kubernetes.io/service-proxy-name": "x"});
-    let foreign = json!({"metadata": {"name": "a", "labels": labels}, "spec": {"clusterIP": "172.30.0.1", "ports": ports}});
+    let foreign =
+        json!({"metadata": {"name": "a", "labels": labels}, "spec": {"clusterIP": "172.30.0.1", "ports": ports}});
     assert!(service(foreign).is_none());
 }
 
@@ -86,8 +89,12 @@ fn endpoints_of_several_slices_are_one_sorted_list() {
         "n1",
     );
     model.put_slice(
-        &slice("s2", "IPv4", json!([{"addresses": ["10.2.2.22"], "nodeName": "n1"}, {"addresses": ["10.2.2.3"]},
-                                    {"addresses": ["10.2.2.2"], "conditions": leaving}, {"addresses": ["fd00::1"]}])),
+        &slice(
+            "s2",
+            "IPv4",
+            json!([{"addresses": ["10.2.2.22"], "nodeName": "n1"}, {"addresses": ["10.2.2.3"]},
+                                    {"addresses": ["10.2.2.2"], "conditions": leaving}, {"addresses": ["fd00::1"]}]),
+        ),
         "n1",
     );
     model.put_slice(&slice("s3", "FQDN", json!([{"addresses": ["a.b"]}])), "n1");

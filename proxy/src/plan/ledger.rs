@@ -126,8 +126,7 @@ impl Ledger {
         if settings == self.settings {
             return false;
         }
-        let fixed_only =
-            Settings { node_ports: self.settings.node_ports.clone(), ..settings.clone() } == self.settings;
+        let fixed_only = Settings { node_ports: self.settings.node_ports.clone(), ..settings.clone() } == self.settings;
         self.settings = settings;
         self.constants_dirty = true;
         self.top_dirty = [true; Top::COUNT];

@@ -89,8 +89,7 @@ impl Writer<'_> {
         let name = &self.port.full_name;
         let any = self.chosen.any;
         let external_usable = any && (!self.policy.external_local || !self.chosen.local.is_empty());
-        let (why, target) =
-            if any { ("has no local endpoints", "DROP") } else { ("has no endpoints", "REJECT") };
+        let (why, target) = if any { ("has no local endpoints", "DROP") } else { ("has no endpoints", "REJECT") };
         let at_cluster = self.at(self.cluster_ip);
         if self.internal_usable() {
             let to = self.id(self.internal_kind());
@@ -102,7 +101,11 @@ impl Writer<'_> {
         for ip in self.of_family(&self.service.external_ips) {
             let at = self.at(*ip);
             if any {
-                line(out, Top::Services, format_args!("-m comment --comment \"{name} external IP\" {at} -j {external}"));
+                line(
+                    out,
+                    Top::Services,
+                    format_args!("-m comment --comment \"{name} external IP\" {at} -j {external}"),
+                );
             }
             if !external_usable {
                 line(out, Top::External, format_args!("-m comment --comment \"{name} {why}\" {at} -j {target}"));
@@ -184,8 +187,7 @@ impl Writer<'_> {
         if self.uses_firewall() {
             out.chains.push((self.id(Kind::Firewall), self.firewall_chain()));
         }
-        let endpoint_chain =
-            |e: &Endpoint| ChainId::of_endpoint(name, self.port.protocol, &e.address());
+        let endpoint_chain = |e: &Endpoint| ChainId::of_endpoint(name, self.port.protocol, &e.address());
         for (kind, used, list) in [
             (Kind::Service, self.policy.uses_cluster(), &self.chosen.cluster),
             (Kind::ServiceLocal, self.policy.uses_local(), &self.chosen.local),
@@ -255,18 +257,14 @@ impl Writer<'_> {
         let mut text = String::new();
         let ranges = self.service.effective_ranges(self.settings.family);
         for range in &ranges {
-            let _ = writeln!(
-                text,
-                "-A {chain} -m comment --comment \"{name} loadbalancer IP\" -s {range} -j {external}"
-            );
+            let _ =
+                writeln!(text, "-A {chain} -m comment --comment \"{name} loadbalancer IP\" -s {range} -j {external}");
         }
         // The node itself may pass: replies to packets it sends to the balancer's address carry that address.
         if self.settings.node_ip.is_some_and(|ip| ranges.iter().any(|r| r.contains(&ip))) {
             for ip in self.of_family(&self.service.lb_ips) {
-                let _ = writeln!(
-                    text,
-                    "-A {chain} -m comment --comment \"{name} loadbalancer IP\" -s {ip} -j {external}"
-                );
+                let _ =
+                    writeln!(text, "-A {chain} -m comment --comment \"{name} loadbalancer IP\" -s {ip} -j {external}");
             }
         }
         let _ = writeln!(

@@ -23,7 +23,11 @@ const HISTOGRAMS: [(&str, &str, HistogramOf); 4] = [
     ("kubeproxy_sync_proxy_rules_duration_seconds", "Time to write rules", FamilyStatus::all),
     ("kubeproxy_sync_full_proxy_rules_duration_seconds", "Time to write all rules", FamilyStatus::full),
     ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "Time to write changed rules", FamilyStatus::partial),
-    ("kubeproxy_conntrack_reconciler_sync_duration_seconds", "Time to forget stale UDP connections", FamilyStatus::conntrack),
+    (
+        "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+        "Time to forget stale UDP connections",
+        FamilyStatus::conntrack,
+    ),
 ];
 
 const VALUES: [(&str, &str, Kind, Getter<f64>); 6] = [
@@ -48,9 +52,12 @@ const VALUES: [(&str, &str, Kind, Getter<f64>); 6] = [
         Kind::Counter,
         |f| float(f.forgotten),
     ),
-    ("windlass_proxy_repairs_total", "Times that others had changed our rules and they were written again", Kind::Counter, |f| {
-        float(f.repairs)
-    }),
+    (
+        "windlass_proxy_repairs_total",
+        "Times that others had changed our rules and they were written again",
+        Kind::Counter,
+        |f| float(f.repairs),
+    ),
 ];
 
 pub(super) fn page(status: &Status) -> String {
@@ -92,7 +99,12 @@ pub(super) fn page(status: &Status) -> String {
         }
         for (name, help, kind, value) in [
             ("endpoint_changes_total", "EndpointSlice changes", Kind::Counter, state.endpoint_changes),
-            ("endpoint_changes_pending", "EndpointSlice changes not yet written", Kind::Gauge, state.endpoint_changes_pending),
+            (
+                "endpoint_changes_pending",
+                "EndpointSlice changes not yet written",
+                Kind::Gauge,
+                state.endpoint_changes_pending,
+            ),
             ("service_changes_total", "Service changes", Kind::Counter, state.service_changes),
             ("service_changes_pending", "Service changes not yet written", Kind::Gauge, state.service_changes_pending),
         ] {

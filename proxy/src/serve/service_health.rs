@@ -10,7 +10,11 @@ use std::{
     },
 };
 
-use axum::{Router, http::{HeaderValue, StatusCode}, response::Response};
+use axum::{
+    Router,
+    http::{HeaderValue, StatusCode},
+    response::Response,
+};
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

@@ -1,1 +1,65 @@
+use std::time::Instant;
 
+use super::*;
+use crate::model::Family;
+
+#[test]
+fn health_goes_bad_while_a_change_waits_too_long() {
+    let status = Status::new(Duration::from_secs(30));
+    status.start(Family::V4);
+    status.start(Family::V6);
+    let now = jiff::Timestamp::now();
+    assert!(!status.health(true, now).0, "our node is not known yet");
+    status.lock().eligible = true;
+    assert!(status.health(true, now).0 && status.health(false, now).0);
+    status.queued();
+    assert!(status.health(true, now).0);
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
+    status.lock().families.get_mut(&Family::V6).unwrap().pending_since = Some(long_ago);
+    let (ok, body) = status.health(true, now);
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert!(!ok && body["status"]["IPv4"]["healthy"] == true && body["status"]["IPv6"]["healthy"] == false);
+    assert_eq!(body["nodeEligible"], true);
+    status.ran(Family::V6, Duration::from_millis(5), Outcome::Failed { full: false }, |_| {});
+    assert!(!status.is_healthy());
+    status.ran(Family::V6, Duration::from_millis(5), Outcome::Done { full: true }, |_| {});
+    assert!(status.health(true, now).0);
+    let page = metrics::page(&status);
+    for line in [
+        "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv6\",le=\"0.008\"} 1",
+        "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 1",
+        "kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv6\"} 1",
+        "kubeproxy_proxy_healthz_total{code=\"503\"} 2",
+        "kubeproxy_proxy_livez_total{code=\"200\"} 1",
+    ] {
+        assert!(page.lines().any(|l| l == line), "{line}\n{page}");
+    }
+}
+
+async fn get(port: u16) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.write_all(b"GET /any HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[tokio::test]
+async fn services_tell_load_balancers_whether_they_are_here() {
+    let free = || std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let (first, second) = (free(), free());
+    let status = Arc::new(Status::new(Duration::from_secs(30)));
+    let mut health = ServiceHealth::new(status.clone(), None, CancellationToken::new());
+    let wanted = |port, count| LocalHealth { services: [("ns/web".into(), (port, count))].into() };
+    health.set(wanted(first, 2)).await;
+    let text = get(first).await;
+    assert!(text.contains(" 200 ") && text.to_lowercase().contains("x-load-balancing-endpoint-weight: 2"), "{text}");
+    assert!(text.contains("\t\"localEndpoints\": 2,"), "{text}");
+    health.set(wanted(first, 0)).await;
+    assert!(get(first).await.contains(" 503 "));
+    health.set(wanted(second, 1)).await;
+    assert!(get(second).await.contains(" 200 "));
+    health.close().await;
+    assert!(tokio::net::TcpStream::connect(("127.0.0.1", second)).await.is_err());
+}

@@ -217,7 +217,10 @@ impl FamilySync {
             return false;
         }
         tracing::warn!(
-            family = self.family().name(), missing = drift.missing, changed = drift.changed, jumps = drift.jumps,
+            family = self.family().name(),
+            missing = drift.missing,
+            changed = drift.changed,
+            jumps = drift.jumps,
             "service rules were changed by something else: writing them again"
         );
         if let Some(status) = self.status.lock().families.get_mut(&self.backend.family()) {

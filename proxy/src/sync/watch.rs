@@ -20,9 +20,9 @@ use crate::model::{Model, NodeFacts, ServiceId};
 /// One thing that a watch told.
 #[derive(Debug)]
 pub(super) enum Change {
-    Service(Event<Service>),
-    Slice(Event<EndpointSlice>),
-    Node(Event<Node>),
+    Service(Box<Event<Service>>),
+    Slice(Box<Event<EndpointSlice>>),
+    Node(Box<Event<Node>>),
 }
 
 pub(super) type Changes = Pin<Box<dyn Stream<Item = Change> + Send>>;
@@ -56,21 +56,16 @@ impl Watched {
             "our node",
         );
         Box::pin(stream::select_all([
-            services.map(Change::Service).boxed(),
-            slices.map(Change::Slice).boxed(),
-            node.map(Change::Node).boxed(),
+            services.map(|e| Change::Service(Box::new(e))).boxed(),
+            slices.map(|e| Change::Slice(Box::new(e))).boxed(),
+            node.map(|e| Change::Node(Box::new(e))).boxed(),
         ]))
     }
 }
 
 fn watch<K>(client: &Client, config: watcher::Config, what: &'static str) -> impl Stream<Item = Event<K>> + use<K>
 where
-    K: kube::Resource<DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + Send
-        + serde::de::DeserializeOwned
-        + 'static,
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,
 {
     watcher::watcher(Api::<K>::all(client.clone()), config).default_backoff().filter_map(move |event| async move {
         match event {
@@ -112,11 +107,16 @@ impl Lists {
 
     /// Takes a change in: whether Services changed, slices changed, and news of our Node (inner
     /// `None`: it is gone).
-    pub(super) fn take(&mut self, change: Change, model: &mut Model, node: &str) -> (bool, bool, Option<Option<NodeFacts>>) {
+    pub(super) fn take(
+        &mut self,
+        change: Change,
+        model: &mut Model,
+        node: &str,
+    ) -> (bool, bool, Option<Option<NodeFacts>>) {
         match change {
-            Change::Service(event) => (self.service(event, model), false, None),
-            Change::Slice(event) => (false, self.slice(event, model, node), None),
-            Change::Node(event) => (false, false, self.node(event, node)),
+            Change::Service(event) => (self.service(*event, model), false, None),
+            Change::Slice(event) => (false, self.slice(*event, model, node), None),
+            Change::Node(event) => (false, false, self.node(*event, node)),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::{
     fs::File,
     io::{Read as _, Write as _},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
@@ -96,6 +96,19 @@ impl Net {
         });
     }
 
+    /// Answers each datagram with the pod's number.
+    pub(crate) fn serve_udp(&self, pod: usize, port: u16) {
+        let name = self.pods[pod].clone();
+        std::thread::spawn(move || {
+            enter(&name);
+            let socket = UdpSocket::bind(("0.0.0.0", port)).expect("the port is free in a new namespace");
+            let mut byte = [0];
+            while let Ok((_, from)) = socket.recv_from(&mut byte) {
+                let _ = socket.send_to(&[u8::try_from(pod).unwrap()], from);
+            }
+        });
+    }
+
     pub(crate) fn node_command(&self, command: &str) -> String {
         run(&format!("ip netns exec {} {command}", self.node))
     }
@@ -125,6 +138,34 @@ pub(crate) fn connect(from: &str, to: &str) -> std::io::Result<(TcpStream, usize
         }
         let (pod, peer) = line.trim().split_once(' ').expect("the server writes two words");
         Ok((stream, pod.parse().expect("a number"), peer.parse().expect("an address")))
+    })
+    .join()
+    .expect("the thread ends")
+}
+
+/// A UDP socket in a namespace that waits 200 ms for an answer.
+pub(crate) fn udp(from: &str) -> UdpSocket {
+    let from = from.to_owned();
+    std::thread::spawn(move || {
+        enter(&from);
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        socket
+    })
+    .join()
+    .expect("the thread ends")
+}
+
+/// What a server in a namespace answers, head and body.
+pub(crate) fn get(from: &str, address: &str, path: &str) -> String {
+    let (from, address, path) = (from.to_owned(), address.to_owned(), path.to_owned());
+    std::thread::spawn(move || {
+        enter(&from);
+        let mut stream = TcpStream::connect(address).expect("the server listens");
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
     })
     .join()
     .expect("the thread ends")

@@ -1,0 +1,395 @@
+//! The only file that joins the parts: control plane, agent, proxy and cadvisor, each given a client of the
+//! Kubernetes API and nothing of the others.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kube::{
+    Api, Client,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use windlass_agent::{
+    self as agent, ContainerRecord,
+    engine::{Engine, Health},
+    network::{Network, NetworkConfig},
+    node::NodeConfig,
+    server::{ServerConfig, ServerState, Stats},
+    volumes::Volumes,
+};
+use windlass_cadvisor::{Subject, Usage};
+use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
+use windlass_kit::supervise::Supervisor;
+use windlass_proxy as proxy;
+
+use crate::config::Settings;
+
+/// The version that the node tells; clients expect one of Kubernetes'.
+const NODE_VERSION: &str = windlass_control::api::VERSION;
+/// How long tasks have to end.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// What runs.
+pub(crate) struct Node {
+    tasks: Supervisor,
+    client: Client,
+}
+
+impl Node {
+    /// Waits until a task ends that must not, and says which and why.
+    pub(crate) async fn failed(&mut self) -> anyhow::Error {
+        match self.tasks.next_ended().await {
+            Some(ended) => match ended.result {
+                Ok(()) => anyhow::anyhow!("the {} has ended, which it must not", ended.name),
+                Err(why) => anyhow::anyhow!("the {} has failed: {why}", ended.name),
+            },
+            None => anyhow::anyhow!("nothing runs"),
+        }
+    }
+
+    /// What waits for the node to be Ready, apart from the tasks.
+    pub(crate) fn waiter(&self) -> Waiter {
+        Waiter { client: self.client.clone() }
+    }
+
+    /// Ends all tasks; containers and rules stay.
+    pub(crate) async fn shutdown(&mut self) {
+        if !self.tasks.shutdown(DRAIN).await {
+            tracing::warn!(seconds = DRAIN.as_secs(), "some parts did not end in time");
+        }
+    }
+}
+
+/// Waits for the node to be Ready.
+pub(crate) struct Waiter {
+    client: Client,
+}
+
+impl Waiter {
+    /// Waits until the API says that the node is Ready.
+    pub(crate) async fn ready(&self, name: &str) {
+        let api: Api<NodeObject> = Api::all(self.client.clone());
+        let mut wait = Duration::from_millis(10);
+        loop {
+            let node = api.get_opt(name).await.ok().flatten();
+            let conditions = node.and_then(|n| n.status?.conditions).unwrap_or_default();
+            if conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True") {
+                return;
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(Duration::from_millis(200));
+        }
+    }
+}
+
+/// Certificate, key and trusted authority of the node's own API.
+struct NodeTls {
+    cert_pem: String,
+    key_pem: String,
+    client_ca_pem: String,
+}
+
+/// The control plane and, unless `node` is false, a node of it, in this process.
+pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Result<Node> {
+    install_crypto();
+    let cidr = |range: crate::config::Ipv4Cidr| (range.address, range.length);
+    let plane = ControlPlane::open(windlass_control::Config {
+        data_dir: settings.data_dir.clone(),
+        listen: settings.api_bind,
+        advertise: settings.node_ip,
+        cluster_domain: settings.cluster_domain.clone(),
+        service_cidr: cidr(settings.service_cidr),
+        node_ports: settings.node_ports.clone(),
+        node_name: settings.node_name.clone(),
+        node_addresses: vec![settings.node_ip],
+    })
+    .await?;
+    let listener = plane.listen().await?;
+    windlass_control::pki::write_private(&settings.admin_kubeconfig, &plane.admin_kubeconfig())?;
+
+    let mut tasks = Supervisor::new(CancellationToken::new());
+    let token = tasks.token();
+    let client = plane.client(UserInfo::internal("system:windlass"));
+    if node {
+        let tls = NodeTls {
+            cert_pem: plane.kubelet_pair().cert_pem.clone(),
+            key_pem: plane.kubelet_pair().key_pem.clone(),
+            client_ca_pem: plane.ca_pem().to_owned(),
+        };
+        // The node acts with a node's rights here too, so that it works the same against any API server.
+        let as_node = plane.client(UserInfo::node(&settings.node_name));
+        let as_proxy = plane.client(UserInfo::internal("system:kube-proxy"));
+        spawn_node(settings, as_node, tls, &mut tasks).await?;
+        spawn_proxy(settings, as_proxy, &mut tasks);
+    }
+    let (server, stop) = (plane.clone(), token.clone());
+    tasks.spawn("API server", async move { server.serve(listener, stop).await });
+    tasks.spawn("event sweeper", plane.clone().sweep_events(token.clone()));
+    let config = controllers::Config {
+        cluster_cidr: settings.cluster_cidr.to_string(),
+        root_ca_pem: plane.ca_pem().to_owned(),
+        ..controllers::Config::default()
+    };
+    let as_controllers = plane.client(UserInfo::internal("system:kube-controller-manager"));
+    tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));
+    let as_scheduler = plane.client(UserInfo::internal("system:kube-scheduler"));
+    tasks.spawn("scheduler", scheduler::run(as_scheduler, token.clone()));
+    let as_manifests = plane.client(UserInfo::internal("system:manifests"));
+    tasks.spawn("manifests folder", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
+    Ok(Node { tasks, client })
+}
+
+/// A node of the cluster that a kubeconfig leads to.
+pub(crate) async fn member(
+    settings: &Settings,
+    kubeconfig: &Path,
+    files: &crate::commands::AgentFiles,
+    with_proxy: bool,
+) -> anyhow::Result<Node> {
+    install_crypto();
+    let client = client_of(kubeconfig).await?;
+    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()));
+    let tls = NodeTls {
+        cert_pem: read(&files.tls_cert_file)?,
+        key_pem: read(&files.tls_private_key_file)?,
+        client_ca_pem: match &files.client_ca_file {
+            Some(path) => read(path)?,
+            None => authority_of(kubeconfig)?,
+        },
+    };
+    std::fs::create_dir_all(&settings.data_dir).with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
+    let mut tasks = Supervisor::new(CancellationToken::new());
+    spawn_node(settings, client.clone(), tls, &mut tasks).await?;
+    if with_proxy {
+        spawn_proxy(settings, client.clone(), &mut tasks);
+    }
+    Ok(Node { tasks, client })
+}
+
+/// The service proxy alone.
+pub(crate) async fn proxy_alone(settings: &Settings, kubeconfig: &Path) -> anyhow::Result<Node> {
+    install_crypto();
+    let client = client_of(kubeconfig).await?;
+    let mut tasks = Supervisor::new(CancellationToken::new());
+    spawn_proxy(settings, client.clone(), &mut tasks);
+    Ok(Node { tasks, client })
+}
+
+fn spawn_proxy(settings: &Settings, client: Client, tasks: &mut Supervisor) {
+    tasks.spawn("service proxy", proxy::run(client, proxy_config(settings), tasks.token()));
+}
+
+/// The agent's tasks. The ports are taken before anything is begun.
+async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &mut Supervisor) -> anyhow::Result<()> {
+    let token = tasks.token();
+    let server = ServerConfig {
+        node_name: settings.node_name.clone(),
+        secure: settings.node_api_bind,
+        read_only: settings.stats_bind,
+        health: settings.agent_health_bind,
+        cert_pem: tls.cert_pem,
+        key_pem: tls.key_pem,
+        client_ca_pem: tls.client_ca_pem,
+    };
+    let listeners = agent::server::listen(&server).await?;
+    let engine = Engine::new(&settings.docker_socket.to_string_lossy())?;
+    let (health, docker) = watch::channel(Health::Unknown);
+    let (tell_containers, containers) = watch::channel(Arc::default());
+    let (tell_pods, pods) = watch::channel(Arc::default());
+
+    let usage = Usage::start(
+        windlass_cadvisor::Config {
+            node_name: settings.node_name.clone(),
+            data_dir: settings.data_dir.clone(),
+            ..windlass_cadvisor::Config::default()
+        },
+        subjects_of(containers, token.clone()),
+        token.clone(),
+    );
+    let state = ServerState {
+        client: client.clone(),
+        engine: engine.clone(),
+        pods,
+        docker: docker.clone(),
+        stats: Arc::new(UsagePages(usage)),
+    };
+    tasks.spawn("node API", agent::server::run(server, listeners, state, token.clone()));
+
+    let node_config = NodeConfig {
+        name: settings.node_name.clone(),
+        address: settings.node_ip,
+        api_port: settings.node_api_bind.port(),
+        data_dir: settings.data_dir.clone(),
+        version: NODE_VERSION.to_owned(),
+    };
+    let config = agent::Config {
+        node_name: settings.node_name.clone(),
+        node_ip: settings.node_ip,
+        data_dir: settings.data_dir.clone(),
+        cluster_dns: settings.cluster_dns.clone(),
+        cluster_domain: settings.cluster_domain.clone(),
+        pod_logs_dir: settings.pod_logs_dir.clone(),
+        container_logs_dir: settings.container_logs_dir.clone(),
+    };
+    let published = agent::pods::Published { containers: tell_containers, pods: tell_pods };
+    let cluster_cidr = (settings.cluster_cidr.address, settings.cluster_cidr.length);
+    let (range_file, network_dir) = (pod_cidr_file(settings), settings.data_dir.join("network"));
+    let volumes = Volumes::new(settings.data_dir.join("pods"), client.clone());
+    // Registering waits for the API and the range for a controller, so both are part of the task.
+    tasks.spawn("agent", async move {
+        let Some(node) = agent::node::register(&client, &node_config, &token).await else { return Ok(()) };
+        let duties = tokio::spawn(agent::node::run(client.clone(), node_config.clone(), node, docker, token.clone()));
+        let range = tokio::select! {
+            () = token.cancelled() => return Ok(()),
+            range = agent::node::pod_cidr(&client, &node_config.name, &range_file) => range?,
+        };
+        let network = Network::open(NetworkConfig { dir: network_dir, pod_cidr: range, cluster_cidr }).await?;
+        agent::pods::run(client, engine, network, volumes, config, health, published, token).await?;
+        duties.await??;
+        anyhow::Ok(())
+    });
+    Ok(())
+}
+
+fn pod_cidr_file(settings: &Settings) -> PathBuf {
+    settings.data_dir.join("pod-cidr")
+}
+
+/// What cadvisor needs to know of the agent's containers.
+fn subjects_of(mut containers: watch::Receiver<Arc<Vec<ContainerRecord>>>, shutdown: CancellationToken) -> watch::Receiver<Arc<Vec<Subject>>> {
+    let (tell, subjects) = watch::channel(Arc::default());
+    tokio::spawn(async move {
+        loop {
+            let records = containers.borrow_and_update().clone();
+            let begun: HashMap<&str, jiff::Timestamp> =
+                records.iter().filter(|r| r.is_sandbox).map(|r| (r.pod_uid.as_str(), r.started_at)).collect();
+            let all = records
+                .iter()
+                .map(|r| Subject {
+                    container_id: r.id.clone(),
+                    pid: r.pid,
+                    name: r.docker_name.clone(),
+                    image: r.image.clone(),
+                    pod_name: r.pod_name.clone(),
+                    pod_namespace: r.pod_namespace.clone(),
+                    pod_uid: r.pod_uid.clone(),
+                    container_name: r.container_name.clone(),
+                    started_at: r.started_at,
+                    pod_started_at: begun.get(r.pod_uid.as_str()).copied().unwrap_or(r.started_at),
+                })
+                .collect();
+            tell.send_replace(Arc::new(all));
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = containers.changed() => if changed.is_err() { return },
+            }
+        }
+    });
+    subjects
+}
+
+/// Usage as the node's API shows it.
+#[derive(Debug)]
+struct UsagePages(Usage);
+
+impl Stats for UsagePages {
+    fn summary_json(&self, only_cpu_and_memory: bool) -> Vec<u8> {
+        serde_json::to_vec(&self.0.summary(only_cpu_and_memory)).unwrap_or_default()
+    }
+
+    fn cadvisor_text(&self) -> String {
+        self.0.cadvisor_text()
+    }
+
+    fn resource_text(&self) -> String {
+        self.0.resource_text()
+    }
+}
+
+/// The proxy's settings; also what its rules are judged by.
+pub(crate) fn proxy_config(settings: &Settings) -> proxy::Config {
+    proxy::Config {
+        node_name: settings.node_name.clone(),
+        node_ips: vec![settings.node_ip],
+        cluster_cidrs: proxy::model::Cidr::parse(&settings.cluster_cidr.to_string()).into_iter().collect(),
+        healthz_bind: Some(settings.proxy_health_bind),
+        metrics_bind: Some(settings.proxy_metrics_bind),
+        record: settings.run_dir.join("proxy-before.json"),
+        ..proxy::Config::default()
+    }
+}
+
+/// Removes the proxy's rules.
+pub(crate) fn remove_rules(settings: &Settings) -> Vec<String> {
+    proxy::cleanup(&proxy_config(settings)).err().into_iter().flatten().map(|e| e.to_string()).collect()
+}
+
+/// Takes everything of the node off the machine; with `purge` also what its data needs to be gone. Gives
+/// what stayed.
+pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
+    let mut problems = Vec::new();
+    let config = agent::Config {
+        data_dir: settings.data_dir.clone(),
+        pod_logs_dir: settings.pod_logs_dir.clone(),
+        container_logs_dir: settings.container_logs_dir.clone(),
+        ..agent::Config::default()
+    };
+    match Engine::new(&settings.docker_socket.to_string_lossy()) {
+        Ok(engine) => {
+            problems.extend(agent::pods::teardown(&engine, &config).await);
+            if purge {
+                problems.extend(agent::engine::pause::remove(&engine).await.err().map(|e| e.to_string()));
+            }
+        }
+        Err(error) => problems.push(error.to_string()),
+    }
+    let range = std::fs::read_to_string(pod_cidr_file(settings)).ok().and_then(|t| agent::node::parse_range(t.trim()));
+    problems.extend(Network::teardown(range).await);
+    problems.extend(remove_rules(settings));
+    if purge {
+        for entry in std::fs::read_dir(settings.data_dir.join("pods")).into_iter().flatten().flatten() {
+            problems.extend(Volumes::teardown_all(&entry.path()));
+        }
+    }
+    problems
+}
+
+/// Whether a folder is one of the control plane, or of an agent that keeps no store.
+pub(crate) fn is_data_dir(path: &Path) -> bool {
+    windlass_control::is_data_dir(path) || path.join("pod-cidr").is_file()
+}
+
+/// A client from a kubeconfig.
+pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
+    install_crypto();
+    let unusable = || format!("the kubeconfig {} cannot be used", kubeconfig.display());
+    let read = Kubeconfig::read_from(kubeconfig).with_context(unusable)?;
+    let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.with_context(unusable)?;
+    Client::try_from(config).with_context(unusable)
+}
+
+/// The authority that a kubeconfig trusts.
+fn authority_of(kubeconfig: &Path) -> anyhow::Result<String> {
+    use base64::Engine as _;
+    let missing = || anyhow::anyhow!("the kubeconfig {} names no certificate authority; give --client-ca-file", kubeconfig.display());
+    let read = Kubeconfig::read_from(kubeconfig)?;
+    let cluster = read.clusters.into_iter().find_map(|c| c.cluster).ok_or_else(missing)?;
+    if let Some(data) = cluster.certificate_authority_data {
+        let bytes = base64::engine::general_purpose::STANDARD.decode(data).context("certificate-authority-data is not base64")?;
+        return Ok(String::from_utf8(bytes)?);
+    }
+    let file = cluster.certificate_authority.ok_or_else(missing)?;
+    std::fs::read_to_string(&file).with_context(|| format!("{file} could not be read"))
+}
+
+/// One provider of cryptography for the whole process; a second call changes nothing.
+fn install_crypto() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
