@@ -1,6 +1,9 @@
 //! The proxy on a real kernel: its whole loop runs in a network namespace, against a tiny API, once
 //! with each iptables back end, and real connections tell what the rules do.
 
+// Helpers outside test functions unwrap as well: this whole file is a test.
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
 #[path = "kernel/api.rs"]
 mod api;
 #[path = "kernel/net.rs"]
@@ -234,7 +237,10 @@ fn whole_life(variant: Variant) {
     assert!(health.contains(" 200 ") && health.contains("\"nodeEligible\":true"), "{health}");
     assert!(net::get(&net.node, "127.0.0.1:10249", "/proxyMode").ends_with("iptables"));
     let metrics = net::get(&net.node, "127.0.0.1:10249", "/metrics");
-    assert!(metrics.contains("kubeproxy_sync_proxy_rules_iptables_total{table=\"nat\",ip_family=\"IPv4\"}"), "{metrics}");
+    assert!(
+        metrics.contains("kubeproxy_sync_proxy_rules_iptables_total{table=\"nat\",ip_family=\"IPv4\"}"),
+        "{metrics}"
+    );
 
     // Endpoints come and go.
     api.put("endpointslices", slice("web", &[1]));

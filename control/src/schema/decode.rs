@@ -5,7 +5,7 @@ use std::{cell::RefCell, fmt};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// How a body is written.
+/// How a body is written. `application/vnd.kubernetes.protobuf` is recognized by how it begins, under either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentType {
     /// `application/json`.
@@ -26,12 +26,16 @@ pub struct Decoded {
 /// Deepest nesting of lists and objects that is read.
 const DEEPEST: usize = 100;
 
-/// Reads `bytes`.
+/// Reads `bytes`. What begins as upstream's binary form does is read as such, for the kinds that kubectl sends in it.
 ///
 /// # Errors
 /// When they are not what `content_type` says, or are nested deeper than 100 levels: what is wrong, with line
 /// and column where they are known.
 pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, String> {
+    // No JSON or YAML begins so; what the client calls it does not matter.
+    if bytes.starts_with(super::protobuf::MAGIC) {
+        return super::protobuf::decode(bytes).map(|value| Decoded { value, duplicates: Vec::new() });
+    }
     let notes = Notes::default();
     let seed = Node { notes: &notes, depth: 0 };
     let value = match content_type {

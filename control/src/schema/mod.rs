@@ -5,6 +5,7 @@ mod decode;
 mod defaults;
 mod fields;
 mod openapi;
+mod protobuf;
 mod validate;
 
 pub use decode::{ContentType, Decoded, decode};

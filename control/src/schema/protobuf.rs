@@ -212,7 +212,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Value, String> {
     let envelope = message(ENVELOPE, body).map_err(broken)?;
     let kind = envelope["type"]["kind"].as_str().unwrap_or_default();
     let fields = fields_of(kind).ok_or_else(|| {
-        format!("objects of kind {kind:?} are not read in the protobuf form: send application/json, as kubectl does with -f")
+        format!(
+            "objects of kind {kind:?} are not read in the protobuf form: send application/json, as kubectl does with -f"
+        )
     })?;
     let raw = base64::engine::general_purpose::STANDARD.decode(envelope["raw"].as_str().unwrap_or_default());
     let mut object = message(fields, &raw.unwrap_or_default()).map_err(broken)?;
@@ -244,7 +246,8 @@ fn number(rest: &mut &[u8]) -> Result<u64, &'static str> {
 
 /// Takes `length` bytes off the front.
 fn take<'a>(rest: &mut &'a [u8], length: u64) -> Result<&'a [u8], &'static str> {
-    let (taken, after) = usize::try_from(length).ok().and_then(|l| rest.split_at_checked(l)).ok_or("the body ends inside a field")?;
+    let (taken, after) =
+        usize::try_from(length).ok().and_then(|l| rest.split_at_checked(l)).ok_or("the body ends inside a field")?;
     *rest = after;
     Ok(taken)
 }
@@ -318,7 +321,8 @@ fn value(holds: &Holds, wire: Wire<'_>) -> Result<Value, &'static str> {
             }
         }
         (IntOrString, Wire::Bytes(body)) => {
-            let either = message(&[one(1, "type", Integer), maybe(2, "number", Integer), maybe(3, "text", Text)], body)?;
+            let either =
+                message(&[one(1, "type", Integer), maybe(2, "number", Integer), maybe(3, "text", Text)], body)?;
             if either["type"] == 1 { either["text"].clone() } else { either["number"].clone() }
         }
         _ => return Err("a field holds something else than its kind says"),

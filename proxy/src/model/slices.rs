@@ -99,10 +99,6 @@ impl Slice {
             let (Some(name), Some(number), Some(protocol)) =
                 (port.name.as_deref(), number, Protocol::parse(port.protocol.as_deref()))
             else {
-                tracing::debug!(
-                    slice = object.metadata.name.as_deref().unwrap_or_default(),
-                    "a port without name or number is ignored"
-                );
                 continue;
             };
             ports.push(SlicePort { name: name.into(), protocol, number });

@@ -1,5 +1,6 @@
 mod defaults;
 mod openapi;
+mod protobuf;
 mod rules;
 mod validation;
 
