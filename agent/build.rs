@@ -25,14 +25,28 @@ fn main() -> Result<(), Error> {
 
 fn compile(program: &Path) -> Result<(), Error> {
     let mut command = Command::new(env::var("RUSTC")?);
-    command.args(["--edition=2024", "--crate-name=pause", "--crate-type=bin", "-O", "-Cpanic=abort", "-Cstrip=symbols"]);
-    command.args(["-Crelocation-model=static", "-Clink-arg=-nostartfiles", "-Clink-arg=-nostdlib", "-Clink-arg=-static"]);
+    command.args([
+        "--edition=2024",
+        "--crate-name=pause",
+        "--crate-type=bin",
+        "-O",
+        "-Cpanic=abort",
+        "-Cstrip=symbols",
+    ]);
+    command.args([
+        "-Crelocation-model=static",
+        "-Clink-arg=-nostartfiles",
+        "-Clink-arg=-nostdlib",
+        "-Clink-arg=-static",
+    ]);
     command.args(["-Clink-arg=-Wl,--build-id=none", "-Clink-arg=-Wl,-z,noseparate-code"]);
     command.arg("--target").arg(env::var("TARGET")?);
     command.arg("-o").arg(program).arg("pause/pause.rs");
     let output = command.output()?;
     if !output.status.success() {
-        return Err(format!("the pause program could not be compiled: {}", String::from_utf8_lossy(&output.stderr)).into());
+        return Err(
+            format!("the pause program could not be compiled: {}", String::from_utf8_lossy(&output.stderr)).into()
+        );
     }
     Ok(())
 }

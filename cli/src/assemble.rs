@@ -155,7 +155,8 @@ pub(crate) async fn member(
 ) -> anyhow::Result<Node> {
     install_crypto();
     let client = client_of(kubeconfig).await?;
-    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()));
+    let read =
+        |path: &Path| std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()));
     let tls = NodeTls {
         cert_pem: read(&files.tls_cert_file)?,
         key_pem: read(&files.tls_private_key_file)?,
@@ -164,7 +165,8 @@ pub(crate) async fn member(
             None => authority_of(kubeconfig)?,
         },
     };
-    std::fs::create_dir_all(&settings.data_dir).with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
+    std::fs::create_dir_all(&settings.data_dir)
+        .with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
     let mut tasks = Supervisor::new(CancellationToken::new());
     spawn_node(settings, client.clone(), tls, &mut tasks).await?;
     if with_proxy {
@@ -241,6 +243,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
     let published = agent::pods::Published { containers: tell_containers, pods: tell_pods };
     let cluster_cidr = (settings.cluster_cidr.address, settings.cluster_cidr.length);
     let (range_file, network_dir) = (pod_cidr_file(settings), settings.data_dir.join("network"));
+    let rules = proxy_config(settings);
     let volumes = Volumes::new(settings.data_dir.join("pods"), client.clone());
     // Registering waits for the API and the range for a controller, so both are part of the task.
     tasks.spawn("agent", async move {
@@ -250,6 +253,8 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
             () = token.cancelled() => return Ok(()),
             range = agent::node::pod_cidr(&client, &node_config.name, &range_file) => range?,
         };
+        // What the tables were like before the first rule of ours, so that clean-up can make them so again.
+        tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;
         let network = Network::open(NetworkConfig { dir: network_dir, pod_cidr: range, cluster_cidr }).await?;
         agent::pods::run(client, engine, network, volumes, config, health, published, token).await?;
         duties.await??;
@@ -263,7 +268,10 @@ fn pod_cidr_file(settings: &Settings) -> PathBuf {
 }
 
 /// What cadvisor needs to know of the agent's containers.
-fn subjects_of(mut containers: watch::Receiver<Arc<Vec<ContainerRecord>>>, shutdown: CancellationToken) -> watch::Receiver<Arc<Vec<Subject>>> {
+fn subjects_of(
+    mut containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
+    shutdown: CancellationToken,
+) -> watch::Receiver<Arc<Vec<Subject>>> {
     let (tell, subjects) = watch::channel(Arc::default());
     tokio::spawn(async move {
         loop {
@@ -371,18 +379,23 @@ pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
     install_crypto();
     let unusable = || format!("the kubeconfig {} cannot be used", kubeconfig.display());
     let read = Kubeconfig::read_from(kubeconfig).with_context(unusable)?;
-    let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.with_context(unusable)?;
+    let config =
+        kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.with_context(unusable)?;
     Client::try_from(config).with_context(unusable)
 }
 
 /// The authority that a kubeconfig trusts.
 fn authority_of(kubeconfig: &Path) -> anyhow::Result<String> {
     use base64::Engine as _;
-    let missing = || anyhow::anyhow!("the kubeconfig {} names no certificate authority; give --client-ca-file", kubeconfig.display());
+    let missing = || {
+        anyhow::anyhow!("the kubeconfig {} names no certificate authority; give --client-ca-file", kubeconfig.display())
+    };
     let read = Kubeconfig::read_from(kubeconfig)?;
     let cluster = read.clusters.into_iter().find_map(|c| c.cluster).ok_or_else(missing)?;
     if let Some(data) = cluster.certificate_authority_data {
-        let bytes = base64::engine::general_purpose::STANDARD.decode(data).context("certificate-authority-data is not base64")?;
+        let bytes = base64::engine::general_purpose::STANDARD
+            .decode(data)
+            .context("certificate-authority-data is not base64")?;
         return Ok(String::from_utf8(bytes)?);
     }
     let file = cluster.certificate_authority.ok_or_else(missing)?;

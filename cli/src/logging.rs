@@ -23,8 +23,11 @@ const QUIET: [&str; 8] = [
 /// When the filter cannot be read.
 pub(crate) fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let text = format!("{},{filter}", QUIET.join(","));
-    let filter = EnvFilter::try_new(&text)
-        .map_err(|e| anyhow::anyhow!("the log filter {filter:?} cannot be read: {e}; give a level such as info, or module=level pairs"))?;
+    let filter = EnvFilter::try_new(&text).map_err(|e| {
+        anyhow::anyhow!(
+            "the log filter {filter:?} cannot be read: {e}; give a level such as info, or module=level pairs"
+        )
+    })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Json => builder.json().init(),

@@ -12,11 +12,9 @@ use std::{
 
 use axum::{Extension, Router};
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        core::v1::{Event, Namespace, Service},
-        discovery::v1::EndpointSlice,
-    },
+use k8s_openapi::api::{
+    core::v1::{Event, Namespace, Service},
+    discovery::v1::EndpointSlice,
 };
 use kube::{
     Api as KubeApi, Client,
@@ -121,7 +119,12 @@ impl ControlPlane {
         let resources: Vec<&'static str> = TYPES.iter().map(crate::registry::ResourceType::qualified).collect();
         let store = Store::open(Box::new(disk), &resources)?;
         let first = Ipv4Addr::from_bits(config.service_cidr.0.to_bits() + 1);
-        let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), "::1".parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), IpAddr::V4(first), config.advertise];
+        let mut addresses = vec![
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            "::1".parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            IpAddr::V4(first),
+            config.advertise,
+        ];
         addresses.extend(&config.node_addresses);
         if !config.listen.ip().is_unspecified() {
             addresses.push(config.listen.ip());
@@ -135,10 +138,7 @@ impl ControlPlane {
             domain: config.cluster_domain.clone(),
         };
         let pki = Pki::open(&config.data_dir.join("pki"), &names)?;
-        let settings = Settings {
-            service_cidr: config.service_cidr,
-            node_ports: config.node_ports.clone(),
-        };
+        let settings = Settings { service_cidr: config.service_cidr, node_ports: config.node_ports.clone() };
         let kubelet = KubeletClient::new(client_tls(&pki)?);
         let api = Api::new(store.clone(), &settings, Some(kubelet));
         let plane = Self { api, store, pki: Arc::new(pki), config: Arc::new(config) };
@@ -149,7 +149,6 @@ impl ControlPlane {
     }
 
     /// The API; requests must carry a [`UserInfo`] extension.
-    #[must_use]
     pub fn router(&self) -> Router {
         self.api.router()
     }
@@ -244,7 +243,8 @@ impl ControlPlane {
             "ports": [{"name": "https", "port": self.config.listen.port(), "protocol": "TCP"}],
         });
         create(&slices, slice.clone(), "the kubernetes endpoints").await?;
-        let failed = |source| Error::Bootstrap { what: "the kubernetes endpoints".to_owned(), source: Box::new(source) };
+        let failed =
+            |source| Error::Bootstrap { what: "the kubernetes endpoints".to_owned(), source: Box::new(source) };
         // The address may have changed since they were made.
         slices.patch("kubernetes", &PatchParams::default(), &Patch::Merge(slice)).await.map_err(failed)?;
         let _ = slices.list(&ListParams::default().limit(1)).await.map_err(failed)?;
@@ -280,12 +280,19 @@ fn claim(dir: &Path) -> Result<(), Error> {
             if is_data_dir(dir) {
                 let layout = fs::read_to_string(dir.join(MARK)).map_err(|e| refuse(e.to_string()))?;
                 if layout != LAYOUT {
-                    return Err(refuse(format!("its layout is {:?} and this program knows {:?}; use the program that wrote it, or a newer one", layout.trim(), LAYOUT.trim())));
+                    return Err(refuse(format!(
+                        "its layout is {:?} and this program knows {:?}; use the program that wrote it, or a newer one",
+                        layout.trim(),
+                        LAYOUT.trim()
+                    )));
                 }
                 return Ok(());
             }
             if let Some(Ok(entry)) = entries.next() {
-                return Err(refuse(format!("it holds {:?} and is not a data folder of windlass; nothing was touched; give another one with --data-dir", entry.file_name())));
+                return Err(refuse(format!(
+                    "it holds {:?} and is not a data folder of windlass; nothing was touched; give another one with --data-dir",
+                    entry.file_name()
+                )));
             }
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -74,7 +74,11 @@ impl ResourceType {
     /// The kind with its group, as validation errors name it: `Deployment.apps`.
     #[must_use]
     pub fn qualified_kind(&self) -> String {
-        if self.gvk.group.is_empty() { self.gvk.kind.to_owned() } else { format!("{}.{}", self.gvk.kind, self.gvk.group) }
+        if self.gvk.group.is_empty() {
+            self.gvk.kind.to_owned()
+        } else {
+            format!("{}.{}", self.gvk.kind, self.gvk.group)
+        }
     }
 
     /// Has a status that only `/status` writes.
@@ -115,18 +119,114 @@ const BASE: ResourceType = ResourceType {
 
 /// All types, in the order in which discovery tells them.
 pub static TYPES: &[ResourceType] = &[
-    ResourceType { gvk: core("ConfigMap"), plural: "configmaps", singular: "configmap", short_names: &["cm"], schema: schema!(core::ConfigMap), ..BASE },
-    ResourceType { gvk: core("Endpoints"), plural: "endpoints", singular: "endpoints", short_names: &["ep"], create_on_update: true, schema: schema!(core::Endpoints), ..BASE },
-    ResourceType { gvk: core("Event"), plural: "events", singular: "event", short_names: &["ev"], create_on_update: true, lazy: true, schema: schema!(core::Event), ..BASE },
-    ResourceType { gvk: core("Namespace"), plural: "namespaces", singular: "namespace", short_names: &["ns"], namespaced: false, subresources: &["finalize", "status"], schema: schema!(core::Namespace), ..BASE },
-    ResourceType { gvk: core("Node"), plural: "nodes", singular: "node", short_names: &["no"], namespaced: false, subresources: &["status"], schema: schema!(core::Node), ..BASE },
-    ResourceType { gvk: core("Pod"), plural: "pods", singular: "pod", short_names: &["po"], categories: &["all"], subresources: &["binding", "eviction", "log", "status"], generation: true, schema: schema!(core::Pod), ..BASE },
-    ResourceType { gvk: core("ReplicationController"), plural: "replicationcontrollers", singular: "replicationcontroller", short_names: &["rc"], categories: &["all"], subresources: &["scale", "status"], orphans_by_default: true, generation: true, schema: schema!(core::ReplicationController), ..BASE },
+    ResourceType {
+        gvk: core("ConfigMap"),
+        plural: "configmaps",
+        singular: "configmap",
+        short_names: &["cm"],
+        schema: schema!(core::ConfigMap),
+        ..BASE
+    },
+    ResourceType {
+        gvk: core("Endpoints"),
+        plural: "endpoints",
+        singular: "endpoints",
+        short_names: &["ep"],
+        create_on_update: true,
+        schema: schema!(core::Endpoints),
+        ..BASE
+    },
+    ResourceType {
+        gvk: core("Event"),
+        plural: "events",
+        singular: "event",
+        short_names: &["ev"],
+        create_on_update: true,
+        lazy: true,
+        schema: schema!(core::Event),
+        ..BASE
+    },
+    ResourceType {
+        gvk: core("Namespace"),
+        plural: "namespaces",
+        singular: "namespace",
+        short_names: &["ns"],
+        namespaced: false,
+        subresources: &["finalize", "status"],
+        schema: schema!(core::Namespace),
+        ..BASE
+    },
+    ResourceType {
+        gvk: core("Node"),
+        plural: "nodes",
+        singular: "node",
+        short_names: &["no"],
+        namespaced: false,
+        subresources: &["status"],
+        schema: schema!(core::Node),
+        ..BASE
+    },
+    ResourceType {
+        gvk: core("Pod"),
+        plural: "pods",
+        singular: "pod",
+        short_names: &["po"],
+        categories: &["all"],
+        subresources: &["binding", "eviction", "log", "status"],
+        generation: true,
+        schema: schema!(core::Pod),
+        ..BASE
+    },
+    ResourceType {
+        gvk: core("ReplicationController"),
+        plural: "replicationcontrollers",
+        singular: "replicationcontroller",
+        short_names: &["rc"],
+        categories: &["all"],
+        subresources: &["scale", "status"],
+        orphans_by_default: true,
+        generation: true,
+        schema: schema!(core::ReplicationController),
+        ..BASE
+    },
     ResourceType { gvk: core("Secret"), plural: "secrets", singular: "secret", schema: schema!(core::Secret), ..BASE },
-    ResourceType { gvk: core("ServiceAccount"), plural: "serviceaccounts", singular: "serviceaccount", short_names: &["sa"], schema: schema!(core::ServiceAccount), ..BASE },
-    ResourceType { gvk: core("Service"), plural: "services", singular: "service", short_names: &["svc"], categories: &["all"], subresources: &["status"], create_on_update: true, schema: schema!(core::Service), ..BASE },
-    ResourceType { gvk: Gvk { group: "coordination.k8s.io", version: "v1", kind: "Lease" }, plural: "leases", singular: "lease", create_on_update: true, conditional_update: true, lazy: true, schema: schema!(coordination::Lease), ..BASE },
-    ResourceType { gvk: Gvk { group: "discovery.k8s.io", version: "v1", kind: "EndpointSlice" }, plural: "endpointslices", singular: "endpointslice", generation: true, schema: schema!(discovery::EndpointSlice), ..BASE },
+    ResourceType {
+        gvk: core("ServiceAccount"),
+        plural: "serviceaccounts",
+        singular: "serviceaccount",
+        short_names: &["sa"],
+        schema: schema!(core::ServiceAccount),
+        ..BASE
+    },
+    ResourceType {
+        gvk: core("Service"),
+        plural: "services",
+        singular: "service",
+        short_names: &["svc"],
+        categories: &["all"],
+        subresources: &["status"],
+        create_on_update: true,
+        schema: schema!(core::Service),
+        ..BASE
+    },
+    ResourceType {
+        gvk: Gvk { group: "coordination.k8s.io", version: "v1", kind: "Lease" },
+        plural: "leases",
+        singular: "lease",
+        create_on_update: true,
+        conditional_update: true,
+        lazy: true,
+        schema: schema!(coordination::Lease),
+        ..BASE
+    },
+    ResourceType {
+        gvk: Gvk { group: "discovery.k8s.io", version: "v1", kind: "EndpointSlice" },
+        plural: "endpointslices",
+        singular: "endpointslice",
+        generation: true,
+        schema: schema!(discovery::EndpointSlice),
+        ..BASE
+    },
 ];
 
 /// The type of a path's group, version and plural name.

@@ -3,6 +3,8 @@
 //!
 //! Nothing here touches the machine's own Docker, iptables or interfaces. Root is needed.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says what it saw")]
+
 mod docker;
 mod kubectl;
 mod process;

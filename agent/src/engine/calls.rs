@@ -60,7 +60,9 @@ impl Engine {
         let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
         let options = StopContainerOptions { t: Some(seconds), ..StopContainerOptions::default() };
         let patient = self.patient(grace.saturating_add(Duration::from_secs(60)));
-        done(patient.stop_container(id, Some(options)).await, || format!("container {} could not be stopped", short(id)))
+        done(patient.stop_container(id, Some(options)).await, || {
+            format!("container {} could not be stopped", short(id))
+        })
     }
 
     /// Kills a container at once. Gone or ended already is success.

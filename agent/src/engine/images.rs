@@ -57,8 +57,7 @@ impl Engine {
         };
         let _turn = turn.lock().await;
         let attempt = || format!("failed to pull image {name:?}");
-        let options =
-            CreateImageOptions { from_image: Some(with_tag(name)), ..CreateImageOptions::default() };
+        let options = CreateImageOptions { from_image: Some(with_tag(name)), ..CreateImageOptions::default() };
         let mut progress = Box::pin(self.docker().create_image(Some(options), None, None));
         loop {
             let line = tokio::time::timeout(STALLED, progress.next()).await.map_err(|_| EngineError {

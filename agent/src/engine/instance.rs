@@ -143,7 +143,8 @@ mod tests {
         assert_eq!(created.state, State::Created);
         let running = read(r#"{"Status":"running","Running":true,"Pid":7,"StartedAt":"2026-01-01T00:00:01Z"}"#);
         assert_eq!(running.pid(), Some(7));
-        let refused = read(&format!(r#"{{"Status":"created","Running":false,"ExitCode":127,"Error":"no such file",{never}}}"#));
+        let refused =
+            read(&format!(r#"{{"Status":"created","Running":false,"ExitCode":127,"Error":"no such file",{never}}}"#));
         let State::Exited(exit) = refused.state else { panic!("it ended") };
         assert_eq!((exit.code, exit.error.as_str(), exit.started_at), (127, "no such file", None));
         let killed = read(

@@ -61,7 +61,11 @@ impl Engine {
     ///
     /// # Errors
     /// Before the first line only; a broken connection later ends the stream.
-    pub async fn logs(&self, source: &LogSource, request: &LogRequest) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + Send + use<>, LogError> {
+    pub async fn logs(
+        &self,
+        source: &LogSource,
+        request: &LogRequest,
+    ) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + Send + use<>, LogError> {
         let mut ids = self.attempts(source).await?;
         let id = if request.previous {
             let missing = || LogError::NoPrevious { container: source.container.clone(), pod: source.pod_uid.clone() };
@@ -95,8 +99,15 @@ impl Engine {
 
     /// The attempts at a container, newest first.
     async fn attempts(&self, source: &LogSource) -> Result<Vec<String>, EngineError> {
-        let labels = vec![format!("{}={}", names::POD_UID, source.pod_uid), format!("{}={}", names::CONTAINER_NAME, source.container)];
-        let options = ListContainersOptions { all: true, filters: Some(HashMap::from([("label".to_owned(), labels)])), ..ListContainersOptions::default() };
+        let labels = vec![
+            format!("{}={}", names::POD_UID, source.pod_uid),
+            format!("{}={}", names::CONTAINER_NAME, source.container),
+        ];
+        let options = ListContainersOptions {
+            all: true,
+            filters: Some(HashMap::from([("label".to_owned(), labels)])),
+            ..ListContainersOptions::default()
+        };
         let found = self.docker().list_containers(Some(options)).await;
         let found = found.map_err(|e| EngineError::new("the container could not be looked up", &e))?;
         let mut attempts: Vec<(u32, String)> = found

@@ -3,8 +3,8 @@
 //!
 //! Imports nothing of `pods`; what a container should be is decided there and handed in.
 
-pub mod client;
 pub(crate) mod calls;
+pub mod client;
 pub(crate) mod events;
 pub(crate) mod images;
 pub(crate) mod instance;

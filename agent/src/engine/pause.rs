@@ -26,7 +26,11 @@ pub async fn ensure(engine: &Engine) -> Result<String, EngineError> {
     let attempt = || format!("the sandbox image {NAME} could not be loaded into Docker");
     loaded.try_for_each(|_| async { Ok(()) }).await.map_err(|e| EngineError::new(attempt(), &e))?;
     let image = engine.image(NAME).await?;
-    image.map(|i| i.id).ok_or_else(|| EngineError { attempt: attempt(), reason: "it is not there afterwards".to_owned(), status: Some(500) })
+    image.map(|i| i.id).ok_or_else(|| EngineError {
+        attempt: attempt(),
+        reason: "it is not there afterwards".to_owned(),
+        status: Some(500),
+    })
 }
 
 /// Takes the image out of Docker again. Gone already is success.

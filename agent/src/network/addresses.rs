@@ -35,7 +35,8 @@ pub(super) fn gateway_of(cidr: (Ipv4Addr, u8)) -> Ipv4Addr {
 
 impl Addresses {
     pub(super) fn open(dir: &Path, cidr: (Ipv4Addr, u8)) -> Result<Self, NetworkError> {
-        let failed = |e: io::Error| NetworkError::new(format!("the addresses in {} could not be read", dir.display()), e);
+        let failed =
+            |e: io::Error| NetworkError::new(format!("the addresses in {} could not be read", dir.display()), e);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         let mut held = BTreeMap::new();
         for entry in fs::read_dir(dir).map_err(failed)? {
@@ -80,7 +81,10 @@ impl Addresses {
             .map(|offset| Ipv4Addr::from_bits(self.cidr.0.to_bits() + offset))
             .find(|a| !self.held.contains_key(a));
         let address = free.ok_or_else(|| {
-            NetworkError::new("no address is left for the pod", format!("all {usable} of {}/{} are in use", self.cidr.0, self.cidr.1))
+            NetworkError::new(
+                "no address is left for the pod",
+                format!("all {usable} of {}/{} are in use", self.cidr.0, self.cidr.1),
+            )
         })?;
         self.write(address, Holder { pod_uid: pod_uid.to_owned(), host_ports: Vec::new() })?;
         self.next = address.to_bits() - self.cidr.0.to_bits();
@@ -105,7 +109,10 @@ impl Addresses {
             let path = self.dir.join(address.to_string());
             match fs::remove_file(&path) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    return Err(NetworkError::new(format!("the address file {} could not be removed", path.display()), e));
+                    return Err(NetworkError::new(
+                        format!("the address file {} could not be removed", path.display()),
+                        e,
+                    ));
                 }
                 _ => {}
             }
@@ -169,7 +176,8 @@ mod tests {
         let address = addresses.allocate("a").unwrap();
         let plain = Holder { pod_uid: "a".into(), host_ports: vec![] };
         assert!(!addresses.hold(address, plain).unwrap());
-        let port = HostPort { host_ip: None, host_port: 80, container_port: 8080, protocol: super::super::Protocol::Tcp };
+        let port =
+            HostPort { host_ip: None, host_port: 80, container_port: 8080, protocol: super::super::Protocol::Tcp };
         let open = Holder { pod_uid: "a".into(), host_ports: vec![port] };
         assert!(addresses.hold(address, open.clone()).unwrap());
         assert!(!addresses.hold(address, open).unwrap());

@@ -73,7 +73,8 @@ async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, rtnetlink:
 
 impl Links {
     pub(super) fn open() -> Result<Self, NetworkError> {
-        let (connection, handle, _) = new_connection().map_err(|e| NetworkError::new("the kernel's interfaces could not be reached", e))?;
+        let (connection, handle, _) =
+            new_connection().map_err(|e| NetworkError::new("the kernel's interfaces could not be reached", e))?;
         let connection = tokio::spawn(connection).abort_handle();
         Ok(Self { handle, connection })
     }
@@ -85,14 +86,28 @@ impl Links {
             let Some(lo) = index_of(&self.handle, "lo").await? else { return Ok(()) };
             unless_there(self.handle.address().add(lo, IpAddr::V4(gateway), 32).execute().await)
         };
-        put.await.map_err(|e: rtnetlink::Error| NetworkError::new(format!("the address {gateway} could not be given to the host"), e))
+        put.await.map_err(|e: rtnetlink::Error| {
+            NetworkError::new(format!("the address {gateway} could not be given to the host"), e)
+        })
     }
 
     /// Connects a pod; each step is skipped where it is done already.
-    pub(super) async fn connect(&self, pod_uid: &str, pid: i32, address: Ipv4Addr, gateway: Ipv4Addr) -> Result<(), NetworkError> {
+    pub(super) async fn connect(
+        &self,
+        pod_uid: &str,
+        pid: i32,
+        address: Ipv4Addr,
+        gateway: Ipv4Addr,
+    ) -> Result<(), NetworkError> {
         let name = interface_of(pod_uid);
-        let failed = |what: &str, why: &dyn std::fmt::Display| NetworkError::new(format!("the pod at {address} could not be connected: {what}"), why);
-        let netlink = |what: &'static str| move |e: rtnetlink::Error| NetworkError::new(format!("the pod at {address} could not be connected: {what}"), e);
+        let failed = |what: &str, why: &dyn std::fmt::Display| {
+            NetworkError::new(format!("the pod at {address} could not be connected: {what}"), why)
+        };
+        let netlink = |what: &'static str| {
+            move |e: rtnetlink::Error| {
+                NetworkError::new(format!("the pod at {address} could not be connected: {what}"), e)
+            }
+        };
         let namespace = File::open(format!("/proc/{pid}/ns/net")).map_err(|e| failed("its network namespace", &e))?;
         let (host_mac, pod_mac) = (hardware_address(pod_uid, 1), hardware_address(pod_uid, 2));
 
@@ -121,7 +136,13 @@ impl Links {
         let mut add = self.handle.address().add(index, IpAddr::V4(GATEWAY), 32);
         add.message_mut().header.scope = AddressScope::Link;
         unless_there(add.execute().await).map_err(netlink("its gateway"))?;
-        let neighbour = self.handle.neighbours().add(index, IpAddr::V4(address)).link_layer_address(&pod_mac).state(NeighbourState::Permanent).replace();
+        let neighbour = self
+            .handle
+            .neighbours()
+            .add(index, IpAddr::V4(address))
+            .link_layer_address(&pod_mac)
+            .state(NeighbourState::Permanent)
+            .replace();
         neighbour.execute().await.map_err(netlink("its hardware address"))?;
         let route = RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(address, 32)
@@ -142,7 +163,8 @@ impl Links {
                 None => Ok(()),
             }
         };
-        gone.await.map_err(|e: rtnetlink::Error| NetworkError::new(format!("the interface {name} could not be removed"), e))
+        gone.await
+            .map_err(|e: rtnetlink::Error| NetworkError::new(format!("the interface {name} could not be removed"), e))
     }
 
     async fn delete(&self, index: u32) -> Result<(), rtnetlink::Error> {
@@ -166,7 +188,9 @@ impl Links {
                         _ => None,
                     });
                     let name = name.unwrap_or_default();
-                    let ends_in_hex = name.strip_prefix(PREFIX).is_some_and(|h| h.len() == 11 && h.bytes().all(|b| b.is_ascii_hexdigit()));
+                    let ends_in_hex = name
+                        .strip_prefix(PREFIX)
+                        .is_some_and(|h| h.len() == 11 && h.bytes().all(|b| b.is_ascii_hexdigit()));
                     if ends_in_hex {
                         ours.push((link.header.index, name));
                     }
@@ -227,10 +251,18 @@ async fn set_up(address: Ipv4Addr, host_mac: &[u8]) -> Result<(), rtnetlink::Err
         }
         let Some(index) = index_of(&handle, POD_INTERFACE).await? else { return Err(rtnetlink::Error::RequestFailed) };
         unless_there(handle.address().add(index, IpAddr::V4(address), 32).execute().await)?;
-        let neighbour = handle.neighbours().add(index, IpAddr::V4(GATEWAY)).link_layer_address(host_mac).state(NeighbourState::Permanent).replace();
+        let neighbour = handle
+            .neighbours()
+            .add(index, IpAddr::V4(GATEWAY))
+            .link_layer_address(host_mac)
+            .state(NeighbourState::Permanent)
+            .replace();
         neighbour.execute().await?;
-        let to_gateway =
-            RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(GATEWAY, 32).output_interface(index).scope(RouteScope::Link).build();
+        let to_gateway = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(GATEWAY, 32)
+            .output_interface(index)
+            .scope(RouteScope::Link)
+            .build();
         unless_there(handle.route().add(to_gateway).execute().await)?;
         let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(GATEWAY).output_interface(index).build();
         unless_there(handle.route().add(default).execute().await)

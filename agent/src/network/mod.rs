@@ -8,12 +8,7 @@ mod addresses;
 mod links;
 mod rules;
 
-use std::{
-    collections::BTreeSet,
-    net::Ipv4Addr,
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, net::Ipv4Addr, path::PathBuf, sync::Arc};
 
 use tokio::sync::Mutex;
 
@@ -114,7 +109,8 @@ impl Network {
     pub async fn open(config: NetworkConfig) -> Result<Self, NetworkError> {
         let forward = "/proc/sys/net/ipv4/ip_forward";
         if std::fs::read_to_string(forward).is_ok_and(|v| v.trim() != "1") {
-            std::fs::write(forward, "1").map_err(|e| NetworkError::new(format!("forwarding could not be turned on in {forward}"), e))?;
+            std::fs::write(forward, "1")
+                .map_err(|e| NetworkError::new(format!("forwarding could not be turned on in {forward}"), e))?;
         }
         let addresses = Addresses::open(&config.dir, config.pod_cidr)?;
         let links = Links::open()?;
@@ -166,7 +162,8 @@ impl Network {
     /// # Errors
     /// The first refusal; the rest is tried all the same.
     pub async fn retain(&self, live: &BTreeSet<String>) -> Result<(), NetworkError> {
-        let stale: Vec<String> = self.inner.addresses.lock().await.pods().filter(|uid| !live.contains(*uid)).map(str::to_owned).collect();
+        let stale: Vec<String> =
+            self.inner.addresses.lock().await.pods().filter(|uid| !live.contains(*uid)).map(str::to_owned).collect();
         let mut first = Ok(());
         for uid in stale {
             let freed = self.detach(&uid).await;

@@ -1,7 +1,13 @@
 //! The network's own iptables chains: pods may be forwarded, their traffic to the outside carries the
 //! node's address, ports of the host lead to them. Services are not here: they are the proxy's.
 
-use std::{collections::BTreeMap, fmt::Write as _, io::Write as _, net::Ipv4Addr, process::{Command, Stdio}};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::Write as _,
+    net::Ipv4Addr,
+    process::{Command, Stdio},
+};
 
 use super::{NetworkError, addresses::Holder};
 
@@ -30,7 +36,8 @@ pub(super) fn chains(pods: (Ipv4Addr, u8), cluster: (Ipv4Addr, u8), holders: &BT
     for (address, holder) in holders {
         for port in &holder.host_ports {
             let protocol = port.protocol.name();
-            let at = port.host_ip.filter(|ip| !ip.is_unspecified()).map(|ip| format!("-d {ip}/32 ")).unwrap_or_default();
+            let at =
+                port.host_ip.filter(|ip| !ip.is_unspecified()).map(|ip| format!("-d {ip}/32 ")).unwrap_or_default();
             let _ = writeln!(
                 out,
                 "-A {HOSTPORTS} {at}-p {protocol} -m {protocol} --dport {} -j DNAT --to-destination {address}:{}",
@@ -100,7 +107,9 @@ fn tables() -> Result<iptables::IPTables, NetworkError> {
 }
 
 fn restore(text: &str) -> Result<(), NetworkError> {
-    let failed = |why: &dyn std::fmt::Display| NetworkError::new("the chains of the pod network could not be written with iptables-restore", why);
+    let failed = |why: &dyn std::fmt::Display| {
+        NetworkError::new("the chains of the pod network could not be written with iptables-restore", why)
+    };
     let mut child = Command::new("iptables-restore")
         .args(["-w", "5", "--noflush"])
         .stdin(Stdio::piped())
@@ -115,13 +124,18 @@ fn restore(text: &str) -> Result<(), NetworkError> {
     if output.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&output.stderr).trim())) }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static) -> Result<T, NetworkError> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static,
+) -> Result<T, NetworkError> {
     tokio::task::spawn_blocking(work).await.map_err(|e| NetworkError::new("iptables could not be run", e))?
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::{HostPort, Protocol}, *};
+    use super::{
+        super::{HostPort, Protocol},
+        *,
+    };
 
     #[test]
     fn chains_of_a_node() {

@@ -27,7 +27,9 @@ impl Machine {
         let memory = procfs::Meminfo::current().ok();
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let disk = statvfs(data_dir).ok();
-        let blocks = |of: fn(&nix::sys::statvfs::Statvfs) -> u64| disk.as_ref().map_or(0, |d| number(of(d).saturating_mul(d.fragment_size())));
+        let blocks = |of: fn(&nix::sys::statvfs::Statvfs) -> u64| {
+            disk.as_ref().map_or(0, |d| number(of(d).saturating_mul(d.fragment_size())))
+        };
         let text = |path: &str| fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default();
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         Self {

@@ -6,7 +6,11 @@
 mod machine;
 mod status;
 
-use std::{net::{IpAddr, Ipv4Addr}, path::{Path, PathBuf}, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -49,7 +53,9 @@ pub struct NodeConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// No range of addresses was given in time.
-    #[error("node {node:?} was given no range of addresses for its pods within {seconds} s; does a controller give them (spec.podCIDR)?")]
+    #[error(
+        "node {node:?} was given no range of addresses for its pods within {seconds} s; does a controller give them (spec.podCIDR)?"
+    )]
     NoRange {
         /// Which node.
         node: String,
@@ -89,7 +95,9 @@ pub async fn register(client: &Client, config: &NodeConfig, shutdown: &Cancellat
         };
         match result {
             Ok(node) => return Some(node),
-            Err(error) => tracing::warn!(node = config.name, %error, "the node could not be registered; it is tried again"),
+            Err(error) => {
+                tracing::warn!(node = config.name, %error, "the node could not be registered; it is tried again")
+            }
         }
         tokio::select! {
             () = shutdown.cancelled() => return None,
@@ -114,7 +122,8 @@ pub async fn pod_cidr(client: &Client, name: &str, file: &Path) -> Result<(Ipv4A
     loop {
         let given = api.get_opt(name).await.ok().flatten().and_then(|n| n.spec?.pod_cidr);
         if let Some(text) = given {
-            let range = parse_range(&text).ok_or_else(|| NodeError::Range { node: name.to_owned(), range: text.clone() })?;
+            let range =
+                parse_range(&text).ok_or_else(|| NodeError::Range { node: name.to_owned(), range: text.clone() })?;
             if let Some(parent) = file.parent() {
                 let _ = std::fs::create_dir_all(parent);
             }
@@ -246,8 +255,12 @@ async fn renew(client: Client, node: Node, shutdown: CancellationToken) {
         let patch = serde_json::json!({"spec": spec(Timestamp::now())});
         let renewed = match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Err(kube::Error::Api(answer)) if answer.code == 404 => {
-                let metadata = ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner.clone()]), ..ObjectMeta::default() };
-                api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec(Timestamp::now())), ..Lease::default() }).await
+                let metadata = ObjectMeta {
+                    name: Some(name.clone()),
+                    owner_references: Some(vec![owner.clone()]),
+                    ..ObjectMeta::default()
+                };
+                api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec(Timestamp::now())) }).await
             }
             other => other,
         };

@@ -84,7 +84,9 @@ pub(super) fn node_status(
         )),
         capacity: Some(resources(machine.memory_bytes, machine.disk_bytes)),
         conditions: Some(conditions(machine, docker, before, now)),
-        daemon_endpoints: Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(config.api_port) }) }),
+        daemon_endpoints: Some(NodeDaemonEndpoints {
+            kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(config.api_port) }),
+        }),
         node_info: Some(NodeSystemInfo {
             architecture: architecture().to_owned(),
             boot_id: machine.boot_id.clone(),
@@ -129,9 +131,16 @@ fn conditions(machine: &Machine, docker: &Health, before: &NodeStatus, now: Time
     let ready = match docker {
         Health::Up { .. } => ("Ready", "True", "KubeletReady".to_owned(), "kubelet is posting ready status".to_owned()),
         Health::Unknown => ("Ready", "False", "KubeletNotReady".to_owned(), "Docker has not been asked yet".to_owned()),
-        Health::Down { reason } => ("Ready", "False", "KubeletNotReady".to_owned(), format!("container runtime is down: {reason}")),
+        Health::Down { reason } => {
+            ("Ready", "False", "KubeletNotReady".to_owned(), format!("container runtime is down: {reason}"))
+        }
     };
-    let ours = [pressure("MemoryPressure", memory, "Memory", "memory"), disk, pressure("PIDPressure", false, "PID", "PID"), ready];
+    let ours = [
+        pressure("MemoryPressure", memory, "Memory", "memory"),
+        disk,
+        pressure("PIDPressure", false, "PID", "PID"),
+        ready,
+    ];
     ours.into_iter()
         .map(|(kind, value, reason, message)| {
             let earlier = before.conditions.iter().flatten().find(|c| c.type_ == kind);
@@ -156,7 +165,8 @@ fn seconds(at: Timestamp) -> Time {
 pub(super) fn differs(known: &NodeStatus, wanted: &NodeStatus) -> bool {
     let told = |status: &NodeStatus| -> Vec<(String, String, Option<String>, Option<String>)> {
         let all = status.conditions.iter().flatten();
-        let mut all: Vec<_> = all.map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone())).collect();
+        let mut all: Vec<_> =
+            all.map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone())).collect();
         all.sort();
         all
     };
@@ -183,7 +193,16 @@ mod tests {
     }
 
     fn machine() -> Machine {
-        Machine { cpus: 2, memory_bytes: 4 << 30, memory_available_bytes: 2 << 30, disk_bytes: 1000, disk_available_bytes: 500, inodes: 100, inodes_free: 50, ..Machine::default() }
+        Machine {
+            cpus: 2,
+            memory_bytes: 4 << 30,
+            memory_available_bytes: 2 << 30,
+            disk_bytes: 1000,
+            disk_available_bytes: 500,
+            inodes: 100,
+            inodes_free: 50,
+            ..Machine::default()
+        }
     }
 
     fn at(text: &str) -> Timestamp {
@@ -199,7 +218,10 @@ mod tests {
         let (early, late) = (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:01:00Z"));
         let up = Health::Up { version: "20.10".into() };
         let first = node_status(&config(), &machine(), &up, 110, &NodeStatus::default(), early);
-        assert_eq!((of(&first, "Ready").status.as_str(), of(&first, "Ready").reason.as_deref()), ("True", Some("KubeletReady")));
+        assert_eq!(
+            (of(&first, "Ready").status.as_str(), of(&first, "Ready").reason.as_deref()),
+            ("True", Some("KubeletReady"))
+        );
         assert_eq!(first.node_info.as_ref().unwrap().container_runtime_version, "docker://20.10");
         let same = node_status(&config(), &machine(), &up, 110, &first, late);
         assert!(!differs(&first, &same), "a later heartbeat alone is no news");
@@ -207,7 +229,10 @@ mod tests {
         let down = node_status(&config(), &machine(), &Health::Down { reason: "no socket".into() }, 110, &same, late);
         assert!(differs(&same, &down));
         let ready = of(&down, "Ready");
-        assert_eq!((ready.status.as_str(), ready.reason.as_deref(), ready.message.as_deref()), ("False", Some("KubeletNotReady"), Some("container runtime is down: no socket")));
+        assert_eq!(
+            (ready.status.as_str(), ready.reason.as_deref(), ready.message.as_deref()),
+            ("False", Some("KubeletNotReady"), Some("container runtime is down: no socket"))
+        );
         assert_eq!(ready.last_transition_time, Some(seconds(late)));
         assert_eq!(down.node_info.unwrap().container_runtime_version, "docker://20.10", "the version stays known");
     }
@@ -215,7 +240,8 @@ mod tests {
     #[test]
     fn pressure_is_told() {
         let full = Machine { memory_available_bytes: 1 << 20, disk_available_bytes: 50, ..machine() };
-        let status = node_status(&config(), &full, &Health::Unknown, 110, &NodeStatus::default(), at("2026-01-01T00:00:00Z"));
+        let status =
+            node_status(&config(), &full, &Health::Unknown, 110, &NodeStatus::default(), at("2026-01-01T00:00:00Z"));
         assert_eq!(of(&status, "MemoryPressure").reason.as_deref(), Some("KubeletHasInsufficientMemory"));
         assert_eq!(of(&status, "DiskPressure").status, "True");
         assert_eq!(of(&status, "PIDPressure").status, "False");

@@ -10,7 +10,9 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
     MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
 };
-use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext, VolumeMount};
+use k8s_openapi::api::core::v1::{
+    Container, Pod, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext, VolumeMount,
+};
 
 use super::{env::expand, files, qos, spec};
 use crate::engine::names::{self, Identity};
@@ -117,7 +119,8 @@ pub(crate) fn container(
     let user = user(own, shared, image_user)?;
 
     let mut labels = identity.labels();
-    let message_path = container.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/dev/termination-log");
+    let message_path =
+        container.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/dev/termination-log");
     for (key, value) in [
         (names::SANDBOX_ID, sandbox.to_owned()),
         (names::HASH, names::container_hash(&container.name, spec::image_of(container))),
@@ -146,7 +149,8 @@ pub(crate) fn container(
         user,
         entrypoint: expanded(&container.command),
         // A command without arguments drops the image's own arguments.
-        cmd: expanded(&container.args).or_else(|| container.command.as_ref().filter(|c| !c.is_empty()).map(|_| Vec::new())),
+        cmd: expanded(&container.args)
+            .or_else(|| container.command.as_ref().filter(|c| !c.is_empty()).map(|_| Vec::new())),
         env: Some(variables.iter().map(|(key, value)| format!("{key}={value}")).collect()),
         working_dir: container.working_dir.clone().filter(|d| !d.is_empty()),
         tty: Some(container.tty == Some(true)),
@@ -190,7 +194,11 @@ pub(crate) fn container(
 }
 
 /// Docker's `User`, and the check that `runAsNonRoot` asks for.
-fn user(own: Option<&SecurityContext>, shared: Option<&PodSecurityContext>, image_user: &str) -> Result<Option<String>, String> {
+fn user(
+    own: Option<&SecurityContext>,
+    shared: Option<&PodSecurityContext>,
+    image_user: &str,
+) -> Result<Option<String>, String> {
     let uid = own.and_then(|c| c.run_as_user).or_else(|| shared.and_then(|c| c.run_as_user));
     let gid = own.and_then(|c| c.run_as_group).or_else(|| shared.and_then(|c| c.run_as_group));
     let non_root = own.and_then(|c| c.run_as_non_root).or_else(|| shared.and_then(|c| c.run_as_non_root)) == Some(true);
@@ -234,9 +242,16 @@ fn security_options(own: Option<&SecurityContext>, shared: Option<&PodSecurityCo
     options
 }
 
-fn mounts(pod_spec: &PodSpec, container: &Container, message_path: &str, message_file: &Path, around: &Surroundings<'_>) -> Result<Vec<Mount>, String> {
+fn mounts(
+    pod_spec: &PodSpec,
+    container: &Container,
+    message_path: &str,
+    message_file: &Path,
+    around: &Surroundings<'_>,
+) -> Result<Vec<Mount>, String> {
     let mut out = Vec::new();
-    let taken: Vec<&str> = container.volume_mounts.iter().flatten().map(|m| m.mount_path.trim_end_matches('/')).collect();
+    let taken: Vec<&str> =
+        container.volume_mounts.iter().flatten().map(|m| m.mount_path.trim_end_matches('/')).collect();
     for mount in container.volume_mounts.iter().flatten() {
         out.push(volume_mount(pod_spec, container, mount, around)?);
     }
@@ -251,21 +266,35 @@ fn mounts(pod_spec: &PodSpec, container: &Container, message_path: &str, message
     Ok(out)
 }
 
-fn volume_mount(pod_spec: &PodSpec, container: &Container, mount: &VolumeMount, around: &Surroundings<'_>) -> Result<Mount, String> {
-    let missing = || format!("volume {:?} of the mount at {} is not among the pod's volumes", mount.name, mount.mount_path);
+fn volume_mount(
+    pod_spec: &PodSpec,
+    container: &Container,
+    mount: &VolumeMount,
+    around: &Surroundings<'_>,
+) -> Result<Mount, String> {
+    let missing =
+        || format!("volume {:?} of the mount at {} is not among the pod's volumes", mount.name, mount.mount_path);
     if !pod_spec.volumes.iter().flatten().any(|v| v.name == mount.name) {
         return Err(missing());
     }
     let mut source = around.volumes.get(&mount.name).ok_or_else(missing)?.clone();
     if let Some(sub) = mount.sub_path.as_deref().filter(|s| !s.is_empty()) {
-        let inside = Path::new(sub).components().all(|c| matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir));
+        let inside = Path::new(sub)
+            .components()
+            .all(|c| matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir));
         if !inside {
-            return Err(format!("subPath {sub:?} of volume {:?} must be relative and must not contain '..'", mount.name));
+            return Err(format!(
+                "subPath {sub:?} of volume {:?} must be relative and must not contain '..'",
+                mount.name
+            ));
         }
         source.push(sub);
     }
     if mount.sub_path_expr.as_deref().is_some_and(|s| !s.is_empty()) {
-        return Err(format!("subPathExpr of volume {:?} in container {:?} is not supported yet", mount.name, container.name));
+        return Err(format!(
+            "subPathExpr of volume {:?} in container {:?} is not supported yet",
+            mount.name, container.name
+        ));
     }
     let propagation = match mount.mount_propagation.as_deref() {
         Some("HostToContainer") => Some(MountBindOptionsPropagationEnum::RSLAVE),

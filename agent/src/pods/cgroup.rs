@@ -1,6 +1,9 @@
 //! Takes away the cgroups that pods leave: Docker removes those of containers, not their parents.
 
-use std::{fs, path::{Path, PathBuf}};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 const ROOT: &str = "/sys/fs/cgroup";
 const KUBEPODS: [&str; 2] = ["kubepods", "kubepods.slice"];

@@ -1,11 +1,10 @@
 //! The environment of a container, and `$(VAR)` in its command and arguments. Pure.
 
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector, Secret,
+};
 use windlass_kit::quantity::Quantity;
 
 use super::{qos, spec};
@@ -55,7 +54,12 @@ pub(crate) fn references(container: &Container) -> (Vec<&str>, Vec<&str>) {
 ///
 /// # Errors
 /// The message of CreateContainerConfigError: what is missing, and where it was looked for.
-pub(crate) fn environment(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts<'_>) -> Result<Vec<(String, String)>, String> {
+pub(crate) fn environment(
+    pod: &Pod,
+    container: &Container,
+    sources: &Sources,
+    facts: &Facts<'_>,
+) -> Result<Vec<(String, String)>, String> {
     let mut out = Variables::default();
     let links = pod.spec.as_ref().and_then(|s| s.enable_service_links) != Some(false);
     for (key, value) in service_variables(spec::namespace(pod), facts.services, links) {
@@ -121,7 +125,13 @@ impl Variables {
     }
 }
 
-fn from_source(pod: &Pod, container: &Container, from: &EnvVarSource, sources: &Sources, facts: &Facts<'_>) -> Result<Option<String>, String> {
+fn from_source(
+    pod: &Pod,
+    container: &Container,
+    from: &EnvVarSource,
+    sources: &Sources,
+    facts: &Facts<'_>,
+) -> Result<Option<String>, String> {
     if let Some(reference) = &from.config_map_key_ref {
         let map = sources.config_maps.get(&reference.name);
         let value = map.and_then(|m| m.data.as_ref()?.get(&reference.key).cloned());
@@ -129,9 +139,12 @@ fn from_source(pod: &Pod, container: &Container, from: &EnvVarSource, sources: &
             (Some(value), ..) => Ok(Some(value)),
             (None, _, true) => Ok(None),
             (None, None, _) => Err(format!("configmap {:?} not found", reference.name)),
-            (None, Some(_), _) => {
-                Err(format!("couldn't find key {} in ConfigMap {}/{}", reference.key, spec::namespace(pod), reference.name))
-            }
+            (None, Some(_), _) => Err(format!(
+                "couldn't find key {} in ConfigMap {}/{}",
+                reference.key,
+                spec::namespace(pod),
+                reference.name
+            )),
         };
     }
     if let Some(reference) = &from.secret_key_ref {
@@ -141,9 +154,12 @@ fn from_source(pod: &Pod, container: &Container, from: &EnvVarSource, sources: &
             (Some(value), ..) => Ok(Some(String::from_utf8_lossy(&value.0).into_owned())),
             (None, _, true) => Ok(None),
             (None, None, _) => Err(format!("secret {:?} not found", reference.name)),
-            (None, Some(_), _) => {
-                Err(format!("couldn't find key {} in Secret {}/{}", reference.key, spec::namespace(pod), reference.name))
-            }
+            (None, Some(_), _) => Err(format!(
+                "couldn't find key {} in Secret {}/{}",
+                reference.key,
+                spec::namespace(pod),
+                reference.name
+            )),
         };
     }
     if let Some(field) = &from.field_ref {
@@ -183,7 +199,12 @@ fn field_value(pod: &Pod, field: &ObjectFieldSelector, facts: &Facts<'_>) -> Res
 }
 
 /// A resource amount divided by its divisor, rounded up; the node's share where no limit is set.
-pub(crate) fn resource_value(pod: &Pod, container: &Container, field: &ResourceFieldSelector, facts: &Facts<'_>) -> Result<String, String> {
+pub(crate) fn resource_value(
+    pod: &Pod,
+    container: &Container,
+    field: &ResourceFieldSelector,
+    facts: &Facts<'_>,
+) -> Result<String, String> {
     let named = field.container_name.as_deref().filter(|n| !n.is_empty());
     let of = match (named, pod.spec.as_ref()) {
         (Some(name), Some(spec)) => spec::all_containers(spec)
@@ -275,7 +296,10 @@ mod tests {
 
     fn build(pod: &str, sources: &Sources) -> Result<Vec<(String, String)>, String> {
         let pod: Pod = serde_json::from_str(pod).unwrap();
-        let allocatable = BTreeMap::from([("memory".to_owned(), Quantity::from_bytes(1 << 30)), ("cpu".to_owned(), Quantity::from_units(2))]);
+        let allocatable = BTreeMap::from([
+            ("memory".to_owned(), Quantity::from_bytes(1 << 30)),
+            ("cpu".to_owned(), Quantity::from_units(2)),
+        ]);
         let services = [ServiceEnv {
             namespace: "n".into(),
             name: "my-db".into(),
@@ -302,9 +326,16 @@ mod tests {
     #[test]
     fn expansion() {
         let value = |name: &str| (name == "A").then(|| "1".to_owned());
-        for (text, wanted) in
-            [("$(A)", "1"), ("x$(A)y", "x1y"), ("$(B)", "$(B)"), ("$$(A)", "$(A)"), ("$", "$"), ("$(A", "$(A"), ("$A", "$A"), ("$$$(A)", "$1")]
-        {
+        for (text, wanted) in [
+            ("$(A)", "1"),
+            ("x$(A)y", "x1y"),
+            ("$(B)", "$(B)"),
+            ("$$(A)", "$(A)"),
+            ("$", "$"),
+            ("$(A", "$(A"),
+            ("$A", "$A"),
+            ("$$$(A)", "$1"),
+        ] {
             assert_eq!(expand(text, value), wanted, "{text}");
         }
     }
@@ -318,7 +349,10 @@ mod tests {
             {"name":"Q","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}"#;
         let got = build(&pod(env, ""), &Sources::default()).unwrap();
         let get = |name: &str| got.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
-        assert_eq!((get("B"), get("IP"), get("L"), get("M"), get("Q")), (Some("1$(C)"), Some("10.244.0.5"), Some("l"), Some("1024"), Some("2")));
+        assert_eq!(
+            (get("B"), get("IP"), get("L"), get("M"), get("Q")),
+            (Some("1$(C)"), Some("10.244.0.5"), Some("l"), Some("1024"), Some("2"))
+        );
     }
 
     #[test]

@@ -81,11 +81,8 @@ pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> String {
         "ClusterFirstWithHostNet" => !dns.servers.is_empty(),
         _ => false,
     };
-    let (mut servers, mut searches, mut options) = if policy == "None" {
-        (Vec::new(), Vec::new(), Vec::new())
-    } else {
-        parse(&dns.host)
-    };
+    let (mut servers, mut searches, mut options) =
+        if policy == "None" { (Vec::new(), Vec::new(), Vec::new()) } else { parse(&dns.host) };
     if cluster {
         let domain = &dns.domain;
         servers = dns.servers.iter().map(IpAddr::to_string).collect();
@@ -181,8 +178,10 @@ mod tests {
             (r#"{"containers":[],"dnsPolicy":"Default"}"#, host),
             (r#"{"containers":[],"hostNetwork":true}"#, host),
             (r#"{"containers":[],"hostNetwork":true,"dnsPolicy":"ClusterFirstWithHostNet"}"#, first),
-            (r#"{"containers":[],"dnsPolicy":"None","dnsConfig":{"nameservers":["1.1.1.1"],"options":[{"name":"ndots","value":"2"}]}}"#,
-                "nameserver 1.1.1.1\noptions ndots:2\n"),
+            (
+                r#"{"containers":[],"dnsPolicy":"None","dnsConfig":{"nameservers":["1.1.1.1"],"options":[{"name":"ndots","value":"2"}]}}"#,
+                "nameserver 1.1.1.1\noptions ndots:2\n",
+            ),
         ] {
             assert_eq!(resolv_conf(&pod(spec), &dns), wanted, "{spec}");
         }

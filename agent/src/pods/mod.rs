@@ -45,7 +45,12 @@ pub use teardown::teardown;
 
 use crate::{
     Config, ContainerRecord,
-    engine::{Engine, EngineError, Health, calls::{Info, Listed}, events::Changed, instance::Instance},
+    engine::{
+        Engine, EngineError, Health,
+        calls::{Info, Listed},
+        events::Changed,
+        instance::Instance,
+    },
     network::Network,
     volumes::Volumes,
 };
@@ -70,6 +75,7 @@ pub struct Published {
 ///
 /// # Errors
 /// When a task that everything depends on has ended.
+#[allow(clippy::too_many_arguments, reason = "each is one thing of the node that pods need")]
 pub async fn run(
     client: Client,
     engine: Engine,
@@ -169,7 +175,9 @@ async fn follow_once(
     let listed = engine.list().await?;
     let mut details = Vec::new();
     if *first {
-        let looks = futures::stream::iter(listed.clone()).map(|l| async move { engine.inspect(&l.id).await }).buffer_unordered(8);
+        let looks = futures::stream::iter(listed.clone())
+            .map(|l| async move { engine.inspect(&l.id).await })
+            .buffer_unordered(8);
         details = looks.try_filter_map(|found| async { Ok(found) }).try_collect().await?;
         *first = false;
     }
@@ -203,10 +211,17 @@ async fn follow_once(
     }
 }
 
-async fn keep_inventory(mut inventories: mpsc::Receiver<(String, Vec<ContainerRecord>)>, tell: watch::Sender<Arc<Vec<ContainerRecord>>>) {
+async fn keep_inventory(
+    mut inventories: mpsc::Receiver<(String, Vec<ContainerRecord>)>,
+    tell: watch::Sender<Arc<Vec<ContainerRecord>>>,
+) {
     let mut by_pod: BTreeMap<String, Vec<ContainerRecord>> = BTreeMap::new();
     while let Some((uid, records)) = inventories.recv().await {
-        if records.is_empty() { drop(by_pod.remove(&uid)) } else { drop(by_pod.insert(uid, records)) }
+        if records.is_empty() {
+            drop(by_pod.remove(&uid))
+        } else {
+            drop(by_pod.insert(uid, records))
+        }
         // Many pods change together; one list serves them all.
         while let Ok((uid, records)) = inventories.try_recv() {
             if records.is_empty() { drop(by_pod.remove(&uid)) } else { drop(by_pod.insert(uid, records)) }
@@ -359,7 +374,8 @@ impl Dispatcher {
 
     /// Once both sides are known: ends what no pod claims, and frees addresses that nobody holds.
     async fn settle(&mut self) {
-        let orphans: Vec<String> = self.found.iter().flat_map(HashMap::keys).filter(|u| !self.pods.contains_key(*u)).cloned().collect();
+        let orphans: Vec<String> =
+            self.found.iter().flat_map(HashMap::keys).filter(|u| !self.pods.contains_key(*u)).cloned().collect();
         for uid in orphans {
             tracing::info!(pod = uid, "containers of a pod that the API does not know are stopped");
             self.wish(&uid, Wish::Gone);
@@ -380,7 +396,9 @@ impl Dispatcher {
                 }
             }
             Ok((_, End::Shutdown)) => {}
-            Err(error) => tracing::error!(%error, "a pod's worker was lost; its pod is not looked after until the agent starts again"),
+            Err(error) => {
+                tracing::error!(%error, "a pod's worker was lost; its pod is not looked after until the agent starts again")
+            }
         }
     }
 }

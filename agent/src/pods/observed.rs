@@ -1,6 +1,10 @@
 //! What a pod's worker knows when it decides: what runs, and what was tried. Plain data.
 
-use std::{collections::{BTreeMap, BTreeSet}, net::Ipv4Addr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 
@@ -76,7 +80,11 @@ impl Observed {
         self.instances.retain(|i| i.id != instance.id);
         self.instances.push(instance);
         self.instances.sort_by(|a, b| {
-            (&a.identity.container, a.identity.attempt, a.created_at).cmp(&(&b.identity.container, b.identity.attempt, b.created_at))
+            (&a.identity.container, a.identity.attempt, a.created_at).cmp(&(
+                &b.identity.container,
+                b.identity.attempt,
+                b.created_at,
+            ))
         });
     }
 

@@ -28,15 +28,32 @@ impl Refusal {
 
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Image { container: String, result: Result<ImageState, Refusal> },
+    Image {
+        container: String,
+        result: Result<ImageState, Refusal>,
+    },
     Volumes(Result<BTreeMap<String, PathBuf>, Refusal>),
     SandboxCreated(Result<Instance, Refusal>),
-    SandboxStarted { result: Result<Instance, Refusal> },
-    Created { container: String, result: Result<Instance, Refusal> },
-    Started { container: String, result: Result<Option<Instance>, (Refusal, Option<Instance>)> },
+    SandboxStarted {
+        result: Result<Instance, Refusal>,
+    },
+    Created {
+        container: String,
+        result: Result<Instance, Refusal>,
+    },
+    Started {
+        container: String,
+        result: Result<Option<Instance>, (Refusal, Option<Instance>)>,
+    },
     /// What Docker says now of one container; `None` when it is gone.
-    Seen { id: String, result: Result<Option<Instance>, EngineError> },
-    Removed { id: String, result: Result<(), Refusal> },
+    Seen {
+        id: String,
+        result: Result<Option<Instance>, EngineError>,
+    },
+    Removed {
+        id: String,
+        result: Result<(), Refusal>,
+    },
     TornDown(Result<(), Refusal>),
     Forgotten(Result<(), Refusal>),
     Patched(Result<Box<Pod>, kube::Error>),

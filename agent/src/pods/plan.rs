@@ -8,24 +8,49 @@ use super::{
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, LONG_RUN, Observed, PULL_FAILURE_SHOWN, later},
     spec::{self, Role},
 };
-use crate::engine::{instance::{Exit, Instance, State}, names::container_hash};
+use crate::engine::{
+    instance::{Exit, Instance, State},
+    names::container_hash,
+};
 
 /// One step that a worker takes. Steps of one plan do not depend on each other and run side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     PrepareVolumes,
     /// Look the image up, and pull it if the policy says so.
-    EnsureImage { container: String },
-    CreateSandbox { attempt: u32 },
+    EnsureImage {
+        container: String,
+    },
+    CreateSandbox {
+        attempt: u32,
+    },
     /// Start the sandbox and connect its network.
-    StartSandbox { id: String },
-    Create { container: String, attempt: u32, sandbox: String },
-    Start { container: String, id: String },
-    Stop { container: String, id: String, grace: i64, why: String },
+    StartSandbox {
+        id: String,
+    },
+    Create {
+        container: String,
+        attempt: u32,
+        sandbox: String,
+    },
+    Start {
+        container: String,
+        id: String,
+    },
+    Stop {
+        container: String,
+        id: String,
+        grace: i64,
+        why: String,
+    },
     /// Remove a dead container.
-    Remove { id: String },
+    Remove {
+        id: String,
+    },
     /// Disconnect, kill and remove a sandbox.
-    RemoveSandbox { id: String },
+    RemoveSandbox {
+        id: String,
+    },
     /// Volumes, address, folders, cgroups.
     TearDown,
     /// The pod is over and nothing of it is left: let the API forget it.
@@ -66,7 +91,9 @@ impl Plan {
 pub(crate) enum Wanted<'a> {
     Run(&'a Pod),
     /// Deleted without a trace; stop what is left with this much grace.
-    Gone { grace: i64 },
+    Gone {
+        grace: i64,
+    },
 }
 
 /// Decides the next steps.
@@ -102,8 +129,12 @@ fn end(grace: i64, in_api: bool, observed: &Observed) -> Plan {
     if observed.in_flight.iter().any(|key| key == "sandbox" || key.starts_with("create/")) {
         return plan;
     }
-    let sandboxes: Vec<Action> =
-        observed.instances.iter().filter(|i| i.is_sandbox()).map(|i| Action::RemoveSandbox { id: i.id.clone() }).collect();
+    let sandboxes: Vec<Action> = observed
+        .instances
+        .iter()
+        .filter(|i| i.is_sandbox())
+        .map(|i| Action::RemoveSandbox { id: i.id.clone() })
+        .collect();
     plan.actions.extend(sandboxes);
     if observed.instances.is_empty() && observed.in_flight.is_empty() {
         if !observed.torn_down {
@@ -351,7 +382,11 @@ pub(crate) fn verdict(spec: &PodSpec, observed: &Observed) -> Verdict {
             && ended_for_good(c, Role::Init)
             && observed.newest(&c.name).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0))
     });
-    if init_failed || spec.containers.iter().all(|c| ended_for_good(c, Role::Main)) { Verdict::Over } else { Verdict::Goes }
+    if init_failed || spec.containers.iter().all(|c| ended_for_good(c, Role::Main)) {
+        Verdict::Over
+    } else {
+        Verdict::Goes
+    }
 }
 
 /// When `activeDeadlineSeconds` runs out.

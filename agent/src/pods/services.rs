@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Service;
-use kube::{Api, Client, runtime::{WatchStreamExt as _, watcher}};
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt as _, watcher},
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -114,7 +114,14 @@ impl Shared {
     }
 
     /// Records an event about a pod, or about one of its containers.
-    pub(crate) fn event(&self, pod: &Pod, container: Option<&str>, severity: Severity, reason: &str, message: impl Into<String>) {
+    pub(crate) fn event(
+        &self,
+        pod: &Pod,
+        container: Option<&str>,
+        severity: Severity,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
         let field_path = container.map(|name| {
             let init = pod.spec.as_ref().is_some_and(|s| spec::init_containers(s).iter().any(|c| c.name == name));
             format!("spec.{}{{{name}}}", if init { "initContainers" } else { "containers" })

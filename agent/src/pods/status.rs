@@ -68,15 +68,19 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
     }
     let running = observed.instances.iter().any(|i| !i.is_sandbox() && i.is_running());
     let ended = |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(i.state, State::Exited(_)));
-    let failed = |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0));
+    let failed =
+        |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0));
     // What is over is told only when nothing runs any more.
     if !running {
         if deadline_passed(pod, spec, now) {
             return "Failed";
         }
         let deleted = pod.metadata.deletion_timestamp.is_some();
-        let none_in_the_making = observed.in_flight.iter().all(|k| !k.starts_with("create/") && !k.starts_with("container/"));
-        if verdict(spec, observed) == Verdict::Over || (deleted && none_in_the_making && spec.containers.iter().all(ended)) {
+        let none_in_the_making =
+            observed.in_flight.iter().all(|k| !k.starts_with("create/") && !k.starts_with("container/"));
+        if verdict(spec, observed) == Verdict::Over
+            || (deleted && none_in_the_making && spec.containers.iter().all(ended))
+        {
             let any_failed = spec.containers.iter().any(failed) || spec::init_containers(spec).iter().any(failed);
             return if any_failed { "Failed" } else { "Succeeded" };
         }
@@ -85,7 +89,9 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
         }
     }
     let initialized = spec::init_containers(spec).iter().all(|c| init_done(c, observed));
-    let started = |c: &Container| observed.newest(&c.name).is_some_and(|i| !matches!(i.state, State::Created)) || had_run(before, &c.name);
+    let started = |c: &Container| {
+        observed.newest(&c.name).is_some_and(|i| !matches!(i.state, State::Created)) || had_run(before, &c.name)
+    };
     if initialized && spec.containers.iter().all(started) { "Running" } else { "Pending" }
 }
 
@@ -124,10 +130,16 @@ fn container_status(
     let previous = attempts.find(|i| matches!(i.state, State::Exited(_)));
     let ending = pod.metadata.deletion_timestamp.is_some() || spec::is_terminal(before.phase.as_deref().unwrap_or(""));
     let (state, last) = match newest {
-        None => (lost_or_waiting(spec, container, observed, earlier, ending, now), earlier.and_then(|e| e.last_state.clone())),
+        None => (
+            lost_or_waiting(spec, container, observed, earlier, ending, now),
+            earlier.and_then(|e| e.last_state.clone()),
+        ),
         Some(instance) => match &instance.state {
             State::Running { started_at, .. } => (
-                ContainerState { running: Some(ContainerStateRunning { started_at: Some(Time(whole_seconds(*started_at))) }), ..ContainerState::default() },
+                ContainerState {
+                    running: Some(ContainerStateRunning { started_at: Some(Time(whole_seconds(*started_at))) }),
+                    ..ContainerState::default()
+                },
                 previous.map(terminated),
             ),
             State::Created => (waiting_state(spec, container, observed, now), previous.map(terminated)),
@@ -153,8 +165,13 @@ fn container_status(
     ContainerStatus {
         name: container.name.clone(),
         image: spec::image_of(container).to_owned(),
-        image_id: newest.map(|i| i.image_id.clone()).or_else(|| earlier.map(|e| e.image_id.clone())).unwrap_or_default(),
-        container_id: newest.map(|i| format!("docker://{}", i.id)).or_else(|| earlier.and_then(|e| e.container_id.clone())),
+        image_id: newest
+            .map(|i| i.image_id.clone())
+            .or_else(|| earlier.map(|e| e.image_id.clone()))
+            .unwrap_or_default(),
+        container_id: newest
+            .map(|i| format!("docker://{}", i.id))
+            .or_else(|| earlier.and_then(|e| e.container_id.clone())),
         ready: running || done_init,
         started: Some(running),
         restart_count: newest
@@ -168,12 +185,19 @@ fn container_status(
 }
 
 /// A container of which Docker has nothing: not made yet, or lost behind our back.
-fn lost_or_waiting(spec: &PodSpec, container: &Container, observed: &Observed, earlier: Option<&ContainerStatus>, ending: bool, now: Timestamp) -> ContainerState {
+fn lost_or_waiting(
+    spec: &PodSpec,
+    container: &Container,
+    observed: &Observed,
+    earlier: Option<&ContainerStatus>,
+    ending: bool,
+    now: Timestamp,
+) -> ContainerState {
     let before = earlier.and_then(|e| e.state.as_ref());
-    if let Some(terminated) = before.and_then(|s| s.terminated.clone()) {
-        if ending || observed.torn_down {
-            return ContainerState { terminated: Some(terminated), ..ContainerState::default() };
-        }
+    if let Some(terminated) = before.and_then(|s| s.terminated.clone())
+        && (ending || observed.torn_down)
+    {
+        return ContainerState { terminated: Some(terminated), ..ContainerState::default() };
     }
     if ending && before.is_some_and(|s| s.running.is_some()) {
         return ContainerState {
@@ -221,7 +245,13 @@ fn waiting(reason: &str, message: Option<String>) -> ContainerState {
     }
 }
 
-fn crash_loop(pod: &Pod, container: &Container, observed: &Observed, instance: &Instance, exit: &Exit) -> ContainerState {
+fn crash_loop(
+    pod: &Pod,
+    container: &Container,
+    observed: &Observed,
+    instance: &Instance,
+    exit: &Exit,
+) -> ContainerState {
     let delay = restart_delay(crashes(observed, instance, exit, container));
     waiting("CrashLoopBackOff", Some(crash_message(pod, &container.name, delay)))
 }
@@ -285,16 +315,12 @@ fn conditions(
         .filter(|(c, _)| spec::role_of_init(c) == Role::Sidecar)
         .map(|(_, s)| s)
         .collect();
-    let unready: Vec<&str> =
-        main.iter().chain(sidecars).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
-    let incomplete: Vec<&str> = spec::init_containers(spec)
-        .iter()
-        .filter(|c| !init_done(c, observed))
-        .map(|c| c.name.as_str())
-        .collect();
-    let sandbox = observed.sandbox().is_some_and(|s| {
-        s.is_running() && (observed.attached.contains(&s.id) || spec::host_network(spec))
-    });
+    let unready: Vec<&str> = main.iter().chain(sidecars).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
+    let incomplete: Vec<&str> =
+        spec::init_containers(spec).iter().filter(|c| !init_done(c, observed)).map(|c| c.name.as_str()).collect();
+    let sandbox = observed
+        .sandbox()
+        .is_some_and(|s| s.is_running() && (observed.attached.contains(&s.id) || spec::host_network(spec)));
     let words = |names: &[&str], what: &str| format!("containers with {what} status: [{}]", names.join(" "));
     let initialized = match phase {
         _ if incomplete.is_empty() => True,
@@ -316,7 +342,10 @@ fn conditions(
         .collect();
     let ready = match &containers_ready {
         True if gates_missing.is_empty() => True,
-        True => False("ReadinessGatesNotReady", format!("the status of pod readiness gate {:?} is not \"True\"", gates_missing[0])),
+        True => False(
+            "ReadinessGatesNotReady",
+            format!("the status of pod readiness gate {:?} is not \"True\"", gates_missing[0]),
+        ),
         False(reason, message) => False(reason, message.clone()),
     };
     let wanted = [

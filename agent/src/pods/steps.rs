@@ -1,6 +1,12 @@
 //! Carries out the actions of a plan: each is a future that ends in an [`Outcome`].
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::{Arc, atomic::Ordering}, time::{Duration, Instant}};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec, Secret};
 use kube::api::{Api, DeleteParams, Preconditions};
@@ -16,7 +22,10 @@ use super::{
     spec, traces,
 };
 use crate::{
-    engine::{EngineError, instance::{Instance, State}},
+    engine::{
+        EngineError,
+        instance::{Instance, State},
+    },
     network::{Attach, HostPort, Protocol},
 };
 
@@ -90,11 +99,16 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container) -> Result<Imag
             event(
                 Severity::Normal,
                 "Pulled",
-                format!("Successfully pulled image {image:?} in {took} ({took} including waiting). Image size: {} bytes.", found.size),
+                format!(
+                    "Successfully pulled image {image:?} in {took} ({took} including waiting). Image size: {} bytes.",
+                    found.size
+                ),
             );
             Ok(ImageState::Present { id: found.id, user: found.user })
         }
-        Ok(None) => Err(Refusal::new("ErrImagePull", format!("image {image:?} was pulled but is not in Docker's store"))),
+        Ok(None) => {
+            Err(Refusal::new("ErrImagePull", format!("image {image:?} was pulled but is not in Docker's store")))
+        }
         Err(error) => {
             if !error.is_unreachable() {
                 event(Severity::Warning, "Failed", format!("Failed to pull image {image:?}: {}", error.reason));
@@ -110,7 +124,9 @@ pub(crate) async fn create_sandbox(shared: Arc<Shared>, pod: Arc<Pod>, attempt: 
 }
 
 async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, Refusal> {
-    let Some(pod_spec) = pod.spec.as_ref() else { return Err(Refusal::new("CreatePodSandboxError", "the pod has no spec")) };
+    let Some(pod_spec) = pod.spec.as_ref() else {
+        return Err(Refusal::new("CreatePodSandboxError", "the pod has no spec"));
+    };
     let failed = |message: String| Refusal::new("CreatePodSandboxError", message);
     let address = if spec::host_network(pod_spec) {
         None
@@ -273,7 +289,10 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
 /// A sub-path that does not exist yet is made as a folder, without following links out of its volume.
 fn make_sub_paths(container: &Container, volumes: &BTreeMap<String, PathBuf>) -> Result<(), String> {
     for mount in container.volume_mounts.iter().flatten() {
-        let (Some(sub), Some(volume)) = (mount.sub_path.as_deref().filter(|s| !s.is_empty()), volumes.get(&mount.name)) else { continue };
+        let (Some(sub), Some(volume)) = (mount.sub_path.as_deref().filter(|s| !s.is_empty()), volumes.get(&mount.name))
+        else {
+            continue;
+        };
         let path = volume.join(sub);
         if !path.exists() {
             std::fs::create_dir_all(&path).map_err(|e| format!("subPath {} could not be made: {e}", path.display()))?;
@@ -289,7 +308,9 @@ fn make_sub_paths(container: &Container, volumes: &BTreeMap<String, PathBuf>) ->
 async fn fetch_sources(shared: &Shared, pod: &Pod, container: &Container) -> Result<Sources, Refusal> {
     let (maps, secrets) = env::references(container);
     let mut sources = Sources::default();
-    let failed = |e: kube::Error| Refusal::new("CreateContainerConfigError", format!("an object of the environment could not be read: {e}"));
+    let failed = |e: kube::Error| {
+        Refusal::new("CreateContainerConfigError", format!("an object of the environment could not be read: {e}"))
+    };
     for name in maps {
         let api: Api<ConfigMap> = Api::namespaced(shared.client.clone(), spec::namespace(pod));
         if let Some(map) = api.get_opt(name).await.map_err(failed)? {
@@ -360,10 +381,10 @@ pub(crate) async fn remove(shared: Arc<Shared>, instance: Instance) -> Outcome {
 
 /// Removing kills: a sandbox has nothing to save, so it gets no grace.
 pub(crate) async fn remove_sandbox(shared: Arc<Shared>, id: String, detach: Option<String>) -> Outcome {
-    if let Some(uid) = detach {
-        if let Err(error) = shared.network.detach(&uid).await {
-            return Outcome::Removed { id, result: Err(Refusal::new("KillPodSandboxError", error.to_string())) };
-        }
+    if let Some(uid) = detach
+        && let Err(error) = shared.network.detach(&uid).await
+    {
+        return Outcome::Removed { id, result: Err(Refusal::new("KillPodSandboxError", error.to_string())) };
     }
     let _slot = shared.slots.acquire().await;
     let result = shared.engine.remove(&id).await.map_err(|e| Refusal::of("KillPodSandboxError", &e));
@@ -395,7 +416,9 @@ pub(crate) async fn forget(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
         Ok(_) => Ok(()),
         // Gone already, or a new pod of the same name.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-        Err(error) => Err(Refusal::new("FailedKillPod", format!("the API could not be told that the pod is gone: {error}"))),
+        Err(error) => {
+            Err(Refusal::new("FailedKillPod", format!("the API could not be told that the pod is gone: {error}")))
+        }
     };
     Outcome::Forgotten(result)
 }

@@ -68,7 +68,7 @@ pub(crate) fn link_log(config: &Config, instance: &Instance) {
 
 fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
     match fs::remove_file(link) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => symlink(target, link),
     }
 }
@@ -96,7 +96,9 @@ pub(crate) fn remove_pod_dir(dir: &Path) -> Result<(), String> {
         return Err(format!("{} is still mounted below the pod's folder, which is therefore kept", mount));
     }
     match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(format!("the pod's folder {} could not be removed: {error}", dir.display())),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(format!("the pod's folder {} could not be removed: {error}", dir.display()))
+        }
         _ => Ok(()),
     }
 }

@@ -18,7 +18,15 @@ use super::{
     shared::Shared,
     spec, status, steps,
 };
-use crate::{ContainerRecord, engine::{calls::Listed, events::{self, Changed}, instance::{Instance, State}, names}};
+use crate::{
+    ContainerRecord,
+    engine::{
+        calls::Listed,
+        events::{self, Changed},
+        instance::{Instance, State},
+        names,
+    },
+};
 
 /// What the dispatcher wants of a worker.
 #[derive(Debug, Clone)]
@@ -74,7 +82,8 @@ impl Worker {
             observed.put(super::traces::with_message(&shared, instance));
         }
         // A sandbox that runs was connected by whoever started it; that is made sure of below.
-        observed.attached = observed.instances.iter().filter(|i| i.is_sandbox() && i.is_running()).map(|i| i.id.clone()).collect();
+        observed.attached =
+            observed.instances.iter().filter(|i| i.is_sandbox() && i.is_running()).map(|i| i.id.clone()).collect();
         observed.address = observed.sandbox().and_then(|s| s.address);
         Self {
             shared,
@@ -92,7 +101,12 @@ impl Worker {
     }
 
     /// Runs until nothing is left of the pod, or the agent ends.
-    pub(crate) async fn run(mut self, mut wish: watch::Receiver<Wish>, mut news: mpsc::Receiver<News>, shutdown: CancellationToken) -> End {
+    pub(crate) async fn run(
+        mut self,
+        mut wish: watch::Receiver<Wish>,
+        mut news: mpsc::Receiver<News>,
+        shutdown: CancellationToken,
+    ) -> End {
         self.take_wish(&wish.borrow_and_update().clone());
         self.reconnect();
         let mut health = self.shared.health.clone();
@@ -200,7 +214,13 @@ impl Worker {
             }
             (Action::CreateSandbox { attempt }, Some(pod)) => {
                 if attempt > 0 {
-                    self.shared.event(&pod, None, Severity::Normal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
+                    self.shared.event(
+                        &pod,
+                        None,
+                        Severity::Normal,
+                        "SandboxChanged",
+                        "Pod sandbox changed, it will be killed and re-created.",
+                    );
                 }
                 self.push(key, steps::create_sandbox(shared, pod, attempt));
             }
@@ -209,7 +229,9 @@ impl Worker {
                     self.push(key, steps::start_sandbox(shared, pod, sandbox));
                 }
             }
-            (Action::Create { container, attempt, sandbox }, Some(pod)) => self.create(key, pod, &container, attempt, sandbox),
+            (Action::Create { container, attempt, sandbox }, Some(pod)) => {
+                self.create(key, pod, &container, attempt, sandbox)
+            }
             (Action::Start { container, id }, Some(pod)) => self.push(key, steps::start(shared, pod, container, id)),
             (Action::Stop { container, id, grace, why }, pod) => {
                 if let Some(pod) = pod.filter(|_| self.observed.stopping.insert(id.clone())) {
@@ -269,21 +291,31 @@ impl Worker {
                     events::Action::Died => known.is_some_and(|i| matches!(i.state, State::Exited(_))),
                     events::Action::Destroyed => known.is_none(),
                 };
-                // A step under way looks for itself when it is done.
-                if !told_already && !self.observed.in_flight.contains(&format!("container/{id}")) {
-                    self.look(id);
-                } else if !told_already && action == events::Action::Died {
+                // A step under way looks for itself when it is done, but may have looked before a death.
+                let busy = self.observed.in_flight.contains(&format!("container/{id}"));
+                if !told_already && (!busy || action == events::Action::Died) {
                     self.look(id);
                 }
             }
             News::Listed(listed) => {
                 let differs: Vec<String> = listed
                     .iter()
-                    .filter(|l| self.observed.instances.iter().find(|i| i.id == l.id).is_none_or(|i| i.is_running() != l.running))
+                    .filter(|l| {
+                        self.observed
+                            .instances
+                            .iter()
+                            .find(|i| i.id == l.id)
+                            .is_none_or(|i| i.is_running() != l.running)
+                    })
                     .map(|l| l.id.clone())
                     .collect();
-                let vanished: Vec<String> =
-                    self.observed.instances.iter().filter(|i| !listed.iter().any(|l| l.id == i.id)).map(|i| i.id.clone()).collect();
+                let vanished: Vec<String> = self
+                    .observed
+                    .instances
+                    .iter()
+                    .filter(|i| !listed.iter().any(|l| l.id == i.id))
+                    .map(|i| i.id.clone())
+                    .collect();
                 for id in differs.into_iter().chain(vanished) {
                     self.look(id);
                 }
@@ -381,7 +413,9 @@ impl Worker {
                 self.finished = self.gone;
             }
             Outcome::Forgotten(Ok(())) => self.finished = true,
-            Outcome::Removed { result: Err(refusal), .. } | Outcome::TornDown(Err(refusal)) | Outcome::Forgotten(Err(refusal)) => {
+            Outcome::Removed { result: Err(refusal), .. }
+            | Outcome::TornDown(Err(refusal))
+            | Outcome::Forgotten(Err(refusal)) => {
                 self.warn("FailedKillPod", &refusal);
                 self.pause_until = Some(later(now, UNREACHABLE_RETRY));
             }
@@ -487,7 +521,11 @@ impl Worker {
             }
             match now.as_deref() {
                 Some("CrashLoopBackOff") => {
-                    let message = format!("Back-off restarting failed container {} in pod {}", container.name, spec::pod_full_name(pod));
+                    let message = format!(
+                        "Back-off restarting failed container {} in pod {}",
+                        container.name,
+                        spec::pod_full_name(pod)
+                    );
                     self.shared.event(pod, Some(&container.name), Severity::Warning, "BackOff", message);
                 }
                 Some("ImagePullBackOff") => {
@@ -555,8 +593,12 @@ fn merge(before: &PodStatus, wanted: &PodStatus) -> PodStatus {
 }
 
 /// Conditions are a map by type: their order in the API's list says nothing.
-fn in_order_of(before: &PodStatus, mut wanted: Vec<k8s_openapi::api::core::v1::PodCondition>) -> Vec<k8s_openapi::api::core::v1::PodCondition> {
-    let position = |type_: &str| before.conditions.iter().flatten().position(|c| c.type_ == type_).unwrap_or(usize::MAX);
+fn in_order_of(
+    before: &PodStatus,
+    mut wanted: Vec<k8s_openapi::api::core::v1::PodCondition>,
+) -> Vec<k8s_openapi::api::core::v1::PodCondition> {
+    let position =
+        |type_: &str| before.conditions.iter().flatten().position(|c| c.type_ == type_).unwrap_or(usize::MAX);
     wanted.sort_by_key(|c| position(&c.type_));
     wanted
 }

@@ -36,8 +36,12 @@ fn request(query: &LogQuery, now: Timestamp) -> Result<LogRequest, String> {
         return Err("at most one of `sinceTime` or `sinceSeconds` may be specified".to_owned());
     }
     let since = match (&query.since_time, query.since_seconds) {
-        (Some(text), _) => Some(text.parse::<Timestamp>().map_err(|e| format!("sinceTime: Invalid value: {text:?}: {e}"))?.as_second()),
-        (None, Some(seconds)) if seconds < 1 => return Err(format!("sinceSeconds: Invalid value: {seconds}: must be greater than 0")),
+        (Some(text), _) => {
+            Some(text.parse::<Timestamp>().map_err(|e| format!("sinceTime: Invalid value: {text:?}: {e}"))?.as_second())
+        }
+        (None, Some(seconds)) if seconds < 1 => {
+            return Err(format!("sinceSeconds: Invalid value: {seconds}: must be greater than 0"));
+        }
         (None, Some(seconds)) => Some(now.as_second().saturating_sub(seconds)),
         (None, None) => None,
     };
@@ -61,7 +65,9 @@ pub(super) async fn container_logs(
         Err(why) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, why),
     };
     let pods = state.pods.borrow().clone();
-    let found = pods.iter().find(|p| p.metadata.namespace.as_deref() == Some(&namespace) && p.metadata.name.as_deref() == Some(&pod));
+    let found = pods
+        .iter()
+        .find(|p| p.metadata.namespace.as_deref() == Some(&namespace) && p.metadata.name.as_deref() == Some(&pod));
     let Some(found) = found else {
         return refuse(StatusCode::NOT_FOUND, format!("pod {pod:?} does not exist on this node"));
     };
@@ -70,18 +76,24 @@ pub(super) async fn container_logs(
         Ok(lines) => ([(header::CONTENT_TYPE, "text/plain")], Body::from_stream(lines)).into_response(),
         Err(LogError::Waiting) => {
             let why = waiting_reason(found, &container);
-            refuse(StatusCode::BAD_REQUEST, format!("container {container:?} in pod {pod:?} is waiting to start: {why}"))
+            refuse(
+                StatusCode::BAD_REQUEST,
+                format!("container {container:?} in pod {pod:?} is waiting to start: {why}"),
+            )
         }
-        Err(LogError::NoPrevious { .. }) => {
-            refuse(StatusCode::BAD_REQUEST, format!("previous terminated container {container:?} in pod {pod:?} not found"))
-        }
+        Err(LogError::NoPrevious { .. }) => refuse(
+            StatusCode::BAD_REQUEST,
+            format!("previous terminated container {container:?} in pod {pod:?} not found"),
+        ),
         Err(LogError::Engine(error)) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 
 fn waiting_reason(pod: &Pod, container: &str) -> String {
     let status = pod.status.as_ref();
-    let all = status.iter().flat_map(|s| s.container_statuses.iter().flatten().chain(s.init_container_statuses.iter().flatten()));
+    let all = status
+        .iter()
+        .flat_map(|s| s.container_statuses.iter().flatten().chain(s.init_container_statuses.iter().flatten()));
     all.filter(|c| c.name == container)
         .find_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone())
         .unwrap_or_else(|| "ContainerCreating".to_owned())

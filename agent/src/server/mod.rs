@@ -6,11 +6,7 @@
 mod auth;
 mod logs;
 
-use std::{
-    fmt,
-    net::SocketAddr,
-    sync::Arc,
-};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 use axum::{
     Extension, Json, Router,
@@ -106,7 +102,12 @@ pub async fn listen(config: &ServerConfig) -> Result<Listeners, ServeError> {
 ///
 /// # Errors
 /// When the certificate cannot be used.
-pub async fn run(config: ServerConfig, listeners: Listeners, state: ServerState, shutdown: CancellationToken) -> Result<(), ServeError> {
+pub async fn run(
+    config: ServerConfig,
+    listeners: Listeners,
+    state: ServerState,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
     let tls = serve::tls_config(&config.cert_pem, &config.key_pem, &config.client_ca_pem)?;
     let gate = auth::Gate::new(state.client.clone(), &config.node_name);
     let secure = Router::new()
@@ -158,7 +159,8 @@ async fn pods(State(state): State<ServerState>) -> Response {
         // Environments may hold secrets, and this door asks for no credentials.
         for key in ["containers", "initContainers"] {
             for container in pod["spec"][key].as_array_mut().into_iter().flatten() {
-                for variable in container["env"].as_array_mut().into_iter().flatten().filter_map(|v| v.as_object_mut()) {
+                for variable in container["env"].as_array_mut().into_iter().flatten().filter_map(|v| v.as_object_mut())
+                {
                     variable.remove("value");
                 }
             }

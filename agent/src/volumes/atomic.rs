@@ -75,7 +75,12 @@ fn shows(dir: &Path, payload: &Payload) -> bool {
 }
 
 fn count(dir: &Path) -> usize {
-    fs::read_dir(dir).into_iter().flatten().flatten().map(|e| if e.path().is_dir() { count(&e.path()) } else { 1 }).sum()
+    fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| if e.path().is_dir() { count(&e.path()) } else { 1 })
+        .sum()
 }
 
 #[cfg(test)]
@@ -83,7 +88,10 @@ mod tests {
     use super::{super::content::PayloadFile, *};
 
     fn payload(files: &[(&str, &str)]) -> Payload {
-        files.iter().map(|(p, t)| ((*p).to_owned(), PayloadFile { bytes: t.as_bytes().to_vec(), mode: 0o640 })).collect()
+        files
+            .iter()
+            .map(|(p, t)| ((*p).to_owned(), PayloadFile { bytes: t.as_bytes().to_vec(), mode: 0o640 }))
+            .collect()
     }
 
     #[test]

@@ -42,7 +42,14 @@ pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<P
     }
     if let Some(source) = &volume.secret {
         let name = source.secret_name.clone().unwrap_or_default();
-        secret_files(&name, source.optional, source.items.as_deref(), source.default_mode.unwrap_or(DEFAULT_MODE), objects, &mut out)?;
+        secret_files(
+            &name,
+            source.optional,
+            source.items.as_deref(),
+            source.default_mode.unwrap_or(DEFAULT_MODE),
+            objects,
+            &mut out,
+        )?;
     }
     if let Some(source) = &volume.downward_api {
         downward_files(pod, source.items.as_deref(), source.default_mode.unwrap_or(DEFAULT_MODE), &mut out)?;
@@ -62,7 +69,9 @@ pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<P
         }
     }
     for path in out.keys() {
-        let clean = !path.is_empty() && !path.starts_with('/') && path.split('/').all(|part| !part.is_empty() && part != ".." && part != ".");
+        let clean = !path.is_empty()
+            && !path.starts_with('/')
+            && path.split('/').all(|part| !part.is_empty() && part != ".." && part != ".");
         if !clean {
             return Err(format!("the path {path:?} of a file must be relative and must not contain '..'"));
         }
@@ -89,7 +98,10 @@ fn pick(
         Some(items) => {
             for item in items {
                 match data.get(&item.key) {
-                    Some(bytes) => drop(out.insert(item.path.clone(), PayloadFile { bytes: bytes.clone(), mode: bits(item.mode.unwrap_or(mode)) })),
+                    Some(bytes) => drop(out.insert(
+                        item.path.clone(),
+                        PayloadFile { bytes: bytes.clone(), mode: bits(item.mode.unwrap_or(mode)) },
+                    )),
                     None if optional => {}
                     None => return Err(format!("{what} references non-existent key: {}", item.key)),
                 }
@@ -99,7 +111,14 @@ fn pick(
     Ok(())
 }
 
-fn map_files(name: &str, optional: Option<bool>, items: Option<&[KeyToPath]>, mode: i32, objects: &Objects, out: &mut Payload) -> Result<(), String> {
+fn map_files(
+    name: &str,
+    optional: Option<bool>,
+    items: Option<&[KeyToPath]>,
+    mode: i32,
+    objects: &Objects,
+    out: &mut Payload,
+) -> Result<(), String> {
     let optional = optional == Some(true);
     let Some(map) = objects.config_maps.get(name) else {
         return if optional { Ok(()) } else { Err(format!("configmap {name:?} not found")) };
@@ -109,7 +128,14 @@ fn map_files(name: &str, optional: Option<bool>, items: Option<&[KeyToPath]>, mo
     pick("configmap", &data, items, optional, mode, out)
 }
 
-fn secret_files(name: &str, optional: Option<bool>, items: Option<&[KeyToPath]>, mode: i32, objects: &Objects, out: &mut Payload) -> Result<(), String> {
+fn secret_files(
+    name: &str,
+    optional: Option<bool>,
+    items: Option<&[KeyToPath]>,
+    mode: i32,
+    objects: &Objects,
+    out: &mut Payload,
+) -> Result<(), String> {
     let optional = optional == Some(true);
     let Some(secret) = objects.secrets.get(name) else {
         return if optional { Ok(()) } else { Err(format!("secret {name:?} not found")) };
@@ -118,9 +144,17 @@ fn secret_files(name: &str, optional: Option<bool>, items: Option<&[KeyToPath]>,
     pick("secret", &data, items, optional, mode, out)
 }
 
-fn downward_files(pod: &Pod, items: Option<&[DownwardAPIVolumeFile]>, mode: i32, out: &mut Payload) -> Result<(), String> {
+fn downward_files(
+    pod: &Pod,
+    items: Option<&[DownwardAPIVolumeFile]>,
+    mode: i32,
+    out: &mut Payload,
+) -> Result<(), String> {
     for item in items.into_iter().flatten() {
-        let field = item.field_ref.as_ref().ok_or_else(|| format!("the file {:?} of the downward API: only fieldRef is supported yet", item.path))?;
+        let field = item
+            .field_ref
+            .as_ref()
+            .ok_or_else(|| format!("the file {:?} of the downward API: only fieldRef is supported yet", item.path))?;
         let lines = |map: &Option<BTreeMap<String, String>>| -> String {
             map.iter().flatten().map(|(k, v)| format!("{k}={v:?}")).collect::<Vec<_>>().join("\n")
         };
@@ -162,14 +196,28 @@ mod tests {
         objects.config_maps.insert("m".into(), serde_json::from_str(r#"{"data":{"a":"1","b":"2"}}"#).unwrap());
         objects.secrets.insert("s".into(), serde_json::from_str(r#"{"data":{"p":"eA=="}}"#).unwrap());
         let file = |name: &str, text: &str, mode| (name.to_owned(), text.to_owned(), mode);
-        assert_eq!(payload_of(r#"{"name":"v","configMap":{"name":"m"}}"#, &objects).unwrap(), [file("a", "1", 0o644), file("b", "2", 0o644)]);
         assert_eq!(
-            payload_of(r#"{"name":"v","configMap":{"name":"m","items":[{"key":"a","path":"x/y","mode":256}]}}"#, &objects).unwrap(),
+            payload_of(r#"{"name":"v","configMap":{"name":"m"}}"#, &objects).unwrap(),
+            [file("a", "1", 0o644), file("b", "2", 0o644)]
+        );
+        assert_eq!(
+            payload_of(
+                r#"{"name":"v","configMap":{"name":"m","items":[{"key":"a","path":"x/y","mode":256}]}}"#,
+                &objects
+            )
+            .unwrap(),
             [file("x/y", "1", 0o400)]
         );
-        assert_eq!(payload_of(r#"{"name":"v","secret":{"secretName":"s","defaultMode":384}}"#, &objects).unwrap(), [file("p", "x", 0o600)]);
         assert_eq!(
-            payload_of(r#"{"name":"v","downwardAPI":{"items":[{"path":"l","fieldRef":{"fieldPath":"metadata.labels"}}]}}"#, &objects).unwrap(),
+            payload_of(r#"{"name":"v","secret":{"secretName":"s","defaultMode":384}}"#, &objects).unwrap(),
+            [file("p", "x", 0o600)]
+        );
+        assert_eq!(
+            payload_of(
+                r#"{"name":"v","downwardAPI":{"items":[{"path":"l","fieldRef":{"fieldPath":"metadata.labels"}}]}}"#,
+                &objects
+            )
+            .unwrap(),
             [file("l", "a=\"1\"\nb=\"2\"", 0o644)]
         );
         let both = r#"{"name":"v","projected":{"sources":[{"configMap":{"name":"m"}},{"secret":{"name":"s"}}]}}"#;
@@ -179,11 +227,19 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_unless_optional() {
         let none = Objects::default();
-        assert_eq!(payload_of(r#"{"name":"v","secret":{"secretName":"s"}}"#, &none), Err("secret \"s\" not found".to_owned()));
+        assert_eq!(
+            payload_of(r#"{"name":"v","secret":{"secretName":"s"}}"#, &none),
+            Err("secret \"s\" not found".to_owned())
+        );
         assert_eq!(payload_of(r#"{"name":"v","configMap":{"name":"m","optional":true}}"#, &none), Ok(vec![]));
         let mut objects = Objects::default();
         objects.config_maps.insert("m".into(), serde_json::from_str(r#"{"data":{"a":"1"}}"#).unwrap());
-        assert!(payload_of(r#"{"name":"v","configMap":{"name":"m","items":[{"key":"z","path":"z"}]}}"#, &objects).is_err());
-        assert!(payload_of(r#"{"name":"v","configMap":{"name":"m","items":[{"key":"a","path":"../z"}]}}"#, &objects).is_err());
+        assert!(
+            payload_of(r#"{"name":"v","configMap":{"name":"m","items":[{"key":"z","path":"z"}]}}"#, &objects).is_err()
+        );
+        assert!(
+            payload_of(r#"{"name":"v","configMap":{"name":"m","items":[{"key":"a","path":"../z"}]}}"#, &objects)
+                .is_err()
+        );
     }
 }

@@ -68,7 +68,9 @@ impl Volumes {
         if let Some(source) = &volume.host_path {
             return host_path(source);
         }
-        let dir = |plugin: &str| self.root.join(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(&volume.name);
+        let dir = |plugin: &str| {
+            self.root.join(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(&volume.name)
+        };
         let group = pod.spec.as_ref().and_then(|s| s.security_context.as_ref()).and_then(|c| c.fs_group);
         if let Some(source) = &volume.empty_dir {
             let dir = dir("empty-dir");
@@ -89,7 +91,8 @@ impl Volumes {
         if in_memory {
             mount_memory(&dir, None)?;
         }
-        atomic::write(&dir, &payload, group).map_err(|e| format!("its files could not be written in {}: {e}", dir.display()))?;
+        atomic::write(&dir, &payload, group)
+            .map_err(|e| format!("its files could not be written in {}: {e}", dir.display()))?;
         Ok(dir)
     }
 
@@ -117,7 +120,10 @@ impl Volumes {
     /// When something cannot be unmounted: nothing below a mount is ever removed.
     pub async fn teardown(&self, uid: &str) -> Result<(), VolumeError> {
         let dir = self.root.join(uid);
-        tokio::task::spawn_blocking(move || clear(&dir)).await.unwrap_or_else(|e| Err(e.to_string())).map_err(|reason| VolumeError { volume: "*".to_owned(), reason })
+        tokio::task::spawn_blocking(move || clear(&dir))
+            .await
+            .unwrap_or_else(|e| Err(e.to_string()))
+            .map_err(|reason| VolumeError { volume: "*".to_owned(), reason })
     }
 
     /// The same for all pods; gives what stayed.
@@ -131,13 +137,16 @@ impl Volumes {
 fn clear(dir: &Path) -> Result<(), String> {
     let prefix = format!("{}/", dir.display());
     let table = fs::read_to_string("/proc/self/mountinfo").map_err(|e| format!("the mounts could not be read: {e}"))?;
-    let mut mounts: Vec<&str> = table.lines().filter_map(|l| l.split(' ').nth(4)).filter(|m| m.starts_with(&prefix)).collect();
+    let mut mounts: Vec<&str> =
+        table.lines().filter_map(|l| l.split(' ').nth(4)).filter(|m| m.starts_with(&prefix)).collect();
     mounts.sort_unstable_by_key(|m| std::cmp::Reverse(m.len()));
     for mounted in mounts {
         umount2(mounted, MntFlags::MNT_DETACH).map_err(|e| format!("{mounted} could not be unmounted: {e}"))?;
     }
     match fs::remove_dir_all(dir.join("volumes")) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(format!("{}/volumes could not be removed: {e}", dir.display())),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(format!("{}/volumes could not be removed: {e}", dir.display()))
+        }
         _ => Ok(()),
     }
 }
@@ -149,9 +158,14 @@ fn kind_of(volume: &Volume) -> String {
 }
 
 fn make_dir(dir: &Path, mode: u32) -> Result<(), String> {
-    fs::DirBuilder::new().recursive(true).mode(0o750).create(dir).map_err(|e| format!("{} could not be made: {e}", dir.display()))?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(dir)
+        .map_err(|e| format!("{} could not be made: {e}", dir.display()))?;
     // What others may do there is promised to containers, whatever the process's umask.
-    fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(|e| format!("{} could not be opened to the pod: {e}", dir.display()))
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode))
+        .map_err(|e| format!("{} could not be opened to the pod: {e}", dir.display()))
 }
 
 fn empty_dir(dir: &Path, source: &EmptyDirVolumeSource) -> Result<(), String> {
@@ -159,7 +173,12 @@ fn empty_dir(dir: &Path, source: &EmptyDirVolumeSource) -> Result<(), String> {
     match source.medium.as_deref() {
         None | Some("") => Ok(()),
         Some("Memory") => {
-            let size = source.size_limit.as_ref().and_then(|q| q.0.parse::<Quantity>().ok()).map(Quantity::units).filter(|s| *s > 0);
+            let size = source
+                .size_limit
+                .as_ref()
+                .and_then(|q| q.0.parse::<Quantity>().ok())
+                .map(Quantity::units)
+                .filter(|s| *s > 0);
             mount_memory(dir, size)?;
             make_dir(dir, 0o777)
         }
@@ -175,13 +194,15 @@ fn mount_memory(dir: &Path, size: Option<i64>) -> Result<(), String> {
     }
     let options = size.map_or_else(|| "mode=0777".to_owned(), |s| format!("mode=0777,size={s}"));
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("tmpfs"), dir, Some("tmpfs"), flags, Some(options.as_str())).map_err(|e| format!("memory could not be mounted at {}: {e}", dir.display()))
+    mount(Some("tmpfs"), dir, Some("tmpfs"), flags, Some(options.as_str()))
+        .map_err(|e| format!("memory could not be mounted at {}: {e}", dir.display()))
 }
 
 /// Gives a volume to the pod's group.
 fn give_group(dir: &Path, group: Option<i64>) -> Result<(), String> {
     let Some(group) = group.and_then(|g| u32::try_from(g).ok()) else { return Ok(()) };
-    std::os::unix::fs::chown(dir, None, Some(group)).map_err(|e| format!("{} could not be given to group {group}: {e}", dir.display()))?;
+    std::os::unix::fs::chown(dir, None, Some(group))
+        .map_err(|e| format!("{} could not be given to group {group}: {e}", dir.display()))?;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o2777)).map_err(|e| e.to_string())
 }
 
@@ -194,12 +215,20 @@ fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, String> {
     let fine = match kind {
         // Docker refuses a mount of what is not there; containerd makes a folder of it, and so do we.
         "" | "DirectoryOrCreate" if there.is_none() => {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(|e| format!("hostPath {} could not be made: {e}", path.display()))?;
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(&path)
+                .map_err(|e| format!("hostPath {} could not be made: {e}", path.display()))?;
             true
         }
         "" => true,
         "FileOrCreate" if there.is_none() => {
-            fs::OpenOptions::new().create(true).append(true).open(&path).map_err(|e| format!("hostPath {} could not be made: {e}", path.display()))?;
+            fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .map_err(|e| format!("hostPath {} could not be made: {e}", path.display()))?;
             true
         }
         "DirectoryOrCreate" | "Directory" => is(fs::FileType::is_dir),
@@ -219,11 +248,16 @@ mod tests {
     #[test]
     fn host_paths_are_made_or_checked() {
         let dir = tempfile::tempdir().unwrap();
-        let source = |name: &str, kind: &str| HostPathVolumeSource { path: dir.path().join(name).to_string_lossy().into_owned(), type_: Some(kind.to_owned()) };
+        let source = |name: &str, kind: &str| HostPathVolumeSource {
+            path: dir.path().join(name).to_string_lossy().into_owned(),
+            type_: Some(kind.to_owned()),
+        };
         assert!(host_path(&source("a/b", "")).unwrap().is_dir());
         assert!(host_path(&source("c", "DirectoryOrCreate")).unwrap().is_dir());
         assert!(host_path(&source("f", "FileOrCreate")).unwrap().is_file());
-        for (name, kind) in [("none", "Directory"), ("f", "Directory"), ("c", "File"), ("f", "Socket"), ("c", "Nonsense")] {
+        for (name, kind) in
+            [("none", "Directory"), ("f", "Directory"), ("c", "File"), ("f", "Socket"), ("c", "Nonsense")]
+        {
             assert!(host_path(&source(name, kind)).is_err(), "{name} {kind}");
         }
     }

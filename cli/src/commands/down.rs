@@ -56,10 +56,10 @@ fn remove_data(settings: &Settings) -> Vec<String> {
     } else {
         remove_tree(&settings.data_dir, &mut problems);
     }
-    if let Err(error) = std::fs::remove_file(&settings.admin_kubeconfig) {
-        if error.kind() != std::io::ErrorKind::NotFound {
-            problems.push(format!("{}: {error}", settings.admin_kubeconfig.display()));
-        }
+    if let Err(error) = std::fs::remove_file(&settings.admin_kubeconfig)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        problems.push(format!("{}: {error}", settings.admin_kubeconfig.display()));
     }
     // Folders that held only our files go; those with the user's files stay.
     let parents: Vec<PathBuf> =

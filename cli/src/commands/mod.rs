@@ -18,7 +18,7 @@ use crate::{
 
 /// Windlass turns a machine that runs Docker into a Kubernetes node.
 #[derive(Debug, clap::Parser)]
-#[command(name = "windlass", version, disable_help_subcommand = true)]
+#[command(name = "windlass", version, disable_help_subcommand = true, args_override_self = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,

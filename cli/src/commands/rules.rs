@@ -3,7 +3,10 @@
 use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use k8s_openapi::api::{core::v1::{Node, Service}, discovery::v1::EndpointSlice};
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
 use serde_json::Value;
 use windlass_proxy::{
     explain::{Explanation, ServiceRow},
@@ -55,7 +58,10 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
             None => say(list(&found)),
             Some(service) => {
                 let rows: Vec<&ServiceRow> = found.services.iter().filter(|r| r.is_of(service)).collect();
-                anyhow::ensure!(!rows.is_empty(), "the kernel has no rules of a service {service:?}; give it as NAMESPACE/NAME");
+                anyhow::ensure!(
+                    !rows.is_empty(),
+                    "the kernel has no rules of a service {service:?}; give it as NAMESPACE/NAME"
+                );
                 rows.iter().for_each(|row| say(tree(row)));
             }
         }
@@ -100,10 +106,15 @@ fn read_objects(text: &str) -> anyhow::Result<Objects> {
 }
 
 fn list(found: &Explanation) -> String {
-    let mut out = String::from("SERVICE                              PROTO  VIA                             ENDPOINTS  PACKETS");
+    let mut out =
+        String::from("SERVICE                              PROTO  VIA                             ENDPOINTS  PACKETS");
     for row in &found.services {
         for entry in &row.entries {
-            let via = if entry.address.is_empty() { format!("{} {}", entry.kind, entry.port) } else { format!("{} {}:{}", entry.kind, entry.address, entry.port) };
+            let via = if entry.address.is_empty() {
+                format!("{} {}", entry.kind, entry.port)
+            } else {
+                format!("{} {}:{}", entry.kind, entry.address, entry.port)
+            };
             let ends = if entry.refused { "refused".to_owned() } else { row.endpoints.len().to_string() };
             let _ = write!(out, "\n{:<36} {:<6} {via:<31} {ends:<10} {}", row.name, row.protocol, entry.packets);
         }

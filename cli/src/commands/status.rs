@@ -55,7 +55,13 @@ fn node_line(node: &Node) -> (String, bool) {
     let words: Vec<String> = wrong
         .iter()
         .map(|c| {
-            format!("{}={} {}: {}", c.type_, c.status, c.reason.as_deref().unwrap_or(""), c.message.as_deref().unwrap_or(""))
+            format!(
+                "{}={} {}: {}",
+                c.type_,
+                c.status,
+                c.reason.as_deref().unwrap_or(""),
+                c.message.as_deref().unwrap_or("")
+            )
         })
         .collect();
     (format!("node {name}: {}", words.join("; ")), false)
@@ -98,7 +104,8 @@ mod tests {
     use super::*;
 
     fn node(conditions: &str) -> Node {
-        serde_json::from_str(&format!(r#"{{"metadata":{{"name":"n"}},"status":{{"conditions":{conditions}}}}}"#)).unwrap()
+        serde_json::from_str(&format!(r#"{{"metadata":{{"name":"n"}},"status":{{"conditions":{conditions}}}}}"#))
+            .unwrap()
     }
 
     #[test]

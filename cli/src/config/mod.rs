@@ -128,11 +128,7 @@ impl Settings {
             problems.push(format!("serviceCIDR {} must be between /12 and /28", self.service_cidr));
         }
         if self.node_ports.is_empty() || *self.node_ports.start() == 0 {
-            problems.push(format!(
-                "nodePortRange {}-{} is empty",
-                self.node_ports.start(),
-                self.node_ports.end()
-            ));
+            problems.push(format!("nodePortRange {}-{} is empty", self.node_ports.start(), self.node_ports.end()));
         }
         problems
     }

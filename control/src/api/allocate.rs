@@ -1,11 +1,6 @@
 //! Addresses and node ports of services: none is given twice.
 
-use std::{
-    collections::HashMap,
-    net::Ipv4Addr,
-    ops::RangeInclusive,
-    sync::PoisonError,
-};
+use std::{collections::HashMap, net::Ipv4Addr, ops::RangeInclusive, sync::PoisonError};
 
 use serde_json::{Value, json};
 
@@ -82,7 +77,9 @@ impl Allocator {
         let upper = self.size.saturating_sub(low + 1).max(1);
         let start = random_u32() % upper;
         let candidates = (0..upper).map(|i| low + (start + i) % upper).chain(1..low);
-        candidates.map(|offset| Ipv4Addr::from_bits(self.first.wrapping_add(offset))).find(|a| self.holds(*a) && !self.addresses_taken.contains_key(a))
+        candidates
+            .map(|offset| Ipv4Addr::from_bits(self.first.wrapping_add(offset)))
+            .find(|a| self.holds(*a) && !self.addresses_taken.contains_key(a))
     }
 
     fn free_port(&self, protocol: &str) -> Option<u16> {
@@ -115,10 +112,16 @@ impl Allocator {
         let wanted = service["spec"]["clusterIP"].as_str().unwrap_or("").to_owned();
         if wanted != "None" {
             let address = if wanted.is_empty() {
-                self.free_address().ok_or_else(|| invalid("spec.clusterIPs", &json!([]), "failed to allocate a serviceIP: range is full"))?
+                self.free_address().ok_or_else(|| {
+                    invalid("spec.clusterIPs", &json!([]), "failed to allocate a serviceIP: range is full")
+                })?
             } else {
                 let why = format!("failed to allocate IP {wanted}: the provided IP is not in the valid range");
-                wanted.parse().ok().filter(|a| self.holds(*a)).ok_or_else(|| invalid("spec.clusterIPs", &json!([wanted]), &why))?
+                wanted
+                    .parse()
+                    .ok()
+                    .filter(|a| self.holds(*a))
+                    .ok_or_else(|| invalid("spec.clusterIPs", &json!([wanted]), &why))?
             };
             match self.addresses_taken.get(&address) {
                 Some(holder) if holder != key => {
@@ -140,7 +143,8 @@ impl Allocator {
                 service["spec"][field] = value;
             }
         }
-        let gives_ports = kind == "NodePort" || (kind == "LoadBalancer" && service["spec"]["allocateLoadBalancerNodePorts"] != false);
+        let gives_ports =
+            kind == "NodePort" || (kind == "LoadBalancer" && service["spec"]["allocateLoadBalancerNodePorts"] != false);
         if !gives_ports {
             return Ok(());
         }
@@ -152,15 +156,24 @@ impl Allocator {
             let wanted = port["nodePort"].as_i64().unwrap_or(0);
             let number = if wanted == 0 {
                 // The same port under two protocols gets the same number where that is free.
-                let twin = given.get(&port["port"].as_i64().unwrap_or(0)).copied().filter(|n| !self.ports_taken.contains_key(&(*n, protocol.clone())));
-                twin.or_else(|| self.free_port(&protocol)).ok_or_else(|| invalid(&field, &port["nodePort"], "range is full"))?
+                let twin = given
+                    .get(&port["port"].as_i64().unwrap_or(0))
+                    .copied()
+                    .filter(|n| !self.ports_taken.contains_key(&(*n, protocol.clone())));
+                twin.or_else(|| self.free_port(&protocol))
+                    .ok_or_else(|| invalid(&field, &port["nodePort"], "range is full"))?
             } else {
                 let why = format!("provided port is not in the valid range. The range of valid ports is {range}");
-                u16::try_from(wanted).ok().filter(|p| self.ports.contains(p)).ok_or_else(|| invalid(&field, &port["nodePort"], &why))?
+                u16::try_from(wanted)
+                    .ok()
+                    .filter(|p| self.ports.contains(p))
+                    .ok_or_else(|| invalid(&field, &port["nodePort"], &why))?
             };
             let slot = (number, protocol);
             match self.ports_taken.get(&slot) {
-                Some(holder) if holder != key => return Err(invalid(&field, &json!(number), "provided port is already allocated")),
+                Some(holder) if holder != key => {
+                    return Err(invalid(&field, &json!(number), "provided port is already allocated"));
+                }
                 Some(_) => {}
                 None => {
                     self.ports_taken.insert(slot.clone(), key.clone());
@@ -204,7 +217,13 @@ impl Api {
     }
 
     /// Gives a service what it lacks, before it is written.
-    pub(super) fn reserve(&self, resource: &ResourceType, key: &Key, object: &mut Value, old: Option<&Value>) -> Result<Reserved, ApiError> {
+    pub(super) fn reserve(
+        &self,
+        resource: &ResourceType,
+        key: &Key,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Reserved, ApiError> {
         if resource.gvk.kind != "Service" || old.is_some_and(|old| old["spec"] == object["spec"]) {
             return Ok(Reserved::default());
         }

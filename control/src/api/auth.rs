@@ -46,7 +46,9 @@ pub(super) fn decide(user: &UserInfo, verb: &str, what: &Attributes<'_>) -> Resu
         ("coordination.k8s.io", "leases", "") => {
             what.namespace == "kube-node-lease" && (what.name == node || (what.name.is_empty() && verb == "create"))
         }
-        ("authentication.k8s.io", "tokenreviews", _) | ("authorization.k8s.io", "subjectaccessreviews", _) => verb == "create",
+        ("authentication.k8s.io", "tokenreviews", _) | ("authorization.k8s.io", "subjectaccessreviews", _) => {
+            verb == "create"
+        }
         _ => false,
     };
     if allowed {

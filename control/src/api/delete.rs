@@ -1,9 +1,6 @@
 //! `delete` and `deletecollection`: grace, finalizers, preconditions.
 
-use axum::{
-    body::Bytes,
-    http::StatusCode,
-};
+use axum::{body::Bytes, http::StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -38,21 +35,32 @@ impl DeleteOptions {
         let value = if body.is_empty() {
             Value::Null
         } else {
-            schema::decode(body, ContentType::Json).map_err(|why| ApiError::bad_request(format!("the delete options cannot be read: {why}")))?.value
+            schema::decode(body, ContentType::Json)
+                .map_err(|why| ApiError::bad_request(format!("the delete options cannot be read: {why}")))?
+                .value
         };
         let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
         let mut policy = text(&value["propagationPolicy"]);
         if policy.is_empty() {
             options.get("propagationPolicy").unwrap_or("").clone_into(&mut policy);
         }
-        let orphan = value["orphanDependents"].as_bool().or_else(|| options.get("orphanDependents").map(|o| o == "true"));
+        let orphan =
+            value["orphanDependents"].as_bool().or_else(|| options.get("orphanDependents").map(|o| o == "true"));
         if let (true, Some(orphan)) = (policy.is_empty(), orphan) {
             (if orphan { "Orphan" } else { "Background" }).clone_into(&mut policy);
         }
         if !matches!(policy.as_str(), "" | "Orphan" | "Background" | "Foreground") {
-            return Err(ApiError::new(422, "Invalid", format!("DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: {policy:?}: must be \"Foreground\", \"Background\", or \"Orphan\"")));
+            return Err(ApiError::new(
+                422,
+                "Invalid",
+                format!(
+                    "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: {policy:?}: must be \"Foreground\", \"Background\", or \"Orphan\""
+                ),
+            ));
         }
-        let in_query = options.get("gracePeriodSeconds").map(|g| g.parse::<i64>().map_err(|_| ApiError::bad_request("gracePeriodSeconds must be a number")));
+        let in_query = options
+            .get("gracePeriodSeconds")
+            .map(|g| g.parse::<i64>().map_err(|_| ApiError::bad_request("gracePeriodSeconds must be a number")));
         Ok(Self {
             grace: value["gracePeriodSeconds"].as_i64().or(in_query.transpose()?),
             policy,
@@ -63,7 +71,10 @@ impl DeleteOptions {
     }
 
     fn check(&self, resource: &ResourceType, name: &str, object: &Value) -> Result<(), ApiError> {
-        for (what, wanted, is) in [("UID", &self.uid, &object["metadata"]["uid"]), ("ResourceVersion", &self.revision, &object["metadata"]["resourceVersion"])] {
+        for (what, wanted, is) in [
+            ("UID", &self.uid, &object["metadata"]["uid"]),
+            ("ResourceVersion", &self.revision, &object["metadata"]["resourceVersion"]),
+        ] {
             let is = is.as_str().unwrap_or("");
             if !wanted.is_empty() && wanted != is {
                 let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {is}");
@@ -104,10 +115,8 @@ fn mark(resource: &ResourceType, object: &mut Value, options: &DeleteOptions) {
         object["metadata"]["deletionTimestamp"] = json!(at.to_string());
         object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
     }
-    if first {
-        if let Some(generation) = object["metadata"]["generation"].as_i64() {
-            object["metadata"]["generation"] = json!(generation + 1);
-        }
+    if first && let Some(generation) = object["metadata"]["generation"].as_i64() {
+        object["metadata"]["generation"] = json!(generation + 1);
     }
     let mut finalizers: Vec<Value> = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
     if let Some(added) = finalizer(resource, &options.policy) {
@@ -173,7 +182,13 @@ impl Call {
             }
             let key = target.key();
             let value = if over { None } else { Some(object.clone()) };
-            let write = Write { resource: resource.qualified(), key: key.clone(), expected: Expected::Revision(existing.revision), value, lazy: resource.lazy };
+            let write = Write {
+                resource: resource.qualified(),
+                key: key.clone(),
+                expected: Expected::Revision(existing.revision),
+                value,
+                lazy: resource.lazy,
+            };
             match self.api.store().write(write).await {
                 Ok(_) if over => {
                     self.api.free(resource, &key);

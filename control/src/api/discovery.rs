@@ -32,7 +32,8 @@ pub(super) fn answer(path: &str, method: &Method, headers: &HeaderMap, options: 
         ["apis"] if wants_aggregated => Some(aggregated(headers, false)),
         ["api"] => json(&json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
         ["apis"] => {
-            let groups: Vec<Value> = group_versions().into_iter().filter(|(g, _)| !g.is_empty()).map(|(g, v)| group(g, v)).collect();
+            let groups: Vec<Value> =
+                group_versions().into_iter().filter(|(g, _)| !g.is_empty()).map(|(g, v)| group(g, v)).collect();
             json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
         ["apis", wanted] => {
@@ -50,12 +51,15 @@ pub(super) fn answer(path: &str, method: &Method, headers: &HeaderMap, options: 
         ["api", version] => resources("", version).map(|v| Ok(accept.write(StatusCode::OK, &v))),
         ["apis", group, version] => resources(group, version).map(|v| Ok(accept.write(StatusCode::OK, &v))),
         ["openapi", "v3"] => {
-            let paths: Vec<String> =
-                group_versions().iter().map(|(g, v)| if g.is_empty() { format!("api/{v}") } else { format!("apis/{g}/{v}") }).collect();
+            let paths: Vec<String> = group_versions()
+                .iter()
+                .map(|(g, v)| if g.is_empty() { format!("api/{v}") } else { format!("apis/{g}/{v}") })
+                .collect();
             json(&schema::openapi_index(&paths))
         }
         ["openapi", "v3", "api", version] => Some(document("", version, accept, options)),
         ["openapi", "v3", "apis", group, version] => Some(document(group, version, accept, options)),
+        ["openapi", "v2"] if header_text(headers, header::ACCEPT).contains("protobuf") => Some(Ok(empty_v2())),
         ["openapi", "v2"] => {
             let empty = json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": VERSION}, "paths": {}});
             json(&empty)
@@ -181,6 +185,17 @@ fn tagged(mut response: Response, tag: &str) -> Response {
         response.headers_mut().insert(header::ETAG, value);
     }
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+/// The old form of the document, without any type: clients look here for kinds that the new form does not have,
+/// and must find that there are none.
+fn empty_v2() -> Response {
+    const KIND: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    // Field 1, the version of the format.
+    let body: &'static [u8] = b"\x0a\x032.0";
+    let mut response = (StatusCode::OK, Body::from(body)).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(KIND));
     response
 }
 

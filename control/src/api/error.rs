@@ -55,7 +55,8 @@ impl ApiError {
     }
 
     pub(super) fn already_exists(resource: &ResourceType, name: &str) -> Self {
-        Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", resource.qualified())).about(resource, name)
+        Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", resource.qualified()))
+            .about(resource, name)
     }
 
     pub(super) fn conflict(resource: &ResourceType, name: &str, why: &str) -> Self {
@@ -64,11 +65,16 @@ impl ApiError {
     }
 
     pub(super) fn modified(resource: &ResourceType, name: &str) -> Self {
-        Self::conflict(resource, name, "the object has been modified; please apply your changes to the latest version and try again")
+        Self::conflict(
+            resource,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
     }
 
     pub(super) fn forbidden(resource: &ResourceType, name: &str, why: &str) -> Self {
-        Self::new(403, "Forbidden", format!("{} {name:?} is forbidden: {why}", resource.qualified())).about(resource, name)
+        Self::new(403, "Forbidden", format!("{} {name:?} is forbidden: {why}", resource.qualified()))
+            .about(resource, name)
     }
 
     pub(super) fn forbidden_access(user: &UserInfo, verb: &str, target: &Target, why: &str) -> Self {
@@ -87,7 +93,11 @@ impl ApiError {
             user.name, resource.plural, resource.gvk.group
         );
         let name = target.name.as_deref().unwrap_or("");
-        let subject = if name.is_empty() { resource.qualified().to_owned() } else { format!("{} {name:?}", resource.qualified()) };
+        let subject = if name.is_empty() {
+            resource.qualified().to_owned()
+        } else {
+            format!("{} {name:?}", resource.qualified())
+        };
         Self::new(403, "Forbidden", format!("{subject} is forbidden: {message}")).about(resource, name)
     }
 
@@ -109,7 +119,8 @@ impl ApiError {
     }
 
     pub(super) fn invalid(resource: &ResourceType, name: &str, errors: &[FieldError]) -> Self {
-        let line = |e: &FieldError| if e.field.is_empty() { e.detail.clone() } else { format!("{}: {}", e.field, e.detail) };
+        let line =
+            |e: &FieldError| if e.field.is_empty() { e.detail.clone() } else { format!("{}: {}", e.field, e.detail) };
         let text = match errors {
             [one] => line(one),
             many => format!("[{}]", many.iter().map(line).collect::<Vec<_>>().join(", ")),
@@ -153,7 +164,8 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (code, [(header::CONTENT_TYPE, "application/json")], self.status().to_string()).into_response();
+        let mut response =
+            (code, [(header::CONTENT_TYPE, "application/json")], self.status().to_string()).into_response();
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

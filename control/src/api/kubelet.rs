@@ -39,9 +39,12 @@ impl KubeletClient {
     /// Asks a node and hands its answer through as it comes.
     pub(super) async fn get(&self, node: &Value, path: &str) -> Result<Response, ApiError> {
         let name = node["metadata"]["name"].as_str().unwrap_or("").to_owned();
-        let (address, port) = endpoint(node).ok_or_else(|| ApiError::internal(format!("node {name:?} has told no address yet")))?;
+        let (address, port) =
+            endpoint(node).ok_or_else(|| ApiError::internal(format!("node {name:?} has told no address yet")))?;
         let failed = |what: &str, why: &dyn std::fmt::Display| {
-            ApiError::internal(format!("the API of node {name:?} at {address}:{port} could not be {what}: {why}; does its agent run?"))
+            ApiError::internal(format!(
+                "the API of node {name:?} at {address}:{port} could not be {what}: {why}; does its agent run?"
+            ))
         };
         let stream = tokio::time::timeout(CONNECT, TcpStream::connect((address, port)))
             .await

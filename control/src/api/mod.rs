@@ -97,7 +97,6 @@ impl Api {
 
     /// A router whose requests carry a [`UserInfo`] extension, or that of a client certificate; without either
     /// they are anonymous.
-    #[must_use]
     pub fn router(&self) -> Router {
         Router::new().fallback(handle).with_state(self.clone())
     }
@@ -156,7 +155,8 @@ impl Call {
         }
         let target = Target::read(&segments).ok_or_else(ApiError::unknown_path)?;
         let verb = target.verb(&self.method, &options).ok_or_else(|| target.not_allowed(&self.method))?;
-        auth::authorize(&self.user, verb, &target).map_err(|why| ApiError::forbidden_access(&self.user, verb, &target, &why))?;
+        auth::authorize(&self.user, verb, &target)
+            .map_err(|why| ApiError::forbidden_access(&self.user, verb, &target, &why))?;
 
         // Watches and logs last; they are not counted.
         let long = verb == "watch" || target.sub.as_deref() == Some("log");

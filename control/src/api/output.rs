@@ -91,7 +91,13 @@ pub(super) fn metadata_of(object: &Value) -> Value {
 }
 
 /// A table of objects; watches repeat the columns only once.
-pub(super) fn table(resource: &ResourceType, objects: &[Value], include: &str, metadata: Value, columns: bool) -> Value {
+pub(super) fn table(
+    resource: &ResourceType,
+    objects: &[Value],
+    include: &str,
+    metadata: Value,
+    columns: bool,
+) -> Value {
     let now = Timestamp::now();
     let rows: Vec<Value> = objects
         .iter()

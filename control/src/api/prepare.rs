@@ -8,7 +8,10 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use serde_json::{Map, Value, json};
 
 use super::{error::ApiError, target::Target};
-use crate::{registry::ResourceType, store::{Key, Store}};
+use crate::{
+    registry::ResourceType,
+    store::{Key, Store},
+};
 
 /// Letters of generated names: no vowels, so no words.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -70,7 +73,8 @@ pub(super) fn new_metadata(target: &Target, object: &mut Value) -> Result<(), Ap
     }
     put_namespace(target, metadata)?;
     let named = metadata.get("name").and_then(Value::as_str).is_some_and(|n| !n.is_empty());
-    if let (false, Some(base)) = (named, metadata.get("generateName").and_then(Value::as_str).filter(|b| !b.is_empty())) {
+    if let (false, Some(base)) = (named, metadata.get("generateName").and_then(Value::as_str).filter(|b| !b.is_empty()))
+    {
         let name = generated_name(base);
         metadata.insert("name".to_owned(), json!(name));
     }
@@ -90,7 +94,9 @@ fn put_namespace(target: &Target, metadata: &mut Map<String, Value>) -> Result<(
     match &target.namespace {
         Some(namespace) if given.is_empty() => drop(metadata.insert("namespace".to_owned(), json!(namespace))),
         Some(namespace) if given != namespace => {
-            return Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
         }
         Some(_) => {}
         None if !target.resource.namespaced => drop(metadata.remove("namespace")),
@@ -116,7 +122,15 @@ fn begin_status(resource: &ResourceType, object: &mut Value) {
 pub(super) fn kept_metadata(target: &Target, object: &mut Value, old: &Value) -> Result<(), ApiError> {
     let metadata = metadata_of(object)?;
     put_namespace(target, metadata)?;
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName", "resourceVersion"] {
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "generateName",
+        "resourceVersion",
+    ] {
         match old["metadata"].get(field) {
             Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
             None => drop(metadata.remove(field)),
@@ -127,7 +141,9 @@ pub(super) fn kept_metadata(target: &Target, object: &mut Value, old: &Value) ->
     let name = metadata.get("name").and_then(Value::as_str).unwrap_or("").to_owned();
     let wanted = target.name.as_deref().unwrap_or("");
     if name != wanted {
-        return Err(ApiError::bad_request(format!("the name of the object ({name}) does not match the name on the URL ({wanted})")));
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({wanted})"
+        )));
     }
     Ok(())
 }
@@ -152,7 +168,12 @@ pub(super) fn check_finalizers(resource: &ResourceType, object: &Value, old: &Va
         return Ok(());
     }
     let set = |o: &Value| -> BTreeSet<String> {
-        o["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(|f| f.as_str().map(str::to_owned)).collect()
+        o["metadata"]["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|f| f.as_str().map(str::to_owned))
+            .collect()
     };
     let added: Vec<String> = set(object).difference(&set(old)).cloned().collect();
     if added.is_empty() {
@@ -162,7 +183,9 @@ pub(super) fn check_finalizers(resource: &ResourceType, object: &Value, old: &Va
     let error = crate::schema::FieldError {
         field: "metadata.finalizers".to_owned(),
         cause: crate::schema::Cause::Forbidden,
-        detail: format!("Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"),
+        detail: format!(
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+        ),
     };
     Err(ApiError::invalid(resource, name, &[error]))
 }
@@ -181,7 +204,11 @@ pub(super) fn admit_create(store: &Store, target: &Target, object: &mut Value) -
             let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
             let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
             let cause = format!("namespace {namespace} is being terminated");
-            return Err(ApiError::forbidden(resource, &name, &why).with_cause("NamespaceTerminating", &cause, "metadata.namespace"));
+            return Err(ApiError::forbidden(resource, &name, &why).with_cause(
+                "NamespaceTerminating",
+                &cause,
+                "metadata.namespace",
+            ));
         }
     }
     match resource.gvk.kind {

@@ -102,9 +102,9 @@ impl Call {
             }
         }
         Ok(match (self.accept.form, values) {
-            (Form::Table, Some(values)) => {
-                self.accept.write(StatusCode::OK, &table(target.resource, &values, &options.include_object, metadata, true))
-            }
+            (Form::Table, Some(values)) => self
+                .accept
+                .write(StatusCode::OK, &table(target.resource, &values, &options.include_object, metadata, true)),
             (Form::Metadata, Some(values)) => {
                 let items: Vec<Value> = values.iter().map(metadata_of).collect();
                 let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items});
@@ -121,7 +121,8 @@ fn assemble(target: &Target, metadata: &Value, items: &[(Key, Arc<Object>)]) -> 
     let size: usize = items.iter().map(|(_, o)| o.bytes.len() + 1).sum();
     let mut out = Vec::with_capacity(size + 160);
     out.extend_from_slice(
-        format!(r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#, gvk.kind, gvk.api_version()).as_bytes(),
+        format!(r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#, gvk.kind, gvk.api_version())
+            .as_bytes(),
     );
     for (at, (_, object)) in items.iter().enumerate() {
         if at > 0 {

@@ -1,6 +1,9 @@
 //! Questions about identity and rights: asked by kubectl and by the nodes' own API, never stored.
 
-use axum::{body::Bytes, http::{Method, StatusCode}};
+use axum::{
+    body::Bytes,
+    http::{Method, StatusCode},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -15,7 +18,9 @@ pub(super) fn answer(call: &Call, group: &str, kind: &str, body: &Bytes) -> Answ
     if call.method != Method::POST {
         return Err(ApiError::new(405, "MethodNotAllowed", "reviews can only be created"));
     }
-    let review = schema::decode(body, ContentType::Json).map_err(|why| ApiError::bad_request(format!("the review cannot be read: {why}")))?.value;
+    let review = schema::decode(body, ContentType::Json)
+        .map_err(|why| ApiError::bad_request(format!("the review cannot be read: {why}")))?
+        .value;
     let user = &call.user;
     let asks_about_others = matches!(kind, "subjectaccessreviews" | "tokenreviews");
     if asks_about_others {
@@ -29,7 +34,9 @@ pub(super) fn answer(call: &Call, group: &str, kind: &str, body: &Bytes) -> Answ
         ("authorization.k8s.io", "subjectaccessreviews") => access(&subject(&review["spec"]), &review["spec"]),
         ("authentication.k8s.io", "selfsubjectreviews") => json!({"userInfo": user_info(user)}),
         // There are no tokens yet: certificates are the only credentials.
-        ("authentication.k8s.io", "tokenreviews") => json!({"authenticated": false, "error": "the token is not one of this server"}),
+        ("authentication.k8s.io", "tokenreviews") => {
+            json!({"authenticated": false, "error": "the token is not one of this server"})
+        }
         _ => return Err(ApiError::unknown_path()),
     };
     let mut out = review;
@@ -41,7 +48,8 @@ pub(super) fn answer(call: &Call, group: &str, kind: &str, body: &Bytes) -> Answ
 }
 
 fn subject(spec: &Value) -> UserInfo {
-    let groups = spec["groups"].as_array().into_iter().flatten().filter_map(|g| g.as_str().map(str::to_owned)).collect();
+    let groups =
+        spec["groups"].as_array().into_iter().flatten().filter_map(|g| g.as_str().map(str::to_owned)).collect();
     UserInfo { name: spec["user"].as_str().unwrap_or("").to_owned(), groups }
 }
 
@@ -49,9 +57,23 @@ fn access(user: &UserInfo, spec: &Value) -> Value {
     let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
     let wanted = &spec["resourceAttributes"];
     let (group, resource, sub, namespace, name, verb) = if wanted.is_object() {
-        (text(&wanted["group"]), text(&wanted["resource"]), text(&wanted["subresource"]), text(&wanted["namespace"]), text(&wanted["name"]), text(&wanted["verb"]))
+        (
+            text(&wanted["group"]),
+            text(&wanted["resource"]),
+            text(&wanted["subresource"]),
+            text(&wanted["namespace"]),
+            text(&wanted["name"]),
+            text(&wanted["verb"]),
+        )
     } else {
-        (String::new(), text(&spec["nonResourceAttributes"]["path"]), String::new(), String::new(), String::new(), text(&spec["nonResourceAttributes"]["verb"]))
+        (
+            String::new(),
+            text(&spec["nonResourceAttributes"]["path"]),
+            String::new(),
+            String::new(),
+            String::new(),
+            text(&spec["nonResourceAttributes"]["verb"]),
+        )
     };
     let what = Attributes { group: &group, resource: &resource, sub: &sub, namespace: &namespace, name: &name };
     match decide(user, &verb, &what) {

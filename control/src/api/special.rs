@@ -1,9 +1,6 @@
 //! The subresources that one kind has for itself: scale, binding, eviction, logs, finalize.
 
-use axum::{
-    body::Bytes,
-    http::StatusCode,
-};
+use axum::{body::Bytes, http::StatusCode};
 use serde_json::{Value, json};
 
 use super::{
@@ -24,7 +21,9 @@ const TRIES: usize = 8;
 impl Call {
     pub(super) async fn special(&self, verb: &str, target: &Target, options: &Options, body: &Bytes) -> Answer {
         match (target.sub.as_deref(), verb) {
-            (Some("scale"), "get") => Ok(self.accept.write(StatusCode::OK, &scale_of(target, &self.fetch(target)?.value()))),
+            (Some("scale"), "get") => {
+                Ok(self.accept.write(StatusCode::OK, &scale_of(target, &self.fetch(target)?.value())))
+            }
             (Some("scale"), "update" | "patch") => self.scale(target, options, body).await,
             (Some("binding"), "create") => self.bind(target, options, body).await,
             (Some("eviction"), "create") => self.evict(target, options, &read(body)?).await,
@@ -94,7 +93,8 @@ impl Call {
             conditions.push(condition);
             object["status"]["conditions"] = Value::Array(conditions);
             if self.put(target, options, object, existing.revision).await? {
-                let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+                let status =
+                    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
                 return Ok(self.accept.write(StatusCode::CREATED, &status));
             }
         }
@@ -123,7 +123,13 @@ impl Call {
             return Ok(true);
         }
         let value = (!super::delete::is_over(target.resource, &object)).then_some(object);
-        let write = Write { resource: target.resource.qualified(), key: target.key(), expected: Expected::Revision(revision), value, lazy: false };
+        let write = Write {
+            resource: target.resource.qualified(),
+            key: target.key(),
+            expected: Expected::Revision(revision),
+            value,
+            lazy: false,
+        };
         match self.api.store().write(write).await {
             Ok(_) => Ok(true),
             Err(Error::Conflict) => Ok(false),
@@ -141,13 +147,20 @@ impl Call {
         let found = self.api.store().get("nodes", &key);
         let nodes = of_kind("Node").unwrap_or(target.resource);
         let node_object = found.ok_or_else(|| ApiError::not_found(nodes, node))?.value();
-        let kubelet = self.api.inner.kubelet.as_ref().ok_or_else(|| ApiError::internal("this server has no credentials for nodes"))?;
+        let kubelet = self
+            .api
+            .inner
+            .kubelet
+            .as_ref()
+            .ok_or_else(|| ApiError::internal("this server has no credentials for nodes"))?;
         let namespace = target.namespace.as_deref().unwrap_or("");
         let mut path = format!("/containerLogs/{namespace}/{name}/{container}");
         let passed: Vec<String> = options
             .all
             .iter()
-            .filter(|(k, v)| k != "container" && v.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'&' | b'#' | b'+' | b'%')))
+            .filter(|(k, v)| {
+                k != "container" && v.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'&' | b'#' | b'+' | b'%'))
+            })
             .map(|(k, v)| format!("{k}={v}"))
             .collect();
         if !passed.is_empty() {
@@ -159,23 +172,38 @@ impl Call {
 }
 
 fn read(body: &Bytes) -> Result<Value, ApiError> {
-    schema::decode(body, ContentType::Json).map(|d| d.value).map_err(|why| ApiError::bad_request(format!("the body cannot be read: {why}")))
+    schema::decode(body, ContentType::Json)
+        .map(|d| d.value)
+        .map_err(|why| ApiError::bad_request(format!("the body cannot be read: {why}")))
 }
 
 /// The container whose log is meant; without a name there must be only one.
 fn pick_container(pod: &Value, name: &str, wanted: &str) -> Result<String, ApiError> {
     let names = |key: &str| -> Vec<String> {
-        pod["spec"][key].as_array().into_iter().flatten().filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
+        pod["spec"][key]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|c| c["name"].as_str().map(str::to_owned))
+            .collect()
     };
     let (main, init) = (names("containers"), names("initContainers"));
     if wanted.is_empty() {
         return match main.as_slice() {
             [one] if init.is_empty() => Ok(one.clone()),
-            _ => Err(ApiError::bad_request(format!("a container name must be specified for pod {name}, choose one of: [{}]", [main, init].concat().join(" ")))),
+            _ => Err(ApiError::bad_request(format!(
+                "a container name must be specified for pod {name}, choose one of: [{}]",
+                [main, init].concat().join(" ")
+            ))),
         };
     }
-    let known = main.iter().chain(&init).any(|n| n == wanted) || names("ephemeralContainers").iter().any(|n| n == wanted);
-    if known { Ok(wanted.to_owned()) } else { Err(ApiError::bad_request(format!("container {wanted} is not valid for pod {name}"))) }
+    let known =
+        main.iter().chain(&init).any(|n| n == wanted) || names("ephemeralContainers").iter().any(|n| n == wanted);
+    if known {
+        Ok(wanted.to_owned())
+    } else {
+        Err(ApiError::bad_request(format!("container {wanted} is not valid for pod {name}")))
+    }
 }
 
 fn scale_of(target: &Target, object: &Value) -> Value {

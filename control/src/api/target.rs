@@ -120,13 +120,27 @@ impl Options {
         let dry_run = match get("dryRun") {
             None | Some("") => false,
             Some("All") => true,
-            Some(other) => return Err(ApiError::new(422, "Invalid", format!("dryRun: Unsupported value: {other:?}: supported values: \"All\""))),
+            Some(other) => {
+                return Err(ApiError::new(
+                    422,
+                    "Invalid",
+                    format!("dryRun: Unsupported value: {other:?}: supported values: \"All\""),
+                ));
+            }
         };
         let field_validation = match get("fieldValidation") {
             None | Some("" | "Warn") => FieldValidation::Warn,
             Some("Strict") => FieldValidation::Strict,
             Some("Ignore") => FieldValidation::Ignore,
-            Some(other) => return Err(ApiError::new(422, "Invalid", format!("fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""))),
+            Some(other) => {
+                return Err(ApiError::new(
+                    422,
+                    "Invalid",
+                    format!(
+                        "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
+                    ),
+                ));
+            }
         };
         let text = |key: &str| get(key).unwrap_or("").to_owned();
         let options = Self {
@@ -160,7 +174,9 @@ impl Options {
     pub(super) fn revision(&self) -> Result<Option<u64>, ApiError> {
         match self.resource_version.as_str() {
             "" | "0" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| ApiError::bad_request(format!("Invalid value: {text:?}: resourceVersion is not a number"))),
+            text => text.parse().map(Some).map_err(|_| {
+                ApiError::bad_request(format!("Invalid value: {text:?}: resourceVersion is not a number"))
+            }),
         }
     }
 }

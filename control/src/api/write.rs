@@ -33,7 +33,8 @@ struct Read {
 impl Call {
     fn content_type(&self) -> Result<ContentType, ApiError> {
         match self.content_type.split(';').next().unwrap_or("").trim() {
-            "" | "application/json" => Ok(ContentType::Json),
+            // What kubectl sends for the kinds that it makes itself; the bytes say so.
+            "" | "application/json" | "application/vnd.kubernetes.protobuf" => Ok(ContentType::Json),
             "application/yaml" => Ok(ContentType::Yaml),
             _ => Err(unsupported("application/json, application/yaml")),
         }
@@ -41,12 +42,19 @@ impl Call {
 
     /// Reads an object of the target's kind and judges its fields.
     fn read_object(&self, resource: &ResourceType, options: &Options, body: &Bytes) -> Result<Read, ApiError> {
-        let decoded = schema::decode(body, self.content_type()?)
-            .map_err(|why| ApiError::bad_request(format!("the object provided is unrecognized (must be of type {}): {why}", resource.gvk.kind)))?;
+        let decoded = schema::decode(body, self.content_type()?).map_err(|why| {
+            ApiError::bad_request(format!(
+                "the object provided is unrecognized (must be of type {}): {why}",
+                resource.gvk.kind
+            ))
+        })?;
         let mut value = decoded.value;
         let gvk = &resource.gvk;
         let Some(fields) = value.as_object_mut() else {
-            return Err(ApiError::bad_request(format!("the object provided is unrecognized (must be of type {}): it is no JSON object", gvk.kind)));
+            return Err(ApiError::bad_request(format!(
+                "the object provided is unrecognized (must be of type {}): it is no JSON object",
+                gvk.kind
+            )));
         };
         for (field, wanted) in [("kind", gvk.kind.to_owned()), ("apiVersion", gvk.api_version())] {
             let given = fields.get(field).and_then(Value::as_str).unwrap_or("").to_owned();
@@ -90,7 +98,13 @@ impl Call {
                     self.api.release(reserved);
                     return Ok(object);
                 }
-                let write = Write { resource: resource.qualified(), key, expected: Expected::Absent, value: Some(object), lazy: resource.lazy };
+                let write = Write {
+                    resource: resource.qualified(),
+                    key,
+                    expected: Expected::Absent,
+                    value: Some(object),
+                    lazy: resource.lazy,
+                };
                 match self.api.store().write(write).await {
                     Ok(made) => return Ok(made.value()),
                     Err(error) => {
@@ -121,7 +135,10 @@ impl Call {
                 }
                 let whole = Target { name: None, ..target.clone() };
                 let made = self.insert(&whole, options, value).await?;
-                return Ok(warned(self.accept.object(StatusCode::CREATED, resource, made, &options.include_object), &warnings));
+                return Ok(warned(
+                    self.accept.object(StatusCode::CREATED, resource, made, &options.include_object),
+                    &warnings,
+                ));
             }
             Err(error) => return Err(error),
         };
@@ -142,7 +159,9 @@ impl Call {
         check_uid(resource, name, &value, &old)?;
         let changed = self.store_change(target, options, value, &old, existing.revision).await?;
         match changed {
-            Some(object) => Ok(warned(self.accept.object(StatusCode::OK, resource, object, &options.include_object), &warnings)),
+            Some(object) => {
+                Ok(warned(self.accept.object(StatusCode::OK, resource, object, &options.include_object), &warnings))
+            }
             None => Err(ApiError::modified(resource, name)),
         }
     }
@@ -160,12 +179,16 @@ impl Call {
                 ));
             }
         };
-        let decoded = schema::decode(body, format).map_err(|why| ApiError::bad_request(format!("the patch cannot be read: {why}")))?;
+        let decoded = schema::decode(body, format)
+            .map_err(|why| ApiError::bad_request(format!("the patch cannot be read: {why}")))?;
         let patch = decoded.value;
         if kind == PatchKind::Apply && options.get("fieldManager").is_none_or(str::is_empty) {
-            return Err(ApiError::bad_request("PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch"));
+            return Err(ApiError::bad_request(
+                "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+            ));
         }
-        let duplicates: Vec<String> = decoded.duplicates.into_iter().map(|path| format!("duplicate field {path:?}")).collect();
+        let duplicates: Vec<String> =
+            decoded.duplicates.into_iter().map(|path| format!("duplicate field {path:?}")).collect();
         let name = target.name.as_deref().unwrap_or("");
         for _ in 0..PATCH_TRIES {
             let existing = match self.fetch(target) {
@@ -190,7 +213,10 @@ impl Call {
             })?;
             let warnings = judge(resource, options, &patched, duplicates.clone())?;
             if let Some(object) = self.store_change(target, options, patched, &old, existing.revision).await? {
-                return Ok(warned(self.accept.object(StatusCode::OK, resource, object, &options.include_object), &warnings));
+                return Ok(warned(
+                    self.accept.object(StatusCode::OK, resource, object, &options.include_object),
+                    &warnings,
+                ));
             }
             if pinned.is_some() {
                 break;
@@ -213,7 +239,8 @@ impl Call {
         if target.sub.as_deref() == Some("status") {
             // Only the status is taken; the rest is as it was.
             let status = object["status"].take();
-            let (labels, annotations) = (object["metadata"]["labels"].clone(), object["metadata"]["annotations"].clone());
+            let (labels, annotations) =
+                (object["metadata"]["labels"].clone(), object["metadata"]["annotations"].clone());
             object = old.clone();
             object["status"] = status;
             if resource.gvk.kind == "Node" {
@@ -253,7 +280,13 @@ impl Call {
         // The update that takes the last finalizer away is the object's end.
         let over = super::delete::is_over(resource, &object);
         let value = if over { None } else { Some(object.clone()) };
-        let write = Write { resource: resource.qualified(), key: key.clone(), expected: Expected::Revision(revision), value, lazy: resource.lazy };
+        let write = Write {
+            resource: resource.qualified(),
+            key: key.clone(),
+            expected: Expected::Revision(revision),
+            value,
+            lazy: resource.lazy,
+        };
         match self.api.store().write(write).await {
             Ok(written) => {
                 if over {
@@ -282,10 +315,10 @@ fn keep_addresses(object: &mut Value, old: &Value) {
         }
     }
     for field in ["ipFamilies", "ipFamilyPolicy"] {
-        if object["spec"][field].is_null() {
-            if let Some(value) = old["spec"].get(field) {
-                object["spec"][field] = value.clone();
-            }
+        if object["spec"][field].is_null()
+            && let Some(value) = old["spec"].get(field)
+        {
+            object["spec"][field] = value.clone();
         }
     }
     if !matches!(object["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer")) {
@@ -301,7 +334,10 @@ fn keep_addresses(object: &mut Value, old: &Value) {
     let old_ports = old["spec"]["ports"].as_array().cloned().unwrap_or_default();
     for port in object["spec"]["ports"].as_array_mut().into_iter().flatten() {
         if port["nodePort"].as_i64().unwrap_or(0) == 0 {
-            let same = |o: &&Value| o["port"] == port["port"] && o["protocol"].as_str().unwrap_or("TCP") == port["protocol"].as_str().unwrap_or("TCP");
+            let same = |o: &&Value| {
+                o["port"] == port["port"]
+                    && o["protocol"].as_str().unwrap_or("TCP") == port["protocol"].as_str().unwrap_or("TCP")
+            };
             if let Some(number) = old_ports.iter().find(same).and_then(|o| o.get("nodePort")) {
                 port["nodePort"] = number.clone();
             }
@@ -321,7 +357,12 @@ fn check_uid(resource: &ResourceType, name: &str, change: &Value, old: &Value) -
 }
 
 /// What is odd about an object's fields: refused, or told as warnings, as the client wishes.
-fn judge(resource: &ResourceType, options: &Options, value: &Value, mut odd: Vec<String>) -> Result<Vec<String>, ApiError> {
+fn judge(
+    resource: &ResourceType,
+    options: &Options,
+    value: &Value,
+    mut odd: Vec<String>,
+) -> Result<Vec<String>, ApiError> {
     let problems = schema::unknown_fields(&resource.gvk, value);
     let kind = resource.gvk.kind;
     let cannot = format!("{kind} in version {:?} cannot be handled as a {kind}", resource.gvk.version);
@@ -349,6 +390,7 @@ fn warned(mut response: Response, warnings: &[String]) -> Response {
 }
 
 fn unsupported(accepted: &str) -> ApiError {
-    let message = format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
+    let message =
+        format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
     ApiError::new(415, "UnsupportedMediaType", message)
 }

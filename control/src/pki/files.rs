@@ -10,7 +10,11 @@ use std::{
 use super::Error;
 
 pub(super) fn make_dir(dir: &Path) -> Result<(), Error> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|source| Error::File { path: dir.to_owned(), attempt: "made", source })
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|source| Error::File {
+        path: dir.to_owned(),
+        attempt: "made",
+        source,
+    })
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<String>, Error> {

@@ -15,8 +15,8 @@ use std::{
 use base64::Engine as _;
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 
 /// Days that certificates are good for, and before whose end they are renewed.
@@ -128,7 +128,8 @@ impl Pki {
             usage: usage.clone(),
         };
         let domain = &names.domain;
-        let server_names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
+        let server_names =
+            ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
         let mut server_names: Vec<String> = server_names.into();
         server_names.push(format!("kubernetes.default.svc.{domain}"));
         server_names.push(names.node.clone());
@@ -154,7 +155,11 @@ impl Pki {
             admin: leaf(&client("admin", "kubernetes-admin".to_owned(), "system:masters"))?,
             node: leaf(&client("node", format!("system:node:{}", names.node), "system:nodes"))?,
             kubelet: leaf(&kubelet)?,
-            kubelet_client: leaf(&client("apiserver-kubelet-client", "kube-apiserver-kubelet-client".to_owned(), "system:masters"))?,
+            kubelet_client: leaf(&client(
+                "apiserver-kubelet-client",
+                "kube-apiserver-kubelet-client".to_owned(),
+                "system:masters",
+            ))?,
             ca_pem: authority.pem,
         })
     }
@@ -168,9 +173,15 @@ struct Authority {
 impl Authority {
     fn open(dir: &Path) -> Result<Self, Error> {
         let (cert, key) = (dir.join("ca.crt"), dir.join("ca.key"));
-        let make = |e: &dyn std::fmt::Display| Error::Make { name: "the cluster's authority".to_owned(), reason: e.to_string() };
+        let make = |e: &dyn std::fmt::Display| Error::Make {
+            name: "the cluster's authority".to_owned(),
+            reason: e.to_string(),
+        };
         if let (Some(pem), Some(key_pem)) = (files::read(&cert)?, files::read(&key)?) {
-            let wrong = |path: &Path, e: &dyn std::fmt::Display| Error::Content { path: path.to_owned(), reason: e.to_string() };
+            let wrong = |path: &Path, e: &dyn std::fmt::Display| Error::Content {
+                path: path.to_owned(),
+                reason: e.to_string(),
+            };
             let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
             let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| wrong(&cert, &e))?;
             return Ok(Self { pem, issuer });
@@ -178,7 +189,8 @@ impl Authority {
         let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
         let mut params = params("windlass", None, AUTHORITY_DAYS);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+        params.key_usages =
+            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
         let key_pem = key_pair.serialize_pem();
         let made = CertifiedIssuer::self_signed(params, key_pair).map_err(|e| make(&e))?;
         let pem = made.pem();
@@ -192,10 +204,10 @@ impl Authority {
 
     fn leaf(&self, dir: &Path, leaf: &Leaf<'_>) -> Result<Pair, Error> {
         let (cert, key) = (dir.join(format!("{}.crt", leaf.file)), dir.join(format!("{}.key", leaf.file)));
-        if let (Some(cert_pem), Some(key_pem)) = (files::read(&cert)?, files::read(&key)?) {
-            if self.still_good(&cert_pem, leaf) {
-                return Ok(Pair { cert_pem, key_pem });
-            }
+        if let (Some(cert_pem), Some(key_pem)) = (files::read(&cert)?, files::read(&key)?)
+            && self.still_good(&cert_pem, leaf)
+        {
+            return Ok(Pair { cert_pem, key_pem });
         }
         let make = |e: &dyn std::fmt::Display| Error::Make { name: leaf.common_name.clone(), reason: e.to_string() };
         let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
@@ -221,18 +233,23 @@ impl Authority {
             let parsed = document.parse_x509().ok()?;
             let (_, authority) = x509_parser::pem::parse_x509_pem(self.pem.as_bytes()).ok()?;
             let authority = authority.parse_x509().ok()?;
-            let signed = parsed.issuer() == authority.subject() && parsed.validity().not_before.timestamp() >= authority.validity().not_before.timestamp();
+            let signed = parsed.issuer() == authority.subject()
+                && parsed.validity().not_before.timestamp() >= authority.validity().not_before.timestamp();
             let limit = Timestamp::now().as_second() + RENEW_DAYS * 86400;
             let lasts = parsed.validity().not_after.timestamp() > limit;
             let name = parsed.subject().iter_common_name().next()?.as_str().ok()? == leaf.common_name;
-            let sans = parsed.subject_alternative_name().ok()?.map(|s| s.value.general_names.clone()).unwrap_or_default();
-            let has_name = |wanted: &String| sans.iter().any(|s| matches!(s, x509_parser::extensions::GeneralName::DNSName(n) if n == wanted));
+            let sans =
+                parsed.subject_alternative_name().ok()?.map(|s| s.value.general_names.clone()).unwrap_or_default();
+            let has_name = |wanted: &String| {
+                sans.iter().any(|s| matches!(s, x509_parser::extensions::GeneralName::DNSName(n) if n == wanted))
+            };
             let has_address = |wanted: &IpAddr| {
                 let bytes = match wanted {
                     IpAddr::V4(a) => a.octets().to_vec(),
                     IpAddr::V6(a) => a.octets().to_vec(),
                 };
-                sans.iter().any(|s| matches!(s, x509_parser::extensions::GeneralName::IPAddress(b) if *b == bytes.as_slice()))
+                sans.iter()
+                    .any(|s| matches!(s, x509_parser::extensions::GeneralName::IPAddress(b) if *b == bytes.as_slice()))
             };
             Some(signed && lasts && name && leaf.names.iter().all(has_name) && leaf.addresses.iter().all(has_address))
         };
@@ -279,7 +296,11 @@ pub fn kubeconfig(server: &str, ca_pem: &str, user: &str, pair: &Pair) -> String
 /// Says which file and why.
 pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(|source| Error::File { path: parent.to_owned(), attempt: "made", source })?;
+        std::fs::create_dir_all(parent).map_err(|source| Error::File {
+            path: parent.to_owned(),
+            attempt: "made",
+            source,
+        })?;
     }
     if files::read(path)?.as_deref() == Some(text) {
         return Ok(());

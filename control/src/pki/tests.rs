@@ -4,7 +4,12 @@ use super::*;
 
 fn names(address: &str) -> Names {
     let address: IpAddr = address.parse().unwrap();
-    Names { node: "n1".to_owned(), addresses: vec![address], node_addresses: vec![address], domain: "cluster.local".to_owned() }
+    Names {
+        node: "n1".to_owned(),
+        addresses: vec![address],
+        node_addresses: vec![address],
+        domain: "cluster.local".to_owned(),
+    }
 }
 
 #[test]
@@ -12,7 +17,10 @@ fn certificates_stay_until_their_names_change() {
     let dir = tempfile::tempdir().unwrap();
     let first = Pki::open(dir.path(), &names("192.0.2.1")).unwrap();
     let again = Pki::open(dir.path(), &names("192.0.2.1")).unwrap();
-    assert_eq!((&first.ca_pem, &first.server.cert_pem, &first.admin.key_pem), (&again.ca_pem, &again.server.cert_pem, &again.admin.key_pem));
+    assert_eq!(
+        (&first.ca_pem, &first.server.cert_pem, &first.admin.key_pem),
+        (&again.ca_pem, &again.server.cert_pem, &again.admin.key_pem)
+    );
     let moved = Pki::open(dir.path(), &names("192.0.2.2")).unwrap();
     assert_eq!(first.ca_pem, moved.ca_pem);
     assert_eq!(first.admin.cert_pem, moved.admin.cert_pem);

@@ -41,7 +41,11 @@ impl Disk {
         }
         .map_err(|e| failed("opened", format!("{e}; it is left as it is")))?;
         let disk = Self { path: path.to_owned(), database };
-        if there { disk.check_schema()? } else { disk.begin_schema()? }
+        if there {
+            disk.check_schema()?
+        } else {
+            disk.begin_schema()?
+        }
         Ok(disk)
     }
 
@@ -89,17 +93,21 @@ fn check_length(path: &Path, length: u64) -> Result<(), String> {
     const MAGIC: [u8; 4] = *b"redb";
     let mut header = [0; 64];
     let mut file = std::fs::File::open(path).map_err(|e| e.to_string())?;
-    file.read_exact(&mut header).map_err(|_| format!("it is only {length} bytes long and no store; it is left as it is"))?;
+    file.read_exact(&mut header)
+        .map_err(|_| format!("it is only {length} bytes long and no store; it is left as it is"))?;
     if header[..4] != MAGIC {
         return Err("it is not a store of windlass; it is left as it is".to_owned());
     }
-    let number = |at: usize| u64::from(u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+    let number =
+        |at: usize| u64::from(u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
     // Offsets of redb's file format: page size, header pages and data pages of a region, full regions, pages
     // of the last one.
     let (page, head, most, full, last) = (number(12), number(16), number(20), number(24), number(28));
     let wanted = page * (1 + full * (head + most) + if last > 0 { head + last } else { 0 });
     if length < wanted {
-        return Err(format!("it is cut short: {length} bytes of {wanted}; restore it from a copy; it is left as it is"));
+        return Err(format!(
+            "it is cut short: {length} bytes of {wanted}; restore it from a copy; it is left as it is"
+        ));
     }
     Ok(())
 }
@@ -113,7 +121,8 @@ impl Engine for Disk {
             let mut records = Vec::new();
             for entry in transaction.open_table(OBJECTS)?.iter()? {
                 let (key, bytes) = entry?;
-                records.push(Record { key: key.value().to_owned(), bytes: Some(Bytes::copy_from_slice(bytes.value())) });
+                records
+                    .push(Record { key: key.value().to_owned(), bytes: Some(Bytes::copy_from_slice(bytes.value())) });
             }
             Ok((records, revision))
         };

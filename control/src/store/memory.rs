@@ -1,6 +1,9 @@
 //! An engine without a disk, for tests.
 
-use std::{collections::BTreeMap, sync::{Arc, Mutex, PoisonError}};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use bytes::Bytes;
 

@@ -224,8 +224,8 @@ impl Store {
             Ok(()) => {}
             Err(std::sync::mpsc::TrySendError::Full(request)) => {
                 let queue = self.queue.clone();
-                let sent = tokio::task::spawn_blocking(move || queue.send(request)).await;
-                if !matches!(sent, Ok(Ok(()))) {
+                let sent = tokio::task::spawn_blocking(move || queue.send(request).is_ok()).await;
+                if !matches!(sent, Ok(true)) {
                     return Err(Error::Closed);
                 }
             }

@@ -99,7 +99,8 @@ async fn a_watch_tells_every_change_once_and_in_order() {
         seen.extend(watch.next().await.unwrap());
     }
     writer.await.unwrap();
-    let texts: Vec<String> = seen[..500].iter().map(|c| c.object.value()["text"].as_str().unwrap().to_owned()).collect();
+    let texts: Vec<String> =
+        seen[..500].iter().map(|c| c.object.value()["text"].as_str().unwrap().to_owned()).collect();
     assert_eq!(texts, (0..500).map(|i| i.to_string()).collect::<Vec<_>>());
     assert!(seen[500].deleted && seen.windows(2).all(|w| w[0].object.revision < w[1].object.revision));
     assert_eq!(seen[1].previous.as_ref().unwrap().revision, seen[0].object.revision);
@@ -122,7 +123,9 @@ async fn many_writers_lose_nothing() {
     let tasks: Vec<_> = (0..200)
         .map(|i| {
             let store = store.clone();
-            tokio::spawn(async move { store.write(put(&format!("o{i:03}"), Expected::Absent, "1")).await.unwrap().revision })
+            tokio::spawn(
+                async move { store.write(put(&format!("o{i:03}"), Expected::Absent, "1")).await.unwrap().revision },
+            )
         })
         .collect();
     let mut revisions = Vec::new();

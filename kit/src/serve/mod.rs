@@ -143,8 +143,16 @@ pub async fn serve_tls(listener: TcpListener, tls: ServerConfig, router: Router,
                 async move { router.call(request.map(Body::new)).await }
             });
             let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30)).max_buf_size(64 << 10);
-            builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(30))).max_header_list_size(64 << 10);
+            builder
+                .http1()
+                .timer(TokioTimer::new())
+                .header_read_timeout(Duration::from_secs(30))
+                .max_buf_size(64 << 10);
+            builder
+                .http2()
+                .timer(TokioTimer::new())
+                .keep_alive_interval(Some(Duration::from_secs(30)))
+                .max_header_list_size(64 << 10);
             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
             if let Err(error) = watcher.watch(connection.into_owned()).await {
                 tracing::debug!(%error, "a connection broke");

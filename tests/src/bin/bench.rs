@@ -1,6 +1,8 @@
 //! `make bench`: what a pod costs beside the same two containers started raw, in the same run, and
 //! what the process holds in memory. Prints lines for docs/performance.md.
 
+#![allow(clippy::print_stdout, reason = "the figures are the output")]
+
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;

@@ -1,8 +1,10 @@
 use super::*;
 
 fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
-    let pod: Pod =
-        serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p","namespace":"n","uid":"u","labels":{{"app":"x"}}}},"spec":{spec}}}"#)).unwrap();
+    let pod: Pod = serde_json::from_str(&format!(
+        r#"{{"metadata":{{"name":"p","namespace":"n","uid":"u","labels":{{"app":"x"}}}},"spec":{spec}}}"#
+    ))
+    .unwrap();
     let pod_spec = pod.spec.as_ref().unwrap();
     let volumes = BTreeMap::from([("v".to_owned(), PathBuf::from("/vol/v"))]);
     let around = Surroundings {
@@ -13,11 +15,21 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
         volumes: &volumes,
     };
     let variables = [("A".to_owned(), "1".to_owned())];
-    container(&pod, pod_spec, &pod_spec.containers[0], 2, "sb", ("sha256:i", image_user), &variables, Path::new("/m"), &around)
-        .map(|(name, body)| {
-            assert_eq!(name, "k8s_c_p_n_u_2");
-            body
-        })
+    container(
+        &pod,
+        pod_spec,
+        &pod_spec.containers[0],
+        2,
+        "sb",
+        ("sha256:i", image_user),
+        &variables,
+        Path::new("/m"),
+        &around,
+    )
+    .map(|(name, body)| {
+        assert_eq!(name, "k8s_c_p_n_u_2");
+        body
+    })
 }
 
 fn one(rest: &str) -> String {
@@ -67,18 +79,29 @@ fn mounts_stay_inside_their_volume() {
     let mounted = |mount: &str| build(&one(&format!(r#","volumeMounts":[{mount}]"#)), "");
     let body = mounted(r#"{"name":"v","mountPath":"/data","subPath":"a/b","readOnly":true}"#).unwrap();
     let mount = body.host_config.unwrap().mounts.unwrap().remove(0);
-    assert_eq!((mount.source.as_deref(), mount.target.as_deref(), mount.read_only), (Some("/vol/v/a/b"), Some("/data"), Some(true)));
-    for wrong in [r#"{"name":"v","mountPath":"/d","subPath":"../x"}"#, r#"{"name":"v","mountPath":"/d","subPath":"/x"}"#, r#"{"name":"w","mountPath":"/d"}"#] {
+    assert_eq!(
+        (mount.source.as_deref(), mount.target.as_deref(), mount.read_only),
+        (Some("/vol/v/a/b"), Some("/data"), Some(true))
+    );
+    for wrong in [
+        r#"{"name":"v","mountPath":"/d","subPath":"../x"}"#,
+        r#"{"name":"v","mountPath":"/d","subPath":"/x"}"#,
+        r#"{"name":"w","mountPath":"/d"}"#,
+    ] {
         assert!(mounted(wrong).is_err(), "{wrong}");
     }
     // A mount of the user's own wins over ours.
     let own = mounted(r#"{"name":"v","mountPath":"/etc/hosts"}"#).unwrap();
-    assert_eq!(own.host_config.unwrap().mounts.unwrap().iter().filter(|m| m.target.as_deref() == Some("/etc/hosts")).count(), 1);
+    assert_eq!(
+        own.host_config.unwrap().mounts.unwrap().iter().filter(|m| m.target.as_deref() == Some("/etc/hosts")).count(),
+        1
+    );
 }
 
 #[test]
 fn users() {
-    let with = |context: &str, image: &str| build(&one(&format!(r#","securityContext":{context}"#)), image).map(|b| b.user);
+    let with =
+        |context: &str, image: &str| build(&one(&format!(r#","securityContext":{context}"#)), image).map(|b| b.user);
     assert_eq!(with("{}", "www"), Ok(None));
     assert_eq!(with(r#"{"runAsUser":5,"runAsGroup":6}"#, ""), Ok(Some("5:6".to_owned())));
     assert_eq!(with(r#"{"runAsGroup":6}"#, "www"), Ok(Some("www:6".to_owned())));
@@ -90,9 +113,14 @@ fn users() {
 
 #[test]
 fn security_options_follow_the_profile() {
-    let with = |context: &str| build(&one(&format!(r#","securityContext":{context}"#)), "").unwrap().host_config.unwrap().security_opt.unwrap();
+    let with = |context: &str| {
+        build(&one(&format!(r#","securityContext":{context}"#)), "").unwrap().host_config.unwrap().security_opt.unwrap()
+    };
     assert!(with("{}").is_empty());
     assert_eq!(with(r#"{"seccompProfile":{"type":"Unconfined"}}"#), ["seccomp=unconfined"]);
     assert!(with(r#"{"seccompProfile":{"type":"RuntimeDefault"}}"#).is_empty());
-    assert_eq!(with(r#"{"allowPrivilegeEscalation":false,"seccompProfile":{"type":"RuntimeDefault"}}"#), ["no-new-privileges"]);
+    assert_eq!(
+        with(r#"{"allowPrivilegeEscalation":false,"seccompProfile":{"type":"RuntimeDefault"}}"#),
+        ["no-new-privileges"]
+    );
 }
