@@ -243,7 +243,9 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
     let published = agent::pods::Published { containers: tell_containers, pods: tell_pods };
     let cluster_cidr = (settings.cluster_cidr.address, settings.cluster_cidr.length);
     let (range_file, network_dir) = (pod_cidr_file(settings), settings.data_dir.join("network"));
+    // What the tables were like before the first rule of ours, so that clean-up can make them so again.
     let rules = proxy_config(settings);
+    tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;
     let volumes = Volumes::new(settings.data_dir.join("pods"), client.clone());
     // Registering waits for the API and the range for a controller, so both are part of the task.
     tasks.spawn("agent", async move {
@@ -253,8 +255,6 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
             () = token.cancelled() => return Ok(()),
             range = agent::node::pod_cidr(&client, &node_config.name, &range_file) => range?,
         };
-        // What the tables were like before the first rule of ours, so that clean-up can make them so again.
-        tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;
         let network = Network::open(NetworkConfig { dir: network_dir, pod_cidr: range, cluster_cidr }).await?;
         agent::pods::run(client, engine, network, volumes, config, health, published, token).await?;
         duties.await??;

@@ -90,7 +90,8 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
     }
     let initialized = spec::init_containers(spec).iter().all(|c| init_done(c, observed));
     let started = |c: &Container| {
-        observed.newest(&c.name).is_some_and(|i| !matches!(i.state, State::Created)) || had_run(before, &c.name)
+        observed.newest(&c.name).is_some_and(|i| i.identity.attempt > 0 || !matches!(i.state, State::Created))
+            || had_run(before, &c.name)
     };
     if initialized && spec.containers.iter().all(started) { "Running" } else { "Pending" }
 }

@@ -191,7 +191,7 @@ fn tagged(mut response: Response, tag: &str) -> Response {
 /// The old form of the document, without any type: clients look here for kinds that the new form does not have,
 /// and must find that there are none.
 fn empty_v2() -> Response {
-    const KIND: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    const KIND: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     // Field 1, the version of the format.
     let body: &'static [u8] = b"\x0a\x032.0";
     let mut response = (StatusCode::OK, Body::from(body)).into_response();

@@ -29,7 +29,6 @@ fn traces(world: &World) -> Vec<(&'static str, String)> {
                 .collect::<Vec<_>>()
                 .join("\n"),
         ),
-        ("cgroups", world.sh("find /sys/fs/cgroup -type d -path '*kubepods*' | sort | head")),
         (
             "files",
             world.sh(&format!(
@@ -62,10 +61,17 @@ fn nothing_is_left() {
         anyhow::ensure!(ready == "true", "{ready}");
         Ok(())
     });
+    // Other tests' pods have theirs beside them.
+    let uids = kubectl.run(&["get", "pods", "-A", "-o", "jsonpath={range .items[*]}{.metadata.uid}{' '}{end}"]);
+    let cgroups = |uid: &str| world.sh(&format!("find /sys/fs/cgroup -type d -path '*kubepods*{uid}*'"));
+    assert!(uids.split_whitespace().all(|uid| !cgroups(uid).is_empty()), "each pod has its cgroups: {uids}");
     assert_ne!(traces(&world), before, "the node must have left traces, or this test sees nothing");
     windlass.down(&["--purge"]);
     for ((what, was), (_, is)) in before.iter().zip(traces(&world)) {
         assert_eq!(&is, was, "{what}");
+    }
+    for uid in uids.split_whitespace() {
+        assert_eq!(cgroups(uid), "", "the cgroups of {uid}");
     }
     let state = world.docker(&["inspect", "-f", "{{.State.Running}}", "bystander"]);
     assert_eq!(state.trim(), "true");
