@@ -1,1 +1,497 @@
-//! Tables of the pod lifecycle.
+//! Tables of the pod lifecycle: what is done and what is shown, for each way in which containers end.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use proptest::prelude::*;
+
+use super::{
+    observed::{Failure, ImageState, Observed, later},
+    plan::{Action, Plan, Wanted, plan, restart_delay},
+    status::status,
+};
+use crate::engine::{
+    instance::{Exit, Instance, State},
+    names::{Identity, SANDBOX_NAME, container_hash},
+};
+
+const NODE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+}
+
+fn pod(policy: &str, containers: usize) -> Pod {
+    let containers: Vec<String> = (0..containers).map(|i| format!(r#"{{"name":"c{i}","image":"i:1"}}"#)).collect();
+    serde_json::from_str(&format!(
+        r#"{{"metadata":{{"name":"p","namespace":"n","uid":"u","generation":1}},
+            "spec":{{"restartPolicy":"{policy}","terminationGracePeriodSeconds":7,"containers":[{}]}}}}"#,
+        containers.join(",")
+    ))
+    .unwrap()
+}
+
+fn instance(name: &str, attempt: u32, state: State) -> Instance {
+    Instance {
+        id: format!("{name}-{attempt}"),
+        identity: Identity { namespace: "n".into(), pod: "p".into(), uid: "u".into(), container: name.into(), attempt },
+        state,
+        created_at: at(0),
+        image: "i:1".into(),
+        image_id: "sha256:i".into(),
+        hash: container_hash(name, "i:1"),
+        sandbox: if name == SANDBOX_NAME { String::new() } else { format!("{SANDBOX_NAME}-0") },
+        log_path: String::new(),
+        address: "10.244.0.2".parse().ok(),
+        grace: Some(7),
+    }
+}
+
+fn running(since: i64) -> State {
+    State::Running { pid: 7, started_at: at(since) }
+}
+
+fn exited(code: i64, from: i64, to: i64) -> State {
+    State::Exited(Exit {
+        code,
+        oom_killed: false,
+        error: String::new(),
+        started_at: Some(at(from)),
+        finished_at: at(to),
+        message: String::new(),
+    })
+}
+
+/// A pod whose sandbox runs and whose images and volumes are there.
+fn ready_sandbox(pod: &Pod) -> Observed {
+    let mut observed = Observed { volumes: true, address: "10.244.0.2".parse().ok(), ..Observed::default() };
+    observed.put(instance(SANDBOX_NAME, 0, running(0)));
+    observed.attached.insert(format!("{SANDBOX_NAME}-0"));
+    for container in &pod.spec.as_ref().unwrap().containers {
+        let present = ImageState::Present { id: "sha256:i".into(), user: String::new() };
+        observed.images.insert(container.name.clone(), present);
+    }
+    observed
+}
+
+fn next(pod: &Pod, observed: &Observed, now: i64) -> Plan {
+    plan(Wanted::Run(pod), observed, at(now))
+}
+
+fn shown(pod: &Pod, observed: &Observed, now: i64) -> PodStatus {
+    status(pod, observed, NODE, at(now))
+}
+
+fn phase(pod: &Pod, observed: &Observed, now: i64) -> String {
+    shown(pod, observed, now).phase.unwrap()
+}
+
+fn creates(plan: &Plan) -> Vec<(String, u32)> {
+    plan.actions
+        .iter()
+        .filter_map(|a| match a {
+            Action::Create { container, attempt, .. } => Some((container.clone(), *attempt)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn condition(status: &PodStatus, kind: &str) -> (String, String) {
+    let found = status.conditions.iter().flatten().find(|c| c.type_ == kind).unwrap();
+    (found.status.clone(), found.reason.clone().unwrap_or_default())
+}
+
+#[test]
+fn a_pod_starts_with_everything_at_once_that_can_be() {
+    let pod = pod("Always", 1);
+    let first = next(&pod, &Observed::default(), 0).actions;
+    assert_eq!(
+        first,
+        [Action::PrepareVolumes, Action::EnsureImage { container: "c0".into() }, Action::CreateSandbox { attempt: 0 }]
+    );
+    let mut observed = ready_sandbox(&pod);
+    observed.attached.clear();
+    observed.instances.clear();
+    observed.put(instance(SANDBOX_NAME, 0, State::Created));
+    // The container is made while the sandbox starts, and started when its network is there.
+    let both = next(&pod, &observed, 0).actions;
+    assert!(both.contains(&Action::StartSandbox { id: "POD-0".into() }) && both.len() == 2, "{both:?}");
+    observed.put(instance("c0", 0, State::Created));
+    assert_eq!(next(&pod, &observed, 0).actions, [Action::StartSandbox { id: "POD-0".into() }]);
+    let mut observed = ready_sandbox(&pod);
+    observed.put(instance("c0", 0, State::Created));
+    assert_eq!(next(&pod, &observed, 0).actions, [Action::Start { container: "c0".into(), id: "c0-0".into() }]);
+    let status = shown(&pod, &observed, 0);
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    let waiting = status.container_statuses.unwrap()[0].state.clone().unwrap().waiting.unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("ContainerCreating"));
+}
+
+#[test]
+fn a_running_pod_is_ready_and_left_alone() {
+    let pod = pod("Always", 2);
+    let mut observed = ready_sandbox(&pod);
+    observed.put(instance("c0", 0, running(1)));
+    observed.put(instance("c1", 0, running(1)));
+    assert_eq!(next(&pod, &observed, 5), Plan::default());
+    let status = shown(&pod, &observed, 5);
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    for kind in ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"] {
+        assert_eq!(condition(&status, kind).0, "True", "{kind}");
+    }
+    assert_eq!(status.pod_ip.as_deref(), Some("10.244.0.2"));
+    assert_eq!(status.observed_generation, Some(1));
+}
+
+/// One row for each cell of the seed's table: containers, policy, how the first one ended, whether it is
+/// started again, and the phase.
+#[test]
+fn the_table_of_one_container() {
+    for (policy, code, restarted, wanted) in [
+        ("Always", 0, true, "Running"),
+        ("Always", 1, true, "Running"),
+        ("OnFailure", 0, false, "Succeeded"),
+        ("OnFailure", 1, true, "Running"),
+        ("Never", 0, false, "Succeeded"),
+        ("Never", 1, false, "Failed"),
+    ] {
+        let pod = pod(policy, 1);
+        let mut observed = ready_sandbox(&pod);
+        observed.put(instance("c0", 0, exited(code, 1, 2)));
+        let plan = next(&pod, &observed, 3);
+        let wanted_creates = if restarted { vec![("c0".to_owned(), 1)] } else { vec![] };
+        assert_eq!(creates(&plan), wanted_creates, "{policy} {code}");
+        assert_eq!(phase(&pod, &observed, 3), wanted, "{policy} {code}");
+    }
+}
+
+#[test]
+fn the_table_of_two_containers() {
+    for (policy, first, second, restarted, wanted) in [
+        // The first fails while the second runs.
+        ("Always", 1, None, vec!["c0"], "Running"),
+        ("OnFailure", 1, None, vec!["c0"], "Running"),
+        ("Never", 1, None, vec![], "Running"),
+        // Then the second ends too.
+        ("Always", 1, Some(0), vec!["c0", "c1"], "Running"),
+        ("Always", 1, Some(1), vec!["c0", "c1"], "Running"),
+        ("OnFailure", 1, Some(1), vec!["c0", "c1"], "Running"),
+        ("OnFailure", 1, Some(0), vec!["c0"], "Running"),
+        ("OnFailure", 0, Some(0), vec![], "Succeeded"),
+        ("Never", 1, Some(0), vec![], "Failed"),
+        ("Never", 1, Some(1), vec![], "Failed"),
+        ("Never", 0, Some(0), vec![], "Succeeded"),
+    ] {
+        let pod = pod(policy, 2);
+        let mut observed = ready_sandbox(&pod);
+        observed.put(instance("c0", 0, exited(first, 1, 2)));
+        observed.put(instance("c1", 0, second.map_or_else(|| running(1), |code| exited(code, 1, 2))));
+        let made: Vec<String> = creates(&next(&pod, &observed, 3)).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(made, restarted, "{policy} {first} {second:?}");
+        assert_eq!(phase(&pod, &observed, 3), wanted, "{policy} {first} {second:?}");
+    }
+}
+
+#[test]
+fn memory_that_ran_out_is_an_end_like_others_with_a_name() {
+    for (policy, restarted, wanted) in
+        [("Always", true, "Running"), ("OnFailure", true, "Running"), ("Never", false, "Failed")]
+    {
+        let pod = pod(policy, 1);
+        let mut observed = ready_sandbox(&pod);
+        let State::Exited(mut exit) = exited(137, 1, 2) else { panic!("made an exit") };
+        exit.oom_killed = true;
+        observed.put(instance("c0", 0, State::Exited(exit)));
+        assert_eq!(!creates(&next(&pod, &observed, 3)).is_empty(), restarted, "{policy}");
+        let status = shown(&pod, &observed, 3);
+        assert_eq!(status.phase.as_deref(), Some(wanted));
+        let ended = status.container_statuses.unwrap()[0].state.clone().unwrap().terminated.unwrap();
+        assert_eq!((ended.reason.as_deref(), ended.exit_code), (Some("OOMKilled"), 137));
+    }
+}
+
+#[test]
+fn a_container_that_could_not_start_says_why() {
+    let pod = pod("Never", 1);
+    let mut observed = ready_sandbox(&pod);
+    let State::Exited(mut exit) = exited(127, 1, 2) else { panic!("made an exit") };
+    exit.started_at = None;
+    exit.error = "exec: \"echo123\": not found".into();
+    observed.put(instance("c0", 0, State::Exited(exit)));
+    let ended = shown(&pod, &observed, 3).container_statuses.unwrap()[0].state.clone().unwrap().terminated.unwrap();
+    assert_eq!((ended.reason.as_deref(), ended.exit_code), (Some("StartError"), 128));
+    assert!(ended.message.unwrap().contains("echo123"));
+}
+
+#[test]
+fn the_delay_doubles_from_ten_seconds_to_five_minutes() {
+    let delays: Vec<u64> = (0..9).map(|n| restart_delay(n).as_secs()).collect();
+    assert_eq!(delays, [0, 10, 20, 40, 80, 160, 300, 300, 300]);
+}
+
+#[test]
+fn a_container_that_crashes_again_is_held_back_and_says_so() {
+    let pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    observed.put(instance("c0", 1, exited(1, 10, 11)));
+    observed.crashes.insert("c0".into(), 1);
+    let held = next(&pod, &observed, 12);
+    assert!(creates(&held).is_empty());
+    assert_eq!(held.wake_at, Some(at(21)));
+    let status = shown(&pod, &observed, 12).container_statuses.unwrap().remove(0);
+    let waiting = status.state.unwrap().waiting.unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));
+    assert_eq!(waiting.message.as_deref(), Some("back-off 10s restarting failed container=c0 pod=p_n(u)"));
+    assert_eq!(status.last_state.unwrap().terminated.unwrap().exit_code, 1);
+    assert_eq!(status.restart_count, 1);
+    assert_eq!(creates(&next(&pod, &observed, 21)), [("c0".to_owned(), 2)]);
+    // After our own restart the count on the container's label stands in.
+    observed.crashes.clear();
+    observed.put(instance("c0", 4, exited(1, 10, 11)));
+    assert_eq!(next(&pod, &observed, 12).wake_at, Some(at(11 + 80)));
+    // A long run clears it, and so does another image.
+    observed.put(instance("c0", 5, exited(1, 10, 10 + 601)));
+    assert_eq!(creates(&next(&pod, &observed, 612)), [("c0".to_owned(), 6)]);
+    let mut other = instance("c0", 6, exited(1, 612, 613));
+    other.hash = container_hash("c0", "i:0");
+    observed.put(other);
+    assert_eq!(creates(&next(&pod, &observed, 614)), [("c0".to_owned(), 7)]);
+}
+
+#[test]
+fn init_containers_run_one_after_the_other() {
+    let mut pod = pod("Always", 1);
+    let spec = pod.spec.as_mut().unwrap();
+    spec.init_containers = serde_json::from_str(
+        r#"[{"name":"i0","image":"i:1"},{"name":"side","image":"i:1","restartPolicy":"Always"},{"name":"i1","image":"i:1"}]"#,
+    )
+    .unwrap();
+    let mut observed = ready_sandbox(&pod);
+    for name in ["i0", "side", "i1"] {
+        observed.images.insert(name.into(), ImageState::Present { id: "x".into(), user: String::new() });
+    }
+    assert_eq!(creates(&next(&pod, &observed, 0)), [("i0".to_owned(), 0)]);
+    let status = shown(&pod, &observed, 0);
+    assert_eq!(condition(&status, "Initialized"), ("False".to_owned(), "ContainersNotInitialized".to_owned()));
+    observed.put(instance("i0", 0, exited(0, 1, 2)));
+    assert_eq!(creates(&next(&pod, &observed, 3)), [("side".to_owned(), 0)]);
+    observed.put(instance("side", 0, running(3)));
+    assert_eq!(creates(&next(&pod, &observed, 4)), [("i1".to_owned(), 0)]);
+    observed.put(instance("i1", 0, exited(1, 4, 5)));
+    assert_eq!(creates(&next(&pod, &observed, 6)), [("i1".to_owned(), 1)], "it is run again until it works");
+    observed.put(instance("i1", 1, exited(0, 6, 7)));
+    assert_eq!(creates(&next(&pod, &observed, 8)), [("c0".to_owned(), 0)]);
+    // A failed one ends the pod when nothing may be run again.
+    pod.spec.as_mut().unwrap().restart_policy = Some("Never".into());
+    let mut observed = ready_sandbox(&pod);
+    observed.put(instance("i0", 0, exited(1, 1, 2)));
+    assert!(creates(&next(&pod, &observed, 3)).is_empty());
+    assert_eq!(phase(&pod, &observed, 3), "Failed");
+}
+
+#[test]
+fn a_lost_sandbox_is_made_anew_after_its_containers_have_ended() {
+    let pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    observed.attached.clear();
+    observed.put(instance(SANDBOX_NAME, 0, exited(137, 0, 5)));
+    observed.put(instance("c0", 0, running(1)));
+    let stops: Vec<Action> = next(&pod, &observed, 6).actions;
+    assert!(matches!(stops.as_slice(), [Action::Stop { .. }]), "{stops:?}");
+    observed.put(instance("c0", 0, exited(137, 1, 6)));
+    assert!(next(&pod, &observed, 7).actions.contains(&Action::CreateSandbox { attempt: 1 }));
+}
+
+#[test]
+fn deletion_stops_then_removes_then_forgets() {
+    let mut pod = pod("Always", 1);
+    pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(10)));
+    pod.metadata.deletion_grace_period_seconds = Some(3);
+    let mut observed = ready_sandbox(&pod);
+    observed.put(instance("c0", 0, running(1)));
+    let stop = Action::Stop { container: "c0".into(), id: "c0-0".into(), grace: 3, why: String::new() };
+    assert_eq!(next(&pod, &observed, 10).actions, [stop]);
+    assert_eq!(phase(&pod, &observed, 10), "Running", "what is over is told when nothing runs");
+    observed.put(instance("c0", 0, exited(0, 1, 11)));
+    let actions = next(&pod, &observed, 11).actions;
+    assert!(actions.contains(&Action::Remove { id: "c0-0".into() }));
+    assert!(actions.contains(&Action::RemoveSandbox { id: "POD-0".into() }));
+    observed.forget("c0-0");
+    observed.forget("POD-0");
+    assert_eq!(next(&pod, &observed, 12).actions, [Action::TearDown]);
+    observed.torn_down = true;
+    assert_eq!(next(&pod, &observed, 12).actions, [Action::Forget]);
+    // A pod that vanished from the API has nobody to tell.
+    assert!(plan(Wanted::Gone { grace: 0 }, &observed, at(12)).actions.is_empty());
+}
+
+#[test]
+fn an_image_that_cannot_be_had_is_shown_and_tried_again() {
+    let pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    let failure =
+        Failure { reason: "ErrImagePull", message: "not found".into(), at: at(0), retry_at: at(10), times: 1 };
+    observed.images.insert("c0".into(), ImageState::Failed(failure));
+    let reason = |now| {
+        let status = shown(&pod, &observed, now);
+        status.container_statuses.unwrap()[0].state.clone().unwrap().waiting.unwrap().reason.unwrap()
+    };
+    assert_eq!((reason(1), reason(3)), ("ErrImagePull".to_owned(), "ImagePullBackOff".to_owned()));
+    assert_eq!(next(&pod, &observed, 3).wake_at, Some(at(10)));
+    assert_eq!(next(&pod, &observed, 10).actions, [Action::EnsureImage { container: "c0".into() }]);
+}
+
+#[test]
+fn what_is_under_way_is_not_begun_again() {
+    let pod = pod("Always", 1);
+    let mut observed = Observed::default();
+    for action in next(&pod, &observed, 0).actions {
+        observed.in_flight.insert(action.key());
+    }
+    assert!(next(&pod, &observed, 0).actions.is_empty());
+}
+
+/// What may happen to a pod in the property below.
+#[derive(Debug, Clone)]
+enum Event {
+    /// The plan's actions are carried out.
+    Work,
+    /// A container ends.
+    Exit(usize, i64),
+    /// Time passes.
+    Wait(i64),
+    /// The agent forgets what it knew and finds what runs.
+    Restart,
+    /// Somebody deletes the pod.
+    Delete,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => Just(Event::Work),
+        3 => (0usize..2, prop_oneof![Just(0i64), Just(1), Just(137)]).prop_map(|(c, code)| Event::Exit(c, code)),
+        2 => (1i64..400).prop_map(Event::Wait),
+        1 => Just(Event::Restart),
+        1 => Just(Event::Delete),
+    ]
+}
+
+/// Carries an action out as Docker would.
+fn work(observed: &mut Observed, action: &Action, now: i64) {
+    match action {
+        Action::PrepareVolumes => observed.volumes = true,
+        Action::EnsureImage { container } => {
+            let present = ImageState::Present { id: "x".into(), user: String::new() };
+            observed.images.insert(container.clone(), present);
+        }
+        Action::CreateSandbox { attempt } => observed.put(instance(SANDBOX_NAME, *attempt, State::Created)),
+        Action::StartSandbox { id } => {
+            let mut sandbox = observed.instances.iter().find(|i| i.id == *id).unwrap().clone();
+            sandbox.state = running(now);
+            observed.put(sandbox);
+            observed.attached.insert(id.clone());
+        }
+        Action::Create { container, attempt, sandbox } => {
+            let mut made = instance(container, *attempt, State::Created);
+            made.sandbox.clone_from(sandbox);
+            if *attempt > 0 {
+                *observed.crashes.entry(container.clone()).or_default() += 1;
+            }
+            observed.put(made);
+        }
+        Action::Start { id, .. } => {
+            let mut started = observed.instances.iter().find(|i| i.id == *id).unwrap().clone();
+            started.state = running(now);
+            observed.put(started);
+        }
+        Action::Stop { id, .. } => {
+            let mut ended = observed.instances.iter().find(|i| i.id == *id).unwrap().clone();
+            ended.state = exited(137, now - 1, now);
+            observed.put(ended);
+        }
+        Action::Remove { id } | Action::RemoveSandbox { id } => observed.forget(id),
+        Action::TearDown => observed.torn_down = true,
+        Action::Forget => {}
+    }
+}
+
+fn rank(phase: &str) -> u8 {
+    match phase {
+        "Pending" => 0,
+        "Running" => 1,
+        _ => 2,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whatever_happens_the_rules_hold(policy in "(Always|OnFailure|Never)", events in prop::collection::vec(event(), 1..60)) {
+        let mut pod = pod(&policy, 2);
+        let mut observed = Observed::default();
+        let (mut now, mut highest) = (0i64, 0u8);
+        for event in events {
+            match event {
+                Event::Work => {
+                    let before: Vec<(String, i64)> = observed.instances.iter().filter_map(|i| match &i.state {
+                        State::Exited(e) => Some((i.identity.container.clone(), e.code)),
+                        _ => None,
+                    }).collect();
+                    for action in next(&pod, &observed, now).actions {
+                        if let Action::Create { container, attempt, .. } = &action {
+                            // The policy is obeyed: what ended for good is never run again.
+                            if *attempt > 0 {
+                                let last = before.iter().rev().find(|(name, _)| name == container);
+                                let allowed = match policy.as_str() {
+                                    "Always" => true,
+                                    "OnFailure" => last.is_some_and(|(_, code)| *code != 0),
+                                    _ => false,
+                                };
+                                prop_assert!(allowed, "{policy}: {action:?} after {last:?}");
+                            }
+                            prop_assert!(pod.metadata.deletion_timestamp.is_none(), "nothing is made of a deleted pod");
+                        }
+                        work(&mut observed, &action, now);
+                    }
+                }
+                Event::Exit(which, code) => {
+                    let name = format!("c{which}");
+                    if let Some(mut ended) = observed.newest(&name).filter(|i| i.is_running()).cloned() {
+                        ended.state = exited(code, now - 1, now);
+                        observed.put(ended);
+                    }
+                }
+                Event::Wait(seconds) => now += seconds,
+                Event::Restart => {
+                    let kept = observed.instances.clone();
+                    let torn_down = observed.torn_down;
+                    observed = Observed { torn_down, ..Observed::default() };
+                    for instance in kept {
+                        if instance.is_sandbox() && instance.is_running() {
+                            observed.attached.insert(instance.id.clone());
+                        }
+                        observed.put(instance);
+                    }
+                }
+                Event::Delete => {
+                    pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(now)));
+                }
+            }
+            now += 1;
+            // Never two of a container.
+            for name in ["c0", "c1", SANDBOX_NAME] {
+                let alive = observed.attempts(name).filter(|i| i.is_running()).count();
+                prop_assert!(alive <= 1, "{alive} of {name} run");
+            }
+            // Phases never go backwards.
+            let told = shown(&pod, &observed, now);
+            let phase = rank(told.phase.as_deref().unwrap_or(""));
+            prop_assert!(phase >= highest, "{:?} after rank {highest}", told.phase);
+            highest = phase;
+            pod.status = Some(told);
+        }
+        let _ = later(at(now), std::time::Duration::ZERO);
+    }
+}
