@@ -12,6 +12,7 @@ mod observed;
 mod outcome;
 mod plan;
 mod qos;
+mod report;
 mod services;
 mod shared;
 mod spec;

@@ -122,21 +122,25 @@ fn list(found: &Explanation) -> String {
     out
 }
 
+/// One service port: each way in, and below it what its rules do.
 fn tree(row: &ServiceRow) -> String {
     let mut out = format!("{} {}", row.name, row.protocol);
     for entry in &row.entries {
-        let address = if entry.address.is_empty() { String::new() } else { format!(" {}", entry.address) };
-        let _ = write!(out, "\n├─ {}{address}:{}  ({} packets)", entry.kind, entry.port, entry.packets);
+        let address = if entry.address.is_empty() { String::new() } else { format!("{}:", entry.address) };
+        let _ = write!(out, "\n{} {address}{} [{}]", entry.kind, entry.port, entry.packets);
         if entry.refused {
             out.push_str(" refused: no endpoint");
         }
         for branch in &entry.branches {
-            let _ = write!(out, "\n{}", branch.to_string().trim_end());
+            for line in branch.to_string().lines() {
+                let _ = write!(out, "\n  {line}");
+            }
         }
     }
+    out.push_str("\nendpoints");
     for endpoint in &row.endpoints {
         let share = endpoint.share.or(endpoint.local_share).map(|s| format!("{:.1} %", s * 100.0)).unwrap_or_default();
-        let _ = write!(out, "\n  endpoint {:<24} {share:>8}  ({} packets)", endpoint.address, endpoint.packets);
+        let _ = write!(out, "\n  {:<24} {share:>8} [{}]", endpoint.address, endpoint.packets);
     }
     out
 }
