@@ -46,6 +46,8 @@ impl<'w> Windlass<'w> {
             command.arg(flag).arg(path);
         }
         command.args(["--node-name", "node"]);
+        // With each request that the API answers, so that a failed test shows who asked for what.
+        command.env("WINDLASS_LOG", "info,windlass_control::api=debug");
         command
     }
 

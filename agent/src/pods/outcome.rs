@@ -56,5 +56,9 @@ pub(crate) enum Outcome {
     },
     TornDown(Result<(), Refusal>),
     Forgotten(Result<(), Refusal>),
-    Patched(Result<Box<Pod>, kube::Error>),
+    /// `from` is the version of the object that the patch was made from.
+    Patched {
+        from: u64,
+        result: Result<Box<Pod>, kube::Error>,
+    },
 }

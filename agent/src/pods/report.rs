@@ -1,6 +1,7 @@
 //! What a worker tells others: the patch of a pod's status, and which containers run. Pure.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
+use serde_json::{Map, Value, json};
 
 use crate::{
     ContainerRecord,
@@ -59,15 +60,99 @@ fn in_order_of(before: &PodStatus, mut wanted: Vec<PodCondition>) -> Vec<PodCond
     wanted
 }
 
-/// A strategic merge patch; the uid keeps it from meeting a new pod of the same name.
-pub(super) fn patch_of(pod: &Pod, wanted: &PodStatus) -> serde_json::Value {
-    let mut status = serde_json::to_value(wanted).unwrap_or_default();
-    if let Some(fields) = status.as_object_mut() {
-        for (key, value) in [("reason", &wanted.reason), ("message", &wanted.message)] {
-            if value.is_none() {
-                fields.insert(key.to_owned(), serde_json::Value::Null);
+/// The strategic merge patch that turns the status `before` into `after`; its uid keeps it from meeting a
+/// new pod of the same name. A field that is gone is named with `null`, else the server would keep it.
+pub(super) fn patch_of(pod: &Pod, before: &PodStatus, after: &PodStatus) -> Value {
+    let of = |status: &PodStatus| match serde_json::to_value(status) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    };
+    json!({"metadata": {"uid": pod.metadata.uid}, "status": difference(&of(before), &of(after))})
+}
+
+/// The lists of a pod's status that the server merges item by item, and the field that tells items apart.
+const MERGED_LISTS: [(&str, &str); 3] = [("conditions", "type"), ("hostIPs", "ip"), ("podIPs", "ip")];
+
+fn difference(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<String, Value> {
+    let mut patch: Map<String, Value> =
+        before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null)).collect();
+    for (key, value) in after {
+        let old = before.get(key);
+        if old == Some(value) {
+            continue;
+        }
+        let merged_by = MERGED_LISTS.iter().find(|(list, _)| list == key).map(|(_, field)| *field);
+        let change = match (old, value, merged_by) {
+            (Some(Value::Object(old)), Value::Object(new), _) => Value::Object(difference(old, new)),
+            (Some(Value::Array(old)), Value::Array(new), Some(field)) => Value::Array(items(old, new, field)),
+            _ => value.clone(),
+        };
+        patch.insert(key.clone(), change);
+    }
+    patch
+}
+
+/// The items of a merged list that changed, and those to delete.
+fn items(before: &[Value], after: &[Value], field: &str) -> Vec<Value> {
+    let find = |list: &[Value], item: &Value| list.iter().find(|i| i[field] == item[field]).cloned();
+    let mut out = Vec::new();
+    for item in after {
+        match (find(before, item), item) {
+            (Some(old), item) if old == *item => {}
+            (Some(Value::Object(old)), Value::Object(new)) => {
+                let mut change = difference(&old, new);
+                change.insert(field.to_owned(), item[field].clone());
+                out.push(Value::Object(change));
             }
+            _ => out.push(item.clone()),
         }
     }
-    serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": status})
+    let gone = before.iter().filter(|item| find(after, item).is_none());
+    out.extend(gone.map(|item| json!({"$patch": "delete", field: item[field]})));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(value: Value) -> PodStatus {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn patch(before: Value, after: Value) -> Value {
+        patch_of(&Pod::default(), &status(before), &status(after))["status"].clone()
+    }
+
+    #[test]
+    fn a_reason_that_is_gone_is_taken_away() {
+        let before = json!({"phase": "Pending", "reason": "NodeLost", "conditions": [
+            {"type": "PodScheduled", "status": "True"},
+            {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "wait"},
+        ]});
+        let after = json!({"phase": "Running", "conditions": [
+            {"type": "PodScheduled", "status": "True"},
+            {"type": "Ready", "status": "True"},
+        ]});
+        let expected = json!({"phase": "Running", "reason": null, "conditions": [
+            {"type": "Ready", "status": "True", "reason": null, "message": null},
+        ]});
+        assert_eq!(patch(before, after), expected);
+    }
+
+    #[test]
+    fn lists_are_merged_or_replaced_as_the_server_does_it() {
+        let container = |state: Value| json!({"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+        let before = json!({"podIPs": [{"ip": "10.0.0.1"}], "containerStatuses": [container(json!({"waiting": {}}))]});
+        let after = json!({"podIPs": [{"ip": "10.0.0.2"}], "containerStatuses": [container(json!({"running": {}}))]});
+        let patch = patch(before, after);
+        assert_eq!(patch["podIPs"], json!([{"ip": "10.0.0.2"}, {"$patch": "delete", "ip": "10.0.0.1"}]));
+        assert_eq!(patch["containerStatuses"][0]["state"], json!({"running": {}}));
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_sent() {
+        let same = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        assert_eq!(patch(same.clone(), same), json!({}));
+    }
 }

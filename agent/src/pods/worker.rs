@@ -58,6 +58,8 @@ pub(crate) enum End {
 const UNREACHABLE_RETRY: Duration = Duration::from_secs(1);
 /// A retry of reading or writing the API.
 const API_RETRY: Duration = Duration::from_secs(1);
+/// The next try of a status that the API takes and does not keep.
+const STUCK_RETRY: Duration = Duration::from_secs(30);
 
 pub(crate) struct Worker {
     shared: Arc<Shared>,
@@ -419,16 +421,23 @@ impl Worker {
                 self.warn("FailedKillPod", &refusal);
                 self.pause_until = Some(later(now, UNREACHABLE_RETRY));
             }
-            Outcome::Patched(Ok(pod)) => {
-                self.patch_after = None;
+            Outcome::Patched { from, result: Ok(pod) } => {
+                // An answer that changed nothing would be followed by the same patch at once, for ever.
+                let stuck = version(&pod) == from;
+                if stuck {
+                    tracing::warn!(pod = spec::name(&pod), "the API accepted a status and did not change it");
+                }
+                self.patch_after = stuck.then(|| later(now, STUCK_RETRY));
                 self.take_wish(&Wish::Pod(Arc::new(*pod)));
             }
             // Gone or replaced: the watch tells what became of it.
-            Outcome::Patched(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409 | 422) => {
+            Outcome::Patched { result: Err(kube::Error::Api(status)), .. }
+                if matches!(status.code, 404 | 409 | 422) =>
+            {
                 tracing::debug!(pod = self.uid, code = status.code, "a status was refused: {}", status.message);
                 self.patch_after = Some(later(now, API_RETRY));
             }
-            Outcome::Patched(Err(error)) => {
+            Outcome::Patched { result: Err(error), .. } => {
                 tracing::warn!(pod = self.uid, %error, "a pod's status could not be written; it is tried again");
                 self.patch_after = Some(later(now, API_RETRY));
             }
@@ -501,9 +510,9 @@ impl Worker {
         let client = self.shared.client.clone();
         self.push(KEY.to_owned(), async move {
             let api: Api<Pod> = Api::namespaced(client, spec::namespace(&pod));
-            let patch = patch_of(&pod, &wanted);
+            let patch = patch_of(&pod, &before, &merged);
             let result = api.patch_status(spec::name(&pod), &PatchParams::default(), &Patch::Strategic(patch)).await;
-            Outcome::Patched(result.map(Box::new))
+            Outcome::Patched { from: version(&pod), result: result.map(Box::new) }
         });
         None
     }

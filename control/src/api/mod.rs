@@ -27,6 +27,7 @@ use std::{
     net::Ipv4Addr,
     ops::RangeInclusive,
     sync::{Arc, Mutex},
+    time::Instant,
 };
 
 use axum::{
@@ -112,10 +113,18 @@ async fn handle(State(api): State<Api>, request: Request) -> Response {
     let accept = output::Accept::read(&parts.headers);
     let content_type = header_text(&parts.headers, header::CONTENT_TYPE);
     let call = Call { api, user, method: parts.method, uri: parts.uri, accept, content_type, headers: parts.headers };
-    match call.answer(body).await {
-        Ok(response) => response,
-        Err(error) => error.into_response(),
-    }
+    let started = Instant::now();
+    let response = call.answer(body).await.unwrap_or_else(|error| error.into_response());
+    // Neither bodies nor queries: both can hold what nobody should read in a log.
+    tracing::debug!(
+        user = call.user.name,
+        method = %call.method,
+        path = call.uri.path(),
+        status = response.status().as_u16(),
+        microseconds = started.elapsed().as_micros(),
+        "answered"
+    );
+    response
 }
 
 fn header_text(headers: &axum::http::HeaderMap, name: header::HeaderName) -> String {

@@ -6,6 +6,7 @@ mod faults;
 mod kubectl;
 mod member;
 mod purge;
+mod quiet;
 mod restart;
 mod seeds;
 mod usage;
