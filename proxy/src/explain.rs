@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use compare::Difference;
+pub(crate) use compare::differences;
 pub use tree::Branch;
 
 use crate::{
@@ -126,7 +127,7 @@ const REFUSALS: [&str; 2] = ["has no endpoints", "has no local endpoints"];
 /// When a text is not a rule set.
 pub fn explain(wanted: &str, kernel: &str) -> Result<Explanation, ParseError> {
     let (wanted, kernel) = (Saved::parse(wanted)?, Saved::parse(kernel)?);
-    Ok(Explanation { services: services(&kernel), differences: compare::differences(&wanted, &kernel) })
+    Ok(Explanation { services: services(&kernel), differences: differences(&wanted, &kernel) })
 }
 
 fn services(kernel: &Saved<'_>) -> Vec<ServiceRow> {

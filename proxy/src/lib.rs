@@ -14,6 +14,7 @@ pub mod explain;
 mod inspect;
 pub mod kernel;
 pub mod model;
+mod netlink;
 pub mod plan;
 pub mod rules;
 pub mod select;

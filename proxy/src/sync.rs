@@ -1,7 +1,9 @@
 //! The loop: watches Services, EndpointSlices and our Node; owns the model and the books of both
 //! families; writes what changed; repairs what others changed; forgets stale UDP connections.
 
+mod ear;
 mod family;
+mod lock;
 mod pace;
 mod watch;
 
@@ -26,10 +28,11 @@ use crate::{
     apply::{Backend, Runner},
     cleanup,
     config::{Config, Error},
-    conntrack::{Conntrack, Frontends, Program},
+    conntrack::{Conntrack, Frontends},
     model::{Model, NodeFacts, ServiceId},
     serve::{self, LocalHealth, ServiceHealth, Status},
 };
+use ear::Ear;
 use family::FamilySync;
 use pace::Pace;
 use watch::{Change, Watched};
@@ -49,6 +52,14 @@ const NODE_WAIT: Duration = Duration::from_secs(30);
 pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), Error> {
     config.check()?;
     let config = Arc::new(config);
+    // Behind a prefix the rules are those of another namespace, whose name this one cannot hold.
+    let _lock = match config.command_prefix.is_empty() {
+        true => lock::acquire(lock::NAME, &shutdown).await,
+        false => None,
+    };
+    if shutdown.is_cancelled() {
+        return Ok(());
+    }
     let backends = prepare(config.clone()).await?;
     let status = Arc::new(Status::new(config.sync_period));
     backends.iter().for_each(|b| status.start(b.family()));
@@ -80,7 +91,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         model: Model::default(),
         node: NodeFacts::default(),
         families,
-        conntrack: Arc::new(Program::new(runner)),
+        own_namespace: runner.is_plain(),
         udp: BTreeSet::new(),
         udp_failed: false,
         health,
@@ -130,7 +141,8 @@ struct Loop {
     model: Model,
     node: NodeFacts,
     families: Vec<FamilySync>,
-    conntrack: Arc<dyn Conntrack>,
+    /// Whether tracked connections are those of this process's network namespace.
+    own_namespace: bool,
     /// Services whose UDP connections need a look after the next good write.
     udp: BTreeSet<ServiceId>,
     udp_failed: bool,
@@ -152,6 +164,7 @@ impl Loop {
         } else {
             self.config.sync_period
         };
+        let mut ear = Ear::new(!self.families.iter().any(FamilySync::checks_cheaply));
         let mut checks = tokio::time::interval_at(tokio::time::Instant::now() + check, check);
         checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let node_wait = tokio::time::sleep(NODE_WAIT);
@@ -178,6 +191,7 @@ impl Loop {
                 },
                 () = tokio::time::sleep_until(due.into()), if ready => {
                     let started = Instant::now();
+                    ear.close();
                     let done = self.write().await;
                     pace.ran(started, Instant::now());
                     wanted = !done;
@@ -193,15 +207,23 @@ impl Loop {
                     lists.go_on_without_node();
                     wanted = true;
                 }
-                _ = checks.tick(), if lists.complete() && self.failed.is_none() => {
-                    for family in &mut self.families {
-                        wanted |= family.check().await;
-                    }
+                () = ear.hear(), if lists.complete() && !ready && self.failed.is_none() => wanted |= self.check().await,
+                _ = checks.tick(), if lists.complete() && !ready && self.failed.is_none() => {
+                    wanted |= self.check().await;
                     wanted |= self.addresses_moved();
                 }
             }
         }
         self.health.close().await;
+    }
+
+    /// Looks whether others changed our rules; true when they must be written again.
+    async fn check(&mut self) -> bool {
+        let mut drifted = false;
+        for family in &mut self.families {
+            drifted |= family.check(&self.model).await;
+        }
+        drifted
     }
 
     /// Takes one change in; returns whether rules may have to be written.
@@ -254,11 +276,15 @@ impl Loop {
         }
         let local = self.local_addresses();
         let mut done = true;
-        for family in &mut self.families {
-            done &= family.write(&self.model, &dirty, &self.config, &self.node, &local).await;
+        for i in 0..self.families.len() {
+            let before = self.families[i].generation();
+            done &= self.families[i].write(&self.model, &dirty, &self.config, &self.node, &local).await;
+            // Both families count their changes together: what this one wrote is no drift of the other.
+            let after = self.families[i].generation();
+            self.families.iter_mut().for_each(|other| other.moved(before, after));
         }
         self.health.set(LocalHealth::of(&self.model)).await;
-        if done && !self.udp.is_empty() {
+        if done && self.own_namespace && !self.udp.is_empty() {
             self.forget_stale_udp().await;
         }
         done
@@ -271,16 +297,12 @@ impl Loop {
             if frontends.is_empty() {
                 continue;
             }
-            let conntrack = self.conntrack.clone();
             let started = Instant::now();
             let work = move || {
                 let local: HashSet<IpAddr> = interface_addresses().into_iter().collect();
+                let mut conntrack = Conntrack::open()?;
                 let flows = conntrack.udp(family)?;
-                let stale = frontends.stale(&flows, &local);
-                for flow in &stale {
-                    conntrack.forget(flow)?;
-                }
-                Ok::<usize, crate::apply::Error>(stale.len())
+                conntrack.forget(frontends.stale(&flows, &local))
             };
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(count)) => {
@@ -291,7 +313,7 @@ impl Loop {
                 }
                 Ok(Err(error)) => {
                     if !std::mem::replace(&mut self.udp_failed, true) {
-                        tracing::warn!(%error, "stale UDP connections cannot be forgotten: clients may go on talking to endpoints that are gone; install conntrack");
+                        tracing::warn!(%error, "stale UDP connections cannot be forgotten: clients may go on talking to endpoints that are gone; load the kernel module nf_conntrack_netlink");
                     }
                 }
                 Err(error) => tracing::error!(%error, "the search for stale UDP connections broke off"),

@@ -20,7 +20,7 @@ pub struct Difference {
     pub problem: String,
 }
 
-pub(super) fn differences(wanted: &Saved<'_>, kernel: &Saved<'_>) -> Vec<Difference> {
+pub(crate) fn differences(wanted: &Saved<'_>, kernel: &Saved<'_>) -> Vec<Difference> {
     let mut out = Vec::new();
     let mut add = |table: Table, chain: &str, problem: String| {
         out.push(Difference { table: table.name().to_owned(), chain: chain.to_owned(), problem });

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fmt,
     net::IpAddr,
     sync::Arc,
 };
@@ -40,6 +41,13 @@ impl Drift {
     #[must_use]
     pub const fn is_none(&self) -> bool {
         self.missing == 0 && self.changed == 0 && self.jumps == 0
+    }
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { missing, changed, jumps } = self;
+        write!(f, "{missing} chains missing, {changed} with another number of rules, {jumps} jumps missing")
     }
 }
 

@@ -10,12 +10,17 @@ use std::{
 use crate::{
     apply::{Backend, Error, nftables::NfTables},
     config::{Config, fill, relax},
+    explain::differences,
     kernel::Saved,
     model::{Family, Model, NodeFacts, ServiceId},
-    plan::{Drift, Ledger, Step},
+    plan::{Ledger, Limit, Step},
     rules::{Settings, Table},
     serve::{Outcome, Status},
 };
+
+/// Up to this many rules each one's text is compared with what should be; of more only the numbers, because
+/// the text of all would be made anew for it.
+const COMPARE_TEXT: u64 = 20_000;
 
 pub(super) struct FamilySync {
     backend: Arc<Backend>,
@@ -25,7 +30,7 @@ pub(super) struct FamilySync {
     full: bool,
     failures: u32,
     /// Generation of nf_tables when rules were last known to be right.
-    generation: Option<u32>,
+    right_at: Option<u32>,
     netlink: Option<NfTables>,
     /// When the last thorough comparison was, and how long it took.
     compared: Option<(Instant, Duration)>,
@@ -40,7 +45,7 @@ impl FamilySync {
             status,
             full: true,
             failures: 0,
-            generation: None,
+            right_at: None,
             netlink,
             compared: None,
         }
@@ -53,6 +58,18 @@ impl FamilySync {
     /// Whether [`check`](Self::check) costs next to nothing while nobody changes rules.
     pub(super) const fn checks_cheaply(&self) -> bool {
         self.netlink.is_some()
+    }
+
+    /// The generation of nf_tables now.
+    pub(super) fn generation(&mut self) -> Option<u32> {
+        self.netlink.as_mut().and_then(|n| n.generation().ok())
+    }
+
+    /// We ourselves moved the generation: rules that were right before are right after.
+    pub(super) fn moved(&mut self, before: Option<u32>, after: Option<u32>) {
+        if before.is_some() && self.right_at == before {
+            self.right_at = after;
+        }
     }
 
     fn settings(&self, config: &Config, node: &NodeFacts, local: &[IpAddr]) -> Settings {
@@ -170,7 +187,7 @@ impl FamilySync {
             }
         }
         if !idle {
-            self.generation = self.netlink.as_mut().and_then(|n| n.generation().ok());
+            self.right_at = self.generation();
         }
         Ok(lines)
     }
@@ -186,13 +203,30 @@ impl FamilySync {
         }
     }
 
+    /// What differs between the kernel and what should be, in words.
+    fn drift(&self, model: &Model, kernel: &Saved<'_>) -> Option<String> {
+        if self.ledger.rules(Table::Nat) + self.ledger.rules(Table::Filter) > COMPARE_TEXT {
+            return Some(self.ledger.drift(kernel)).filter(|d| !d.is_none()).map(|d| d.to_string());
+        }
+        let mut wanted = Ledger::new(self.ledger.settings().clone());
+        fill(&mut wanted, model);
+        let text: String = wanted.steps(Limit::None).into_iter().map(|s| s.text).collect();
+        let found = match Saved::parse(&text) {
+            Ok(wanted) => differences(&wanted, kernel),
+            Err(error) => return Some(error.to_string()),
+        };
+        let first = found.first()?;
+        let more = if found.len() > 1 { format!(", and {} more", found.len() - 1) } else { String::new() };
+        Some(format!("{} {} {}{more}", first.table, first.chain, first.problem))
+    }
+
     /// Looks whether others changed our rules; true when they must be written again.
-    pub(super) async fn check(&mut self) -> bool {
+    pub(super) async fn check(&mut self, model: &Model) -> bool {
         if self.full {
             return true;
         }
         let generation = match self.netlink.as_mut().map(NfTables::generation) {
-            Some(Ok(generation)) if Some(generation) == self.generation => return false,
+            Some(Ok(generation)) if Some(generation) == self.right_at => return false,
             Some(Ok(generation)) => Some(generation),
             _ => None,
         };
@@ -203,8 +237,8 @@ impl FamilySync {
         let started = Instant::now();
         let drift = match self.save().await {
             Ok(text) => match Saved::parse(&text) {
-                Ok(saved) => self.ledger.drift(&saved),
-                Err(_) => Drift { missing: 1, ..Drift::default() },
+                Ok(saved) => self.drift(model, &saved),
+                Err(error) => Some(error.to_string()),
             },
             Err(error) => {
                 tracing::warn!(%error, "the rules could not be read back");
@@ -212,15 +246,13 @@ impl FamilySync {
             }
         };
         self.compared = Some((Instant::now(), started.elapsed()));
-        if drift.is_none() {
-            self.generation = generation;
+        let Some(drift) = drift else {
+            self.right_at = generation;
             return false;
-        }
+        };
         tracing::warn!(
             family = self.family().name(),
-            missing = drift.missing,
-            changed = drift.changed,
-            jumps = drift.jumps,
+            drift,
             "service rules were changed by something else: writing them again"
         );
         if let Some(status) = self.status.lock().families.get_mut(&self.backend.family()) {
