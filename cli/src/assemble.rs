@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -26,10 +27,10 @@ use windlass_agent::{
 };
 use windlass_cadvisor::{Subject, Usage};
 use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
-use windlass_kit::supervise::Supervisor;
+use windlass_kit::{net::Family, supervise::Supervisor};
 use windlass_proxy as proxy;
 
-use crate::config::Settings;
+use crate::config::{Ranges, Settings};
 
 /// The version that the node tells; clients expect one of Kubernetes'.
 const NODE_VERSION: &str = windlass_control::api::VERSION;
@@ -96,16 +97,19 @@ struct NodeTls {
     client_ca_pem: String,
 }
 
+fn ipv4(ranges: &Ranges, setting: &str) -> anyhow::Result<(Ipv4Addr, u8)> {
+    ranges.ipv4().with_context(|| format!("{setting} {ranges} has no range of IPv4"))
+}
+
 /// The control plane and, unless `node` is false, a node of it, in this process.
 pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Result<Node> {
     install_crypto();
-    let cidr = |range: crate::config::Ipv4Cidr| (range.address, range.length);
     let plane = ControlPlane::open(windlass_control::Config {
         data_dir: settings.data_dir.clone(),
         listen: settings.api_bind,
         advertise: settings.node_ip,
         cluster_domain: settings.cluster_domain.clone(),
-        service_cidr: cidr(settings.service_cidr),
+        service_cidr: ipv4(&settings.service_cidr, "serviceCIDR")?,
         node_ports: settings.node_ports.clone(),
         node_name: settings.node_name.clone(),
         node_addresses: vec![settings.node_ip],
@@ -133,7 +137,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("API server", async move { server.serve(listener, stop).await });
     tasks.spawn("event sweeper", plane.clone().sweep_events(token.clone()));
     let config = controllers::Config {
-        cluster_cidr: settings.cluster_cidr.to_string(),
+        cluster_cidr: settings.cluster_cidr.of(Family::V4).map(ToString::to_string).unwrap_or_default(),
         root_ca_pem: plane.ca_pem().to_owned(),
         ..controllers::Config::default()
     };
@@ -241,7 +245,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         container_logs_dir: settings.container_logs_dir.clone(),
     };
     let published = agent::pods::Published { containers: tell_containers, pods: tell_pods };
-    let cluster_cidr = (settings.cluster_cidr.address, settings.cluster_cidr.length);
+    let cluster_cidr = ipv4(&settings.cluster_cidr, "clusterCIDR")?;
     let (range_file, network_dir) = (pod_cidr_file(settings), settings.data_dir.join("network"));
     // What the tables were like before the first rule of ours, so that clean-up can make them so again.
     let rules = proxy_config(settings);
@@ -326,7 +330,7 @@ pub(crate) fn proxy_config(settings: &Settings) -> proxy::Config {
     proxy::Config {
         node_name: settings.node_name.clone(),
         node_ips: vec![settings.node_ip],
-        cluster_cidrs: proxy::model::Cidr::parse(&settings.cluster_cidr.to_string()).into_iter().collect(),
+        cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
         healthz_bind: Some(settings.proxy_health_bind),
         metrics_bind: Some(settings.proxy_metrics_bind),
         record: settings.run_dir.join("proxy-before.json"),

@@ -7,6 +7,7 @@ pub mod backoff;
 #[cfg(feature = "events")]
 pub mod events;
 pub mod expo;
+pub mod net;
 pub mod quantity;
 #[cfg(feature = "serve")]
 pub mod serve;

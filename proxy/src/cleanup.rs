@@ -9,7 +9,9 @@ use crate::{
     config::{Config, Variant},
     kernel::{Saved, is_jump},
     model::Family,
+    nfacct,
     rules::{Fixed, JUMPS, Table, is_owned},
+    sysctls::{self, Changed},
 };
 
 /// One thing that could not be taken back.
@@ -29,9 +31,9 @@ pub(crate) struct Record {
     tables: Vec<String>,
     /// Families whose KUBE-FIREWALL existed, as `IPv4`.
     firewalls: Vec<String>,
-    /// `net.ipv4.conf.all.route_localnet`, when we changed it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    route_localnet: Option<String>,
+    /// Settings of the kernel that we changed.
+    #[serde(default)]
+    sysctls: Changed,
 }
 
 /// Whether a chain is the proxy's alone.
@@ -46,8 +48,6 @@ fn is_ours(table: Table, name: &str) -> bool {
 fn shares_firewall(text: &str) -> bool {
     ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"].iter().any(|n| text.contains(n))
 }
-
-const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
 impl Record {
     fn key(family: Family, table: Table) -> String {
@@ -134,36 +134,17 @@ fn noted(config: &Config, backends: &[Backend]) -> Result<Record, Error> {
     Ok(fresh)
 }
 
-/// Notes how things are, unless that was noted already or rules of ours are there; then makes the
-/// kernel route packets from 127.0.0.1, where node ports are to answer there. Blocks.
+/// Notes how things are, unless that was noted already or rules of ours are there; then sets the kernel: packets
+/// from 127.0.0.1 are routed where node ports are to answer there, and connection tracking gets its room. Blocks.
 pub(crate) fn prepare(config: &Config, backends: &[Backend]) -> Result<(), Error> {
     let mut record = noted(config, backends)?;
+    let runner = Runner::new(config.command_prefix.clone());
+    let tables = record.clone();
+    let keep = |changed: &Changed| Record { sysctls: changed.clone(), ..tables.clone() }.write(&config.record);
     if config.localhost_effective() {
-        let runner = Runner::new(config.command_prefix.clone());
-        let bad = |problem: String| Error::Sysctl {
-            setting: "net.ipv4.conf.all.route_localnet",
-            value: "1".to_owned(),
-            problem,
-        };
-        let now = runner.run("cat", &[ROUTE_LOCALNET], "").map_err(|e| bad(e.to_string()))?;
-        if now.trim() != "1" {
-            record.route_localnet = Some(now.trim().to_owned());
-            record.write(&config.record)?;
-            set_route_localnet(&runner, "1").map_err(|e| bad(e.to_string()))?;
-        }
+        sysctls::route_localnet(&runner, &mut record.sysctls, &keep)?;
     }
-    Ok(())
-}
-
-fn set_route_localnet(runner: &Runner, value: &str) -> Result<(), Error> {
-    if runner.is_plain() {
-        return fs::write(ROUTE_LOCALNET, value).map_err(|e| Error::Sysctl {
-            setting: "net.ipv4.conf.all.route_localnet",
-            value: value.to_owned(),
-            problem: e.to_string(),
-        });
-    }
-    runner.run("tee", &[ROUTE_LOCALNET], value).map(drop)
+    sysctls::conntrack(&runner, &config.conntrack, &mut record.sysctls, &keep)
 }
 
 /// Removes every rule and chain of the proxy from both families and both back ends, and puts back
@@ -204,8 +185,13 @@ pub fn cleanup(config: &Config) -> Result<(), Vec<CleanupError>> {
             }
         }
     }
-    if let Some(value) = record.as_ref().and_then(|r| r.route_localnet.as_deref()) {
-        note("route_localnet", set_route_localnet(&runner, value));
+    if let Some(record) = &record {
+        for error in sysctls::restore(&runner, &record.sysctls) {
+            note("the kernel's settings", Err(error));
+        }
+    }
+    if runner.is_plain() {
+        nfacct::remove();
     }
     if errors.is_empty() {
         let removed = match fs::remove_file(&config.record) {

@@ -1,7 +1,7 @@
 //! What a caller can set, and what can go wrong at start.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
@@ -12,6 +12,7 @@ use crate::{
     model::{Cidr, Family, Model, NodeFacts},
     plan::{Ledger, Limit},
     rules::{LocalTraffic, NodePortDestinations, Settings},
+    sysctls::Conntrack,
 };
 
 /// How traffic that starts in this node's pods is told from other traffic.
@@ -82,6 +83,12 @@ pub struct Config {
     pub metrics_bind: Option<SocketAddr>,
     /// Fail when an address above cannot be bound, instead of trying again each 5 s.
     pub bind_hard_fail: bool,
+    /// Connection tracking.
+    pub conntrack: Conntrack,
+    /// Services' external IPs count; upstream's gate `AllowServiceExternalIPs`.
+    pub external_ips: bool,
+    /// Whether rules feed the kernel's named packet counters; `None`: if it has them.
+    pub nfacct: Option<bool>,
     /// Which iptables.
     pub variant: Variant,
     /// Where it is written down what the tables were before the first rule of ours, for clean-up.
@@ -107,6 +114,9 @@ impl Default for Config {
             healthz_bind: Some(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 10256)),
             metrics_bind: Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10249)),
             bind_hard_fail: false,
+            conntrack: Conntrack::default(),
+            external_ips: true,
+            nfacct: None,
             variant: Variant::default(),
             record: "/run/windlass/proxy-before.json".into(),
             command_prefix: Vec::new(),
@@ -229,8 +239,33 @@ impl Config {
             node_ports,
             node_ip,
             zone: node.zone.clone(),
+            counters: self.nfacct.unwrap_or(false),
+            external_ips: self.external_ips,
             ..Settings::new(family)
         }
+    }
+}
+
+impl Config {
+    /// Where the servers of health check node ports listen: at all addresses of each family that is served, or
+    /// at the local ones inside the ranges for node ports.
+    pub(crate) fn health_check_addresses(
+        &self,
+        families: impl Iterator<Item = Family>,
+        local: &[IpAddr],
+    ) -> Vec<IpAddr> {
+        let mut out = Vec::new();
+        for family in families {
+            let any = match family {
+                Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+                Family::V6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+            };
+            match self.settings(family, &NodeFacts::default(), local).node_ports {
+                NodePortDestinations::All => out.push(any),
+                NodePortDestinations::Addresses(list) => out.extend(list),
+            }
+        }
+        out
     }
 }
 

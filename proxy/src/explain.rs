@@ -5,6 +5,7 @@
 mod compare;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 pub use compare::Difference;
 pub(crate) use compare::differences;
+pub use trace::{Hop, Outcome, Packet, Trace, trace};
 pub use tree::Branch;
 
 use crate::{
@@ -110,6 +112,10 @@ impl Options {
 
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
     pub(crate) fn target(&self) -> &str {

@@ -1,5 +1,7 @@
 //! Asks the API what should be and the kernel what is, for `windlass rules`.
 
+use std::net::IpAddr;
+
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
@@ -11,6 +13,7 @@ use crate::{
     config::{Config, rules_from_objects},
     explain::{Explanation, explain},
     model::Family,
+    nfacct::INVALID_DROPPED,
 };
 
 /// Why rules could not be inspected.
@@ -51,11 +54,33 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
     let services: Vec<Service> = list(client, "services").await?;
     let slices: Vec<EndpointSlice> = list(client, "endpoint slices").await?;
     let nodes: Vec<Node> = list(client, "nodes").await?;
-    let wanted = rules_from_objects(&services, &slices, &nodes, config, family);
-    let (prefix, variant) = (config.command_prefix.clone(), config.variant);
-    let kernel = tokio::task::spawn_blocking(move || {
-        Backend::find(&Runner::new(prefix), family, variant).and_then(|backend| backend.save(true))
-    })
-    .await??;
+    let reading = config.clone();
+    let kernel = tokio::task::spawn_blocking(move || kernel_rules(&reading, family)).await??;
+    // The proxy tried whether there are counters; its rules show what came of it.
+    let nfacct = config.nfacct.or(Some(kernel.contains(INVALID_DROPPED)));
+    let wanted = rules_from_objects(&services, &slices, &nodes, &Config { nfacct, ..config.clone() }, family);
     Ok(explain(&wanted, &kernel)?)
+}
+
+/// All rules of a family as the kernel has them, with packet counts, as `iptables-save -c` prints them. Needs
+/// root; blocks.
+///
+/// # Errors
+/// When iptables does not work.
+pub fn kernel_rules(config: &Config, family: Family) -> Result<String, apply::Error> {
+    Backend::find(&Runner::new(config.command_prefix.clone()), family, config.variant)?.save(true)
+}
+
+/// The addresses of this machine's interfaces, in this thread's network namespace.
+#[must_use]
+pub fn node_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    interfaces
+        .filter_map(|i| i.address)
+        .filter_map(|a| {
+            a.as_sockaddr_in()
+                .map(|v4| IpAddr::V4(v4.ip()))
+                .or_else(|| a.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        })
+        .collect()
 }

@@ -15,13 +15,16 @@ mod inspect;
 pub mod kernel;
 pub mod model;
 mod netlink;
+mod nfacct;
 pub mod plan;
 pub mod rules;
 pub mod select;
 mod serve;
 mod sync;
+mod sysctls;
 
 pub use cleanup::{CleanupError, cleanup, record};
 pub use config::{Config, DetectLocal, Error, NodePortAddresses, Variant, rules_from_objects};
-pub use inspect::{InspectError, inspect};
+pub use inspect::{InspectError, inspect, kernel_rules, node_addresses};
 pub use sync::run;
+pub use sysctls::{Conntrack as ConntrackSettings, Timeout};

@@ -15,6 +15,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, StreamExt as _};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
@@ -24,12 +25,14 @@ use windlass_kit::{
     supervise::Supervisor,
 };
 
+use crate::inspect::node_addresses;
 use crate::{
     apply::{Backend, Runner},
     cleanup,
     config::{Config, Error},
     conntrack::{Conntrack, Frontends},
     model::{Model, NodeFacts, ServiceId},
+    nfacct,
     serve::{self, LocalHealth, ServiceHealth, Status},
 };
 use ear::Ear;
@@ -62,7 +65,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     }
     let backends = prepare(config.clone()).await?;
     let status = Arc::new(Status::new(config.sync_period));
-    backends.iter().for_each(|b| status.start(b.family()));
+    backends.iter().for_each(|(b, _)| status.start(b.family()));
     let events = Recorder::new(client.clone(), "kube-proxy", &config.node_name);
     events.record(&node_reference(&config.node_name), Severity::Normal, "Starting", "");
 
@@ -78,14 +81,14 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     let health = ServiceHealth::new(status.clone(), Some(events), tasks.token());
     let runner = Runner::new(config.command_prefix.clone());
     let mut families = Vec::new();
-    for backend in backends {
+    for (backend, counters) in backends {
         tracing::info!(
             family = backend.family().name(),
             program = backend.program(),
             nf_tables = backend.is_nft(),
             "service rules go to this back end"
         );
-        families.push(FamilySync::new(backend, status.clone(), runner.is_plain()));
+        families.push(FamilySync::new(backend, counters, status.clone(), runner.is_plain()));
     }
     let work = Loop {
         model: Model::default(),
@@ -94,6 +97,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         own_namespace: runner.is_plain(),
         udp: BTreeSet::new(),
         udp_failed: false,
+        triggers: Vec::new(),
         health,
         status,
         config,
@@ -125,11 +129,16 @@ fn node_reference(name: &str) -> ObjectReference {
 }
 
 /// Finds the programs of both families, notes how the tables are, and sets the kernel.
-async fn prepare(config: Arc<Config>) -> Result<Vec<Backend>, Error> {
-    let work = move || -> Result<Vec<Backend>, crate::apply::Error> {
+/// Each comes with whether its rules may feed the kernel's named counters.
+async fn prepare(config: Arc<Config>) -> Result<Vec<(Backend, bool)>, Error> {
+    let work = move || -> Result<Vec<(Backend, bool)>, crate::apply::Error> {
         let backends = cleanup::backends(&config)?;
         cleanup::prepare(&config, &backends)?;
-        Ok(backends)
+        let usable = |backend: &Backend| match config.nfacct {
+            Some(usable) => usable,
+            None => config.command_prefix.is_empty() && nfacct::prepare(backend),
+        };
+        Ok(backends.into_iter().map(|backend| (backend.clone(), usable(&backend))).collect())
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => Ok(result?),
@@ -146,6 +155,8 @@ struct Loop {
     /// Services whose UDP connections need a look after the next good write.
     udp: BTreeSet<ServiceId>,
     udp_failed: bool,
+    /// When endpoints changed whose rules are not in the kernel yet.
+    triggers: Vec<Timestamp>,
     health: ServiceHealth,
     status: Arc<Status>,
     config: Arc<Config>,
@@ -192,6 +203,7 @@ impl Loop {
                 () = tokio::time::sleep_until(due.into()), if ready => {
                     let started = Instant::now();
                     ear.close();
+                    self.triggers.extend(lists.take_triggers());
                     let done = self.write().await;
                     pace.ran(started, Instant::now());
                     wanted = !done;
@@ -255,7 +267,7 @@ impl Loop {
     /// Interface addresses, asked for only where rules depend on them.
     fn local_addresses(&self) -> Vec<IpAddr> {
         match &self.config.node_port_addresses {
-            crate::config::NodePortAddresses::Ranges(_) => interface_addresses(),
+            crate::config::NodePortAddresses::Ranges(_) => node_addresses(),
             _ => Vec::new(),
         }
     }
@@ -283,7 +295,11 @@ impl Loop {
             let after = self.families[i].generation();
             self.families.iter_mut().for_each(|other| other.moved(before, after));
         }
-        self.health.set(LocalHealth::of(&self.model)).await;
+        if done {
+            self.status.programmed(&std::mem::take(&mut self.triggers), Timestamp::now());
+        }
+        let addresses = self.config.health_check_addresses(self.families.iter().map(FamilySync::family), &local);
+        self.health.set(LocalHealth::of(&self.model), &addresses).await;
         if done && self.own_namespace && !self.udp.is_empty() {
             self.forget_stale_udp().await;
         }
@@ -299,7 +315,7 @@ impl Loop {
             }
             let started = Instant::now();
             let work = move || {
-                let local: HashSet<IpAddr> = interface_addresses().into_iter().collect();
+                let local: HashSet<IpAddr> = node_addresses().into_iter().collect();
                 let mut conntrack = Conntrack::open()?;
                 let flows = conntrack.udp(family)?;
                 conntrack.forget(frontends.stale(&flows, &local))
@@ -320,16 +336,4 @@ impl Loop {
             }
         }
     }
-}
-
-fn interface_addresses() -> Vec<IpAddr> {
-    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    interfaces
-        .filter_map(|i| i.address)
-        .filter_map(|a| {
-            a.as_sockaddr_in()
-                .map(|v4| IpAddr::V4(v4.ip()))
-                .or_else(|| a.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-        })
-        .collect()
 }

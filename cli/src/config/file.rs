@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{DEFAULT_FILE, Ipv4Cidr, LogFormat, Settings, flags::parse_ports};
+use super::{DEFAULT_FILE, LogFormat, Ranges, Settings, flags::parse_ports};
 
 /// What a file may hold; absent settings keep their defaults, unknown ones are refused.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -34,9 +34,9 @@ pub(super) struct File {
     healthz_bind_address: Option<SocketAddr>,
     metrics_bind_address: Option<SocketAddr>,
     #[serde(rename = "clusterCIDR")]
-    cluster_cidr: Option<Ipv4Cidr>,
+    cluster_cidr: Option<Ranges>,
     #[serde(rename = "serviceCIDR")]
-    service_cidr: Option<Ipv4Cidr>,
+    service_cidr: Option<Ranges>,
     node_port_range: Option<String>,
     cluster_domain: Option<String>,
     #[serde(rename = "clusterDNS")]

@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use super::{Ipv4Cidr, LogFormat, Settings};
+use super::{LogFormat, Ranges, Settings};
 
 /// Settings given on the command line or in the environment.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -60,12 +60,12 @@ pub(crate) struct Flags {
     /// Where the proxy's metrics are [default: 127.0.0.1:10249]
     #[arg(long, global = true, value_name = "ADDR")]
     metrics_bind_address: Option<SocketAddr>,
-    /// Addresses of pods [default: 10.244.0.0/16]
-    #[arg(long, global = true, value_name = "CIDR")]
-    cluster_cidr: Option<Ipv4Cidr>,
+    /// Addresses of pods; one range, or one of each family with a comma between [default: 10.244.0.0/16]
+    #[arg(long, global = true, value_name = "CIDR[,CIDR]")]
+    cluster_cidr: Option<Ranges>,
     /// Addresses of services [default: 10.96.0.0/16]
     #[arg(long, global = true, value_name = "CIDR")]
-    service_cidr: Option<Ipv4Cidr>,
+    service_cidr: Option<Ranges>,
     /// Ports of NodePort services [default: 30000-32767]
     #[arg(long, global = true, value_name = "FROM-TO", value_parser = parse_ports)]
     node_port_range: Option<RangeInclusive<u16>>,

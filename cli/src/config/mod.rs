@@ -1,9 +1,9 @@
 //! Settings: built-in defaults, then the configuration file, then flags. All of it is read before
 //! anything is opened, and wrong settings are reported together.
 
-mod cidr;
 mod file;
 mod flags;
+mod ranges;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -11,8 +11,8 @@ use std::{
     path::PathBuf,
 };
 
-pub(crate) use cidr::Ipv4Cidr;
 pub(crate) use flags::Flags;
+pub(crate) use ranges::Ranges;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
@@ -42,8 +42,8 @@ pub(crate) struct Settings {
     pub(crate) agent_health_bind: SocketAddr,
     pub(crate) proxy_health_bind: SocketAddr,
     pub(crate) proxy_metrics_bind: SocketAddr,
-    pub(crate) cluster_cidr: Ipv4Cidr,
-    pub(crate) service_cidr: Ipv4Cidr,
+    pub(crate) cluster_cidr: Ranges,
+    pub(crate) service_cidr: Ranges,
     pub(crate) node_ports: RangeInclusive<u16>,
     pub(crate) cluster_domain: String,
     pub(crate) cluster_dns: Vec<IpAddr>,
@@ -74,8 +74,8 @@ impl Settings {
             agent_health_bind: local(10248),
             proxy_health_bind: all(10256),
             proxy_metrics_bind: local(10249),
-            cluster_cidr: Ipv4Cidr::new(Ipv4Addr::new(10, 244, 0, 0), 16),
-            service_cidr: Ipv4Cidr::new(Ipv4Addr::new(10, 96, 0, 0), 16),
+            cluster_cidr: Ranges::v4(Ipv4Addr::new(10, 244, 0, 0), 16),
+            service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
             cluster_domain: "cluster.local".to_owned(),
             cluster_dns: Vec::new(),
@@ -118,14 +118,18 @@ impl Settings {
                 problems.push(format!("{name} {} must be an absolute path below /", path.display()));
             }
         }
-        if self.cluster_cidr.overlaps(self.service_cidr) {
+        if self.cluster_cidr.overlap(&self.service_cidr) {
             problems.push(format!("clusterCIDR {} and serviceCIDR {} overlap", self.cluster_cidr, self.service_cidr));
         }
-        if self.cluster_cidr.length > 24 {
-            problems.push(format!("clusterCIDR {} is too small: each node gets a /24 of it", self.cluster_cidr));
+        match self.cluster_cidr.ipv4() {
+            None => problems.push(format!("clusterCIDR {} has no range of IPv4", self.cluster_cidr)),
+            Some((_, 25..)) => {
+                problems.push(format!("clusterCIDR {} is too small: each node gets a /24 of it", self.cluster_cidr));
+            }
+            Some(_) => {}
         }
-        if self.service_cidr.length > 28 || self.service_cidr.length < 12 {
-            problems.push(format!("serviceCIDR {} must be between /12 and /28", self.service_cidr));
+        if !self.service_cidr.ipv4().is_some_and(|(_, length)| (12..=28).contains(&length)) {
+            problems.push(format!("serviceCIDR {} must have a range of IPv4 between /12 and /28", self.service_cidr));
         }
         if self.node_ports.is_empty() || *self.node_ports.start() == 0 {
             problems.push(format!("nodePortRange {}-{} is empty", self.node_ports.start(), self.node_ports.end()));

@@ -66,7 +66,7 @@ pub enum Error {
     #[error("cannot set {setting} to {value}: {problem}; run as root in the node's network namespace")]
     Sysctl {
         /// Its name.
-        setting: &'static str,
+        setting: String,
         /// The value.
         value: String,
         /// Why not.

@@ -1,7 +1,6 @@
 //! What the proxy remembers of Services, EndpointSlices and its Node: compact values made from the
 //! API objects at once, which are then dropped. Pure; imports only k8s-openapi types.
 
-mod net;
 mod services;
 mod slices;
 #[cfg(test)]
@@ -12,9 +11,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{core::v1 as core, discovery::v1::EndpointSlice};
 
-pub use net::{Cidr, Family, parse_ip};
 pub use services::{Affinity, Port, Protocol, Service};
 pub use slices::{Endpoint, Hints, Slice, SlicePort};
+pub use windlass_kit::net::{Cidr, Family, parse_ip};
 
 /// `namespace/name` of a Service.
 pub type ServiceId = Arc<str>;

@@ -179,11 +179,11 @@ impl Service {
         self.ports.iter().any(|p| p.protocol == Protocol::Udp)
     }
 
-    /// Whether `port` can be reached from outside the cluster by this family.
+    /// Whether `port` can be reached from outside the cluster by this family; external IPs may not count.
     #[must_use]
-    pub fn externally_accessible(&self, port: &Port, family: Family) -> bool {
+    pub fn externally_accessible(&self, port: &Port, family: Family, external_ips: bool) -> bool {
         let of_family = |ips: &[IpAddr]| ips.iter().any(|ip| Family::of(ip) == family);
-        port.node_port != 0 || of_family(&self.lb_ips) || of_family(&self.external_ips)
+        port.node_port != 0 || of_family(&self.lb_ips) || (external_ips && of_family(&self.external_ips))
     }
 
     /// The source ranges that apply to load balancer addresses of this family; empty for "all".

@@ -64,7 +64,7 @@ fn a_service_becomes_a_compact_value() {
     assert_eq!(found.lb_ips, [parse_ip("1.2.3.4").unwrap(), parse_ip("9.10.11.12").unwrap()]);
     assert_eq!(found.external_ips, [parse_ip("192.168.99.22").unwrap()]);
     assert_eq!((found.affinity, found.health_check_node_port), (Some(10_800), 30_000));
-    assert!(found.has_udp() && found.externally_accessible(&found.ports[0], Family::V6));
+    assert!(found.has_udp() && found.externally_accessible(&found.ports[0], Family::V6, true));
     assert_eq!(found.effective_ranges(Family::V4).len(), 2);
 }
 

@@ -22,6 +22,8 @@ pub struct Step {
     pub text: String,
     /// Lines of rules and deletions in it.
     pub lines: usize,
+    /// Rules in it, of filter and nat.
+    pub rules: (u64, u64),
     pub(super) chains: Vec<(ChainId, Print)>,
     pub(super) fixed: Vec<(Fixed, Print)>,
     pub(super) deleted: Vec<ChainId>,
@@ -45,7 +47,12 @@ impl Draft {
         };
         let _ = writeln!(heads, ":{name} - [0:0]");
         rules.push_str(body);
-        self.step.lines += body.bytes().filter(|b| *b == b'\n').count();
+        let lines = body.bytes().filter(|b| *b == b'\n').count();
+        self.step.lines += lines;
+        match table {
+            Table::Filter => self.step.rules.0 += lines as u64,
+            Table::Nat => self.step.rules.1 += lines as u64,
+        }
     }
 
     fn own(&mut self, chain: ChainId, body: &str) {
@@ -114,6 +121,8 @@ pub(super) fn build(ledger: &mut Ledger, fixed: Vec<(Fixed, String)>, limit: Lim
         whole.nat.0.push_str(&draft.nat.0);
         whole.nat.1.push_str(&draft.nat.1);
         whole.step.lines += draft.step.lines;
+        whole.step.rules.0 += draft.step.rules.0;
+        whole.step.rules.1 += draft.step.rules.1;
         whole.step.chains = draft.step.chains;
         draft = whole;
     } else {

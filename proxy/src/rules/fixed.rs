@@ -180,6 +180,22 @@ pub const JUMPS: [Jump; 14] = [
     jump("OUTPUT", Fixed::FilterFirewall, false, ""),
 ];
 
+/// The built-in chains with all jumps, as text: what rendered rules lack of a whole rule set.
+#[must_use]
+pub fn entrances() -> String {
+    let mut text = String::new();
+    for table in Table::BOTH {
+        let _ = writeln!(text, "*{}", table.name());
+        // Each was inserted at the top, so the last comes first.
+        for jump in JUMPS.iter().rev().filter(|j| j.to.table() == table) {
+            let _ =
+                write!(text, ":{0} ACCEPT [0:0]\n:{2} - [0:0]\n-A {0} {1}\n", jump.from, jump.rule(), jump.to.name());
+        }
+        text.push_str("COMMIT\n");
+    }
+    text
+}
+
 /// Whether KUBE-FIREWALL gets our rule; otherwise its content is not touched.
 #[must_use]
 pub fn writes_firewall(settings: &Settings) -> bool {

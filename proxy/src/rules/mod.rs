@@ -10,7 +10,7 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod tracer;
 
-pub use fixed::{Fixed, JUMPS, Jump, Table, Top, constant_rules, writes_firewall};
+pub use fixed::{Fixed, JUMPS, Jump, Table, Top, constant_rules, entrances, writes_firewall};
 pub use names::{ChainId, Kind, is_owned};
 pub use port::{PortRules, port_rules, probability};
 pub use settings::{LocalTraffic, NodePortDestinations, Settings};

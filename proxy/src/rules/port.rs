@@ -30,7 +30,7 @@ pub fn port_rules(settings: &Settings, service: &Service, port: &Port, endpoints
     let policy = Policy {
         internal_local: service.internal_local,
         external_local: service.external_local,
-        externally_accessible: service.externally_accessible(port, settings.family),
+        externally_accessible: service.externally_accessible(port, settings.family, settings.external_ips),
         zone: &settings.zone,
     };
     let chosen = select(endpoints, &policy);
@@ -62,6 +62,10 @@ impl Writer<'_> {
     fn of_family<'b>(&self, ips: &'b [IpAddr]) -> impl Iterator<Item = &'b IpAddr> + use<'b> {
         let family = self.settings.family;
         ips.iter().filter(move |ip| Family::of(ip) == family)
+    }
+
+    fn external_ips(&self) -> impl Iterator<Item = &IpAddr> {
+        self.of_family(&self.service.external_ips).filter(|_| self.settings.external_ips)
     }
 
     fn uses_firewall(&self) -> bool {
@@ -98,7 +102,7 @@ impl Writer<'_> {
             line(out, Top::Refused, format_args!("-m comment --comment \"{name} {why}\" {at_cluster} -j {target}"));
         }
         let external = self.id(Kind::External);
-        for ip in self.of_family(&self.service.external_ips) {
+        for ip in self.external_ips() {
             let at = self.at(*ip);
             if any {
                 line(

@@ -57,6 +57,8 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// The kernel has counters for dropped and localhost packets.
     pub counters: bool,
+    /// Services' external IPs count.
+    pub external_ips: bool,
     /// How local traffic is told; `None` when it cannot be.
     pub local_traffic: Option<LocalTraffic>,
     /// Where node ports answer.
@@ -81,6 +83,7 @@ impl Settings {
             localhost_node_ports: matches!(family, Family::V4),
             drop_invalid: true,
             counters: false,
+            external_ips: true,
             local_traffic: None,
             node_ports: NodePortDestinations::All,
             node_ip: None,

@@ -1,12 +1,12 @@
 use serde_json::{Value, json};
 
 use super::{
-    tracer::{Machine, Packet, loose_ends},
+    tracer::{ends, loose_ends},
     *,
 };
 use crate::{
     config::{Config, DetectLocal, NodePortAddresses, rules_from_objects},
-    kernel::Saved,
+    explain::Packet,
     model::{Cidr, Family, Protocol, parse_ip},
 };
 
@@ -130,27 +130,32 @@ impl Cluster {
     fn expect(&self, flows: &str) {
         let text = self.text();
         assert_eq!(loose_ends(&text), [] as [String; 0], "{text}");
-        let rules = Saved::parse(&text).unwrap();
         let local = ["192.168.0.2", "192.168.1.2", "192.168.99.11"].map(|ip| parse_ip(ip).unwrap()).to_vec();
-        let machine = Machine { rules: &rules, local };
         for flow in flows.lines().map(str::trim).filter(|l| !l.is_empty()) {
             let (from, rest) = flow.split_once(" > ").unwrap();
-            let (to, ends) = rest.split_once(" = ").unwrap();
+            let (to, wanted) = rest.split_once(" = ").unwrap();
             let (to, protocol) = to.split_once('/').unwrap_or((to, "tcp"));
             let (destination, port) = to.split_once(':').unwrap();
-            let name = |n: &'static str| match n {
-                "POD" => "10.0.0.2",
-                "NODE" => "192.168.0.2",
-                "ALT" => "192.168.1.2",
-                "LO" => "127.0.0.1",
-                "X" => "203.0.113.2",
-                "XB" => "203.0.113.130",
-                other => other,
+            let name = |n: &str| {
+                parse_ip(match n {
+                    "POD" => "10.0.0.2",
+                    "NODE" => "192.168.0.2",
+                    "ALT" => "192.168.1.2",
+                    "LO" => "127.0.0.1",
+                    "X" => "203.0.113.2",
+                    "XB" => "203.0.113.130",
+                    other => other,
+                })
+                .unwrap()
             };
-            let leak = |s: &str| -> &'static str { name(Box::leak(s.to_owned().into_boxed_str())) };
-            let packet =
-                Packet { source: leak(from), destination: leak(destination), protocol, port: port.parse().unwrap() };
-            let (list, masq) = ends.strip_suffix(" masq").map_or((ends, ""), |l| (l, " masq"));
+            let packet = Packet {
+                source: name(from),
+                destination: name(destination),
+                protocol: protocol.to_owned(),
+                port: port.parse().unwrap(),
+                interface: None,
+            };
+            let (list, masq) = wanted.strip_suffix(" masq").map_or((wanted, ""), |l| (l, " masq"));
             let expected: std::collections::BTreeSet<String> = list
                 .split(' ')
                 .map(|e| match e.parse::<u8>() {
@@ -158,7 +163,7 @@ impl Cluster {
                     Err(_) => e.strip_prefix('@').map_or_else(|| e.to_owned(), |a| format!("10.180.0.{a}{masq}")),
                 })
                 .collect();
-            assert_eq!(machine.send(&packet), expected, "{flow}\n{text}");
+            assert_eq!(ends(&text, &local, &packet), expected, "{flow}\n{text}");
         }
     }
 }

@@ -1,100 +1,31 @@
-//! A small model of netfilter for tests: walks a packet through rendered rules and says where it
-//! can end. Balancing rules are followed both ways; connection tracking is not modelled.
+//! For tests: where a packet can end in rendered rules, in short words; and whether the rules hang
+//! together.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
 use crate::{
-    explain::Options,
+    explain::{Options, Packet, trace},
     kernel::Saved,
-    model::{Cidr, parse_ip},
-    rules::Table,
+    rules::{Table, entrances},
 };
 
-pub(crate) struct Packet<'a> {
-    pub(crate) source: &'a str,
-    pub(crate) destination: &'a str,
-    pub(crate) protocol: &'a str,
-    pub(crate) port: u16,
-}
-
-pub(crate) struct Machine<'a> {
-    pub(crate) rules: &'a Saved<'a>,
-    pub(crate) local: Vec<IpAddr>,
-}
-
 /// Where a packet can end: `10.0.0.1:80`, `10.0.0.1:80 masq`, `REJECT`, `DROP`, `ACCEPT`, `pass`.
-pub(crate) type Ends = BTreeSet<String>;
-
-enum Walk {
-    /// Fell off the end of the chain, marked or not.
-    On(bool),
-    End,
-}
-
-impl Machine<'_> {
-    pub(crate) fn send(&self, packet: &Packet<'_>) -> Ends {
-        let mut ends = Ends::new();
-        if let Walk::On(_) = self.nat("KUBE-SERVICES", packet, false, &mut ends) {
-            // Not translated on at least one way: the filter table decides.
-            for chain in ["KUBE-PROXY-FIREWALL", "KUBE-NODEPORTS", "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES"] {
-                let rules = self.rules.chain(Table::Filter, chain).map(|c| c.rules.as_slice()).unwrap_or_default();
-                let hit = rules.iter().map(|r| Options::of(r.text)).find(|o| self.matches(o, packet));
-                if let Some(options) = hit {
-                    ends.insert(options.target().to_owned());
-                    return ends;
-                }
-            }
-            ends.insert("pass".to_owned());
+pub(crate) fn ends(text: &str, local: &[IpAddr], packet: &Packet) -> BTreeSet<String> {
+    let whole = entrances() + text;
+    let found = trace(&Saved::parse(&whole).unwrap(), local, packet);
+    let shares: f64 = found.outcomes.iter().map(|o| o.share).sum();
+    assert!((shares - 1.0).abs() < 1e-6, "{found}");
+    assert!(!found.hops.iter().any(|h| h.verdict.contains("is not known")), "{found}");
+    let word = |outcome: &crate::explain::Outcome| match outcome.end.as_str() {
+        "refused" => "REJECT".to_owned(),
+        "dropped" => "DROP".to_owned(),
+        end if outcome.translated => {
+            format!("{}{}", end.trim_start_matches("to "), if outcome.masqueraded { " masq" } else { "" })
         }
-        ends
-    }
-
-    fn nat(&self, chain: &str, packet: &Packet<'_>, mut masq: bool, ends: &mut Ends) -> Walk {
-        let rules = self.rules.chain(Table::Nat, chain).unwrap_or_else(|| panic!("{chain} is led to and exists"));
-        for rule in &rules.rules {
-            let options = Options::of(rule.text);
-            if !self.matches(&options, packet) {
-                continue;
-            }
-            match options.target() {
-                "" => {}
-                "KUBE-MARK-MASQ" => masq = true,
-                "DNAT" => {
-                    let to = options.get("--to-destination").unwrap();
-                    ends.insert(format!("{to}{}", if masq { " masq" } else { "" }));
-                    return Walk::End;
-                }
-                target => {
-                    let maybe = options.get("--probability").is_some() || options.get("--rcheck").is_some();
-                    match self.nat(target, packet, masq, ends) {
-                        Walk::On(marked) => masq = marked,
-                        Walk::End if maybe => {}
-                        Walk::End => return Walk::End,
-                    }
-                }
-            }
-        }
-        Walk::On(masq)
-    }
-
-    fn matches(&self, options: &Options, packet: &Packet<'_>) -> bool {
-        let inside = |value: &str, ip: &str| {
-            let (not, range) = value.strip_prefix("! ").map_or((false, value), |r| (true, r));
-            let range = Cidr::parse(range).unwrap_or_else(|| Cidr::host(parse_ip(range).unwrap()));
-            range.contains(&parse_ip(ip).unwrap()) != not
-        };
-        let is_local = |ip: &str| {
-            let ip = parse_ip(ip).unwrap();
-            ip.is_loopback() || self.local.contains(&ip)
-        };
-        options.get("-p").is_none_or(|p| p == packet.protocol)
-            && options.get("--dport").is_none_or(|p| p == packet.port.to_string())
-            && options.get("-s").is_none_or(|v| inside(v, packet.source))
-            && options.get("-d").is_none_or(|v| inside(v, packet.destination))
-            && options.get("--src-type").is_none_or(|_| is_local(packet.source))
-            && options.get("--dst-type").is_none_or(|_| is_local(packet.destination))
-            && options.get("-i").is_none()
-    }
+        _ if outcome.decided_by.contains("filter KUBE-NODEPORTS") => "ACCEPT".to_owned(),
+        _ => "pass".to_owned(),
+    };
+    found.outcomes.iter().map(word).collect()
 }
 
 /// Chains that are led to and not there, there and not led to, or written to without being made.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use windlass_kit::expo::{Kind, Text};
 
 use super::{Status, status::FamilyStatus};
-use crate::model::Family;
+use crate::{model::Family, nfacct};
 
 #[allow(clippy::cast_precision_loss)]
 const fn float(n: u64) -> f64 {
@@ -19,7 +19,12 @@ fn seconds(at: Option<jiff::Timestamp>) -> f64 {
 type Getter<T> = fn(&FamilyStatus) -> T;
 type HistogramOf = for<'a> fn(&'a FamilyStatus) -> &'a super::status::Histogram;
 
-const HISTOGRAMS: [(&str, &str, HistogramOf); 4] = [
+const HISTOGRAMS: [(&str, &str, HistogramOf); 5] = [
+    (
+        "kubeproxy_network_programming_duration_seconds",
+        "Time from a change of endpoints to rules in the kernel",
+        FamilyStatus::programming,
+    ),
     ("kubeproxy_sync_proxy_rules_duration_seconds", "Time to write rules", FamilyStatus::all),
     ("kubeproxy_sync_full_proxy_rules_duration_seconds", "Time to write all rules", FamilyStatus::full),
     ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "Time to write changed rules", FamilyStatus::partial),
@@ -86,9 +91,11 @@ pub(super) fn page(status: &Status) -> String {
             page.sample(total, &[("table", "nat"), ("ip_family", label)], float(status.rules.1));
         }
         let last = "kubeproxy_sync_proxy_rules_iptables_last";
-        page.family(last, "Lines of the last write, of both tables", Kind::Gauge);
+        page.family(last, "Rules of the last write", Kind::Gauge);
         for (family, status) in &families {
-            page.sample(last, &[("ip_family", family.name())], float(status.last_lines));
+            let label = family.name();
+            page.sample(last, &[("table", "filter"), ("ip_family", label)], float(status.last_lines.0));
+            page.sample(last, &[("table", "nat"), ("ip_family", label)], float(status.last_lines.1));
         }
         let local = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
         page.family(local, "Service ports with policy Local and no endpoint on this node", Kind::Gauge);
@@ -111,6 +118,23 @@ pub(super) fn page(status: &Status) -> String {
             let name = format!("kubeproxy_sync_proxy_rules_{name}");
             page.family(&name, help, kind);
             page.sample(&name, &[], float(value));
+        }
+    }
+    for (name, help, counter) in [
+        (
+            "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+            "Packets dropped because connection tracking finds them invalid",
+            nfacct::INVALID_DROPPED,
+        ),
+        (
+            "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+            "Connections to node ports at 127.0.0.1",
+            nfacct::LOCALHOST_ACCEPTED,
+        ),
+    ] {
+        if let Some(packets) = nfacct::packets(counter) {
+            page.family(name, help, Kind::Counter);
+            page.sample(name, &[], float(packets));
         }
     }
     for (name, counts) in [("healthz", &status.healthz), ("livez", &status.livez)] {

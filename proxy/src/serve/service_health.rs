@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -16,7 +16,8 @@ use axum::{
     response::Response,
 };
 use k8s_openapi::api::core::v1::ObjectReference;
-use tokio::net::TcpListener;
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use windlass_kit::events::{Recorder, Severity};
 
@@ -49,7 +50,6 @@ impl LocalHealth {
 
 #[derive(Debug)]
 struct Open {
-    port: u16,
     count: Arc<AtomicUsize>,
     stop: CancellationToken,
 }
@@ -59,7 +59,8 @@ struct Open {
 pub(crate) struct ServiceHealth {
     status: Arc<Status>,
     events: Option<Recorder>,
-    open: BTreeMap<ServiceId, Open>,
+    /// By Service and address.
+    open: BTreeMap<(ServiceId, SocketAddr), Open>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -70,41 +71,48 @@ impl ServiceHealth {
     }
 
     /// Opens, closes and moves servers as wanted. A port that is taken is tried again next time.
-    pub(crate) async fn set(&mut self, wanted: LocalHealth) {
-        self.open.retain(|id, open| {
-            let stays = wanted.services.get(id).is_some_and(|(port, _)| *port == open.port);
+    pub(crate) async fn set(&mut self, wanted: LocalHealth, addresses: &[IpAddr]) {
+        self.open.retain(|(id, at), open| {
+            let stays =
+                wanted.services.get(id).is_some_and(|(port, _)| *port == at.port()) && addresses.contains(&at.ip());
             if !stays {
                 open.stop.cancel();
             }
             stays
         });
         for (id, (port, count)) in wanted.services {
-            if let Some(open) = self.open.get(&id) {
-                open.count.store(count, Ordering::Relaxed);
-                continue;
+            for ip in addresses {
+                self.open(&id, SocketAddr::new(*ip, port), count).await;
             }
-            let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
-            match TcpListener::bind(address).await {
-                Ok(listener) => {
-                    let open = Open { port, count: Arc::new(AtomicUsize::new(count)), stop: self.stop.child_token() };
-                    let router = router(id.clone(), open.count.clone(), self.status.clone());
-                    let stop = open.stop.clone();
-                    self.tasks.spawn(async move {
-                        tokio::select! {
-                            result = std::future::IntoFuture::into_future(axum::serve(listener, router)) => {
-                                if let Err(error) = result {
-                                    tracing::warn!(%error, port, "a service's health server ended");
-                                }
+        }
+    }
+
+    async fn open(&mut self, id: &ServiceId, address: SocketAddr, count: usize) {
+        let key = (id.clone(), address);
+        if let Some(open) = self.open.get(&key) {
+            open.count.store(count, Ordering::Relaxed);
+            return;
+        }
+        match listen(address) {
+            Ok(listener) => {
+                let open = Open { count: Arc::new(AtomicUsize::new(count)), stop: self.stop.child_token() };
+                let router = router(id.clone(), open.count.clone(), self.status.clone());
+                let stop = open.stop.clone();
+                self.tasks.spawn(async move {
+                    tokio::select! {
+                        result = std::future::IntoFuture::into_future(axum::serve(listener, router)) => {
+                            if let Err(error) = result {
+                                tracing::warn!(%error, %address, "a service's health server ended");
                             }
-                            () = stop.cancelled() => {}
                         }
-                    });
-                    self.open.insert(id, open);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, service = %id, port, "cannot listen at the health check node port; trying again");
-                    self.complain(&id, port, &error);
-                }
+                        () = stop.cancelled() => {}
+                    }
+                });
+                self.open.insert(key, open);
+            }
+            Err(error) => {
+                tracing::warn!(%error, service = %id, %address, "cannot listen at the health check node port; trying again");
+                self.complain(id, address.port(), &error);
             }
         }
     }
@@ -129,6 +137,21 @@ impl ServiceHealth {
         self.tasks.close();
         self.tasks.wait().await;
     }
+}
+
+/// Each family has a socket of its own, so that one does not take the other's port.
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => {
+            let socket = TcpSocket::new_v6()?;
+            setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+            socket
+        }
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(128)
 }
 
 fn router(id: ServiceId, count: Arc<AtomicUsize>, status: Arc<Status>) -> Router {

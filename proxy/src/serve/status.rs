@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        LazyLock, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -17,17 +17,34 @@ use crate::model::Family;
 const BOUNDS: [f64; 15] =
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
-#[derive(Debug, Clone, Default)]
+/// Bounds of the time from a change of endpoints to rules in the kernel, in seconds; upstream's.
+static PROGRAMMING_BOUNDS: LazyLock<Vec<f64>> = LazyLock::new(|| {
+    let steps = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+    [0.25, 0.5].into_iter().chain(steps.map(f64::from)).collect()
+});
+
+#[derive(Debug, Clone)]
 pub(crate) struct Histogram {
-    counts: [u64; BOUNDS.len()],
+    bounds: &'static [f64],
+    counts: Box<[u64]>,
     pub(super) sum: f64,
     pub(super) count: u64,
 }
 
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new(&BOUNDS)
+    }
+}
+
 impl Histogram {
+    fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, counts: vec![0; bounds.len()].into(), sum: 0.0, count: 0 }
+    }
+
     pub(crate) fn observe(&mut self, duration: Duration) {
         let seconds = duration.as_secs_f64();
-        if let Some(i) = BOUNDS.iter().position(|b| seconds <= *b) {
+        if let Some(i) = self.bounds.iter().position(|b| seconds <= *b) {
             self.counts[i] += 1;
         }
         self.sum += seconds;
@@ -36,9 +53,9 @@ impl Histogram {
 
     pub(super) fn cumulative(&self) -> Vec<(f64, u64)> {
         let mut total = 0;
-        BOUNDS
+        self.bounds
             .iter()
-            .zip(self.counts)
+            .zip(&self.counts)
             .map(|(bound, count)| {
                 total += count;
                 (*bound, total)
@@ -70,13 +87,15 @@ pub(crate) struct FamilyStatus {
     pub(crate) partial_failures: u64,
     /// Rules committed in filter and nat.
     pub(crate) rules: (u64, u64),
-    /// Rule lines of the last run.
-    pub(crate) last_lines: u64,
+    /// Rule lines of the last run, in filter and nat.
+    pub(crate) last_lines: (u64, u64),
     /// Service ports without local endpoints: internal, external policy.
     pub(crate) without_local: (u64, u64),
     pub(crate) repairs: u64,
     pub(crate) conntrack: Histogram,
     pub(crate) forgotten: u64,
+    /// From a change of endpoints to rules in the kernel.
+    pub(crate) programming: Histogram,
 }
 
 impl FamilyStatus {
@@ -94,6 +113,10 @@ impl FamilyStatus {
 
     pub(super) const fn conntrack(&self) -> &Histogram {
         &self.conntrack
+    }
+
+    pub(super) const fn programming(&self) -> &Histogram {
+        &self.programming
     }
 }
 
@@ -113,6 +136,7 @@ pub(crate) struct State {
 pub(crate) struct Status {
     state: Mutex<State>,
     sync_period: Duration,
+    started: jiff::Timestamp,
     pub(super) healthz: [AtomicU64; 2],
     pub(super) livez: [AtomicU64; 2],
 }
@@ -122,6 +146,7 @@ impl Status {
         Self {
             state: Mutex::default(),
             sync_period,
+            started: jiff::Timestamp::now(),
             healthz: [AtomicU64::new(0), AtomicU64::new(0)],
             livez: [AtomicU64::new(0), AtomicU64::new(0)],
         }
@@ -134,7 +159,9 @@ impl Status {
     /// A family is served from now on; it counts as healthy until a change waits too long.
     pub(crate) fn start(&self, family: Family) {
         let now = jiff::Timestamp::now();
-        self.lock().families.insert(family, FamilyStatus { last_updated: Some(now), ..FamilyStatus::default() });
+        let programming = Histogram::new(&PROGRAMMING_BOUNDS);
+        let status = FamilyStatus { last_updated: Some(now), programming, ..FamilyStatus::default() };
+        self.lock().families.insert(family, status);
     }
 
     /// A change waits to be written.
@@ -164,6 +191,16 @@ impl Status {
             }
         }
         note(status);
+    }
+
+    /// Rules for endpoints that changed at these times are in the kernel. Times before our start are left out,
+    /// as upstream does: they tell how long nobody was here.
+    pub(crate) fn programmed(&self, triggers: &[jiff::Timestamp], now: jiff::Timestamp) {
+        let mut state = self.lock();
+        for at in triggers.iter().filter(|at| **at > self.started) {
+            let took = Duration::try_from(now.duration_since(*at)).unwrap_or_default();
+            state.families.values_mut().for_each(|f| f.programming.observe(took));
+        }
     }
 
     fn family_healthy(&self, status: &FamilyStatus, now: Instant) -> bool {

@@ -51,15 +51,17 @@ async fn services_tell_load_balancers_whether_they_are_here() {
     let (first, second) = (free(), free());
     let status = Arc::new(Status::new(Duration::from_secs(30)));
     let mut health = ServiceHealth::new(status.clone(), None, CancellationToken::new());
+    let everywhere = ["0.0.0.0", "::"].map(|ip| ip.parse().unwrap());
     let wanted = |port, count| LocalHealth { services: [("ns/web".into(), (port, count))].into() };
-    health.set(wanted(first, 2)).await;
+    health.set(wanted(first, 2), &everywhere).await;
     let text = get(first).await;
     assert!(text.contains(" 200 ") && text.to_lowercase().contains("x-load-balancing-endpoint-weight: 2"), "{text}");
     assert!(text.contains("\t\"localEndpoints\": 2,"), "{text}");
-    health.set(wanted(first, 0)).await;
+    health.set(wanted(first, 0), &everywhere).await;
     assert!(get(first).await.contains(" 503 "));
-    health.set(wanted(second, 1)).await;
+    health.set(wanted(second, 1), &everywhere).await;
     assert!(get(second).await.contains(" 200 "));
+    assert!(tokio::net::TcpStream::connect(("::1", second)).await.is_ok());
     health.close().await;
     assert!(tokio::net::TcpStream::connect(("127.0.0.1", second)).await.is_err());
 }

@@ -24,6 +24,8 @@ const COMPARE_TEXT: u64 = 20_000;
 
 pub(super) struct FamilySync {
     backend: Arc<Backend>,
+    /// Rules may feed the kernel's named counters.
+    counters: bool,
     ledger: Ledger,
     status: Arc<Status>,
     /// Everything must be read back and written: at start, after a failure, after drift.
@@ -37,11 +39,12 @@ pub(super) struct FamilySync {
 }
 
 impl FamilySync {
-    pub(super) fn new(backend: Backend, status: Arc<Status>, own_namespace: bool) -> Self {
+    pub(super) fn new(backend: Backend, counters: bool, status: Arc<Status>, own_namespace: bool) -> Self {
         let netlink = (backend.is_nft() && own_namespace).then(NfTables::open).and_then(Result::ok);
         Self {
             ledger: Ledger::new(Settings::new(backend.family())),
             backend: Arc::new(backend),
+            counters,
             status,
             full: true,
             failures: 0,
@@ -76,6 +79,7 @@ impl FamilySync {
         Settings {
             large: self.ledger.settings().large,
             drop_invalid: self.ledger.settings().drop_invalid,
+            counters: self.counters,
             ..config.settings(self.family(), node, local)
         }
     }
@@ -123,7 +127,7 @@ impl FamilySync {
                 Err(error) => {
                     self.failures += 1;
                     self.full = true;
-                    self.note(started.elapsed(), Outcome::Failed { full }, 0);
+                    self.note(started.elapsed(), Outcome::Failed { full }, (0, 0));
                     tracing::warn!(
                         error = %error, family = self.family().name(), failures = self.failures,
                         "rules could not be written; the kernel keeps the last ones and all of them are tried again"
@@ -136,13 +140,13 @@ impl FamilySync {
         }
     }
 
-    fn note(&self, took: Duration, outcome: Outcome, lines: usize) {
+    fn note(&self, took: Duration, outcome: Outcome, lines: (u64, u64)) {
         let rules = (self.ledger.rules(Table::Filter), self.ledger.rules(Table::Nat));
         let without = self.ledger.without_local();
         self.status.ran(self.family(), took, outcome, |status| {
             if let Outcome::Done { .. } = outcome {
                 status.rules = rules;
-                status.last_lines = lines as u64;
+                status.last_lines = lines;
                 status.without_local = (without.0 as u64, without.1 as u64);
             }
         });
@@ -168,13 +172,14 @@ impl FamilySync {
         blocking(move || backend.save(false)).await
     }
 
-    /// Restores step after step; the number of lines written.
-    async fn apply(&mut self) -> Result<usize, Error> {
-        let mut lines = 0;
+    /// Restores step after step; the rules written, of filter and nat.
+    async fn apply(&mut self) -> Result<(u64, u64), Error> {
+        let mut lines = (0, 0);
         let steps = self.ledger.steps(self.backend.limit());
         let idle = steps.is_empty();
         for step in steps {
-            lines += step.lines;
+            lines.0 += step.rules.0;
+            lines.1 += step.rules.1;
             let backend = self.backend.clone();
             let (step, result): (Step, Result<(), Error>) = blocking(move || {
                 let result = backend.restore(&step);

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, pin::Pin};
 
 use futures::{Stream, StreamExt as _, stream};
+use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
@@ -16,6 +17,9 @@ use kube::{
 };
 
 use crate::model::{Model, NodeFacts, ServiceId};
+
+/// When the endpoints of a slice last changed, as its controller saw it.
+const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// One thing that a watch told.
 #[derive(Debug)]
@@ -87,6 +91,8 @@ pub(super) struct Lists {
     have_slices: bool,
     have_node: bool,
     node_seen: bool,
+    /// When endpoints changed that are not written yet, as whoever made the slices tells.
+    triggers: Vec<Timestamp>,
 }
 
 impl Lists {
@@ -98,6 +104,11 @@ impl Lists {
     /// The Node does not come: rules are written without it.
     pub(super) const fn go_on_without_node(&mut self) {
         self.have_node = true;
+    }
+
+    /// Takes the times at which endpoints changed.
+    pub(super) fn take_triggers(&mut self) -> Vec<Timestamp> {
+        std::mem::take(&mut self.triggers)
     }
 
     /// Whether the list of our Node came.
@@ -153,7 +164,12 @@ impl Lists {
                 }
                 model.put_slice(&slice, node)
             }
-            Event::Apply(slice) => model.put_slice(&slice, node),
+            Event::Apply(slice) => {
+                let changed = model.put_slice(&slice, node);
+                let trigger = slice.metadata.annotations.iter().flatten().find(|(key, _)| *key == TRIGGER);
+                self.triggers.extend(trigger.filter(|_| changed).and_then(|(_, at)| at.parse::<Timestamp>().ok()));
+                changed
+            }
             Event::Delete(slice) => model.delete_slice(&slice),
             Event::InitDone => {
                 self.have_slices = true;

@@ -1,8 +1,9 @@
-//! Addresses as services use them: two families, ranges, and the lenient reading of old objects.
+//! Addresses: two families, ranges, and the lenient reading of old objects.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
 };
 
 /// One of the two address families; each has rules of its own.
@@ -66,6 +67,40 @@ impl Cidr {
         Some(Self { base: mask(ip, len), len })
     }
 
+    /// The range of `len` bits around `ip`; longer than an address is as long as one.
+    #[must_use]
+    pub fn new(ip: IpAddr, len: u8) -> Self {
+        let len = len.min(Family::of(&ip).bits());
+        Self { base: mask(ip, len), len }
+    }
+
+    /// The first address.
+    #[must_use]
+    pub const fn base(&self) -> IpAddr {
+        self.base
+    }
+
+    /// Bits that all its addresses share.
+    #[must_use]
+    pub const fn length(&self) -> u8 {
+        self.len
+    }
+
+    /// Base and length, when it is a range of IPv4.
+    #[must_use]
+    pub const fn v4(&self) -> Option<(Ipv4Addr, u8)> {
+        match self.base {
+            IpAddr::V4(base) => Some((base, self.len)),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    /// Whether both hold an address; never across families.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        if self.len <= other.len { self.contains(&other.base) } else { other.contains(&self.base) }
+    }
+
     /// The range that holds exactly `ip`.
     #[must_use]
     pub const fn host(ip: IpAddr) -> Self {
@@ -99,6 +134,20 @@ impl Cidr {
             }
             IpAddr::V6(_) => self.contains(&IpAddr::V6(Ipv6Addr::LOCALHOST)),
         }
+    }
+}
+
+/// A range as a person sets it: nothing is cleared in silence.
+impl FromStr for Cidr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range = Self::parse(text).ok_or_else(|| format!("{text:?} is not a range such as 10.244.0.0/16"))?;
+        let written = text.split('/').next().and_then(parse_ip);
+        if written != Some(range.base) {
+            return Err(format!("{text:?} has bits set beyond its length; did you mean {range}?"));
+        }
+        Ok(range)
     }
 }
 
@@ -139,4 +188,22 @@ pub fn parse_ip(text: &str) -> Option<IpAddr> {
         *octet = part.parse().ok()?;
     }
     parts.next().is_none().then(|| IpAddr::from(octets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_people_are_read_strictly() {
+        let cidr = |text: &str| text.parse::<Cidr>();
+        assert_eq!(cidr("10.244.0.0/16").map(|c| c.to_string()).as_deref(), Ok("10.244.0.0/16"));
+        assert_eq!(cidr("fd00:1::/56").map(|c| c.to_string()).as_deref(), Ok("fd00:1::/56"));
+        assert!(cidr("0.0.0.0/0").unwrap().overlaps(&cidr("10.0.0.0/8").unwrap()));
+        assert!(!cidr("10.96.0.0/16").unwrap().overlaps(&cidr("10.97.0.0/16").unwrap()));
+        assert!(!cidr("::/0").unwrap().overlaps(&cidr("10.97.0.0/16").unwrap()));
+        for wrong in ["10.0.0.0", "10.0.0.0/33", "x/8", "10.0.0.1/8", "fd00::1/64", "fd00::/129"] {
+            assert!(cidr(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,0 +1,64 @@
+//! Address ranges as people write them: one, or one of each family with a comma between.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
+
+use windlass_kit::net::{Cidr, Family};
+
+/// At most one range of each family, IPv4 first; never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ranges(Vec<Cidr>);
+
+impl Ranges {
+    /// One range of IPv4.
+    pub(crate) fn v4(base: Ipv4Addr, length: u8) -> Self {
+        Self(vec![Cidr::new(IpAddr::V4(base), length)])
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Cidr> {
+        self.0.iter()
+    }
+
+    /// The range of a family.
+    pub(crate) fn of(&self, family: Family) -> Option<&Cidr> {
+        self.iter().find(|range| range.family() == family)
+    }
+
+    /// Base and length of the range of IPv4, which a node of ours needs.
+    pub(crate) fn ipv4(&self) -> Option<(Ipv4Addr, u8)> {
+        self.of(Family::V4).and_then(Cidr::v4)
+    }
+
+    pub(crate) fn overlap(&self, other: &Self) -> bool {
+        self.iter().any(|a| other.iter().any(|b| a.overlaps(b)))
+    }
+}
+
+impl FromStr for Ranges {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut ranges = text.split(',').map(|part| part.trim().parse()).collect::<Result<Vec<Cidr>, String>>()?;
+        ranges.sort_by_key(Cidr::family);
+        if ranges.windows(2).any(|pair| pair[0].family() == pair[1].family()) {
+            return Err(format!("{text:?} has two ranges of one family; give one of IPv4 and one of IPv6 at most"));
+        }
+        Ok(Self(ranges))
+    }
+}
+
+impl fmt::Display for Ranges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.iter().map(ToString::to_string).collect();
+        f.write_str(&texts.join(","))
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Ranges {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,245 @@
+//! Settings of the kernel that services need: routing from 127.0.0.1 and connection tracking. What to write
+//! is decided by a pure function; what was there before is given back for the record.
+//!
+//! Nothing that is large enough already is lowered, unless somebody asks for an exact value: another program
+//! may need it. A setting that cannot be written is a warning: containers often may not.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::apply::{Error, Runner};
+
+/// How long connection tracking keeps something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Timeout {
+    /// As the kernel has it.
+    #[default]
+    Keep,
+    /// This or longer.
+    AtLeast(Duration),
+    /// Exactly this.
+    Exactly(Duration),
+}
+
+/// Settings of connection tracking. Defaults are kube-proxy's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conntrack {
+    /// Connections for each processor; 0 leaves the kernel's limit alone.
+    pub max_per_core: u32,
+    /// The limit is never below this.
+    pub min: u32,
+    /// Of established TCP connections without traffic.
+    pub tcp_established: Timeout,
+    /// Of TCP connections in CLOSE_WAIT.
+    pub tcp_close_wait: Timeout,
+    /// Of UDP without an answer.
+    pub udp: Timeout,
+    /// Of UDP with answers.
+    pub udp_stream: Timeout,
+    /// Accept TCP packets outside the window.
+    pub tcp_be_liberal: bool,
+}
+
+impl Default for Conntrack {
+    fn default() -> Self {
+        Self {
+            max_per_core: 32768,
+            min: 131_072,
+            tcp_established: Timeout::AtLeast(Duration::from_hours(24)),
+            tcp_close_wait: Timeout::AtLeast(Duration::from_hours(1)),
+            udp: Timeout::Keep,
+            udp_stream: Timeout::Keep,
+            tcp_be_liberal: false,
+        }
+    }
+}
+
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+const BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
+const ESTABLISHED: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
+const CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
+const UDP: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
+const UDP_STREAM: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream";
+const BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+/// Upstream's upper bound of what is computed from processors.
+const MOST: u32 = 1 << 20;
+
+/// A value that is to be written, and how the present one may suffice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    AtLeast(u64),
+    Exactly(u64),
+}
+
+impl Wanted {
+    /// What to write where `now` is.
+    fn over(self, now: u64) -> Option<u64> {
+        match self {
+            Self::AtLeast(value) => (now < value).then_some(value),
+            Self::Exactly(value) => (now != value).then_some(value),
+        }
+    }
+}
+
+/// All that connection tracking should have. Pure.
+fn wanted(settings: &Conntrack, cores: u32) -> Vec<(&'static str, Wanted)> {
+    let mut out = Vec::new();
+    if settings.max_per_core > 0 {
+        let scaled = settings.max_per_core.saturating_mul(cores).min(MOST);
+        let max = u64::from(scaled.max(settings.min));
+        // More buckets first: a larger limit over few buckets makes every lookup slow.
+        out.extend([(BUCKETS, Wanted::AtLeast(max / 4)), (MAX, Wanted::AtLeast(max))]);
+    }
+    for (path, timeout) in [
+        (ESTABLISHED, settings.tcp_established),
+        (CLOSE_WAIT, settings.tcp_close_wait),
+        (UDP, settings.udp),
+        (UDP_STREAM, settings.udp_stream),
+    ] {
+        match timeout {
+            Timeout::Keep => {}
+            Timeout::AtLeast(time) => out.push((path, Wanted::AtLeast(time.as_secs()))),
+            Timeout::Exactly(time) => out.push((path, Wanted::Exactly(time.as_secs()))),
+        }
+    }
+    if settings.tcp_be_liberal {
+        out.push((BE_LIBERAL, Wanted::Exactly(1)));
+    }
+    out
+}
+
+/// What we changed: the value before and ours, by path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Changed(BTreeMap<String, (String, String)>);
+
+impl Changed {
+    fn note(&mut self, path: &str, before: &str, ours: &str) {
+        let entry = self.0.entry(path.to_owned()).or_insert_with(|| (before.to_owned(), String::new()));
+        ours.clone_into(&mut entry.1);
+    }
+}
+
+fn read(runner: &Runner, path: &str) -> Result<String, Error> {
+    if runner.is_plain() {
+        let text = std::fs::read_to_string(path).map_err(|e| refused(path, "", &e.to_string()))?;
+        return Ok(text.trim().to_owned());
+    }
+    runner.run("cat", &[path], "").map(|text| text.trim().to_owned())
+}
+
+fn write(runner: &Runner, path: &str, value: &str) -> Result<(), Error> {
+    if runner.is_plain() {
+        return std::fs::write(path, value).map_err(|e| refused(path, value, &e.to_string()));
+    }
+    runner.run("tee", &[path], value).map(drop)
+}
+
+/// The setting's name as `sysctl` has it, where it is one.
+fn name(path: &str) -> String {
+    path.strip_prefix("/proc/sys/").map_or_else(|| path.to_owned(), |rest| rest.replace('/', "."))
+}
+
+fn refused(path: &str, value: &str, problem: &str) -> Error {
+    Error::Sysctl { setting: name(path), value: value.to_owned(), problem: problem.to_owned() }
+}
+
+/// Lets packets from 127.0.0.1 be routed, for node ports there. `record` is told before anything changes.
+pub(crate) fn route_localnet(
+    runner: &Runner,
+    changed: &mut Changed,
+    record: &dyn Fn(&Changed) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let now = read(runner, ROUTE_LOCALNET)?;
+    if now == "1" {
+        return Ok(());
+    }
+    changed.note(ROUTE_LOCALNET, &now, "1");
+    record(changed)?;
+    write(runner, ROUTE_LOCALNET, "1")
+}
+
+/// Gives connection tracking what it should have; what cannot be set is logged.
+pub(crate) fn conntrack(
+    runner: &Runner,
+    settings: &Conntrack,
+    changed: &mut Changed,
+    record: &dyn Fn(&Changed) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let cores = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
+    for (path, wanted) in wanted(settings, cores) {
+        let Some((before, value)) =
+            read(runner, path).ok().and_then(|now| Some((now.clone(), wanted.over(now.parse().ok()?)?)))
+        else {
+            continue;
+        };
+        let value = value.to_string();
+        let mut next = changed.clone();
+        next.note(path, &before, &value);
+        record(&next)?;
+        match write(runner, path, &value) {
+            Ok(()) => {
+                tracing::info!(setting = name(path), before, now = value, "connection tracking was given more room");
+                *changed = next;
+            }
+            Err(error) => {
+                record(changed)?;
+                tracing::warn!(%error, before, "connection tracking stays as it is");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts back what we changed, where nobody has changed it since.
+pub(crate) fn restore(runner: &Runner, changed: &Changed) -> Vec<Error> {
+    let mut errors = Vec::new();
+    for (path, (before, ours)) in &changed.0 {
+        if read(runner, path).is_ok_and(|now| now == *ours) {
+            errors.extend(write(runner, path, before).err());
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(list: &[(&'static str, Wanted)], path: &str) -> Option<Wanted> {
+        list.iter().find(|(p, _)| *p == path).map(|(_, w)| *w)
+    }
+
+    #[test]
+    fn the_limit_grows_with_processors_between_two_bounds() {
+        let settings = Conntrack::default();
+        for (cores, max) in [(1, 131_072), (4, 131_072), (8, 262_144), (64, 1 << 20)] {
+            let list = wanted(&settings, cores);
+            assert_eq!(of(&list, MAX), Some(Wanted::AtLeast(max)), "{cores} cores");
+            assert_eq!(of(&list, BUCKETS), Some(Wanted::AtLeast(max / 4)));
+        }
+        let none = Conntrack { max_per_core: 0, ..settings };
+        assert_eq!(of(&wanted(&none, 64), MAX), None);
+    }
+
+    #[test]
+    fn what_suffices_is_never_lowered_and_what_is_exact_is_exact() {
+        assert_eq!(Wanted::AtLeast(86_400).over(432_000), None);
+        assert_eq!(Wanted::AtLeast(3600).over(60), Some(3600));
+        assert_eq!(Wanted::Exactly(3600).over(432_000), Some(3600));
+        assert_eq!(Wanted::Exactly(1).over(1), None);
+        let settings = Conntrack { udp: Timeout::Exactly(Duration::from_secs(5)), ..Conntrack::default() };
+        assert_eq!(of(&wanted(&settings, 1), UDP), Some(Wanted::Exactly(5)));
+        assert_eq!(of(&wanted(&settings, 1), UDP_STREAM), None);
+        assert_eq!(of(&wanted(&settings, 1), BE_LIBERAL), None);
+    }
+
+    #[test]
+    fn the_first_value_before_is_the_one_that_is_kept() {
+        let mut changed = Changed::default();
+        changed.note("/p", "1", "5");
+        changed.note("/p", "5", "9");
+        assert_eq!(changed.0["/p"], ("1".to_owned(), "9".to_owned()));
+    }
+}
