@@ -107,12 +107,12 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     let plane = ControlPlane::open(windlass_control::Config {
         data_dir: settings.data_dir.clone(),
         listen: settings.api_bind,
-        advertise: settings.node_ip,
+        advertise: settings.node_ip(),
         cluster_domain: settings.cluster_domain.clone(),
         service_cidr: ipv4(&settings.service_cidr, "serviceCIDR")?,
         node_ports: settings.node_ports.clone(),
         node_name: settings.node_name.clone(),
-        node_addresses: vec![settings.node_ip],
+        node_addresses: vec![settings.node_ip()],
     })
     .await?;
     let listener = plane.listen().await?;
@@ -230,14 +230,14 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
 
     let node_config = NodeConfig {
         name: settings.node_name.clone(),
-        address: settings.node_ip,
+        address: settings.node_ip(),
         api_port: settings.node_api_bind.port(),
         data_dir: settings.data_dir.clone(),
         version: NODE_VERSION.to_owned(),
     };
     let config = agent::Config {
         node_name: settings.node_name.clone(),
-        node_ip: settings.node_ip,
+        node_ip: settings.node_ip(),
         data_dir: settings.data_dir.clone(),
         cluster_dns: settings.cluster_dns.clone(),
         cluster_domain: settings.cluster_domain.clone(),
@@ -329,7 +329,7 @@ impl Stats for UsagePages {
 pub(crate) fn proxy_config(settings: &Settings) -> proxy::Config {
     proxy::Config {
         node_name: settings.node_name.clone(),
-        node_ips: vec![settings.node_ip],
+        node_ips: vec![settings.node_ip()],
         cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
         healthz_bind: Some(settings.proxy_health_bind),
         metrics_bind: Some(settings.proxy_metrics_bind),

@@ -102,3 +102,13 @@ fn say(line: impl AsRef<str>) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{}", line.as_ref()).and_then(|()| out.flush());
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn commands_and_flags_do_not_contradict_each_other() {
+        super::Cli::command().debug_assert();
+    }
+}

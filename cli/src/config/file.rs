@@ -87,7 +87,7 @@ impl File {
             }
         }
         set(self.node_name, &mut to.node_name);
-        set(self.node_ip, &mut to.node_ip);
+        to.node_ip = self.node_ip.or(to.node_ip);
         set(self.data_dir, &mut to.data_dir);
         set(self.run_dir, &mut to.run_dir);
         set(self.admin_kubeconfig, &mut to.admin_kubeconfig);

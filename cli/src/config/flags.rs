@@ -88,7 +88,7 @@ impl Flags {
             }
         }
         set(self.node_name.as_ref(), &mut to.node_name);
-        set(self.node_ip.as_ref(), &mut to.node_ip);
+        to.node_ip = self.node_ip.or(to.node_ip);
         set(self.data_dir.as_ref(), &mut to.data_dir);
         set(self.run_dir.as_ref(), &mut to.run_dir);
         set(self.admin_kubeconfig.as_ref(), &mut to.admin_kubeconfig);

@@ -28,7 +28,8 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) node_name: String,
-    pub(crate) node_ip: IpAddr,
+    /// As set; [`Self::node_ip`] finds one otherwise.
+    pub(crate) node_ip: Option<IpAddr>,
     pub(crate) data_dir: PathBuf,
     pub(crate) run_dir: PathBuf,
     pub(crate) admin_kubeconfig: PathBuf,
@@ -60,7 +61,7 @@ impl Settings {
         let all = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         Ok(Self {
             node_name: host_name()?,
-            node_ip: outward_address(),
+            node_ip: None,
             data_dir: "/var/lib/windlass".into(),
             run_dir: "/run/windlass".into(),
             admin_kubeconfig: "/etc/windlass/admin.kubeconfig".into(),
@@ -97,6 +98,11 @@ impl Settings {
         let problems = settings.problems();
         anyhow::ensure!(problems.is_empty(), "the settings cannot be used: {}", problems.join("; "));
         Ok(settings)
+    }
+
+    /// The node's address: as set, or the one that the default route sends from.
+    pub(crate) fn node_ip(&self) -> IpAddr {
+        self.node_ip.unwrap_or_else(outward_address)
     }
 
     fn problems(&self) -> Vec<String> {

@@ -29,7 +29,7 @@ fn a_service_is_explained_with_true_shares() {
     assert_eq!(kinds, [("cluster IP", "172.30.0.45", 80), ("loadbalancer IP", "5.6.7.8", 80), ("node port", "", 3002)]);
     let shares: Vec<(&str, Option<f64>)> = row.endpoints.iter().map(|e| (e.address.as_str(), e.share)).collect();
     assert_eq!(shares, [("10.180.0.4:80", Some(0.5)), ("10.180.0.5:80", Some(0.5))]);
-    let tree = row.entries[0].branches.iter().map(ToString::to_string).collect::<String>();
+    let tree = Branch::draw(&row.entries[0].branches, &mut std::collections::BTreeSet::new());
     assert!(
         tree.contains("masquerade unless from 10.0.0.0/8")
             && tree.contains("share 50.0 %")

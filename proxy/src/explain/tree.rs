@@ -1,6 +1,6 @@
 //! Follows the chains of a service from an entry to its endpoints.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -39,20 +39,25 @@ impl Branch {
         Self { what, packets, ..Self::default() }
     }
 
-    fn draw(&self, f: &mut fmt::Formatter<'_>, indent: &str, last: bool) -> fmt::Result {
-        let (corner, bar) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        writeln!(f, "{indent}{corner}{} [{}]", self.what, self.packets)?;
-        let deeper = format!("{indent}{bar}");
-        for (i, next) in self.then.iter().enumerate() {
-            next.draw(f, &deeper, i + 1 == self.then.len())?;
-        }
-        Ok(())
+    /// Draws branches and all that follows, a line each. What follows a chain is drawn once: `drawn` knows the
+    /// chains that were.
+    #[must_use]
+    pub fn draw(branches: &[Self], drawn: &mut BTreeSet<String>) -> String {
+        let mut text = String::new();
+        Self::draw_into(branches, "", drawn, &mut text);
+        text
     }
-}
 
-impl fmt::Display for Branch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.draw(f, "", true)
+    fn draw_into(branches: &[Self], indent: &str, drawn: &mut BTreeSet<String>, out: &mut String) {
+        for (i, branch) in branches.iter().enumerate() {
+            let (corner, bar) = if i + 1 == branches.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+            let again = !branch.then.is_empty() && !branch.chain.is_empty() && !drawn.insert(branch.chain.clone());
+            let above = if again { " (as above)" } else { "" };
+            out.push_str(&format!("{indent}{corner}{} [{}]{above}\n", branch.what, branch.packets));
+            if !again {
+                Self::draw_into(&branch.then, &format!("{indent}{bar}"), drawn, out);
+            }
+        }
     }
 }
 
@@ -88,9 +93,13 @@ pub(super) fn branches(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize
         } else if target.is_empty() {
             branch.what = "everything else is dropped by KUBE-PROXY-FIREWALL".to_owned();
         } else if options.get("--rcheck").is_some() {
-            let seconds = options.get("--seconds").unwrap_or("?");
-            branch.what = format!("again for a client seen in the last {seconds} s → {target}");
-            target.clone_into(&mut branch.chain);
+            // One rule for each endpoint, all of which say the same.
+            let again = "a client that came in the last ";
+            if let Some(before) = out.last_mut().filter(|b: &&mut Branch| b.what.starts_with(again)) {
+                before.packets += rule.packets;
+                continue;
+            }
+            branch.what = format!("{again}{} s goes where it went before", options.get("--seconds").unwrap_or("?"));
         } else {
             target.clone_into(&mut branch.chain);
             let p = options.get("--probability").and_then(|p| p.parse::<f64>().ok());

@@ -1,0 +1,234 @@
+//! `windlass rules`: the service rules, as the kernel has them or as manifests would give them.
+//!
+//! `objects` reads manifests, `show` draws; the rules themselves come from the proxy.
+
+mod objects;
+mod show;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use windlass_proxy::{
+    Config,
+    explain::{Explanation, Packet, ServiceRow, explain, trace},
+    inspect,
+    kernel::Saved,
+    kernel_rules,
+    model::{Family, parse_ip},
+    node_addresses,
+    rules::entrances,
+    rules_from_objects,
+};
+
+use super::{require_root, runtime, say};
+use crate::{assemble, config::Settings, exit};
+use objects::Objects;
+
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// One service, as NAMESPACE/NAME, drawn as a tree
+    service: Option<String>,
+    #[command(flatten)]
+    source: Source,
+    /// What is printed [default: a list; a tree of one service; with --from a tree]
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<Output>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Walk the first packet of a connection through the rules
+    Trace(TraceArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct TraceArgs {
+    /// Who sends it
+    #[arg(value_name = "SOURCE")]
+    sender: String,
+    /// Whom it is sent to, such as 10.96.0.10:53/udp; TCP if nothing else is said
+    #[arg(value_name = "ADDRESS:PORT/PROTOCOL")]
+    destination: String,
+    /// The interface it comes in by, where rules ask for one
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    #[command(flatten)]
+    source: Source,
+    /// Print JSON
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<TraceOutput>,
+}
+
+/// Where rules come from.
+#[derive(Debug, clap::Args)]
+struct Source {
+    /// Manifests of Services, EndpointSlices and Nodes to make rules from, `-` for standard input; neither root
+    /// nor the kernel is needed
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    from: Vec<PathBuf>,
+    /// The rules of one family [default: both that are in use; with -o save IPv4]
+    #[arg(long, value_name = "FAMILY")]
+    family: Option<FamilyName>,
+    /// With --from: a kernel without named packet counters (nfacct)
+    #[arg(long, requires = "from")]
+    no_nfacct: bool,
+    /// Credentials for the API [default: the administrator's kubeconfig]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// For people
+    Tree,
+    /// As iptables-restore reads it
+    Save,
+    /// For programs
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum TraceOutput {
+    /// For programs
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum FamilyName {
+    Ipv4,
+    Ipv6,
+}
+
+impl FamilyName {
+    const fn family(self) -> Family {
+        match self {
+            Self::Ipv4 => Family::V4,
+            Self::Ipv6 => Family::V6,
+        }
+    }
+}
+
+impl Source {
+    fn families(&self) -> Vec<Family> {
+        self.family.map_or_else(|| Family::BOTH.to_vec(), |f| vec![f.family()])
+    }
+
+    /// The proxy's settings for manifests: nothing of this machine enters the rules.
+    fn config(&self, settings: &Settings) -> Config {
+        Config {
+            node_ips: settings.node_ip.into_iter().collect(),
+            nfacct: Some(!self.no_nfacct),
+            ..assemble::proxy_config(settings)
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+    match &args.action {
+        Some(Action::Trace(trace)) => run_trace(trace, settings),
+        None if args.source.from.is_empty() => of_kernel(args, settings),
+        None => of_manifests(args, settings),
+    }
+}
+
+/// The rules that manifests would give.
+fn of_manifests(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+    let objects = Objects::read(&args.source.from)?;
+    let config = args.source.config(settings);
+    let families = match args.output {
+        Some(Output::Save) => vec![args.source.family.map_or(Family::V4, FamilyName::family)],
+        _ => args.source.families(),
+    };
+    let mut whole = Explanation::default();
+    for family in families {
+        let text = rules_from_objects(&objects.services, &objects.slices, &objects.nodes, &config, family);
+        if args.output == Some(Output::Save) {
+            say(text.trim_end());
+            return Ok(ExitCode::SUCCESS);
+        }
+        whole.services.extend(explain(&text, &(entrances() + &text))?.services);
+    }
+    show_services(args, &whole, Output::Tree)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The kernel's rules beside those that the API's objects ask for.
+fn of_kernel(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+    require_root("windlass rules")?;
+    let config = assemble::proxy_config(settings);
+    if args.output == Some(Output::Save) {
+        say(kernel_rules(&config, args.source.family.map_or(Family::V4, FamilyName::family))?.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let kubeconfig = args.source.kubeconfig.as_ref().unwrap_or(&settings.admin_kubeconfig);
+    let mut whole = Explanation::default();
+    runtime()?.block_on(async {
+        let client = assemble::client_of(kubeconfig).await?;
+        for family in args.source.families() {
+            match inspect(&client, &config, family).await {
+                Ok(found) => {
+                    whole.services.extend(found.services);
+                    whole.differences.extend(found.differences);
+                }
+                // A machine without IPv6 has no rules of it; whoever asks for them is told.
+                Err(error) if family == Family::V6 && args.source.family.is_none() => {
+                    tracing::debug!(%error, "no rules of IPv6");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        anyhow::Ok(())
+    })?;
+    show_services(args, &whole, Output::Save)?;
+    if args.output != Some(Output::Json) {
+        for difference in &whole.differences {
+            say(format!("differs: {} {} {}", difference.table, difference.chain, difference.problem));
+        }
+    }
+    Ok(if whole.differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
+}
+
+/// Prints services as asked for; without a word, one service as a tree and many as `otherwise`: trees or a list.
+fn show_services(args: &Args, whole: &Explanation, otherwise: Output) -> anyhow::Result<()> {
+    let wanted = |row: &&ServiceRow| args.service.as_ref().is_none_or(|service| row.is_of(service));
+    let rows: Vec<&ServiceRow> = whole.services.iter().filter(wanted).collect();
+    if let (true, Some(service)) = (rows.is_empty(), &args.service) {
+        anyhow::bail!("there are no rules of a service {service:?}; give it as NAMESPACE/NAME");
+    }
+    if args.output == Some(Output::Json) {
+        let value = serde_json::json!({"services": rows, "differences": whole.differences});
+        say(serde_json::to_string_pretty(&value)?);
+    } else if args.service.is_some() || args.output == Some(Output::Tree) || otherwise == Output::Tree {
+        rows.iter().for_each(|row| say(show::tree(row)));
+    } else {
+        say(show::list(&rows));
+    }
+    Ok(())
+}
+
+fn run_trace(args: &TraceArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
+    let packet: Packet =
+        format!("{} {}", args.sender, args.destination).parse().map_err(|e: String| anyhow::anyhow!(e))?;
+    let packet = Packet { interface: args.interface.clone(), ..packet };
+    let family = Family::of(&packet.source);
+    let (text, local) = if args.source.from.is_empty() {
+        require_root("windlass rules trace")?;
+        (kernel_rules(&assemble::proxy_config(settings), family)?, node_addresses())
+    } else {
+        let objects = Objects::read(&args.source.from)?;
+        let config = args.source.config(settings);
+        let text = rules_from_objects(&objects.services, &objects.slices, &objects.nodes, &config, family);
+        let own = objects.nodes.iter().filter(|n| n.metadata.name.as_deref() == Some(&config.node_name));
+        let addresses = own.flat_map(|n| n.status.iter().flat_map(|s| s.addresses.iter().flatten()));
+        let local = addresses.filter_map(|a| parse_ip(&a.address)).chain(config.node_ips.iter().copied()).collect();
+        (entrances() + &text, local)
+    };
+    let found = trace(&Saved::parse(&text)?, &local, &packet);
+    match args.output {
+        Some(TraceOutput::Json) => say(serde_json::to_string_pretty(&found)?),
+        None => say(found.to_string().trim_end()),
+    }
+    Ok(ExitCode::SUCCESS)
+}

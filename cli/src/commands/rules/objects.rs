@@ -1,0 +1,125 @@
+//! Manifests for `windlass rules --from`.
+
+use std::{
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use serde_json::Value;
+
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    pub(super) services: Vec<Service>,
+    pub(super) slices: Vec<EndpointSlice>,
+    pub(super) nodes: Vec<Node>,
+}
+
+impl Objects {
+    /// Reads all files; a folder stands for its `.yaml`, `.yml` and `.json` files.
+    pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Self> {
+        let mut objects = Self::default();
+        for path in paths {
+            for file in files(path)? {
+                let text = text_of(&file).with_context(|| format!("{} could not be read", file.display()))?;
+                objects.add(&text).with_context(|| format!("{} cannot be used", file.display()))?;
+            }
+        }
+        Ok(objects)
+    }
+
+    /// Reads YAML documents or JSON, with lists; kinds that make no rules are passed over.
+    fn add(&mut self, text: &str) -> anyhow::Result<()> {
+        let mut waiting: Vec<Value> = if text.trim_start().starts_with('{') {
+            serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>()?
+        } else {
+            serde_saphyr::from_multiple(text).map_err(|e| anyhow::anyhow!("{e}"))?
+        };
+        // Taken from the end: the first document comes first.
+        waiting.reverse();
+        while let Some(mut value) = waiting.pop() {
+            let kind = value["kind"].as_str().unwrap_or("").to_owned();
+            let name = value["metadata"]["name"].as_str().unwrap_or("without a name").to_owned();
+            // What kubectl would add; rules are named after it.
+            if value["metadata"].is_object() && value["metadata"]["namespace"].is_null() && kind != "Node" {
+                value["metadata"]["namespace"] = "default".into();
+            }
+            let bad = || format!("{kind} {name}");
+            match kind.as_str() {
+                "Service" => self.services.push(serde_json::from_value(value).with_context(bad)?),
+                "EndpointSlice" => self.slices.push(serde_json::from_value(value).with_context(bad)?),
+                "Node" => self.nodes.push(serde_json::from_value(value).with_context(bad)?),
+                kind if kind.ends_with("List") => {
+                    if let Value::Array(items) = value["items"].take() {
+                        // A typed list leaves its items' kind out.
+                        let of = kind.trim_end_matches("List");
+                        waiting.extend(items.into_iter().rev().map(|mut item| {
+                            if item.is_object() && item["kind"].is_null() && !of.is_empty() {
+                                item["kind"] = of.into();
+                            }
+                            item
+                        }));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = std::fs::read_dir(path).with_context(|| format!("{} could not be read", path.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| entry.ok().map(|e| e.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json"))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+fn text_of(path: &Path) -> std::io::Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> anyhow::Result<Objects> {
+        let mut objects = Objects::default();
+        objects.add(text).map(|()| objects)
+    }
+
+    #[test]
+    fn documents_and_lists_are_read() {
+        let yaml = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n---\napiVersion: v1\nkind: ConfigMap\n";
+        let objects = read(yaml).unwrap();
+        assert_eq!(objects.services.len(), 1);
+        assert_eq!(objects.services[0].metadata.namespace.as_deref(), Some("default"));
+        let json = r#"{"kind": "List", "items": [{"kind": "Service", "metadata": {"name": "a"}}, {"kind": "Node", "metadata": {"name": "n"}}]}
+                      {"kind": "ServiceList", "items": [{"metadata": {"name": "b", "namespace": "x"}}]}"#;
+        let objects = read(json).unwrap();
+        assert_eq!((objects.services.len(), objects.nodes.len()), (2, 1));
+        assert_eq!(objects.services[1].metadata.namespace.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        assert!(read("kind: [").is_err());
+        let error = read("kind: Service\nmetadata: {name: shop}\nspec: {ports: 3}\n").unwrap_err();
+        assert!(format!("{error:#}").contains("Service shop"), "{error:#}");
+    }
+}

@@ -1,0 +1,69 @@
+//! Service rules for people's eyes.
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+use windlass_proxy::explain::{Branch, ServiceRow};
+
+/// A line for each way into each service port.
+pub(super) fn list(rows: &[&ServiceRow]) -> String {
+    let mut table = vec![["SERVICE", "PROTO", "VIA", "ENDPOINTS", "PACKETS"].map(str::to_owned)];
+    for row in rows {
+        for entry in &row.entries {
+            let via = match (entry.address.as_str(), entry.address.contains(':')) {
+                ("", _) => format!("{} {}", entry.kind, entry.port),
+                (address, true) => format!("{} [{address}]:{}", entry.kind, entry.port),
+                (address, false) => format!("{} {address}:{}", entry.kind, entry.port),
+            };
+            let ends = if entry.refused { "refused".to_owned() } else { row.endpoints.len().to_string() };
+            table.push([row.name.clone(), row.protocol.clone(), via, ends, entry.packets.to_string()]);
+        }
+    }
+    columns(&table)
+}
+
+/// Sets rows in columns as wide as their longest cell.
+fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            let _ = write!(line, "{cell:<width$}   ");
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// One service port: each way in, and below it what its rules do.
+pub(super) fn tree(row: &ServiceRow) -> String {
+    let mut out = format!("{} {}", row.name, row.protocol);
+    let mut drawn = BTreeSet::new();
+    for entry in &row.entries {
+        let address = match entry.address.as_str() {
+            "" => String::new(),
+            address if address.contains(':') => format!("[{address}]:"),
+            address => format!("{address}:"),
+        };
+        let _ = write!(out, "\n{} {address}{} [{}]", entry.kind, entry.port, entry.packets);
+        if entry.refused {
+            out.push_str(" refused: no endpoint");
+        }
+        for line in Branch::draw(&entry.branches, &mut drawn).lines() {
+            let _ = write!(out, "\n  {line}");
+        }
+    }
+    out.push_str("\nendpoints");
+    for endpoint in &row.endpoints {
+        let share = endpoint.share.or(endpoint.local_share).map(|s| format!("{:.1} %", s * 100.0)).unwrap_or_default();
+        let _ = write!(out, "\n  {:<24} {share:>8} [{}]", endpoint.address, endpoint.packets);
+    }
+    out
+}
