@@ -294,7 +294,10 @@ pub fn rules_from_objects(
     for slice in slices {
         model.put_slice(slice, &config.node_name);
     }
-    let mut ledger = Ledger::new(config.settings(family, &node, &config.node_ips));
+    // Every machine has these beside its own.
+    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let local: Vec<IpAddr> = loopback.into_iter().chain(config.node_ips.iter().copied()).collect();
+    let mut ledger = Ledger::new(config.settings(family, &node, &local));
     fill(&mut ledger, &model);
     ledger.steps(Limit::None).into_iter().map(|s| s.text).collect()
 }
