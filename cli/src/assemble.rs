@@ -131,7 +131,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::internal("system:kube-proxy"));
         spawn_node(settings, as_node, tls, &mut tasks).await?;
-        spawn_proxy(settings, as_proxy, &mut tasks);
+        spawn_proxy(proxy_config(settings), as_proxy, &mut tasks);
     }
     let (server, stop) = (plane.clone(), token.clone());
     tasks.spawn("API server", async move { server.serve(listener, stop).await });
@@ -174,22 +174,33 @@ pub(crate) async fn member(
     let mut tasks = Supervisor::new(CancellationToken::new());
     spawn_node(settings, client.clone(), tls, &mut tasks).await?;
     if with_proxy {
-        spawn_proxy(settings, client.clone(), &mut tasks);
+        spawn_proxy(proxy_config(settings), client.clone(), &mut tasks);
     }
     Ok(Node { tasks, client })
 }
 
 /// The service proxy alone.
-pub(crate) async fn proxy_alone(settings: &Settings, kubeconfig: &Path) -> anyhow::Result<Node> {
+pub(crate) async fn proxy_alone(
+    config: proxy::Config,
+    kubeconfig: Option<&Path>,
+    master: Option<&str>,
+) -> anyhow::Result<Node> {
     install_crypto();
-    let client = client_of(kubeconfig).await?;
+    let mut access = match kubeconfig {
+        Some(file) => access_of(file).await?,
+        None => kube::Config::incluster().context("no --kubeconfig was given, and this is no pod with credentials")?,
+    };
+    if let Some(url) = master {
+        access.cluster_url = url.parse().with_context(|| format!("--master {url:?} is not a URL"))?;
+    }
+    let client = Client::try_from(access)?;
     let mut tasks = Supervisor::new(CancellationToken::new());
-    spawn_proxy(settings, client.clone(), &mut tasks);
+    spawn_proxy(config, client.clone(), &mut tasks);
     Ok(Node { tasks, client })
 }
 
-fn spawn_proxy(settings: &Settings, client: Client, tasks: &mut Supervisor) {
-    tasks.spawn("service proxy", proxy::run(client, proxy_config(settings), tasks.token()));
+fn spawn_proxy(config: proxy::Config, client: Client, tasks: &mut Supervisor) {
+    tasks.spawn("service proxy", proxy::run(client, config, tasks.token()));
 }
 
 /// The agent's tasks. The ports are taken before anything is begun.
@@ -381,11 +392,18 @@ pub(crate) fn is_data_dir(path: &Path) -> bool {
 /// A client from a kubeconfig.
 pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
     install_crypto();
-    let unusable = || format!("the kubeconfig {} cannot be used", kubeconfig.display());
-    let read = Kubeconfig::read_from(kubeconfig).with_context(unusable)?;
-    let config =
-        kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.with_context(unusable)?;
-    Client::try_from(config).with_context(unusable)
+    Client::try_from(access_of(kubeconfig).await?).with_context(|| unusable(kubeconfig))
+}
+
+fn unusable(kubeconfig: &Path) -> String {
+    format!("the kubeconfig {} cannot be used", kubeconfig.display())
+}
+
+/// Where the API is and how to show who we are.
+async fn access_of(kubeconfig: &Path) -> anyhow::Result<kube::Config> {
+    let read = Kubeconfig::read_from(kubeconfig).with_context(|| unusable(kubeconfig))?;
+    let access = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+    access.with_context(|| unusable(kubeconfig))
 }
 
 /// The authority that a kubeconfig trusts.

@@ -134,9 +134,17 @@ fn noted(config: &Config, backends: &[Backend]) -> Result<Record, Error> {
     Ok(fresh)
 }
 
+/// Sets the kernel as services need it, without writing a rule; [`run`](crate::run()) does it too. Blocks.
+///
+/// # Errors
+/// When iptables does not work, the record cannot be written, or packets from 127.0.0.1 cannot be routed.
+pub fn prepare(config: &Config) -> Result<(), Error> {
+    set_kernel(config, &backends(config)?)
+}
+
 /// Notes how things are, unless that was noted already or rules of ours are there; then sets the kernel: packets
 /// from 127.0.0.1 are routed where node ports are to answer there, and connection tracking gets its room. Blocks.
-pub(crate) fn prepare(config: &Config, backends: &[Backend]) -> Result<(), Error> {
+pub(crate) fn set_kernel(config: &Config, backends: &[Backend]) -> Result<(), Error> {
     let mut record = noted(config, backends)?;
     let runner = Runner::new(config.command_prefix.clone());
     let tables = record.clone();

@@ -23,7 +23,7 @@ mod serve;
 mod sync;
 mod sysctls;
 
-pub use cleanup::{CleanupError, cleanup, record};
+pub use cleanup::{CleanupError, cleanup, prepare, record};
 pub use config::{Config, DetectLocal, Error, NodePortAddresses, Variant, rules_from_objects};
 pub use inspect::{InspectError, inspect, kernel_rules, node_addresses};
 pub use sync::run;

@@ -31,7 +31,8 @@ fn create() -> io::Result<()> {
     let mut netlink = Netfilter::open()?;
     for name in ALL {
         match netlink.ask(vec![request(NEW, CREATE | ACK, name)]) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            // The kernel's word for a counter that is there.
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
             other => drop(other?),
         }
     }

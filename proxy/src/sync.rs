@@ -133,7 +133,7 @@ fn node_reference(name: &str) -> ObjectReference {
 async fn prepare(config: Arc<Config>) -> Result<Vec<(Backend, bool)>, Error> {
     let work = move || -> Result<Vec<(Backend, bool)>, crate::apply::Error> {
         let backends = cleanup::backends(&config)?;
-        cleanup::prepare(&config, &backends)?;
+        cleanup::set_kernel(&config, &backends)?;
         let usable = |backend: &Backend| match config.nfacct {
             Some(usable) => usable,
             None => config.command_prefix.is_empty() && nfacct::prepare(backend),

@@ -37,7 +37,8 @@ fn render(name: &str, config: &Config, family: Family) -> String {
     fn of<T: serde::de::DeserializeOwned>(documents: &[Value], kind: &str) -> Vec<T> {
         documents.iter().filter(|d| d["kind"] == kind).map(|d| serde_json::from_value(d.clone()).unwrap()).collect()
     }
-    let (services, slices, nodes) = (of(&documents, "Service"), of(&documents, "EndpointSlice"), of(&documents, "Node"));
+    let (services, slices, nodes) =
+        (of(&documents, "Service"), of(&documents, "EndpointSlice"), of(&documents, "Node"));
     rules_from_objects(&services, &slices, &nodes, config, family)
 }
 

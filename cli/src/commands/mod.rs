@@ -12,7 +12,7 @@ pub(crate) use agent::AgentFiles;
 use std::process::ExitCode;
 
 use crate::{
-    config::{Flags, Settings},
+    config::{Flags, LogFormat, Settings, kube_proxy::KubeProxy},
     exit, logging,
 };
 
@@ -33,7 +33,7 @@ enum Command {
     /// Run a node of an existing cluster: pods and services, with a kubeconfig
     Agent(agent::Args),
     /// Run the service proxy alone
-    Proxy(proxy::Args),
+    Proxy(Box<proxy::Args>),
     /// Stop the node: pods, rules and interfaces go, data stays
     Down(down::Args),
     /// Show what runs and what is wrong
@@ -47,8 +47,22 @@ enum Command {
 /// # Errors
 /// What failed, with its cause; printed by the caller.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let settings = match Settings::read(&cli.flags) {
-        Ok(settings) => settings,
+    let read = || -> anyhow::Result<(Settings, KubeProxy)> {
+        let (kube_proxy, is_file) = match &cli.command {
+            Command::Proxy(args) => proxy::configuration(args, &cli.flags)?,
+            _ => Default::default(),
+        };
+        let mut settings = Settings::read(&cli.flags, !is_file)?;
+        if let Some(filter) = kube_proxy.log_filter() {
+            filter.clone_into(&mut settings.log);
+        }
+        if kube_proxy.logging.format.as_deref() == Some("json") {
+            settings.log_format = LogFormat::Json;
+        }
+        Ok((settings, kube_proxy))
+    };
+    let (settings, kube_proxy) = match read() {
+        Ok(read) => read,
         Err(error) => {
             exit::report(&error);
             return Ok(ExitCode::from(exit::USAGE));
@@ -58,7 +72,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Up(args) => up::run(&args, &settings),
         Command::Agent(args) => agent::run(&args, &settings),
-        Command::Proxy(args) => proxy::run(&args, &settings),
+        Command::Proxy(args) => proxy::run(&args, &settings, &kube_proxy),
         Command::Down(args) => down::run(&args, &settings),
         Command::Status(args) => status::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),
@@ -94,6 +108,12 @@ async fn asked_to_end() -> std::io::Result<&'static str> {
         _ = term.recv() => "SIGTERM",
         _ = int.recv() => "SIGINT",
     })
+}
+
+/// Tells the user of something before logging has begun.
+fn warn(line: impl AsRef<str>) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr().lock(), "warning: {}", line.as_ref());
 }
 
 /// Prints one line for the user on standard output; a closed pipe is not an error.

@@ -1,18 +1,42 @@
-//! `windlass proxy`: the service proxy alone, and its clean-up.
+//! `windlass proxy`: the service proxy alone, with kube-proxy's flags and file, and its clean-up.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context as _;
+use windlass_proxy::Config;
 
 use super::{asked_to_end, require_root, runtime, say};
-use crate::{assemble, config::Settings};
+use crate::{
+    assemble,
+    config::{
+        Flags, Settings,
+        kube_proxy::{self, KubeProxy},
+    },
+};
 
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Credentials of the proxy
+    /// Credentials of the proxy [default: those of the pod it runs in]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Address of the API server, instead of the kubeconfig's
+    #[arg(long, value_name = "URL")]
+    master: Option<String>,
+    /// Remove every rule of the proxy and exit, as `windlass proxy cleanup` does
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    cleanup: Option<bool>,
+    /// Set the kernel as the proxy needs it and exit
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    init_only: Option<bool>,
+    #[command(flatten)]
+    flags: KubeProxyFlags,
+    #[command(flatten)]
+    _without_effect: WithoutEffect,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -21,19 +45,213 @@ enum Action {
     Cleanup,
 }
 
-pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+/// kube-proxy's flags that have an effect. With `--config FILE` of kube-proxy's kind, flags win over the file.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Settings under kube-proxy's names")]
+struct KubeProxyFlags {
+    /// The node's name, as --node-name
+    #[arg(long, value_name = "NAME")]
+    hostname_override: Option<String>,
+    /// The node's address, unless it is 0.0.0.0 or ::
+    #[arg(long, value_name = "IP")]
+    bind_address: Option<String>,
+    /// Fail when a port cannot be had, instead of trying again
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    bind_address_hard_fail: Option<bool>,
+    /// Must be iptables
+    #[arg(long, value_name = "MODE")]
+    proxy_mode: Option<String>,
+    /// Masquerade all traffic to cluster IPs
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    masquerade_all: Option<bool>,
+    /// Bit of the packet mark that means "masquerade", 0 to 31 [default: 14]
+    #[arg(long, value_name = "BIT")]
+    iptables_masquerade_bit: Option<u8>,
+    /// Whether node ports answer at 127.0.0.1 [default: true]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    iptables_localhost_nodeports: Option<bool>,
+    /// How often all is looked at [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    iptables_sync_period: Option<String>,
+    /// The least time between two writes [default: 1s]
+    #[arg(long, value_name = "DURATION")]
+    iptables_min_sync_period: Option<String>,
+    /// ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
+    #[arg(long, value_name = "MODE")]
+    detect_local_mode: Option<String>,
+    /// The bridge of BridgeInterface
+    #[arg(long, value_name = "NAME")]
+    pod_bridge_interface: Option<String>,
+    /// The start of interface names of InterfaceNamePrefix
+    #[arg(long, value_name = "PREFIX")]
+    pod_interface_name_prefix: Option<String>,
+    /// Where node ports answer: ranges, or `primary`
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    nodeport_addresses: Option<Vec<String>>,
+    /// Gates such as AllowServiceExternalIPs=false; unknown ones have no effect
+    #[arg(long, value_name = "GATE=BOOL", value_delimiter = ',', value_parser = gate)]
+    feature_gates: Option<Vec<(String, bool)>>,
+    /// How early the kernel ends this process when memory runs out [default: -999]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
+    oom_score_adj: Option<i32>,
+    /// Tracked connections for each processor; 0 leaves the kernel's limit [default: 32768]
+    #[arg(long, value_name = "N")]
+    conntrack_max_per_core: Option<u32>,
+    /// The limit is not below this [default: 131072]
+    #[arg(long, value_name = "N")]
+    conntrack_min: Option<u32>,
+    /// Exact value; 0 leaves the kernel's [default: at least 24h]
+    #[arg(long, value_name = "DURATION")]
+    conntrack_tcp_timeout_established: Option<String>,
+    /// Exact value; 0 leaves the kernel's [default: at least 1h]
+    #[arg(long, value_name = "DURATION")]
+    conntrack_tcp_timeout_close_wait: Option<String>,
+    /// Accept TCP packets outside the window
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    conntrack_tcp_be_liberal: Option<bool>,
+    /// Exact value; 0 leaves the kernel's [default: 0]
+    #[arg(long, value_name = "DURATION")]
+    conntrack_udp_timeout: Option<String>,
+    /// Exact value; 0 leaves the kernel's [default: 0]
+    #[arg(long, value_name = "DURATION")]
+    conntrack_udp_timeout_stream: Option<String>,
+    /// How much is logged: 0 to 3 is info, 4 to 8 debug, more is trace
+    #[arg(short = 'v', long = "v", value_name = "N")]
+    verbosity: Option<u8>,
+    /// text or json
+    #[arg(long, value_name = "FORMAT")]
+    logging_format: Option<String>,
+}
+
+/// kube-proxy's flags that mean nothing here: taken, so that its command line can stay as it is.
+#[derive(Debug, clap::Args)]
+struct WithoutEffect {
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    profiling: Option<Option<String>>,
+    #[arg(long, hide = true)]
+    kube_api_qps: Option<String>,
+    #[arg(long, hide = true)]
+    kube_api_burst: Option<String>,
+    #[arg(long, hide = true)]
+    kube_api_content_type: Option<String>,
+    #[arg(long, hide = true)]
+    config_sync_period: Option<String>,
+    #[arg(long, hide = true)]
+    show_hidden_metrics_for_version: Option<String>,
+    #[arg(long, hide = true)]
+    vmodule: Option<String>,
+    #[arg(long, hide = true)]
+    log_flush_frequency: Option<String>,
+    #[arg(long, hide = true)]
+    boot_id_file: Option<String>,
+    #[arg(long, hide = true)]
+    machine_id_file: Option<String>,
+    #[arg(long, hide = true)]
+    ipvs_exclude_cidrs: Option<String>,
+    #[arg(long, hide = true)]
+    ipvs_min_sync_period: Option<String>,
+    #[arg(long, hide = true)]
+    ipvs_scheduler: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    ipvs_strict_arp: Option<Option<String>>,
+    #[arg(long, hide = true)]
+    ipvs_sync_period: Option<String>,
+    #[arg(long, hide = true)]
+    ipvs_tcp_timeout: Option<String>,
+    #[arg(long, hide = true)]
+    ipvs_tcpfin_timeout: Option<String>,
+    #[arg(long, hide = true)]
+    ipvs_udp_timeout: Option<String>,
+}
+
+fn gate(text: &str) -> Result<(String, bool), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not of the form GATE=true"))?;
+    let value = value.parse().map_err(|_| format!("{text:?} is neither true nor false"))?;
+    Ok((name.trim().to_owned(), value))
+}
+
+impl KubeProxyFlags {
+    /// The same settings as the file would hold them.
+    fn settings(&self) -> KubeProxy {
+        KubeProxy {
+            mode: self.proxy_mode.clone(),
+            hostname_override: self.hostname_override.clone(),
+            bind_address: self.bind_address.clone(),
+            bind_address_hard_fail: self.bind_address_hard_fail,
+            detect_local_mode: self.detect_local_mode.clone(),
+            detect_local: kube_proxy::DetectLocalFile {
+                bridge_interface: self.pod_bridge_interface.clone(),
+                interface_name_prefix: self.pod_interface_name_prefix.clone(),
+            },
+            iptables: kube_proxy::Iptables {
+                masquerade_bit: self.iptables_masquerade_bit,
+                masquerade_all: self.masquerade_all,
+                localhost_node_ports: self.iptables_localhost_nodeports,
+                sync_period: self.iptables_sync_period.clone(),
+                min_sync_period: self.iptables_min_sync_period.clone(),
+            },
+            node_port_addresses: self.nodeport_addresses.clone(),
+            oom_score_adj: self.oom_score_adj,
+            conntrack: kube_proxy::Conntrack {
+                max_per_core: self.conntrack_max_per_core,
+                min: self.conntrack_min,
+                tcp_established_timeout: self.conntrack_tcp_timeout_established.clone(),
+                tcp_close_wait_timeout: self.conntrack_tcp_timeout_close_wait.clone(),
+                tcp_be_liberal: self.conntrack_tcp_be_liberal,
+                udp_timeout: self.conntrack_udp_timeout.clone(),
+                udp_stream_timeout: self.conntrack_udp_timeout_stream.clone(),
+            },
+            feature_gates: self.feature_gates.clone().map(|list| list.into_iter().collect()),
+            logging: kube_proxy::Logging { format: self.logging_format.clone(), verbosity: self.verbosity },
+            ..KubeProxy::default()
+        }
+    }
+}
+
+/// kube-proxy's own settings: those of its file, if that is what `--config` names, under the flags. The second
+/// part tells whether there was such a file.
+///
+/// # Errors
+/// A file that cannot be read, or is not of this kind's form.
+pub(crate) fn configuration(args: &Args, flags: &Flags) -> anyhow::Result<(KubeProxy, bool)> {
+    let over = flags.kube_proxy().under(args.flags.settings());
+    let Some(path) = &flags.config else { return Ok((over, false)) };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("the configuration {} could not be read", path.display()))?;
+    if !kube_proxy::is_kube_proxy(&text) {
+        return Ok((over, false));
+    }
+    let (file, unknown) =
+        kube_proxy::parse(&text).with_context(|| format!("the configuration {} cannot be used", path.display()))?;
+    for setting in unknown {
+        // Logging has not begun: it depends on this very file.
+        super::warn(format!("{}: {setting} is not known here and has no effect", path.display()));
+    }
+    Ok((file.under(over), true))
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings, kube_proxy: &KubeProxy) -> anyhow::Result<ExitCode> {
     require_root("windlass proxy")?;
-    if matches!(args.action, Some(Action::Cleanup)) {
+    if matches!(args.action, Some(Action::Cleanup)) || args.cleanup == Some(true) {
         let problems = assemble::remove_rules(settings);
         anyhow::ensure!(problems.is_empty(), "left behind: {}", problems.join("; "));
         say("the rules of the service proxy are gone");
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(kubeconfig) = &args.kubeconfig else {
-        anyhow::bail!("windlass proxy needs --kubeconfig FILE");
-    };
+    let mut config: Config = assemble::proxy_config(settings);
+    kube_proxy
+        .apply(&mut config)
+        .map_err(|problems| anyhow::anyhow!("the settings cannot be used: {}", problems.join("; ")))?;
+    if args.init_only == Some(true) {
+        windlass_proxy::prepare(&config)?;
+        say("the kernel is set as the service proxy needs it");
+        return Ok(ExitCode::SUCCESS);
+    }
+    spare(kube_proxy.oom_score_adj.unwrap_or(UPSTREAM_OOM_SCORE));
+    let kubeconfig = args.kubeconfig.as_deref().or(kube_proxy.client_connection.kubeconfig.as_deref());
+    let kubeconfig: Option<&Path> = kubeconfig.filter(|path| !path.as_os_str().is_empty());
     runtime()?.block_on(async {
-        let mut proxy = assemble::proxy_alone(settings, kubeconfig).await?;
+        let mut proxy = assemble::proxy_alone(config, kubeconfig, args.master.as_deref()).await?;
         let ended = tokio::select! {
             signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: the rules stay"); Ok(()) }
             failed = proxy.failed() => Err(failed),
@@ -42,4 +260,13 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
         ended
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+const UPSTREAM_OOM_SCORE: i32 = -999;
+
+/// Asks the kernel to end others first; not every process may.
+fn spare(score: i32) {
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
+        tracing::info!(%error, score, "the kernel's memory killer was not told to spare this process");
+    }
 }

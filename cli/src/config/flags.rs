@@ -6,7 +6,10 @@ use std::{
     path::PathBuf,
 };
 
-use super::{LogFormat, Ranges, Settings};
+use super::{
+    LogFormat, Ranges, Settings,
+    kube_proxy::{KubeProxy, bind},
+};
 
 /// Settings given on the command line or in the environment.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -55,10 +58,10 @@ pub(crate) struct Flags {
     #[arg(long, global = true, value_name = "ADDR")]
     agent_healthz_bind_address: Option<SocketAddr>,
     /// Where the proxy tells its health [default: 0.0.0.0:10256]
-    #[arg(long, global = true, value_name = "ADDR")]
+    #[arg(long, global = true, value_name = "ADDR", value_parser = |t: &str| bind(t, 10256))]
     healthz_bind_address: Option<SocketAddr>,
     /// Where the proxy's metrics are [default: 127.0.0.1:10249]
-    #[arg(long, global = true, value_name = "ADDR")]
+    #[arg(long, global = true, value_name = "ADDR", value_parser = |t: &str| bind(t, 10249))]
     metrics_bind_address: Option<SocketAddr>,
     /// Addresses of pods; one range, or one of each family with a comma between [default: 10.244.0.0/16]
     #[arg(long, global = true, value_name = "CIDR[,CIDR]")]
@@ -81,6 +84,18 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
+    /// Those that kube-proxy has too, as its file would hold them.
+    pub(crate) fn kube_proxy(&self) -> KubeProxy {
+        KubeProxy {
+            hostname_override: self.node_name.clone(),
+            bind_address: self.node_ip.map(|ip| ip.to_string()),
+            healthz_bind_address: self.healthz_bind_address.map(|at| at.to_string()),
+            metrics_bind_address: self.metrics_bind_address.map(|at| at.to_string()),
+            cluster_cidr: self.cluster_cidr.as_ref().map(ToString::to_string),
+            ..KubeProxy::default()
+        }
+    }
+
     pub(super) fn apply(&self, to: &mut Settings) {
         fn set<T: Clone>(value: Option<&T>, to: &mut T) {
             if let Some(value) = value {

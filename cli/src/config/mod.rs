@@ -3,6 +3,7 @@
 
 mod file;
 mod flags;
+pub(crate) mod kube_proxy;
 mod ranges;
 
 use std::{
@@ -85,13 +86,13 @@ impl Settings {
         })
     }
 
-    /// Reads defaults, file and flags.
+    /// Reads defaults, file and flags; no file of ours where `--config` names one of kube-proxy's.
     ///
     /// # Errors
     /// Names the file, line and setting that cannot be used.
-    pub(crate) fn read(flags: &Flags) -> anyhow::Result<Self> {
+    pub(crate) fn read(flags: &Flags, with_file: bool) -> anyhow::Result<Self> {
         let mut settings = Self::built_in()?;
-        if let Some(file) = file::read(flags.config.as_deref())? {
+        if let Some(file) = if with_file { file::read(flags.config.as_deref())? } else { None } {
             file.apply(&mut settings);
         }
         flags.apply(&mut settings);

@@ -5,6 +5,7 @@ mod crash;
 mod faults;
 mod kubectl;
 mod member;
+mod proxy;
 mod purge;
 mod quiet;
 mod restart;

@@ -24,7 +24,6 @@ use crate::{assemble, config::Settings, exit};
 use objects::Objects;
 
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
