@@ -1,6 +1,6 @@
 //! The chains that always exist, the jumps that lead to them, and their constant rules.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::{NodePortDestinations, Settings};
 use crate::model::Family;
@@ -185,12 +185,14 @@ pub const JUMPS: [Jump; 14] = [
 pub fn entrances() -> String {
     let mut text = String::new();
     for table in Table::BOTH {
-        let _ = writeln!(text, "*{}", table.name());
         // Each was inserted at the top, so the last comes first.
-        for jump in JUMPS.iter().rev().filter(|j| j.to.table() == table) {
-            let _ =
-                write!(text, ":{0} ACCEPT [0:0]\n:{2} - [0:0]\n-A {0} {1}\n", jump.from, jump.rule(), jump.to.name());
-        }
+        let jumps = || JUMPS.iter().rev().filter(|j| j.to.table() == table);
+        let built_in: BTreeSet<&str> = jumps().map(|j| j.from).collect();
+        let ours: BTreeSet<&str> = jumps().map(|j| j.to.name()).collect();
+        let _ = writeln!(text, "*{}", table.name());
+        built_in.iter().for_each(|chain| text.push_str(&format!(":{chain} ACCEPT [0:0]\n")));
+        ours.iter().for_each(|chain| text.push_str(&format!(":{chain} - [0:0]\n")));
+        jumps().for_each(|jump| text.push_str(&format!("-A {} {}\n", jump.from, jump.rule())));
         text.push_str("COMMIT\n");
     }
     text

@@ -7,8 +7,6 @@ mod port;
 mod settings;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) mod tracer;
 
 pub use fixed::{Fixed, JUMPS, Jump, Table, Top, constant_rules, entrances, writes_firewall};
 pub use names::{ChainId, Kind, is_owned};

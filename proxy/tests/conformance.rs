@@ -1,0 +1,142 @@
+//! The conformance tables, walked by the model of netfilter, for both families; the numbers of rules; and whether
+//! every chain that is led to is there.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "conformance/mod.rs"]
+mod tables;
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use serde_json::{Value, json};
+use tables::{Cluster, NODE, cases, twin};
+use windlass_proxy::{
+    explain::{Packet, trace},
+    kernel::Saved,
+    model::{Family, parse_ip},
+    rules::{Fixed, Table, entrances},
+};
+
+#[test]
+fn every_flow_ends_where_upstream_ends_it() {
+    for family in Family::BOTH {
+        let local: Vec<IpAddr> = NODE.iter().map(|ip| parse_ip(&twin(ip, family)).unwrap()).collect();
+        let mut flows = 0;
+        for case in cases::all().list {
+            let text = case.cluster.text(family);
+            assert_eq!(loose_ends(&text), [] as [String; 0], "{text}");
+            for flow in case.flows(family) {
+                let packet = Packet {
+                    source: flow.source,
+                    destination: flow.destination,
+                    port: flow.port,
+                    protocol: flow.protocol.clone(),
+                    interface: None,
+                };
+                let masq = if flow.masqueraded { " masq" } else { "" };
+                let expected: BTreeSet<String> = flow.ends.iter().map(|e| format!("{e}{masq}")).collect();
+                assert_eq!(ends(&text, &local, &packet), expected, "{}: {}\n{text}", case.name, flow.line);
+                flows += 1;
+            }
+        }
+        assert!(flows > 150, "{flows} flows of {}", family.name());
+    }
+}
+
+/// Where a packet can end: `10.0.0.1:80`, `10.0.0.1:80 masq`, `REJECT`, `DROP`, `ACCEPT`, `pass`.
+fn ends(text: &str, local: &[IpAddr], packet: &Packet) -> BTreeSet<String> {
+    let whole = entrances() + text;
+    let found = trace(&Saved::parse(&whole).unwrap(), local, packet);
+    let shares: f64 = found.outcomes.iter().map(|o| o.share).sum();
+    assert!((shares - 1.0).abs() < 1e-6, "{found}");
+    assert!(!found.hops.iter().any(|h| h.verdict.contains("is not known")), "{found}");
+    let word = |outcome: &windlass_proxy::explain::Outcome| match outcome.end.as_str() {
+        "refused" => "REJECT".to_owned(),
+        "dropped" => "DROP".to_owned(),
+        end if outcome.translated => {
+            format!("{}{}", end.trim_start_matches("to "), if outcome.masqueraded { " masq" } else { "" })
+        }
+        _ if outcome.decided_by.contains("filter KUBE-NODEPORTS") => "ACCEPT".to_owned(),
+        _ => "pass".to_owned(),
+    };
+    found.outcomes.iter().map(word).collect()
+}
+
+/// The last word behind `-j` or `-g`.
+fn target(rule: &str) -> String {
+    let words: Vec<&str> = rule.split_whitespace().collect();
+    let at = words.iter().position(|w| *w == "-j" || *w == "-g");
+    at.and_then(|i| words.get(i + 1)).map(|w| (*w).to_owned()).unwrap_or_default()
+}
+
+/// Chains that are led to and not there, there and not led to, or written to without being made.
+fn loose_ends(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    for table in Table::BOTH {
+        let section = text.split(&format!("*{}\n", table.name())).nth(1).and_then(|t| t.split("COMMIT\n").next());
+        let lines: Vec<&str> = section.unwrap_or_default().lines().collect();
+        let made: BTreeSet<&str> = lines.iter().filter_map(|l| l.strip_prefix(':')?.split(' ').next()).collect();
+        let mut led: BTreeSet<String> = BTreeSet::new();
+        for line in lines.iter().filter_map(|l| l.strip_prefix("-A ")) {
+            let (chain, rule) = line.split_once(' ').unwrap();
+            if !made.contains(chain) {
+                out.push(format!("{chain} is written to and not made"));
+            }
+            let target = target(rule);
+            if target.starts_with("KUBE-") {
+                if !made.contains(target.as_str()) {
+                    out.push(format!("{target} is led to and not made"));
+                }
+                led.insert(target);
+            }
+        }
+        let entrances = Fixed::ALL.map(Fixed::name);
+        out.extend(
+            made.iter()
+                .filter(|c| !led.contains(**c) && !entrances.contains(c))
+                .map(|c| format!("{c} is made and not led to")),
+        );
+    }
+    out
+}
+
+/// The number of rules of a table.
+fn count(text: &str, table: &str) -> usize {
+    let section = text.split(&format!("*{table}\n")).nth(1).unwrap().split("COMMIT").next().unwrap();
+    section.lines().filter(|l| l.starts_with("-A")).count()
+}
+
+#[test]
+fn numbers_of_rules_are_those_of_upstream() {
+    for services in [0, 1, 10] {
+        for n in [0, 1, 2, 10] {
+            let list: Vec<String> = (1..=n).map(|e: usize| e.to_string()).collect();
+            let list: Vec<&str> = list.iter().map(String::as_str).collect();
+            let build = |spec: &dyn Fn(usize) -> Value, lb: bool| {
+                (0..services).fold(Cluster::new(), |c, i| {
+                    let ip = format!("1.2.3.{i}");
+                    c.with(&format!("s{i}"), spec(i), if lb { vec![ip.as_str()] } else { vec![] }.as_slice(), &list)
+                })
+            };
+            let text = build(&|i| json!({"clusterIP": format!("172.30.0.{i}")}), false).text(Family::V4);
+            let (filter, nat) = if n == 0 { (1, 0) } else { (0, 2 + 3 * n) };
+            assert_eq!(
+                (count(&text, "filter"), count(&text, "nat")),
+                (4 + services * filter, 5 + services * nat),
+                "{text}"
+            );
+            let spec = |i: usize| {
+                json!({"clusterIP": format!("172.30.0.{i}"), "np": 3001 + i, "type": "LoadBalancer",
+                                         "externalIPs": [format!("4.3.2.{i}")], "loadBalancerSourceRanges": ["203.0.113.0/25"]})
+            };
+            let text = build(&spec, true).text(Family::V4);
+            // One less than with a kernel that counts packets to 127.0.0.1.
+            let (filter, nat) = if n == 0 { (4, 0) } else { (1, 9 + 3 * n) };
+            assert_eq!(
+                (count(&text, "filter"), count(&text, "nat")),
+                (4 + services * filter, 5 + services * nat),
+                "{text}"
+            );
+        }
+    }
+}
