@@ -42,3 +42,8 @@ lint: ## formatting and lints, warnings denied
 bench: build ## the figures of docs/performance.md, measured here
 	scripts/install.sh test
 	scripts/bench.sh
+
+.PHONY: fuzz
+fuzz: ## feed nonsense to the readers of kernel state and manifests, SECONDS_EACH=60
+	scripts/install.sh test
+	scripts/fuzz.sh

@@ -78,7 +78,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         let router = serve::metrics_router(status.clone());
         tasks.spawn("proxy metrics", serve::serve("metrics", address, router, config.bind_hard_fail, tasks.token()));
     }
-    let health = ServiceHealth::new(status.clone(), Some(events), tasks.token());
+    let health = ServiceHealth::new(status.clone(), Some(events.clone()), tasks.token());
     let runner = Runner::new(config.command_prefix.clone());
     let mut families = Vec::new();
     for (backend, counters) in backends {
@@ -88,7 +88,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
             nf_tables = backend.is_nft(),
             "service rules go to this back end"
         );
-        families.push(FamilySync::new(backend, counters, status.clone(), runner.is_plain()));
+        families.push(FamilySync::new(backend, counters, status.clone(), events.clone(), runner.is_plain()));
     }
     let work = Loop {
         model: Model::default(),

@@ -2,160 +2,44 @@
 //! with each iptables back end, and real connections tell what the rules do.
 
 // Helpers outside test functions unwrap as well: this whole file is a test.
-#![allow(clippy::unwrap_used, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub, reason = "a test prints its seed")]
 
 #[path = "kernel/api.rs"]
 mod api;
+#[path = "kernel/churn.rs"]
+mod churn;
+#[path = "kernel/faults.rs"]
+mod faults;
+#[path = "kernel/harness.rs"]
+mod harness;
 #[path = "kernel/net.rs"]
 mod net;
 
 use std::{
-    io::{ErrorKind, Read as _, Write as _},
-    time::{Duration, Instant},
+    io::{Read as _, Write as _},
+    time::Duration,
 };
 
 use api::Api;
+use harness::{
+    Proxy, answers, as_intended, config, eventually, lock_is_free, node_port, refused, service, slice, tables,
+};
 use net::{NODE_IP, Net, OUTSIDE_IP, POD_IPS, connect};
-use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
+use serde_json::json;
 use windlass_proxy::{
     Config, Variant,
     apply::{Backend, Runner},
-    cleanup, inspect,
+    cleanup,
     kernel::Saved,
-    model::{Cidr, Family, Model},
+    model::{Family, Model},
     plan::{Ledger, Limit},
     rules::Settings,
-    run,
 };
 
 const WEB: &str = "172.30.0.41:80";
 
-fn service(name: &str, ip: &str, extra: &Value) -> Value {
-    let mut object = json!({
-        "metadata": {"name": name, "namespace": "shop"},
-        "spec": {"type": "NodePort", "clusterIP": ip, "ports": [{"port": 80, "protocol": "TCP", "targetPort": 8080}]}
-    });
-    for (key, value) in extra.as_object().into_iter().flatten() {
-        object["spec"][key] = value.clone();
-    }
-    object
-}
-
-fn slice(service: &str, pods: &[usize]) -> Value {
-    let endpoints: Vec<Value> = pods
-        .iter()
-        .map(|p| json!({"addresses": [POD_IPS[*p]], "conditions": {"ready": true}, "nodeName": "n1"}))
-        .collect();
-    json!({
-        "metadata": {"name": format!("{service}-1"), "namespace": "shop", "labels": {"kubernetes.io/service-name": service}},
-        "addressType": "IPv4",
-        "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
-        "endpoints": endpoints
-    })
-}
-
-fn node_port(port: u16) -> Value {
-    json!({"ports": [{"port": 80, "protocol": "TCP", "targetPort": 8080, "nodePort": port}]})
-}
-
-/// A proxy on threads of its own, all in the node's namespace.
-struct Proxy {
-    runtime: Option<tokio::runtime::Runtime>,
-    shutdown: CancellationToken,
-    task: tokio::task::JoinHandle<Result<(), windlass_proxy::Error>>,
-}
-
-impl Proxy {
-    fn start(net: &Net, api: &Api, config: &Config) -> Self {
-        let node = net.node.clone();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .on_thread_start(move || net::enter(&node))
-            .build()
-            .unwrap();
-        let shutdown = CancellationToken::new();
-        let (api, config, stop) = (api.clone(), config.clone(), shutdown.clone());
-        let task = runtime.spawn(async move { run(api.client(), config, stop).await });
-        Self { runtime: Some(runtime), shutdown, task }
-    }
-
-    fn stop(mut self) {
-        self.shutdown.cancel();
-        let runtime = self.runtime.take().unwrap();
-        let ended = runtime.block_on(self.task).unwrap();
-        runtime.shutdown_timeout(Duration::from_secs(5));
-        ended.unwrap();
-    }
-}
-
-fn eventually<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Result<T, String>) -> T {
-    let start = Instant::now();
-    loop {
-        match look() {
-            Ok(value) => return value,
-            Err(last) if start.elapsed() > limit => panic!("{what} did not come true in {limit:?}: {last}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
-}
-
-fn answers(from: &str, to: &str) -> (usize, String) {
-    eventually(&format!("a connection to {to}"), Duration::from_secs(10), || {
-        connect(from, to).map(|(_, pod, peer)| (pod, peer.to_string())).map_err(|e| e.to_string())
-    })
-}
-
-fn refused(from: &str, to: &str) {
-    eventually(&format!("a refusal at {to}"), Duration::from_secs(10), || match connect(from, to) {
-        Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
-        other => Err(format!("{other:?}")),
-    });
-}
-
-/// Both families' rules without comments and counters.
-fn tables(net: &Net, variant: Variant) -> String {
-    let suffix = if variant == Variant::Legacy { "-legacy-save" } else { "-nft-save" };
-    let mut out = String::new();
-    for program in ["iptables", "ip6tables"] {
-        for line in net.node_command(&format!("{program}{suffix}")).lines().filter(|l| !l.starts_with('#')) {
-            out.push_str(line.split(" [").next().unwrap());
-            out.push('\n');
-        }
-    }
-    out
-}
-
-fn config(variant: Variant, record: &std::path::Path) -> Config {
-    Config {
-        node_name: "n1".to_owned(),
-        node_ips: vec![NODE_IP.parse().unwrap()],
-        cluster_cidrs: vec![Cidr::parse("10.180.0.0/16").unwrap()],
-        sync_period: Duration::from_secs(2),
-        variant,
-        record: record.to_owned(),
-        ..Config::default()
-    }
-}
-
-fn differences(api: &Api, config: &Config, net: &Net) -> Vec<String> {
-    let config =
-        Config { command_prefix: ["ip", "netns", "exec", &net.node].map(str::to_owned).into(), ..config.clone() };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = runtime.block_on(async { api.client() });
-    let found = runtime.block_on(inspect(&client, &config, Family::V4)).unwrap();
-    found.differences.iter().map(|d| format!("{d:?}")).collect()
-}
-
-fn as_intended(api: &Api, config: &Config, net: &Net) {
-    eventually("the kernel holding what it should", Duration::from_secs(20), || match differences(api, config, net) {
-        none if none.is_empty() => Ok(()),
-        some => Err(some.join("\n")),
-    });
-}
-
 fn whole_life(variant: Variant) {
+    let _free = lock_is_free(variant);
     let net = Net::new();
     let folder = tempfile::tempdir().unwrap();
     let config = config(variant, &folder.path().join("before.json"));
@@ -296,6 +180,7 @@ fn the_whole_life_of_the_proxy_on_legacy() {
 
 /// A fresh machine's tables are exactly as before, and a start that was killed half way converges.
 fn killed_half_way(variant: Variant) {
+    let _free = lock_is_free(variant);
     let net = Net::new();
     let folder = tempfile::tempdir().unwrap();
     let config = config(variant, &folder.path().join("before.json"));

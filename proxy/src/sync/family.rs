@@ -7,6 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use k8s_openapi::api::core::v1::ObjectReference;
+use windlass_kit::events::{Recorder, Severity};
+
 use crate::{
     apply::{Backend, Error, nftables::NfTables},
     config::{Config, fill, relax},
@@ -28,6 +31,7 @@ pub(super) struct FamilySync {
     counters: bool,
     ledger: Ledger,
     status: Arc<Status>,
+    events: Recorder,
     /// Everything must be read back and written: at start, after a failure, after drift.
     full: bool,
     failures: u32,
@@ -39,13 +43,20 @@ pub(super) struct FamilySync {
 }
 
 impl FamilySync {
-    pub(super) fn new(backend: Backend, counters: bool, status: Arc<Status>, own_namespace: bool) -> Self {
+    pub(super) fn new(
+        backend: Backend,
+        counters: bool,
+        status: Arc<Status>,
+        events: Recorder,
+        own_namespace: bool,
+    ) -> Self {
         let netlink = (backend.is_nft() && own_namespace).then(NfTables::open).and_then(Result::ok);
         Self {
             ledger: Ledger::new(Settings::new(backend.family())),
             backend: Arc::new(backend),
             counters,
             status,
+            events,
             full: true,
             failures: 0,
             right_at: None,
@@ -132,12 +143,34 @@ impl FamilySync {
                         error = %error, family = self.family().name(), failures = self.failures,
                         "rules could not be written; the kernel keeps the last ones and all of them are tried again"
                     );
+                    self.complain(&error, config);
                     if !std::mem::replace(&mut first, false) {
                         return false;
                     }
                 }
             }
         }
+    }
+
+    /// Tells the people of the cluster: at the Service whose rule was refused, else at the Node.
+    fn complain(&self, error: &Error, config: &Config) {
+        let owner = match error {
+            Error::Rule { owner: Some(owner), .. } => owner.split(':').next().and_then(|id| id.split_once('/')),
+            _ => None,
+        };
+        let about = match owner {
+            Some((namespace, name)) => ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Service".to_owned()),
+                namespace: Some(namespace.to_owned()),
+                name: Some(name.to_owned()),
+                ..ObjectReference::default()
+            },
+            None => super::node_reference(&config.node_name),
+        };
+        let message =
+            format!("{} rules could not be written on node {}: {error}", self.family().name(), config.node_name);
+        self.events.record(&about, Severity::Warning, "FailedToWriteServiceRules", message);
     }
 
     fn note(&self, took: Duration, outcome: Outcome, lines: (u64, u64)) {

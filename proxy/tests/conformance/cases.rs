@@ -11,7 +11,8 @@ use super::{Cases, Cluster, twin};
 /// All of them.
 pub fn all() -> Cases {
     let mut out = Cases::default();
-    let groups: [(&'static str, fn(&mut Cases)); 9] = [
+    type Group = (&'static str, fn(&mut Cases));
+    let groups: [Group; 9] = [
         ("nothing_answers_without_endpoints", nothing_answers_without_endpoints),
         ("cluster_ips_lead_to_their_endpoints", cluster_ips_lead_to_their_endpoints),
         ("source_ranges_hold_for_load_balancer_addresses_only", source_ranges_hold_for_load_balancer_addresses_only),

@@ -47,7 +47,10 @@ impl Api {
             let (kind, mut value) = match object {
                 Some(value) if state.objects.contains_key(&key) => ("MODIFIED", value),
                 Some(value) => ("ADDED", value),
-                None => ("DELETED", state.objects.remove(&key).expect("deleted objects exist")),
+                None => match state.objects.remove(&key) {
+                    Some(value) => ("DELETED", value),
+                    None => return,
+                },
             };
             value["metadata"]["resourceVersion"] = json!(version.to_string());
             let line = json!({"type": kind, "object": value}).to_string();

@@ -80,6 +80,11 @@ impl Net {
 
     /// Answers each connection with the pod's number and the address that it sees, then echoes.
     pub(crate) fn serve(&self, pod: usize, port: u16) {
+        self.serve_as(pod, port, pod);
+    }
+
+    /// The same under another number.
+    pub(crate) fn serve_as(&self, pod: usize, port: u16, number: usize) {
         let name = self.pods[pod].clone();
         std::thread::spawn(move || {
             enter(&name);
@@ -88,7 +93,7 @@ impl Net {
                 std::thread::spawn(move || {
                     let mut stream: TcpStream = stream;
                     let peer = stream.peer_addr().map(|p| p.ip().to_string()).unwrap_or_default();
-                    let _ = stream.write_all(format!("{pod} {peer}\n").as_bytes());
+                    let _ = stream.write_all(format!("{number} {peer}\n").as_bytes());
                     let mut byte = [0];
                     while stream.read(&mut byte).is_ok_and(|n| n == 1) && stream.write_all(&byte).is_ok() {}
                 });

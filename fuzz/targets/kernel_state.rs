@@ -1,0 +1,24 @@
+//! Whatever `iptables-save` prints: reading, explaining and tracing it never panics, and what was read once reads
+//! the same again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use windlass_proxy::{
+    explain::{Packet, explain, trace},
+    kernel::{Saved, normal, words},
+};
+
+fuzz_target!(|text: &str| {
+    let Ok(saved) = Saved::parse(text) else { return };
+    for chain in saved.tables.values().flat_map(|t| t.values()) {
+        for rule in &chain.rules {
+            let once = normal(rule.text);
+            assert!(once.len() <= words(rule.text).len());
+        }
+    }
+    let found = explain(text, text).expect("the text was read a moment ago");
+    assert!(found.differences.iter().all(|d| d.problem.starts_with("does not lead")), "{:?}", found.differences);
+    let packet: Packet = "10.0.0.1 10.96.0.1:443/tcp".parse().expect("a packet");
+    let shares: f64 = trace(&saved, &[], &packet).outcomes.iter().map(|o| o.share).sum();
+    assert!(shares.is_finite());
+});

@@ -1,0 +1,25 @@
+//! Whatever somebody writes into a Service or EndpointSlice: the rules that come of it are a rule set, and every chain
+//! name is one that the kernel takes.
+#![no_main]
+
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use windlass_proxy::{Config, kernel::Saved, model::Family, rules_from_objects};
+
+fuzz_target!(|text: &str| {
+    let Ok(documents) = serde_saphyr::from_multiple::<Value>(text) else { return };
+    let (mut services, mut slices) = (Vec::<Service>::new(), Vec::<EndpointSlice>::new());
+    for document in documents {
+        services.extend(serde_json::from_value(document.clone()));
+        slices.extend(serde_json::from_value(document));
+    }
+    for family in Family::BOTH {
+        let rules = rules_from_objects(&services, &slices, &[], &Config::default(), family);
+        let saved = Saved::parse(&rules).unwrap_or_else(|e| panic!("{e}\n{rules}"));
+        assert_eq!(saved.tables.len(), 2, "{rules}");
+        for name in saved.tables.values().flat_map(|t| t.keys()) {
+            assert!(name.len() <= 28 && name.starts_with("KUBE-"), "{name}\n{rules}");
+        }
+    }
+});

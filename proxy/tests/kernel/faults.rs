@@ -1,0 +1,216 @@
+//! What others do to our rules, and what keeps us from writing them.
+
+use std::{
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::json;
+use windlass_proxy::{Config, Variant};
+
+use super::{
+    api::Api,
+    harness::{Proxy, answers, as_intended, config, eventually, lock_is_free, lock_is_mine, refused, service, slice},
+    net::{self, Net, POD_IPS},
+};
+
+const WEB: &str = "172.30.0.41:80";
+
+struct Node {
+    net: Net,
+    api: Api,
+    config: Config,
+    proxy: Proxy,
+    program: &'static str,
+    _folder: tempfile::TempDir,
+}
+
+fn node(variant: Variant) -> Node {
+    let net = Net::new();
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(variant, &folder.path().join("before.json"));
+    net.serve(0, 8080);
+    net.serve(1, 8080);
+    let api = Api::default();
+    api.put("nodes", json!({"metadata": {"name": "n1"}}));
+    api.put("services", service("web", "172.30.0.41", &json!({})));
+    api.put("endpointslices", slice("web", &[0, 1]));
+    let proxy = Proxy::start(&net, &api, &config);
+    answers(&net.pods[0], WEB);
+    as_intended(&api, &config, &net);
+    let program = if variant == Variant::Legacy { "iptables-legacy" } else { "iptables-nft" };
+    Node { net, api, config, proxy, program, _folder: folder }
+}
+
+impl Node {
+    fn metric(&self, name: &str) -> f64 {
+        let page = net::get(&self.net.node, "127.0.0.1:10249", "/metrics");
+        let line = page.lines().find(|l| l.starts_with(&format!("{name}{{")) && l.contains("IPv4"));
+        line.and_then(|l| l.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("{name} in {page}"))
+    }
+}
+
+fn repaired(variant: Variant) {
+    let _free = lock_is_free(variant);
+    let node = node(variant);
+    let program = node.program;
+    let chain = node
+        .net
+        .node_command(&format!("{program} -t nat -S"))
+        .lines()
+        .find_map(|l| l.strip_prefix("-N ").filter(|c| c.starts_with("KUBE-SVC-")).map(str::to_owned))
+        .unwrap();
+    let mut harm: Vec<Vec<String>> = vec![
+        vec![format!("{program} -t nat -F")],
+        vec![format!("{program} -t filter -F")],
+        vec![format!("{program} -t nat -F"), format!("{program} -t nat -X")],
+        vec![format!("{program} -t nat -D OUTPUT 1")],
+        vec![format!("{program} -t nat -F {chain}")],
+        // As many rules as before, and one of them another.
+        vec![format!("{program} -t nat -R {chain} 2 -d 203.0.113.200 -j RETURN")],
+        vec![format!("{program} -t nat -I KUBE-SERVICES 1 -j RETURN")],
+    ];
+    if variant == Variant::Nft {
+        harm.push(vec!["nft flush ruleset".to_owned()]);
+    }
+    for commands in harm {
+        let before = node.metric("windlass_proxy_repairs_total");
+        for command in &commands {
+            node.net.node_command(command);
+        }
+        eventually(&format!("the repair after {commands:?}"), Duration::from_secs(30), || {
+            let now = node.metric("windlass_proxy_repairs_total");
+            if now > before { Ok(()) } else { Err(format!("{now} repairs")) }
+        });
+        as_intended(&node.api, &node.config, &node.net);
+        answers(&node.net.pods[0], WEB);
+    }
+    node.proxy.stop();
+}
+
+#[test]
+fn rules_that_others_change_are_written_again_on_nf_tables() {
+    repaired(Variant::Nft);
+}
+
+#[test]
+fn rules_that_others_change_are_written_again_on_legacy() {
+    repaired(Variant::Legacy);
+}
+
+/// Ends its process when dropped.
+struct Held(Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_lock_that_is_held_for_long_delays_a_change_and_loses_none() {
+    let _mine = lock_is_mine();
+    let node = node(Variant::Legacy);
+    let lock = Command::new("flock")
+        .args(["--no-fork", "/run/xtables.lock", "sleep", "1000"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let held = Held(lock);
+    std::thread::sleep(Duration::from_millis(300));
+    let failures = node.metric("kubeproxy_sync_proxy_rules_iptables_restore_failures_total");
+    node.api.put("endpointslices", slice("web", &[1]));
+    // It gives up after waiting, and says so; old rules go on meanwhile.
+    eventually("a write that gave up", Duration::from_secs(60), || {
+        let now = node.metric("kubeproxy_sync_proxy_rules_iptables_restore_failures_total");
+        if now > failures { Ok(()) } else { Err(format!("{now} failures")) }
+    });
+    answers(&node.net.pods[0], WEB);
+    eventually("health goes bad", Duration::from_secs(60), || {
+        let health = net::get(&node.net.node, "127.0.0.1:10256", "/livez");
+        if health.contains(" 503 ") { Ok(()) } else { Err(health) }
+    });
+    drop(held);
+    as_intended(&node.api, &node.config, &node.net);
+    assert!((0..10).all(|_| answers(&node.net.pods[0], WEB).0 == 1));
+    assert!(net::get(&node.net.node, "127.0.0.1:10256", "/livez").contains(" 200 "));
+    node.proxy.stop();
+}
+
+fn refused_rule(variant: Variant) {
+    let _free = lock_is_free(variant);
+    let node = node(variant);
+    let program = node.program;
+    let sep = node
+        .net
+        .node_command(&format!("{program} -t nat -S"))
+        .lines()
+        .find(|l| l.contains(&format!("--to-destination {}:8080", POD_IPS[0])))
+        .and_then(|l| l.split(' ').nth(1).map(str::to_owned))
+        .unwrap();
+    // Somebody leads to a chain of ours: it cannot be deleted when its endpoint goes.
+    node.net.node_command(&format!("{program} -t nat -N MINE"));
+    node.net.node_command(&format!("{program} -t nat -A MINE -j {sep}"));
+    as_intended(&node.api, &node.config, &node.net);
+    node.api.put("endpointslices", slice("web", &[1]));
+    node.api.put("services", service("none", "172.30.0.43", &json!({})));
+    eventually("a refusal", Duration::from_secs(30), || {
+        let now = node.metric("kubeproxy_sync_proxy_rules_iptables_restore_failures_total");
+        if now > 0.0 { Ok(()) } else { Err(format!("{now} failures")) }
+    });
+    // Everything else is written nevertheless.
+    refused(&node.net.pods[0], "172.30.0.43:80");
+    eventually("the endpoint that is gone gets no connections", Duration::from_secs(30), || {
+        if (0..10).all(|_| answers(&node.net.pods[0], WEB).0 == 1) { Ok(()) } else { Err("it does".to_owned()) }
+    });
+    eventually("health goes bad", Duration::from_secs(60), || {
+        let health = net::get(&node.net.node, "127.0.0.1:10256", "/healthz");
+        if health.contains(" 503 ") { Ok(()) } else { Err(health) }
+    });
+    node.net.node_command(&format!("{program} -t nat -F MINE"));
+    as_intended(&node.api, &node.config, &node.net);
+    eventually("health is good again", Duration::from_secs(60), || {
+        let health = net::get(&node.net.node, "127.0.0.1:10256", "/healthz");
+        if health.contains(" 200 ") { Ok(()) } else { Err(health) }
+    });
+    node.proxy.stop();
+}
+
+#[test]
+fn a_refused_deletion_keeps_nothing_else_out_on_nf_tables() {
+    refused_rule(Variant::Nft);
+}
+
+#[test]
+fn a_refused_deletion_keeps_nothing_else_out_on_legacy() {
+    refused_rule(Variant::Legacy);
+}
+
+#[test]
+fn a_client_stays_with_its_endpoint() {
+    let node = node(Variant::Nft);
+    node.api.put("services", service("web", "172.30.0.41", &json!({"sessionAffinity": "ClientIP"})));
+    as_intended(&node.api, &node.config, &node.net);
+    let first = answers(&node.net.pods[0], WEB).0;
+    assert!((0..20).all(|_| answers(&node.net.pods[0], WEB).0 == first));
+    node.api.put("services", service("other", "172.30.0.49", &json!({})));
+    as_intended(&node.api, &node.config, &node.net);
+    assert!((0..20).all(|_| answers(&node.net.pods[0], WEB).0 == first), "an unrelated change forgets nobody");
+    node.proxy.stop();
+}
+
+#[test]
+fn connections_are_spread_evenly() {
+    let node = node(Variant::Nft);
+    let total = 2000;
+    let mut counts = [0u32; 2];
+    for _ in 0..total {
+        counts[answers(&node.net.outside, WEB).0] += 1;
+    }
+    // Chi-square with one degree of freedom: more than 20 comes by chance once in 130,000 times.
+    let expected = f64::from(total) / 2.0;
+    let chi: f64 = counts.iter().map(|c| (f64::from(*c) - expected).powi(2) / expected).sum();
+    assert!(chi < 20.0, "{counts:?}");
+    node.proxy.stop();
+}
