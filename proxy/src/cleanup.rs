@@ -10,7 +10,7 @@ use crate::{
     kernel::{Saved, is_jump},
     model::Family,
     nfacct,
-    rules::{Fixed, JUMPS, Table, is_owned},
+    rules::{Fixed, JUMPS, Table, is_dispatch, is_owned},
     sysctls::{self, Changed},
 };
 
@@ -40,7 +40,7 @@ pub(crate) struct Record {
 fn is_ours(table: Table, name: &str) -> bool {
     match Fixed::find(table, name) {
         Some(fixed) => fixed != Fixed::FilterFirewall,
-        None => (table == Table::Nat && is_owned(name)) || name == "KUBE-PROXY-CANARY",
+        None => (table == Table::Nat && is_owned(name)) || is_dispatch(name) || name == "KUBE-PROXY-CANARY",
     }
 }
 

@@ -11,7 +11,7 @@ use k8s_openapi::api::{core::v1 as core, discovery::v1::EndpointSlice};
 use crate::{
     model::{Cidr, Family, Model, NodeFacts},
     plan::{Ledger, Limit},
-    rules::{LocalTraffic, NodePortDestinations, Settings},
+    rules::{Layout, LocalTraffic, NodePortDestinations, Settings},
     sysctls::Conntrack,
 };
 
@@ -89,6 +89,8 @@ pub struct Config {
     pub external_ips: bool,
     /// Whether rules feed the kernel's named packet counters; `None`: if it has them.
     pub nfacct: Option<bool>,
+    /// Whether long chains become trees.
+    pub layout: Layout,
     /// Which iptables.
     pub variant: Variant,
     /// Where it is written down what the tables were before the first rule of ours, for clean-up.
@@ -117,6 +119,7 @@ impl Default for Config {
             conntrack: Conntrack::default(),
             external_ips: true,
             nfacct: None,
+            layout: Layout::Auto,
             variant: Variant::default(),
             record: "/run/windlass/proxy-before.json".into(),
             command_prefix: Vec::new(),
@@ -241,6 +244,7 @@ impl Config {
             zone: node.zone.clone(),
             counters: self.nfacct.unwrap_or(false),
             external_ips: self.external_ips,
+            layout: self.layout,
             ..Settings::new(family)
         }
     }

@@ -8,7 +8,7 @@ mod tests;
 mod trace;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ pub use tree::Branch;
 
 use crate::{
     kernel::{Chain, ParseError, Rule, Saved, words},
-    rules::Table,
+    rules::{Table, is_dispatch},
 };
 
 /// One address at which a service port is reached.
@@ -145,7 +145,7 @@ fn services(kernel: &Saved<'_>) -> Vec<ServiceRow> {
         (Table::Filter, "KUBE-EXTERNAL-SERVICES"),
     ];
     for (table, chain) in sources {
-        for rule in kernel.chain(table, chain).into_iter().flat_map(|c: &Chain<'_>| &c.rules) {
+        for rule in dispatching(kernel, table, chain) {
             let Some((name, entry, protocol)) = entry(kernel, rule, chain) else { continue };
             let row = rows.entry((name.clone(), protocol.clone())).or_insert_with(|| ServiceRow {
                 name,
@@ -160,6 +160,20 @@ fn services(kernel: &Saved<'_>) -> Vec<ServiceRow> {
         row.endpoints = tree::endpoints(kernel, &row.entries);
     }
     rows.into_values().collect()
+}
+
+/// The rules of a dispatching chain, also where it is a tree.
+fn dispatching<'k>(kernel: &'k Saved<'_>, table: Table, chain: &str) -> Vec<&'k Rule<'k>> {
+    let mut rules = Vec::new();
+    let mut waiting = vec![chain.to_owned()];
+    let mut seen = BTreeSet::new();
+    while let Some(chain) = waiting.pop().filter(|c| seen.insert(c.clone())) {
+        for rule in kernel.chain(table, &chain).into_iter().flat_map(|c: &Chain<'_>| &c.rules) {
+            let target = rule.text.rsplit(' ').next().unwrap_or_default();
+            if is_dispatch(target) { waiting.push(target.to_owned()) } else { rules.push(rule) }
+        }
+    }
+    rules
 }
 
 /// Reads one rule of the dispatching chains; `None` for rules that are no service's.
@@ -189,7 +203,7 @@ fn entry(kernel: &Saved<'_>, rule: &Rule<'_>, chain: &str) -> Option<(String, En
     let branches = if refused {
         vec![Branch::leaf(format!("{} ({})", options.target(), &comment[name.len()..].trim()), rule.packets)]
     } else {
-        tree::branches(kernel, options.target(), 1.0, 0)
+        tree::branches(kernel, options.target())
     };
     let chain = if refused { String::new() } else { options.target().to_owned() };
     let entry = Entry { kind: kind.to_owned(), address, port, packets: rule.packets, refused, chain, branches };

@@ -14,16 +14,25 @@ use windlass_proxy::{
     explain::{Packet, trace},
     kernel::Saved,
     model::{Family, parse_ip},
-    rules::{Fixed, Table, entrances},
+    rules::{Fixed, Layout, Table, entrances},
 };
 
 #[test]
 fn every_flow_ends_where_upstream_ends_it() {
+    walk(Layout::Flat);
+}
+
+#[test]
+fn trees_send_packets_where_flat_chains_do() {
+    walk(Layout::Tree);
+}
+
+fn walk(layout: Layout) {
     for family in Family::BOTH {
         let local: Vec<IpAddr> = NODE.iter().map(|ip| parse_ip(&twin(ip, family)).unwrap()).collect();
         let mut flows = 0;
         for case in cases::all().list {
-            let text = case.cluster.text(family);
+            let text = case.cluster.clone().set(|c| c.layout = layout).text(family);
             assert_eq!(loose_ends(&text), [] as [String; 0], "{text}");
             for flow in case.flows(family) {
                 let packet = Packet {
@@ -138,5 +147,32 @@ fn numbers_of_rules_are_those_of_upstream() {
                 "{text}"
             );
         }
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
+
+    /// However many endpoints, each gets the same share, in trees as in flat chains.
+    #[test]
+    fn every_endpoint_gets_its_share(octets in proptest::collection::btree_set(1u8..250, 1..200), tree: bool) {
+        let names: Vec<String> = octets.iter().map(ToString::to_string).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let layout = if tree { Layout::Tree } else { Layout::Flat };
+        let cluster = Cluster::new().with("a", json!({"clusterIP": "172.30.0.41"}), &[], &names).set(|c| c.layout = layout);
+        let text = cluster.text(Family::V4);
+        let whole = entrances() + &text;
+        let packet = "10.0.0.2 172.30.0.41:80/tcp".parse().unwrap();
+        let found = trace(&Saved::parse(&whole).unwrap(), &[], &packet);
+        proptest::prop_assert_eq!(found.outcomes.len(), names.len());
+        for outcome in &found.outcomes {
+            let times = outcome.share * f64::from(u32::try_from(names.len()).unwrap());
+            proptest::prop_assert!((times - 1.0).abs() < 1e-6, "{}", found);
+        }
+        let chains: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix(':')?.split(' ').next()).collect();
+        proptest::prop_assert!(chains.iter().all(|c| c.len() <= 28 && c.starts_with("KUBE-")), "{:?}", chains);
+        // A built-in chain and at most 15 below it, of which the tree of addresses may use four.
+        let deepest = found.hops.iter().filter(|h| h.table == "nat").map(|h| h.depth).max().unwrap_or(0);
+        proptest::prop_assert!(deepest + 4 <= 15, "{} chains deep", deepest);
     }
 }

@@ -19,7 +19,10 @@ use std::{
 
 use net::{Client, Net};
 use tables::{Flow, cases};
-use windlass_proxy::{model::Family, rules::entrances};
+use windlass_proxy::{
+    model::Family,
+    rules::{Layout, entrances},
+};
 
 /// An endpoint that is never chosen in so many tries with a share of one in three: once in 10^14.
 const TRIES: usize = 80;
@@ -86,7 +89,7 @@ fn check(net: &Net, flow: &Flow) -> Option<String> {
     (seen != wanted).then(|| format!("{}: {seen:?}", flow.line))
 }
 
-fn on_a_kernel(variant: &str, family: Family) {
+fn on_a_kernel(variant: &str, family: Family, layout: Layout) {
     let net = Net::new();
     let program = match family {
         Family::V4 => format!("iptables-{variant}-restore"),
@@ -97,7 +100,7 @@ fn on_a_kernel(variant: &str, family: Family) {
     for case in cases::all().list {
         // A table without our chains, then the jumps, then the rules.
         net.restore(&program, &[], &entrances());
-        net.restore(&program, &["--noflush"], &case.cluster.text(family));
+        net.restore(&program, &["--noflush"], &case.cluster.clone().set(|c| c.layout = layout).text(family));
         let flows: Vec<Flow> = case.flows(family).into_iter().filter(|f| net.can_send(f)).collect();
         count += flows.len();
         // Side by side: most of the time is silence.
@@ -113,20 +116,40 @@ fn on_a_kernel(variant: &str, family: Family) {
 
 #[test]
 fn ipv4_on_nf_tables() {
-    on_a_kernel("nft", Family::V4);
+    on_a_kernel("nft", Family::V4, Layout::Flat);
 }
 
 #[test]
 fn ipv6_on_nf_tables() {
-    on_a_kernel("nft", Family::V6);
+    on_a_kernel("nft", Family::V6, Layout::Flat);
 }
 
 #[test]
 fn ipv4_on_legacy() {
-    on_a_kernel("legacy", Family::V4);
+    on_a_kernel("legacy", Family::V4, Layout::Flat);
 }
 
 #[test]
 fn ipv6_on_legacy() {
-    on_a_kernel("legacy", Family::V6);
+    on_a_kernel("legacy", Family::V6, Layout::Flat);
+}
+
+#[test]
+fn ipv4_in_trees_on_nf_tables() {
+    on_a_kernel("nft", Family::V4, Layout::Tree);
+}
+
+#[test]
+fn ipv6_in_trees_on_nf_tables() {
+    on_a_kernel("nft", Family::V6, Layout::Tree);
+}
+
+#[test]
+fn ipv4_in_trees_on_legacy() {
+    on_a_kernel("legacy", Family::V4, Layout::Tree);
+}
+
+#[test]
+fn ipv6_in_trees_on_legacy() {
+    on_a_kernel("legacy", Family::V6, Layout::Tree);
 }

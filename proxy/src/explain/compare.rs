@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     kernel::{Saved, normal},
-    rules::{Fixed, JUMPS, Table, is_owned},
+    rules::{Fixed, JUMPS, Table, is_dispatch, is_owned},
 };
 
 /// One chain or jump that is not as it should be.
@@ -45,6 +45,7 @@ pub(crate) fn differences(wanted: &Saved<'_>, kernel: &Saved<'_>) -> Vec<Differe
         }
         for (name, _) in kernel.chains(table).filter(|(name, _)| !known.contains(name)) {
             let ours = (table == Table::Nat && is_owned(name))
+                || is_dispatch(name)
                 || Fixed::find(table, name).is_some_and(|f| f != Fixed::FilterFirewall);
             if ours {
                 add(table, name, "should not be there".to_owned());

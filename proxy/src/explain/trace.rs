@@ -15,6 +15,9 @@ use crate::{
     model::{Cidr, Family, parse_ip},
 };
 
+/// After this many rules no chain is entered any more: rules of somebody's making can lead to each other in more
+/// ways than there is memory for.
+const MOST: usize = 50_000;
 /// Chains deeper than this are a loop of somebody's making.
 const DEPTH: usize = 64;
 
@@ -358,6 +361,10 @@ impl Walker<'_> {
                 }
             },
             "LOG" | "NFLOG" | "TRACE" | "CT" | "CONNMARK" | "TCPMSS" => (vec![state], Vec::new()),
+            chain if self.hops.len() > MOST => {
+                tell(self, &state, format!("not followed: too many rules on the way to {chain}"));
+                (vec![state], Vec::new())
+            }
             chain if self.rules.tables.get(at.table).is_some_and(|t| t.contains_key(chain)) => {
                 tell(self, &state, format!("→ {chain}"));
                 let (mut on, mut ended) = (Vec::new(), Vec::new());

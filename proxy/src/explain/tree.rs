@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::{EndpointRow, Entry, Options};
-use crate::{kernel::Saved, rules::Table};
+use crate::{
+    kernel::Saved,
+    rules::{Table, is_dispatch},
+};
 
 /// Deeper than any chain this proxy makes; a loop in somebody's rules ends here.
 const DEPTH: usize = 16;
@@ -65,10 +68,28 @@ fn is_balancer(chain: &str) -> bool {
     chain.starts_with("KUBE-SVC-") || chain.starts_with("KUBE-SVL-")
 }
 
+/// Rules below one entry that are looked at: more than any service has, and an end for rules that lead to each other
+/// in ever more ways.
+const MOST: usize = 100_000;
+
 /// The rules of a chain and all that follows them.
-pub(super) fn branches(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize) -> Vec<Branch> {
+pub(super) fn branches(kernel: &Saved<'_>, chain: &str) -> Vec<Branch> {
+    below(kernel, chain, 1.0, 0, &mut MOST.clone())
+}
+
+/// Whether a chain is a part of a balancer's tree: its name is longer than the balancer's.
+fn is_part(chain: &str) -> bool {
+    is_balancer(chain) && chain.len() > "KUBE-SVC-".len() + 16 && !is_dispatch(chain)
+}
+
+fn below(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize, budget: &mut usize) -> Vec<Branch> {
     let Some(rules) = kernel.chain(Table::Nat, chain).filter(|_| depth < DEPTH) else { return Vec::new() };
-    let mut left = if is_balancer(chain) { 1.0 } else { share };
+    if *budget < rules.rules.len() {
+        *budget = 0;
+        return Vec::new();
+    }
+    *budget -= rules.rules.len();
+    let mut left = if is_balancer(chain) && !is_part(chain) { 1.0 } else { share };
     let mut out = Vec::new();
     for rule in &rules.rules {
         let options = Options::of(rule.text);
@@ -104,7 +125,7 @@ pub(super) fn branches(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize
             target.clone_into(&mut branch.chain);
             let p = options.get("--probability").and_then(|p| p.parse::<f64>().ok());
             let mut inner = share;
-            if is_balancer(chain) && target.starts_with("KUBE-SEP-") {
+            if is_balancer(chain) && (target.starts_with("KUBE-SEP-") || is_part(target)) {
                 let mine = left * p.unwrap_or(1.0);
                 left -= mine;
                 branch.probability = p;
@@ -117,7 +138,7 @@ pub(super) fn branches(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize
             } else {
                 branch.what = format!("{} → {target}", condition(&options)).trim_start().to_owned();
             }
-            branch.then = branches(kernel, target, inner, depth + 1);
+            branch.then = below(kernel, target, inner, depth + 1, budget);
         }
         out.push(branch);
     }

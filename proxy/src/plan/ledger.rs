@@ -11,8 +11,14 @@ use super::{Limit, Print, Step, steps};
 use crate::{
     kernel::Saved,
     model::{Model, Protocol, ServiceId},
-    rules::{ChainId, Fixed, PortRules, Settings, Table, Top, constant_rules, is_owned, port_rules, writes_firewall},
+    rules::{
+        ChainId, FLAT, Fixed, PortRules, Settings, Table, Top, constant_rules, dispatch, is_dispatch, is_owned,
+        port_rules, writes_firewall,
+    },
 };
+
+/// Table and name of a chain of a dispatching tree.
+pub(super) type DispatchId = (Table, String);
 
 /// Sorts service ports by cluster IP, port and protocol; the name makes it unique.
 pub(super) type Key = (IpAddr, u16, Protocol, Arc<str>);
@@ -67,6 +73,10 @@ pub struct Ledger {
     /// The same for names that this version would not make.
     pub(super) foreign: BTreeSet<String>,
     pub(super) fixed: BTreeMap<Fixed, Print>,
+    /// Chains of dispatching trees in the kernel; `None` where the content is not known.
+    pub(super) dispatch: BTreeMap<DispatchId, Option<Print>>,
+    /// Those that should be, by tree.
+    wanted_dispatch: [BTreeSet<String>; Top::COUNT],
     top_dirty: [bool; Top::COUNT],
     constants_dirty: bool,
     pub(super) firewall_missing: bool,
@@ -89,6 +99,8 @@ impl Ledger {
             dead: BTreeSet::new(),
             foreign: BTreeSet::new(),
             fixed: BTreeMap::new(),
+            dispatch: BTreeMap::new(),
+            wanted_dispatch: Default::default(),
             top_dirty: [true; Top::COUNT],
             constants_dirty: true,
             firewall_missing: false,
@@ -108,7 +120,11 @@ impl Ledger {
     pub fn adopt(&mut self, kernel: &Saved<'_>) {
         let settings = self.settings.clone();
         *self = Self::new(settings);
-        for (name, _) in kernel.chains(Table::Nat).filter(|(name, _)| is_owned(name)) {
+        for table in Table::BOTH {
+            let trees = kernel.chains(table).filter(|(name, _)| is_dispatch(name));
+            self.dispatch.extend(trees.map(|(name, _)| ((table, name.to_owned()), None)));
+        }
+        for (name, _) in kernel.chains(Table::Nat).filter(|(name, _)| is_owned(name) && !is_dispatch(name)) {
             match ChainId::parse(name) {
                 Some(id) => {
                     self.committed.insert(id, None);
@@ -220,6 +236,7 @@ impl Ledger {
     /// [`adopt`](Self::adopt): bodies are handed out once.
     pub fn steps(&mut self, limit: Limit) -> Vec<Step> {
         let mut fixed = Vec::new();
+        let mut trees = Vec::new();
         for chain in Fixed::ALL {
             let top = Top::ALL.into_iter().find(|t| t.fixed() == chain);
             if !self.constants_dirty && !top.is_some_and(|t| self.top_dirty[t as usize]) {
@@ -230,7 +247,18 @@ impl Ledger {
             }
             let mut body = String::new();
             if let Some(top) = top {
-                self.blocks.values().for_each(|b| body.push_str(&b.top[top as usize]));
+                let lines = self.blocks.values().flat_map(|b| b.top[top as usize].lines());
+                let tree = self.settings.layout.is_tree(lines.clone().count(), FLAT);
+                let made = dispatch(top, lines, tree);
+                body = made.root;
+                let table = chain.table();
+                self.wanted_dispatch[top as usize] = made.below.iter().map(|(name, _)| name.clone()).collect();
+                for (name, body) in made.below {
+                    let id = (table, name);
+                    if self.dispatch.get(&id) != Some(&Some(Print::of(&body))) {
+                        trees.push((id, body));
+                    }
+                }
             }
             body.push_str(&constant_rules(&self.settings, chain));
             if self.fixed.get(&chain) != Some(&Print::of(&body)) {
@@ -239,7 +267,15 @@ impl Ledger {
         }
         self.constants_dirty = false;
         self.top_dirty = [false; Top::COUNT];
-        steps::build(self, fixed, limit)
+        steps::build(self, fixed, trees, limit)
+    }
+
+    /// Chains of trees in the kernel that nobody wants.
+    pub(super) fn dead_dispatch(&self) -> Vec<DispatchId> {
+        let wanted = |(table, name): &DispatchId| {
+            Top::ALL.into_iter().any(|t| t.fixed().table() == *table && self.wanted_dispatch[t as usize].contains(name))
+        };
+        self.dispatch.keys().filter(|id| !wanted(id)).cloned().collect()
     }
 
     /// Notes that a step was applied.
@@ -248,6 +284,10 @@ impl Ledger {
             self.committed.insert(*chain, Some(*print));
         }
         self.fixed.extend(step.fixed.iter().copied());
+        self.dispatch.extend(step.dispatch.iter().map(|(id, print)| (id.clone(), Some(*print))));
+        for id in &step.dispatch_deleted {
+            self.dispatch.remove(id);
+        }
         for chain in &step.deleted {
             self.committed.remove(chain);
             self.dead.remove(chain);
@@ -274,6 +314,11 @@ impl Ledger {
         };
         for (chain, print) in &self.fixed {
             look(chain.table(), chain.name(), print);
+        }
+        for ((table, name), print) in &self.dispatch {
+            if let Some(print) = print {
+                look(*table, name, print);
+            }
         }
         for (chain, print) in &self.committed {
             if let Some(print) = print {
@@ -304,7 +349,8 @@ impl Ledger {
             Table::Nat => self.committed.values().flatten().map(|p| u64::from(p.rules)).sum::<u64>(),
             Table::Filter => 0,
         };
-        fixed + own
+        let trees = self.dispatch.iter().filter(|((t, _), _)| *t == table).filter_map(|(_, p)| *p);
+        fixed + own + trees.map(|p| u64::from(p.rules)).sum::<u64>()
     }
 
     /// Service ports with a Local policy (internal, external) and no endpoint here though elsewhere.

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Ledger, Print};
+use super::{Ledger, Print, ledger::DispatchId};
 use crate::rules::{ChainId, Fixed, JUMPS, Table};
 
 /// How many rule lines one restore may have.
@@ -26,6 +26,8 @@ pub struct Step {
     pub rules: (u64, u64),
     pub(super) chains: Vec<(ChainId, Print)>,
     pub(super) fixed: Vec<(Fixed, Print)>,
+    pub(super) dispatch: Vec<(DispatchId, Print)>,
+    pub(super) dispatch_deleted: Vec<DispatchId>,
     pub(super) deleted: Vec<ChainId>,
     pub(super) deleted_names: Vec<String>,
     pub(super) jumps: Vec<usize>,
@@ -65,9 +67,18 @@ impl Draft {
         self.step.fixed.push((chain, Print::of(body)));
     }
 
+    fn dispatch(&mut self, id: DispatchId, body: &str) {
+        self.chain(id.0, &id.1, body);
+        self.step.dispatch.push((id, Print::of(body)));
+    }
+
     /// Empties a chain, or deletes one that is empty.
-    fn remove(&mut self, name: &dyn std::fmt::Display, emptying: bool) {
-        let _ = if emptying { writeln!(self.nat.0, ":{name} - [0:0]") } else { writeln!(self.nat.1, "-X {name}") };
+    fn remove(&mut self, table: Table, name: &dyn std::fmt::Display, emptying: bool) {
+        let (heads, rules) = match table {
+            Table::Filter => &mut self.filter,
+            Table::Nat => &mut self.nat,
+        };
+        let _ = if emptying { writeln!(heads, ":{name} - [0:0]") } else { writeln!(rules, "-X {name}") };
         self.step.lines += 1;
     }
 
@@ -92,10 +103,17 @@ impl Draft {
     }
 }
 
-pub(super) fn build(ledger: &mut Ledger, fixed: Vec<(Fixed, String)>, limit: Limit) -> Vec<Step> {
+pub(super) fn build(
+    ledger: &mut Ledger,
+    fixed: Vec<(Fixed, String)>,
+    trees: Vec<(DispatchId, String)>,
+    limit: Limit,
+) -> Vec<Step> {
     let pending = std::mem::take(&mut ledger.pending);
     let own_lines: usize = pending.values().flatten().map(|(_, b)| b.bytes().filter(|b| *b == b'\n').count()).sum();
-    let total = own_lines + ledger.dead.len() + ledger.foreign.len();
+    let tree_lines: usize = trees.iter().map(|(_, b)| b.bytes().filter(|b| *b == b'\n').count()).sum();
+    let dead_trees = ledger.dead_dispatch();
+    let total = own_lines + tree_lines + ledger.dead.len() + ledger.foreign.len() + dead_trees.len();
     let bound = match limit {
         Limit::Lines(bound) if total > bound => bound,
         _ => usize::MAX,
@@ -114,16 +132,25 @@ pub(super) fn build(ledger: &mut Ledger, fixed: Vec<(Fixed, String)>, limit: Lim
         }
         chains.iter().for_each(|(chain, body)| draft.own(*chain, body));
     }
+    for (id, body) in trees {
+        if draft.step.lines > bound {
+            out.extend(std::mem::take(&mut draft).finish());
+        }
+        draft.dispatch(id, &body);
+    }
     if bound == usize::MAX {
         // One text: fixed chains first, as upstream writes them.
         let mut whole = Draft::default();
         last.iter().chain(&first).for_each(|(chain, body)| whole.fixed(*chain, body));
-        whole.nat.0.push_str(&draft.nat.0);
-        whole.nat.1.push_str(&draft.nat.1);
+        for (whole, draft) in [(&mut whole.filter, &draft.filter), (&mut whole.nat, &draft.nat)] {
+            whole.0.push_str(&draft.0);
+            whole.1.push_str(&draft.1);
+        }
         whole.step.lines += draft.step.lines;
         whole.step.rules.0 += draft.step.rules.0;
         whole.step.rules.1 += draft.step.rules.1;
         whole.step.chains = draft.step.chains;
+        whole.step.dispatch = draft.step.dispatch;
         draft = whole;
     } else {
         out.extend(std::mem::take(&mut draft).finish());
@@ -149,13 +176,19 @@ pub(super) fn build(ledger: &mut Ledger, fixed: Vec<(Fixed, String)>, limit: Lim
             if draft.step.lines > bound {
                 out.extend(std::mem::take(&mut draft).finish());
             }
-            draft.remove(chain, emptying);
+            draft.remove(Table::Nat, chain, emptying);
             if !emptying {
                 draft.step.deleted.push(*chain);
             }
         }
+        for id in &dead_trees {
+            draft.remove(id.0, &id.1, emptying);
+            if !emptying {
+                draft.step.dispatch_deleted.push(id.clone());
+            }
+        }
         for name in &foreign {
-            draft.remove(name, emptying);
+            draft.remove(Table::Nat, name, emptying);
             if !emptying {
                 draft.step.deleted_names.push(name.clone());
             }

@@ -8,7 +8,7 @@ use crate::{
     config::{LARGE_CLUSTER, fill, relax},
     kernel::Saved,
     model::{Family, Model},
-    rules::{JUMPS, Settings, Table},
+    rules::{JUMPS, Layout, Settings, Table, is_dispatch},
 };
 
 /// A kernel that understands restore texts: tables, chains and their rules.
@@ -40,8 +40,7 @@ impl Kernel {
             } else if line == "COMMIT" {
                 for ((of, chain), rules) in &next {
                     for rule in rules {
-                        let target =
-                            rule.rsplit("-j ").next().unwrap_or_default().split(' ').next().unwrap_or_default();
+                        let target = rule.rsplit(' ').next().unwrap_or_default();
                         if target.starts_with("KUBE-") && !next.contains_key(&(of.clone(), target.to_owned())) {
                             return Err(format!("{chain} leads to {target}, which is not there"));
                         }
@@ -105,7 +104,11 @@ fn remove(model: &mut Model, service: u8) {
 }
 
 fn fresh(model: &Model, limit: Limit) -> Kernel {
-    let mut ledger = Ledger::new(settings());
+    fresh_with(model, limit, settings())
+}
+
+fn fresh_with(model: &Model, limit: Limit, settings: Settings) -> Kernel {
+    let mut ledger = Ledger::new(settings);
     ledger.adopt(&Saved::default());
     fill(&mut ledger, model);
     let mut kernel = Kernel::default();
@@ -223,7 +226,9 @@ proptest! {
     fn any_way_leads_to_the_same_rules(
         changes in prop::collection::vec((1u8..6, prop::collection::vec(1u8..7, 0..5), any::<bool>(), 0u8..4), 1..30),
         small in any::<bool>(),
+        tree in any::<bool>(),
     ) {
+        let settings = || Settings { layout: if tree { Layout::Tree } else { Layout::Auto }, ..settings() };
         let limit = if small { Limit::Lines(12) } else { Limit::None };
         let (mut model, mut kernel) = (Model::default(), Kernel::default());
         let mut ledger = Ledger::new(settings());
@@ -239,7 +244,7 @@ proptest! {
             }
         }
         sync(&mut ledger, &mut model, &mut kernel, limit);
-        prop_assert_eq!(&kernel, &fresh(&model, Limit::None));
+        prop_assert_eq!(&kernel, &fresh_with(&model, Limit::None, settings()));
         prop_assert_eq!(sync(&mut ledger, &mut model, &mut kernel, limit), 0);
         // A restart over what is there ends the same, and so does one over half of it.
         let mut again = Ledger::new(settings());
@@ -248,5 +253,38 @@ proptest! {
         let mut second = kernel.clone();
         second.apply(&mut again, limit);
         prop_assert_eq!(second, kernel);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Services come and go around the number at which chains become trees, and endpoints around theirs.
+    #[test]
+    fn trees_come_and_go_with_numbers(
+        changes in prop::collection::vec((20u8..45, prop::collection::btree_set(1u8..40, 0..30), 0u8..3), 1..25),
+    ) {
+        let (mut model, mut kernel) = (Model::default(), Kernel::default());
+        let mut ledger = Ledger::new(settings());
+        ledger.adopt(&Saved::default());
+        // Two ports and a load balancer's address each: 60 lines.
+        (1..=30).for_each(|s| put(&mut model, s, &[1], false));
+        for (service, endpoints, what) in changes {
+            let endpoints: Vec<u8> = endpoints.into_iter().collect();
+            match what {
+                0 => remove(&mut model, service),
+                _ => put(&mut model, service, &endpoints, false),
+            }
+            sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(40));
+            let lines = kernel.text().lines().filter(|l| l.contains("cluster IP") && l.contains("-j KUBE-SVC")).count();
+            let tree = kernel.0.keys().any(|(table, chain)| table == "nat" && is_dispatch(chain));
+            prop_assert!(tree || lines <= 64, "{} lines", lines);
+        }
+        prop_assert_eq!(&kernel, &fresh(&model, Limit::None));
+        // All go: no chain of a tree stays.
+        (1..=45).for_each(|s| remove(&mut model, s));
+        sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(40));
+        prop_assert!(!kernel.0.keys().any(|(_, chain)| is_dispatch(chain)));
+        prop_assert_eq!(&kernel, &fresh(&model, Limit::None));
     }
 }

@@ -1,6 +1,7 @@
 //! Rules as text: chain names, the fixed chains, and the chains of service ports. Pure: no kernel,
 //! no clock; imports the model and the endpoint selection.
 
+mod dispatch;
 mod fixed;
 mod names;
 mod port;
@@ -8,7 +9,8 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use dispatch::{Dispatch, FLAT, dispatch, is_dispatch};
 pub use fixed::{Fixed, JUMPS, Jump, Table, Top, constant_rules, entrances, writes_firewall};
-pub use names::{ChainId, Kind, is_owned};
+pub use names::{ChainId, Kind, PARTS, is_owned};
 pub use port::{PortRules, port_rules, probability};
-pub use settings::{LocalTraffic, NodePortDestinations, Settings};
+pub use settings::{Layout, LocalTraffic, NodePortDestinations, Settings};

@@ -37,11 +37,19 @@ impl Kind {
     }
 }
 
-/// The name of a chain that belongs to one service port, in 11 bytes.
+/// Of base32.
+const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+
+/// Most levels of an endpoint tree.
+pub const PARTS: usize = 3;
+
+/// The name of a chain that belongs to one service port, in 14 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainId {
     kind: Kind,
     digest: [u8; 10],
+    /// Where in the tree of its service port: letters behind the name, 0 for none.
+    part: [u8; PARTS],
 }
 
 impl ChainId {
@@ -61,7 +69,22 @@ impl ChainId {
         let full = digest(&SHA256, input.as_bytes());
         let mut first = [0; 10];
         first.copy_from_slice(&full.as_ref()[..10]);
-        Self { kind, digest: first }
+        Self { kind, digest: first, part: [0; PARTS] }
+    }
+
+    /// The chain below this one in a tree; `None` at the end of the name's room.
+    #[must_use]
+    pub fn child(&self, index: u8) -> Option<Self> {
+        let free = self.part.iter().position(|p| *p == 0)?;
+        let mut part = self.part;
+        part[free] = *ALPHABET.get(usize::from(index))?;
+        Some(Self { part, ..*self })
+    }
+
+    /// Bits that spread chains evenly over a tree: three for each level.
+    #[must_use]
+    pub fn spread(&self, level: usize) -> u8 {
+        (self.digest[level % self.digest.len()]) & 7
     }
 
     /// What the chain is for.
@@ -74,7 +97,12 @@ impl ChainId {
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let kind = Kind::ALL.into_iter().find(|k| name.starts_with(k.prefix()))?;
-        let text = name.strip_prefix(kind.prefix()).filter(|t| t.len() == 16)?;
+        let text = name.strip_prefix(kind.prefix()).filter(|t| (16..=16 + PARTS).contains(&t.len()))?;
+        let (text, rest) = text.split_at_checked(16)?;
+        let mut part = [0; PARTS];
+        for (to, letter) in part.iter_mut().zip(rest.bytes()) {
+            *to = Some(letter).filter(|l| ALPHABET.contains(l))?;
+        }
         let mut digest = [0u8; 10];
         for (i, c) in text.bytes().enumerate() {
             let value = match c {
@@ -89,7 +117,7 @@ impl ChainId {
                 }
             }
         }
-        Some(Self { kind, digest })
+        Some(Self { kind, digest, part })
     }
 }
 
@@ -102,7 +130,6 @@ pub fn is_owned(name: &str) -> bool {
 
 impl fmt::Display for ChainId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         f.write_str(self.kind.prefix())?;
         let mut bits = 0u32;
         let mut held = 0;
@@ -115,6 +142,6 @@ impl fmt::Display for ChainId {
                 fmt::Write::write_char(f, char::from(ALPHABET[index as usize]))?;
             }
         }
-        Ok(())
+        self.part.iter().take_while(|p| **p != 0).try_for_each(|p| fmt::Write::write_char(f, char::from(*p)))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, net::IpAddr};
 
-use super::{ChainId, Kind, Settings, Top};
+use super::{ChainId, Kind, PARTS, Settings, Top};
 use crate::{
     model::{Endpoint, Family, Port, Service},
     select::{Policy, Selection, select},
@@ -204,8 +204,10 @@ impl Writer<'_> {
                 }
                 let list: Vec<(&Endpoint, ChainId)> =
                     list.iter().map(|i| &self.endpoints[*i]).map(|e| (e, endpoint_chain(e))).collect();
-                self.balance(chain, &list, &mut text);
+                let mut below = Vec::new();
+                self.balance(chain, &list, &mut text, &mut below);
                 out.chains.push((chain, text));
+                out.chains.append(&mut below);
             }
         }
         for endpoint in self.chosen.all.iter().map(|i| &self.endpoints[*i]) {
@@ -278,27 +280,76 @@ impl Writer<'_> {
         text
     }
 
-    fn balance(&self, chain: ChainId, list: &[(&Endpoint, ChainId)], text: &mut String) {
-        let comment = |text: &mut String, endpoint: &Endpoint| {
-            if !self.settings.large {
-                let _ = write!(text, " -m comment --comment \"{} -> {}\"", self.port.full_name, endpoint.address());
-            }
-        };
+    /// Affinity first, then a choice among equals: as upstream writes it, or as a tree of which each part chooses
+    /// among its children by the number of endpoints below them.
+    fn balance(
+        &self,
+        chain: ChainId,
+        list: &[(&Endpoint, ChainId)],
+        text: &mut String,
+        below: &mut Vec<(ChainId, String)>,
+    ) {
         if let Some(seconds) = self.service.affinity {
             for (endpoint, to) in list {
                 let _ = write!(text, "-A {chain}");
-                comment(text, endpoint);
+                self.endpoint_comment(text, endpoint);
                 let _ = writeln!(text, " -m recent --name {to} --rcheck --seconds {seconds} --reap -j {to}");
             }
         }
+        if self.settings.layout.is_tree(list.len(), FEW_ENDPOINTS) {
+            self.grow(chain, list, 0, text, below);
+        } else {
+            self.choose(chain, list, text);
+        }
+    }
+
+    fn endpoint_comment(&self, text: &mut String, endpoint: &Endpoint) {
+        if !self.settings.large {
+            let _ = write!(text, " -m comment --comment \"{} -> {}\"", self.port.full_name, endpoint.address());
+        }
+    }
+
+    /// One rule for each endpoint.
+    fn choose(&self, chain: ChainId, list: &[(&Endpoint, ChainId)], text: &mut String) {
         for (i, (endpoint, to)) in list.iter().enumerate() {
             let _ = write!(text, "-A {chain}");
-            comment(text, endpoint);
+            self.endpoint_comment(text, endpoint);
             let left = list.len() - i;
             if left > 1 {
                 let _ = write!(text, " -m statistic --mode random --probability {}", probability(left));
             }
             let _ = writeln!(text, " -j {to}");
+        }
+    }
+
+    /// One rule for each child. Endpoints are told apart by the digest in their chain's name, so that one that comes
+    /// or goes changes only the chains on its own way.
+    fn grow(
+        &self,
+        chain: ChainId,
+        list: &[(&Endpoint, ChainId)],
+        level: usize,
+        text: &mut String,
+        below: &mut Vec<(ChainId, String)>,
+    ) {
+        let mut left = list.len();
+        for index in 0..8u8 {
+            let group: Vec<(&Endpoint, ChainId)> =
+                list.iter().filter(|(_, to)| to.spread(level) == index).copied().collect();
+            let Some(child) = chain.child(index).filter(|_| !group.is_empty()) else { continue };
+            let _ = write!(text, "-A {chain}");
+            if left > group.len() {
+                let _ = write!(text, " -m statistic --mode random --probability {}", share(group.len(), left));
+            }
+            let _ = writeln!(text, " -g {child}");
+            left -= group.len();
+            let mut inside = String::new();
+            if group.len() > FEW_ENDPOINTS && level + 1 < PARTS {
+                self.grow(child, &group, level + 1, &mut inside, below);
+            } else {
+                self.choose(child, &group, &mut inside);
+            }
+            below.push((child, inside));
         }
     }
 
@@ -317,11 +368,19 @@ impl Writer<'_> {
     }
 }
 
+/// More endpoints than this become a tree; also the most of a leaf.
+const FEW_ENDPOINTS: usize = 16;
+
 /// One in `n`, with ten decimals.
 #[must_use]
 pub fn probability(n: usize) -> String {
+    share(1, n)
+}
+
+/// `part` in `n`, with ten decimals.
+fn share(part: usize, n: usize) -> String {
     #[allow(clippy::cast_precision_loss)]
-    let share = 1.0 / n as f64;
+    let share = part as f64 / n as f64;
     format!("{share:.10}")
 }
 

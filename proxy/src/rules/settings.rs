@@ -30,6 +30,30 @@ impl LocalTraffic {
     }
 }
 
+/// Whether long chains become trees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Above 64 lines of a dispatching chain and 16 endpoints of a service port; up to there as upstream writes.
+    #[default]
+    Auto,
+    /// Never: as upstream writes.
+    Flat,
+    /// Always.
+    Tree,
+}
+
+impl Layout {
+    /// Whether a chain of `lines`, of which `most` are few, becomes a tree.
+    #[must_use]
+    pub const fn is_tree(self, lines: usize, most: usize) -> bool {
+        match self {
+            Self::Auto => lines > most,
+            Self::Flat => false,
+            Self::Tree => lines > 1,
+        }
+    }
+}
+
 /// At which addresses node ports answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodePortDestinations {
@@ -67,6 +91,8 @@ pub struct Settings {
     pub node_ip: Option<IpAddr>,
     /// Our node's zone.
     pub zone: String,
+    /// Whether long chains become trees.
+    pub layout: Layout,
     /// More than 1,000 endpoints: comments in endpoint rules are left out, as upstream does.
     pub large: bool,
 }
@@ -88,6 +114,7 @@ impl Settings {
             node_ports: NodePortDestinations::All,
             node_ip: None,
             zone: String::new(),
+            layout: Layout::Auto,
             large: false,
         }
     }

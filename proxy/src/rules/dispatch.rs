@@ -1,0 +1,318 @@
+//! Dispatching chains that grow large become prefix trees: a packet meets a few rules instead of all. Pure.
+//!
+//! The shape depends only on the set of lines, so that any way of changes ends in the chains that a fresh start would
+//! write. Inner nodes go on with `goto`: behind a tree a packet comes back to the chain that the tree hangs in, where
+//! the node ports' rule is the last. Names start with a prefix that upstream's clean-up knows, and hold a `-`, which
+//! no name of a service's chain does.
+
+use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr};
+
+use ring::digest::{SHA256, digest};
+
+use super::Top;
+use crate::model::{Cidr, Family, parse_ip};
+
+/// Chains with more lines than this become trees.
+pub const FLAT: usize = 64;
+/// Most lines of a leaf, unless its lines cannot be told apart or the tree is as deep as it may be.
+const LEAF: usize = 16;
+/// Bits that one level looks at.
+const STEP: u32 = 4;
+/// Most levels below the chain that the tree hangs in: nf_tables takes 15 chains on a packet's way, and up to nine
+/// more may follow.
+const DEPTH: u32 = 4;
+
+/// The chains of one dispatching chain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dispatch {
+    /// The rules of the dispatching chain itself.
+    pub root: String,
+    /// The chains below it, those that others lead to first.
+    pub below: Vec<(String, String)>,
+}
+
+/// Whether a chain is one of a tree.
+#[must_use]
+pub fn is_dispatch(name: &str) -> bool {
+    name.strip_prefix("KUBE-SVC-D").is_some_and(|tail| tail.contains('-'))
+}
+
+/// What lines are told apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Space {
+    Address(Family),
+    /// By the protocol's first letter.
+    Port(u8),
+}
+
+impl Space {
+    const fn width(self) -> u32 {
+        match self {
+            Self::Address(family) => family.bits() as u32,
+            Self::Port(_) => 16,
+        }
+    }
+
+    /// The first `len` bits of a key as a match.
+    fn matching(self, key: u128, len: u32) -> String {
+        let base = prefix(key, len);
+        match self {
+            Self::Address(family) => format!("-d {}", range(family, base, len)),
+            Self::Port(letter) => {
+                let protocol = protocol(letter);
+                let first = u16::try_from(base >> 112).unwrap_or(0);
+                let last = first | u16::MAX.checked_shr(len).unwrap_or(0);
+                let ports = if first == last { first.to_string() } else { format!("{first}:{last}") };
+                format!("-p {protocol} -m {protocol} --dport {ports}")
+            }
+        }
+    }
+
+    /// A name of at most 28 letters that tells the prefix, or for long addresses a digest of it.
+    fn name(self, top: Top, key: u128, len: u32) -> String {
+        let base = prefix(key, len);
+        let tree = letter(top);
+        match self {
+            Self::Address(Family::V4) => format!("KUBE-SVC-D{tree}{:08X}-{len}", base >> 96),
+            Self::Port(letter) => {
+                format!("KUBE-SVC-D{tree}P{}{:04X}-{len}", char::from(letter).to_ascii_uppercase(), base >> 112)
+            }
+            Self::Address(Family::V6) => {
+                let full = digest(&SHA256, range(Family::V6, base, len).to_string().as_bytes());
+                let mut name = format!("KUBE-SVC-D{tree}-");
+                full.as_ref()[..8].iter().for_each(|byte| {
+                    let _ = write!(name, "{byte:02X}");
+                });
+                name
+            }
+        }
+    }
+}
+
+/// Tells the trees of one table apart.
+const fn letter(top: Top) -> &'static str {
+    match top {
+        Top::Services | Top::NodePorts => "",
+        Top::Refused => "R",
+        Top::External => "E",
+        Top::HealthChecks => "H",
+        Top::Firewall => "F",
+    }
+}
+
+const fn protocol(letter: u8) -> &'static str {
+    match letter {
+        b't' => "tcp",
+        b'u' => "udp",
+        _ => "sctp",
+    }
+}
+
+fn prefix(key: u128, len: u32) -> u128 {
+    key & u128::MAX.checked_shl(128 - len).unwrap_or(0)
+}
+
+fn range(family: Family, base: u128, len: u32) -> Cidr {
+    let ip = match family {
+        Family::V4 => IpAddr::from(u32::try_from(base >> 96).unwrap_or(0).to_be_bytes()),
+        Family::V6 => IpAddr::from(base.to_be_bytes()),
+    };
+    Cidr::new(ip, u8::try_from(len).unwrap_or(0))
+}
+
+/// What a line is told apart by: its whole address, else its port. Keys stand at the left of their 128 bits.
+fn key(top: Top, line: &str) -> Option<(Space, u128)> {
+    let after = |option: &str| line.split_once(option)?.1.split(' ').next();
+    if matches!(top, Top::NodePorts | Top::HealthChecks) {
+        let port: u16 = after(" --dport ")?.parse().ok()?;
+        return Some((Space::Port(*after(" -p ")?.as_bytes().first()?), u128::from(port) << 112));
+    }
+    match parse_ip(after(" -d ")?)? {
+        IpAddr::V4(v4) => Some((Space::Address(Family::V4), u128::from(v4.to_bits()) << 96)),
+        IpAddr::V6(v6) => Some((Space::Address(Family::V6), v6.to_bits())),
+    }
+}
+
+/// Makes the chains for `lines`, which all start with `-A CHAIN `, in order.
+#[must_use]
+pub fn dispatch<'a>(top: Top, lines: impl Iterator<Item = &'a str> + Clone, tree: bool) -> Dispatch {
+    let chain = top.fixed();
+    let mut out = Dispatch::default();
+    if !tree {
+        lines.for_each(|line| {
+            out.root.push_str(line);
+            out.root.push('\n');
+        });
+        return out;
+    }
+    let mut spaces: BTreeMap<Space, Vec<(u128, &str)>> = BTreeMap::new();
+    let mut others = String::new();
+    let head = format!("-A {} ", chain.name());
+    for line in lines {
+        match key(top, line) {
+            Some((space, key)) => {
+                spaces.entry(space).or_default().push((key, line.strip_prefix(&head).unwrap_or(line)));
+            }
+            None => {
+                others.push_str(line);
+                others.push('\n');
+            }
+        }
+    }
+    let mut levels: Vec<(u32, String, String)> = Vec::new();
+    for (space, mut entries) in spaces {
+        entries.sort_by_key(|(key, _)| *key);
+        let mut trunk = Node { top, space, chain: chain.name().to_owned(), depth: 0, known: 0, body: String::new() };
+        trunk.grow(&entries, &mut levels);
+        out.root.push_str(&trunk.body);
+    }
+    out.root.push_str(&others);
+    // What is led to comes first, so that a load in steps never leads to an empty chain.
+    levels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    out.below = levels.into_iter().map(|(_, name, body)| (name, body)).collect();
+    out
+}
+
+/// A chain that is being made.
+struct Node {
+    top: Top,
+    space: Space,
+    chain: String,
+    /// Levels above it.
+    depth: u32,
+    /// Bits that all its keys are known to share.
+    known: u32,
+    body: String,
+}
+
+impl Node {
+    /// Writes its rules, and the chains below it into `out` with their depth.
+    fn grow(&mut self, entries: &[(u128, &str)], out: &mut Vec<(u32, String, String)>) {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return };
+        let width = self.space.width();
+        let common = (first.0 ^ last.0).leading_zeros().min(width);
+        let at = (common / STEP * STEP).max(self.known);
+        if self.depth > 0 && (entries.len() <= LEAF || self.depth >= DEPTH || at >= width) {
+            for (_, line) in entries {
+                let _ = writeln!(self.body, "-A {} {line}", self.chain);
+            }
+            return;
+        }
+        let verb = if self.depth == 0 { "-j" } else { "-g" };
+        let known = (at + STEP).min(width);
+        for group in entries.chunk_by(|a, b| prefix(a.0, known) == prefix(b.0, known)) {
+            let key = group[0].0;
+            let chain = self.space.name(self.top, key, known);
+            let _ = writeln!(self.body, "-A {} {} {verb} {chain}", self.chain, self.space.matching(key, known));
+            let mut child = Self { chain, depth: self.depth + 1, known, body: String::new(), ..*self };
+            child.grow(group, out);
+            out.push((child.depth, child.chain, child.body));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lines(addresses: &[u32]) -> Vec<String> {
+        let sorted: std::collections::BTreeSet<&u32> = addresses.iter().collect();
+        sorted
+            .into_iter()
+            .map(|a| {
+                format!("-A KUBE-SERVICES -m tcp -p tcp -d {} --dport 80 -j X{a}", std::net::Ipv4Addr::from_bits(*a))
+            })
+            .collect()
+    }
+
+    /// Where a packet goes, and how many rules and chains it meets.
+    fn walk(tree: &Dispatch, to: u32) -> (Option<String>, usize, usize) {
+        let chains: BTreeMap<&str, &str> = tree.below.iter().map(|(n, b)| (n.as_str(), b.as_str())).collect();
+        let (mut body, mut rules, mut depth) = (tree.root.as_str(), 0, 0);
+        'chain: loop {
+            for line in body.lines() {
+                rules += 1;
+                let words: Vec<&str> = line.split(' ').collect();
+                let d = words.iter().position(|w| *w == "-d").unwrap();
+                let range = Cidr::parse(words[d + 1]).unwrap_or_else(|| Cidr::host(parse_ip(words[d + 1]).unwrap()));
+                if range.contains(&IpAddr::from(to.to_be_bytes())) {
+                    let target = *words.last().unwrap();
+                    let Some(next) = chains.get(target) else { return (Some(target.to_owned()), rules, depth) };
+                    depth += 1;
+                    body = next;
+                    continue 'chain;
+                }
+            }
+            return (None, rules, depth);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// A tree leads where the flat chain leads, and the order in which lines came makes no difference.
+        #[test]
+        fn trees_lead_where_flat_chains_lead(
+            near in prop::collection::vec(0x0a60_0000u32..0x0a60_ffff, 1..400),
+            far in prop::collection::vec(any::<u32>(), 0..30),
+            asked in prop::collection::vec(any::<u32>(), 20),
+        ) {
+            let all: Vec<u32> = near.iter().chain(&far).copied().collect();
+            let lines = lines(&all);
+            let tree = dispatch(Top::Services, lines.iter().map(String::as_str), true);
+            for to in all.iter().chain(&asked) {
+                let (target, _, depth) = walk(&tree, *to);
+                prop_assert_eq!(target, all.contains(to).then(|| format!("X{to}")));
+                prop_assert!(depth <= 4);
+            }
+            let reversed = dispatch(Top::Services, lines.iter().rev().map(String::as_str), true);
+            prop_assert_eq!(&tree, &reversed);
+            for (name, _) in &tree.below {
+                prop_assert!(name.len() <= 28 && is_dispatch(name), "{}", name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_meets_few_rules() {
+        let all: Vec<u32> = (0..10_000).map(|i| 0x0a60_0001 + i * 6).collect();
+        let lines = lines(&all);
+        let tree = dispatch(Top::Services, lines.iter().map(String::as_str), true);
+        for to in [all[0], all[5000], all[9999], 0x0808_0808] {
+            let (_, rules, _) = walk(&tree, to);
+            assert!(rules <= 64, "{rules} rules");
+        }
+        // One service more: a leaf, and little else.
+        let mut more = all.clone();
+        more.push(0x0a60_0004);
+        let other = self::lines(&more);
+        let grown = dispatch(Top::Services, other.iter().map(String::as_str), true);
+        let changed = grown.below.iter().filter(|chain| !tree.below.contains(chain)).count();
+        assert!(changed <= 2 && grown.root == tree.root, "{changed} chains changed");
+    }
+
+    #[test]
+    fn node_ports_are_told_apart_by_ranges_and_protocol() {
+        let line = |p: &str, port: u32| {
+            format!("-A KUBE-NODEPORTS -m comment --comment a/b -m {p} -p {p} --dport {port} -j X")
+        };
+        let all: Vec<String> = (0..100).map(|i| line("tcp", 30_000 + i)).chain([line("udp", 30_000)]).collect();
+        let tree = dispatch(Top::NodePorts, all.iter().map(String::as_str), true);
+        assert!(
+            tree.root.contains("-A KUBE-NODEPORTS -p tcp -m tcp --dport 29952:30207 -j KUBE-SVC-DPT7500-8\n")
+                || tree.root.contains("--dport 30000:30015 -j KUBE-SVC-DPT7530-12\n"),
+            "{}",
+            tree.root
+        );
+        assert!(tree.root.contains("-p udp -m udp"), "{}", tree.root);
+        let flat = dispatch(Top::NodePorts, all.iter().map(String::as_str), false);
+        assert_eq!(flat.root.lines().count(), 101);
+    }
+
+    #[test]
+    fn service_chains_are_no_dispatch_chains() {
+        assert!(!is_dispatch("KUBE-SVC-DAAAAAAAAAAAAAAA") && !is_dispatch("KUBE-SVC-XPGD46QRK7WJZT7O"));
+    }
+}
