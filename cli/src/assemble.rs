@@ -30,7 +30,7 @@ use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, sche
 use windlass_kit::{net::Family, supervise::Supervisor};
 use windlass_proxy as proxy;
 
-use crate::config::{Ranges, Settings};
+use crate::config::{Ranges, RulesLayout, Settings};
 
 /// The version that the node tells; clients expect one of Kubernetes'.
 const NODE_VERSION: &str = windlass_control::api::VERSION;
@@ -344,6 +344,11 @@ pub(crate) fn proxy_config(settings: &Settings) -> proxy::Config {
         cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
         healthz_bind: Some(settings.proxy_health_bind),
         metrics_bind: Some(settings.proxy_metrics_bind),
+        layout: match settings.rules_layout {
+            RulesLayout::Auto => proxy::rules::Layout::Auto,
+            RulesLayout::Flat => proxy::rules::Layout::Flat,
+            RulesLayout::Tree => proxy::rules::Layout::Tree,
+        },
         record: settings.run_dir.join("proxy-before.json"),
         ..proxy::Config::default()
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    LogFormat, Ranges, Settings,
+    LogFormat, Ranges, RulesLayout, Settings,
     kube_proxy::{KubeProxy, bind},
 };
 
@@ -72,6 +72,9 @@ pub(crate) struct Flags {
     /// Ports of NodePort services [default: 30000-32767]
     #[arg(long, global = true, value_name = "FROM-TO", value_parser = parse_ports)]
     node_port_range: Option<RangeInclusive<u16>>,
+    /// Whether long chains of service rules become trees [default: auto]
+    #[arg(long, global = true, value_name = "LAYOUT")]
+    rules_layout: Option<RulesLayout>,
     /// Domain of the cluster's names [default: cluster.local]
     #[arg(long, global = true, value_name = "DOMAIN")]
     cluster_domain: Option<String>,
@@ -120,6 +123,7 @@ impl Flags {
         set(self.cluster_cidr.as_ref(), &mut to.cluster_cidr);
         set(self.service_cidr.as_ref(), &mut to.service_cidr);
         set(self.node_port_range.as_ref(), &mut to.node_ports);
+        set(self.rules_layout.as_ref(), &mut to.rules_layout);
         set(self.cluster_domain.as_ref(), &mut to.cluster_domain);
         set(self.log.as_ref(), &mut to.log);
         set(self.log_format.as_ref(), &mut to.log_format);

@@ -25,6 +25,18 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// Whether long chains of service rules become trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum RulesLayout {
+    /// Above 64 services and 16 endpoints.
+    Auto,
+    /// Never: as kube-proxy writes them.
+    Flat,
+    /// Always.
+    Tree,
+}
+
 /// Everything that can be set, with no gaps left.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -47,6 +59,7 @@ pub(crate) struct Settings {
     pub(crate) cluster_cidr: Ranges,
     pub(crate) service_cidr: Ranges,
     pub(crate) node_ports: RangeInclusive<u16>,
+    pub(crate) rules_layout: RulesLayout,
     pub(crate) cluster_domain: String,
     pub(crate) cluster_dns: Vec<IpAddr>,
     pub(crate) log: String,
@@ -79,6 +92,7 @@ impl Settings {
             cluster_cidr: Ranges::v4(Ipv4Addr::new(10, 244, 0, 0), 16),
             service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
+            rules_layout: RulesLayout::Auto,
             cluster_domain: "cluster.local".to_owned(),
             cluster_dns: Vec::new(),
             log: "info".to_owned(),
