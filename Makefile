@@ -43,6 +43,11 @@ bench: build ## the figures of docs/performance.md, measured here
 	scripts/install.sh test
 	scripts/bench.sh
 
+.PHONY: bench-proxy
+bench-proxy: build ## the proxy with 1,000 and 10,000 services
+	scripts/install.sh test
+	scripts/bench-proxy.sh
+
 .PHONY: fuzz
 fuzz: ## feed nonsense to the readers of kernel state and manifests, SECONDS_EACH=60
 	scripts/install.sh test

@@ -204,8 +204,11 @@ impl Loop {
                     let started = Instant::now();
                     ear.close();
                     self.triggers.extend(lists.take_triggers());
-                    let done = self.write().await;
-                    pace.ran(started, Instant::now());
+                    let (done, wrote) = self.write().await;
+                    // What came to nothing holds up nothing.
+                    if wrote {
+                        pace.ran(started, Instant::now());
+                    }
                     wanted = !done;
                     self.failed = if done {
                         backoff.reset();
@@ -277,8 +280,9 @@ impl Loop {
         self.families.iter().any(|f| f.would_change(&self.config, &self.node, &local))
     }
 
-    /// Writes all that changed, family by family; whether all of it is in the kernel now.
-    async fn write(&mut self) -> bool {
+    /// Writes all that changed, family by family: whether all of it is in the kernel now, and whether there was
+    /// anything to write.
+    async fn write(&mut self) -> (bool, bool) {
         let (dirty, udp) = self.model.take_dirty();
         self.udp.extend(udp);
         {
@@ -287,10 +291,12 @@ impl Loop {
             state.endpoint_changes_pending = 0;
         }
         let local = self.local_addresses();
-        let mut done = true;
+        let (mut done, mut wrote) = (true, false);
         for i in 0..self.families.len() {
             let before = self.families[i].generation();
-            done &= self.families[i].write(&self.model, &dirty, &self.config, &self.node, &local).await;
+            let (all, any) = self.families[i].write(&self.model, &dirty, &self.config, &self.node, &local).await;
+            done &= all;
+            wrote |= any;
             // Both families count their changes together: what this one wrote is no drift of the other.
             let after = self.families[i].generation();
             self.families.iter_mut().for_each(|other| other.moved(before, after));
@@ -303,7 +309,7 @@ impl Loop {
         if done && self.own_namespace && !self.udp.is_empty() {
             self.forget_stale_udp().await;
         }
-        done
+        (done, wrote)
     }
 
     async fn forget_stale_udp(&mut self) {

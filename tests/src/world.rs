@@ -33,16 +33,26 @@ impl World {
     /// When any of it fails: without root or the packages that `make test` installs there is no test.
     #[must_use]
     pub fn new() -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "the end-to-end tests need root");
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let name = format!("wlt{}-{serial}", std::process::id());
-        let dir = tempfile::Builder::new().prefix("windlass-test-").tempdir().expect("a temporary folder");
-        let mut world = Self { name, dir, dockerd: None, registry: None };
-        world.connect();
+        let mut world = Self::without_docker();
         world.start_docker();
         for image in sample_images() {
             run("docker", &["-H", &world.docker_host(), "load", "-q", "-i", &image.to_string_lossy()]);
         }
+        world
+    }
+
+    /// The namespaces alone, for what needs no containers.
+    ///
+    /// # Panics
+    /// Without root.
+    #[must_use]
+    pub fn without_docker() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "the end-to-end tests need root");
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("wlt{}-{serial}", std::process::id());
+        let dir = tempfile::Builder::new().prefix("windlass-test-").tempdir().expect("a temporary folder");
+        let world = Self { name, dir, dockerd: None, registry: None };
+        world.connect();
         world
     }
 

@@ -101,7 +101,7 @@ impl FamilySync {
     }
 
     /// Writes what differs. After a refusal everything is read back and tried once more at once;
-    /// what fails then is left to the loop's back-off.
+    /// what fails then is left to the loop's back-off. Whether all is in the kernel, and whether anything was written.
     pub(super) async fn write(
         &mut self,
         model: &Model,
@@ -109,7 +109,7 @@ impl FamilySync {
         config: &Config,
         node: &NodeFacts,
         local: &[IpAddr],
-    ) -> bool {
+    ) -> (bool, bool) {
         let started = Instant::now();
         let settings = self.settings(config, node, local);
         let mut first = !self.full;
@@ -128,12 +128,12 @@ impl FamilySync {
                 Err(error) => Err(error),
             };
             match result {
-                Ok(lines) => {
+                Ok((lines, steps)) => {
                     self.failures = 0;
                     self.ledger.delete_apart(false);
                     self.full = false;
                     self.note(started.elapsed(), Outcome::Done { full }, lines);
-                    return true;
+                    return (true, steps > 0);
                 }
                 Err(error) => {
                     self.failures += 1;
@@ -145,7 +145,7 @@ impl FamilySync {
                     );
                     self.complain(&error, config);
                     if !std::mem::replace(&mut first, false) {
-                        return false;
+                        return (false, true);
                     }
                 }
             }
@@ -205,11 +205,12 @@ impl FamilySync {
         blocking(move || backend.save(false)).await
     }
 
-    /// Restores step after step; the rules written, of filter and nat.
-    async fn apply(&mut self) -> Result<(u64, u64), Error> {
+    /// Restores step after step; the rules written, of filter and nat, and
+    /// the number of steps.
+    async fn apply(&mut self) -> Result<((u64, u64), usize), Error> {
         let mut lines = (0, 0);
         let steps = self.ledger.steps(self.backend.limit());
-        let idle = steps.is_empty();
+        let count = steps.len();
         for step in steps {
             lines.0 += step.rules.0;
             lines.1 += step.rules.1;
@@ -224,10 +225,10 @@ impl FamilySync {
                 Err(error) => return Err(self.named(error)),
             }
         }
-        if !idle {
+        if count > 0 {
             self.right_at = self.generation();
         }
-        Ok(lines)
+        Ok((lines, count))
     }
 
     /// Adds to a refused rule the service port it belongs to.
