@@ -175,7 +175,7 @@ pub fn cleanup(config: &Config) -> Result<(), Vec<CleanupError>> {
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
     for variant in [Variant::Auto, Variant::Nft, Variant::Legacy] {
         for family in Family::BOTH {
-            if variant == Variant::Legacy && !legacy_in_use(&runner, family) {
+            if variant == Variant::Legacy && !Backend::legacy_in_use(&runner, family) {
                 continue;
             }
             let backend = match Backend::find(&runner, family, variant) {
@@ -212,15 +212,6 @@ pub fn cleanup(config: &Config) -> Result<(), Vec<CleanupError>> {
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }
-}
-
-/// The legacy program creates tables by looking at them: it is asked only when it has any.
-fn legacy_in_use(runner: &Runner, family: Family) -> bool {
-    let names = match family {
-        Family::V4 => "/proc/net/ip_tables_names",
-        Family::V6 => "/proc/net/ip6_tables_names",
-    };
-    runner.run("cat", &[names], "").is_ok_and(|text| !text.trim().is_empty())
 }
 
 fn clean(backend: &Backend, record: Option<&Record>) -> Result<(), Error> {

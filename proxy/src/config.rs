@@ -301,8 +301,13 @@ pub fn rules_from_objects(
     // Every machine has these beside its own.
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let local: Vec<IpAddr> = loopback.into_iter().chain(config.node_ips.iter().copied()).collect();
-    let mut ledger = Ledger::new(config.settings(family, &node, &local));
-    fill(&mut ledger, &model);
+    render(&model, config.settings(family, &node, &local))
+}
+
+/// The rules of a model, whatever the kernel holds.
+pub(crate) fn render(model: &Model, settings: Settings) -> String {
+    let mut ledger = Ledger::new(settings);
+    fill(&mut ledger, model);
     ledger.steps(Limit::None).into_iter().map(|s| s.text).collect()
 }
 

@@ -217,9 +217,13 @@ fn normal_group(mut group: Vec<String>) -> Option<String> {
 }
 
 fn hex(text: &str) -> String {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_or_else(|_| text.to_owned(), |n| format!("{n:#x}"))
+    number(text).map_or_else(|| text.to_owned(), |n| format!("{n:#x}"))
+}
+
+/// Reads a mark, decimal or with `0x`.
+pub(crate) fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
 }

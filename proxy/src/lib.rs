@@ -20,6 +20,7 @@ pub mod plan;
 pub mod rules;
 pub mod select;
 mod serve;
+mod subject;
 mod sync;
 mod sysctls;
 

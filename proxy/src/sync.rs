@@ -8,7 +8,7 @@ mod pace;
 mod watch;
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::HashSet,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -16,7 +16,6 @@ use std::{
 
 use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
@@ -25,15 +24,16 @@ use windlass_kit::{
     supervise::Supervisor,
 };
 
-use crate::inspect::node_addresses;
 use crate::{
     apply::{Backend, Runner},
     cleanup,
     config::{Config, Error},
     conntrack::{Conntrack, Frontends},
-    model::{Model, NodeFacts, ServiceId},
+    inspect::node_addresses,
+    model::{Model, NodeFacts},
     nfacct,
     serve::{self, LocalHealth, ServiceHealth, Status},
+    subject,
 };
 use ear::Ear;
 use family::FamilySync;
@@ -67,7 +67,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     let status = Arc::new(Status::new(config.sync_period));
     backends.iter().for_each(|(b, _)| status.start(b.family()));
     let events = Recorder::new(client.clone(), "kube-proxy", &config.node_name);
-    events.record(&node_reference(&config.node_name), Severity::Normal, "Starting", "");
+    events.record(&subject::node(&config.node_name), Severity::Normal, "Starting", "");
 
     let mut tasks = Supervisor::new(shutdown.child_token());
     if let Some(address) = config.healthz_bind {
@@ -95,7 +95,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         node: NodeFacts::default(),
         families,
         own_namespace: runner.is_plain(),
-        udp: BTreeSet::new(),
+        udp: false,
         udp_failed: false,
         triggers: Vec::new(),
         health,
@@ -117,15 +117,6 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     };
     tasks.shutdown(Duration::from_secs(3)).await;
     ended
-}
-
-fn node_reference(name: &str) -> ObjectReference {
-    ObjectReference {
-        kind: Some("Node".to_owned()),
-        name: Some(name.to_owned()),
-        uid: Some(name.to_owned()),
-        ..ObjectReference::default()
-    }
 }
 
 /// Finds the programs of both families, notes how the tables are, and sets the kernel.
@@ -152,8 +143,8 @@ struct Loop {
     families: Vec<FamilySync>,
     /// Whether tracked connections are those of this process's network namespace.
     own_namespace: bool,
-    /// Services whose UDP connections need a look after the next good write.
-    udp: BTreeSet<ServiceId>,
+    /// UDP connections need a look after the next good write.
+    udp: bool,
     udp_failed: bool,
     /// When endpoints changed whose rules are not in the kernel yet.
     triggers: Vec<Timestamp>,
@@ -284,7 +275,7 @@ impl Loop {
     /// anything to write.
     async fn write(&mut self) -> (bool, bool) {
         let (dirty, udp) = self.model.take_dirty();
-        self.udp.extend(udp);
+        self.udp |= udp;
         {
             let mut state = self.status.lock();
             state.service_changes_pending = 0;
@@ -306,14 +297,14 @@ impl Loop {
         }
         let addresses = self.config.health_check_addresses(self.families.iter().map(FamilySync::family), &local);
         self.health.set(LocalHealth::of(&self.model), &addresses).await;
-        if done && self.own_namespace && !self.udp.is_empty() {
+        if done && self.own_namespace && self.udp {
             self.forget_stale_udp().await;
         }
         (done, wrote)
     }
 
     async fn forget_stale_udp(&mut self) {
-        self.udp.clear();
+        self.udp = false;
         for family in self.families.iter().map(FamilySync::family) {
             let frontends = Frontends::of(&self.model, family);
             if frontends.is_empty() {

@@ -145,6 +145,11 @@ fn refused(path: &str, value: &str, problem: &str) -> Error {
     Error::Sysctl { setting: name(path), value: value.to_owned(), problem: problem.to_owned() }
 }
 
+/// Whether connection tracking accepts TCP packets outside the window, in this process's network namespace.
+pub(crate) fn tcp_is_liberal() -> bool {
+    std::fs::read_to_string(BE_LIBERAL).is_ok_and(|text| text.trim() != "0")
+}
+
 /// Lets packets from 127.0.0.1 be routed, for node ports there. `record` is told before anything changes.
 pub(crate) fn route_localnet(
     runner: &Runner,

@@ -14,6 +14,7 @@ mod faults;
 mod harness;
 #[path = "kernel/net.rs"]
 mod net;
+mod netns;
 
 use std::{
     io::{Read as _, Write as _},

@@ -8,6 +8,7 @@
 
 #[path = "packets/net.rs"]
 mod net;
+mod netns;
 #[path = "conformance/mod.rs"]
 mod tables;
 

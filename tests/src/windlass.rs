@@ -90,6 +90,23 @@ impl<'w> Windlass<'w> {
         kubectl
     }
 
+    /// Starts the API without a node and waits until it answers; whoever gets it ends it.
+    ///
+    /// # Panics
+    /// When it does not answer in time.
+    #[must_use]
+    pub fn api_alone(&self) -> Daemon {
+        let log = self.world.dir().join("server.log");
+        let mut server = Daemon::start("windlass up --no-node", self.command("up").arg("--no-node"), &log)
+            .expect("windlass up --no-node");
+        let kubectl = self.kubectl();
+        eventually(PATIENCE, "the API answers", || {
+            anyhow::ensure!(server.runs(), "{}", server.log());
+            kubectl.try_run(&["get", "namespace", "default"])
+        });
+        server
+    }
+
     /// kubectl with the administrator's kubeconfig.
     #[must_use]
     pub fn kubectl(&self) -> Kubectl<'w> {

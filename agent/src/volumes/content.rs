@@ -36,20 +36,19 @@ const DEFAULT_MODE: i32 = 0o644;
 
 pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<Payload, String> {
     let mut out = Payload::new();
+    let map = |name: &str, optional, items: Option<&[KeyToPath]>, mode, out: &mut Payload| {
+        pick(&Asked { what: "configmap", name, optional, items, mode }, config_map(objects, name), out)
+    };
+    let hidden = |name: &str, optional, items: Option<&[KeyToPath]>, mode, out: &mut Payload| {
+        pick(&Asked { what: "secret", name, optional, items, mode }, secret(objects, name), out)
+    };
     if let Some(source) = &volume.config_map {
         let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
-        map_files(&source.name, source.optional, source.items.as_deref(), mode, objects, &mut out)?;
+        map(&source.name, source.optional, source.items.as_deref(), mode, &mut out)?;
     }
     if let Some(source) = &volume.secret {
-        let name = source.secret_name.clone().unwrap_or_default();
-        secret_files(
-            &name,
-            source.optional,
-            source.items.as_deref(),
-            source.default_mode.unwrap_or(DEFAULT_MODE),
-            objects,
-            &mut out,
-        )?;
+        let (name, mode) = (source.secret_name.as_deref().unwrap_or(""), source.default_mode.unwrap_or(DEFAULT_MODE));
+        hidden(name, source.optional, source.items.as_deref(), mode, &mut out)?;
     }
     if let Some(source) = &volume.downward_api {
         downward_files(pod, source.items.as_deref(), source.default_mode.unwrap_or(DEFAULT_MODE), &mut out)?;
@@ -58,9 +57,9 @@ pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<P
         let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
         for source in projected.sources.iter().flatten() {
             if let Some(source) = &source.config_map {
-                map_files(&source.name, source.optional, source.items.as_deref(), mode, objects, &mut out)?;
+                map(&source.name, source.optional, source.items.as_deref(), mode, &mut out)?;
             } else if let Some(source) = &source.secret {
-                secret_files(&source.name, source.optional, source.items.as_deref(), mode, objects, &mut out)?;
+                hidden(&source.name, source.optional, source.items.as_deref(), mode, &mut out)?;
             } else if let Some(source) = &source.downward_api {
                 downward_files(pod, source.items.as_deref(), mode, &mut out)?;
             } else {
@@ -79,20 +78,28 @@ pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<P
     Ok(out)
 }
 
-/// All keys, or those that are asked for under the names that are asked for.
-fn pick(
-    what: &str,
-    data: &BTreeMap<String, Vec<u8>>,
-    items: Option<&[KeyToPath]>,
-    optional: bool,
+/// What a source says of an object: which one, and which of its keys.
+struct Asked<'a> {
+    /// `configmap` or `secret`.
+    what: &'a str,
+    name: &'a str,
+    optional: Option<bool>,
+    items: Option<&'a [KeyToPath]>,
     mode: i32,
-    out: &mut Payload,
-) -> Result<(), String> {
+}
+
+/// All keys, or those that are asked for under the names that are asked for; `data` is absent when the object is.
+fn pick(asked: &Asked<'_>, data: Option<BTreeMap<String, Vec<u8>>>, out: &mut Payload) -> Result<(), String> {
+    let Asked { what, name, items, mode, .. } = *asked;
+    let optional = asked.optional == Some(true);
+    let Some(data) = data else {
+        return if optional { Ok(()) } else { Err(format!("{what} {name:?} not found")) };
+    };
     let bits = |mode: i32| u32::try_from(mode).unwrap_or(0o644) & 0o777;
     match items {
         None => {
             for (key, bytes) in data {
-                out.insert(key.clone(), PayloadFile { bytes: bytes.clone(), mode: bits(mode) });
+                out.insert(key, PayloadFile { bytes, mode: bits(mode) });
             }
         }
         Some(items) => {
@@ -111,37 +118,17 @@ fn pick(
     Ok(())
 }
 
-fn map_files(
-    name: &str,
-    optional: Option<bool>,
-    items: Option<&[KeyToPath]>,
-    mode: i32,
-    objects: &Objects,
-    out: &mut Payload,
-) -> Result<(), String> {
-    let optional = optional == Some(true);
-    let Some(map) = objects.config_maps.get(name) else {
-        return if optional { Ok(()) } else { Err(format!("configmap {name:?} not found")) };
-    };
+/// The contents of a ConfigMap, by key; `None` when there is no such object.
+fn config_map(objects: &Objects, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
+    let map = objects.config_maps.get(name)?;
     let texts = map.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
-    let data = texts.chain(map.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()))).collect();
-    pick("configmap", &data, items, optional, mode, out)
+    Some(texts.chain(map.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()))).collect())
 }
 
-fn secret_files(
-    name: &str,
-    optional: Option<bool>,
-    items: Option<&[KeyToPath]>,
-    mode: i32,
-    objects: &Objects,
-    out: &mut Payload,
-) -> Result<(), String> {
-    let optional = optional == Some(true);
-    let Some(secret) = objects.secrets.get(name) else {
-        return if optional { Ok(()) } else { Err(format!("secret {name:?} not found")) };
-    };
-    let data = secret.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect();
-    pick("secret", &data, items, optional, mode, out)
+/// The same of a Secret.
+fn secret(objects: &Objects, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
+    let secret = objects.secrets.get(name)?;
+    Some(secret.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect())
 }
 
 fn downward_files(

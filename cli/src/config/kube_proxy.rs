@@ -2,9 +2,9 @@
 //! kube-proxy stood. Settings of other modes are read and have no effect; an unknown one is told and passed
 //! over, as upstream does it.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_kit::net::{Cidr, Family, parse_ip};
 use windlass_proxy::{Config, DetectLocal, NodePortAddresses, Timeout};
@@ -16,7 +16,7 @@ const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";
 
 /// All settings that have an effect. The same names, in other letters, are flags.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct KubeProxy {
     pub(crate) mode: Option<String>,
@@ -34,24 +34,27 @@ pub(crate) struct KubeProxy {
     pub(crate) node_port_addresses: Option<Vec<String>>,
     pub(crate) oom_score_adj: Option<i32>,
     pub(crate) conntrack: Conntrack,
-    pub(crate) feature_gates: Option<std::collections::BTreeMap<String, bool>>,
+    pub(crate) feature_gates: Option<BTreeMap<String, bool>>,
     pub(crate) logging: Logging,
+    /// What a file has beside these.
+    #[serde(flatten)]
+    pub(crate) rest: BTreeMap<String, Value>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ClientConnection {
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct DetectLocalFile {
     pub(crate) bridge_interface: Option<String>,
     pub(crate) interface_name_prefix: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Iptables {
     pub(crate) masquerade_bit: Option<u8>,
@@ -61,7 +64,7 @@ pub(crate) struct Iptables {
     pub(crate) min_sync_period: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Conntrack {
     pub(crate) max_per_core: Option<u32>,
@@ -73,7 +76,7 @@ pub(crate) struct Conntrack {
     pub(crate) udp_stream_timeout: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Logging {
     pub(crate) format: Option<String>,
@@ -105,34 +108,11 @@ pub(crate) fn is_kube_proxy(text: &str) -> bool {
 /// # Errors
 /// Text that is not YAML, another version, or a setting of the wrong type.
 pub(crate) fn parse(text: &str) -> anyhow::Result<(KubeProxy, Vec<String>)> {
-    let value: Value = serde_saphyr::from_str(text).map_err(|e| anyhow::anyhow!("{e}"))?;
-    anyhow::ensure!(
-        value["apiVersion"] == API_VERSION,
-        "apiVersion is {}; this version of windlass reads {API_VERSION:?}",
-        value["apiVersion"]
-    );
-    let file: KubeProxy = serde_saphyr::from_str(text).map_err(|e| anyhow::anyhow!("{e}"))?;
-    let known = [
-        "mode",
-        "clientConnection",
-        "hostnameOverride",
-        "bindAddress",
-        "healthzBindAddress",
-        "metricsBindAddress",
-        "bindAddressHardFail",
-        "clusterCIDR",
-        "detectLocalMode",
-        "detectLocal",
-        "iptables",
-        "nodePortAddresses",
-        "oomScoreAdj",
-        "conntrack",
-        "featureGates",
-        "logging",
-    ];
-    let unknown = value.as_object().into_iter().flatten().map(|(key, _)| key.clone());
-    let unknown = unknown.filter(|k| !known.contains(&k.as_str()) && !WITHOUT_EFFECT.contains(&k.as_str()));
-    Ok((file, unknown.collect()))
+    let mut file: KubeProxy = serde_saphyr::from_str(text).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let rest = std::mem::take(&mut file.rest);
+    let version = rest.get("apiVersion").unwrap_or(&Value::Null);
+    anyhow::ensure!(version == API_VERSION, "apiVersion is {version}; this version of windlass reads {API_VERSION:?}");
+    Ok((file, rest.into_keys().filter(|key| !WITHOUT_EFFECT.contains(&key.as_str())).collect()))
 }
 
 /// Reads a duration as Go writes it: `30s`, `1m30s`, `24h0m0s`, `500ms`; a bare 0 too.
@@ -172,61 +152,23 @@ pub(crate) fn bind(text: &str, port: u16) -> Result<SocketAddr, String> {
 }
 
 impl KubeProxy {
-    /// Puts `over` on top: what it sets wins.
+    /// Puts `over` on top: what it sets wins; gates are put together.
     pub(crate) fn under(self, over: Self) -> Self {
-        let gates = match (self.feature_gates, over.feature_gates) {
-            (Some(mut below), Some(above)) => {
-                below.extend(above);
-                Some(below)
+        fn merge(below: &mut Value, above: Value) {
+            match (below, above) {
+                (_, Value::Null) => {}
+                (Value::Object(below), Value::Object(above)) => {
+                    for (key, value) in above {
+                        merge(below.entry(key).or_insert(Value::Null), value);
+                    }
+                }
+                (below, above) => *below = above,
             }
-            (below, above) => above.or(below),
-        };
-        Self {
-            mode: over.mode.or(self.mode),
-            client_connection: ClientConnection {
-                kubeconfig: over.client_connection.kubeconfig.or(self.client_connection.kubeconfig),
-            },
-            hostname_override: over.hostname_override.or(self.hostname_override),
-            bind_address: over.bind_address.or(self.bind_address),
-            healthz_bind_address: over.healthz_bind_address.or(self.healthz_bind_address),
-            metrics_bind_address: over.metrics_bind_address.or(self.metrics_bind_address),
-            bind_address_hard_fail: over.bind_address_hard_fail.or(self.bind_address_hard_fail),
-            cluster_cidr: over.cluster_cidr.or(self.cluster_cidr),
-            detect_local_mode: over.detect_local_mode.or(self.detect_local_mode),
-            detect_local: DetectLocalFile {
-                bridge_interface: over.detect_local.bridge_interface.or(self.detect_local.bridge_interface),
-                interface_name_prefix: over
-                    .detect_local
-                    .interface_name_prefix
-                    .or(self.detect_local.interface_name_prefix),
-            },
-            iptables: Iptables {
-                masquerade_bit: over.iptables.masquerade_bit.or(self.iptables.masquerade_bit),
-                masquerade_all: over.iptables.masquerade_all.or(self.iptables.masquerade_all),
-                localhost_node_ports: over.iptables.localhost_node_ports.or(self.iptables.localhost_node_ports),
-                sync_period: over.iptables.sync_period.or(self.iptables.sync_period),
-                min_sync_period: over.iptables.min_sync_period.or(self.iptables.min_sync_period),
-            },
-            node_port_addresses: over.node_port_addresses.or(self.node_port_addresses),
-            oom_score_adj: over.oom_score_adj.or(self.oom_score_adj),
-            conntrack: Conntrack {
-                max_per_core: over.conntrack.max_per_core.or(self.conntrack.max_per_core),
-                min: over.conntrack.min.or(self.conntrack.min),
-                tcp_established_timeout: over
-                    .conntrack
-                    .tcp_established_timeout
-                    .or(self.conntrack.tcp_established_timeout),
-                tcp_close_wait_timeout: over.conntrack.tcp_close_wait_timeout.or(self.conntrack.tcp_close_wait_timeout),
-                tcp_be_liberal: over.conntrack.tcp_be_liberal.or(self.conntrack.tcp_be_liberal),
-                udp_timeout: over.conntrack.udp_timeout.or(self.conntrack.udp_timeout),
-                udp_stream_timeout: over.conntrack.udp_stream_timeout.or(self.conntrack.udp_stream_timeout),
-            },
-            feature_gates: gates,
-            logging: Logging {
-                format: over.logging.format.or(self.logging.format),
-                verbosity: over.logging.verbosity.or(self.logging.verbosity),
-            },
         }
+        const SAME: &str = "texts, numbers and lists of them are written as JSON and read back";
+        let mut both = serde_json::to_value(self).expect(SAME);
+        merge(&mut both, serde_json::to_value(over).expect(SAME));
+        serde_json::from_value(both).expect(SAME)
     }
 
     /// What upstream calls by a number: 4 and more are for people who look for a fault.

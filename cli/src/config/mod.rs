@@ -43,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) node_name: String,
     /// As set; [`Self::node_ip`] finds one otherwise.
     pub(crate) node_ip: Option<IpAddr>,
+    outward: IpAddr,
     pub(crate) data_dir: PathBuf,
     pub(crate) run_dir: PathBuf,
     pub(crate) admin_kubeconfig: PathBuf,
@@ -76,6 +77,7 @@ impl Settings {
         Ok(Self {
             node_name: host_name()?,
             node_ip: None,
+            outward: outward_address(),
             data_dir: "/var/lib/windlass".into(),
             run_dir: "/run/windlass".into(),
             admin_kubeconfig: "/etc/windlass/admin.kubeconfig".into(),
@@ -117,7 +119,7 @@ impl Settings {
 
     /// The node's address: as set, or the one that the default route sends from.
     pub(crate) fn node_ip(&self) -> IpAddr {
-        self.node_ip.unwrap_or_else(outward_address)
+        self.node_ip.unwrap_or(self.outward)
     }
 
     fn problems(&self) -> Vec<String> {

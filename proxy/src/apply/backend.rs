@@ -66,13 +66,7 @@ impl Backend {
         let version = runner.run(&base(family, ""), &["--version"], "")?;
         let default_nft = version.contains("nf_tables");
         let (mine, other) = if default_nft { ("-nft", "-legacy") } else { ("-legacy", "-nft") };
-        // Asking the legacy program for a table creates it: it is asked only when it has any.
-        let names = match family {
-            Family::V4 => "/proc/net/ip_tables_names",
-            Family::V6 => "/proc/net/ip6_tables_names",
-        };
-        let legacy_used = runner.run("cat", &[names], "").is_ok_and(|text| !text.trim().is_empty());
-        if default_nft && !legacy_used {
+        if default_nft && !Self::legacy_in_use(runner, family) {
             return Ok("");
         }
         let weigh = |suffix: &str| {
@@ -98,6 +92,16 @@ impl Backend {
             );
         }
         Ok("")
+    }
+
+    /// Whether the legacy back end holds any table. Its program creates tables by looking at them: it is asked only
+    /// when this says so.
+    pub(crate) fn legacy_in_use(runner: &Runner, family: Family) -> bool {
+        let names = match family {
+            Family::V4 => "/proc/net/ip_tables_names",
+            Family::V6 => "/proc/net/ip6_tables_names",
+        };
+        runner.run("cat", &[names], "").is_ok_and(|text| !text.trim().is_empty())
     }
 
     /// Which family this is.

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Options;
 use crate::{
-    kernel::{Rule, Saved},
+    kernel::{Rule, Saved, number},
     model::{Cidr, Family, parse_ip},
 };
 
@@ -439,10 +439,6 @@ fn inside(value: &str, ip: IpAddr) -> Option<bool> {
 fn ports(value: &str, port: u16) -> Option<bool> {
     let (from, to) = value.split_once(':').unwrap_or((value, value));
     Some((from.parse::<u16>().ok()?..=to.parse().ok()?).contains(&port))
-}
-
-fn number(text: &str) -> Option<u32> {
-    text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |digits| u32::from_str_radix(digits, 16).ok())
 }
 
 fn mark(value: &str) -> Option<(u32, u32)> {

@@ -74,7 +74,8 @@ const MOST: usize = 100_000;
 
 /// The rules of a chain and all that follows them.
 pub(super) fn branches(kernel: &Saved<'_>, chain: &str) -> Vec<Branch> {
-    below(kernel, chain, 1.0, 0, &mut MOST.clone())
+    let mut budget = MOST;
+    below(kernel, chain, 1.0, 0, &mut budget)
 }
 
 /// Whether a chain is a part of a balancer's tree: its name is longer than the balancer's.

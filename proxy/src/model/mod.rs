@@ -74,7 +74,7 @@ pub struct Model {
     slices: HashMap<ServiceId, BTreeMap<Box<str>, Slice>>,
     dirty: BTreeSet<ServiceId>,
     /// Of the dirty ones, those whose UDP connections need a look.
-    udp: BTreeSet<ServiceId>,
+    udp: bool,
 }
 
 impl Model {
@@ -88,7 +88,7 @@ impl Model {
                     return false;
                 }
                 if service.has_udp() || self.services.get(&id).is_some_and(|s| s.has_udp()) {
-                    self.udp.insert(id.clone());
+                    self.udp = true;
                 }
                 self.services.insert(id.clone(), Arc::new(service));
                 self.dirty.insert(id);
@@ -121,7 +121,7 @@ impl Model {
         let udp = slice.ports.iter().any(|p| p.protocol == Protocol::Udp);
         of_service.insert(name, slice);
         if udp {
-            self.udp.insert(service.clone());
+            self.udp = true;
         }
         self.dirty.insert(service);
         true
@@ -136,7 +136,7 @@ impl Model {
         let Some(of_service) = self.slices.get_mut(service) else { return false };
         let Some(slice) = of_service.remove(name) else { return false };
         if slice.ports.iter().any(|p| p.protocol == Protocol::Udp) {
-            self.udp.insert(service.clone());
+            self.udp = true;
         }
         if of_service.is_empty() {
             self.slices.remove(service);
@@ -181,8 +181,8 @@ impl Model {
         slices::key(object)
     }
 
-    /// The Services that changed since the last call, and of those the ones with UDP to clean up.
-    pub fn take_dirty(&mut self) -> (BTreeSet<ServiceId>, BTreeSet<ServiceId>) {
+    /// The Services that changed since the last call, and whether any of them has UDP to clean up.
+    pub fn take_dirty(&mut self) -> (BTreeSet<ServiceId>, bool) {
         (std::mem::take(&mut self.dirty), std::mem::take(&mut self.udp))
     }
 

@@ -15,14 +15,16 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::Response,
 };
-use k8s_openapi::api::core::v1::ObjectReference;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use windlass_kit::events::{Recorder, Severity};
 
 use super::{Status, json};
-use crate::model::{Family, Model, ServiceId};
+use crate::{
+    model::{Family, Model, ServiceId},
+    subject,
+};
 
 /// Local ready endpoints of each Service with a health check node port. Pure.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -118,14 +120,7 @@ impl ServiceHealth {
     }
 
     fn complain(&self, id: &str, port: u16, error: &std::io::Error) {
-        let Some((namespace, name)) = id.split_once('/') else { return };
-        let about = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Service".to_owned()),
-            namespace: Some(namespace.to_owned()),
-            name: Some(name.to_owned()),
-            ..ObjectReference::default()
-        };
+        let Some(about) = subject::service(id) else { return };
         if let Some(events) = &self.events {
             let message = format!("node cannot listen at health check node port {port}: {error}");
             events.record(&about, Severity::Warning, "FailedToStartServiceHealthcheck", message);

@@ -7,18 +7,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use windlass_kit::events::{Recorder, Severity};
 
 use crate::{
     apply::{Backend, Error, nftables::NfTables},
-    config::{Config, fill, relax},
+    config::{Config, fill, relax, render},
     explain::differences,
     kernel::Saved,
     model::{Family, Model, NodeFacts, ServiceId},
-    plan::{Ledger, Limit, Step},
+    plan::{Ledger, Step},
     rules::{Settings, Table},
     serve::{Outcome, Status},
+    subject, sysctls,
 };
 
 /// Up to this many rules each one's text is compared with what should be; of more only the numbers, because
@@ -155,19 +155,10 @@ impl FamilySync {
     /// Tells the people of the cluster: at the Service whose rule was refused, else at the Node.
     fn complain(&self, error: &Error, config: &Config) {
         let owner = match error {
-            Error::Rule { owner: Some(owner), .. } => owner.split(':').next().and_then(|id| id.split_once('/')),
+            Error::Rule { owner: Some(owner), .. } => owner.split(':').next().and_then(subject::service),
             _ => None,
         };
-        let about = match owner {
-            Some((namespace, name)) => ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Service".to_owned()),
-                namespace: Some(namespace.to_owned()),
-                name: Some(name.to_owned()),
-                ..ObjectReference::default()
-            },
-            None => super::node_reference(&config.node_name),
-        };
+        let about = owner.unwrap_or_else(|| subject::node(&config.node_name));
         let message =
             format!("{} rules could not be written on node {}: {error}", self.family().name(), config.node_name);
         self.events.record(&about, Severity::Warning, "FailedToWriteServiceRules", message);
@@ -192,9 +183,7 @@ impl FamilySync {
         self.ledger.adopt(&saved);
         drop(saved);
         drop(text);
-        let liberal = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
-            .is_ok_and(|text| text.trim() != "0");
-        self.ledger.set(Settings { drop_invalid: !liberal, large: false, ..settings });
+        self.ledger.set(Settings { drop_invalid: !sysctls::tcp_is_liberal(), large: false, ..settings });
         self.ledger.delete_apart(self.failures > 0);
         fill(&mut self.ledger, model);
         Ok(())
@@ -247,9 +236,7 @@ impl FamilySync {
         if self.ledger.rules(Table::Nat) + self.ledger.rules(Table::Filter) > COMPARE_TEXT {
             return Some(self.ledger.drift(kernel)).filter(|d| !d.is_none()).map(|d| d.to_string());
         }
-        let mut wanted = Ledger::new(self.ledger.settings().clone());
-        fill(&mut wanted, model);
-        let text: String = wanted.steps(Limit::None).into_iter().map(|s| s.text).collect();
+        let text = render(model, self.ledger.settings().clone());
         let found = match Saved::parse(&text) {
             Ok(wanted) => differences(&wanted, kernel),
             Err(error) => return Some(error.to_string()),

@@ -2,7 +2,6 @@
 //! are routed, with a gateway of 169.254.1.1, as the agent does it.
 
 use std::{
-    fs::File,
     io::{Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::Command,
@@ -10,22 +9,10 @@ use std::{
     time::Duration,
 };
 
-use nix::sched::{CloneFlags, setns};
+pub(crate) use super::netns::enter;
+use super::netns::run;
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
-
-/// Moves this thread into a namespace for the rest of its life.
-pub(crate) fn enter(name: &str) {
-    let file = File::open(format!("/var/run/netns/{name}")).expect("the namespace exists");
-    setns(file, CloneFlags::CLONE_NEWNET).expect("root may enter namespaces");
-}
-
-pub(crate) fn run(command: &str) -> String {
-    let mut words = command.split_whitespace();
-    let output = Command::new(words.next().unwrap()).args(words).output().expect("the program is installed");
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 pub(crate) struct Net {
     pub(crate) node: String,

@@ -1,7 +1,6 @@
 //! A node, its pods, a client pod and the outside, as network namespaces with addresses of both families.
 
 use std::{
-    fs::File,
     io::{self, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::AsRawFd as _,
@@ -10,16 +9,16 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    sched::{CloneFlags, setns},
-    sys::{
-        socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt},
-        time::TimeVal,
-    },
+use nix::sys::{
+    socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt},
+    time::TimeVal,
 };
 use windlass_proxy::model::Family;
 
-use crate::tables::{Flow, NODE, twin};
+use crate::{
+    netns::{enter, run},
+    tables::{Flow, NODE, twin},
+};
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
@@ -27,17 +26,6 @@ const ENDPOINTS: usize = 5;
 /// What endpoints listen at.
 const TCP: [u16; 3] = [80, 8443, 5353];
 const UDP: u16 = 53;
-
-fn run(command: &str) {
-    let mut words = command.split_whitespace();
-    let output = Command::new(words.next().unwrap()).args(words).output().expect("the program is installed");
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn enter(name: &str) {
-    let file = File::open(format!("/var/run/netns/{name}")).expect("the namespace exists");
-    setns(file, CloneFlags::CLONE_NEWNET).expect("root may enter namespaces");
-}
 
 pub(crate) struct Net {
     tag: String,

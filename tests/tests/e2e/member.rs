@@ -8,14 +8,8 @@ use crate::{WEB, container_id};
 fn an_agent_of_its_own_serves_the_same_api_over_tls() {
     let world = World::new();
     let windlass = world.windlass();
-    let mut command = windlass.command("up");
-    command.arg("--no-node");
-    let mut server = Daemon::start("windlass up --no-node", &mut command, &world.dir().join("server.log")).unwrap();
+    let mut server = windlass.api_alone();
     let kubectl = windlass.kubectl();
-    eventually(PATIENCE, "the API answers", || {
-        anyhow::ensure!(server.runs(), "{}", server.log());
-        kubectl.try_run(&["get", "namespace", "default"])
-    });
     let pki = world.dir().join("data/pki");
     let agent = |run_dir: &str| {
         let mut command = windlass.command("agent");
@@ -51,9 +45,7 @@ fn an_agent_of_its_own_serves_the_same_api_over_tls() {
     node.end(nix::sys::signal::Signal::SIGKILL);
     let mut node = agent("agent-run");
     server.end(nix::sys::signal::Signal::SIGKILL);
-    let mut command = windlass.command("up");
-    command.arg("--no-node");
-    let server = Daemon::start("windlass up --no-node", &mut command, &world.dir().join("server.log")).unwrap();
+    let server = windlass.api_alone();
     let pods = eventually(PATIENCE, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
     assert_eq!(pods.iter().map(container_id).collect::<Vec<_>>(), ids);
     let _ = kubectl.run(&["delete", "pod", name]);

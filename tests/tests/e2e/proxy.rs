@@ -28,14 +28,8 @@ fn it_stands_where_kube_proxy_stood() {
     let world = World::new();
     let before = rules(&world);
     let windlass = world.windlass();
-    let mut command = windlass.command("up");
-    command.arg("--no-node");
-    let mut server = Daemon::start("windlass up --no-node", &mut command, &world.dir().join("server.log")).unwrap();
+    let mut server = windlass.api_alone();
     let kubectl = windlass.kubectl();
-    eventually(PATIENCE, "the API answers", || {
-        anyhow::ensure!(server.runs(), "{}", server.log());
-        kubectl.try_run(&["get", "namespace", "default"])
-    });
     let address = world.sh("ip -4 -o addr show dev eth0 | awk '{print $4}' | cut -d/ -f1").trim().to_owned();
     let mut echo = world.command("busybox");
     echo.args(["nc", "-ll", "-p", "8080", "-e", "echo", "hello"]);
