@@ -1,25 +1,29 @@
-//! The conformance tables on a real kernel: every flow is a connection between network namespaces, and the server
-//! tells who answered and whom it saw. Both iptables back ends, both families.
-//!
-//! Left to the model in `conformance.rs`: packets whose source is a load balancer's address (no process can hold a
-//! conversation from there), health check ports (nobody listens there), and SCTP (the standard library has none).
+//! The conformance tables on a real kernel: every flow is a packet between network namespaces, and whoever gets it
+//! tells who answered and whom it saw. Both iptables back ends, both families, flat chains and trees.
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "packets/client.rs"]
+mod client;
 #[path = "packets/net.rs"]
 mod net;
 mod netns;
+#[path = "packets/sctp.rs"]
+mod sctp;
 #[path = "conformance/mod.rs"]
 mod tables;
 
 use std::{
-    collections::BTreeSet,
-    io::{ErrorKind, Read as _},
+    collections::{BTreeMap, BTreeSet},
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
-use net::{Client, Net};
-use tables::{Flow, cases};
+use client::Client;
+use net::{ENDPOINTS, HEALTH, INNER, Net, remote};
+use serde_json::json;
+use tables::{Case, Cluster, Flow, NODE, cases, twin};
 use windlass_proxy::{
     model::Family,
     rules::{Layout, entrances},
@@ -31,7 +35,7 @@ const TRIES: usize = 80;
 /// sends again after a second: whoever waits for less takes it for silence.
 const SILENCE: Duration = Duration::from_millis(1900);
 
-/// What became of one connection.
+/// What became of one packet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     /// Who answered, and whether it saw another source than ours.
@@ -41,19 +45,11 @@ enum Seen {
     Other(String),
 }
 
-fn once(client: &Client, flow: &Flow) -> Seen {
-    let answer = match flow.protocol.as_str() {
-        "udp" => client.ask(flow.source, (flow.destination, flow.port).into(), SILENCE),
-        _ => client.connect(flow.source, (flow.destination, flow.port).into(), SILENCE).and_then(|mut stream| {
-            let mut text = String::new();
-            stream.read_to_string(&mut text)?;
-            Ok(text)
-        }),
-    };
-    match answer {
+fn once(client: &Client, protocol: &str, source: IpAddr, to: SocketAddr) -> Seen {
+    match client.ask(protocol, source, to, SILENCE) {
         Ok(text) => {
             let (who, peer) = text.trim().split_once(' ').unwrap_or_else(|| panic!("{text:?} is an answer"));
-            Seen::Answer(who.to_owned(), peer != flow.source.to_string())
+            Seen::Answer(who.to_owned(), peer != source.to_string())
         }
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => Seen::Refused,
         Err(e)
@@ -66,23 +62,24 @@ fn once(client: &Client, flow: &Flow) -> Seen {
     }
 }
 
-/// What is wrong with a flow, if anything.
-fn check(net: &Net, flow: &Flow) -> Option<String> {
-    let client = net.client(flow.source);
-    let single = |seen: &Seen| match flow.ends[0].as_str() {
-        "REJECT" => *seen == Seen::Refused,
-        "DROP" => *seen == Seen::Silence,
-        // Not translated: nobody of ours answers.
-        _ => !matches!(seen, Seen::Answer(..)),
+/// What a flow may lead to; everything of it has to be seen.
+fn wanted(flow: &Flow) -> BTreeSet<Seen> {
+    let end = |end: &String| match end.as_str() {
+        "REJECT" => Seen::Refused,
+        "DROP" => Seen::Silence,
+        // Not translated: whoever has the address gets it as it was sent.
+        "pass" | "ACCEPT" => Seen::Answer(SocketAddr::new(flow.destination, flow.port).to_string(), false),
+        _ => Seen::Answer(end.clone(), flow.masqueraded),
     };
-    if ["REJECT", "DROP", "pass"].contains(&flow.ends[0].as_str()) {
-        let seen = once(&client, flow);
-        return (!single(&seen)).then(|| format!("{}: {seen:?}", flow.line));
-    }
-    let wanted: BTreeSet<Seen> = flow.ends.iter().map(|e| Seen::Answer(e.clone(), flow.masqueraded)).collect();
+    flow.ends.iter().map(end).collect()
+}
+
+/// What is wrong with a flow, if anything.
+fn check(client: &Client, flow: &Flow) -> Option<String> {
+    let wanted = wanted(flow);
     let mut seen = BTreeSet::new();
     for _ in 0..TRIES {
-        seen.insert(once(&client, flow));
+        seen.insert(once(client, &flow.protocol, flow.source, (flow.destination, flow.port).into()));
         if seen == wanted || !seen.is_subset(&wanted) {
             break;
         }
@@ -90,29 +87,104 @@ fn check(net: &Net, flow: &Flow) -> Option<String> {
     (seen != wanted).then(|| format!("{}: {seen:?}", flow.line))
 }
 
-fn on_a_kernel(variant: &str, family: Family, layout: Layout) {
-    let net = Net::new();
-    let program = match family {
-        Family::V4 => format!("iptables-{variant}-restore"),
-        Family::V6 => format!("ip6tables-{variant}-restore"),
-    };
-    let mut wrong = Vec::new();
-    let mut count = 0;
-    for case in cases::all().list {
-        // A table without our chains, then the jumps, then the rules.
+/// One way of writing rules.
+#[derive(Clone, Copy)]
+struct Setting {
+    variant: &'static str,
+    family: Family,
+    layout: Layout,
+}
+
+impl Setting {
+    /// A table without our chains, then the jumps, then the rules. Behind the jumps a firewall keeps everybody from
+    /// the port of health checks.
+    fn write(self, net: &Net, cluster: &Cluster) {
+        let program = match self.family {
+            Family::V4 => format!("iptables-{}-restore", self.variant),
+            Family::V6 => format!("ip6tables-{}-restore", self.variant),
+        };
         net.restore(&program, &[], &entrances());
-        net.restore(&program, &["--noflush"], &case.cluster.clone().set(|c| c.layout = layout).text(family));
-        let flows: Vec<Flow> = case.flows(family).into_iter().filter(|f| net.can_send(f)).collect();
-        count += flows.len();
+        let firewall = format!("*filter\n-A INPUT -i ext -p tcp --dport {HEALTH} -j DROP\nCOMMIT\n");
+        net.restore(&program, &["--noflush"], &firewall);
+        let text = cluster.clone().set(|c| c.layout = self.layout).text(self.family);
+        net.restore(&program, &["--noflush"], &text);
+        net.place_endpoints(&remote(cluster));
+    }
+
+    fn ip(self, four: &str) -> IpAddr {
+        twin(four, self.family).parse().unwrap()
+    }
+
+    /// Sends all flows of a case; what went wrong.
+    fn try_case(self, net: &Net, case: &Case) -> Vec<String> {
+        self.write(net, &case.cluster);
+        let remote = remote(&case.cluster);
+        let flows = case.flows(self.family);
+        let (placed, balanced): (Vec<&Flow>, Vec<&Flow>) =
+            flows.iter().partition(|f| net.client(f.source, &remote).is_some());
         // Side by side: most of the time is silence.
-        let found: Vec<String> = std::thread::scope(|scope| {
-            let threads: Vec<_> = flows.iter().map(|flow| scope.spawn(|| check(&net, flow))).collect();
+        let mut wrong: Vec<String> = std::thread::scope(|scope| {
+            let threads: Vec<_> = placed
+                .into_iter()
+                .map(|flow| (flow, net.client(flow.source, &remote).unwrap()))
+                .map(|(flow, client)| scope.spawn(move || check(&client, flow)))
+                .collect();
             threads.into_iter().filter_map(|t| t.join().unwrap()).collect()
         });
-        wrong.extend(found.into_iter().map(|f| format!("{}: {f}", case.name)));
+        // The others are from an address that the node has only for the moment.
+        let check = |flow: &&Flow| net.with_address(flow.source, || check(&net.client_of_node(), flow));
+        wrong.extend(balanced.iter().filter_map(check));
+        wrong.into_iter().map(|found| format!("{}: {found}", case.name)).collect()
     }
+
+    /// Without a service that asks for health checks, its port stays behind the firewall. Nobody reaches the node's
+    /// own loopback addresses from outside, which the kernel allows for the sake of node ports.
+    fn try_the_firewall(self, net: &Net) {
+        let cluster = Cluster::new().with("a", json!({"clusterIP": "172.30.0.41"}), &[], &["1l"]);
+        let outside = net.client_outside();
+        let health = (self.ip(NODE[0]), HEALTH).into();
+        self.write(net, &cluster);
+        assert_eq!(once(&outside, "tcp", self.ip("203.0.113.2"), health), Seen::Silence);
+        if self.family == Family::V4 {
+            let loopback = || once(&outside, "tcp", self.ip("203.0.113.2"), ([127, 0, 0, 5], INNER).into());
+            assert_eq!(loopback(), Seen::Silence);
+            self.write(net, &cluster.set(|c| c.localhost_node_ports = false));
+            assert_eq!(loopback(), Seen::Answer(format!("127.0.0.5:{INNER}"), false), "it is our rule that dropped it");
+        }
+    }
+
+    /// Each endpoint gets its share of connections: Pearson's test, wrong once in a million times.
+    fn try_the_spread(self, net: &Net) {
+        const CONNECTIONS: usize = 700;
+        for (n, critical) in [(2, 23.9), (3, 27.6), (ENDPOINTS, 38.3)] {
+            let names: Vec<String> = (1..=n).map(|o| format!("{o}l")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let cluster = Cluster::new().with("a", json!({"clusterIP": "172.30.0.41"}), &[], &names);
+            self.write(net, &cluster);
+            let client = net.client(self.ip("10.0.0.2"), &BTreeSet::new()).unwrap();
+            let mut counts: BTreeMap<Seen, f64> = BTreeMap::new();
+            for _ in 0..CONNECTIONS {
+                let seen = once(&client, "tcp", self.ip("10.0.0.2"), (self.ip("172.30.0.41"), 80).into());
+                *counts.entry(seen).or_default() += 1.0;
+            }
+            assert_eq!(counts.len(), usize::from(n), "{counts:?}");
+            let even = CONNECTIONS as f64 / f64::from(n);
+            let chi_square: f64 = counts.values().map(|count| (count - even).powi(2) / even).sum();
+            assert!(chi_square < critical, "{chi_square}: {counts:?}");
+        }
+    }
+}
+
+fn on_a_kernel(variant: &'static str, family: Family, layout: Layout) {
+    let net = Net::new();
+    let setting = Setting { variant, family, layout };
+    let list = cases::all().list;
+    let wrong: Vec<String> = list.iter().flat_map(|case| setting.try_case(&net, case)).collect();
     assert!(wrong.is_empty(), "{variant} {}:\n{}", family.name(), wrong.join("\n"));
-    assert!(count > 130, "{count} flows were sent");
+    let count: usize = list.iter().map(|case| case.flows(family).len()).sum();
+    assert!(count > 150, "{count} flows were sent");
+    setting.try_the_firewall(&net);
+    setting.try_the_spread(&net);
 }
 
 #[test]

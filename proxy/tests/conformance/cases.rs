@@ -12,7 +12,7 @@ use super::{Cases, Cluster, twin};
 pub fn all() -> Cases {
     let mut out = Cases::default();
     type Group = (&'static str, fn(&mut Cases));
-    let groups: [Group; 9] = [
+    let groups: [Group; 10] = [
         ("nothing_answers_without_endpoints", nothing_answers_without_endpoints),
         ("cluster_ips_lead_to_their_endpoints", cluster_ips_lead_to_their_endpoints),
         ("source_ranges_hold_for_load_balancer_addresses_only", source_ranges_hold_for_load_balancer_addresses_only),
@@ -22,6 +22,7 @@ pub fn all() -> Cases {
         ("internal_traffic_policies", internal_traffic_policies),
         ("terminating_endpoints", terminating_endpoints),
         ("the_masquerade_matrix", the_masquerade_matrix),
+        ("sctp_is_a_protocol_like_others", sctp_is_a_protocol_like_others),
     ];
     for (name, add) in groups {
         out.group = name;
@@ -267,4 +268,24 @@ fn the_masquerade_matrix(out: &mut Cases) {
          NODE: LRm LRm LRm LRm LRm LRm Lm LRm LRm
          X: LRm LRm LRm LRm L L Lm LRm LRm",
     );
+}
+
+/// Not among upstream's.
+fn sctp_is_a_protocol_like_others(out: &mut Cases) {
+    let spec = |ip: &str, node_port: u16| {
+        let ports = json!([{"name": "s", "port": 53, "protocol": "SCTP", "nodePort": node_port}]);
+        json!({"clusterIP": ip, "type": "LoadBalancer", "ports": ports})
+    };
+    Cluster::new()
+        .with("a", spec("172.30.0.41", 3001), &["1.2.3.4"], &["1l", "2"])
+        .with("b", spec("172.30.0.42", 3002), &["5.6.7.8"], &[])
+        .expect(
+            out,
+            "POD > 172.30.0.41:53/sctp = @1:53 @2:53
+             X > NODE:3001/sctp = @1:53 @2:53 masq
+             X > 1.2.3.4:53/sctp = @1:53 @2:53 masq
+             POD > 172.30.0.42:53/sctp = REJECT
+             XB > NODE:3002/sctp = REJECT
+             X > 5.6.7.8:53/sctp = REJECT",
+        );
 }

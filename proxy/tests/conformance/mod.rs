@@ -145,7 +145,7 @@ fn endpoints(list: &[&str], family: Family) -> Value {
 #[derive(Debug, Clone)]
 pub struct Cluster {
     services: Vec<Value>,
-    slices: Vec<Value>,
+    pub slices: Vec<Value>,
     pub config: Config,
 }
 

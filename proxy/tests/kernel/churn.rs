@@ -10,8 +10,8 @@ use windlass_proxy::{Config, Variant};
 
 use super::{
     api::Api,
-    harness::{Proxy, as_intended, config, eventually, lock_is_free, service, slice},
-    net::{NODE_IP, Net, connect},
+    harness::{Proxy, as_intended, config, eventually, lock_is_free, service, slice, slice6},
+    net::{NODE_IP, NODE_IP6, Net, connect},
 };
 
 const CHANGES: usize = 500;
@@ -38,14 +38,18 @@ fn steady(i: usize, affinity: bool, local: bool) -> Value {
     service(
         &format!("steady{i}"),
         &format!("172.30.0.{}", 100 + i),
-        &json!({"ports": port, "sessionAffinity": affinity, "internalTrafficPolicy": policy}),
+        &json!({"ports": port, "sessionAffinity": affinity, "internalTrafficPolicy": policy,
+                "clusterIPs": [format!("172.30.0.{}", 100 + i), format!("fd00:172:30::{}", 100 + i)]}),
     )
 }
 
-fn steady_slice(i: usize, pods: &[usize]) -> Value {
-    let mut object = slice(&format!("steady{i}"), pods);
-    object["ports"][0]["port"] = json!(9000 + i);
-    object
+/// Its slices, one for each family; not always with the same pods.
+fn put_slices(api: &Api, i: usize, pods: [&[usize]; 2]) {
+    let name = format!("steady{i}");
+    for mut object in [slice(&name, pods[0]), slice6(&name, pods[1])] {
+        object["ports"][0]["port"] = json!(9000 + i);
+        api.put("endpointslices", object);
+    }
 }
 
 /// Ends the clients however the test ends: a scope waits for them.
@@ -76,7 +80,7 @@ fn churn(variant: Variant) {
             net.serve_as(pod, u16::try_from(9000 + i).unwrap(), i);
         }
         api.put("services", steady(i, false, false));
-        api.put("endpointslices", steady_slice(i, &[0, 1]));
+        put_slices(&api, i, [&[0, 1]; 2]);
     }
     let proxy = Proxy::start(&net, &api, &config);
     as_intended(&api, &config, &net);
@@ -93,11 +97,13 @@ fn churn(variant: Variant) {
                     let mut bad = Vec::new();
                     let mut i = who;
                     while !stop.load(Ordering::Relaxed) {
-                        i = (i + 1) % STEADY;
-                        let to = if from == outside {
-                            format!("{NODE_IP}:{}", 30100 + i)
-                        } else {
-                            format!("172.30.0.{}:80", 100 + i)
+                        i = (i + 1) % (2 * STEADY);
+                        let (six, i) = (i >= STEADY, i % STEADY);
+                        let to = match (from == outside, six) {
+                            (true, false) => format!("{NODE_IP}:{}", 30100 + i),
+                            (true, true) => format!("[{NODE_IP6}]:{}", 30100 + i),
+                            (false, false) => format!("172.30.0.{}:80", 100 + i),
+                            (false, true) => format!("[fd00:172:30::{}]:80", 100 + i),
                         };
                         match connect(from, &to) {
                             Ok((_, answered, _)) if answered == i => {
@@ -117,8 +123,8 @@ fn churn(variant: Variant) {
             match random.below(6) {
                 0 | 1 => {
                     let i = random.below(STEADY);
-                    let pods: &[usize] = [&[0, 1][..], &[0], &[1]][random.below(3)];
-                    api.put("endpointslices", steady_slice(i, pods));
+                    let mut pods = || [&[0, 1][..], &[0], &[1]][random.below(3)];
+                    put_slices(&api, i, [pods(), pods()]);
                 }
                 2 => {
                     let i = random.below(STEADY);

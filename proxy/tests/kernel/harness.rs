@@ -16,7 +16,7 @@ use windlass_proxy::{
 
 use super::{
     api::Api,
-    net::{self, NODE_IP, Net, POD_IPS, connect},
+    net::{self, NODE_IP, NODE_IP6, Net, POD_IPS, POD_IPS6, connect},
 };
 
 /// The legacy programs share one lock of the whole machine. A test that holds it for long holds this for writing, all
@@ -104,8 +104,8 @@ pub(crate) fn tables(net: &Net, variant: Variant) -> String {
 pub(crate) fn config(variant: Variant, record: &std::path::Path) -> Config {
     Config {
         node_name: "n1".to_owned(),
-        node_ips: vec![NODE_IP.parse().unwrap()],
-        cluster_cidrs: vec![Cidr::parse("10.180.0.0/16").unwrap()],
+        node_ips: [NODE_IP, NODE_IP6].map(|ip| ip.parse().unwrap()).into(),
+        cluster_cidrs: ["10.180.0.0/16", "fd00:10:180::/64"].map(|c| Cidr::parse(c).unwrap()).into(),
         sync_period: Duration::from_secs(2),
         variant,
         record: record.to_owned(),
@@ -118,8 +118,8 @@ pub(crate) fn differences(api: &Api, config: &Config, net: &Net) -> Vec<String> 
         Config { command_prefix: ["ip", "netns", "exec", &net.node].map(str::to_owned).into(), ..config.clone() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(async { api.client() });
-    let found = runtime.block_on(inspect(&client, &config, Family::V4)).unwrap();
-    found.differences.iter().map(|d| format!("{d:?}")).collect()
+    let found = Family::BOTH.map(|family| runtime.block_on(inspect(&client, &config, family)).unwrap());
+    found.iter().flat_map(|f| &f.differences).map(|d| format!("{d:?}")).collect()
 }
 
 pub(crate) fn as_intended(api: &Api, config: &Config, net: &Net) {
@@ -151,6 +151,17 @@ pub(crate) fn slice(service: &str, pods: &[usize]) -> Value {
         "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
         "endpoints": endpoints
     })
+}
+
+/// The slice's twin for a service with addresses of both families.
+pub(crate) fn slice6(service: &str, pods: &[usize]) -> Value {
+    let mut object = slice(service, pods);
+    object["metadata"]["name"] = json!(format!("{service}-6"));
+    object["addressType"] = json!("IPv6");
+    for (endpoint, pod) in object["endpoints"].as_array_mut().unwrap().iter_mut().zip(pods) {
+        endpoint["addresses"] = json!([POD_IPS6[*pod]]);
+    }
+    object
 }
 
 pub(crate) fn node_port(port: u16) -> Value {

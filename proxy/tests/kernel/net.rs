@@ -23,6 +23,9 @@ pub(crate) struct Net {
 pub(crate) const NODE_IP: &str = "192.168.77.1";
 pub(crate) const OUTSIDE_IP: &str = "192.168.77.9";
 pub(crate) const POD_IPS: [&str; 2] = ["10.180.0.1", "10.180.0.2"];
+pub(crate) const NODE_IP6: &str = "2001:db8:77::1";
+pub(crate) const POD_IPS6: [&str; 2] = ["fd00:10:180::1", "fd00:10:180::2"];
+const OUTSIDE_IP6: &str = "2001:db8:77::9";
 
 impl Net {
     pub(crate) fn new() -> Self {
@@ -36,28 +39,39 @@ impl Net {
         for name in net.names() {
             run(&format!("ip netns add {name}"));
             run(&format!("ip -n {name} link set lo up"));
+            // Addresses are usable at once, link-local ones too.
+            run(&format!("ip netns exec {name} sysctl -qw net.ipv6.conf.default.accept_dad=0"));
         }
         let node = &net.node;
-        run(&format!("ip netns exec {node} sysctl -qw net.ipv4.ip_forward=1"));
-        for (i, (pod, ip)) in net.pods.iter().zip(POD_IPS).enumerate() {
+        run(&format!("ip netns exec {node} sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"));
+        for (i, (pod, (ip, six))) in net.pods.iter().zip(POD_IPS.into_iter().zip(POD_IPS6)).enumerate() {
             run(&format!("ip -n {node} link add p{i} type veth peer name eth0 netns {pod}"));
             run(&format!("ip -n {node} addr add 169.254.1.1/32 dev p{i}"));
+            run(&format!("ip -n {node} addr add fd00:fe::1/128 dev p{i} nodad"));
             run(&format!("ip -n {node} link set p{i} up"));
             run(&format!("ip -n {node} route add {ip}/32 dev p{i}"));
+            run(&format!("ip -n {node} -6 route add {six}/128 dev p{i}"));
             run(&format!("ip -n {pod} addr add {ip}/32 dev eth0"));
+            run(&format!("ip -n {pod} addr add {six}/128 dev eth0 nodad"));
             run(&format!("ip -n {pod} link set eth0 up"));
             run(&format!("ip -n {pod} route add 169.254.1.1 dev eth0"));
             run(&format!("ip -n {pod} route add default via 169.254.1.1 dev eth0"));
+            run(&format!("ip -n {pod} -6 route add fd00:fe::1 dev eth0"));
+            run(&format!("ip -n {pod} -6 route add default via fd00:fe::1"));
         }
         let outside = &net.outside;
         run(&format!("ip -n {node} link add ext type veth peer name eth0 netns {outside}"));
         run(&format!("ip -n {node} addr add {NODE_IP}/24 dev ext"));
+        run(&format!("ip -n {node} addr add {NODE_IP6}/64 dev ext nodad"));
         run(&format!("ip -n {node} link set ext up"));
         run(&format!("ip -n {outside} addr add {OUTSIDE_IP}/24 dev eth0"));
+        run(&format!("ip -n {outside} addr add {OUTSIDE_IP6}/64 dev eth0 nodad"));
         run(&format!("ip -n {outside} link set eth0 up"));
         run(&format!("ip -n {outside} route add default via {NODE_IP}"));
+        run(&format!("ip -n {outside} -6 route add default via {NODE_IP6}"));
         // Cluster IPs need a route to leave the node's own processes.
         run(&format!("ip -n {node} route add default via {OUTSIDE_IP}"));
+        run(&format!("ip -n {node} -6 route add default via {OUTSIDE_IP6}"));
         net
     }
 
@@ -75,11 +89,11 @@ impl Net {
         let name = self.pods[pod].clone();
         std::thread::spawn(move || {
             enter(&name);
-            let listener = TcpListener::bind(("0.0.0.0", port)).expect("the port is free in a new namespace");
+            let listener = TcpListener::bind(("::", port)).expect("the port is free in a new namespace");
             for stream in listener.incoming().flatten() {
                 std::thread::spawn(move || {
                     let mut stream: TcpStream = stream;
-                    let peer = stream.peer_addr().map(|p| p.ip().to_string()).unwrap_or_default();
+                    let peer = stream.peer_addr().map(|p| p.ip().to_canonical().to_string()).unwrap_or_default();
                     let _ = stream.write_all(format!("{number} {peer}\n").as_bytes());
                     let mut byte = [0];
                     while stream.read(&mut byte).is_ok_and(|n| n == 1) && stream.write_all(&byte).is_ok() {}
