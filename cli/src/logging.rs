@@ -6,7 +6,7 @@ use crate::config::LogFormat;
 
 /// Applied under the user's own filter: these crates print payloads (container environments among
 /// them) or a line per packet when they are turned up.
-const QUIET: [&str; 8] = [
+const QUIET: [&str; 9] = [
     "bollard=info",
     "hyper=info",
     "hyper_util=info",
@@ -15,6 +15,8 @@ const QUIET: [&str; 8] = [
     "netlink_packet_route=error",
     "netlink_proto=warn",
     "kube_client=info",
+    // Whoever called gets the same error and says what it is about.
+    "kube_client::client::builder=off",
 ];
 
 /// Starts logging to standard error. `filter` is a level or a list such as `info,proxy=debug`.

@@ -53,6 +53,17 @@ pub enum Variant {
     Legacy,
 }
 
+/// A fixed text under a path of the metrics server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Starts with a slash.
+    pub path: &'static str,
+    /// Its media type.
+    pub content_type: &'static str,
+    /// The text.
+    pub body: String,
+}
+
 /// Settings of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -81,6 +92,8 @@ pub struct Config {
     pub healthz_bind: Option<SocketAddr>,
     /// `/metrics`, `/proxyMode`, `/healthz`; `None` for no server.
     pub metrics_bind: Option<SocketAddr>,
+    /// What is told beside the metrics.
+    pub pages: Vec<Page>,
     /// Fail when an address above cannot be bound, instead of trying again each 5 s.
     pub bind_hard_fail: bool,
     /// Connection tracking.
@@ -115,6 +128,7 @@ impl Default for Config {
             min_sync_period: Duration::from_secs(1),
             healthz_bind: Some(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 10256)),
             metrics_bind: Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10249)),
+            pages: Vec::new(),
             bind_hard_fail: false,
             conntrack: Conntrack::default(),
             external_ips: true,

@@ -25,7 +25,7 @@ mod sync;
 mod sysctls;
 
 pub use cleanup::{CleanupError, cleanup, prepare, record};
-pub use config::{Config, DetectLocal, Error, NodePortAddresses, Variant, rules_from_objects};
+pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page, Variant, rules_from_objects};
 pub use inspect::{InspectError, inspect, kernel_rules, node_addresses};
 pub use sync::run;
 pub use sysctls::{Conntrack as ConntrackSettings, Timeout};

@@ -75,7 +75,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         tasks.spawn("proxy health", serve::serve("health", address, router, config.bind_hard_fail, tasks.token()));
     }
     if let Some(address) = config.metrics_bind {
-        let router = serve::metrics_router(status.clone());
+        let router = serve::metrics_router(status.clone(), &config.pages);
         tasks.spawn("proxy metrics", serve::serve("metrics", address, router, config.bind_hard_fail, tasks.token()));
     }
     let health = ServiceHealth::new(status.clone(), Some(events.clone()), tasks.token());

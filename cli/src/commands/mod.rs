@@ -47,7 +47,7 @@ enum Command {
 /// # Errors
 /// What failed, with its cause; printed by the caller.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let read = || -> anyhow::Result<(Settings, KubeProxy)> {
+    let read = || -> anyhow::Result<(Settings, KubeProxy, bool)> {
         let (kube_proxy, is_file) = match &cli.command {
             Command::Proxy(args) => proxy::configuration(args, &cli.flags)?,
             _ => Default::default(),
@@ -59,9 +59,9 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         if kube_proxy.logging.format.as_deref() == Some("json") {
             settings.log_format = LogFormat::Json;
         }
-        Ok((settings, kube_proxy))
+        Ok((settings, kube_proxy, is_file))
     };
-    let (settings, kube_proxy) = match read() {
+    let (settings, kube_proxy, is_file) = match read() {
         Ok(read) => read,
         Err(error) => {
             exit::report(&error);
@@ -72,7 +72,10 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Up(args) => up::run(&args, &settings),
         Command::Agent(args) => agent::run(&args, &settings),
-        Command::Proxy(args) => proxy::run(&args, &settings, &kube_proxy),
+        Command::Proxy(args) => {
+            let file = cli.flags.config.as_deref().filter(|_| is_file);
+            proxy::run(&args, &settings, &kube_proxy, file)
+        }
         Command::Down(args) => down::run(&args, &settings),
         Command::Status(args) => status::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),

@@ -3,17 +3,18 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::Context as _;
-use windlass_proxy::Config;
+use windlass_proxy::{Config, Page};
 
 use super::{asked_to_end, require_root, runtime, say};
 use crate::{
     assemble,
     config::{
         Flags, Settings,
-        kube_proxy::{self, KubeProxy},
+        kube_proxy::{self, KubeProxy, OOM_SCORE},
     },
 };
 
@@ -33,6 +34,9 @@ pub(crate) struct Args {
     /// Set the kernel as the proxy needs it and exit
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     init_only: Option<bool>,
+    /// Write the settings in force to a file of kube-proxy's kind and exit
+    #[arg(long, value_name = "FILE")]
+    write_config_to: Option<PathBuf>,
     #[command(flatten)]
     flags: KubeProxyFlags,
     #[command(flatten)]
@@ -58,6 +62,12 @@ struct KubeProxyFlags {
     /// Fail when a port cannot be had, instead of trying again
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     bind_address_hard_fail: Option<bool>,
+    /// Port of the health server; 0 for none
+    #[arg(long, hide = true, value_name = "PORT")]
+    healthz_port: Option<u16>,
+    /// Port of the metrics server; 0 for none
+    #[arg(long, hide = true, value_name = "PORT")]
+    metrics_port: Option<u16>,
     /// Must be iptables
     #[arg(long, value_name = "MODE")]
     proxy_mode: Option<String>,
@@ -230,8 +240,16 @@ pub(crate) fn configuration(args: &Args, flags: &Flags) -> anyhow::Result<(KubeP
     Ok((file.under(over), true))
 }
 
-pub(crate) fn run(args: &Args, settings: &Settings, kube_proxy: &KubeProxy) -> anyhow::Result<ExitCode> {
-    require_root("windlass proxy")?;
+/// Runs it. `file` is kube-proxy's file, if `--config` names one.
+pub(crate) fn run(
+    args: &Args,
+    settings: &Settings,
+    kube_proxy: &KubeProxy,
+    file: Option<&Path>,
+) -> anyhow::Result<ExitCode> {
+    if args.write_config_to.is_none() {
+        require_root("windlass proxy")?;
+    }
     if matches!(args.action, Some(Action::Cleanup)) || args.cleanup == Some(true) {
         let problems = assemble::remove_rules(settings);
         anyhow::ensure!(problems.is_empty(), "left behind: {}", problems.join("; "));
@@ -242,12 +260,29 @@ pub(crate) fn run(args: &Args, settings: &Settings, kube_proxy: &KubeProxy) -> a
     kube_proxy
         .apply(&mut config)
         .map_err(|problems| anyhow::anyhow!("the settings cannot be used: {}", problems.join("; ")))?;
+    for (port, bind) in
+        [(args.flags.healthz_port, &mut config.healthz_bind), (args.flags.metrics_port, &mut config.metrics_bind)]
+    {
+        match (port, &mut *bind) {
+            (Some(0), _) => *bind = None,
+            (Some(port), Some(bind)) => bind.set_port(port),
+            _ => {}
+        }
+    }
     if args.init_only == Some(true) {
         windlass_proxy::prepare(&config)?;
         say("the kernel is set as the service proxy needs it");
         return Ok(ExitCode::SUCCESS);
     }
-    spare(kube_proxy.oom_score_adj.unwrap_or(UPSTREAM_OOM_SCORE));
+    let in_force = kube_proxy.in_force(&config);
+    if let Some(path) = &args.write_config_to {
+        std::fs::write(path, in_force.yaml()?)
+            .with_context(|| format!("the configuration was not written to {}", path.display()))?;
+        say(format!("the settings are in {}", path.display()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    config.pages = pages(&in_force);
+    spare(kube_proxy.oom_score_adj.unwrap_or(OOM_SCORE));
     let kubeconfig = args.kubeconfig.as_deref().or(kube_proxy.client_connection.kubeconfig.as_deref());
     let kubeconfig: Option<&Path> = kubeconfig.filter(|path| !path.as_os_str().is_empty());
     runtime()?.block_on(async {
@@ -255,6 +290,7 @@ pub(crate) fn run(args: &Args, settings: &Settings, kube_proxy: &KubeProxy) -> a
         let ended = tokio::select! {
             signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: the rules stay"); Ok(()) }
             failed = proxy.failed() => Err(failed),
+            changed = changed(file) => Err(changed),
         };
         proxy.shutdown().await;
         ended
@@ -262,7 +298,47 @@ pub(crate) fn run(args: &Args, settings: &Settings, kube_proxy: &KubeProxy) -> a
     Ok(ExitCode::SUCCESS)
 }
 
-const UPSTREAM_OOM_SCORE: i32 = -999;
+/// Upstream's pages of settings: as its file has them, and as its command line would.
+fn pages(in_force: &KubeProxy) -> Vec<Page> {
+    let value = serde_json::to_value(in_force).unwrap_or_default();
+    let mut flags =
+        String::from("\nwindlass proxy flagz\nWarning: This endpoint is not meant to be machine parseable.\n\n");
+    for (key, value) in value.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        flags.push_str(&format!("{key}={value}\n"));
+    }
+    let configz = serde_json::json!({"kubeproxy.config.k8s.io": value}).to_string();
+    vec![
+        Page { path: "/configz", content_type: "application/json", body: configz },
+        Page { path: "/flagz", content_type: "text/plain; charset=utf-8", body: flags },
+    ]
+}
+
+/// Ends when the file has become another valid one: whoever started this process starts it again with it. A file
+/// that cannot be used changes nothing but the log. Looks at what is read, since a mounted file is exchanged by links.
+async fn changed(path: Option<&Path>) -> anyhow::Error {
+    let Some(path) = path else { return std::future::pending().await };
+    let read = || async { tokio::fs::read_to_string(path).await.unwrap_or_default() };
+    let mut last = read().await;
+    loop {
+        tokio::time::sleep(LOOK_AT_FILE).await;
+        let text = read().await;
+        if text == last {
+            continue;
+        }
+        let usable = kube_proxy::parse(&text).and_then(|(file, _)| {
+            file.apply(&mut Config::default()).map_err(|problems| anyhow::anyhow!(problems.join("; ")))
+        });
+        match usable {
+            Ok(()) => return anyhow::anyhow!("{} changed; ending, to be started again with it", path.display()),
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "the changed configuration cannot be used; going on with the old one");
+            }
+        }
+        last = text;
+    }
+}
+
+const LOOK_AT_FILE: Duration = Duration::from_secs(5);
 
 /// Asks the kernel to end others first; not every process may.
 fn spare(score: i32) {

@@ -2,6 +2,8 @@
 //! kube-proxy stood. Settings of other modes are read and have no effect; an unknown one is told and passed
 //! over, as upstream does it.
 
+mod effective;
+
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,8 @@ use super::Ranges;
 /// How upstream names the file's version and kind.
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";
+/// How much the kernel's memory killer is to spare the proxy, unless told otherwise; upstream's.
+pub(crate) const OOM_SCORE: i32 = -999;
 
 /// All settings that have an effect. The same names, in other letters, are flags.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use axum::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Error;
+use crate::config::{Error, Page};
 
 pub(crate) use service_health::{LocalHealth, ServiceHealth};
 pub(crate) use status::{Outcome, Status};
@@ -44,8 +44,12 @@ pub(crate) fn health_router(status: Arc<Status>) -> Router {
         .route("/livez", get(move || answer(for_live.clone(), false)))
 }
 
-/// `/metrics`, `/proxyMode` and `/healthz`.
-pub(crate) fn metrics_router(status: Arc<Status>) -> Router {
+/// `/metrics`, `/proxyMode`, `/healthz`, `/statusz`, and pages that others wrote.
+pub(crate) fn metrics_router(status: Arc<Status>, pages: &[Page]) -> Router {
+    let started = jiff::Timestamp::now();
+    let about = pages.iter().cloned().fold(Router::new(), |router, page| {
+        router.route(page.path, get(move || async move { ([(header::CONTENT_TYPE, page.content_type)], page.body) }))
+    });
     let page = move || {
         let status = status.clone();
         async move { ([(header::CONTENT_TYPE, windlass_kit::expo::CONTENT_TYPE)], metrics::page(&status)) }
@@ -54,6 +58,21 @@ pub(crate) fn metrics_router(status: Arc<Status>) -> Router {
         .route("/metrics", get(page))
         .route("/proxyMode", get(|| async { "iptables" }))
         .route("/healthz", get(|| async { "ok" }))
+        .route("/statusz", get(move || async move { statusz(started) }))
+        .merge(about)
+}
+
+/// What upstream tells of a running process.
+fn statusz(started: jiff::Timestamp) -> String {
+    let up = jiff::Timestamp::now().duration_since(started).as_secs();
+    format!(
+        "\nwindlass proxy statusz\nWarning: This endpoint is not meant to be machine parseable.\n\n\
+         Started: {started}\nUp: {} hr {:02} min {:02} sec\nBinary version: {}\n",
+        up / 3600,
+        up / 60 % 60,
+        up % 60,
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 /// Binds and serves until the token is cancelled; a port that is taken is tried again each 5 s,

@@ -1,0 +1,121 @@
+//! The settings in force, in kube-proxy's form: for `--write-config-to` and `/configz`.
+
+use std::time::Duration;
+
+use serde_json::json;
+use windlass_proxy::{Config, DetectLocal, NodePortAddresses, Timeout};
+
+use super::{API_VERSION, Conntrack, DetectLocalFile, Iptables, KIND, KubeProxy, OOM_SCORE};
+
+/// As Go writes it: `24h0m0s`, `1.5s`.
+fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    let rest = f64::from(u32::try_from(seconds % 60).unwrap_or_default()) + f64::from(time.subsec_millis()) / 1000.0;
+    match (hours, minutes) {
+        (0, 0) => format!("{rest}s"),
+        (0, _) => format!("{minutes}m{rest}s"),
+        _ => format!("{hours}h{minutes}m{rest}s"),
+    }
+}
+
+/// A least time is nobody's setting but our default; a file can only say an exact one.
+fn timeout(timeout: Timeout) -> Option<String> {
+    match timeout {
+        Timeout::Keep => Some("0s".to_owned()),
+        Timeout::AtLeast(_) => None,
+        Timeout::Exactly(time) => Some(duration(time)),
+    }
+}
+
+fn texts<T: ToString>(list: &[T]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}
+
+impl KubeProxy {
+    /// Every setting as it is in force; those that are not the proxy's own are kept.
+    pub(crate) fn in_force(&self, config: &Config) -> Self {
+        let (mode, bridge, prefix) = match &config.detect_local {
+            DetectLocal::ClusterCidr => ("ClusterCIDR", "", ""),
+            DetectLocal::NodeCidr => ("NodeCIDR", "", ""),
+            DetectLocal::BridgeInterface(name) => ("BridgeInterface", name.as_str(), ""),
+            DetectLocal::InterfaceNamePrefix(prefix) => ("InterfaceNamePrefix", "", prefix.as_str()),
+        };
+        let mut gates = self.feature_gates.clone().unwrap_or_default();
+        gates.insert("AllowServiceExternalIPs".to_owned(), config.external_ips);
+        let mut rest = self.rest.clone();
+        rest.insert("apiVersion".to_owned(), json!(API_VERSION));
+        rest.insert("kind".to_owned(), json!(KIND));
+        Self {
+            mode: Some("iptables".to_owned()),
+            client_connection: self.client_connection.clone(),
+            hostname_override: Some(config.node_name.clone()),
+            bind_address: config.node_ips.first().map(ToString::to_string),
+            healthz_bind_address: config.healthz_bind.map(|at| at.to_string()),
+            metrics_bind_address: config.metrics_bind.map(|at| at.to_string()),
+            bind_address_hard_fail: Some(config.bind_hard_fail),
+            cluster_cidr: Some(texts(&config.cluster_cidrs).join(",")),
+            detect_local_mode: Some(mode.to_owned()),
+            detect_local: DetectLocalFile {
+                bridge_interface: Some(bridge.to_owned()),
+                interface_name_prefix: Some(prefix.to_owned()),
+            },
+            iptables: Iptables {
+                masquerade_bit: Some(config.masquerade_bit),
+                masquerade_all: Some(config.masquerade_all),
+                localhost_node_ports: Some(config.localhost_node_ports),
+                sync_period: Some(duration(config.sync_period)),
+                min_sync_period: Some(duration(config.min_sync_period)),
+            },
+            node_port_addresses: Some(match &config.node_port_addresses {
+                NodePortAddresses::All => Vec::new(),
+                NodePortAddresses::Primary => vec!["primary".to_owned()],
+                NodePortAddresses::Ranges(ranges) => texts(ranges),
+            }),
+            oom_score_adj: Some(self.oom_score_adj.unwrap_or(OOM_SCORE)),
+            conntrack: Conntrack {
+                max_per_core: Some(config.conntrack.max_per_core),
+                min: Some(config.conntrack.min),
+                tcp_established_timeout: timeout(config.conntrack.tcp_established),
+                tcp_close_wait_timeout: timeout(config.conntrack.tcp_close_wait),
+                tcp_be_liberal: Some(config.conntrack.tcp_be_liberal),
+                udp_timeout: timeout(config.conntrack.udp),
+                udp_stream_timeout: timeout(config.conntrack.udp_stream),
+            },
+            feature_gates: Some(gates),
+            logging: self.logging.clone(),
+            rest,
+        }
+    }
+
+    /// As a file.
+    ///
+    /// # Errors
+    /// A value that YAML cannot hold.
+    pub(crate) fn yaml(&self) -> anyhow::Result<String> {
+        Ok(serde_saphyr::to_string(self)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back_as_the_same_settings() {
+        let text = format!(
+            "apiVersion: {API_VERSION}\nkind: {KIND}\nclusterCIDR: 10.180.0.0/16,fd00:1::/48\nnodePortAddresses: [10.0.0.0/8]\n\
+             detectLocalMode: InterfaceNamePrefix\ndetectLocal: {{interfaceNamePrefix: veth}}\niptables: {{minSyncPeriod: 1m1.5s}}\n\
+             conntrack: {{udpTimeout: 5s, tcpEstablishedTimeout: 2h0m0s, tcpCloseWaitTimeout: 90s}}\n"
+        );
+        let mut config = Config { node_name: "n1".to_owned(), ..Config::default() };
+        let (file, _) = super::super::parse(&text).unwrap();
+        file.apply(&mut config).unwrap();
+        let written = file.in_force(&config).yaml().unwrap();
+        let (again, unknown) = super::super::parse(&written).unwrap();
+        assert_eq!(unknown, [] as [String; 0]);
+        let mut read = Config::default();
+        again.apply(&mut read).unwrap();
+        assert_eq!(read, config, "{written}");
+    }
+}
