@@ -10,7 +10,7 @@ use k8s_openapi::api::{core::v1 as core, discovery::v1::EndpointSlice};
 
 use crate::{
     model::{Cidr, Family, Model, NodeFacts},
-    plan::{Ledger, Limit},
+    plan::{Ledger, Limit, Step},
     rules::{Layout, LocalTraffic, NodePortDestinations, Settings},
     sysctls::Conntrack,
 };
@@ -315,27 +315,23 @@ pub fn rules_from_objects(
     // Every machine has these beside its own.
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let local: Vec<IpAddr> = loopback.into_iter().chain(config.node_ips.iter().copied()).collect();
-    render(&model, config.settings(family, &node, &local))
+    let settings = Settings { large: is_large(&model, family), ..config.settings(family, &node, &local) };
+    let mut out = String::new();
+    each_step(&model, settings, Limit::None, |step| out.push_str(&step.text));
+    out
 }
 
-/// The rules of a model, whatever the kernel holds.
-pub(crate) fn render(model: &Model, settings: Settings) -> String {
+/// Whether comments are left out.
+pub(crate) fn is_large(model: &Model, family: Family) -> bool {
+    model.endpoint_count(family) > LARGE_CLUSTER
+}
+
+/// The rules of a model, whatever the kernel holds, in pieces as large as `limit` says.
+pub(crate) fn each_step(model: &Model, settings: Settings, limit: Limit, mut then: impl FnMut(&Step)) {
     let mut ledger = Ledger::new(settings);
-    fill(&mut ledger, model);
-    ledger.steps(Limit::None).into_iter().map(|s| s.text).collect()
-}
-
-/// Takes all Services in, and again without comments when there are many endpoints.
-pub(crate) fn fill(ledger: &mut Ledger, model: &Model) {
-    model.services().for_each(|(id, _)| ledger.take(model, id));
-    relax(ledger, model);
-}
-
-/// Switches between small and large clusters when the number of endpoints says so.
-pub(crate) fn relax(ledger: &mut Ledger, model: &Model) {
-    let settings = ledger.settings().clone();
-    let large = ledger.endpoints() > LARGE_CLUSTER;
-    if settings.large != large && ledger.set(Settings { large, ..settings }) {
-        model.services().for_each(|(id, _)| ledger.take(model, id));
+    model.services().for_each(|(id, _)| ledger.touch(id));
+    while let Some(step) = ledger.next_step(model, limit) {
+        then(&step);
+        ledger.commit(&step);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 pub use compare::Difference;
-pub(crate) use compare::differences;
+pub(crate) use compare::{Comparison, differences};
 pub use trace::{Hop, Outcome, Packet, Trace, trace};
 pub use tree::Branch;
 

@@ -6,23 +6,36 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use ledger::{Drift, Ledger};
+pub use ledger::Ledger;
 pub use steps::{Limit, Step};
 
-use std::hash::{DefaultHasher, Hasher};
+use std::{
+    hash::{DefaultHasher, Hasher},
+    num::NonZeroU64,
+};
 
-/// What one chain was last written with: a fingerprint of its rules, and their number.
+/// What one chain was last written with: 40 bits of a fingerprint of its rules, and their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Print {
-    hash: u64,
-    rules: u32,
-}
+pub struct Print(NonZeroU64);
+
+/// Bits for the number of rules.
+const COUNT: u32 = 24;
 
 impl Print {
     fn of(rules: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         hasher.write(rules.as_bytes());
-        let lines = rules.bytes().filter(|b| *b == b'\n').count();
-        Self { hash: hasher.finish(), rules: u32::try_from(lines).unwrap_or(u32::MAX) }
+        let lines = lines(rules).min((1 << COUNT) - 1);
+        // One bit of the fingerprint is always set, so that the whole is never zero and needs no room beside it.
+        let all = (hasher.finish() | 1) << COUNT | lines as u64;
+        Self(NonZeroU64::new(all).unwrap_or(NonZeroU64::MIN))
     }
+
+    fn rules(self) -> u64 {
+        self.0.get() & ((1 << COUNT) - 1)
+    }
+}
+
+fn lines(text: &str) -> usize {
+    text.bytes().filter(|b| *b == b'\n').count()
 }

@@ -268,7 +268,7 @@ impl Loop {
 
     fn addresses_moved(&self) -> bool {
         let local = self.local_addresses();
-        self.families.iter().any(|f| f.would_change(&self.config, &self.node, &local))
+        self.families.iter().any(|f| f.would_change(&self.model, &self.config, &self.node, &local))
     }
 
     /// Writes all that changed, family by family: whether all of it is in the kernel now, and whether there was

@@ -202,8 +202,8 @@ fn killed_half_way(variant: Variant) {
     let backend = Backend::find(&runner, Family::V4, variant).unwrap();
     let mut ledger = Ledger::new(Settings::new(Family::V4));
     ledger.adopt(&Saved::default());
-    model.services().for_each(|(id, _)| ledger.take(&model, id));
-    let steps = ledger.steps(Limit::Lines(100));
+    model.services().for_each(|(id, _)| ledger.touch(id));
+    let steps: Vec<_> = std::iter::from_fn(|| ledger.next_step(&model, Limit::Lines(100))).collect();
     assert!(steps.len() > 4, "{} steps", steps.len());
     steps[..steps.len() / 2].iter().for_each(|s| backend.restore(s).unwrap());
     backend

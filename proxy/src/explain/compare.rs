@@ -1,6 +1,6 @@
 //! Where the kernel's rules are not those that should be.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use serde::Serialize;
 
@@ -21,40 +21,69 @@ pub struct Difference {
 }
 
 pub(crate) fn differences(wanted: &Saved<'_>, kernel: &Saved<'_>) -> Vec<Difference> {
-    let mut out = Vec::new();
-    let mut add = |table: Table, chain: &str, problem: String| {
-        out.push(Difference { table: table.name().to_owned(), chain: chain.to_owned(), problem });
-    };
-    for table in Table::BOTH {
-        let mut known: BTreeSet<&str> = BTreeSet::new();
-        for (name, chain) in wanted.chains(table) {
-            known.insert(name);
-            let Some(actual) = kernel.chain(table, name) else {
-                add(table, name, "is missing".to_owned());
-                continue;
-            };
-            let want: Vec<Vec<String>> = chain.rules.iter().map(|r| normal(r.text)).collect();
-            let have: Vec<Vec<String>> = actual.rules.iter().map(|r| normal(r.text)).collect();
-            if let Some(i) = (0..want.len().max(have.len())).find(|i| want.get(*i) != have.get(*i)) {
-                let text = |rules: &[crate::kernel::Rule<'_>]| {
-                    rules.get(i).map_or_else(|| "nothing".to_owned(), |r| format!("\"{}\"", r.text))
+    let mut comparison = Comparison::new(kernel);
+    comparison.look(wanted);
+    comparison.end()
+}
+
+/// Sets wanted rules beside the kernel's, piece by piece.
+pub(crate) struct Comparison<'k> {
+    kernel: &'k Saved<'k>,
+    wanted: HashSet<(Table, String)>,
+    found: Vec<Difference>,
+}
+
+impl<'k> Comparison<'k> {
+    pub(crate) fn new(kernel: &'k Saved<'k>) -> Self {
+        Self { kernel, wanted: HashSet::new(), found: Vec::new() }
+    }
+
+    fn add(&mut self, table: Table, chain: &str, problem: String) {
+        self.found.push(Difference { table: table.name().to_owned(), chain: chain.to_owned(), problem });
+    }
+
+    /// Takes in chains that should be as they are here.
+    pub(crate) fn look(&mut self, wanted: &Saved<'_>) {
+        for table in Table::BOTH {
+            for (name, chain) in wanted.chains(table) {
+                self.wanted.insert((table, name.to_owned()));
+                let Some(actual) = self.kernel.chain(table, name) else {
+                    self.add(table, name, "is missing".to_owned());
+                    continue;
                 };
-                let problem = format!("rule {} should be {} and is {}", i + 1, text(&chain.rules), text(&actual.rules));
-                add(table, name, problem);
-            }
-        }
-        for (name, _) in kernel.chains(table).filter(|(name, _)| !known.contains(name)) {
-            let ours = (table == Table::Nat && is_owned(name))
-                || is_dispatch(name)
-                || Fixed::find(table, name).is_some_and(|f| f != Fixed::FilterFirewall);
-            if ours {
-                add(table, name, "should not be there".to_owned());
+                let (want, have) = (&chain.rules, &actual.rules);
+                let same = |i: &usize| match (want.get(*i), have.get(*i)) {
+                    (Some(a), Some(b)) => a.text == b.text || normal(a.text) == normal(b.text),
+                    _ => false,
+                };
+                if let Some(i) = (0..want.len().max(have.len())).find(|i| !same(i)) {
+                    let text = |rules: &[crate::kernel::Rule<'_>]| {
+                        rules.get(i).map_or_else(|| "nothing".to_owned(), |r| format!("\"{}\"", r.text))
+                    };
+                    let problem = format!("rule {} should be {} and is {}", i + 1, text(want), text(have));
+                    self.add(table, name, problem);
+                }
             }
         }
     }
-    for index in kernel.missing_jumps() {
-        let jump = &JUMPS[index];
-        add(jump.to.table(), jump.from, format!("does not lead to {}", jump.to.name()));
+
+    /// What is not as it should be, once all chains that should be were looked at.
+    pub(crate) fn end(mut self) -> Vec<Difference> {
+        let kernel = self.kernel;
+        for table in Table::BOTH {
+            for (name, _) in kernel.chains(table) {
+                let ours = (table == Table::Nat && is_owned(name))
+                    || is_dispatch(name)
+                    || Fixed::find(table, name).is_some_and(|f| f != Fixed::FilterFirewall);
+                if ours && !self.wanted.contains(&(table, name.to_owned())) {
+                    self.add(table, name, "should not be there".to_owned());
+                }
+            }
+        }
+        for index in kernel.missing_jumps() {
+            let jump = &JUMPS[index];
+            self.add(jump.to.table(), jump.from, format!("does not lead to {}", jump.to.name()));
+        }
+        self.found
     }
-    out
 }

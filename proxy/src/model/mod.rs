@@ -72,6 +72,10 @@ pub struct Model {
     services: BTreeMap<ServiceId, Arc<Service>>,
     /// Slices by Service, then by slice name.
     slices: HashMap<ServiceId, BTreeMap<Box<str>, Slice>>,
+    /// Services that want a health check port.
+    health_checked: BTreeSet<ServiceId>,
+    /// Endpoints of all service ports, by family.
+    endpoints: [usize; 2],
     dirty: BTreeSet<ServiceId>,
     /// Of the dirty ones, those whose UDP connections need a look.
     udp: bool,
@@ -90,8 +94,11 @@ impl Model {
                 if service.has_udp() || self.services.get(&id).is_some_and(|s| s.has_udp()) {
                     self.udp = true;
                 }
-                self.services.insert(id.clone(), Arc::new(service));
-                self.dirty.insert(id);
+                match service.health_check_node_port {
+                    0 => self.health_checked.remove(&id),
+                    _ => self.health_checked.insert(id.clone()),
+                };
+                self.counted(&id.clone(), |model| model.services.insert(id, Arc::new(service)));
                 true
             }
         }
@@ -103,27 +110,55 @@ impl Model {
     }
 
     fn remove_service(&mut self, id: &ServiceId) -> bool {
-        let known = self.services.remove(id).is_some();
-        if known {
-            self.dirty.insert(id.clone());
+        if !self.services.contains_key(id) {
+            return false;
         }
-        known
+        self.health_checked.remove(id);
+        self.counted(id, |model| model.services.remove(id));
+        true
+    }
+
+    /// Changes something of a Service, which is dirty then, and counts its endpoints anew.
+    fn counted<T>(&mut self, id: &ServiceId, change: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.count(id);
+        let out = change(self);
+        let after = self.count(id);
+        for (sum, (before, after)) in self.endpoints.iter_mut().zip(before.into_iter().zip(after)) {
+            *sum = *sum + after - before;
+        }
+        self.dirty.insert(id.clone());
+        out
+    }
+
+    /// The endpoints of a Service's ports, by family.
+    fn count(&self, id: &ServiceId) -> [usize; 2] {
+        let (Some(service), Some(slices)) = (self.services.get(id), self.slices.get(id)) else { return [0; 2] };
+        Family::BOTH.map(|family| {
+            if service.cluster_ip(family).is_none() {
+                return 0;
+            }
+            let of_port = |port: &Port| {
+                let mut matching = slices.values().filter(|s| s.family == family && s.serves(port).next().is_some());
+                match (matching.next(), matching.next()) {
+                    (None, _) => 0,
+                    (Some(only), None) => only.endpoints.len() * only.serves(port).count(),
+                    // Only here may one endpoint be in two slices.
+                    _ => self.endpoints(id, port, family).len(),
+                }
+            };
+            service.ports.iter().map(of_port).sum()
+        })
     }
 
     /// Takes in a slice; `node` is our node's name, which decides what is local.
     pub fn put_slice(&mut self, object: &EndpointSlice, node: &str) -> bool {
         let Some((service, name)) = slices::key(object) else { return false };
         let Some(slice) = Slice::of(object, node) else { return self.remove_slice(&service, &name) };
-        let of_service = self.slices.entry(service.clone()).or_default();
-        if of_service.get(&*name) == Some(&slice) {
+        if self.slices.get(&service).and_then(|of_service| of_service.get(&*name)) == Some(&slice) {
             return false;
         }
-        let udp = slice.ports.iter().any(|p| p.protocol == Protocol::Udp);
-        of_service.insert(name, slice);
-        if udp {
-            self.udp = true;
-        }
-        self.dirty.insert(service);
+        self.udp |= slice.ports.iter().any(|p| p.protocol == Protocol::Udp);
+        self.counted(&service.clone(), |model| model.slices.entry(service).or_default().insert(name, slice));
         true
     }
 
@@ -133,15 +168,16 @@ impl Model {
     }
 
     fn remove_slice(&mut self, service: &ServiceId, name: &str) -> bool {
-        let Some(of_service) = self.slices.get_mut(service) else { return false };
-        let Some(slice) = of_service.remove(name) else { return false };
-        if slice.ports.iter().any(|p| p.protocol == Protocol::Udp) {
-            self.udp = true;
-        }
-        if of_service.is_empty() {
-            self.slices.remove(service);
-        }
-        self.dirty.insert(service.clone());
+        let Some(slice) = self.slices.get(service).and_then(|of_service| of_service.get(name)) else { return false };
+        self.udp |= slice.ports.iter().any(|p| p.protocol == Protocol::Udp);
+        self.counted(service, |model| {
+            if let Some(of_service) = model.slices.get_mut(service) {
+                of_service.remove(name);
+                if of_service.is_empty() {
+                    model.slices.remove(service);
+                }
+            }
+        });
         true
     }
 
@@ -192,6 +228,17 @@ impl Model {
         !self.dirty.is_empty()
     }
 
+    /// Services with a health check port, in order of name.
+    pub fn health_checked(&self) -> impl Iterator<Item = (&ServiceId, &Arc<Service>)> {
+        self.health_checked.iter().filter_map(|id| self.services.get_key_value(id))
+    }
+
+    /// Endpoints of all service ports of a family.
+    #[must_use]
+    pub const fn endpoint_count(&self, family: Family) -> usize {
+        self.endpoints[family as usize]
+    }
+
     /// Services in order of name.
     pub fn services(&self) -> impl Iterator<Item = (&ServiceId, &Arc<Service>)> {
         self.services.iter()
@@ -211,8 +258,7 @@ impl Model {
         let mut found: BTreeMap<String, Endpoint> = BTreeMap::new();
         let slices = self.slices.get(service).into_iter().flat_map(BTreeMap::values);
         for slice in slices.filter(|s| s.family == family) {
-            let matching = slice.ports.iter().filter(|p| p.name == port.name && p.protocol == port.protocol);
-            for number in matching.map(|p| p.number) {
+            for number in slice.serves(port) {
                 for endpoint in &slice.endpoints {
                     let endpoint = Endpoint { port: number, ..endpoint.clone() };
                     match found.entry(endpoint.address()) {

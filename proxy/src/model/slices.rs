@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::{Family, Protocol, ServiceId, parse_ip};
+use super::{Family, Port, Protocol, ServiceId, parse_ip};
 
 /// One port that every endpoint of a slice serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +85,11 @@ pub(super) fn key(object: &EndpointSlice) -> Option<(ServiceId, Box<str>)> {
 }
 
 impl Slice {
+    /// The numbers under which a Service's port is served.
+    pub(super) fn serves<'a>(&'a self, port: &'a Port) -> impl Iterator<Item = u16> + 'a {
+        self.ports.iter().filter(|p| p.name == port.name && p.protocol == port.protocol).map(|p| p.number)
+    }
+
     /// Reads the API object; `None` for slices of another address type.
     #[must_use]
     pub fn of(object: &EndpointSlice, node: &str) -> Option<Self> {

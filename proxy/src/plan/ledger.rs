@@ -2,12 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fmt,
     net::IpAddr,
     sync::Arc,
 };
 
-use super::{Limit, Print, Step, steps};
+use super::{Print, Step, steps::Round};
 use crate::{
     kernel::Saved,
     model::{Model, Protocol, ServiceId},
@@ -25,35 +24,15 @@ pub(super) type Key = (IpAddr, u16, Protocol, Arc<str>);
 
 #[derive(Debug)]
 struct Block {
-    top: [Box<str>; Top::COUNT],
+    /// Those of its lines in fixed chains that there are: most service ports have one.
+    top: Box<[(Top, Box<str>)]>,
     chains: Box<[ChainId]>,
-    endpoints: usize,
-    no_local: (bool, bool),
+    no_local: [bool; 2],
 }
 
-/// What differs between the kernel and what was committed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Drift {
-    /// Chains of ours that are gone.
-    pub missing: usize,
-    /// Chains of ours with another number of rules.
-    pub changed: usize,
-    /// Jumps that are gone.
-    pub jumps: usize,
-}
-
-impl Drift {
-    /// Whether all is as committed.
-    #[must_use]
-    pub const fn is_none(&self) -> bool {
-        self.missing == 0 && self.changed == 0 && self.jumps == 0
-    }
-}
-
-impl fmt::Display for Drift {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { missing, changed, jumps } = self;
-        write!(f, "{missing} chains missing, {changed} with another number of rules, {jumps} jumps missing")
+impl Block {
+    fn lines(&self, top: Top) -> &str {
+        self.top.iter().find(|(t, _)| *t == top).map_or("", |(_, lines)| lines)
     }
 }
 
@@ -62,10 +41,11 @@ impl fmt::Display for Drift {
 pub struct Ledger {
     settings: Settings,
     blocks: BTreeMap<Key, Block>,
-    by_service: HashMap<ServiceId, Vec<Key>>,
-    endpoints: usize,
-    /// Bodies that differ from what is committed, by service port.
-    pub(super) pending: BTreeMap<Key, Vec<(ChainId, String)>>,
+    by_service: HashMap<ServiceId, Box<[Key]>>,
+    /// Services to render anew.
+    pub(super) touched: BTreeSet<ServiceId>,
+    /// A write under way.
+    pub(super) round: Option<Round>,
     /// Chains in the kernel; `None` where the content is not known.
     pub(super) committed: HashMap<ChainId, Option<Print>>,
     /// Chains in the kernel that nobody wants.
@@ -75,14 +55,19 @@ pub struct Ledger {
     pub(super) fixed: BTreeMap<Fixed, Print>,
     /// Chains of dispatching trees in the kernel; `None` where the content is not known.
     pub(super) dispatch: BTreeMap<DispatchId, Option<Print>>,
+    /// Those of them that nobody wants.
+    pub(super) dead_dispatch: BTreeSet<DispatchId>,
     /// Those that should be, by tree.
     wanted_dispatch: [BTreeSet<String>; Top::COUNT],
     top_dirty: [bool; Top::COUNT],
-    constants_dirty: bool,
     pub(super) firewall_missing: bool,
     /// Indices into [`crate::rules::JUMPS`], rising.
     pub(super) jumps: BTreeSet<usize>,
     pub(super) deletes_apart: bool,
+    /// Rules committed, of filter and nat.
+    rules: [u64; 2],
+    /// Service ports without a local endpoint that their policy asks for: internal, external.
+    without_local: [usize; 2],
 }
 
 impl Ledger {
@@ -93,19 +78,21 @@ impl Ledger {
             settings,
             blocks: BTreeMap::new(),
             by_service: HashMap::new(),
-            endpoints: 0,
-            pending: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            round: None,
             committed: HashMap::new(),
             dead: BTreeSet::new(),
             foreign: BTreeSet::new(),
             fixed: BTreeMap::new(),
             dispatch: BTreeMap::new(),
+            dead_dispatch: BTreeSet::new(),
             wanted_dispatch: Default::default(),
             top_dirty: [true; Top::COUNT],
-            constants_dirty: true,
             firewall_missing: false,
             jumps: BTreeSet::new(),
             deletes_apart: false,
+            rules: [0; 2],
+            without_local: [0; 2],
         }
     }
 
@@ -116,7 +103,7 @@ impl Ledger {
     }
 
     /// Starts over from what the kernel holds: every chain of ours is known by name and will be
-    /// written or deleted; nothing is trusted. All Services must then be taken in again.
+    /// written or deleted; nothing is trusted. All Services must then be touched.
     pub fn adopt(&mut self, kernel: &Saved<'_>) {
         let settings = self.settings.clone();
         *self = Self::new(settings);
@@ -124,6 +111,7 @@ impl Ledger {
             let trees = kernel.chains(table).filter(|(name, _)| is_dispatch(name));
             self.dispatch.extend(trees.map(|(name, _)| ((table, name.to_owned()), None)));
         }
+        self.dead_dispatch = self.dispatch.keys().cloned().collect();
         for (name, _) in kernel.chains(Table::Nat).filter(|(name, _)| is_owned(name) && !is_dispatch(name)) {
             match ChainId::parse(name) {
                 Some(id) => {
@@ -145,20 +133,25 @@ impl Ledger {
         &self.settings
     }
 
-    /// Takes in other settings; true when all Services must be taken in again.
+    /// Takes in other settings; true when all Services must be touched.
     pub fn set(&mut self, settings: Settings) -> bool {
         if settings == self.settings {
             return false;
         }
         let fixed_only = Settings { node_ports: self.settings.node_ports.clone(), ..settings.clone() } == self.settings;
         self.settings = settings;
-        self.constants_dirty = true;
         self.top_dirty = [true; Top::COUNT];
         !fixed_only
     }
 
-    /// Renders one Service anew from the model, or drops it when the model has it no more.
-    pub fn take(&mut self, model: &Model, id: &ServiceId) {
+    /// Notes that a Service or its endpoints changed, came or went.
+    pub fn touch(&mut self, id: &ServiceId) {
+        self.touched.insert(id.clone());
+    }
+
+    /// Renders one Service anew from the model, or drops it when the model has it no more. Gives the chains whose
+    /// rules are not those in the kernel.
+    pub(super) fn take(&mut self, model: &Model, id: &ServiceId) -> Vec<(ChainId, String)> {
         let mut rendered: Vec<(Key, PortRules)> = Vec::new();
         if let Some(service) = model.service(id)
             && let Some(ip) = service.cluster_ip(self.settings.family)
@@ -170,31 +163,27 @@ impl Ledger {
                 }
             }
         }
-        self.replace(id, rendered);
+        rendered.sort_by(|a, b| a.0.cmp(&b.0));
+        self.replace(id, rendered)
     }
 
-    fn replace(&mut self, id: &ServiceId, rendered: Vec<(Key, PortRules)>) {
-        let mut old_top: HashMap<Key, [Box<str>; Top::COUNT]> = HashMap::new();
-        let mut old_chains: Vec<ChainId> = Vec::new();
+    fn replace(&mut self, id: &ServiceId, rendered: Vec<(Key, PortRules)>) -> Vec<(ChainId, String)> {
+        let mut old: HashMap<Key, Block> = HashMap::new();
         for key in self.by_service.remove(id).unwrap_or_default() {
-            self.pending.remove(&key);
             if let Some(block) = self.blocks.remove(&key) {
-                self.endpoints -= block.endpoints;
-                old_chains.extend(block.chains.iter());
-                old_top.insert(key, block.top);
+                (0..2).for_each(|i| self.without_local[i] -= usize::from(block.no_local[i]));
+                old.insert(key, block);
             }
         }
         let mut wanted: HashSet<ChainId> = HashSet::new();
         let mut keys = Vec::with_capacity(rendered.len());
+        let mut changed = Vec::new();
         for (key, rules) in rendered {
-            let old = old_top.remove(&key);
             for top in Top::ALL {
-                let i = top as usize;
-                let before = old.as_ref().map_or("", |o| &o[i]);
-                self.top_dirty[i] |= *before != *rules.top[i];
+                let before = old.get(&key).map_or("", |block| block.lines(top));
+                self.top_dirty[top as usize] |= *before != *rules.top[top as usize];
             }
             let mut chains = Vec::with_capacity(rules.chains.len());
-            let mut changed = Vec::new();
             for (chain, body) in rules.chains {
                 wanted.insert(chain);
                 self.dead.remove(&chain);
@@ -203,43 +192,39 @@ impl Ledger {
                     changed.push((chain, body));
                 }
             }
-            if !changed.is_empty() {
-                self.pending.insert(key.clone(), changed);
-            }
-            self.endpoints += rules.endpoints;
+            let lines = Top::ALL.into_iter().zip(rules.top).filter(|(_, lines)| !lines.is_empty());
             let block = Block {
-                top: rules.top.map(String::into_boxed_str),
+                top: lines.map(|(top, lines)| (top, lines.into_boxed_str())).collect(),
                 chains: chains.into(),
-                endpoints: rules.endpoints,
-                no_local: (rules.no_local_internal, rules.no_local_external),
+                no_local: [rules.no_local_internal, rules.no_local_external],
             };
+            (0..2).for_each(|i| self.without_local[i] += usize::from(block.no_local[i]));
             self.blocks.insert(key.clone(), block);
             keys.push(key);
         }
-        for top in old_top.into_values() {
-            for (dirty, lines) in self.top_dirty.iter_mut().zip(top) {
-                *dirty |= !lines.is_empty();
+        for (key, block) in &old {
+            if !keys.contains(key) {
+                block.top.iter().for_each(|(top, _)| self.top_dirty[*top as usize] = true);
             }
         }
         if !keys.is_empty() {
-            self.by_service.insert(id.clone(), keys);
+            self.by_service.insert(id.clone(), keys.into());
         }
-        for chain in old_chains {
-            if !wanted.contains(&chain) && self.committed.contains_key(&chain) {
-                self.dead.insert(chain);
+        for chain in old.values().flat_map(|block| block.chains.iter()) {
+            if !wanted.contains(chain) && self.committed.contains_key(chain) {
+                self.dead.insert(*chain);
             }
         }
+        changed
     }
 
-    /// The texts to restore, in order; empty when the kernel holds everything already. After each
-    /// one that was applied call [`commit`](Self::commit); after one that failed call
-    /// [`adopt`](Self::adopt): bodies are handed out once.
-    pub fn steps(&mut self, limit: Limit) -> Vec<Step> {
+    /// The fixed chains and those of dispatching trees whose rules are not those in the kernel.
+    pub(super) fn common(&mut self) -> (Vec<(Fixed, String)>, Vec<(DispatchId, String)>) {
         let mut fixed = Vec::new();
         let mut trees = Vec::new();
         for chain in Fixed::ALL {
             let top = Top::ALL.into_iter().find(|t| t.fixed() == chain);
-            if !self.constants_dirty && !top.is_some_and(|t| self.top_dirty[t as usize]) {
+            if top.is_some_and(|t| !std::mem::take(&mut self.top_dirty[t as usize])) {
                 continue;
             }
             if chain == Fixed::FilterFirewall && !writes_firewall(&self.settings) {
@@ -247,49 +232,67 @@ impl Ledger {
             }
             let mut body = String::new();
             if let Some(top) = top {
-                let lines = self.blocks.values().flat_map(|b| b.top[top as usize].lines());
-                let tree = self.settings.layout.is_tree(lines.clone().count(), FLAT);
-                let made = dispatch(top, lines, tree);
-                body = made.root;
-                let table = chain.table();
-                self.wanted_dispatch[top as usize] = made.below.iter().map(|(name, _)| name.clone()).collect();
-                for (name, body) in made.below {
-                    let id = (table, name);
-                    if self.dispatch.get(&id) != Some(&Some(Print::of(&body))) {
-                        trees.push((id, body));
-                    }
-                }
+                let (root, below) = self.tree(top);
+                body = root;
+                trees.extend(below);
             }
-            body.push_str(&constant_rules(&self.settings, chain));
-            if self.fixed.get(&chain) != Some(&Print::of(&body)) {
-                fixed.push((chain, body));
-            }
+            fixed.extend(self.changed(chain, body));
         }
-        self.constants_dirty = false;
-        self.top_dirty = [false; Top::COUNT];
-        steps::build(self, fixed, trees, limit)
+        (fixed, trees)
     }
 
-    /// Chains of trees in the kernel that nobody wants.
-    pub(super) fn dead_dispatch(&self) -> Vec<DispatchId> {
-        let wanted = |(table, name): &DispatchId| {
-            Top::ALL.into_iter().any(|t| t.fixed().table() == *table && self.wanted_dispatch[t as usize].contains(name))
-        };
-        self.dispatch.keys().filter(|id| !wanted(id)).cloned().collect()
+    /// A fixed chain with its lines and what it always holds, if that is not in the kernel.
+    pub(super) fn changed(&self, chain: Fixed, lines: String) -> Option<(Fixed, String)> {
+        let body = lines + &constant_rules(&self.settings, chain);
+        (self.fixed.get(&chain) != Some(&Print::of(&body))).then_some((chain, body))
+    }
+
+    /// The lines of one fixed chain, perhaps as a tree: its root, and what changed below it.
+    fn tree(&mut self, top: Top) -> (String, Vec<(DispatchId, String)>) {
+        let lines = self.blocks.values().flat_map(|b| b.lines(top).lines());
+        let is_tree = self.settings.layout.is_tree(lines.clone().count(), FLAT);
+        let made = dispatch(top, lines, is_tree);
+        let table = top.fixed().table();
+        let wanted = made.below.iter().map(|(name, _)| name.clone()).collect();
+        for name in std::mem::replace(&mut self.wanted_dispatch[top as usize], wanted) {
+            let id = (table, name);
+            if self.dispatch.contains_key(&id) {
+                self.dead_dispatch.insert(id);
+            }
+        }
+        let mut below = Vec::new();
+        for (name, body) in made.below {
+            let id = (table, name);
+            self.dead_dispatch.remove(&id);
+            if self.dispatch.get(&id) != Some(&Some(Print::of(&body))) {
+                below.push((id, body));
+            }
+        }
+        (made.root, below)
     }
 
     /// Notes that a step was applied.
     pub fn commit(&mut self, step: &Step) {
+        let mut count = |table: Table, new: Option<Print>, old: Option<Print>| {
+            let rules = |print: Option<Print>| print.map_or(0, Print::rules);
+            let sum = &mut self.rules[table as usize];
+            *sum = (*sum + rules(new)).saturating_sub(rules(old));
+        };
         for (chain, print) in &step.chains {
-            self.committed.insert(*chain, Some(*print));
+            count(Table::Nat, Some(*print), self.committed.insert(*chain, Some(*print)).flatten());
         }
-        self.fixed.extend(step.fixed.iter().copied());
-        self.dispatch.extend(step.dispatch.iter().map(|(id, print)| (id.clone(), Some(*print))));
+        for (fixed, print) in &step.fixed {
+            count(fixed.table(), Some(*print), self.fixed.insert(*fixed, *print));
+        }
+        for (id, print) in &step.dispatch {
+            count(id.0, Some(*print), self.dispatch.insert(id.clone(), Some(*print)).flatten());
+        }
         for id in &step.dispatch_deleted {
-            self.dispatch.remove(id);
+            count(id.0, None, self.dispatch.remove(id).flatten());
+            self.dead_dispatch.remove(id);
         }
         for chain in &step.deleted {
-            self.committed.remove(chain);
+            count(Table::Nat, None, self.committed.remove(chain).flatten());
             self.dead.remove(chain);
         }
         for name in &step.deleted_names {
@@ -303,31 +306,6 @@ impl Ledger {
         }
     }
 
-    /// Compares the kernel with what was committed. Counts rules; their text is not compared.
-    #[must_use]
-    pub fn drift(&self, kernel: &Saved<'_>) -> Drift {
-        let mut drift = Drift { jumps: kernel.missing_jumps().len(), ..Drift::default() };
-        let mut look = |table: Table, name: &str, print: &Print| match kernel.chain(table, name) {
-            None => drift.missing += 1,
-            Some(chain) if chain.rules.len() != print.rules as usize => drift.changed += 1,
-            Some(_) => {}
-        };
-        for (chain, print) in &self.fixed {
-            look(chain.table(), chain.name(), print);
-        }
-        for ((table, name), print) in &self.dispatch {
-            if let Some(print) = print {
-                look(*table, name, print);
-            }
-        }
-        for (chain, print) in &self.committed {
-            if let Some(print) = print {
-                look(Table::Nat, &chain.to_string(), print);
-            }
-        }
-        drift
-    }
-
     /// The service port that a chain belongs to, for messages.
     #[must_use]
     pub fn owner(&self, chain: &str) -> Option<Arc<str>> {
@@ -335,28 +313,15 @@ impl Ledger {
         self.blocks.iter().find(|(_, b)| b.chains.contains(&id)).map(|((.., name), _)| name.clone())
     }
 
-    /// Endpoints of all service ports together.
-    #[must_use]
-    pub const fn endpoints(&self) -> usize {
-        self.endpoints
-    }
-
     /// Rules committed in a table.
     #[must_use]
-    pub fn rules(&self, table: Table) -> u64 {
-        let fixed = self.fixed.iter().filter(|(f, _)| f.table() == table).map(|(_, p)| u64::from(p.rules)).sum::<u64>();
-        let own = match table {
-            Table::Nat => self.committed.values().flatten().map(|p| u64::from(p.rules)).sum::<u64>(),
-            Table::Filter => 0,
-        };
-        let trees = self.dispatch.iter().filter(|((t, _), _)| *t == table).filter_map(|(_, p)| *p);
-        fixed + own + trees.map(|p| u64::from(p.rules)).sum::<u64>()
+    pub const fn rules(&self, table: Table) -> u64 {
+        self.rules[table as usize]
     }
 
     /// Service ports with a Local policy (internal, external) and no endpoint here though elsewhere.
     #[must_use]
-    pub fn without_local(&self) -> (usize, usize) {
-        let count = |f: fn(&Block) -> bool| self.blocks.values().filter(|b| f(b)).count();
-        (count(|b| b.no_local.0), count(|b| b.no_local.1))
+    pub const fn without_local(&self) -> [usize; 2] {
+        self.without_local
     }
 }

@@ -1,10 +1,13 @@
 //! Restore texts: one for small changes; for large ones on nf_tables several, each of which leaves
 //! a consistent rule set and none of which splits a service port.
 
-use std::fmt::Write as _;
+use std::{collections::VecDeque, fmt::Write as _};
 
-use super::{Ledger, Print, ledger::DispatchId};
-use crate::rules::{ChainId, Fixed, JUMPS, Table};
+use super::{Ledger, Print, ledger::DispatchId, lines};
+use crate::{
+    model::{Model, ServiceId},
+    rules::{ChainId, Fixed, JUMPS, Table},
+};
 
 /// How many rule lines one restore may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +16,15 @@ pub enum Limit {
     None,
     /// About this many: the time of one nf_tables transaction grows with its square.
     Lines(usize),
+}
+
+impl Limit {
+    const fn lines(self) -> usize {
+        match self {
+            Self::None => usize::MAX,
+            Self::Lines(lines) => lines,
+        }
+    }
 }
 
 /// One restore.
@@ -49,7 +61,7 @@ impl Draft {
         };
         let _ = writeln!(heads, ":{name} - [0:0]");
         rules.push_str(body);
-        let lines = body.bytes().filter(|b| *b == b'\n').count();
+        let lines = lines(body);
         self.step.lines += lines;
         match table {
             Table::Filter => self.step.rules.0 += lines as u64,
@@ -93,107 +105,163 @@ impl Draft {
         self.step.lines += 1;
     }
 
-    fn finish(mut self) -> Option<Step> {
-        for (table, (heads, rules)) in Table::BOTH.into_iter().zip([self.filter, self.nat]) {
-            if !heads.is_empty() || !rules.is_empty() {
-                let _ = write!(self.step.text, "*{}\n{heads}{rules}COMMIT\n", table.name());
-            }
+    /// Puts all of this before what is in another.
+    fn before(self, mut other: Self) -> Self {
+        for (own, others) in [(self.filter, &mut other.filter), (self.nat, &mut other.nat)] {
+            others.0.insert_str(0, &own.0);
+            others.1.insert_str(0, &own.1);
         }
-        (!self.step.text.is_empty()).then_some(self.step)
+        other.step.lines += self.step.lines;
+        other.step.rules.0 += self.step.rules.0;
+        other.step.rules.1 += self.step.rules.1;
+        other.step.fixed.extend(self.step.fixed);
+        other
+    }
+
+    /// The step, if anything is in it. The nat table's rules can be large and are not copied.
+    fn finish(self) -> Option<Step> {
+        let Self { filter, nat, mut step } = self;
+        let (mut before, mut text) = (String::new(), nat.1);
+        if !filter.0.is_empty() || !filter.1.is_empty() {
+            let _ = write!(before, "*{}\n{}{}COMMIT\n", Table::Filter.name(), filter.0, filter.1);
+        }
+        if !nat.0.is_empty() || !text.is_empty() {
+            let _ = write!(before, "*{}\n{}", Table::Nat.name(), nat.0);
+            text.push_str("COMMIT\n");
+        }
+        text.insert_str(0, &before);
+        step.text = text;
+        (!step.text.is_empty()).then_some(step)
     }
 }
 
-pub(super) fn build(
-    ledger: &mut Ledger,
-    fixed: Vec<(Fixed, String)>,
-    trees: Vec<(DispatchId, String)>,
-    limit: Limit,
-) -> Vec<Step> {
-    let pending = std::mem::take(&mut ledger.pending);
-    let own_lines: usize = pending.values().flatten().map(|(_, b)| b.bytes().filter(|b| *b == b'\n').count()).sum();
-    let tree_lines: usize = trees.iter().map(|(_, b)| b.bytes().filter(|b| *b == b'\n').count()).sum();
-    let dead_trees = ledger.dead_dispatch();
-    let total = own_lines + tree_lines + ledger.dead.len() + ledger.foreign.len() + dead_trees.len();
-    let bound = match limit {
-        Limit::Lines(bound) if total > bound => bound,
-        _ => usize::MAX,
-    };
-    let mut out = Vec::new();
-    let mut draft = Draft::default();
-    // Chains that others jump to come first; so do the marks, which every endpoint chain needs.
-    let (first, last): (Vec<_>, Vec<_>) =
-        fixed.into_iter().partition(|(f, _)| matches!(f, Fixed::NatMarkMasq | Fixed::NatPostrouting));
-    if bound != usize::MAX {
-        first.iter().for_each(|(chain, body)| draft.fixed(*chain, body));
+/// A write under way: what is not rendered yet, then what is left to hand out.
+#[derive(Debug)]
+pub(super) struct Round {
+    /// Last first.
+    queue: Vec<ServiceId>,
+    /// The write did not fit in one step.
+    chunked: bool,
+    /// The steps behind those of single Services.
+    rest: Option<VecDeque<Step>>,
+}
+
+impl Round {
+    /// In order of address, as the rules of dispatching chains are.
+    fn new(ledger: &mut Ledger, model: &Model) -> Self {
+        let family = ledger.settings().family;
+        let mut queue: Vec<ServiceId> = std::mem::take(&mut ledger.touched).into_iter().collect();
+        queue.sort_by_cached_key(|id| std::cmp::Reverse((model.service(id).and_then(|s| s.cluster_ip(family)), id.clone())));
+        Self { queue, chunked: false, rest: None }
     }
-    for chains in pending.into_values() {
-        if draft.step.lines > bound {
-            out.extend(std::mem::take(&mut draft).finish());
+}
+
+/// Chains that single Services' chains lead to.
+const fn is_needed_first(chain: Fixed) -> bool {
+    matches!(chain, Fixed::NatMarkMasq | Fixed::NatPostrouting)
+}
+
+impl Ledger {
+    /// The next text to restore, until there is none: then the kernel holds everything. Rules are rendered as they
+    /// are handed out, so that a large write is never in memory as a whole where the limit does not ask for it. After
+    /// each one that was applied call [`commit`](Self::commit), before the next but one is asked for; after one that
+    /// failed call [`adopt`](Self::adopt): rules are handed out once.
+    pub fn next_step(&mut self, model: &Model, limit: Limit) -> Option<Step> {
+        let mut round = match self.round.take() {
+            Some(round) => round,
+            None => Round::new(self, model),
+        };
+        let step = self.next_of(&mut round, model, limit);
+        if step.is_some() {
+            self.round = Some(round);
         }
-        chains.iter().for_each(|(chain, body)| draft.own(*chain, body));
+        step
     }
-    for (id, body) in trees {
-        if draft.step.lines > bound {
-            out.extend(std::mem::take(&mut draft).finish());
+
+    fn next_of(&mut self, round: &mut Round, model: &Model, limit: Limit) -> Option<Step> {
+        if let Some(rest) = &mut round.rest {
+            return rest.pop_front();
         }
-        draft.dispatch(id, &body);
-    }
-    if bound == usize::MAX {
-        // One text: fixed chains first, as upstream writes them.
-        let mut whole = Draft::default();
-        last.iter().chain(&first).for_each(|(chain, body)| whole.fixed(*chain, body));
-        for (whole, draft) in [(&mut whole.filter, &draft.filter), (&mut whole.nat, &draft.nat)] {
-            whole.0.push_str(&draft.0);
-            whole.1.push_str(&draft.1);
+        let bound = limit.lines();
+        let mut draft = Draft::default();
+        while let Some(id) = round.queue.pop() {
+            self.take(model, &id).iter().for_each(|(chain, body)| draft.own(*chain, body));
+            if draft.step.lines > bound {
+                if !std::mem::replace(&mut round.chunked, true) {
+                    let first = Fixed::ALL.into_iter().filter(|chain| is_needed_first(*chain));
+                    let first = first.filter_map(|chain| self.changed(chain, String::new()));
+                    first.for_each(|(chain, body)| draft.fixed(chain, &body));
+                }
+                return draft.finish();
+            }
         }
-        whole.step.lines += draft.step.lines;
-        whole.step.rules.0 += draft.step.rules.0;
-        whole.step.rules.1 += draft.step.rules.1;
-        whole.step.chains = draft.step.chains;
-        whole.step.dispatch = draft.step.dispatch;
-        draft = whole;
-    } else {
-        out.extend(std::mem::take(&mut draft).finish());
-        last.iter().for_each(|(chain, body)| draft.fixed(*chain, body));
+        let rest = round.rest.insert(self.rest(draft, round.chunked, bound));
+        rest.pop_front()
     }
-    if ledger.firewall_missing {
-        if !draft.step.fixed.iter().any(|(f, _)| *f == Fixed::FilterFirewall) {
-            draft.chain(Table::Filter, &Fixed::FilterFirewall.name(), "");
+
+    /// What follows the chains of single Services, `draft` being the last of these.
+    fn rest(&mut self, mut draft: Draft, chunked: bool, bound: usize) -> VecDeque<Step> {
+        let (fixed, trees) = self.common();
+        let tree_lines: usize = trees.iter().map(|(_, body)| lines(body)).sum();
+        let deletions = self.dead.len() + self.foreign.len() + self.dead_dispatch.len();
+        let chunked = chunked || draft.step.lines + tree_lines + deletions > bound;
+        let bound = if chunked { bound } else { usize::MAX };
+        let mut out = VecDeque::new();
+        // Chains that others jump to come first.
+        let (first, last): (Vec<_>, Vec<_>) = fixed.into_iter().partition(|(f, _)| is_needed_first(*f));
+        if chunked {
+            first.iter().for_each(|(chain, body)| draft.fixed(*chain, body));
         }
-        draft.step.creates_firewall = true;
-    }
-    for index in ledger.jumps.clone() {
-        draft.jump(index);
-    }
-    if bound != usize::MAX || ledger.deletes_apart {
-        out.extend(std::mem::take(&mut draft).finish());
-    }
-    let dead: Vec<ChainId> = ledger.dead.iter().copied().collect();
-    let foreign: Vec<String> = ledger.foreign.iter().cloned().collect();
-    // Stale chains may lead to each other: all are emptied before the first is deleted.
-    for (names, emptying) in [(&dead, true), (&dead, false)] {
-        for chain in names {
+        for (id, body) in trees {
             if draft.step.lines > bound {
                 out.extend(std::mem::take(&mut draft).finish());
             }
-            draft.remove(Table::Nat, chain, emptying);
-            if !emptying {
-                draft.step.deleted.push(*chain);
+            draft.dispatch(id, &body);
+        }
+        if chunked {
+            out.extend(std::mem::take(&mut draft).finish());
+            last.iter().for_each(|(chain, body)| draft.fixed(*chain, body));
+        } else {
+            // One text: fixed chains first, as upstream writes them.
+            let mut common = Draft::default();
+            last.iter().chain(&first).for_each(|(chain, body)| common.fixed(*chain, body));
+            draft = common.before(draft);
+        }
+        if self.firewall_missing {
+            if !draft.step.fixed.iter().any(|(f, _)| *f == Fixed::FilterFirewall) {
+                draft.chain(Table::Filter, &Fixed::FilterFirewall.name(), "");
+            }
+            draft.step.creates_firewall = true;
+        }
+        self.jumps.iter().for_each(|index| draft.jump(*index));
+        if chunked || self.deletes_apart {
+            out.extend(std::mem::take(&mut draft).finish());
+        }
+        // Stale chains may lead to each other: all are emptied before the first is deleted.
+        for emptying in [true, false] {
+            for chain in &self.dead {
+                if draft.step.lines > bound {
+                    out.extend(std::mem::take(&mut draft).finish());
+                }
+                draft.remove(Table::Nat, chain, emptying);
+                if !emptying {
+                    draft.step.deleted.push(*chain);
+                }
+            }
+            for id in &self.dead_dispatch {
+                draft.remove(id.0, &id.1, emptying);
+                if !emptying {
+                    draft.step.dispatch_deleted.push(id.clone());
+                }
+            }
+            for name in &self.foreign {
+                draft.remove(Table::Nat, name, emptying);
+                if !emptying {
+                    draft.step.deleted_names.push(name.clone());
+                }
             }
         }
-        for id in &dead_trees {
-            draft.remove(id.0, &id.1, emptying);
-            if !emptying {
-                draft.step.dispatch_deleted.push(id.clone());
-            }
-        }
-        for name in &foreign {
-            draft.remove(Table::Nat, name, emptying);
-            if !emptying {
-                draft.step.deleted_names.push(name.clone());
-            }
-        }
+        out.extend(draft.finish());
+        out
     }
-    out.extend(draft.finish());
-    out
 }

@@ -36,7 +36,7 @@ pub(crate) struct LocalHealth {
 impl LocalHealth {
     pub(crate) fn of(model: &Model) -> Self {
         let mut out = Self::default();
-        for (id, service) in model.services().filter(|(_, s)| s.health_check_node_port != 0) {
+        for (id, service) in model.health_checked() {
             let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
             for port in &service.ports {
                 for family in Family::BOTH {

@@ -11,19 +11,18 @@ use windlass_kit::events::{Recorder, Severity};
 
 use crate::{
     apply::{Backend, Error, nftables::NfTables},
-    config::{Config, fill, relax, render},
-    explain::differences,
+    config::{Config, each_step, is_large},
+    explain::Comparison,
     kernel::Saved,
     model::{Family, Model, NodeFacts, ServiceId},
-    plan::{Ledger, Step},
+    plan::{Ledger, Limit},
     rules::{Settings, Table},
     serve::{Outcome, Status},
     subject, sysctls,
 };
 
-/// Up to this many rules each one's text is compared with what should be; of more only the numbers, because
-/// the text of all would be made anew for it.
-const COMPARE_TEXT: u64 = 20_000;
+/// Rules that are rendered at a time to be compared with the kernel's.
+const PIECE: Limit = Limit::Lines(5000);
 
 pub(super) struct FamilySync {
     backend: Arc<Backend>,
@@ -86,9 +85,9 @@ impl FamilySync {
         }
     }
 
-    fn settings(&self, config: &Config, node: &NodeFacts, local: &[IpAddr]) -> Settings {
+    fn settings(&self, model: &Model, config: &Config, node: &NodeFacts, local: &[IpAddr]) -> Settings {
         Settings {
-            large: self.ledger.settings().large,
+            large: is_large(model, self.family()),
             drop_invalid: self.ledger.settings().drop_invalid,
             counters: self.counters,
             ..config.settings(self.family(), node, local)
@@ -96,8 +95,8 @@ impl FamilySync {
     }
 
     /// Whether rules would differ for these facts.
-    pub(super) fn would_change(&self, config: &Config, node: &NodeFacts, local: &[IpAddr]) -> bool {
-        self.settings(config, node, local) != *self.ledger.settings()
+    pub(super) fn would_change(&self, model: &Model, config: &Config, node: &NodeFacts, local: &[IpAddr]) -> bool {
+        self.settings(model, config, node, local) != *self.ledger.settings()
     }
 
     /// Writes what differs. After a refusal everything is read back and tried once more at once;
@@ -111,20 +110,19 @@ impl FamilySync {
         local: &[IpAddr],
     ) -> (bool, bool) {
         let started = Instant::now();
-        let settings = self.settings(config, node, local);
+        let settings = self.settings(model, config, node, local);
         let mut first = !self.full;
         if first {
             if self.ledger.set(settings.clone()) {
-                model.services().for_each(|(id, _)| self.ledger.take(model, id));
+                model.services().for_each(|(id, _)| self.ledger.touch(id));
             }
-            dirty.iter().for_each(|id| self.ledger.take(model, id));
-            relax(&mut self.ledger, model);
+            dirty.iter().for_each(|id| self.ledger.touch(id));
         }
         loop {
             let full = self.full;
             let result = if full { self.start_over(model, settings.clone()).await } else { Ok(()) };
             let result = match result {
-                Ok(()) => self.apply().await,
+                Ok(()) => self.apply(model).await,
                 Err(error) => Err(error),
             };
             match result {
@@ -171,7 +169,7 @@ impl FamilySync {
             if let Outcome::Done { .. } = outcome {
                 status.rules = rules;
                 status.last_lines = lines;
-                status.without_local = (without.0 as u64, without.1 as u64);
+                status.without_local = (without[0] as u64, without[1] as u64);
             }
         });
     }
@@ -183,9 +181,9 @@ impl FamilySync {
         self.ledger.adopt(&saved);
         drop(saved);
         drop(text);
-        self.ledger.set(Settings { drop_invalid: !sysctls::tcp_is_liberal(), large: false, ..settings });
+        self.ledger.set(Settings { drop_invalid: !sysctls::tcp_is_liberal(), ..settings });
         self.ledger.delete_apart(self.failures > 0);
-        fill(&mut self.ledger, model);
+        model.services().for_each(|(id, _)| self.ledger.touch(id));
         Ok(())
     }
 
@@ -194,21 +192,23 @@ impl FamilySync {
         blocking(move || backend.save(false)).await
     }
 
-    /// Restores step after step; the rules written, of filter and nat, and
-    /// the number of steps.
-    async fn apply(&mut self) -> Result<((u64, u64), usize), Error> {
-        let mut lines = (0, 0);
-        let steps = self.ledger.steps(self.backend.limit());
-        let count = steps.len();
-        for step in steps {
+    /// Restores step after step, each rendered while the one before is being restored; the rules written, of filter
+    /// and nat, and the number of steps.
+    async fn apply(&mut self, model: &Model) -> Result<((u64, u64), usize), Error> {
+        let (mut lines, mut count) = ((0, 0), 0);
+        let limit = self.backend.limit();
+        let mut next = self.ledger.next_step(model, limit);
+        while let Some(step) = next {
+            count += 1;
             lines.0 += step.rules.0;
             lines.1 += step.rules.1;
             let backend = self.backend.clone();
-            let (step, result): (Step, Result<(), Error>) = blocking(move || {
+            let restoring = tokio::task::spawn_blocking(move || {
                 let result = backend.restore(&step);
-                Ok((step, result))
-            })
-            .await?;
+                (step, result)
+            });
+            next = self.ledger.next_step(model, limit);
+            let (step, result) = restoring.await.map_err(broken)?;
             match result {
                 Ok(()) => self.ledger.commit(&step),
                 Err(error) => return Err(self.named(error)),
@@ -233,14 +233,16 @@ impl FamilySync {
 
     /// What differs between the kernel and what should be, in words.
     fn drift(&self, model: &Model, kernel: &Saved<'_>) -> Option<String> {
-        if self.ledger.rules(Table::Nat) + self.ledger.rules(Table::Filter) > COMPARE_TEXT {
-            return Some(self.ledger.drift(kernel)).filter(|d| !d.is_none()).map(|d| d.to_string());
+        let mut comparison = Comparison::new(kernel);
+        let mut unread = None;
+        each_step(model, self.ledger.settings().clone(), PIECE, |step| match Saved::parse(&step.text) {
+            Ok(wanted) => comparison.look(&wanted),
+            Err(error) => unread = Some(error.to_string()),
+        });
+        if unread.is_some() {
+            return unread;
         }
-        let text = render(model, self.ledger.settings().clone());
-        let found = match Saved::parse(&text) {
-            Ok(wanted) => differences(&wanted, kernel),
-            Err(error) => return Some(error.to_string()),
-        };
+        let found = comparison.end();
         let first = found.first()?;
         let more = if found.len() > 1 { format!(", and {} more", found.len() - 1) } else { String::new() };
         Some(format!("{} {} {}{more}", first.table, first.chain, first.problem))
@@ -290,11 +292,13 @@ impl FamilySync {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
-        Err(Error::Failed {
-            command: "iptables".to_owned(),
-            status: "not finished".to_owned(),
-            stderr: format!("the thread that ran it ended: {e}"),
-        })
-    })
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(broken(e)))
+}
+
+fn broken(error: tokio::task::JoinError) -> Error {
+    Error::Failed {
+        command: "iptables".to_owned(),
+        status: "not finished".to_owned(),
+        stderr: format!("the thread that ran it ended: {error}"),
+    }
 }
