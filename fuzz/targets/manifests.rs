@@ -2,10 +2,9 @@
 //! name is one that the kernel takes.
 #![no_main]
 
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use windlass_proxy::{Config, kernel::Saved, model::Family, rules_from_objects};
+use windlass_proxy::{Config, kernel::Saved, model::{Family, objects::{EndpointSlice, Service}}, rules_from_objects};
 
 fuzz_target!(|text: &str| {
     let Ok(documents) = serde_saphyr::from_multiple::<Value>(text) else { return };

@@ -6,10 +6,8 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::{core::v1 as core, discovery::v1::EndpointSlice};
-
 use crate::{
-    model::{Cidr, Family, Model, NodeFacts},
+    model::{Cidr, Family, Model, NodeFacts, objects},
     plan::{Ledger, Limit, Step},
     rules::{Layout, LocalTraffic, NodePortDestinations, Settings},
     sysctls::Conntrack,
@@ -294,9 +292,9 @@ pub(crate) const LARGE_CLUSTER: usize = 1000;
 /// Node with the configured name, if it is among `nodes`, tells zone, addresses and pod ranges.
 #[must_use]
 pub fn rules_from_objects(
-    services: &[core::Service],
-    slices: &[EndpointSlice],
-    nodes: &[core::Node],
+    services: &[objects::Service],
+    slices: &[objects::EndpointSlice],
+    nodes: &[objects::Node],
     config: &Config,
     family: Family,
 ) -> String {

@@ -2,17 +2,16 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::{
-    core::v1::{Node, Service},
-    discovery::v1::EndpointSlice,
-};
 use kube::{Api, Client, api::ListParams};
 
 use crate::{
     apply::{self, Backend, Runner},
     config::{Config, rules_from_objects},
     explain::{Explanation, explain},
-    model::Family,
+    model::{
+        Family,
+        objects::{EndpointSlice, Node, Service},
+    },
     nfacct::INVALID_DROPPED,
 };
 

@@ -1,6 +1,7 @@
 //! What the proxy remembers of Services, EndpointSlices and its Node: compact values made from the
-//! API objects at once, which are then dropped. Pure; imports only k8s-openapi types.
+//! API objects at once, which are then dropped. Pure; imports only the API's metadata type.
 
+pub mod objects;
 mod services;
 mod slices;
 #[cfg(test)]
@@ -8,8 +9,6 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-
-use k8s_openapi::api::{core::v1 as core, discovery::v1::EndpointSlice};
 
 pub use services::{Affinity, Port, Protocol, Service};
 pub use slices::{Endpoint, Hints, Slice, SlicePort};
@@ -34,11 +33,11 @@ pub struct NodeFacts {
 impl NodeFacts {
     /// Reads the facts from the API object.
     #[must_use]
-    pub fn of(node: &core::Node) -> Self {
+    pub fn of(node: &objects::Node) -> Self {
         let mut addresses: Vec<std::net::IpAddr> = Vec::new();
         let all = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
         for kind in ["InternalIP", "ExternalIP"] {
-            for ip in all.iter().filter(|a| a.type_ == kind).filter_map(|a| parse_ip(&a.address)) {
+            for ip in all.iter().filter(|a| *a.r#type == *kind).filter_map(|a| parse_ip(&a.address)) {
                 if !addresses.iter().any(|known| Family::of(known) == Family::of(&ip)) {
                     addresses.push(ip);
                 }
@@ -55,7 +54,7 @@ impl NodeFacts {
             .and_then(|s| s.taints.as_deref())
             .unwrap_or_default()
             .iter()
-            .any(|t| t.key == "ToBeDeletedByClusterAutoscaler");
+            .any(|t| &*t.key == "ToBeDeletedByClusterAutoscaler");
         let labels = node.metadata.labels.as_ref();
         Self {
             addresses,
@@ -83,7 +82,7 @@ pub struct Model {
 
 impl Model {
     /// Takes in a Service; returns whether anything that matters changed.
-    pub fn put_service(&mut self, object: &core::Service) -> bool {
+    pub fn put_service(&mut self, object: &objects::Service) -> bool {
         let id = services::id(&object.metadata);
         match Service::of(object) {
             None => self.remove_service(&id),
@@ -105,7 +104,7 @@ impl Model {
     }
 
     /// Forgets a Service.
-    pub fn delete_service(&mut self, object: &core::Service) -> bool {
+    pub fn delete_service(&mut self, object: &objects::Service) -> bool {
         self.remove_service(&services::id(&object.metadata))
     }
 
@@ -151,7 +150,7 @@ impl Model {
     }
 
     /// Takes in a slice; `node` is our node's name, which decides what is local.
-    pub fn put_slice(&mut self, object: &EndpointSlice, node: &str) -> bool {
+    pub fn put_slice(&mut self, object: &objects::EndpointSlice, node: &str) -> bool {
         let Some((service, name)) = slices::key(object) else { return false };
         let Some(slice) = Slice::of(object, node) else { return self.remove_slice(&service, &name) };
         if self.slices.get(&service).and_then(|of_service| of_service.get(&*name)) == Some(&slice) {
@@ -163,7 +162,7 @@ impl Model {
     }
 
     /// Forgets a slice.
-    pub fn delete_slice(&mut self, object: &EndpointSlice) -> bool {
+    pub fn delete_slice(&mut self, object: &objects::EndpointSlice) -> bool {
         slices::key(object).is_some_and(|(service, name)| self.remove_slice(&service, &name))
     }
 
@@ -206,14 +205,14 @@ impl Model {
 
     /// The key under which [`keep_services`](Self::keep_services) knows an object.
     #[must_use]
-    pub fn service_key(object: &core::Service) -> ServiceId {
+    pub fn service_key(object: &objects::Service) -> ServiceId {
         services::id(&object.metadata)
     }
 
     /// The key under which [`keep_slices`](Self::keep_slices) knows an object; `None` for slices
     /// that belong to no Service.
     #[must_use]
-    pub fn slice_key(object: &EndpointSlice) -> Option<(ServiceId, Box<str>)> {
+    pub fn slice_key(object: &objects::EndpointSlice) -> Option<(ServiceId, Box<str>)> {
         slices::key(object)
     }
 

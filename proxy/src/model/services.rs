@@ -2,9 +2,9 @@
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
-use k8s_openapi::{api::core::v1 as core, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Cidr, Family, ServiceId, parse_ip};
+use super::{Cidr, Family, ServiceId, objects, parse_ip};
 
 /// A transport protocol that services know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,17 +99,17 @@ impl Service {
     /// Reads the API object; `None` when the proxy has nothing to do for it (headless,
     /// ExternalName, no address yet, or left to another proxy by label).
     #[must_use]
-    pub fn of(object: &core::Service) -> Option<Self> {
+    pub fn of(object: &objects::Service) -> Option<Self> {
         let spec = object.spec.as_ref()?;
         let foreign =
             object.metadata.labels.as_ref().is_some_and(|l| l.contains_key("service.kubernetes.io/service-proxy-name"));
-        let kind = spec.type_.as_deref().unwrap_or("ClusterIP");
+        let kind = spec.r#type.as_deref().unwrap_or("ClusterIP");
         let first = spec.cluster_ip.as_deref().unwrap_or_default();
         if foreign || kind == "ExternalName" || first.is_empty() || first == "None" {
             return None;
         }
         let mut listed: Vec<&str> = vec![first];
-        listed.extend(spec.cluster_ips.iter().flatten().map(String::as_str));
+        listed.extend(spec.cluster_ips.iter().flatten().map(|ip| &**ip));
         let mut cluster_ips: Vec<IpAddr> = Vec::new();
         for ip in listed.into_iter().filter_map(parse_ip) {
             if !cluster_ips.iter().any(|known| Family::of(known) == Family::of(&ip)) {

@@ -6,9 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-
-use super::{Family, Port, Protocol, ServiceId, parse_ip};
+use super::{Family, Port, Protocol, ServiceId, objects::EndpointSlice, parse_ip};
 
 /// One port that every endpoint of a slice serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +91,7 @@ impl Slice {
     /// Reads the API object; `None` for slices of another address type.
     #[must_use]
     pub fn of(object: &EndpointSlice, node: &str) -> Option<Self> {
-        let family = match object.address_type.as_str() {
+        let family = match &*object.address_type {
             "IPv4" => Family::V4,
             "IPv6" => Family::V6,
             _ => return None,
@@ -117,11 +115,10 @@ impl Slice {
             let conditions = endpoint.conditions.as_ref();
             let local = !node.is_empty() && endpoint.node_name.as_deref() == Some(node);
             let hints = endpoint.hints.as_ref().and_then(|hints| {
-                let zones: Vec<Box<str>> =
-                    hints.for_zones.iter().flatten().map(|z| z.name.clone().into_boxed_str()).collect();
+                let zones: Vec<Box<str>> = hints.for_zones.iter().flatten().map(|z| z.name.clone()).collect();
                 let mut nodes = hints.for_nodes.iter().flatten().peekable();
                 let has_nodes = nodes.peek().is_some();
-                let our_node = !node.is_empty() && nodes.any(|n| n.name == node);
+                let our_node = !node.is_empty() && nodes.any(|n| *n.name == *node);
                 (has_nodes || !zones.is_empty()).then(|| Box::new(Hints { zones, has_nodes, our_node }))
             });
             endpoints.push(Endpoint {

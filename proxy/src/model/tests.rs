@@ -68,7 +68,7 @@ fn a_service_becomes_a_compact_value() {
     assert_eq!(found.effective_ranges(Family::V4).len(), 2);
 }
 
-fn slice(name: &str, kind: &str, endpoints: serde_json::Value) -> EndpointSlice {
+fn slice(name: &str, kind: &str, endpoints: serde_json::Value) -> objects::EndpointSlice {
     serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "ns", "labels": {"kubernetes.io/service-name": "svc"}},
         "addressType": kind, "endpoints": endpoints,
@@ -81,7 +81,7 @@ fn slice(name: &str, kind: &str, endpoints: serde_json::Value) -> EndpointSlice 
 fn endpoints_of_several_slices_are_one_sorted_list() {
     let mut model = Model::default();
     let object = json!({"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"clusterIP": "172.30.0.1", "ports": [{"port": 80}]}});
-    let object: core::Service = serde_json::from_value(object).unwrap();
+    let object: objects::Service = serde_json::from_value(object).unwrap();
     assert!(model.put_service(&object) && !model.put_service(&object));
     let leaving = json!({"ready": false, "serving": true, "terminating": true});
     model.put_slice(

@@ -4,10 +4,6 @@ use std::{collections::BTreeSet, pin::Pin};
 
 use futures::{Stream, StreamExt as _, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    core::v1::{Node, Service},
-    discovery::v1::EndpointSlice,
-};
 use kube::{
     Api, Client,
     runtime::{
@@ -16,10 +12,10 @@ use kube::{
     },
 };
 
-use crate::model::{Model, NodeFacts, ServiceId};
-
-/// When the endpoints of a slice last changed, as its controller saw it.
-const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+use crate::model::{
+    Model, NodeFacts, ServiceId,
+    objects::{EndpointSlice, Node, Service, TRIGGER},
+};
 
 /// One thing that a watch told.
 #[derive(Debug)]

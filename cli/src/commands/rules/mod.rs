@@ -13,7 +13,7 @@ use windlass_proxy::{
     inspect,
     kernel::Saved,
     kernel_rules,
-    model::{Family, parse_ip},
+    model::{Family, objects::Node},
     node_addresses,
     rules::entrances,
     rules_from_objects,
@@ -220,8 +220,7 @@ fn run_trace(args: &TraceArgs, settings: &Settings) -> anyhow::Result<ExitCode> 
         let config = args.source.config(settings);
         let text = rules_from_objects(&objects.services, &objects.slices, &objects.nodes, &config, family);
         let own = objects.nodes.iter().filter(|n| n.metadata.name.as_deref() == Some(&config.node_name));
-        let addresses = own.flat_map(|n| n.status.iter().flat_map(|s| s.addresses.iter().flatten()));
-        let local = addresses.filter_map(|a| parse_ip(&a.address)).chain(config.node_ips.iter().copied()).collect();
+        let local = own.flat_map(Node::addresses).chain(config.node_ips.iter().copied()).collect();
         (entrances() + &text, local)
     };
     let found = trace(&Saved::parse(&text)?, &local, &packet);

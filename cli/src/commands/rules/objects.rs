@@ -6,11 +6,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use k8s_openapi::api::{
-    core::v1::{Node, Service},
-    discovery::v1::EndpointSlice,
-};
 use serde_json::Value;
+use windlass_proxy::model::objects::{EndpointSlice, Node, Service};
 
 #[derive(Debug, Default)]
 pub(super) struct Objects {
