@@ -221,9 +221,26 @@ fn clean(backend: &Backend, record: Option<&Record>) -> Result<(), Error> {
         Some(record) => record.firewalls.iter().any(|f| f == backend.family().name()),
         None => shares_firewall(&text),
     };
-    let bound = if backend.is_nft() { CHUNK } else { usize::MAX };
-    for script in removal(&saved, keep_firewall, bound) {
-        backend.restore_text(&script)?;
+    let removal = Removal::of(&saved, keep_firewall);
+    for (table, rules) in removal.jumps.iter().filter(|(_, rules)| !rules.is_empty()) {
+        backend.restore_text(&section(*table, rules))?;
+    }
+    for (table, chains) in &removal.chains {
+        if !(backend.is_nft() && backend.runner().is_plain()) {
+            remove(backend, *table, chains)?;
+            continue;
+        }
+        match NfTables::open().and_then(|mut netlink| netlink.delete_chains(backend.family(), table.name(), chains)) {
+            Ok(()) => {}
+            Err(error) => {
+                // Somebody else deleted some of them: what is there now goes the slow way.
+                tracing::debug!(%error, table = table.name(), "chains could not be deleted all at once");
+                let text = backend.save(false)?;
+                let now = backend.parse(&text)?;
+                let left: Vec<&str> = chains.iter().copied().filter(|c| now.chain(*table, c).is_some()).collect();
+                remove(backend, *table, &left)?;
+            }
+        }
     }
     if backend.is_nft() {
         for table in Table::BOTH {
@@ -236,47 +253,62 @@ fn clean(backend: &Backend, record: Option<&Record>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Chains in one nf_tables transaction; its time grows with the square.
+/// Chains in one nf_tables transaction of iptables-restore; its time grows with the square.
 const CHUNK: usize = 1000;
 
-/// The restore texts that remove all of ours from what was saved: first everything is emptied and
-/// no longer led to, then it is deleted.
-fn removal(saved: &Saved<'_>, keep_firewall: bool, bound: usize) -> Vec<String> {
-    let mut out = Vec::new();
-    let section = |table: Table, lines: &str| format!("*{}\n{lines}COMMIT\n", table.name());
-    for table in Table::BOTH {
-        let ours = |name: &str| {
-            is_ours(table, name) || (Fixed::find(table, name) == Some(Fixed::FilterFirewall) && !keep_firewall)
-        };
-        let chains: Vec<&str> = saved.chains(table).map(|(name, _)| name).filter(|n| ours(n)).collect();
-        let mut jumps = String::new();
-        for (from, chain) in saved.chains(table).filter(|(name, _)| !ours(name)) {
-            for rule in &chain.rules {
-                let jump = JUMPS.iter().any(|j| {
-                    j.to.table() == table
-                        && j.from == from
-                        && (j.to != Fixed::FilterFirewall || !keep_firewall)
-                        && is_jump(rule.text, j)
-                });
-                if jump {
-                    jumps.push_str(&format!("-D {from} {}\n", rule.text));
+fn section(table: Table, lines: &str) -> String {
+    format!("*{}\n{lines}COMMIT\n", table.name())
+}
+
+/// Empties and deletes chains that nothing leads to, with the programs.
+fn remove(backend: &Backend, table: Table, chains: &[&str]) -> Result<(), Error> {
+    let bound = if backend.is_nft() { CHUNK } else { usize::MAX };
+    let parts = || chains.chunks(bound.min(chains.len().max(1)));
+    for part in parts() {
+        backend.restore_text(&section(table, &part.iter().map(|c| format!(":{c} - [0:0]\n")).collect::<String>()))?;
+    }
+    for part in parts() {
+        backend.restore_text(&section(table, &part.iter().map(|c| format!("-X {c}\n")).collect::<String>()))?;
+    }
+    Ok(())
+}
+
+/// What is to be removed of what was saved: first the jumps to it, then the chains, in the order of a packet's way,
+/// so that none meets half a service.
+struct Removal<'a> {
+    jumps: Vec<(Table, String)>,
+    chains: Vec<(Table, Vec<&'a str>)>,
+}
+
+impl<'a> Removal<'a> {
+    fn of(saved: &Saved<'a>, keep_firewall: bool) -> Self {
+        let mut out = Self { jumps: Vec::new(), chains: Vec::new() };
+        for table in Table::BOTH {
+            let ours = |name: &str| {
+                is_ours(table, name) || (Fixed::find(table, name) == Some(Fixed::FilterFirewall) && !keep_firewall)
+            };
+            let mut jumps = String::new();
+            for (from, chain) in saved.chains(table).filter(|(name, _)| !ours(name)) {
+                for rule in &chain.rules {
+                    let jump = JUMPS.iter().any(|j| {
+                        j.to.table() == table
+                            && j.from == from
+                            && (j.to != Fixed::FilterFirewall || !keep_firewall)
+                            && is_jump(rule.text, j)
+                    });
+                    if jump {
+                        jumps.push_str(&format!("-D {from} {}\n", rule.text));
+                    }
                 }
             }
+            out.jumps.push((table, jumps));
+            let chains = saved.chains(table).map(|(name, _)| name).filter(|n| ours(n));
+            let (mut dispatch, rest): (Vec<&str>, Vec<&str>) = chains.partition(|n| Fixed::find(table, n).is_some());
+            dispatch.extend(rest);
+            out.chains.push((table, dispatch));
         }
-        if !jumps.is_empty() {
-            out.push(section(table, &jumps));
-        }
-        // Emptied in the order of a packet's way, so that none meets half a service.
-        let (dispatch, rest): (Vec<&str>, Vec<&str>) = chains.iter().partition(|n| Fixed::find(table, n).is_some());
-        let parts = [dispatch.as_slice()].into_iter().chain(rest.chunks(bound.min(rest.len().max(1))));
-        for part in parts.filter(|p| !p.is_empty()) {
-            out.push(section(table, &part.iter().map(|c| format!(":{c} - [0:0]\n")).collect::<String>()));
-        }
-        for part in chains.chunks(bound.min(chains.len().max(1))) {
-            out.push(section(table, &part.iter().map(|c| format!("-X {c}\n")).collect::<String>()));
-        }
+        out
     }
-    out
 }
 
 /// Removes a table in which nothing is left, so that `iptables-save` prints what it did before.

@@ -151,7 +151,9 @@ impl Round {
     fn new(ledger: &mut Ledger, model: &Model) -> Self {
         let family = ledger.settings().family;
         let mut queue: Vec<ServiceId> = std::mem::take(&mut ledger.touched).into_iter().collect();
-        queue.sort_by_cached_key(|id| std::cmp::Reverse((model.service(id).and_then(|s| s.cluster_ip(family)), id.clone())));
+        queue.sort_by_cached_key(|id| {
+            std::cmp::Reverse((model.service(id).and_then(|s| s.cluster_ip(family)), id.clone()))
+        });
         Self { queue, chunked: false, rest: None }
     }
 }
