@@ -160,7 +160,7 @@ impl Loop {
         let mut lists = watch::Lists::default();
         let mut pace = Pace::new(self.config.min_sync_period);
         let mut backoff = Backoff::new(Duration::from_millis(500), self.config.sync_period);
-        let mut wanted = false;
+        let (mut wanted, mut loaded) = (false, false);
         let check = if self.families.iter().all(FamilySync::checks_cheaply) {
             NFT_CHECK.min(self.config.sync_period)
         } else {
@@ -196,10 +196,11 @@ impl Loop {
                     ear.close();
                     self.triggers.extend(lists.take_triggers());
                     let (done, wrote) = self.write().await;
-                    // What came to nothing holds up nothing.
-                    if wrote {
+                    // What came to nothing holds up nothing; nor does the start, however long it took.
+                    if wrote && loaded {
                         pace.ran(started, Instant::now());
                     }
+                    loaded |= done;
                     wanted = !done;
                     self.failed = if done {
                         backoff.reset();
@@ -251,7 +252,10 @@ impl Loop {
             changed |= rules(&node) != rules(&self.node);
             self.node = node;
         }
-        changed |= !was_complete && lists.complete();
+        if !was_complete && lists.complete() {
+            tracing::debug!("the first lists are complete");
+            changed = true;
+        }
         if changed && lists.complete() {
             self.status.queued();
         }

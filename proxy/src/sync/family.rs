@@ -204,7 +204,10 @@ impl FamilySync {
             lines.1 += step.rules.1;
             let backend = self.backend.clone();
             let restoring = tokio::task::spawn_blocking(move || {
+                let started = Instant::now();
                 let result = backend.restore(&step);
+                let (took, bytes) = (started.elapsed(), step.text.len());
+                tracing::debug!(?took, lines = step.lines, bytes, program = backend.program(), "rules were restored");
                 (step, result)
             });
             next = self.ledger.next_step(model, limit);
