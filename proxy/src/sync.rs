@@ -17,7 +17,8 @@ use std::{
 use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use kube::Client;
-use tokio_util::sync::CancellationToken;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
@@ -38,13 +39,16 @@ use crate::{
 use ear::Ear;
 use family::FamilySync;
 use pace::Pace;
-use watch::{Change, Watched};
+use watch::Change;
 
 /// How often the generation of nf_tables is looked at: one system call when nobody changed a thing.
 const NFT_CHECK: Duration = Duration::from_secs(5);
 
 /// How long the first write waits for our Node.
 const NODE_WAIT: Duration = Duration::from_secs(30);
+
+/// Changes that may wait for the loop.
+const WAITING: usize = 4096;
 
 /// Runs the proxy until `shutdown` is cancelled. Rules stay in the kernel then, so that connections
 /// and new traffic go on; [`cleanup`](crate::cleanup()) removes them.
@@ -63,6 +67,16 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     if shutdown.is_cancelled() {
         return Ok(());
     }
+    // The first lists come while the kernel is being prepared.
+    let (sender, changes) = tokio::sync::mpsc::channel(WAITING);
+    let mut watched = watch::changes(&client, &config.node_name);
+    let _watching = AbortOnDropHandle::new(tokio::spawn(async move {
+        while let Some(change) = watched.next().await {
+            if sender.send(change).await.is_err() {
+                break;
+            }
+        }
+    }));
     let backends = prepare(config.clone()).await?;
     let status = Arc::new(Status::new(config.sync_period));
     backends.iter().for_each(|(b, _)| status.start(b.family()));
@@ -104,7 +118,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         failed: None,
     };
     let ended = tokio::select! {
-        () = work.run(Watched::start(&client), shutdown.clone()) => Ok(()),
+        () = work.run(ReceiverStream::new(changes), shutdown.clone()) => Ok(()),
         ended = async {
             loop {
                 match tasks.next_ended().await {
@@ -155,8 +169,7 @@ struct Loop {
 }
 
 impl Loop {
-    async fn run(mut self, watched: Watched, shutdown: CancellationToken) {
-        let mut changes = watched.changes(&self.config.node_name);
+    async fn run(mut self, mut changes: ReceiverStream<Change>, shutdown: CancellationToken) {
         let mut lists = watch::Lists::default();
         let mut pace = Pace::new(self.config.min_sync_period);
         let mut backoff = Backoff::new(Duration::from_millis(500), self.config.sync_period);

@@ -1,5 +1,7 @@
 //! One family's iptables programs, of one back end.
 
+use std::hash::{DefaultHasher, Hasher as _};
+
 use super::{Error, Runner, command::shorten};
 use crate::{
     config::Variant,
@@ -9,7 +11,9 @@ use crate::{
 };
 
 /// Lines in one nf_tables transaction; its time grows with the square.
-const NFT_LINES: usize = 2500;
+const NFT_LINES: usize = 4000;
+/// What every name of ours starts with.
+const OURS: &[u8] = b"KUBE-";
 /// How long to wait for another holder of the lock, in seconds.
 const WAIT: &str = "5";
 
@@ -136,6 +140,24 @@ impl Backend {
     pub fn save(&self, with_counters: bool) -> Result<String, Error> {
         let args: &[&str] = if with_counters { &["-c"] } else { &[] };
         self.runner.run(&format!("{}-save", self.base), args, "")
+    }
+
+    /// A fingerprint of all rules and chains of ours, and of all rules that name one: the same as long as nobody
+    /// changes any of them.
+    ///
+    /// # Errors
+    /// When the program fails.
+    pub fn fingerprint(&self) -> Result<u64, Error> {
+        let mut hasher = DefaultHasher::new();
+        self.runner.each_line(&format!("{}-save", self.base), &[], |line| {
+            let table = line.starts_with(b"*");
+            if table || line.windows(OURS.len()).any(|part| part == OURS) {
+                // Chains are printed with counters behind their policy.
+                let end = if line.starts_with(b":") { line.iter().position(|b| *b == b'[') } else { None };
+                hasher.write(&line[..end.unwrap_or(line.len())]);
+            }
+        })?;
+        Ok(hasher.finish())
     }
 
     /// Reads saved text, naming the program in the error.

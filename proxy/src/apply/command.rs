@@ -1,9 +1,12 @@
 //! Runs a program, with a text on its standard input, and waits for it.
 
 use std::{
-    io::Write as _,
+    fs::File,
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _},
     process::{Command, Output, Stdio},
 };
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::Error;
 
@@ -42,19 +45,8 @@ impl Runner {
     /// Only when it cannot be started or waited for.
     pub fn output(&self, program: &str, args: &[&str], input: &str) -> Result<Output, Error> {
         let failed = |source| Error::Start { program: program.to_owned(), source };
-        let mut child = self
-            .command(program, args)
-            .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        let stdin = child.stdin.take();
-        std::thread::scope(|scope| {
-            // A child that ends early closes the pipe: its exit status tells more than EPIPE.
-            scope.spawn(move || stdin.map(|mut pipe| pipe.write_all(input.as_bytes())));
-            child.wait_with_output().map_err(failed)
-        })
+        let stdin = if input.is_empty() { Stdio::null() } else { file_of(input).map_err(failed)?.into() };
+        self.command(program, args).stdin(stdin).output().map_err(failed)
     }
 
     /// Runs it and returns what it printed.
@@ -72,6 +64,49 @@ impl Runner {
             stderr: shorten(&output.stderr),
         })
     }
+}
+
+impl Runner {
+    /// Runs it and gives each line that it prints to `each`, so that a long text is never in memory as a whole.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn each_line(&self, program: &str, args: &[&str], mut each: impl FnMut(&[u8])) -> Result<(), Error> {
+        let failed = |source| Error::Start { program: program.to_owned(), source };
+        let mut command = self.command(program, args);
+        // What it complains about is little; a file takes it without anybody reading meanwhile.
+        let mut complaints = file_of("").map_err(failed)?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(complaints.try_clone().map_err(failed)?);
+        let mut child = command.spawn().map_err(failed)?;
+        let mut read = || -> io::Result<()> {
+            let Some(stdout) = child.stdout.take() else { return Ok(()) };
+            let mut stdout = BufReader::with_capacity(64 * 1024, stdout);
+            let mut line = Vec::new();
+            while stdout.read_until(b'\n', &mut line)? > 0 {
+                each(&line);
+                line.clear();
+            }
+            Ok(())
+        };
+        let read = read();
+        let status = child.wait().map_err(failed)?;
+        read.map_err(failed)?;
+        if status.success() {
+            return Ok(());
+        }
+        let mut stderr = Vec::new();
+        complaints.rewind().and_then(|()| complaints.read_to_end(&mut stderr)).map_err(failed)?;
+        let command = format!("{program} {}", args.join(" "));
+        Err(Error::Failed { command, status: status.to_string(), stderr: shorten(&stderr) })
+    }
+}
+
+/// A file in memory, to be read from its start: nobody has to stand by and feed a pipe.
+fn file_of(text: &str) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"input", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// The first lines of what a program complained about.

@@ -36,6 +36,8 @@ pub(super) struct FamilySync {
     failures: u32,
     /// Generation of nf_tables when rules were last known to be right.
     right_at: Option<u32>,
+    /// Fingerprint of the rules when they were last compared and found right, if nothing was written since.
+    right_print: Option<u64>,
     netlink: Option<NfTables>,
     /// When the last thorough comparison was, and how long it took.
     compared: Option<(Instant, Duration)>,
@@ -59,6 +61,7 @@ impl FamilySync {
             full: true,
             failures: 0,
             right_at: None,
+            right_print: None,
             netlink,
             compared: None,
         }
@@ -219,6 +222,7 @@ impl FamilySync {
         }
         if count > 0 {
             self.right_at = self.generation();
+            self.right_print = None;
         }
         Ok((lines, count))
     }
@@ -251,6 +255,23 @@ impl FamilySync {
         Some(format!("{} {} {}{more}", first.table, first.chain, first.problem))
     }
 
+    /// Reads the rules back; what differs, in words. While nobody changed any of ours a fingerprint tells that.
+    async fn look(&mut self, model: &Model) -> Result<Option<String>, Error> {
+        let backend = self.backend.clone();
+        let print = blocking(move || backend.fingerprint()).await?;
+        if self.right_print == Some(print) {
+            return Ok(None);
+        }
+        let text = self.save().await?;
+        let drift = match Saved::parse(&text) {
+            Ok(saved) => self.drift(model, &saved),
+            Err(error) => Some(error.to_string()),
+        };
+        // Taken before the text: whatever came between makes the next fingerprint another one.
+        self.right_print = drift.is_none().then_some(print);
+        Ok(drift)
+    }
+
     /// Looks whether others changed our rules; true when they must be written again.
     pub(super) async fn check(&mut self, model: &Model) -> bool {
         if self.full {
@@ -266,20 +287,18 @@ impl FamilySync {
             return false;
         }
         let started = Instant::now();
-        let drift = match self.save().await {
-            Ok(text) => match Saved::parse(&text) {
-                Ok(saved) => self.drift(model, &saved),
-                Err(error) => Some(error.to_string()),
-            },
+        let found = self.look(model).await;
+        self.compared = Some((Instant::now(), started.elapsed()));
+        let drift = match found {
+            Ok(Some(drift)) => drift,
+            Ok(None) => {
+                self.right_at = generation;
+                return false;
+            }
             Err(error) => {
                 tracing::warn!(%error, "the rules could not be read back");
                 return false;
             }
-        };
-        self.compared = Some((Instant::now(), started.elapsed()));
-        let Some(drift) = drift else {
-            self.right_at = generation;
-            return false;
         };
         tracing::warn!(
             family = self.family().name(),

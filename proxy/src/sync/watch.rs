@@ -1,6 +1,6 @@
 //! Lists and watches as one stream of changes, and how they enter the model.
 
-use std::{collections::BTreeSet, pin::Pin};
+use std::collections::BTreeSet;
 
 use futures::{Stream, StreamExt as _, stream};
 use jiff::Timestamp;
@@ -25,42 +25,19 @@ pub(super) enum Change {
     Node(Box<Event<Node>>),
 }
 
-pub(super) type Changes = Pin<Box<dyn Stream<Item = Change> + Send>>;
-
-/// Where changes come from.
-pub(super) struct Watched {
-    client: Client,
-}
-
-impl Watched {
-    pub(super) fn start(client: &Client) -> Self {
-        Self { client: client.clone() }
-    }
-
-    /// All three watches; errors are logged and retried with back-off, so the stream never ends.
-    pub(super) fn changes(&self, node: &str) -> Changes {
-        let proxied = "!service.kubernetes.io/service-proxy-name";
-        let services = watch::<Service>(
-            &self.client,
-            watcher::Config::default().labels(&format!("{proxied},!service.kubernetes.io/headless")),
-            "services",
-        );
-        let slices = watch::<EndpointSlice>(
-            &self.client,
-            watcher::Config::default().labels(&format!("{proxied},!service.kubernetes.io/headless")),
-            "endpoint slices",
-        );
-        let node = watch::<Node>(
-            &self.client,
-            watcher::Config::default().fields(&format!("metadata.name={node}")),
-            "our node",
-        );
-        Box::pin(stream::select_all([
-            services.map(|e| Change::Service(Box::new(e))).boxed(),
-            slices.map(|e| Change::Slice(Box::new(e))).boxed(),
-            node.map(|e| Change::Node(Box::new(e))).boxed(),
-        ]))
-    }
+/// All three watches; errors are logged and retried with back-off, so the stream never ends.
+pub(super) fn changes(client: &Client, node: &str) -> impl Stream<Item = Change> + Send + Unpin + use<> {
+    let proxied = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+    let labelled = || watcher::Config::default().labels(proxied);
+    let services = watch::<Service>(client, labelled(), "services");
+    let slices = watch::<EndpointSlice>(client, labelled(), "endpoint slices");
+    let ours = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    let node = watch::<Node>(client, ours, "our node");
+    stream::select_all([
+        services.map(|e| Change::Service(Box::new(e))).boxed(),
+        slices.map(|e| Change::Slice(Box::new(e))).boxed(),
+        node.map(|e| Change::Node(Box::new(e))).boxed(),
+    ])
 }
 
 fn watch<K>(client: &Client, config: watcher::Config, what: &'static str) -> impl Stream<Item = Event<K>> + use<K>

@@ -61,7 +61,8 @@ impl Drop for Ending<'_> {
     }
 }
 
-fn churn(variant: Variant) {
+/// `crowd` services stand beside those that are asked, and change too.
+fn churn(variant: Variant, crowd: usize) {
     let _free = lock_is_free(variant);
     let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
         u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() % u128::from(u32::MAX)).unwrap()
@@ -81,6 +82,13 @@ fn churn(variant: Variant) {
         }
         api.put("services", steady(i, false, false));
         put_slices(&api, i, [&[0, 1]; 2]);
+    }
+    let pool = crowd + 40;
+    let address = |n: usize| format!("172.30.{}.{}", 1 + n / 200, 1 + n % 200);
+    for n in 0..crowd {
+        let name = format!("other{n}");
+        api.put("services", service(&name, &address(n), &json!({})));
+        api.put("endpointslices", slice(&name, &[0, 1]));
     }
     let proxy = Proxy::start(&net, &api, &config);
     as_intended(&api, &config, &net);
@@ -119,7 +127,7 @@ fn churn(variant: Variant) {
             .collect();
         let ending = Ending(&stop);
         for change in 0..CHANGES {
-            let other = format!("other{}", random.below(40));
+            let other = format!("other{}", random.below(pool));
             match random.below(6) {
                 0 | 1 => {
                     let i = random.below(STEADY);
@@ -131,7 +139,7 @@ fn churn(variant: Variant) {
                     api.put("services", steady(i, random.below(2) == 0, random.below(2) == 0));
                 }
                 3 => {
-                    let ip = format!("172.30.1.{}", 1 + random.below(40));
+                    let ip = address(random.below(pool));
                     // An address that two Services claim for a moment is no business of a client's.
                     api.put("services", service(&other, &ip, &json!({})));
                 }
@@ -160,10 +168,20 @@ fn churn(variant: Variant) {
 
 #[test]
 fn nobody_notices_changes_on_nf_tables() {
-    churn(Variant::Nft);
+    churn(Variant::Nft, 0);
 }
 
 #[test]
 fn nobody_notices_changes_on_legacy() {
-    churn(Variant::Legacy);
+    churn(Variant::Legacy, 0);
+}
+
+#[test]
+fn nobody_notices_changes_among_2000_services_on_nf_tables() {
+    churn(Variant::Nft, 2000);
+}
+
+#[test]
+fn nobody_notices_changes_among_2000_services_on_legacy() {
+    churn(Variant::Legacy, 2000);
 }

@@ -4,6 +4,7 @@
 mod crash;
 mod faults;
 mod kubectl;
+mod load;
 mod member;
 mod proxy;
 mod purge;

@@ -34,8 +34,8 @@ fn pod(n: usize) -> String {
 }
 
 impl Cluster {
-    /// Waits for the API and fills it.
-    pub(crate) fn create(kubeconfig: &Path, services: usize, endpoints: usize) -> anyhow::Result<Self> {
+    /// Waits for the API. Services will have as many endpoints.
+    pub(crate) fn create(kubeconfig: &Path, endpoints: usize) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = windlass_tests::eventually(windlass_tests::PATIENCE, "the API answers", || {
             runtime.block_on(async {
@@ -46,14 +46,12 @@ impl Cluster {
                 anyhow::Ok(client)
             })
         });
-        let this = Self { runtime, client, endpoints };
-        this.runtime.block_on(
-            futures::stream::iter(0..services)
-                .map(|i| this.put(i))
-                .buffer_unordered(64)
-                .try_for_each(|()| async { Ok(()) }),
-        )?;
-        Ok(this)
+        Ok(Self { runtime, client, endpoints })
+    }
+
+    pub(crate) fn add_services(&self, numbers: std::ops::Range<usize>) -> anyhow::Result<()> {
+        let all = futures::stream::iter(numbers).map(|i| self.put(i)).buffer_unordered(64);
+        self.runtime.block_on(all.try_for_each(|()| async { Ok(()) }))
     }
 
     fn slice(&self, i: usize, moved: usize) -> anyhow::Result<EndpointSlice> {

@@ -18,9 +18,11 @@ use anyhow::Context as _;
 use windlass_tests::{Daemon, World};
 
 use cluster::Cluster;
-use process::{Proxy, Usage};
+use process::{Proxy, Usage, now};
 use restore::Programs;
 
+/// As many services as a small cluster has, beside which connections are measured.
+const FEW: usize = 10;
 /// Repetitions of one change.
 const CHANGES: usize = 15;
 
@@ -66,8 +68,20 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     let _server = Daemon::start("windlass up --no-node", &mut command, &world.dir().join("server.log"))?;
     // The API's port is in the world's network namespace.
     nix::sched::setns(std::fs::File::open(world.namespace())?, nix::sched::CloneFlags::CLONE_NEWNET)?;
-    let cluster = Cluster::create(&windlass.kubeconfig(), services, endpoints)?;
+    let cluster = Cluster::create(&windlass.kubeconfig(), endpoints)?;
     let programs = Programs::new(&world, nft)?;
+    let listener = connects::listen(cluster::LISTENER)?;
+
+    // Connections where there are few services.
+    cluster.add_services(0..FEW)?;
+    let mut proxy = Proxy::start(&world, &windlass, &programs.plain(), "auto")?;
+    proxy.wait_for_full()?;
+    let (first, ..) = cluster.answering_services()?;
+    proxy.settle()?;
+    let few = [connects::p50(&first)?, connects::p50(cluster::LISTENER)?];
+    proxy.stop();
+    windlass.command("proxy").arg("cleanup").env("PATH", programs.plain()).output()?;
+    cluster.add_services(FEW..services)?;
     let back_end = if nft { "nf_tables" } else { "legacy" };
     println!("\n### {services} services of {endpoints} endpoints, {back_end}\n");
     println!("| figure | windlass | limit | ratio | goal |\n|---|---|---|---|---|");
@@ -76,14 +90,16 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     let mut proxy = Proxy::start(&world, &windlass, &programs.recording(), "auto")?;
     proxy.wait_for_full()?;
     let cold = programs.take()?;
-    let before = proxy.usage()?;
+    let before = now();
     cluster.change_endpoint(services / 2, 0)?;
-    proxy.wait_for_write(&before)?;
+    proxy.written_after(before)?;
     let one_change = programs.take()?;
     std::thread::sleep(Duration::from_secs(2));
-    let before = proxy.usage()?;
+    let before = now();
     cluster.add_service(services)?;
-    proxy.wait_for_write(&before)?;
+    proxy.written_after(before)?;
+    // Its slice comes first and gives nothing to write.
+    std::thread::sleep(Duration::from_secs(3));
     let one_service = programs.take()?;
     proxy.stop();
     let started = Instant::now();
@@ -104,10 +120,10 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     let limit_service = again(&one_service)?;
     programs.empty()?;
 
-    let started = Instant::now();
+    let started = now();
     let mut proxy = Proxy::start(&world, &windlass, &programs.plain(), "auto")?;
     proxy.wait_for_full()?;
-    let cold_load = started.elapsed();
+    let cold_load = proxy.written_after(started)?;
     row(
         "cold load, from the start of the process",
         &seconds(cold_load),
@@ -117,6 +133,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     );
 
     // Changes come one at a time, each after a rest, as in a quiet cluster.
+    let rest = limit_change * 3 + Duration::from_millis(500);
     let timed = |what: &mut dyn FnMut(usize) -> anyhow::Result<()>,
                  proxy: &mut Proxy|
      -> anyhow::Result<(Duration, Duration)> {
@@ -126,12 +143,11 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
             let before = proxy.usage()?;
             what(i)?;
             // From the API's answer: how fast its disk is says nothing of the proxy.
-            let started = Instant::now();
-            proxy.wait_for_write(&before)?;
-            walls.push(started.elapsed());
+            let answered = now();
             // What is left to do behind the write counts too.
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(rest);
             cpus.push(proxy.usage()?.since(&before).cpu);
+            walls.push(proxy.written_after(answered)?);
         }
         Ok((median(walls), median(cpus)))
     };
@@ -173,10 +189,11 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     );
     row("resident memory after that", &format!("{:.1} MB", proxy.resident()?), "", "", "60 MB");
 
+    row("clean-up", &seconds(cleanup), "", "", if nft { "10 s" } else { "" });
+
     // Connections, through trees and through flat chains, beside none of our rules at all.
     let (first, middle, last) = cluster.answering_services()?;
     proxy.settle()?;
-    let listener = connects::listen(cluster::LISTENER)?;
     let names = ["the first service", "the middle one", "the last one", "no service"];
     let targets = [first.as_str(), &middle, &last, cluster::LISTENER];
     let mut tree = Vec::new();
@@ -193,16 +210,16 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     proxy.stop();
     windlass.command("proxy").arg("cleanup").env("PATH", programs.plain()).output()?;
     let bare = connects::p50(cluster::LISTENER)?;
-    for ((name, tree), flat) in names.into_iter().zip(tree).zip(flat) {
-        row(
-            &format!("connect to {name}, p50; flat: {:.0} µs", flat.as_secs_f64() * 1e6),
-            &format!("{:.0} µs", tree.as_secs_f64() * 1e6),
-            &format!("{:.0} µs without rules", bare.as_secs_f64() * 1e6),
-            &ratio(tree, bare),
-            "",
-        );
+    let micros = |d: Duration| format!("{:.0} µs", d.as_secs_f64() * 1e6);
+    println!(
+        "\n| connect, p50 | trees | flat chains | with {FEW} services | without rules | trees to {FEW} services | goal |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for (i, (name, (tree, flat))) in names.into_iter().zip(tree.into_iter().zip(flat)).enumerate() {
+        let few = few[usize::from(i == 3)];
+        let cells = [tree, flat, few, bare].map(micros).join(" | ");
+        println!("| {name} | {cells} | {} | 1.5 |", ratio(tree, few));
     }
-    row("clean-up", &seconds(cleanup), "", "", if nft { "10 s" } else { "" });
     drop(listener);
     Ok(())
 }

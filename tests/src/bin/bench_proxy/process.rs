@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
@@ -25,6 +25,11 @@ pub(crate) struct Usage {
     pub(crate) cpu: Duration,
     /// Programs that it ran and that ended, told by the pages they touched: some, or none.
     pub(crate) children: u64,
+}
+
+/// The time since 1970.
+pub(crate) fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 impl Usage {
@@ -77,11 +82,16 @@ impl Proxy {
         Ok(self.metric("kubeproxy_sync_proxy_rules_duration_seconds_count")? as u64)
     }
 
-    /// Waits until a program that writes rules has ended. Seen from outside: asking the proxy would cost it as much
-    /// as the write.
-    pub(crate) fn wait_for_write(&mut self, before: &Usage) -> anyhow::Result<()> {
-        let before = before.children;
-        self.wait("a write", Duration::from_micros(500), |p| Ok(p.usage()?.children > before))
+    /// When rules were last in order, since 1970.
+    fn written_at(&self) -> anyhow::Result<Duration> {
+        Ok(Duration::try_from_secs_f64(self.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds")?)?)
+    }
+
+    /// Waits until something was written after a moment; how long after. The proxy itself tells when, so that it
+    /// need not be asked meanwhile, which would cost it as much as the write.
+    pub(crate) fn written_after(&mut self, moment: Duration) -> anyhow::Result<Duration> {
+        self.wait("a write", Duration::from_millis(100), |p| Ok(p.written_at()? > moment))?;
+        Ok(self.written_at()? - moment)
     }
 
     /// Waits until nothing is written any more.
