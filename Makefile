@@ -48,6 +48,11 @@ bench-proxy: build ## the proxy with 1,000 and 10,000 services
 	scripts/install.sh test
 	scripts/bench-proxy.sh
 
+.PHONY: bench-instructions
+bench-instructions: ## instructions that the rule builder takes, each against its limit
+	scripts/install.sh instructions
+	scripts/bench-instructions.sh
+
 .PHONY: fuzz
 fuzz: ## feed nonsense to the readers of kernel state and manifests, SECONDS_EACH=60
 	scripts/install.sh test

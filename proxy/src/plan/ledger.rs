@@ -19,6 +19,9 @@ use crate::{
 /// Table and name of a chain of a dispatching tree.
 pub(super) type DispatchId = (Table, String);
 
+/// Chains with their rules.
+pub(super) type Bodies<Id> = Vec<(Id, String)>;
+
 /// Sorts service ports by cluster IP, port and protocol; the name makes it unique.
 pub(super) type Key = (IpAddr, u16, Protocol, Arc<str>);
 
@@ -151,7 +154,7 @@ impl Ledger {
 
     /// Renders one Service anew from the model, or drops it when the model has it no more. Gives the chains whose
     /// rules are not those in the kernel.
-    pub(super) fn take(&mut self, model: &Model, id: &ServiceId) -> Vec<(ChainId, String)> {
+    pub(super) fn take(&mut self, model: &Model, id: &ServiceId) -> Bodies<ChainId> {
         let mut rendered: Vec<(Key, PortRules)> = Vec::new();
         if let Some(service) = model.service(id)
             && let Some(ip) = service.cluster_ip(self.settings.family)
@@ -167,7 +170,7 @@ impl Ledger {
         self.replace(id, rendered)
     }
 
-    fn replace(&mut self, id: &ServiceId, rendered: Vec<(Key, PortRules)>) -> Vec<(ChainId, String)> {
+    fn replace(&mut self, id: &ServiceId, rendered: Vec<(Key, PortRules)>) -> Bodies<ChainId> {
         let mut old: HashMap<Key, Block> = HashMap::new();
         for key in self.by_service.remove(id).unwrap_or_default() {
             if let Some(block) = self.blocks.remove(&key) {
@@ -219,7 +222,7 @@ impl Ledger {
     }
 
     /// The fixed chains and those of dispatching trees whose rules are not those in the kernel.
-    pub(super) fn common(&mut self) -> (Vec<(Fixed, String)>, Vec<(DispatchId, String)>) {
+    pub(super) fn common(&mut self) -> (Bodies<Fixed>, Bodies<DispatchId>) {
         let mut fixed = Vec::new();
         let mut trees = Vec::new();
         for chain in Fixed::ALL {
@@ -248,7 +251,7 @@ impl Ledger {
     }
 
     /// The lines of one fixed chain, perhaps as a tree: its root, and what changed below it.
-    fn tree(&mut self, top: Top) -> (String, Vec<(DispatchId, String)>) {
+    fn tree(&mut self, top: Top) -> (String, Bodies<DispatchId>) {
         let lines = self.blocks.values().flat_map(|b| b.lines(top).lines());
         let is_tree = self.settings.layout.is_tree(lines.clone().count(), FLAT);
         let made = dispatch(top, lines, is_tree);

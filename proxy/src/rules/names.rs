@@ -130,18 +130,22 @@ pub fn is_owned(name: &str) -> bool {
 
 impl fmt::Display for ChainId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.prefix())?;
-        let mut bits = 0u32;
-        let mut held = 0;
-        for byte in self.digest {
-            bits = (bits << 8) | u32::from(byte);
-            held += 8;
-            while held >= 5 {
-                held -= 5;
-                let index = (bits >> held) & 31;
-                fmt::Write::write_char(f, char::from(ALPHABET[index as usize]))?;
+        // One piece: names are most of what is written.
+        let mut text = [0; 28];
+        let prefix = self.kind.prefix().as_bytes();
+        let digits = prefix.len();
+        text[..digits].copy_from_slice(prefix);
+        for (half, bytes) in self.digest.chunks_exact(5).enumerate() {
+            let bits = bytes.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+            for i in 0..8 {
+                text[digits + half * 8 + i] = ALPHABET[(bits >> (35 - 5 * i) & 31) as usize];
             }
         }
-        self.part.iter().take_while(|p| **p != 0).try_for_each(|p| fmt::Write::write_char(f, char::from(*p)))
+        let mut end = digits + 16;
+        for letter in self.part.iter().take_while(|p| **p != 0) {
+            text[end] = *letter;
+            end += 1;
+        }
+        f.write_str(std::str::from_utf8(&text[..end]).map_err(|_| fmt::Error)?)
     }
 }

@@ -50,10 +50,10 @@ fn a_load_that_is_killed_harms_nobody() {
     let mut server = windlass.api_alone();
     let kubectl = windlass.kubectl();
     let address = world.sh("ip -4 -o addr show dev eth0 | awk '{print $4}' | cut -d/ -f1").trim().to_owned();
+    let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (world, stop, served) = (&world, &stop, &served);
     std::thread::scope(|scope| {
-        let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
         let (ready, listening) = std::sync::mpsc::channel();
-        let (world, stop, served) = (&world, &stop, &served);
         let listener = scope.spawn(move || {
             enter(world);
             let listener = TcpListener::bind("0.0.0.0:8080").unwrap();

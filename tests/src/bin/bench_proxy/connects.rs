@@ -5,7 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-const COUNT: usize = 3000;
+use crate::median;
+
+/// Connections in one round.
+const COUNT: usize = 500;
+/// Rounds over all destinations, so that what slows the machine for a while slows all alike.
+const ROUNDS: usize = 9;
 
 /// Accepts and closes, on a thread of its own in this network namespace.
 pub(crate) fn listen(address: &str) -> anyhow::Result<std::thread::JoinHandle<()>> {
@@ -13,19 +18,29 @@ pub(crate) fn listen(address: &str) -> anyhow::Result<std::thread::JoinHandle<()
     Ok(std::thread::spawn(move || listener.incoming().for_each(drop)))
 }
 
-/// The median over many connections.
-pub(crate) fn p50(to: &str) -> anyhow::Result<Duration> {
-    let to: SocketAddr = to.parse()?;
+/// How long a connection to each takes: the median of the rounds' medians.
+pub(crate) fn p50(destinations: &[&str]) -> anyhow::Result<Vec<Duration>> {
+    let destinations: Vec<SocketAddr> = destinations.iter().map(|to| to.parse()).collect::<Result<_, _>>()?;
+    let mut medians = vec![Vec::new(); destinations.len()];
+    for _ in 0..ROUNDS {
+        for (to, medians) in destinations.iter().zip(&mut medians) {
+            medians.push(round(*to)?);
+        }
+    }
+    Ok(medians.into_iter().map(median).collect())
+}
+
+fn round(to: SocketAddr) -> anyhow::Result<Duration> {
     let mut times = Vec::with_capacity(COUNT);
-    for i in 0..COUNT + 200 {
+    for i in 0..COUNT + 50 {
         let started = Instant::now();
         let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
         let took = started.elapsed();
         drop(stream);
-        if i >= 200 {
+        // The first ones warm what is cold.
+        if i >= 50 {
             times.push(took);
         }
     }
-    times.sort();
-    Ok(times[COUNT / 2])
+    Ok(median(times))
 }

@@ -78,7 +78,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     proxy.wait_for_full()?;
     let (first, ..) = cluster.answering_services()?;
     proxy.settle()?;
-    let few = [connects::p50(&first)?, connects::p50(cluster::LISTENER)?];
+    let few = connects::p50(&[&first, cluster::LISTENER])?;
     proxy.stop();
     windlass.command("proxy").arg("cleanup").env("PATH", programs.plain()).output()?;
     cluster.add_services(FEW..services)?;
@@ -196,20 +196,14 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     proxy.settle()?;
     let names = ["the first service", "the middle one", "the last one", "no service"];
     let targets = [first.as_str(), &middle, &last, cluster::LISTENER];
-    let mut tree = Vec::new();
-    for target in targets {
-        tree.push(connects::p50(target)?);
-    }
+    let tree = connects::p50(&targets)?;
     proxy.stop();
     let mut proxy = Proxy::start(&world, &windlass, &programs.plain(), "flat")?;
     proxy.wait_for_full()?;
-    let mut flat = Vec::new();
-    for target in targets {
-        flat.push(connects::p50(target)?);
-    }
+    let flat = connects::p50(&targets)?;
     proxy.stop();
     windlass.command("proxy").arg("cleanup").env("PATH", programs.plain()).output()?;
-    let bare = connects::p50(cluster::LISTENER)?;
+    let bare = connects::p50(&[cluster::LISTENER])?[0];
     let micros = |d: Duration| format!("{:.0} µs", d.as_secs_f64() * 1e6);
     println!(
         "\n| connect, p50 | trees | flat chains | with {FEW} services | without rules | trees to {FEW} services | goal |"
