@@ -94,16 +94,19 @@ impl Record {
 /// The programs of both families; IPv6 may be missing.
 pub(crate) fn backends(config: &Config) -> Result<Vec<Backend>, Error> {
     let runner = Runner::new(config.command_prefix.clone());
-    let mut backends = vec![Backend::find(&runner, Family::V4, config.variant)?];
-    let disabled =
-        runner.run("cat", &["/proc/sys/net/ipv6/conf/all/disable_ipv6"], "").map_or(true, |text| text.trim() == "1");
-    if disabled {
-        tracing::warn!("IPv6 is switched off on this machine: IPv6 services get no rules");
-        return Ok(backends);
-    }
-    match Backend::find(&runner, Family::V6, config.variant) {
-        Ok(backend) => backends.push(backend),
-        Err(error) => tracing::warn!(%error, "ip6tables does not work: IPv6 services get no rules"),
+    let disabled = runner.read("/proc/sys/net/ipv6/conf/all/disable_ipv6").map_or(true, |text| text.trim() == "1");
+    let find = |family| Backend::find(&runner, family, config.variant);
+    // Side by side: each asks several programs.
+    let (four, six) = std::thread::scope(|scope| {
+        let six = (!disabled).then(|| scope.spawn(|| find(Family::V6)));
+        (find(Family::V4), six.map(std::thread::ScopedJoinHandle::join))
+    });
+    let mut backends = vec![four?];
+    match six {
+        None => tracing::warn!("IPv6 is switched off on this machine: IPv6 services get no rules"),
+        Some(Ok(Ok(backend))) => backends.push(backend),
+        Some(Ok(Err(error))) => tracing::warn!(%error, "ip6tables does not work: IPv6 services get no rules"),
+        Some(Err(_)) => tracing::error!("the search for ip6tables broke off: IPv6 services get no rules"),
     }
     Ok(backends)
 }
@@ -126,8 +129,12 @@ fn noted(config: &Config, backends: &[Backend]) -> Result<Record, Error> {
         return Ok(record);
     }
     let mut fresh = Record::default();
-    for backend in backends {
-        let text = backend.save(false)?;
+    let texts: Vec<_> = std::thread::scope(|scope| {
+        let reading: Vec<_> = backends.iter().map(|backend| (backend, scope.spawn(|| backend.save(false)))).collect();
+        reading.into_iter().filter_map(|(backend, thread)| Some((backend, thread.join().ok()?))).collect()
+    });
+    for (backend, text) in texts {
+        let text = text?;
         fresh.note(backend.family(), &backend.parse(&text)?, &text);
     }
     fresh.write(&config.record)?;

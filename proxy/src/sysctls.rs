@@ -122,11 +122,8 @@ impl Changed {
 }
 
 fn read(runner: &Runner, path: &str) -> Result<String, Error> {
-    if runner.is_plain() {
-        let text = std::fs::read_to_string(path).map_err(|e| refused(path, "", &e.to_string()))?;
-        return Ok(text.trim().to_owned());
-    }
-    runner.run("cat", &[path], "").map(|text| text.trim().to_owned())
+    let text = runner.read(path).map_err(|e| refused(path, "", &e.to_string()))?;
+    Ok(text.trim().to_owned())
 }
 
 fn write(runner: &Runner, path: &str, value: &str) -> Result<(), Error> {

@@ -101,11 +101,12 @@ impl Backend {
     /// Whether the legacy back end holds any table. Its program creates tables by looking at them: it is asked only
     /// when this says so.
     pub(crate) fn legacy_in_use(runner: &Runner, family: Family) -> bool {
+        // Of this thread: `/proc/net` is that of the process, whose first thread may be in another namespace.
         let names = match family {
-            Family::V4 => "/proc/net/ip_tables_names",
-            Family::V6 => "/proc/net/ip6_tables_names",
+            Family::V4 => "/proc/thread-self/net/ip_tables_names",
+            Family::V6 => "/proc/thread-self/net/ip6_tables_names",
         };
-        runner.run("cat", &[names], "").is_ok_and(|text| !text.trim().is_empty())
+        runner.read(names).is_ok_and(|text| !text.trim().is_empty())
     }
 
     /// Which family this is.

@@ -29,6 +29,17 @@ impl Runner {
         self.prefix.is_empty()
     }
 
+    /// Reads a small file of the kernel's, where the commands would run.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(&self, path: &str) -> Result<String, Error> {
+        if self.is_plain() {
+            return std::fs::read_to_string(path).map_err(|source| Error::Start { program: path.to_owned(), source });
+        }
+        self.run("cat", &[path], "")
+    }
+
     fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut words = self.prefix.iter().map(String::as_str).chain([program]).chain(args.iter().copied());
         let mut command = Command::new(words.next().unwrap_or(program));

@@ -30,13 +30,14 @@ fn service(name: &str, ip: &str, port: u16, addresses: &[String]) -> String {
 }
 
 fn enter(world: &World) {
-    setns(std::fs::File::open(world.namespace()).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+    let namespace = std::fs::File::open(world.namespace()).expect("the world's namespace is there");
+    setns(namespace, CloneFlags::CLONE_NEWNET).expect("this thread may enter it");
 }
 
 fn start(world: &World, windlass: &Windlass, log: &str) -> Daemon {
     let mut command = windlass.command("proxy");
     command.arg("--kubeconfig").arg(windlass.kubeconfig()).args(["--node-name", "node"]);
-    Daemon::start("windlass proxy", &mut command, &world.dir().join(log)).unwrap()
+    Daemon::start("windlass proxy", &mut command, &world.dir().join(log)).expect("windlass proxy starts")
 }
 
 fn endpoint_chains(world: &World) -> usize {
