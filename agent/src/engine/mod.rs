@@ -6,6 +6,7 @@
 pub(crate) mod calls;
 pub mod client;
 pub(crate) mod events;
+pub(crate) mod exec;
 pub(crate) mod images;
 pub(crate) mod instance;
 pub mod logs;

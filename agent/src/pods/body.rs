@@ -1,5 +1,7 @@
 //! From a pod's spec to what Docker is asked to create. Pure.
 
+mod security;
+
 use std::{
     collections::{BTreeMap, HashMap},
     net::Ipv4Addr,
@@ -10,10 +12,11 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
     MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
 };
-use k8s_openapi::api::core::v1::{
-    Container, Pod, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext, VolumeMount,
-};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
 
+pub(crate) use security::local_seccomp;
+
+use self::security::Contexts;
 use super::{env::expand, files, qos, spec};
 use crate::engine::names::{self, Identity};
 
@@ -28,6 +31,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) pod_dir: &'a Path,
     /// Where the pod's volumes are on the host.
     pub(crate) volumes: &'a BTreeMap<String, PathBuf>,
+    /// The content of the node's own seccomp profile that the container asks for.
+    pub(crate) seccomp: Option<&'a str>,
 }
 
 /// Docker's id for a sandbox of a given attempt.
@@ -109,14 +114,13 @@ pub(crate) fn container(
 ) -> Result<(String, ContainerCreateBody), String> {
     let (image_id, image_user) = image;
     let identity = identity(pod, &container.name, attempt);
-    let own = container.security_context.as_ref();
-    let shared = pod_spec.security_context.as_ref();
-    let privileged = own.and_then(|c| c.privileged) == Some(true);
+    let contexts = Contexts::of(pod_spec, container);
+    let own = contexts.own;
     let value_of = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
     let expanded = |list: &Option<Vec<String>>| -> Option<Vec<String>> {
         list.as_ref().filter(|l| !l.is_empty()).map(|l| l.iter().map(|text| expand(text, value_of)).collect())
     };
-    let user = user(own, shared, image_user)?;
+    let user = contexts.user(image_user)?;
 
     let mut labels = identity.labels();
     let message_path =
@@ -156,6 +160,7 @@ pub(crate) fn container(
         tty: Some(container.tty == Some(true)),
         open_stdin: Some(container.stdin == Some(true)),
         stdin_once: Some(container.stdin_once == Some(true)),
+        stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
         // The image's own health check would run beside the pod's probes.
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
         labels: Some(labels),
@@ -165,19 +170,21 @@ pub(crate) fn container(
             pid_mode,
             uts_mode: spec::host_network(pod_spec).then(|| "host".to_owned()),
             cgroup_parent: Some(qos::cgroup_parent(qos::class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
-            mounts: Some(mounts(pod_spec, container, message_path, message_file, around)?),
+            mounts: Some(mounts(pod_spec, container, variables, message_path, message_file, around)?),
             memory,
             memory_swap: memory,
             cpu_shares: Some(qos::cpu_shares(container)),
             cpu_quota: quota,
             cpu_period: quota.map(|_| qos::CPU_PERIOD),
             oom_score_adj: allowed_score(qos::oom_score_adj(pod_spec, container, around.node_memory), around),
-            privileged: Some(privileged),
+            privileged: Some(contexts.privileged()),
             cap_add: caps(capabilities.map(|c| &c.add)),
             cap_drop: caps(capabilities.map(|c| &c.drop)),
             readonly_rootfs: own.and_then(|c| c.read_only_root_filesystem),
-            security_opt: Some(security_options(own, shared)),
-            group_add: Some(groups(shared)),
+            security_opt: Some(contexts.options(around.seccomp)),
+            masked_paths: contexts.hidden_paths(),
+            readonly_paths: contexts.hidden_paths(),
+            group_add: Some(contexts.groups()),
             restart_policy: Some(no_restart()),
             log_config: Some(HostConfigLogConfig {
                 typ: Some("json-file".to_owned()),
@@ -193,58 +200,10 @@ pub(crate) fn container(
     Ok((identity.docker_name(), body))
 }
 
-/// Docker's `User`, and the check that `runAsNonRoot` asks for.
-fn user(
-    own: Option<&SecurityContext>,
-    shared: Option<&PodSecurityContext>,
-    image_user: &str,
-) -> Result<Option<String>, String> {
-    let uid = own.and_then(|c| c.run_as_user).or_else(|| shared.and_then(|c| c.run_as_user));
-    let gid = own.and_then(|c| c.run_as_group).or_else(|| shared.and_then(|c| c.run_as_group));
-    let non_root = own.and_then(|c| c.run_as_non_root).or_else(|| shared.and_then(|c| c.run_as_non_root)) == Some(true);
-    let image_user = image_user.split(':').next().unwrap_or("");
-    if non_root {
-        match (uid, image_user) {
-            (Some(0), _) => return Err("container's runAsUser breaks non-root policy".to_owned()),
-            (None, "" | "0" | "root") => return Err("container has runAsNonRoot and image will run as root".to_owned()),
-            (None, name) if name.parse::<i64>().is_err() => {
-                return Err(format!(
-                    "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
-                ));
-            }
-            _ => {}
-        }
-    }
-    Ok(match (uid, gid) {
-        (Some(uid), Some(gid)) => Some(format!("{uid}:{gid}")),
-        (Some(uid), None) => Some(uid.to_string()),
-        (None, Some(gid)) => Some(format!("{}:{gid}", if image_user.is_empty() { "0" } else { image_user })),
-        (None, None) => None,
-    })
-}
-
-fn groups(shared: Option<&PodSecurityContext>) -> Vec<String> {
-    let Some(shared) = shared else { return Vec::new() };
-    shared.supplemental_groups.iter().flatten().chain(shared.fs_group.iter()).map(i64::to_string).collect()
-}
-
-fn security_options(own: Option<&SecurityContext>, shared: Option<&PodSecurityContext>) -> Vec<String> {
-    let mut options = Vec::new();
-    if own.and_then(|c| c.allow_privilege_escalation) == Some(false) {
-        options.push("no-new-privileges".to_owned());
-    }
-    let profile: Option<&SeccompProfile> =
-        own.and_then(|c| c.seccomp_profile.as_ref()).or_else(|| shared.and_then(|c| c.seccomp_profile.as_ref()));
-    // Without a profile Docker's own filter holds: upstream's `seccompDefault`, which is off there.
-    if profile.is_some_and(|p| p.type_ == "Unconfined") {
-        options.push("seccomp=unconfined".to_owned());
-    }
-    options
-}
-
 fn mounts(
     pod_spec: &PodSpec,
     container: &Container,
+    variables: &[(String, String)],
     message_path: &str,
     message_file: &Path,
     around: &Surroundings<'_>,
@@ -253,7 +212,7 @@ fn mounts(
     let taken: Vec<&str> =
         container.volume_mounts.iter().flatten().map(|m| m.mount_path.trim_end_matches('/')).collect();
     for mount in container.volume_mounts.iter().flatten() {
-        out.push(volume_mount(pod_spec, container, mount, around)?);
+        out.push(volume_mount(pod_spec, mount, variables, around)?);
     }
     for (file, target) in [("etc-hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")] {
         if !taken.contains(&target) {
@@ -266,10 +225,45 @@ fn mounts(
     Ok(out)
 }
 
+/// The path inside its volume that a mount asks for, its variables filled in.
+///
+/// # Errors
+/// A path that leads out, or a variable that is not there.
+pub(crate) fn sub_path(mount: &VolumeMount, variables: &[(String, String)]) -> Result<Option<String>, String> {
+    let given = |text: &Option<String>| text.clone().filter(|s| !s.is_empty());
+    let (what, sub) = match (given(&mount.sub_path), given(&mount.sub_path_expr)) {
+        (Some(sub), _) => ("subPath", sub),
+        (None, Some(expression)) => {
+            let mut unknown = None;
+            let value_of = |name: &str| {
+                let found = variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+                if found.is_none() {
+                    unknown = Some(name.to_owned());
+                }
+                found
+            };
+            let sub = expand(&expression, value_of);
+            if let Some(name) = unknown {
+                return Err(format!("missing value for {name:?} in subPathExpr {expression:?}"));
+            }
+            ("subPathExpr", sub)
+        }
+        (None, None) => return Ok(None),
+    };
+    let inside = Path::new(&sub)
+        .components()
+        .all(|c| matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir));
+    if inside && !sub.contains('`') {
+        Ok(Some(sub))
+    } else {
+        Err(format!("{what} {sub:?} of volume {:?} must be relative and must not contain '..'", mount.name))
+    }
+}
+
 fn volume_mount(
     pod_spec: &PodSpec,
-    container: &Container,
     mount: &VolumeMount,
+    variables: &[(String, String)],
     around: &Surroundings<'_>,
 ) -> Result<Mount, String> {
     let missing =
@@ -278,23 +272,8 @@ fn volume_mount(
         return Err(missing());
     }
     let mut source = around.volumes.get(&mount.name).ok_or_else(missing)?.clone();
-    if let Some(sub) = mount.sub_path.as_deref().filter(|s| !s.is_empty()) {
-        let inside = Path::new(sub)
-            .components()
-            .all(|c| matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir));
-        if !inside {
-            return Err(format!(
-                "subPath {sub:?} of volume {:?} must be relative and must not contain '..'",
-                mount.name
-            ));
-        }
+    if let Some(sub) = sub_path(mount, variables)? {
         source.push(sub);
-    }
-    if mount.sub_path_expr.as_deref().is_some_and(|s| !s.is_empty()) {
-        return Err(format!(
-            "subPathExpr of volume {:?} in container {:?} is not supported yet",
-            mount.name, container.name
-        ));
     }
     let propagation = match mount.mount_propagation.as_deref() {
         Some("HostToContainer") => Some(MountBindOptionsPropagationEnum::RSLAVE),

@@ -234,7 +234,7 @@ pub(crate) fn resource_value(
 }
 
 /// Replaces `$(NAME)`; `$$(NAME)` is a literal `$(NAME)`, and unknown names stay as they are.
-pub(crate) fn expand(text: &str, value_of: impl Fn(&str) -> Option<String>) -> String {
+pub(crate) fn expand(text: &str, mut value_of: impl FnMut(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {

@@ -3,14 +3,18 @@
 //! `plan` and `status` decide and are pure; `steps` acts; `worker` owns one pod; this module starts and
 //! feeds the workers. Talks to Docker through `engine` only.
 
+mod admission;
 mod body;
 mod cgroup;
 mod env;
 mod files;
+mod handlers;
+mod hooks;
 mod host;
 mod observed;
 mod outcome;
 mod plan;
+mod probes;
 mod qos;
 mod report;
 mod services;

@@ -8,6 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 
+use super::probes::Records;
 use crate::engine::instance::Instance;
 
 /// Why something could not be done, in the words that the container's status shows.
@@ -44,6 +45,8 @@ pub(crate) struct Observed {
     /// Volumes are in place for this pod's spec.
     pub(crate) volumes: bool,
     pub(crate) volumes_failure: Option<Failure>,
+    /// Since or from when the files of volumes are to be written anew.
+    pub(crate) stale: Option<Timestamp>,
     pub(crate) sandbox_failure: Option<Failure>,
     /// By image name as the spec has it.
     pub(crate) images: BTreeMap<String, ImageState>,
@@ -55,8 +58,13 @@ pub(crate) struct Observed {
     pub(crate) in_flight: BTreeSet<String>,
     /// Everything of the pod was taken away.
     pub(crate) torn_down: bool,
-    /// Containers that were stopped because the pod ends.
-    pub(crate) stopping: BTreeSet<String>,
+    /// Containers that are being stopped, each with when it is killed.
+    pub(crate) stopping: BTreeMap<String, Timestamp>,
+    pub(crate) probes: Records,
+    /// Instances whose postStart hook has ended well, and those that were found running.
+    pub(crate) hooked: BTreeSet<String>,
+    /// Instances that were ended because a probe or hook failed: an exit of 0 is no success then.
+    pub(crate) condemned: BTreeSet<String>,
 }
 
 impl Observed {
@@ -93,6 +101,8 @@ impl Observed {
         self.instances.retain(|i| i.id != id);
         self.attached.remove(id);
         self.stopping.remove(id);
+        self.hooked.remove(id);
+        self.condemned.remove(id);
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::observed::ImageState;
+use super::{handlers::Answer, observed::ImageState, probes::Kind};
 use crate::engine::{EngineError, instance::Instance};
 
 /// Why a step failed, in the words that statuses and events show.
@@ -33,6 +33,7 @@ pub(crate) enum Outcome {
         result: Result<ImageState, Refusal>,
     },
     Volumes(Result<BTreeMap<String, PathBuf>, Refusal>),
+    Refreshed(Result<(), Refusal>),
     SandboxCreated(Result<Instance, Refusal>),
     SandboxStarted {
         result: Result<Instance, Refusal>,
@@ -49,6 +50,17 @@ pub(crate) enum Outcome {
     Seen {
         id: String,
         result: Result<Option<Instance>, EngineError>,
+    },
+    /// A postStart hook has ended; what it said against it.
+    Hooked {
+        id: String,
+        result: Result<(), String>,
+    },
+    Probed {
+        container: String,
+        id: String,
+        kind: Kind,
+        answer: Answer,
     },
     Removed {
         id: String,

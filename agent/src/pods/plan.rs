@@ -5,7 +5,9 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use windlass_kit::backoff::delay_after;
 
 use super::{
+    admission, hooks,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, LONG_RUN, Observed, PULL_FAILURE_SHOWN, later},
+    probes::{self, Kind},
     spec::{self, Role},
 };
 use crate::engine::{
@@ -17,6 +19,8 @@ use crate::engine::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     PrepareVolumes,
+    /// Write files of volumes anew, since what they are made of changed.
+    RefreshVolumes,
     /// Look the image up, and pull it if the policy says so.
     EnsureImage {
         container: String,
@@ -36,6 +40,21 @@ pub(crate) enum Action {
     Start {
         container: String,
         id: String,
+    },
+    /// Run the hook of a container that has just started.
+    PostStart {
+        container: String,
+        id: String,
+    },
+    Probe {
+        container: String,
+        id: String,
+        kind: Kind,
+    },
+    /// Stop a container that is being stopped already, sooner.
+    Hasten {
+        id: String,
+        grace: i64,
     },
     Stop {
         container: String,
@@ -57,16 +76,22 @@ pub(crate) enum Action {
     Forget,
 }
 
+/// What keys of probes start with: they hold up nothing.
+const PROBE: &str = "probe/";
+
 impl Action {
     /// Two actions with the same key are never under way together.
     pub(crate) fn key(&self) -> String {
         match self {
-            Self::PrepareVolumes => "volumes".to_owned(),
+            Self::PrepareVolumes | Self::RefreshVolumes => "volumes".to_owned(),
             Self::EnsureImage { container } => format!("image/{container}"),
             Self::CreateSandbox { .. } => "sandbox".to_owned(),
             Self::StartSandbox { id } | Self::RemoveSandbox { id } => format!("container/{id}"),
             Self::Create { container, .. } => format!("create/{container}"),
             Self::Start { id, .. } | Self::Stop { id, .. } | Self::Remove { id } => format!("container/{id}"),
+            Self::PostStart { id, .. } => format!("hook/{id}"),
+            Self::Probe { container, kind, .. } => format!("{PROBE}{container}/{}", kind.name()),
+            Self::Hasten { id, .. } => format!("hasten/{id}"),
             Self::TearDown => "teardown".to_owned(),
             Self::Forget => "forget".to_owned(),
         }
@@ -90,17 +115,20 @@ impl Plan {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted<'a> {
     Run(&'a Pod),
-    /// Deleted without a trace; stop what is left with this much grace.
+    /// Deleted without a trace; stop what is left with this much grace. The pod as it was last seen, if it was.
     Gone {
         grace: i64,
+        pod: Option<&'a Pod>,
     },
 }
 
 /// Decides the next steps.
 pub(crate) fn plan(wanted: Wanted<'_>, observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = match wanted {
-        Wanted::Gone { grace } => end(grace, false, observed),
-        Wanted::Run(pod) if pod.metadata.deletion_timestamp.is_some() => end(spec::grace(pod), true, observed),
+        Wanted::Gone { grace, pod } => end(pod, grace, false, observed, now),
+        Wanted::Run(pod) if pod.metadata.deletion_timestamp.is_some() => {
+            end(Some(pod), spec::grace(pod), true, observed, now)
+        }
         Wanted::Run(pod) => match &pod.spec {
             Some(spec) => run(pod, spec, observed, now),
             None => Plan::default(),
@@ -111,19 +139,22 @@ pub(crate) fn plan(wanted: Wanted<'_>, observed: &Observed, now: Timestamp) -> P
 }
 
 /// Ends a pod: containers, then the sandbox, then everything else.
-fn end(grace: i64, in_api: bool, observed: &Observed) -> Plan {
+fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    for instance in observed.instances.iter().filter(|i| !i.is_sandbox()) {
-        match instance.state {
-            State::Running { .. } => plan.actions.push(stop(instance, grace, String::new())),
-            State::Created | State::Exited(_) => plan.actions.push(Action::Remove { id: instance.id.clone() }),
-        }
-    }
-    let busy = observed.instances.iter().any(|i| !i.is_sandbox() && i.is_running());
-    if busy {
+    let spec = pod.and_then(|p| p.spec.as_ref());
+    let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
+    if !running.is_empty() {
         // Dead ones are kept until the last one has ended: its status needs them.
-        plan.actions.retain(|a| matches!(a, Action::Stop { .. }));
+        stop_in_order(spec, &running, grace, pod, observed, now, &mut plan);
+        for (instance, (pod, container)) in
+            running.iter().filter_map(|i| Some((*i, pod.zip(container_of(spec?, &i.identity.container))?)))
+        {
+            ask(pod, container, instance, observed, true, now, &mut plan);
+        }
         return plan;
+    }
+    for instance in observed.instances.iter().filter(|i| !i.is_sandbox()) {
+        plan.actions.push(Action::Remove { id: instance.id.clone() });
     }
     // A container or sandbox in the making must appear before it can be taken away.
     if observed.in_flight.iter().any(|key| key == "sandbox" || key.starts_with("create/")) {
@@ -136,7 +167,7 @@ fn end(grace: i64, in_api: bool, observed: &Observed) -> Plan {
         .map(|i| Action::RemoveSandbox { id: i.id.clone() })
         .collect();
     plan.actions.extend(sandboxes);
-    if observed.instances.is_empty() && observed.in_flight.is_empty() {
+    if observed.instances.is_empty() && observed.in_flight.iter().all(|key| key.starts_with(PROBE)) {
         if !observed.torn_down {
             plan.actions.push(Action::TearDown);
         } else if in_api {
@@ -146,6 +177,119 @@ fn end(grace: i64, in_api: bool, observed: &Observed) -> Plan {
     plan
 }
 
+fn container_of<'a>(spec: &'a PodSpec, name: &str) -> Option<&'a Container> {
+    spec::all_containers(spec).map(|(c, _)| c).find(|c| c.name == name)
+}
+
+/// Stops what runs: sidecars one after the other, the last one first, once nothing else runs. What is being stopped
+/// already is hastened when there is less time now than it was told.
+fn stop_in_order(
+    spec: Option<&PodSpec>,
+    running: &[&Instance],
+    grace: i64,
+    pod: Option<&Pod>,
+    observed: &Observed,
+    now: Timestamp,
+    plan: &mut Plan,
+) {
+    let place = |instance: &&Instance| {
+        let sidecars = spec.map_or(&[][..], spec::init_containers);
+        let at = sidecars.iter().position(|c| c.name == instance.identity.container);
+        at.filter(|at| spec::role_of_init(&sidecars[*at]) == Role::Sidecar)
+    };
+    let mut turn: Vec<&Instance> = running.iter().copied().filter(|i| place(i).is_none()).collect();
+    let mut grace = grace;
+    if turn.is_empty() {
+        turn.extend(running.iter().copied().max_by_key(place));
+        // What the others took is gone; two seconds are left whatever they took, as upstream has it.
+        if let Some(end) = pod.and_then(|p| p.metadata.deletion_timestamp.as_ref()).filter(|_| grace > 0) {
+            let left = end.0.duration_since(now).as_secs();
+            grace = left.clamp(2.min(grace), grace);
+        }
+    }
+    for instance in turn {
+        plan.actions.push(stop(instance, grace, String::new()));
+    }
+    let seconds = std::time::Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+    let deadline = later(now, seconds + std::time::Duration::from_secs(1));
+    for instance in running {
+        if observed.stopping.get(&instance.id).is_some_and(|told| *told > deadline) {
+            plan.actions.push(Action::Hasten { id: instance.id.clone(), grace });
+        }
+    }
+}
+
+/// Whether a running instance has begun its work: its hook has ended well and its startup probe has succeeded.
+pub(crate) fn has_started(pod: &Pod, container: &Container, instance: &Instance, observed: &Observed) -> bool {
+    instance.is_running()
+        && !hook_pending(container, instance, observed)
+        && probes::result(pod, container, Kind::Startup, instance, &observed.probes)
+}
+
+fn hook_pending(container: &Container, instance: &Instance, observed: &Observed) -> bool {
+    hooks::post_start(container).is_some() && !observed.hooked.contains(&instance.id)
+}
+
+/// Asks what is due of a running instance's probes, and wakes up for the rest.
+fn ask(
+    pod: &Pod,
+    container: &Container,
+    instance: &Instance,
+    observed: &Observed,
+    ending: bool,
+    now: Timestamp,
+    plan: &mut Plan,
+) {
+    if hook_pending(container, instance, observed) {
+        return;
+    }
+    let started = has_started(pod, container, instance, observed);
+    for (kind, at) in probes::schedule(container, instance, &observed.probes, started, ending) {
+        let action = Action::Probe { container: container.name.clone(), id: instance.id.clone(), kind };
+        if at <= now {
+            plan.actions.push(action);
+        } else if !observed.in_flight.contains(&action.key()) {
+            plan.wake(at);
+        }
+    }
+}
+
+/// Keeps a running container running: its definition, hook and probes. Gives whether it has started.
+fn attend(
+    pod: &Pod,
+    spec: &PodSpec,
+    container: &Container,
+    instance: &Instance,
+    observed: &Observed,
+    now: Timestamp,
+    plan: &mut Plan,
+) -> bool {
+    let grace = spec.termination_grace_period_seconds.unwrap_or(30);
+    let name = &container.name;
+    if instance.hash != container_hash(name, spec::image_of(container)) {
+        plan.actions.push(stop(instance, grace, format!("Container {name} definition changed, will be restarted")));
+    } else if let Some(kind) = probes::condemned(container, instance, &observed.probes) {
+        let again =
+            if spec::RestartPolicy::of(spec) == spec::RestartPolicy::Never { "" } else { ", will be restarted" };
+        let why = format!("Container {name} failed {} probe{again}", kind.name().to_lowercase());
+        plan.actions.push(stop(instance, probes::grace(container, kind).unwrap_or(grace), why));
+    } else if observed.condemned.contains(&instance.id) {
+        plan.actions.push(stop(instance, grace, "FailedPostStartHook".to_owned()));
+    } else if hook_pending(container, instance, observed) {
+        plan.actions.push(Action::PostStart { container: name.clone(), id: instance.id.clone() });
+    } else {
+        ask(pod, container, instance, observed, false, now, plan);
+    }
+    has_started(pod, container, instance, observed)
+}
+
+/// Whether a container that ended is run again.
+pub(crate) fn restarts(spec: &PodSpec, role: Role, instance: &Instance, exit: &Exit, observed: &Observed) -> bool {
+    let policy = spec::policy_for(spec, role);
+    let failed = observed.condemned.contains(&instance.id) && policy != spec::RestartPolicy::Never;
+    failed || policy.restarts(exit.code)
+}
+
 fn stop(instance: &Instance, grace: i64, why: String) -> Action {
     Action::Stop { container: instance.identity.container.clone(), id: instance.id.clone(), grace, why }
 }
@@ -153,8 +297,9 @@ fn stop(instance: &Instance, grace: i64, why: String) -> Action {
 fn run(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let verdict = verdict(spec, observed);
-    if spec::is_terminal(spec::phase(pod)) || verdict == Verdict::Over || deadline_passed(pod, spec, now) {
-        return finish(spec, observed);
+    let refused = observed.instances.is_empty() && admission::refuse(pod).is_some();
+    if spec::is_terminal(spec::phase(pod)) || verdict == Verdict::Over || refused || deadline_passed(pod, spec, now) {
+        return finish(spec, observed, now);
     }
     if let Some(at) = deadline(pod, spec) {
         plan.wake(at);
@@ -164,6 +309,11 @@ fn run(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
     // Volumes and images do not wait for the sandbox, nor it for them.
     if !observed.volumes && due(observed.volumes_failure.as_ref(), now, &mut plan) {
         plan.actions.push(Action::PrepareVolumes);
+    }
+    match observed.stale.filter(|_| observed.volumes) {
+        Some(at) if at <= now => plan.actions.push(Action::RefreshVolumes),
+        Some(at) => plan.wake(at),
+        None => {}
     }
     let Some(sandbox) = observed.sandbox().filter(|s| !matches!(s.state, State::Exited(_))) else {
         return new_sandbox(spec, observed, now, plan);
@@ -183,11 +333,20 @@ fn run(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
         if !initialized {
             break;
         }
-        initialized = advance(spec, container, role, &sandbox.id, ready, observed, now, &mut plan);
+        initialized = advance(pod, spec, container, role, &sandbox.id, ready, observed, now, &mut plan);
     }
     if initialized {
+        let mut free = true;
         for container in &spec.containers {
-            advance(spec, container, Role::Main, &sandbox.id, ready, observed, now, &mut plan);
+            // Whoever comes after a container waits for its hook, as people count on.
+            let running = observed.newest(&container.name).is_some_and(Instance::is_running);
+            if free || running {
+                advance(pod, spec, container, Role::Main, &sandbox.id, ready, observed, now, &mut plan);
+            } else {
+                want_image(container, observed, now, &mut plan);
+            }
+            let hooked = observed.newest(&container.name).is_some_and(|i| observed.hooked.contains(&i.id));
+            free &= hooks::post_start(container).is_none() || hooked;
         }
     } else {
         // Images of later containers come meanwhile.
@@ -217,6 +376,7 @@ fn new_sandbox(spec: &PodSpec, observed: &Observed, now: Timestamp, mut plan: Pl
 /// Moves one container toward running. Gives whether the next init container may begin.
 #[allow(clippy::too_many_arguments, reason = "each is one fact that the decision needs")]
 fn advance(
+    pod: &Pod,
     spec: &PodSpec,
     container: &Container,
     role: Role,
@@ -229,11 +389,7 @@ fn advance(
     let newest = observed.newest(&container.name);
     match newest.map(|i| (&i.state, i)) {
         Some((State::Running { .. }, instance)) => {
-            if instance.hash != container_hash(&container.name, spec::image_of(container)) {
-                let why = format!("Container {} definition changed, will be restarted", container.name);
-                plan.actions.push(stop(instance, spec.termination_grace_period_seconds.unwrap_or(30), why));
-            }
-            role == Role::Sidecar
+            attend(pod, spec, container, instance, observed, now, plan) && role == Role::Sidecar
         }
         Some((State::Created, instance)) if instance.sandbox == sandbox => {
             let failed = observed.start_failures.get(&container.name);
@@ -252,7 +408,7 @@ fn advance(
                 return true;
             }
             // A new sandbox runs everything again, unless the container is done for good.
-            if !spec::policy_for(spec, role).restarts(exit.code) && (same_sandbox || role == Role::Main) {
+            if !restarts(spec, role, instance, exit, observed) && (same_sandbox || role == Role::Main) {
                 return false;
             }
             let at = restart_at(observed, instance, exit, container);
@@ -348,12 +504,11 @@ fn remove_leftovers(spec: &PodSpec, observed: &Observed, plan: &mut Plan) {
 }
 
 /// A pod that is over: nothing runs on, its dead containers stay for their logs.
-fn finish(spec: &PodSpec, observed: &Observed) -> Plan {
+fn finish(spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let grace = spec.termination_grace_period_seconds.unwrap_or(30);
-    for instance in observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()) {
-        plan.actions.push(stop(instance, grace, String::new()));
-    }
+    let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
+    stop_in_order(Some(spec), &running, grace, None, observed, now, &mut plan);
     if plan.actions.is_empty() {
         for sandbox in observed.instances.iter().filter(|i| i.is_sandbox()) {
             plan.actions.push(Action::RemoveSandbox { id: sandbox.id.clone() });
@@ -373,7 +528,7 @@ pub(crate) enum Verdict {
 pub(crate) fn verdict(spec: &PodSpec, observed: &Observed) -> Verdict {
     let ended_for_good = |container: &Container, role: Role| {
         observed.newest(&container.name).is_some_and(|i| match &i.state {
-            State::Exited(exit) => !spec::policy_for(spec, role).restarts(exit.code),
+            State::Exited(exit) => !restarts(spec, role, i, exit, observed),
             _ => false,
         })
     };

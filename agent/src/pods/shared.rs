@@ -19,7 +19,7 @@ use crate::{
     Config, ContainerRecord,
     engine::{Engine, EngineError, Health, calls::Info, images::Pulls},
     network::Network,
-    volumes::Volumes,
+    volumes::{Volumes, follow::Following},
 };
 
 /// Docker calls that run at once: more make each slower, since Docker serialises much of its work.
@@ -30,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) network: Network,
     pub(crate) volumes: Volumes,
+    pub(crate) following: Following,
     pub(crate) config: Config,
     pub(crate) recorder: Recorder,
     pub(crate) pulls: Pulls,
@@ -77,6 +78,7 @@ impl Shared {
             recorder: Recorder::new(client.clone(), "kubelet", &config.node_name),
             negative_oom: AtomicBool::new(super::host::negative_oom_allowed()),
             host_hosts: std::fs::read_to_string("/etc/hosts").unwrap_or_default(),
+            following: Following::new(client.clone()),
             pulls: Pulls::default(),
             slots: Semaphore::new(DOCKER_CALLS),
             pause: OnceCell::new(),

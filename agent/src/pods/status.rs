@@ -12,8 +12,10 @@ use k8s_openapi::{
 };
 
 use super::{
+    admission::{self, Refused},
     observed::{ImageState, Observed, PULL_FAILURE_SHOWN, later},
-    plan::{Verdict, crashes, deadline_passed, restart_at, restart_delay, verdict},
+    plan::{Verdict, crashes, deadline_passed, has_started, restart_at, restart_delay, restarts, verdict},
+    probes::{self, Kind},
     qos,
     spec::{self, Role},
 };
@@ -36,6 +38,10 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
     if phase == "Failed" && deadline_passed(pod, spec, now) && before.phase.as_deref() != Some("Succeeded") {
         reason = Some("DeadlineExceeded".to_owned());
         message = Some("Pod was active on the node longer than the specified deadline".to_owned());
+    }
+    if let Some(refused) = refused(pod, observed, &before) {
+        reason = Some(refused.reason.to_owned());
+        message = Some(refused.message);
     }
     let host = node_ip.to_string();
     let address = if spec::host_network(spec) {
@@ -61,6 +67,12 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
     }
 }
 
+/// Why this node refuses the pod, as long as nothing of it was ever made.
+fn refused(pod: &Pod, observed: &Observed, before: &PodStatus) -> Option<Refused> {
+    let fresh = observed.instances.is_empty() && before.phase.as_deref().is_none_or(|p| p == "Pending");
+    if fresh { admission::refuse(pod) } else { None }
+}
+
 /// Upstream's order of decisions; a phase that is over never changes again.
 fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStatus, now: Timestamp) -> &'a str {
     if let Some(over) = before.phase.as_deref().filter(|p| spec::is_terminal(p)) {
@@ -70,6 +82,9 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
     let ended = |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(i.state, State::Exited(_)));
     let failed =
         |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0));
+    if refused(pod, observed, before).is_some() {
+        return "Failed";
+    }
     // What is over is told only when nothing runs any more.
     if !running {
         if deadline_passed(pod, spec, now) {
@@ -88,7 +103,7 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
             return "Failed";
         }
     }
-    let initialized = spec::init_containers(spec).iter().all(|c| init_done(c, observed));
+    let initialized = spec::init_containers(spec).iter().all(|c| init_done(pod, c, observed));
     let started = |c: &Container| {
         observed.newest(&c.name).is_some_and(|i| i.identity.attempt > 0 || !matches!(i.state, State::Created))
             || had_run(before, &c.name)
@@ -102,11 +117,13 @@ fn had_run(before: &PodStatus, name: &str) -> bool {
     })
 }
 
-/// An init container has done its part: exited with 0, or, as a sidecar, runs.
-fn init_done(container: &Container, observed: &Observed) -> bool {
+/// An init container has done its part: exited with 0, or, as a sidecar, has started.
+fn init_done(pod: &Pod, container: &Container, observed: &Observed) -> bool {
     observed.newest(&container.name).is_some_and(|i| match &i.state {
         State::Exited(exit) => exit.code == 0 || spec::role_of_init(container) == Role::Sidecar,
-        State::Running { .. } => spec::role_of_init(container) == Role::Sidecar,
+        State::Running { .. } => {
+            spec::role_of_init(container) == Role::Sidecar && has_started(pod, container, i, observed)
+        }
         State::Created => false,
     })
 }
@@ -148,7 +165,7 @@ fn container_status(
                 let comes_back = !ending
                     && verdict(spec, observed) == Verdict::Goes
                     && !(role == Role::Init && exit.code == 0)
-                    && spec::policy_for(spec, role).restarts(exit.code);
+                    && restarts(spec, role, instance, exit, observed);
                 let held = comes_back && restart_at(observed, instance, exit, container) > now;
                 let stuck = comes_back && failure_of(container, observed, now).is_some();
                 if held {
@@ -161,7 +178,10 @@ fn container_status(
             }
         },
     };
-    let running = state.running.is_some();
+    let attended = newest.filter(|i| i.is_running()).filter(|_| state.running.is_some());
+    let started = attended.is_some_and(|i| has_started(pod, container, i, observed));
+    let ready =
+        attended.is_some_and(|i| started && probes::result(pod, container, Kind::Readiness, i, &observed.probes));
     let done_init = role == Role::Init && state.terminated.as_ref().is_some_and(|t| t.exit_code == 0);
     ContainerStatus {
         name: container.name.clone(),
@@ -173,8 +193,8 @@ fn container_status(
         container_id: newest
             .map(|i| format!("docker://{}", i.id))
             .or_else(|| earlier.and_then(|e| e.container_id.clone())),
-        ready: running || done_init,
-        started: Some(running),
+        ready: ready || done_init,
+        started: Some(started),
         restart_count: newest
             .map(|i| i32::try_from(i.identity.attempt).unwrap_or(i32::MAX))
             .or_else(|| earlier.map(|e| e.restart_count))
@@ -318,7 +338,7 @@ fn conditions(
         .collect();
     let unready: Vec<&str> = main.iter().chain(sidecars).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
     let incomplete: Vec<&str> =
-        spec::init_containers(spec).iter().filter(|c| !init_done(c, observed)).map(|c| c.name.as_str()).collect();
+        spec::init_containers(spec).iter().filter(|c| !init_done(pod, c, observed)).map(|c| c.name.as_str()).collect();
     let sandbox = observed
         .sandbox()
         .is_some_and(|s| s.is_running() && (observed.attached.contains(&s.id) || spec::host_network(spec)));

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec, Probe, Secret};
 use kube::api::{Api, DeleteParams, Preconditions};
 use windlass_kit::events::Severity;
 
@@ -16,8 +16,11 @@ use super::{
     body::{self, Surroundings},
     env::{self, Facts, Sources},
     files,
+    handlers::{self, Answer, Target},
+    hooks,
     observed::ImageState,
     outcome::{Outcome, Refusal},
+    probes::{self, Kind},
     shared::Shared,
     spec, traces,
 };
@@ -37,6 +40,11 @@ pub(crate) async fn prepare_volumes(shared: Arc<Shared>, pod: Arc<Pod>) -> Outco
         shared.volumes.prepare(&pod).await.map_err(|e| Refusal::new("FailedMount", e.to_string()))
     };
     Outcome::Volumes(result.await)
+}
+
+pub(crate) async fn refresh_volumes(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
+    let result = shared.volumes.refresh(&pod).await;
+    Outcome::Refreshed(result.map_err(|e| Refusal::new("FailedMount", e.to_string())))
 }
 
 /// `etc-hosts` and `resolv.conf` in the pod's folder.
@@ -165,6 +173,7 @@ fn around<'a>(shared: &Shared, dir: &'a std::path::Path, volumes: &'a BTreeMap<S
         node_memory: shared.node_memory,
         pod_dir: dir,
         volumes,
+        seccomp: None,
     }
 }
 
@@ -253,7 +262,8 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let uid = spec::uid(pod);
     let message_file = shared.message_file(uid, &container.name, request.attempt);
     traces::make_message_file(&message_file).map_err(config)?;
-    make_sub_paths(container, &request.volumes).map_err(config)?;
+    make_sub_paths(container, &request.volumes, &variables).map_err(config)?;
+    let seccomp = seccomp(shared, pod_spec, container).map_err(config)?;
     let dir = shared.pod_dir(uid);
     let (name, body) = body::container(
         pod,
@@ -264,7 +274,7 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
         (&request.image_id, &request.image_user),
         &variables,
         &message_file,
-        &around(shared, &dir, &request.volumes),
+        &Surroundings { seccomp: seccomp.as_deref(), ..around(shared, &dir, &request.volumes) },
     )
     .map_err(config)?;
     let id = {
@@ -287,13 +297,16 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
 }
 
 /// A sub-path that does not exist yet is made as a folder, without following links out of its volume.
-fn make_sub_paths(container: &Container, volumes: &BTreeMap<String, PathBuf>) -> Result<(), String> {
+fn make_sub_paths(
+    container: &Container,
+    volumes: &BTreeMap<String, PathBuf>,
+    variables: &[(String, String)],
+) -> Result<(), String> {
     for mount in container.volume_mounts.iter().flatten() {
-        let (Some(sub), Some(volume)) = (mount.sub_path.as_deref().filter(|s| !s.is_empty()), volumes.get(&mount.name))
-        else {
+        let (Some(sub), Some(volume)) = (body::sub_path(mount, variables)?, volumes.get(&mount.name)) else {
             continue;
         };
-        let path = volume.join(sub);
+        let path = volume.join(&sub);
         if !path.exists() {
             std::fs::create_dir_all(&path).map_err(|e| format!("subPath {} could not be made: {e}", path.display()))?;
         }
@@ -303,6 +316,19 @@ fn make_sub_paths(container: &Container, volumes: &BTreeMap<String, PathBuf>) ->
         }
     }
     Ok(())
+}
+
+/// The node's own seccomp profile that a container asks for.
+fn seccomp(shared: &Shared, spec: &PodSpec, container: &Container) -> Result<Option<String>, String> {
+    let Some(name) = body::local_seccomp(spec, container) else { return Ok(None) };
+    let inside = std::path::Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
+    if !inside {
+        return Err(format!("the seccomp profile {name:?} must be a path below the folder of profiles"));
+    }
+    let path = shared.config.data_dir.join("seccomp").join(name);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| format!("the seccomp profile {} could not be read: {e}", path.display()))?;
+    Ok(Some(text))
 }
 
 async fn fetch_sources(shared: &Shared, pod: &Pod, container: &Container) -> Result<Sources, Refusal> {
@@ -359,13 +385,100 @@ pub(crate) async fn see(shared: Arc<Shared>, id: String) -> Outcome {
     Outcome::Seen { id, result }
 }
 
-pub(crate) async fn stop(shared: Arc<Shared>, id: String, grace: i64) -> Outcome {
-    let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+/// One container of a pod whose hooks or ports are to be asked something.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) container: Container,
+    pub(crate) id: String,
+    pub(crate) address: Option<IpAddr>,
+}
+
+impl Asked {
+    fn target(&self) -> Target<'_> {
+        Target { container: &self.container, id: &self.id, address: self.address }
+    }
+}
+
+/// Runs the hook before a container's end, if it has one, and then stops it. The hook's time is taken from the grace.
+pub(crate) async fn stop(shared: Arc<Shared>, id: String, grace: i64, asked: Option<Asked>) -> Outcome {
+    let mut grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+    let hook = asked.as_ref().and_then(|asked| Some((asked, hooks::pre_stop(&asked.container)?)));
+    if let Some((asked, handler)) = hook.filter(|_| !grace.is_zero()) {
+        let begun = Instant::now();
+        let run = hooks::run(&shared, &asked.pod, handler, asked.target());
+        let ended =
+            tokio::time::timeout(grace, run).await.unwrap_or_else(|_| Err("it took the whole grace".to_owned()));
+        if let Err(why) = ended {
+            let message = format!("PreStopHook failed: {why}");
+            shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "FailedPreStopHook", message);
+        }
+        grace = grace.saturating_sub(begun.elapsed()).max(LEAST_GRACE.min(grace));
+    }
+    halt(shared, id, grace).await
+}
+
+/// What a container gets to end however long its hook took; upstream's.
+const LEAST_GRACE: Duration = Duration::from_secs(2);
+
+/// Stops a container that is being stopped already, sooner.
+pub(crate) async fn hasten(shared: Arc<Shared>, id: String, grace: i64) -> Outcome {
+    halt(shared, id, Duration::from_secs(u64::try_from(grace).unwrap_or(0))).await
+}
+
+async fn halt(shared: Arc<Shared>, id: String, grace: Duration) -> Outcome {
     let stopped = if grace.is_zero() { shared.engine.kill(&id).await } else { shared.engine.stop(&id, grace).await };
     if let Err(error) = stopped {
         return Outcome::Seen { id, result: Err(error) };
     }
     see(shared, id).await
+}
+
+pub(crate) async fn post_start(shared: Arc<Shared>, asked: Asked) -> Outcome {
+    let result = match hooks::post_start(&asked.container) {
+        Some(handler) => hooks::run(&shared, &asked.pod, handler, asked.target()).await,
+        None => Ok(()),
+    };
+    if let Err(why) = &result {
+        let message = format!("PostStartHook failed: {why}");
+        shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "FailedPostStartHook", message);
+    }
+    Outcome::Hooked { id: asked.id, result }
+}
+
+pub(crate) async fn probe(shared: Arc<Shared>, asked: Asked, kind: Kind) -> Outcome {
+    let answer = match kind.of(&asked.container) {
+        Some(probe) => question(&shared, &asked, probe).await,
+        None => Answer::Good,
+    };
+    match &answer {
+        Answer::Good => {}
+        Answer::Doubtful(why) => {
+            let message = format!("{} probe warning: {why}", kind.name());
+            shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "ProbeWarning", message);
+        }
+        Answer::Bad(why) => {
+            let message = format!("{} probe failed: {why}", kind.name());
+            shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "Unhealthy", message);
+        }
+    }
+    Outcome::Probed { container: asked.container.name, id: asked.id, kind, answer }
+}
+
+async fn question(shared: &Shared, asked: &Asked, probe: &Probe) -> Answer {
+    let target = asked.target();
+    let limit = probes::timeout(probe);
+    if let Some(action) = &probe.exec {
+        handlers::within(limit, handlers::exec(&shared.engine, target, action)).await
+    } else if let Some(action) = &probe.http_get {
+        handlers::within(limit, handlers::http_get(target, action, "kube-probe/1.36")).await
+    } else if let Some(action) = &probe.tcp_socket {
+        handlers::within(limit, handlers::tcp(target, action)).await
+    } else if let Some(action) = &probe.grpc {
+        handlers::within(limit, handlers::grpc(target, action)).await
+    } else {
+        Answer::Bad("the probe names none of exec, httpGet, tcpSocket and grpc".to_owned())
+    }
 }
 
 pub(crate) async fn remove(shared: Arc<Shared>, instance: Instance) -> Outcome {

@@ -1,5 +1,7 @@
 //! Tables of the pod lifecycle: what is done and what is shown, for each way in which containers end.
 
+mod attend;
+
 use std::net::IpAddr;
 
 use jiff::Timestamp;
@@ -323,7 +325,7 @@ fn deletion_stops_then_removes_then_forgets() {
     observed.torn_down = true;
     assert_eq!(next(&pod, &observed, 12).actions, [Action::Forget]);
     // A pod that vanished from the API has nobody to tell.
-    assert!(plan(Wanted::Gone { grace: 0 }, &observed, at(12)).actions.is_empty());
+    assert!(plan(Wanted::Gone { grace: 0, pod: None }, &observed, at(12)).actions.is_empty());
 }
 
 #[test]
@@ -412,7 +414,9 @@ fn work(observed: &mut Observed, action: &Action, now: i64) {
         }
         Action::Remove { id } | Action::RemoveSandbox { id } => observed.forget(id),
         Action::TearDown => observed.torn_down = true,
-        Action::Forget => {}
+        Action::RefreshVolumes => observed.stale = None,
+        Action::PostStart { id, .. } => drop(observed.hooked.insert(id.clone())),
+        Action::Probe { .. } | Action::Hasten { .. } | Action::Forget => {}
     }
 }
 

@@ -1,20 +1,32 @@
 //! One task per pod: it alone knows what runs of the pod, decides by [`plan`](super::plan) and writes
 //! the pod's status.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::BoxFuture,
+    stream::{FuturesUnordered, SelectAll},
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use kube::api::{Api, Patch, PatchParams};
 use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{backoff::delay_after, events::Severity};
 
 use super::{
+    handlers::Answer,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, Observed, later},
     outcome::{Outcome, Refusal},
     plan::{Action, Plan, Wanted, plan},
+    probes::{self, Kind},
     report::{merge, patch_of, record, version},
     shared::Shared,
     spec, status, steps,
@@ -25,6 +37,10 @@ use crate::{
         calls::Listed,
         events::{self, Changed},
         instance::{Instance, State},
+    },
+    volumes::{
+        Volumes,
+        follow::{Followed, Kind as ObjectKind, Reference},
     },
 };
 
@@ -58,6 +74,8 @@ pub(crate) enum End {
 const UNREACHABLE_RETRY: Duration = Duration::from_secs(1);
 /// A retry of reading or writing the API.
 const API_RETRY: Duration = Duration::from_secs(1);
+/// The next try of writing what volumes hold.
+const CONTENTS_RETRY: Duration = Duration::from_secs(60);
 /// The next try of a status that the API takes and does not keep.
 const STUCK_RETRY: Duration = Duration::from_secs(30);
 
@@ -69,6 +87,9 @@ pub(crate) struct Worker {
     observed: Observed,
     volumes: Arc<BTreeMap<String, PathBuf>>,
     steps: FuturesUnordered<BoxFuture<'static, (String, Outcome)>>,
+    /// The ConfigMaps and Secrets that the pod is made of.
+    followed: BTreeMap<Reference, Arc<Followed>>,
+    changes: SelectAll<WatchStream<u64>>,
     published: Vec<ContainerRecord>,
     finished: bool,
     patch_after: Option<Timestamp>,
@@ -87,6 +108,8 @@ impl Worker {
         observed.attached =
             observed.instances.iter().filter(|i| i.is_sandbox() && i.is_running()).map(|i| i.id.clone()).collect();
         observed.address = observed.sandbox().and_then(|s| s.address);
+        // Their hooks were run by whoever started them.
+        observed.hooked = observed.instances.iter().filter(|i| i.is_running()).map(|i| i.id.clone()).collect();
         Self {
             shared,
             uid,
@@ -95,6 +118,8 @@ impl Worker {
             observed,
             volumes: Arc::default(),
             steps: FuturesUnordered::new(),
+            followed: BTreeMap::new(),
+            changes: SelectAll::new(),
             published: Vec::new(),
             finished: false,
             patch_after: None,
@@ -141,6 +166,7 @@ impl Worker {
                     Err(_) => return End::Shutdown,
                 },
                 Some(item) = news.recv() => self.hear(item),
+                Some(_) = self.changes.next(), if !self.changes.is_empty() => self.contents_changed(),
                 changed = health.changed() => {
                     if changed.is_ok() && self.shared.docker_answers() { self.pause_until = None; }
                 }
@@ -155,22 +181,50 @@ impl Worker {
             Wish::Pod(pod) => {
                 let newer = self.pod.as_ref().is_none_or(|old| version(pod) >= version(old));
                 if newer {
+                    let metadata = |pod: &Pod| (pod.metadata.labels.clone(), pod.metadata.annotations.clone());
+                    if self.pod.as_ref().is_some_and(|old| metadata(old) != metadata(pod)) {
+                        // Files of the downward API, and paths that come of an annotation.
+                        self.contents_changed();
+                    }
                     let changed = self.pod.as_ref().is_some_and(|old| old.spec != pod.spec);
                     if changed {
                         // A new image must be looked up again.
                         self.observed.images.clear();
                     }
                     self.pod = Some(Arc::clone(pod));
+                    self.follow(pod);
                 }
             }
         }
+    }
+
+    /// Watches the objects that a pod is made of for as long as it lives.
+    fn follow(&mut self, pod: &Pod) {
+        let over = pod.metadata.deletion_timestamp.is_some() || spec::is_terminal(spec::phase(pod));
+        let wanted = if over { Vec::new() } else { references(pod) };
+        self.followed.retain(|reference, _| wanted.contains(reference));
+        for reference in wanted {
+            if let Entry::Vacant(free) = self.followed.entry(reference) {
+                let followed = self.shared.following.follow(free.key());
+                self.changes.push(WatchStream::from_changes(followed.changes()));
+                free.insert(followed);
+            }
+        }
+    }
+
+    /// What the pod is made of changed: files are written anew, and what waited for it is tried at once.
+    fn contents_changed(&mut self) {
+        let now = Timestamp::now();
+        self.observed.stale = Some(now);
+        let waiting = self.observed.start_failures.values_mut().filter(|f| f.reason == "CreateContainerConfigError");
+        waiting.chain(self.observed.volumes_failure.as_mut()).for_each(|failure| failure.retry_at = now);
     }
 
     fn wanted(&self) -> Option<Wanted<'_>> {
         if self.gone {
             let grace = self.observed.instances.iter().filter_map(|i| i.grace).max().unwrap_or(30);
             let deleted = self.pod.as_deref().and_then(|p| p.metadata.deletion_grace_period_seconds);
-            return Some(Wanted::Gone { grace: deleted.unwrap_or(grace) });
+            return Some(Wanted::Gone { grace: deleted.unwrap_or(grace), pod: self.pod.as_deref() });
         }
         self.pod.as_deref().map(Wanted::Run)
     }
@@ -203,12 +257,23 @@ impl Worker {
         spec::all_containers(spec).map(|(c, _)| c).find(|c| c.name == name).cloned()
     }
 
+    fn asked(&self, container: &str, id: String) -> Option<steps::Asked> {
+        let pod = self.pod.clone()?;
+        let host = pod.spec.as_ref().is_some_and(spec::host_network);
+        let address = if host { Some(self.shared.config.node_ip) } else { self.observed.address.map(Into::into) };
+        Some(steps::Asked { container: self.container(container)?, pod, id, address })
+    }
+
     fn start(&mut self, action: Action) {
         let key = action.key();
         let shared = Arc::clone(&self.shared);
         // Steps that end a pod need no object; those that run one have it.
         match (action, self.pod.clone()) {
             (Action::PrepareVolumes, Some(pod)) => self.push(key, steps::prepare_volumes(shared, pod)),
+            (Action::RefreshVolumes, Some(pod)) => {
+                self.observed.stale = None;
+                self.push(key, steps::refresh_volumes(shared, pod));
+            }
             (Action::EnsureImage { container }, Some(pod)) => {
                 if let Some(container) = self.container(&container) {
                     self.push(key, steps::ensure_image(shared, pod, container));
@@ -235,12 +300,28 @@ impl Worker {
                 self.create(key, pod, &container, attempt, sandbox)
             }
             (Action::Start { container, id }, Some(pod)) => self.push(key, steps::start(shared, pod, container, id)),
+            (Action::PostStart { container, id }, Some(_)) => {
+                if let Some(asked) = self.asked(&container, id) {
+                    self.push(key, steps::post_start(shared, asked));
+                }
+            }
+            (Action::Probe { container, id, kind }, Some(_)) => {
+                if let Some(asked) = self.asked(&container, id) {
+                    self.push(key, steps::probe(shared, asked, kind));
+                }
+            }
+            (Action::Hasten { id, grace }, _) => {
+                self.observed.stopping.insert(id.clone(), after(grace));
+                self.push(key, steps::hasten(shared, id, grace));
+            }
             (Action::Stop { container, id, grace, why }, pod) => {
-                if let Some(pod) = pod.filter(|_| self.observed.stopping.insert(id.clone())) {
+                let first = self.observed.stopping.insert(id.clone(), after(grace)).is_none();
+                if let Some(pod) = pod.filter(|_| first) {
                     let message = if why.is_empty() { format!("Stopping container {container}") } else { why };
                     self.shared.event(&pod, Some(&container), Severity::Normal, "Killing", message);
                 }
-                self.push(key, steps::stop(shared, id, grace));
+                let asked = self.asked(&container, id.clone());
+                self.push(key, steps::stop(shared, id, grace, asked));
             }
             (Action::Remove { id }, _) => {
                 if let Some(instance) = self.observed.instances.iter().find(|i| i.id == id).cloned() {
@@ -355,6 +436,12 @@ impl Worker {
                 let times = self.observed.volumes_failure.as_ref().map_or(1, |f| f.times + 1);
                 self.observed.volumes_failure = self.failure_soon(refusal, times, now);
             }
+            Outcome::Refreshed(Ok(())) => {}
+            Outcome::Refreshed(Err(refusal)) => {
+                // The files stay as they were until there is something to write.
+                self.warn("FailedMount", &refusal);
+                self.observed.stale.get_or_insert(later(now, CONTENTS_RETRY));
+            }
             Outcome::SandboxCreated(Ok(instance)) => {
                 self.observed.address = instance.address.or(self.observed.address);
                 self.observed.put(instance);
@@ -409,6 +496,13 @@ impl Worker {
                 tracing::warn!(pod = self.uid, container = id, %error, "a container could not be looked at; it is tried again");
                 self.pause_until = Some(later(now, UNREACHABLE_RETRY));
             }
+            Outcome::Hooked { id, result } => {
+                if result.is_err() {
+                    self.observed.condemned.insert(id.clone());
+                }
+                self.observed.hooked.insert(id);
+            }
+            Outcome::Probed { container, id, kind, answer } => self.probed(&container, &id, kind, &answer, now),
             Outcome::Removed { id, result: Ok(()) } => self.observed.forget(&id),
             Outcome::TornDown(Ok(())) => {
                 self.observed.torn_down = true;
@@ -441,6 +535,17 @@ impl Worker {
                 tracing::warn!(pod = self.uid, %error, "a pod's status could not be written; it is tried again");
                 self.patch_after = Some(later(now, API_RETRY));
             }
+        }
+    }
+
+    fn probed(&mut self, container: &str, id: &str, kind: Kind, answer: &Answer, now: Timestamp) {
+        let (Some(pod), Some(container)) = (self.pod.clone(), self.container(container)) else { return };
+        // It may have been followed by another meanwhile.
+        let Some(instance) = self.observed.newest(&container.name).filter(|i| i.id == id).cloned() else { return };
+        let good = !matches!(answer, Answer::Bad(_));
+        probes::note(&pod, &container, kind, &instance, good, now, &mut self.observed.probes);
+        if probes::condemned(&container, &instance, &self.observed.probes).is_some() {
+            self.observed.condemned.insert(instance.id);
         }
     }
 
@@ -554,6 +659,23 @@ impl Worker {
             let _ = self.shared.inventory.send((self.uid.clone(), records)).await;
         }
     }
+}
+
+/// The objects that a pod's volumes and environments are made of.
+fn references(pod: &Pod) -> Vec<Reference> {
+    let mut out = Volumes::references(pod);
+    let namespace = spec::namespace(pod);
+    let reference = |kind, name: &str| Reference { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+    for (container, _) in pod.spec.iter().flat_map(spec::all_containers) {
+        let (maps, secrets) = super::env::references(container);
+        out.extend(maps.into_iter().map(|name| reference(ObjectKind::ConfigMap, name)));
+        out.extend(secrets.into_iter().map(|name| reference(ObjectKind::Secret, name)));
+    }
+    out
+}
+
+fn after(grace: i64) -> Timestamp {
+    later(Timestamp::now(), Duration::from_secs(u64::try_from(grace).unwrap_or(0)))
 }
 
 fn until(at: Timestamp) -> Duration {

@@ -20,6 +20,18 @@ pub(super) struct Objects {
     pub(super) secrets: BTreeMap<String, Secret>,
 }
 
+/// The plugin's name of a volume whose files come from objects, and whether they are kept in memory; nothing for
+/// other kinds.
+pub(super) fn plugin(volume: &Volume) -> Option<(&'static str, bool)> {
+    match volume {
+        Volume { config_map: Some(_), .. } => Some(("configmap", false)),
+        Volume { secret: Some(_), .. } => Some(("secret", true)),
+        Volume { downward_api: Some(_), .. } => Some(("downward-api", false)),
+        Volume { projected: Some(_), .. } => Some(("projected", true)),
+        _ => None,
+    }
+}
+
 /// Names of ConfigMaps and Secrets that a volume refers to.
 pub(super) fn references(volume: &Volume) -> (Vec<String>, Vec<String>) {
     let (mut maps, mut secrets) = (Vec::new(), Vec::new());

@@ -5,6 +5,7 @@
 
 mod atomic;
 mod content;
+pub(crate) mod follow;
 
 use std::{
     collections::BTreeMap,
@@ -19,6 +20,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use windlass_kit::quantity::Quantity;
 
 use content::{Objects, Payload};
+use follow::{Kind, Reference};
 
 /// Why a volume could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +66,33 @@ impl Volumes {
         Ok(made)
     }
 
+    /// Writes anew what of a running pod's volumes comes from objects that changed, or from the pod itself.
+    ///
+    /// # Errors
+    /// Names the volume and what is missing; its files stay as they were.
+    pub async fn refresh(&self, pod: &Pod) -> Result<(), VolumeError> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or("");
+        for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| content::plugin(v).is_some())
+        {
+            let failed = |reason: String| VolumeError { volume: volume.name.clone(), reason };
+            self.one(pod, uid, volume).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The objects that a pod's volumes are made of.
+    pub(crate) fn references(pod: &Pod) -> Vec<Reference> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        let reference = |kind, name| Reference { kind, namespace: namespace.to_owned(), name };
+        let mut out = Vec::new();
+        for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
+            let (maps, secrets) = content::references(volume);
+            out.extend(maps.into_iter().map(|name| reference(Kind::ConfigMap, name)));
+            out.extend(secrets.into_iter().map(|name| reference(Kind::Secret, name)));
+        }
+        out
+    }
+
     async fn one(&self, pod: &Pod, uid: &str, volume: &Volume) -> Result<PathBuf, String> {
         if let Some(source) = &volume.host_path {
             return host_path(source);
@@ -77,13 +106,8 @@ impl Volumes {
             empty_dir(&dir, source)?;
             return give_group(&dir, group).map(|()| dir);
         }
-        let (plugin, in_memory) = match volume {
-            Volume { config_map: Some(_), .. } => ("configmap", false),
-            Volume { secret: Some(_), .. } => ("secret", true),
-            Volume { downward_api: Some(_), .. } => ("downward-api", false),
-            Volume { projected: Some(_), .. } => ("projected", true),
-            other => return Err(format!("this kind of volume is not supported: {}", kind_of(other))),
-        };
+        let (plugin, in_memory) = content::plugin(volume)
+            .ok_or_else(|| format!("this kind of volume is not supported: {}", kind_of(volume)))?;
         let objects = self.objects(pod, volume).await?;
         let payload: Payload = content::payload(pod, volume, &objects)?;
         let dir = dir(plugin);
@@ -169,7 +193,10 @@ fn make_dir(dir: &Path, mode: u32) -> Result<(), String> {
 }
 
 fn empty_dir(dir: &Path, source: &EmptyDirVolumeSource) -> Result<(), String> {
-    make_dir(dir, 0o777)?;
+    // Who may do what in one that is there is the pod's own business by now.
+    if !dir.exists() {
+        make_dir(dir, 0o777)?;
+    }
     match source.medium.as_deref() {
         None | Some("") => Ok(()),
         Some("Memory") => {
@@ -179,8 +206,7 @@ fn empty_dir(dir: &Path, source: &EmptyDirVolumeSource) -> Result<(), String> {
                 .and_then(|q| q.0.parse::<Quantity>().ok())
                 .map(Quantity::units)
                 .filter(|s| *s > 0);
-            mount_memory(dir, size)?;
-            make_dir(dir, 0o777)
+            mount_memory(dir, size)
         }
         Some(other) => Err(format!("the medium {other:?} is not supported; use Memory, or none")),
     }

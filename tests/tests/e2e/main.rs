@@ -4,6 +4,7 @@
 mod crash;
 mod faults;
 mod kubectl;
+mod lifecycle;
 mod load;
 mod member;
 mod proxy;

@@ -13,6 +13,7 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
         node_memory: 1 << 30,
         pod_dir: Path::new("/pods/u"),
         volumes: &volumes,
+        seccomp: Some("{}"),
     };
     let variables = [("A".to_owned(), "1".to_owned())];
     container(
@@ -123,4 +124,28 @@ fn security_options_follow_the_profile() {
         with(r#"{"allowPrivilegeEscalation":false,"seccompProfile":{"type":"RuntimeDefault"}}"#),
         ["no-new-privileges"]
     );
+    assert_eq!(with(r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"a.json"}}"#), ["seccomp={}"]);
+    assert!(with(r#"{"privileged":true,"seccompProfile":{"type":"Unconfined"}}"#).is_empty());
+    assert_eq!(with(r#"{"appArmorProfile":{"type":"Localhost","localhostProfile":"mine"}}"#), ["apparmor=mine"]);
+    assert_eq!(with(r#"{"seLinuxOptions":{"level":"s0:c1","type":"t"}}"#), ["label=type:t", "label=level:s0:c1"]);
+}
+
+#[test]
+fn an_unmasked_proc_hides_nothing() {
+    let with = |context: &str| {
+        build(&one(&format!(r#","securityContext":{context}"#)), "").unwrap().host_config.unwrap().masked_paths
+    };
+    assert_eq!(with("{}"), None);
+    assert_eq!(with(r#"{"procMount":"Unmasked"}"#), Some(vec![]));
+}
+
+#[test]
+fn sub_paths_know_the_environment() {
+    let mounted = |expression: &str| {
+        let mount = format!(r#","volumeMounts":[{{"name":"v","mountPath":"/d","subPathExpr":"{expression}"}}]"#);
+        build(&one(&mount), "").map(|b| b.host_config.unwrap().mounts.unwrap().remove(0).source.unwrap())
+    };
+    assert_eq!(mounted("x/$(A)"), Ok("/vol/v/x/1".to_owned()));
+    assert!(mounted("$(NONE)").unwrap_err().contains("missing value for \"NONE\""));
+    assert!(mounted("/$(A)").is_err() && mounted("../$(A)").is_err());
 }

@@ -1,0 +1,120 @@
+//! Who a container runs as, and what it may do: from both security contexts to Docker's settings. Pure.
+
+use k8s_openapi::api::core::v1::{
+    AppArmorProfile, Container, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext,
+};
+
+/// Both contexts of a container; its own wins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Contexts<'a> {
+    pub(super) own: Option<&'a SecurityContext>,
+    pub(super) shared: Option<&'a PodSecurityContext>,
+}
+
+impl<'a> Contexts<'a> {
+    pub(super) fn of(spec: &'a PodSpec, container: &'a Container) -> Self {
+        Self { own: container.security_context.as_ref(), shared: spec.security_context.as_ref() }
+    }
+
+    pub(super) fn privileged(self) -> bool {
+        self.own.and_then(|c| c.privileged) == Some(true)
+    }
+
+    fn seccomp(self) -> Option<&'a SeccompProfile> {
+        self.own
+            .and_then(|c| c.seccomp_profile.as_ref())
+            .or_else(|| self.shared.and_then(|c| c.seccomp_profile.as_ref()))
+    }
+
+    fn app_armor(self) -> Option<&'a AppArmorProfile> {
+        self.own
+            .and_then(|c| c.app_armor_profile.as_ref())
+            .or_else(|| self.shared.and_then(|c| c.app_armor_profile.as_ref()))
+    }
+
+    fn selinux(self) -> Option<&'a SELinuxOptions> {
+        self.own
+            .and_then(|c| c.se_linux_options.as_ref())
+            .or_else(|| self.shared.and_then(|c| c.se_linux_options.as_ref()))
+    }
+
+    /// Docker's `User`, and the check that `runAsNonRoot` asks for.
+    ///
+    /// # Errors
+    /// The message of CreateContainerConfigError.
+    pub(super) fn user(self, image_user: &str) -> Result<Option<String>, String> {
+        let Self { own, shared } = self;
+        let uid = own.and_then(|c| c.run_as_user).or_else(|| shared.and_then(|c| c.run_as_user));
+        let gid = own.and_then(|c| c.run_as_group).or_else(|| shared.and_then(|c| c.run_as_group));
+        let non_root =
+            own.and_then(|c| c.run_as_non_root).or_else(|| shared.and_then(|c| c.run_as_non_root)) == Some(true);
+        let image_name = image_user.split(':').next().unwrap_or("");
+        if non_root {
+            match (uid, image_name) {
+                (Some(0), _) => return Err("container's runAsUser breaks non-root policy".to_owned()),
+                (None, "" | "0" | "root") => {
+                    return Err("container has runAsNonRoot and image will run as root".to_owned());
+                }
+                (None, name) if name.parse::<i64>().is_err() => {
+                    return Err(format!(
+                        "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        let name = if image_name.is_empty() { "0" } else { image_name };
+        Ok(match (uid, gid) {
+            (Some(uid), Some(gid)) => Some(format!("{uid}:{gid}")),
+            (None, Some(gid)) => Some(format!("{name}:{gid}")),
+            (Some(uid), None) => Some(uid.to_string()),
+            (None, None) => None,
+        })
+    }
+
+    pub(super) fn groups(self) -> Vec<String> {
+        let Some(shared) = self.shared else { return Vec::new() };
+        shared.supplemental_groups.iter().flatten().chain(shared.fs_group.iter()).map(i64::to_string).collect()
+    }
+
+    /// `seccomp` is the content of a profile of the node's, where one is asked for.
+    pub(super) fn options(self, seccomp: Option<&str>) -> Vec<String> {
+        let mut options = Vec::new();
+        if self.own.and_then(|c| c.allow_privilege_escalation) == Some(false) {
+            options.push("no-new-privileges".to_owned());
+        }
+        // A privileged container has neither filter; Docker sees to that.
+        if !self.privileged() {
+            match self.seccomp().map(|p| p.type_.as_str()) {
+                // Without a profile Docker's own filter holds: upstream's `seccompDefault`, which is off there.
+                None | Some("RuntimeDefault") => {}
+                Some("Localhost") => options.extend(seccomp.map(|profile| format!("seccomp={profile}"))),
+                Some(_) => options.push("seccomp=unconfined".to_owned()),
+            }
+            match self.app_armor() {
+                Some(AppArmorProfile { type_, .. }) if type_ == "Unconfined" => {
+                    options.push("apparmor=unconfined".to_owned());
+                }
+                Some(AppArmorProfile { localhost_profile: Some(name), .. }) => options.push(format!("apparmor={name}")),
+                _ => {}
+            }
+        }
+        if let Some(labels) = self.selinux() {
+            let all =
+                [("user", &labels.user), ("role", &labels.role), ("type", &labels.type_), ("level", &labels.level)];
+            options.extend(all.into_iter().filter_map(|(key, value)| Some(format!("label={key}:{}", value.as_ref()?))));
+        }
+        options
+    }
+
+    /// Paths of /proc that are hidden and read-only; nothing leaves that to Docker.
+    pub(super) fn hidden_paths(self) -> Option<Vec<String>> {
+        (self.own.and_then(|c| c.proc_mount.as_deref()) == Some("Unmasked")).then(Vec::new)
+    }
+}
+
+/// The node's own profile that a container asks for, by its path below the profiles' folder.
+pub(crate) fn local_seccomp<'a>(spec: &'a PodSpec, container: &'a Container) -> Option<&'a str> {
+    let profile = Contexts::of(spec, container).seccomp().filter(|p| p.type_ == "Localhost")?;
+    profile.localhost_profile.as_deref()
+}

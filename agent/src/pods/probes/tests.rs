@@ -1,0 +1,102 @@
+use super::*;
+use crate::engine::names::Identity;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+}
+
+fn instance(id: &str) -> Instance {
+    Instance {
+        id: id.to_owned(),
+        identity: Identity {
+            namespace: "n".into(),
+            pod: "p".into(),
+            uid: "u".into(),
+            container: "c".into(),
+            attempt: 0,
+        },
+        state: State::Running { pid: 1, started_at: at(0) },
+        created_at: at(0),
+        image: String::new(),
+        image_id: String::new(),
+        hash: String::new(),
+        sandbox: String::new(),
+        log_path: String::new(),
+        address: None,
+        grace: None,
+    }
+}
+
+fn container(probes: &str) -> Container {
+    serde_json::from_str(&format!(r#"{{"name":"c"{probes}}}"#)).unwrap()
+}
+
+const ALL: &str = r#","startupProbe":{"periodSeconds":2,"failureThreshold":2},
+    "livenessProbe":{"initialDelaySeconds":5,"failureThreshold":2,"terminationGracePeriodSeconds":3},
+    "readinessProbe":{"periodSeconds":3,"successThreshold":2,"failureThreshold":1}"#;
+
+#[test]
+fn the_others_wait_for_the_startup_probe() {
+    let (container, one) = (container(ALL), instance("a"));
+    let mut records = Records::new();
+    let due = |records: &Records, started| schedule(&container, &one, records, started, false);
+    assert_eq!(due(&records, false), [(Kind::Startup, at(0))]);
+    note(&Pod::default(), &container, Kind::Startup, &one, false, at(0), &mut records);
+    assert_eq!(due(&records, false), [(Kind::Startup, at(2))]);
+    assert!(!result(&Pod::default(), &container, Kind::Startup, &one, &records));
+    note(&Pod::default(), &container, Kind::Startup, &one, true, at(2), &mut records);
+    assert!(result(&Pod::default(), &container, Kind::Startup, &one, &records));
+    // The first look at readiness comes at once.
+    assert_eq!(due(&records, true), [(Kind::Liveness, at(5)), (Kind::Readiness, at(0))]);
+    // While the pod ends only readiness is asked for.
+    let ending = schedule(&container, &one, &records, true, true);
+    assert_eq!(ending.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [Kind::Readiness]);
+}
+
+#[test]
+fn thresholds_are_counted_in_a_row() {
+    let (pod, container, one) = (Pod::default(), container(ALL), instance("a"));
+    let mut records = Records::new();
+    let mut ready = |success, second| {
+        note(&pod, &container, Kind::Readiness, &one, success, at(second), &mut records);
+        result(&pod, &container, Kind::Readiness, &one, &records)
+    };
+    assert_eq!(
+        [(true, 0), (true, 3), (false, 6), (true, 9), (false, 12), (true, 15), (true, 18)].map(|(s, t)| ready(s, t)),
+        [false, true, false, false, false, false, true]
+    );
+    let mut records = Records::new();
+    for (success, second, dead) in [(false, 5, false), (true, 15, false), (false, 25, false), (false, 35, true)] {
+        note(&pod, &container, Kind::Liveness, &one, success, at(second), &mut records);
+        assert_eq!(condemned(&container, &one, &records).is_some(), dead, "{second}");
+    }
+    assert_eq!(grace(&container, Kind::Liveness), Some(3));
+    assert_eq!(schedule(&container, &one, &records, true, false), []);
+    // The next instance begins anew.
+    assert_eq!(condemned(&container, &instance("b"), &records), None);
+    assert!(result(&pod, &container, Kind::Liveness, &instance("b"), &records));
+}
+
+#[test]
+fn results_outlive_our_own_restart() {
+    let pod: Pod = serde_json::from_str(
+        r#"{"status":{"containerStatuses":[{"name":"c","image":"i","imageID":"","ready":true,"started":true,
+            "restartCount":0,"containerID":"docker://a"}]}}"#,
+    )
+    .unwrap();
+    let container = container(ALL);
+    let mut records = Records::new();
+    assert!(result(&pod, &container, Kind::Readiness, &instance("a"), &records));
+    assert!(result(&pod, &container, Kind::Startup, &instance("a"), &records));
+    assert!(!result(&pod, &container, Kind::Readiness, &instance("b"), &records));
+    // One good answer is less than the threshold asks for, and takes nothing away.
+    note(&pod, &container, Kind::Readiness, &instance("a"), true, at(0), &mut records);
+    assert!(result(&pod, &container, Kind::Readiness, &instance("a"), &records));
+}
+
+#[test]
+fn without_a_probe_all_is_well() {
+    let (pod, container, one, records) = (Pod::default(), container(""), instance("a"), Records::new());
+    assert!(Kind::ALL.into_iter().all(|kind| result(&pod, &container, kind, &one, &records)));
+    assert_eq!(schedule(&container, &one, &records, true, false), []);
+}
