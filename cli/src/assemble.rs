@@ -261,7 +261,6 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
     // What the tables were like before the first rule of ours, so that clean-up can make them so again.
     let rules = proxy_config(settings);
     tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;
-    let volumes = Volumes::new(settings.data_dir.join("pods"), client.clone());
     // Registering waits for the API and the range for a controller, so both are part of the task.
     tasks.spawn("agent", async move {
         let Some(node) = agent::node::register(&client, &node_config, &token).await else { return Ok(()) };
@@ -271,7 +270,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
             range = agent::node::pod_cidr(&client, &node_config.name, &range_file) => range?,
         };
         let network = Network::open(NetworkConfig { dir: network_dir, pod_cidr: range, cluster_cidr }).await?;
-        agent::pods::run(client, engine, network, volumes, config, health, published, token).await?;
+        agent::pods::run(client, engine, network, config, health, published, token).await?;
         duties.await??;
         anyhow::Ok(())
     });

@@ -14,6 +14,7 @@ pub mod schema;
 pub mod select;
 pub mod store;
 pub mod table;
+pub mod tokens;
 
 mod plane;
 

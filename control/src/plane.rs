@@ -31,6 +31,7 @@ use crate::{
     pki::{self, Names, Pair, Pki},
     registry::TYPES,
     store::{self, Disk, Store},
+    tokens::{self, Tokens},
 };
 
 /// Settings of the control plane.
@@ -71,6 +72,9 @@ pub enum Error {
     /// Certificates.
     #[error(transparent)]
     Pki(#[from] pki::Error),
+    /// The key of service accounts.
+    #[error(transparent)]
+    Tokens(#[from] tokens::Error),
     /// Sockets.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -140,7 +144,8 @@ impl ControlPlane {
         let pki = Pki::open(&config.data_dir.join("pki"), &names)?;
         let settings = Settings { service_cidr: config.service_cidr, node_ports: config.node_ports.clone() };
         let kubelet = KubeletClient::new(client_tls(&pki)?);
-        let api = Api::new(store.clone(), &settings, Some(kubelet));
+        let tokens = Tokens::from_pem(&pki.service_accounts.0)?;
+        let api = Api::new(store.clone(), &settings, Some(kubelet), Some(tokens));
         let plane = Self { api, store, pki: Arc::new(pki), config: Arc::new(config) };
         plane.bootstrap().await?;
         let kubeconfig = plane.kubeconfig("node", &plane.pki.node);

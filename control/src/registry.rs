@@ -94,7 +94,9 @@ macro_rules! schema {
     };
 }
 
-use k8s_openapi::api::{coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery};
+use k8s_openapi::api::{
+    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, storage::v1 as storage,
+};
 
 const fn core(kind: &'static str) -> Gvk {
     Gvk { group: "", version: "v1", kind }
@@ -167,12 +169,31 @@ pub static TYPES: &[ResourceType] = &[
         ..BASE
     },
     ResourceType {
+        gvk: core("PersistentVolumeClaim"),
+        plural: "persistentvolumeclaims",
+        singular: "persistentvolumeclaim",
+        short_names: &["pvc"],
+        subresources: &["status"],
+        schema: schema!(core::PersistentVolumeClaim),
+        ..BASE
+    },
+    ResourceType {
+        gvk: core("PersistentVolume"),
+        plural: "persistentvolumes",
+        singular: "persistentvolume",
+        short_names: &["pv"],
+        namespaced: false,
+        subresources: &["status"],
+        schema: schema!(core::PersistentVolume),
+        ..BASE
+    },
+    ResourceType {
         gvk: core("Pod"),
         plural: "pods",
         singular: "pod",
         short_names: &["po"],
         categories: &["all"],
-        subresources: &["binding", "eviction", "log", "status"],
+        subresources: &["binding", "ephemeralcontainers", "eviction", "log", "resize", "status"],
         generation: true,
         schema: schema!(core::Pod),
         ..BASE
@@ -195,6 +216,7 @@ pub static TYPES: &[ResourceType] = &[
         plural: "serviceaccounts",
         singular: "serviceaccount",
         short_names: &["sa"],
+        subresources: &["token"],
         schema: schema!(core::ServiceAccount),
         ..BASE
     },
@@ -225,6 +247,15 @@ pub static TYPES: &[ResourceType] = &[
         singular: "endpointslice",
         generation: true,
         schema: schema!(discovery::EndpointSlice),
+        ..BASE
+    },
+    ResourceType {
+        gvk: Gvk { group: "storage.k8s.io", version: "v1", kind: "StorageClass" },
+        plural: "storageclasses",
+        singular: "storageclass",
+        short_names: &["sc"],
+        namespaced: false,
+        schema: schema!(storage::StorageClass),
         ..BASE
     },
 ];

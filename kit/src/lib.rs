@@ -1,13 +1,16 @@
 //! The few things that every part of Windlass needs and no part owns.
 //!
-//! Imports nothing of ours, and holds no domain code: no pods, rules, cgroups or objects. What is
-//! wanted by one crate only belongs in that crate.
+//! Imports nothing of ours, and holds no domain code: no pods, rules, cgroups or objects; the one exception is
+//! `node_selector`, which the scheduler and the node must read alike. What is wanted by one crate only belongs in
+//! that crate.
 
 pub mod backoff;
 #[cfg(feature = "events")]
 pub mod events;
 pub mod expo;
 pub mod net;
+#[cfg(feature = "events")]
+pub mod node_selector;
 pub mod quantity;
 #[cfg(feature = "serve")]
 pub mod serve;

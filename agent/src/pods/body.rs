@@ -2,11 +2,7 @@
 
 mod security;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-};
+use std::{collections::HashMap, net::Ipv4Addr, path::Path};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
@@ -17,7 +13,12 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
 pub(crate) use security::local_seccomp;
 
 use self::security::Contexts;
-use super::{env::expand, files, qos, spec};
+use super::{
+    env::expand,
+    files,
+    mounts::{Source, is_deep_read_only},
+    qos, spec,
+};
 use crate::engine::names::{self, Identity};
 
 /// What the node adds to a pod's spec.
@@ -29,8 +30,6 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) node_memory: i64,
     /// The pod's folder, with its `etc-hosts` and `resolv.conf`.
     pub(crate) pod_dir: &'a Path,
-    /// Where the pod's volumes are on the host.
-    pub(crate) volumes: &'a BTreeMap<String, PathBuf>,
     /// The content of the node's own seccomp profile that the container asks for.
     pub(crate) seccomp: Option<&'a str>,
 }
@@ -106,9 +105,10 @@ pub(crate) fn container(
     pod_spec: &PodSpec,
     container: &Container,
     attempt: u32,
-    sandbox: &str,
+    (sandbox, target): (&str, Option<&str>),
     image: (&str, &str),
     variables: &[(String, String)],
+    sources: &[Source],
     message_file: &Path,
     around: &Surroundings<'_>,
 ) -> Result<(String, ContainerCreateBody), String> {
@@ -142,7 +142,8 @@ pub(crate) fn container(
     let pid_mode = if pod_spec.host_pid == Some(true) {
         Some("host".to_owned())
     } else {
-        (pod_spec.share_process_namespace == Some(true)).then(|| joined.clone())
+        let shared = (pod_spec.share_process_namespace == Some(true)).then(|| joined.clone());
+        shared.or_else(|| target.map(|id| format!("container:{id}")))
     };
     let capabilities = own.and_then(|c| c.capabilities.as_ref());
     let caps = |list: Option<&Option<Vec<String>>>| {
@@ -170,7 +171,7 @@ pub(crate) fn container(
             pid_mode,
             uts_mode: spec::host_network(pod_spec).then(|| "host".to_owned()),
             cgroup_parent: Some(qos::cgroup_parent(qos::class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
-            mounts: Some(mounts(pod_spec, container, variables, message_path, message_file, around)?),
+            mounts: Some(mounts(container, sources, message_path, message_file, around)),
             memory,
             memory_swap: memory,
             cpu_shares: Some(qos::cpu_shares(container)),
@@ -201,19 +202,15 @@ pub(crate) fn container(
 }
 
 fn mounts(
-    pod_spec: &PodSpec,
     container: &Container,
-    variables: &[(String, String)],
+    sources: &[Source],
     message_path: &str,
     message_file: &Path,
     around: &Surroundings<'_>,
-) -> Result<Vec<Mount>, String> {
-    let mut out = Vec::new();
-    let taken: Vec<&str> =
-        container.volume_mounts.iter().flatten().map(|m| m.mount_path.trim_end_matches('/')).collect();
-    for mount in container.volume_mounts.iter().flatten() {
-        out.push(volume_mount(pod_spec, mount, variables, around)?);
-    }
+) -> Vec<Mount> {
+    let wanted = || container.volume_mounts.iter().flatten();
+    let taken: Vec<&str> = wanted().map(|m| m.mount_path.trim_end_matches('/')).collect();
+    let mut out: Vec<Mount> = wanted().zip(sources).map(|(mount, source)| volume_mount(mount, source)).collect();
     for (file, target) in [("etc-hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")] {
         if !taken.contains(&target) {
             out.push(bind(&around.pod_dir.join(file), target, false, None));
@@ -222,65 +219,18 @@ fn mounts(
     if !taken.contains(&message_path) {
         out.push(bind(message_file, message_path, false, None));
     }
-    Ok(out)
+    out
 }
 
-/// The path inside its volume that a mount asks for, its variables filled in.
-///
-/// # Errors
-/// A path that leads out, or a variable that is not there.
-pub(crate) fn sub_path(mount: &VolumeMount, variables: &[(String, String)]) -> Result<Option<String>, String> {
-    let given = |text: &Option<String>| text.clone().filter(|s| !s.is_empty());
-    let (what, sub) = match (given(&mount.sub_path), given(&mount.sub_path_expr)) {
-        (Some(sub), _) => ("subPath", sub),
-        (None, Some(expression)) => {
-            let mut unknown = None;
-            let value_of = |name: &str| {
-                let found = variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
-                if found.is_none() {
-                    unknown = Some(name.to_owned());
-                }
-                found
-            };
-            let sub = expand(&expression, value_of);
-            if let Some(name) = unknown {
-                return Err(format!("missing value for {name:?} in subPathExpr {expression:?}"));
-            }
-            ("subPathExpr", sub)
-        }
-        (None, None) => return Ok(None),
-    };
-    let inside = Path::new(&sub)
-        .components()
-        .all(|c| matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir));
-    if inside && !sub.contains('`') {
-        Ok(Some(sub))
-    } else {
-        Err(format!("{what} {sub:?} of volume {:?} must be relative and must not contain '..'", mount.name))
-    }
-}
-
-fn volume_mount(
-    pod_spec: &PodSpec,
-    mount: &VolumeMount,
-    variables: &[(String, String)],
-    around: &Surroundings<'_>,
-) -> Result<Mount, String> {
-    let missing =
-        || format!("volume {:?} of the mount at {} is not among the pod's volumes", mount.name, mount.mount_path);
-    if !pod_spec.volumes.iter().flatten().any(|v| v.name == mount.name) {
-        return Err(missing());
-    }
-    let mut source = around.volumes.get(&mount.name).ok_or_else(missing)?.clone();
-    if let Some(sub) = sub_path(mount, variables)? {
-        source.push(sub);
-    }
+fn volume_mount(mount: &VolumeMount, source: &Source) -> Mount {
     let propagation = match mount.mount_propagation.as_deref() {
         Some("HostToContainer") => Some(MountBindOptionsPropagationEnum::RSLAVE),
         Some("Bidirectional") => Some(MountBindOptionsPropagationEnum::RSHARED),
+        // What was made read-only below must come along.
+        _ if is_deep_read_only(mount) => Some(MountBindOptionsPropagationEnum::RPRIVATE),
         _ => None,
     };
-    Ok(bind(&source, &mount.mount_path, mount.read_only == Some(true), propagation))
+    bind(&source.path, &mount.mount_path, source.read_only, propagation)
 }
 
 fn bind(source: &Path, target: &str, read_only: bool, propagation: Option<MountBindOptionsPropagationEnum>) -> Mount {

@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector, Secret,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, Secret};
 use windlass_kit::quantity::Quantity;
 
-use super::{qos, spec};
+use super::{fields, spec};
 
 /// The objects that a pod's environment refers to, by name; those that do not exist are absent.
 #[derive(Debug, Clone, Default)]
@@ -166,7 +164,7 @@ fn from_source(
         return field_value(pod, field, facts).map(Some);
     }
     if let Some(resource) = &from.resource_field_ref {
-        return resource_value(pod, container, resource, facts).map(Some);
+        return fields::resource_value(pod, Some(container), resource, facts.allocatable).map(Some);
     }
     Ok(None)
 }
@@ -175,62 +173,15 @@ fn field_value(pod: &Pod, field: &ObjectFieldSelector, facts: &Facts<'_>) -> Res
     let spec = pod.spec.as_ref();
     let pod_ip = facts.pod_ip.map(|ip| ip.to_string()).unwrap_or_default();
     Ok(match field.field_path.as_str() {
-        "metadata.name" => spec::name(pod).to_owned(),
-        "metadata.namespace" => spec::namespace(pod).to_owned(),
-        "metadata.uid" => spec::uid(pod).to_owned(),
         "spec.nodeName" => facts.node_name.to_owned(),
         "spec.serviceAccountName" => spec.and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
         "status.hostIP" | "status.hostIPs" => facts.node_ip.to_string(),
         "status.podIP" | "status.podIPs" => pod_ip,
         path => {
-            let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
-            let found = |map: &Option<BTreeMap<String, String>>, key: &str| {
-                map.as_ref().and_then(|m| m.get(key).cloned()).unwrap_or_default()
-            };
-            if let Some(key) = keyed("metadata.labels['") {
-                found(&pod.metadata.labels, key)
-            } else if let Some(key) = keyed("metadata.annotations['") {
-                found(&pod.metadata.annotations, key)
-            } else {
-                return Err(format!("field path {path:?} is not one that a variable can be made from"));
-            }
+            return fields::metadata_value(pod, path)
+                .ok_or_else(|| format!("field path {path:?} is not one that a variable can be made from"));
         }
     })
-}
-
-/// A resource amount divided by its divisor, rounded up; the node's share where no limit is set.
-pub(crate) fn resource_value(
-    pod: &Pod,
-    container: &Container,
-    field: &ResourceFieldSelector,
-    facts: &Facts<'_>,
-) -> Result<String, String> {
-    let named = field.container_name.as_deref().filter(|n| !n.is_empty());
-    let of = match (named, pod.spec.as_ref()) {
-        (Some(name), Some(spec)) => spec::all_containers(spec)
-            .map(|(c, _)| c)
-            .find(|c| c.name == name)
-            .ok_or_else(|| format!("container {name:?} of resourceFieldRef is not in the pod"))?,
-        _ => container,
-    };
-    let (kind, resource) = field
-        .resource
-        .split_once('.')
-        .ok_or_else(|| format!("resource {:?} is not of the form limits.cpu or requests.memory", field.resource))?;
-    let amount = match kind {
-        "limits" => qos::limit(of, resource).or_else(|| facts.allocatable.get(resource).copied()),
-        "requests" => qos::request(of, resource),
-        _ => return Err(format!("resource {:?} is neither limits nor requests", field.resource)),
-    }
-    .unwrap_or(Quantity::from_units(0));
-    let divisor = field.divisor.as_ref().and_then(|d| d.0.parse::<Quantity>().ok()).filter(|d| !d.is_zero());
-    // Amounts of cpu are counted in thousandths, so that a divisor of 1m works.
-    let (value, by) = match (resource, divisor) {
-        ("cpu", None) => (amount.milli(), 1000),
-        ("cpu", Some(divisor)) => (amount.milli(), divisor.milli().max(1)),
-        (_, divisor) => (amount.units(), divisor.map_or(1, |d| d.units().max(1))),
-    };
-    Ok((value.saturating_add(by - 1).div_euclid(by)).to_string())
 }
 
 /// Replaces `$(NAME)`; `$$(NAME)` is a literal `$(NAME)`, and unknown names stay as they are.

@@ -1,5 +1,9 @@
 //! What the agent reads of the machine itself.
 
+use std::collections::BTreeMap;
+
+use windlass_kit::quantity::Quantity;
+
 /// The capability that lowering an OOM score needs.
 const CAP_SYS_RESOURCE: u64 = 24;
 
@@ -7,6 +11,15 @@ const CAP_SYS_RESOURCE: u64 = 24;
 pub(crate) fn total_memory() -> i64 {
     use procfs::Current as _;
     procfs::Meminfo::current().ok().and_then(|m| i64::try_from(m.mem_total).ok()).unwrap_or(0)
+}
+
+/// What the machine has to give to pods: a container without a limit is told this.
+pub(crate) fn allocatable() -> BTreeMap<String, Quantity> {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    BTreeMap::from([
+        ("cpu".to_owned(), Quantity::from_units(i64::try_from(cpus).unwrap_or(1))),
+        ("memory".to_owned(), Quantity::from_bytes(total_memory())),
+    ])
 }
 
 /// Whether containers can be given a negative OOM score: Docker Engine itself must hold the capability.

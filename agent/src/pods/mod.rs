@@ -7,10 +7,12 @@ mod admission;
 mod body;
 mod cgroup;
 mod env;
+pub(crate) mod fields;
 mod files;
 mod handlers;
 mod hooks;
 mod host;
+mod mounts;
 mod observed;
 mod outcome;
 mod plan;
@@ -57,7 +59,6 @@ use crate::{
         instance::Instance,
     },
     network::Network,
-    volumes::Volumes,
 };
 use shared::{Parts, Shared};
 use worker::{End, News, Wish, Worker};
@@ -85,7 +86,6 @@ pub async fn run(
     client: Client,
     engine: Engine,
     network: Network,
-    volumes: Volumes,
     config: Config,
     health: watch::Sender<Health>,
     published: Published,
@@ -99,7 +99,6 @@ pub async fn run(
         client: client.clone(),
         engine: engine.clone(),
         network,
-        volumes,
         config: config.clone(),
         health: health.subscribe(),
         info,

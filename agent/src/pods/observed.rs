@@ -54,6 +54,8 @@ pub(crate) struct Observed {
     pub(crate) start_failures: BTreeMap<String, Failure>,
     /// Restarts in a row, by container; absent after a restart of the agent.
     pub(crate) crashes: BTreeMap<String, u32>,
+    /// The highest attempt at each container whose log is there: it may be all that is left of it.
+    pub(crate) logged: BTreeMap<String, u32>,
     /// Actions under way: never begun twice.
     pub(crate) in_flight: BTreeSet<String>,
     /// Everything of the pod was taken away.

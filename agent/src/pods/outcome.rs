@@ -1,11 +1,13 @@
 //! What came of an action, as the worker takes it in.
 
-use std::{collections::BTreeMap, path::PathBuf};
-
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{handlers::Answer, observed::ImageState, probes::Kind};
-use crate::engine::{EngineError, instance::Instance};
+use crate::{
+    engine::{EngineError, instance::Instance},
+    volumes::Prepared,
+};
 
 /// Why a step failed, in the words that statuses and events show.
 #[derive(Debug, Clone)]
@@ -32,8 +34,9 @@ pub(crate) enum Outcome {
         container: String,
         result: Result<ImageState, Refusal>,
     },
-    Volumes(Result<BTreeMap<String, PathBuf>, Refusal>),
-    Refreshed(Result<(), Refusal>),
+    Volumes(Result<Prepared, Refusal>),
+    /// When the volumes' files are due again.
+    Refreshed(Result<Option<Timestamp>, Refusal>),
     SandboxCreated(Result<Instance, Refusal>),
     SandboxStarted {
         result: Result<Instance, Refusal>,

@@ -38,6 +38,7 @@ pub(super) fn merge(before: &PodStatus, wanted: &PodStatus) -> PodStatus {
         conditions: wanted.conditions.clone().map(|c| in_order_of(before, c)),
         container_statuses: wanted.container_statuses.clone(),
         init_container_statuses: wanted.init_container_statuses.clone(),
+        ephemeral_container_statuses: wanted.ephemeral_container_statuses.clone(),
         host_ip: wanted.host_ip.clone(),
         host_ips: wanted.host_ips.clone(),
         pod_ip: wanted.pod_ip.clone(),

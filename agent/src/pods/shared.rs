@@ -52,7 +52,6 @@ pub(crate) struct Parts {
     pub(crate) client: Client,
     pub(crate) engine: Engine,
     pub(crate) network: Network,
-    pub(crate) volumes: Volumes,
     pub(crate) config: Config,
     pub(crate) health: watch::Receiver<Health>,
     pub(crate) info: watch::Receiver<Info>,
@@ -62,13 +61,11 @@ pub(crate) struct Parts {
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { client, engine, network, volumes, config, health, info, services, inventory } = parts;
+        let Parts { client, engine, network, config, health, info, services, inventory } = parts;
         let memory = super::host::total_memory();
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let allocatable = BTreeMap::from([
-            ("cpu".to_owned(), Quantity::from_units(i64::try_from(cpus).unwrap_or(1))),
-            ("memory".to_owned(), Quantity::from_bytes(memory)),
-        ]);
+        let allocatable = super::host::allocatable();
+        let volumes =
+            Volumes::new(config.data_dir.join("pods"), config.node_name.clone(), client.clone(), allocatable.clone());
         let dns = Dns {
             servers: config.cluster_dns.clone(),
             domain: config.cluster_domain.clone(),
@@ -125,8 +122,15 @@ impl Shared {
         message: impl Into<String>,
     ) {
         let field_path = container.map(|name| {
-            let init = pod.spec.as_ref().is_some_and(|s| spec::init_containers(s).iter().any(|c| c.name == name));
-            format!("spec.{}{{{name}}}", if init { "initContainers" } else { "containers" })
+            let spec = pod.spec.as_ref();
+            let init = spec.is_some_and(|s| spec::init_containers(s).iter().any(|c| c.name == name));
+            let ephemeral = spec.is_some_and(|s| s.ephemeral_containers.iter().flatten().any(|c| c.name == name));
+            let list = match (init, ephemeral) {
+                (true, _) => "initContainers",
+                (_, true) => "ephemeralContainers",
+                _ => "containers",
+            };
+            format!("spec.{list}{{{name}}}")
         });
         let object = ObjectReference {
             api_version: Some("v1".to_owned()),

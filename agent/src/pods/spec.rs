@@ -11,6 +11,8 @@ pub(crate) enum Role {
     Sidecar,
     /// One of `spec.containers`.
     Main,
+    /// Put into the running pod to look at it; run once.
+    Ephemeral,
 }
 
 /// When a container that ended is started again.
@@ -23,9 +25,13 @@ pub(crate) enum RestartPolicy {
 
 impl RestartPolicy {
     pub(crate) fn of(spec: &PodSpec) -> Self {
-        match spec.restart_policy.as_deref() {
-            Some("OnFailure") => Self::OnFailure,
-            Some("Never") => Self::Never,
+        Self::named(spec.restart_policy.as_deref().unwrap_or(""))
+    }
+
+    fn named(name: &str) -> Self {
+        match name {
+            "OnFailure" => Self::OnFailure,
+            "Never" => Self::Never,
             _ => Self::Always,
         }
     }
@@ -48,14 +54,56 @@ pub(crate) fn role_of_init(container: &Container) -> Role {
     if container.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init }
 }
 
-/// The policy of one container: a sidecar always comes back, an init container is run again unless
-/// the pod says Never.
-pub(crate) fn policy_for(spec: &PodSpec, role: Role) -> RestartPolicy {
-    match (role, RestartPolicy::of(spec)) {
-        (Role::Sidecar, _) => RestartPolicy::Always,
-        (Role::Init, RestartPolicy::Always) => RestartPolicy::OnFailure,
-        (_, policy) => policy,
+/// What follows the end of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// It has ended for good.
+    Nothing,
+    /// It is run again.
+    Restart,
+    /// The whole pod begins anew, its init containers first.
+    RestartAll,
+}
+
+/// What follows an exit with `code`: the first of the container's own rules that fits, else its own policy, else the
+/// pod's. A sidecar always comes back; an init container is run again unless the policy says Never.
+pub(crate) fn after(spec: &PodSpec, container: &Container, role: Role, code: i64) -> After {
+    if role == Role::Ephemeral {
+        return After::Nothing;
     }
+    let rules = container.restart_policy_rules.iter().flatten();
+    for rule in rules {
+        let Some(codes) = &rule.exit_codes else { continue };
+        let among = codes.values.iter().flatten().any(|value| i64::from(*value) == code);
+        if among == (codes.operator == "In") {
+            return if rule.action == "RestartAllContainers" { After::RestartAll } else { After::Restart };
+        }
+    }
+    let policy = match (container.restart_policy.as_deref(), role) {
+        (Some(own), _) => RestartPolicy::named(own),
+        (None, Role::Init) if RestartPolicy::of(spec) == RestartPolicy::Always => RestartPolicy::OnFailure,
+        (None, _) => RestartPolicy::of(spec),
+    };
+    if policy.restarts(code) { After::Restart } else { After::Nothing }
+}
+
+/// Containers that people put into a running pod to look at it.
+pub(crate) fn ephemeral_containers(spec: &PodSpec) -> Vec<Container> {
+    let all = spec.ephemeral_containers.iter().flatten();
+    // Every field but the target is one of a container.
+    all.filter_map(|e| serde_json::from_value(serde_json::to_value(e).ok()?).ok()).collect()
+}
+
+/// The container whose processes an ephemeral one wants to see.
+pub(crate) fn target_of<'a>(spec: &'a PodSpec, ephemeral: &str) -> Option<&'a str> {
+    let found = spec.ephemeral_containers.iter().flatten().find(|e| e.name == ephemeral)?;
+    found.target_container_name.as_deref().filter(|name| !name.is_empty())
+}
+
+/// A container of any kind.
+pub(crate) fn container(spec: &PodSpec, name: &str) -> Option<Container> {
+    let permanent = all_containers(spec).map(|(c, _)| c).find(|c| c.name == name).cloned();
+    permanent.or_else(|| ephemeral_containers(spec).into_iter().find(|c| c.name == name))
 }
 
 /// All containers with their roles, init containers first.

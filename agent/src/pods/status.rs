@@ -6,15 +6,18 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-        ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+        ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus, VolumeMount, VolumeMountStatus,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
 use super::{
     admission::{self, Refused},
+    mounts::is_deep_read_only,
     observed::{ImageState, Observed, PULL_FAILURE_SHOWN, later},
-    plan::{Verdict, crashes, deadline_passed, has_started, restart_at, restart_delay, restarts, verdict},
+    plan::{
+        Verdict, crashes, deadline_passed, has_started, is_past, restart_at, restart_delay, restarts, round, verdict,
+    },
     probes::{self, Kind},
     qos,
     spec::{self, Role},
@@ -32,6 +35,10 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
     let mut main: Vec<ContainerStatus> =
         spec.containers.iter().map(|c| container_status(pod, spec, c, Role::Main, observed, &before, now)).collect();
     main.sort_by(|a, b| a.name.cmp(&b.name));
+    let ephemeral: Vec<ContainerStatus> = spec::ephemeral_containers(spec)
+        .iter()
+        .map(|c| container_status(pod, spec, c, Role::Ephemeral, observed, &before, now))
+        .collect();
 
     let phase = phase(pod, spec, observed, &before, now);
     let (mut reason, mut message) = (before.reason.clone(), before.message.clone());
@@ -53,6 +60,7 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         conditions: Some(conditions(pod, spec, observed, &before, &init, &main, phase, now)),
         container_statuses: Some(main),
         init_container_statuses: (!init.is_empty()).then_some(init),
+        ephemeral_container_statuses: (!ephemeral.is_empty()).then_some(ephemeral),
         host_ip: Some(host.clone()),
         host_ips: Some(vec![HostIP { ip: host }]),
         pod_ips: address.clone().map(|ip| vec![PodIP { ip }]),
@@ -119,7 +127,8 @@ fn had_run(before: &PodStatus, name: &str) -> bool {
 
 /// An init container has done its part: exited with 0, or, as a sidecar, has started.
 fn init_done(pod: &Pod, container: &Container, observed: &Observed) -> bool {
-    observed.newest(&container.name).is_some_and(|i| match &i.state {
+    let began = pod.spec.as_ref().and_then(|spec| round(spec, observed));
+    observed.newest(&container.name).filter(|i| !is_past(i, began)).is_some_and(|i| match &i.state {
         State::Exited(exit) => exit.code == 0 || spec::role_of_init(container) == Role::Sidecar,
         State::Running { .. } => {
             spec::role_of_init(container) == Role::Sidecar && has_started(pod, container, i, observed)
@@ -142,6 +151,7 @@ fn container_status(
         .iter()
         .flatten()
         .chain(before.init_container_statuses.iter().flatten())
+        .chain(before.ephemeral_container_statuses.iter().flatten())
         .find(|c| c.name == container.name);
     let mut attempts = observed.attempts(&container.name).rev();
     let newest = attempts.next();
@@ -165,7 +175,7 @@ fn container_status(
                 let comes_back = !ending
                     && verdict(spec, observed) == Verdict::Goes
                     && !(role == Role::Init && exit.code == 0)
-                    && restarts(spec, role, instance, exit, observed);
+                    && restarts(spec, container, role, instance, exit, observed);
                 let held = comes_back && restart_at(observed, instance, exit, container) > now;
                 let stuck = comes_back && failure_of(container, observed, now).is_some();
                 if held {
@@ -193,7 +203,7 @@ fn container_status(
         container_id: newest
             .map(|i| format!("docker://{}", i.id))
             .or_else(|| earlier.and_then(|e| e.container_id.clone())),
-        ready: ready || done_init,
+        ready: (ready || done_init) && role != Role::Ephemeral,
         started: Some(started),
         restart_count: newest
             .map(|i| i32::try_from(i.identity.attempt).unwrap_or(i32::MAX))
@@ -201,8 +211,22 @@ fn container_status(
             .unwrap_or(0),
         state: Some(state),
         last_state: last,
+        volume_mounts: mount_statuses(container),
         ..ContainerStatus::default()
     }
+}
+
+/// What became of each mount, as far as its read-only wish goes.
+fn mount_statuses(container: &Container) -> Option<Vec<VolumeMountStatus>> {
+    let one = |mount: &VolumeMount| VolumeMountStatus {
+        name: mount.name.clone(),
+        mount_path: mount.mount_path.clone(),
+        read_only: mount.read_only,
+        recursive_read_only: (mount.read_only == Some(true))
+            .then(|| if is_deep_read_only(mount) { "Enabled" } else { "Disabled" }.to_owned()),
+        ..VolumeMountStatus::default()
+    };
+    container.volume_mounts.as_ref().map(|mounts| mounts.iter().map(one).collect())
 }
 
 /// A container of which Docker has nothing: not made yet, or lost behind our back.

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     net::IpAddr,
-    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -17,7 +16,7 @@ use super::{
     env::{self, Facts, Sources},
     files,
     handlers::{self, Answer, Target},
-    hooks,
+    hooks, mounts,
     observed::ImageState,
     outcome::{Outcome, Refusal},
     probes::{self, Kind},
@@ -30,9 +29,8 @@ use crate::{
         instance::{Instance, State},
     },
     network::{Attach, HostPort, Protocol},
+    volumes::Place,
 };
-
-type Volumes = Arc<BTreeMap<String, PathBuf>>;
 
 pub(crate) async fn prepare_volumes(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
     let result = async {
@@ -144,9 +142,8 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
         Some(address)
     };
     let pause = shared.pause().await.map_err(|e| Refusal::of("CreatePodSandboxError", &e))?;
-    let empty = BTreeMap::new();
     let dir = shared.pod_dir(spec::uid(pod));
-    let (name, body) = body::sandbox(pod, pod_spec, attempt, address, &pause, &around(shared, &dir, &empty));
+    let (name, body) = body::sandbox(pod, pod_spec, attempt, address, &pause, &around(shared, &dir));
     let id = {
         let _slot = shared.slots.acquire().await;
         shared.engine.create(&name, body).await.map_err(|e| Refusal::of("CreatePodSandboxError", &e))?
@@ -166,13 +163,12 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
     })
 }
 
-fn around<'a>(shared: &Shared, dir: &'a std::path::Path, volumes: &'a BTreeMap<String, PathBuf>) -> Surroundings<'a> {
+fn around<'a>(shared: &Shared, dir: &'a std::path::Path) -> Surroundings<'a> {
     Surroundings {
         systemd_cgroups: shared.info.borrow().systemd_cgroups,
         negative_oom: shared.negative_oom.load(Ordering::Relaxed),
         node_memory: shared.node_memory,
         pod_dir: dir,
-        volumes,
         seccomp: None,
     }
 }
@@ -227,7 +223,9 @@ pub(crate) struct CreateRequest {
     pub(crate) sandbox: String,
     pub(crate) image_id: String,
     pub(crate) image_user: String,
-    pub(crate) volumes: Volumes,
+    pub(crate) volumes: Arc<BTreeMap<String, Place>>,
+    /// Whose processes an ephemeral container sees.
+    pub(crate) target: Option<String>,
     pub(crate) address: Option<IpAddr>,
 }
 
@@ -262,19 +260,20 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let uid = spec::uid(pod);
     let message_file = shared.message_file(uid, &container.name, request.attempt);
     traces::make_message_file(&message_file).map_err(config)?;
-    make_sub_paths(container, &request.volumes, &variables).map_err(config)?;
     let seccomp = seccomp(shared, pod_spec, container).map_err(config)?;
     let dir = shared.pod_dir(uid);
+    let sources = mounts::sources(&dir, container, &request.volumes, &variables).map_err(config)?;
     let (name, body) = body::container(
         pod,
         pod_spec,
         container,
         request.attempt,
-        &request.sandbox,
+        (&request.sandbox, request.target.as_deref()),
         (&request.image_id, &request.image_user),
         &variables,
+        &sources,
         &message_file,
-        &Surroundings { seccomp: seccomp.as_deref(), ..around(shared, &dir, &request.volumes) },
+        &Surroundings { seccomp: seccomp.as_deref(), ..around(shared, &dir) },
     )
     .map_err(config)?;
     let id = {
@@ -294,28 +293,6 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
         address: None,
         grace: pod_spec.termination_grace_period_seconds,
     })
-}
-
-/// A sub-path that does not exist yet is made as a folder, without following links out of its volume.
-fn make_sub_paths(
-    container: &Container,
-    volumes: &BTreeMap<String, PathBuf>,
-    variables: &[(String, String)],
-) -> Result<(), String> {
-    for mount in container.volume_mounts.iter().flatten() {
-        let (Some(sub), Some(volume)) = (body::sub_path(mount, variables)?, volumes.get(&mount.name)) else {
-            continue;
-        };
-        let path = volume.join(&sub);
-        if !path.exists() {
-            std::fs::create_dir_all(&path).map_err(|e| format!("subPath {} could not be made: {e}", path.display()))?;
-        }
-        let inside = volume.canonicalize().and_then(|root| Ok(path.canonicalize()?.starts_with(root)));
-        if !matches!(inside, Ok(true)) {
-            return Err(format!("subPath {sub:?} of volume {:?} leads out of its volume", mount.name));
-        }
-    }
-    Ok(())
 }
 
 /// The node's own seccomp profile that a container asks for.

@@ -1,12 +1,15 @@
 //! What a pod leaves on the host beside its containers: log links, message files, its folder.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink},
     path::{Path, PathBuf},
 };
 
-use super::shared::Shared;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{shared::Shared, spec};
 use crate::{
     Config,
     engine::instance::{Instance, State},
@@ -77,6 +80,20 @@ pub(crate) fn unlink_log(config: &Config, instance: &Instance) {
     let _ = fs::remove_file(container_link(config, instance));
     let by_pod = pod_log_dir(config, instance).join(&instance.identity.container);
     let _ = fs::remove_file(by_pod.join(format!("{}.log", instance.identity.attempt)));
+}
+
+/// The highest attempt at each container of a pod that a log is there of.
+pub(crate) fn logged_attempts(config: &Config, pod: &Pod) -> BTreeMap<String, u32> {
+    let dir = config.pod_logs_dir.join(format!("{}_{}_{}", spec::namespace(pod), spec::name(pod), spec::uid(pod)));
+    let mut all = BTreeMap::new();
+    for container in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let logs = fs::read_dir(container.path()).into_iter().flatten().flatten();
+        let attempts = logs.filter_map(|l| l.file_name().to_string_lossy().strip_suffix(".log")?.parse::<u32>().ok());
+        if let Some(highest) = attempts.max() {
+            all.insert(container.file_name().to_string_lossy().into_owned(), highest);
+        }
+    }
+    all
 }
 
 /// The log folders of a pod, whatever it was called.

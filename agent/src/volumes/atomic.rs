@@ -32,8 +32,8 @@ pub(super) fn write(dir: &Path, payload: &Payload, group: Option<i64>) -> io::Re
         // A group that the pod asked for may read what its owner may.
         let mode = if group.is_some() { file.mode | (file.mode & 0o400) >> 3 } else { file.mode };
         fs::set_permissions(&target, fs::Permissions::from_mode(mode))?;
-        if group.is_some() {
-            chown(&target, None, group)?;
+        if group.is_some() || file.owner.is_some() {
+            chown(&target, file.owner, group)?;
         }
     }
     let old = fs::read_link(dir.join(CURRENT)).ok();
@@ -90,7 +90,7 @@ mod tests {
     fn payload(files: &[(&str, &str)]) -> Payload {
         files
             .iter()
-            .map(|(p, t)| ((*p).to_owned(), PayloadFile { bytes: t.as_bytes().to_vec(), mode: 0o640 }))
+            .map(|(p, t)| ((*p).to_owned(), PayloadFile { bytes: t.as_bytes().to_vec(), mode: 0o640, owner: None }))
             .collect()
     }
 

@@ -2,7 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, Volume};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccountTokenProjection, Volume,
+};
+use windlass_kit::quantity::Quantity;
+
+use crate::pods::fields;
 
 /// Files by their path in the volume.
 pub(super) type Payload = BTreeMap<String, PayloadFile>;
@@ -11,6 +16,8 @@ pub(super) type Payload = BTreeMap<String, PayloadFile>;
 pub(super) struct PayloadFile {
     pub(super) bytes: Vec<u8>,
     pub(super) mode: u32,
+    /// Who owns it, where that is not root.
+    pub(super) owner: Option<u32>,
 }
 
 /// The objects that a volume refers to; those that do not exist are absent.
@@ -18,6 +25,10 @@ pub(super) struct PayloadFile {
 pub(super) struct Objects {
     pub(super) config_maps: BTreeMap<String, ConfigMap>,
     pub(super) secrets: BTreeMap<String, Secret>,
+    /// By the path of the file.
+    pub(super) tokens: BTreeMap<String, String>,
+    /// What the node has to give: the limit of a container that has none.
+    pub(super) allocatable: BTreeMap<String, Quantity>,
 }
 
 /// The plugin's name of a volume whose files come from objects, and whether they are kept in memory; nothing for
@@ -44,7 +55,31 @@ pub(super) fn references(volume: &Volume) -> (Vec<String>, Vec<String>) {
     (maps, secrets)
 }
 
+/// The tokens that a volume holds.
+pub(super) fn token_sources(volume: &Volume) -> impl Iterator<Item = &ServiceAccountTokenProjection> {
+    let sources = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
+    sources.filter_map(|s| s.service_account_token.as_ref())
+}
+
 const DEFAULT_MODE: i32 = 0o644;
+
+/// Mode and owner of a token's file: it is for the group where the pod has one, else for the one user that all
+/// containers run as, else as the volume says. Upstream's rule.
+fn token_access(pod: &Pod, mode: u32) -> (u32, Option<u32>) {
+    let Some(spec) = &pod.spec else { return (mode, None) };
+    let shared = spec.security_context.as_ref();
+    if shared.and_then(|c| c.fs_group).is_some() {
+        return (0o600, None);
+    }
+    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut users = all.map(|c| {
+        c.security_context.as_ref().and_then(|s| s.run_as_user).or_else(|| shared.and_then(|s| s.run_as_user))
+    });
+    match users.next().flatten() {
+        Some(user) if users.all(|other| other == Some(user)) => (0o600, u32::try_from(user).ok()),
+        _ => (mode, None),
+    }
+}
 
 pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<Payload, String> {
     let mut out = Payload::new();
@@ -63,7 +98,8 @@ pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<P
         hidden(name, source.optional, source.items.as_deref(), mode, &mut out)?;
     }
     if let Some(source) = &volume.downward_api {
-        downward_files(pod, source.items.as_deref(), source.default_mode.unwrap_or(DEFAULT_MODE), &mut out)?;
+        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        downward_files(pod, source.items.as_deref(), mode, &objects.allocatable, &mut out)?;
     }
     if let Some(projected) = &volume.projected {
         let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
@@ -73,9 +109,14 @@ pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<P
             } else if let Some(source) = &source.secret {
                 hidden(&source.name, source.optional, source.items.as_deref(), mode, &mut out)?;
             } else if let Some(source) = &source.downward_api {
-                downward_files(pod, source.items.as_deref(), mode, &mut out)?;
+                downward_files(pod, source.items.as_deref(), mode, &objects.allocatable, &mut out)?;
+            } else if let Some(source) = &source.service_account_token {
+                let token = objects.tokens.get(&source.path).ok_or("the API gave no token for the service account")?;
+                let (mode, owner) = token_access(pod, bits(mode));
+                out.insert(source.path.clone(), PayloadFile { bytes: token.clone().into_bytes(), mode, owner });
             } else {
-                return Err("a source of the projected volume is of a kind that is not supported yet".to_owned());
+                let why = "clusterTrustBundle and podCertificate need features that are off by default upstream";
+                return Err(format!("a source of the projected volume is of a kind that is not supported: {why}"));
             }
         }
     }
@@ -88,6 +129,11 @@ pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<P
         }
     }
     Ok(out)
+}
+
+/// A mode of the API as the file system takes it.
+fn bits(mode: i32) -> u32 {
+    u32::try_from(mode).unwrap_or(0o644) & 0o777
 }
 
 /// What a source says of an object: which one, and which of its keys.
@@ -107,11 +153,10 @@ fn pick(asked: &Asked<'_>, data: Option<BTreeMap<String, Vec<u8>>>, out: &mut Pa
     let Some(data) = data else {
         return if optional { Ok(()) } else { Err(format!("{what} {name:?} not found")) };
     };
-    let bits = |mode: i32| u32::try_from(mode).unwrap_or(0o644) & 0o777;
     match items {
         None => {
             for (key, bytes) in data {
-                out.insert(key, PayloadFile { bytes, mode: bits(mode) });
+                out.insert(key, PayloadFile { bytes, mode: bits(mode), owner: None });
             }
         }
         Some(items) => {
@@ -119,7 +164,7 @@ fn pick(asked: &Asked<'_>, data: Option<BTreeMap<String, Vec<u8>>>, out: &mut Pa
                 match data.get(&item.key) {
                     Some(bytes) => drop(out.insert(
                         item.path.clone(),
-                        PayloadFile { bytes: bytes.clone(), mode: bits(item.mode.unwrap_or(mode)) },
+                        PayloadFile { bytes: bytes.clone(), mode: bits(item.mode.unwrap_or(mode)), owner: None },
                     )),
                     None if optional => {}
                     None => return Err(format!("{what} references non-existent key: {}", item.key)),
@@ -147,33 +192,25 @@ fn downward_files(
     pod: &Pod,
     items: Option<&[DownwardAPIVolumeFile]>,
     mode: i32,
+    allocatable: &BTreeMap<String, Quantity>,
     out: &mut Payload,
 ) -> Result<(), String> {
     for item in items.into_iter().flatten() {
-        let field = item
-            .field_ref
-            .as_ref()
-            .ok_or_else(|| format!("the file {:?} of the downward API: only fieldRef is supported yet", item.path))?;
         let lines = |map: &Option<BTreeMap<String, String>>| -> String {
             map.iter().flatten().map(|(k, v)| format!("{k}={v:?}")).collect::<Vec<_>>().join("\n")
         };
-        let keyed = |map: &Option<BTreeMap<String, String>>, prefix: &str| -> Option<String> {
-            let key = field.field_path.strip_prefix(prefix)?.strip_prefix("['")?.strip_suffix("']")?;
-            Some(map.as_ref().and_then(|m| m.get(key).cloned()).unwrap_or_default())
+        let text = match (&item.field_ref, &item.resource_field_ref) {
+            (Some(field), _) => match field.field_path.as_str() {
+                "metadata.labels" => lines(&pod.metadata.labels),
+                "metadata.annotations" => lines(&pod.metadata.annotations),
+                path => fields::metadata_value(pod, path)
+                    .ok_or_else(|| format!("the field {path:?} cannot be a file of the downward API"))?,
+            },
+            (None, Some(field)) => fields::resource_value(pod, None, field, allocatable)?,
+            (None, None) => return Err(format!("the file {:?} of the downward API has no source", item.path)),
         };
-        let metadata = &pod.metadata;
-        let text = match field.field_path.as_str() {
-            "metadata.name" => metadata.name.clone().unwrap_or_default(),
-            "metadata.namespace" => metadata.namespace.clone().unwrap_or_default(),
-            "metadata.uid" => metadata.uid.clone().unwrap_or_default(),
-            "metadata.labels" => lines(&metadata.labels),
-            "metadata.annotations" => lines(&metadata.annotations),
-            path => keyed(&metadata.labels, "metadata.labels")
-                .or_else(|| keyed(&metadata.annotations, "metadata.annotations"))
-                .ok_or_else(|| format!("the field {path:?} cannot be a file of the downward API"))?,
-        };
-        let mode = u32::try_from(item.mode.unwrap_or(mode)).unwrap_or(0o644) & 0o777;
-        out.insert(item.path.clone(), PayloadFile { bytes: text.into_bytes(), mode });
+        let mode = bits(item.mode.unwrap_or(mode));
+        out.insert(item.path.clone(), PayloadFile { bytes: text.into_bytes(), mode, owner: None });
     }
     Ok(())
 }
@@ -183,7 +220,7 @@ mod tests {
     use super::*;
 
     fn payload_of(volume: &str, objects: &Objects) -> Result<Vec<(String, String, u32)>, String> {
-        let pod: Pod = serde_json::from_str(r#"{"metadata":{"name":"p","labels":{"b":"2","a":"1"}}}"#).unwrap();
+        let pod: Pod = serde_json::from_str(r#"{"metadata":{"name":"p","labels":{"b":"2","a":"1"}},"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"250m"}}}]}}"#).unwrap();
         let volume: Volume = serde_json::from_str(volume).unwrap();
         let files = payload(&pod, &volume, objects)?;
         Ok(files.into_iter().map(|(k, f)| (k, String::from_utf8(f.bytes).unwrap(), f.mode)).collect())
@@ -240,5 +277,33 @@ mod tests {
             payload_of(r#"{"name":"v","configMap":{"name":"m","items":[{"key":"a","path":"../z"}]}}"#, &objects)
                 .is_err()
         );
+    }
+
+    #[test]
+    fn a_token_is_for_who_shall_read_it() {
+        for (spec, wanted) in [
+            (r#"{"containers":[{"name":"a"}]}"#, (0o644, None)),
+            (r#"{"containers":[{"name":"a"}],"securityContext":{"fsGroup":5,"runAsUser":7}}"#, (0o600, None)),
+            (r#"{"containers":[{"name":"a"},{"name":"b"}],"securityContext":{"runAsUser":7}}"#, (0o600, Some(7))),
+            (
+                r#"{"containers":[{"name":"a"},{"name":"b","securityContext":{"runAsUser":8}}],"securityContext":{"runAsUser":7}}"#,
+                (0o644, None),
+            ),
+        ] {
+            let pod: Pod = serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap();
+            assert_eq!(token_access(&pod, 0o644), wanted, "{spec}");
+        }
+    }
+
+    #[test]
+    fn tokens_and_amounts_are_files() {
+        let volume = r#"{"name":"v","projected":{"sources":[{"serviceAccountToken":{"path":"token"}},
+            {"downwardAPI":{"items":[{"path":"cpu","resourceFieldRef":{"containerName":"c","resource":"limits.cpu","divisor":"1m"}}]}}]}}"#;
+        assert!(payload_of(volume, &Objects::default()).is_err());
+        let mut objects = Objects::default();
+        objects.tokens.insert("token".into(), "secret".into());
+        let files = payload_of(volume, &objects).unwrap();
+        assert_eq!(files[0], ("cpu".to_owned(), "250".to_owned(), 0o644));
+        assert_eq!(files[1].1, "secret");
     }
 }

@@ -36,6 +36,10 @@ pub(super) fn decide(user: &UserInfo, verb: &str, what: &Attributes<'_>) -> Resu
         // Upstream follows a graph from pods to what they refer to; here one node serves all.
         ("", "pods" | "services" | "endpoints" | "configmaps" | "secrets", "") if reads => true,
         ("discovery.k8s.io", "endpointslices", "") if reads => true,
+        // What stands behind the volumes of its pods, one by one.
+        ("", "persistentvolumes" | "persistentvolumeclaims", "") => verb == "get",
+        // Of the pods that it runs: the handler looks.
+        ("", "serviceaccounts", "token") => verb == "create",
         ("", "nodes", "") if reads => true,
         ("", "nodes", "") if verb == "create" => what.name.is_empty() || what.name == node,
         ("", "nodes", "" | "status") => matches!(verb, "get" | "update" | "patch") && what.name == node,

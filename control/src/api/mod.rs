@@ -4,6 +4,7 @@
 //! path, `auth` decides whether it may, and one file for each verb does it. Kinds are named only where
 //! upstream's API has something for one kind alone (`special`).
 
+mod accounts;
 mod allocate;
 mod auth;
 mod delete;
@@ -12,6 +13,7 @@ mod error;
 mod identity;
 mod kubelet;
 mod output;
+mod parts;
 mod prepare;
 mod read;
 mod reviews;
@@ -44,7 +46,7 @@ pub use error::ApiError;
 pub use identity::UserInfo;
 pub use kubelet::KubeletClient;
 
-use crate::store::Store;
+use crate::{store::Store, tokens::Tokens};
 use allocate::Allocator;
 use target::{Options, Target};
 
@@ -76,20 +78,22 @@ struct Inner {
     store: Store,
     allocator: Mutex<Allocator>,
     kubelet: Option<KubeletClient>,
+    tokens: Option<Tokens>,
     reads: Semaphore,
     writes: Semaphore,
 }
 
 impl Api {
-    /// An API over `store`. Without a `kubelet` client there are no logs.
+    /// An API over `store`. Without a `kubelet` client there are no logs, without `tokens` no service accounts as callers.
     #[must_use]
-    pub fn new(store: Store, settings: &Settings, kubelet: Option<KubeletClient>) -> Self {
+    pub fn new(store: Store, settings: &Settings, kubelet: Option<KubeletClient>, tokens: Option<Tokens>) -> Self {
         let allocator = Allocator::new(settings, &store);
         Self {
             inner: Arc::new(Inner {
                 store,
                 allocator: Mutex::new(allocator),
                 kubelet,
+                tokens,
                 reads: Semaphore::new(MOST_READS),
                 writes: Semaphore::new(MOST_WRITES),
             }),
@@ -108,7 +112,14 @@ impl Api {
 }
 
 async fn handle(State(api): State<Api>, request: Request) -> Response {
-    let user = UserInfo::of(request.extensions());
+    let mut user = UserInfo::of(request.extensions());
+    let bearer = header_text(request.headers(), header::AUTHORIZATION);
+    if let Some(token) = bearer.strip_prefix("Bearer ").filter(|_| user.is_anonymous()) {
+        match api.account_of(token.trim(), &[crate::tokens::ISSUER]) {
+            Some((account, _)) => user = account,
+            None => return ApiError::unauthorized().into_response(),
+        }
+    }
     let (parts, body) = request.into_parts();
     let accept = output::Accept::read(&parts.headers);
     let content_type = header_text(&parts.headers, header::CONTENT_TYPE);
@@ -181,11 +192,15 @@ impl Call {
             (None, "list") => self.list(target, options),
             (None, "watch") => self.watch(target, options),
             (None, "create") => self.create(target, options, body).await,
-            (None | Some("status"), "update") => self.update(target, options, body).await,
-            (None | Some("status"), "patch") => self.patch(target, options, body).await,
+            (None | Some("status" | "resize" | "ephemeralcontainers"), "update") => {
+                self.update(target, options, body).await
+            }
+            (None | Some("status" | "resize" | "ephemeralcontainers"), "patch") => {
+                self.patch(target, options, body).await
+            }
             (None, "delete") => self.delete(target, options, body).await,
             (None, "deletecollection") => self.delete_collection(target, options, body).await,
-            (Some("status"), "get") => self.get(target),
+            (Some("status" | "resize" | "ephemeralcontainers"), "get") => self.get(target),
             (Some(_), _) => self.special(verb, target, options, body).await,
             (None, _) => Err(target.not_allowed(&self.method)),
         }

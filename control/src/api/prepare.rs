@@ -111,6 +111,9 @@ fn begin_status(resource: &ResourceType, object: &mut Value) {
     match resource.gvk.kind {
         "Node" => {}
         "Pod" => drop(fields.insert("status".to_owned(), json!({"phase": "Pending"}))),
+        "PersistentVolume" | "PersistentVolumeClaim" => {
+            fields.insert("status".to_owned(), json!({"phase": "Pending"}));
+        }
         "Service" => drop(fields.insert("status".to_owned(), json!({"loadBalancer": {}}))),
         "ReplicationController" => drop(fields.insert("status".to_owned(), json!({"replicas": 0}))),
         _ if resource.has_status() => drop(fields.remove("status")),
@@ -212,7 +215,14 @@ pub(super) fn admit_create(store: &Store, target: &Target, object: &mut Value) -
         }
     }
     match resource.gvk.kind {
-        "Pod" => admit_pod(object),
+        "Pod" => {
+            admit_pod(object)?;
+            admit_account(store, target, object)
+        }
+        "PersistentVolumeClaim" => {
+            admit_claim(store, object);
+            Ok(())
+        }
         "Node" => {
             let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
             if let Some(spec) = object["spec"].as_object_mut().map(|s| s.entry("taints").or_insert_with(|| json!([]))) {
@@ -226,6 +236,85 @@ pub(super) fn admit_create(store: &Store, target: &Target, object: &mut Value) -
         }
         _ => Ok(()),
     }
+}
+
+/// A claim that says nothing of a class gets the default one, if there is one.
+fn admit_claim(store: &Store, object: &mut Value) {
+    if !object["spec"]["storageClassName"].is_null() || !object["spec"].is_object() {
+        return;
+    }
+    let (classes, _) = store.list("storageclasses.storage.k8s.io", None);
+    let is_default = |class: &Value| class["metadata"]["annotations"][DEFAULT_CLASS] == "true";
+    let mut all: Vec<Value> = classes.iter().map(|(_, class)| class.value()).filter(is_default).collect();
+    // Of several the newest, as upstream has it.
+    all.sort_by_key(|class| class["metadata"]["creationTimestamp"].as_str().unwrap_or("").to_owned());
+    if let Some(class) = all.last() {
+        object["spec"]["storageClassName"] = class["metadata"]["name"].clone();
+    }
+}
+
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+
+/// Where containers find the token, the authority and the namespace.
+const ACCOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Upstream's: such tokens are renewed each hour, and the seconds tell them from those that somebody asked for.
+const ACCOUNT_SECONDS: i64 = 3607;
+
+/// A pod's service account must be there; its token is mounted in every container, unless that is switched off.
+fn admit_account(store: &Store, target: &Target, object: &mut Value) -> Result<(), ApiError> {
+    // What a node mirrors of a file has no account.
+    let mirrored = object["metadata"]["annotations"].get("kubernetes.io/config.mirror").is_some();
+    if mirrored || !object["spec"].is_object() {
+        return Ok(());
+    }
+    let name = object["spec"]["serviceAccountName"].as_str().unwrap_or("default").to_owned();
+    let namespace = target.namespace.clone().unwrap_or_default();
+    let key = Key { namespace: namespace.clone(), name: name.clone() };
+    let account = match store.get("serviceaccounts", &key) {
+        Some(account) => account.value(),
+        // A controller is about to make it; upstream refuses the pod until then, and people script around that.
+        None if name == "default" => json!({}),
+        None => {
+            let pod = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
+            let why = format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
+            return Err(ApiError::forbidden(target.resource, &pod, &why));
+        }
+    };
+    let spec = &mut object["spec"];
+    if spec["imagePullSecrets"].as_array().is_none_or(Vec::is_empty) && account["imagePullSecrets"].is_array() {
+        spec["imagePullSecrets"] = account["imagePullSecrets"].clone();
+    }
+    let automount = |v: &Value| v["automountServiceAccountToken"].as_bool();
+    if !automount(spec).or_else(|| automount(&account)).unwrap_or(true) {
+        return Ok(());
+    }
+    let mut volume = None;
+    for list in ["initContainers", "containers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten().filter(|c| c.is_object()) {
+            let mounts = &mut container["volumeMounts"];
+            if mounts.as_array().into_iter().flatten().any(|m| m["mountPath"] == ACCOUNT_PATH) {
+                continue;
+            }
+            let name = volume.get_or_insert_with(|| generated_name("kube-api-access-"));
+            let mount = json!({"name": name, "readOnly": true, "mountPath": ACCOUNT_PATH});
+            match mounts.as_array_mut() {
+                Some(mounts) => mounts.push(mount),
+                None => *mounts = json!([mount]),
+            }
+        }
+    }
+    let Some(name) = volume else { return Ok(()) };
+    let volume = json!({"name": name, "projected": {"defaultMode": 0o644, "sources": [
+        {"serviceAccountToken": {"expirationSeconds": ACCOUNT_SECONDS, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}},
+    ]}});
+    match spec["volumes"].as_array_mut() {
+        Some(volumes) => volumes.push(volume),
+        None => spec["volumes"] = json!([volume]),
+    }
+    Ok(())
 }
 
 fn admit_pod(object: &mut Value) -> Result<(), ApiError> {

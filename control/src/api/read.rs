@@ -72,34 +72,43 @@ impl Call {
         if !options.continue_.is_empty() {
             let (at, start) = read_token(&options.continue_)?;
             revision = at;
-            items.retain(|(key, _)| *key > start);
+            items.drain(..items.partition_point(|(key, _)| *key <= start));
         }
+        let limit = if options.limit > 0 { options.limit } else { usize::MAX };
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
+        let mut more = false;
         let mut values: Option<Vec<Value>> = None;
-        if !selectors.is_empty() || self.accept.form != Form::Object {
-            let mut decoded: Vec<Value> = Vec::new();
-            items.retain(|(_, object)| {
+        if selectors.is_empty() {
+            more = items.len() > limit;
+            if more {
+                metadata["remainingItemCount"] = json!(items.len() - limit);
+            }
+            items.truncate(limit);
+            if self.accept.form != Form::Object {
+                values = Some(items.iter().map(|(_, object)| object.value()).collect());
+            }
+        } else {
+            // No further than the page goes: what comes behind it is the next page's to look at.
+            let (mut kept, mut decoded) = (Vec::new(), Vec::new());
+            for (key, object) in items {
                 let value = object.value();
-                let keep = selectors.matches(&value);
-                if keep {
+                if !selectors.matches(&value) {
+                    continue;
+                }
+                if kept.len() == limit {
+                    more = true;
+                    break;
+                }
+                kept.push((key, object));
+                if self.accept.form != Form::Object {
                     decoded.push(value);
                 }
-                keep
-            });
+            }
+            items = kept;
             values = Some(decoded);
         }
-        let mut metadata = json!({"resourceVersion": revision.to_string()});
-        if options.limit > 0 && items.len() > options.limit {
-            let left = items.len() - options.limit;
-            items.truncate(options.limit);
-            if let Some((last, _)) = items.last() {
-                metadata["continue"] = json!(write_token(revision, last));
-            }
-            if selectors.is_empty() {
-                metadata["remainingItemCount"] = json!(left);
-            }
-            if let Some(values) = &mut values {
-                values.truncate(options.limit);
-            }
+        if let Some((last, _)) = items.last().filter(|_| more) {
+            metadata["continue"] = json!(write_token(revision, last));
         }
         Ok(match (self.accept.form, values) {
             (Form::Table, Some(values)) => self

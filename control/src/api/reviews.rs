@@ -33,10 +33,7 @@ pub(super) fn answer(call: &Call, group: &str, kind: &str, body: &Bytes) -> Answ
         ("authorization.k8s.io", "selfsubjectaccessreviews") => access(user, &review["spec"]),
         ("authorization.k8s.io", "subjectaccessreviews") => access(&subject(&review["spec"]), &review["spec"]),
         ("authentication.k8s.io", "selfsubjectreviews") => json!({"userInfo": user_info(user)}),
-        // There are no tokens yet: certificates are the only credentials.
-        ("authentication.k8s.io", "tokenreviews") => {
-            json!({"authenticated": false, "error": "the token is not one of this server"})
-        }
+        ("authentication.k8s.io", "tokenreviews") => token(call, &review["spec"]),
         _ => return Err(ApiError::unknown_path()),
     };
     let mut out = review;
@@ -45,6 +42,19 @@ pub(super) fn answer(call: &Call, group: &str, kind: &str, body: &Bytes) -> Answ
     }
     out["status"] = status;
     Ok(call.accept.write(StatusCode::CREATED, &out))
+}
+
+fn token(call: &Call, spec: &Value) -> Value {
+    let wanted: Vec<&str> = spec["audiences"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let audiences = if wanted.is_empty() { vec![crate::tokens::ISSUER] } else { wanted };
+    match call.api.account_of(spec["token"].as_str().unwrap_or(""), &audiences) {
+        Some((user, uid)) => {
+            let mut info = user_info(&user);
+            info["uid"] = json!(uid);
+            json!({"authenticated": true, "user": info, "audiences": audiences})
+        }
+        None => json!({"authenticated": false, "error": "the token is not one of this server, or is over"}),
+    }
 }
 
 fn subject(spec: &Value) -> UserInfo {

@@ -28,6 +28,7 @@ impl Call {
             (Some("binding"), "create") => self.bind(target, options, body).await,
             (Some("eviction"), "create") => self.evict(target, options, &read(body)?).await,
             (Some("finalize"), "update") => self.finalize(target, options, body).await,
+            (Some("token"), "create") => self.token(target, options, body).await,
             (Some("log"), "get") => self.log(target, options).await,
             _ => Err(target.not_allowed(&self.method)),
         }
@@ -171,7 +172,7 @@ impl Call {
     }
 }
 
-fn read(body: &Bytes) -> Result<Value, ApiError> {
+pub(super) fn read(body: &Bytes) -> Result<Value, ApiError> {
     schema::decode(body, ContentType::Json)
         .map(|d| d.value)
         .map_err(|why| ApiError::bad_request(format!("the body cannot be read: {why}")))

@@ -26,7 +26,7 @@ fn api() -> Api {
     let resources: Vec<&'static str> = TYPES.iter().map(crate::registry::ResourceType::qualified).collect();
     let store = Store::open(Box::new(Memory::default()), &resources).unwrap();
     let settings = Settings { service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24), node_ports: 30000..=30009 };
-    Api::new(store, &settings, None)
+    Api::new(store, &settings, None, None)
 }
 
 struct Reply {

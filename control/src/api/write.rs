@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{
     Answer, Call,
     error::ApiError,
-    prepare,
+    parts, prepare,
     target::{FieldValidation, Options, Target},
 };
 use crate::{
@@ -251,6 +251,17 @@ impl Call {
                 }
             }
         } else {
+            let sub = target.sub.as_deref().unwrap_or("");
+            let part = parts::take(sub, old, &object);
+            let only_a_part = part.is_some();
+            if let Some(part) = part {
+                object = part.map_err(|why| {
+                    let detail = format!("Forbidden: {why}");
+                    let error =
+                        schema::FieldError { field: "spec".to_owned(), cause: schema::Cause::Forbidden, detail };
+                    ApiError::invalid(resource, target.name.as_deref().unwrap_or(""), &[error])
+                })?;
+            }
             if resource.has_status() && old["status"] != object["status"] {
                 match old.get("status") {
                     Some(status) => object["status"] = status.clone(),
@@ -262,7 +273,11 @@ impl Call {
             }
             schema::default(&resource.gvk, &mut object);
             prepare::bump_generation(resource, &mut object, old);
-            let errors = schema::validate_update(&resource.gvk, &object, old);
+            let errors = if only_a_part {
+                schema::validate_create(&resource.gvk, &object)
+            } else {
+                schema::validate_update(&resource.gvk, &object, old)
+            };
             if !errors.is_empty() {
                 return Err(ApiError::invalid(resource, target.name.as_deref().unwrap_or(""), &errors));
             }

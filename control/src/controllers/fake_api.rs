@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 12] = [
+const KINDS: [(&str, &str, &str, &str, bool); 14] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -31,6 +31,8 @@ const KINDS: [(&str, &str, &str, &str, bool); 12] = [
     ("", "v1", "ServiceAccount", "serviceaccounts", true),
     ("", "v1", "Event", "events", true),
     ("", "v1", "Namespace", "namespaces", false),
+    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
+    ("", "v1", "PersistentVolume", "persistentvolumes", false),
     ("", "v1", "Node", "nodes", false),
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),

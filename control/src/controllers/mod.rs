@@ -6,7 +6,10 @@ use std::{fmt, future::Future, time::Duration};
 
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{ConfigMap, Endpoints, Namespace, Node, Pod, ReplicationController, Service, ServiceAccount},
+    core::v1::{
+        ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
+        Service, ServiceAccount,
+    },
     discovery::v1::EndpointSlice,
 };
 use kube::{Api, Client, Resource, api::ApiResource, core::PartialObjectMeta, runtime::watcher};
@@ -24,6 +27,7 @@ mod key;
 pub(crate) mod kinds;
 mod namespaces;
 mod nodes;
+mod persistent_volumes;
 mod pods;
 mod queue;
 mod replication;
@@ -40,6 +44,7 @@ use endpoints::{EndpointsController, Sources};
 use gc::GarbageCollector;
 use namespaces::Namespaces;
 use nodes::{NodeIpam, NodeLifecycle, PodGc, Ranges, TaintEviction, Timing};
+use persistent_volumes::PersistentVolumes;
 use replication::Replication;
 use service_accounts::ServiceAccounts;
 
@@ -95,6 +100,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     let mut nodes: Informer<Node> = Informer::new(trim_node);
     let mut namespaces: Informer<Namespace> = Informer::new(trim_metadata);
     let mut leases: Informer<Lease> = Informer::new(trim_metadata);
+    let mut claims: Informer<PersistentVolumeClaim> = Informer::new(trim_metadata);
+    let mut volumes: Informer<PersistentVolume> = Informer::new(trim_metadata);
     let mut accounts: Informer<PartialObjectMeta<ServiceAccount>> = Informer::new(trim_metadata);
     let mut config_maps: Informer<PartialObjectMeta<ConfigMap>> = Informer::new(trim_metadata);
 
@@ -107,6 +114,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     share(&gc, &mut nodes, false);
     share(&gc, &mut namespaces, false);
     share(&gc, &mut leases, true);
+    share(&gc, &mut claims, true);
+    share(&gc, &mut volumes, false);
     gc.share(&mut accounts, ApiResource::erase::<ServiceAccount>(&()), true);
     gc.share(&mut config_maps, ApiResource::erase::<ConfigMap>(&()), true);
 
@@ -123,6 +132,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     );
     let service_accounts =
         ServiceAccounts::new(client.clone(), &mut namespaces, &mut accounts, &mut config_maps, config.root_ca_pem);
+    let persistent_volumes = PersistentVolumes::new(client.clone(), &mut claims, &mut volumes, &mut pods);
     let namespaces_controller = Namespaces::new(client.clone(), &mut namespaces, &mut pods);
     let ipam = NodeIpam::new(client.clone(), &mut nodes, ranges);
     let timing = Timing { grace: config.node_grace, startup_grace: config.node_startup_grace };
@@ -140,6 +150,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     watches.start(nodes);
     watches.start(namespaces);
     watches.start(leases);
+    watches.start(claims);
+    watches.start(volumes);
     watches.start(accounts);
     watches.start(config_maps);
     let Watches { mut tasks, synced, .. } = watches;
@@ -157,6 +169,9 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         replication.queue().run("replication", WORKERS, token(), |key| replication.reconcile(key)),
         endpoints_controller.queue().run("endpoints", WORKERS, token(), |key| endpoints_controller.reconcile(key)),
         service_accounts.queue().run("service-accounts", WORKERS, token(), |key| service_accounts.reconcile(key)),
+        persistent_volumes
+            .queue()
+            .run("persistent-volumes", WORKERS, token(), |item| persistent_volumes.reconcile(item)),
         namespaces_controller
             .queue()
             .run("namespaces", MANY_WORKERS, token(), |key| namespaces_controller.reconcile(key)),

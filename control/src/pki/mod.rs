@@ -86,6 +86,18 @@ pub struct Pki {
     pub kubelet: Pair,
     /// The API server's toward nodes.
     pub kubelet_client: Pair,
+    /// The key that signs the tokens of service accounts, in PEM.
+    pub service_accounts: ServiceAccountKey,
+}
+
+/// A private key, in PEM, that no log shows.
+#[derive(Clone)]
+pub struct ServiceAccountKey(pub String);
+
+impl std::fmt::Debug for ServiceAccountKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ServiceAccountKey")
+    }
 }
 
 /// What certificates are for.
@@ -160,9 +172,22 @@ impl Pki {
                 "kube-apiserver-kubelet-client".to_owned(),
                 "system:masters",
             ))?,
+            service_accounts: service_accounts(dir)?,
             ca_pem: authority.pem,
         })
     }
+}
+
+/// The key of tokens: made once, since every token that is out there was signed with it.
+fn service_accounts(dir: &Path) -> Result<ServiceAccountKey, Error> {
+    let path = dir.join("sa.key");
+    if let Some(pem) = files::read(&path)? {
+        return Ok(ServiceAccountKey(pem));
+    }
+    let make = |e: rcgen::Error| Error::Make { name: "service accounts' tokens".to_owned(), reason: e.to_string() };
+    let pem = KeyPair::generate().map_err(make)?.serialize_pem();
+    files::write(&path, &pem)?;
+    Ok(ServiceAccountKey(pem))
 }
 
 struct Authority {

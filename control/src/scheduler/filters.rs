@@ -1,6 +1,7 @@
 //! Whether a pod can run on a node, and if not, why: upstream's filter texts. Pure.
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint};
+use k8s_openapi::api::core::v1::Taint;
+use windlass_kit::node_selector;
 
 use super::{
     messages::Refusal,
@@ -24,7 +25,7 @@ pub(crate) fn refusal(pod: &PodInfo, wants: &Wants, node: &NodeInfo) -> Option<R
         return one("node(s) had untolerated taint(s)");
     }
     let selected = wants.selector.iter().all(|(k, v)| node.labels.get(k) == Some(v))
-        && wants.required.as_ref().is_none_or(|required| selector_matches(required, node));
+        && wants.required.as_ref().is_none_or(|required| node_selector::matches(required, &node.name, &node.labels));
     if !selected {
         return one("node(s) didn't match Pod's node affinity/selector");
     }
@@ -55,37 +56,4 @@ fn resources(pod: &PodInfo, node: &NodeInfo) -> Option<Refusal> {
         check(name, *wanted, of(used), of(all));
     }
     (!reasons.is_empty()).then_some(Refusal { reasons, removable })
-}
-
-/// Terms are alternatives; a term without any requirement matches nothing.
-pub(crate) fn selector_matches(selector: &NodeSelector, node: &NodeInfo) -> bool {
-    selector.node_selector_terms.iter().any(|term| term_matches(term, node))
-}
-
-pub(crate) fn term_matches(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    !(expressions.is_empty() && fields.is_empty())
-        && expressions.iter().all(|r| requirement_matches(r, node.labels.get(&r.key).map(String::as_str)))
-        && fields.iter().all(|r| requirement_matches(r, (r.key == "metadata.name").then_some(node.name.as_str())))
-}
-
-fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let among = |value: &str| values.iter().any(|v| v == value);
-    let compare = |f: fn(i64, i64) -> bool| {
-        let (Some(Ok(have)), Some(Ok(limit))) = (value.map(str::parse), values.first().map(|v| v.parse())) else {
-            return false;
-        };
-        f(have, limit)
-    };
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(among),
-        "NotIn" => !value.is_some_and(among),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compare(|have, limit| have > limit),
-        "Lt" => compare(|have, limit| have < limit),
-        _ => false,
-    }
 }

@@ -1,9 +1,8 @@
 //! Which of the possible nodes is best. Pure.
 
-use super::{
-    filters,
-    model::{NodeInfo, PodInfo, Wants},
-};
+use windlass_kit::node_selector;
+
+use super::model::{NodeInfo, PodInfo, Wants};
 use crate::controllers::tolerations;
 
 /// Weights of upstream's default profile.
@@ -38,7 +37,12 @@ fn intolerable(wants: &Wants, node: &NodeInfo) -> i64 {
 }
 
 fn preferred(wants: &Wants, node: &NodeInfo) -> i64 {
-    wants.preferred.iter().filter(|p| filters::term_matches(&p.preference, node)).map(|p| i64::from(p.weight)).sum()
+    wants
+        .preferred
+        .iter()
+        .filter(|p| node_selector::term_matches(&p.preference, &node.name, &node.labels))
+        .map(|p| i64::from(p.weight))
+        .sum()
 }
 
 /// To 0…100; reversed when less is better.

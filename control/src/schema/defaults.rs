@@ -25,6 +25,23 @@ pub fn default(gvk: &Gvk, value: &mut Value) {
                 items(subset, "ports").for_each(|port| set(port, "protocol", json!("TCP")));
             }
         }
+        "PersistentVolume" => {
+            let spec = child(object, "spec");
+            set(spec, "persistentVolumeReclaimPolicy", json!("Retain"));
+            set(spec, "volumeMode", json!("Filesystem"));
+            if let Some(source) = spec.get_mut("hostPath").and_then(Value::as_object_mut) {
+                set(source, "type", json!(""));
+            }
+            if let Some(claim) = spec.get_mut("claimRef").and_then(Value::as_object_mut) {
+                set(claim, "kind", json!("PersistentVolumeClaim"));
+                set(claim, "apiVersion", json!("v1"));
+            }
+        }
+        "PersistentVolumeClaim" => set(child(object, "spec"), "volumeMode", json!("Filesystem")),
+        "StorageClass" => {
+            set(object, "reclaimPolicy", json!("Delete"));
+            set(object, "volumeBindingMode", json!("Immediate"));
+        }
         "EndpointSlice" => items(object, "ports").for_each(|port| {
             set(port, "protocol", json!("TCP"));
             set(port, "name", json!(""));

@@ -54,6 +54,23 @@ pub(super) fn duration(seconds: i64) -> String {
     }
 }
 
+/// The short forms of access modes, as `kubectl` shows them.
+pub(super) fn access_modes(modes: &Value) -> String {
+    let short = |mode: &Value| match text(mode) {
+        "ReadWriteOnce" => "RWO".to_owned(),
+        "ReadOnlyMany" => "ROX".to_owned(),
+        "ReadWriteMany" => "RWX".to_owned(),
+        "ReadWriteOncePod" => "RWOP".to_owned(),
+        other => other.to_owned(),
+    };
+    joined(modes.as_array().into_iter().flatten().map(short))
+}
+
+/// The phase of a volume or claim, unless it is being deleted.
+pub(super) fn phase(object: &Value) -> &str {
+    if object["metadata"]["deletionTimestamp"].is_null() { text(&object["status"]["phase"]) } else { "Terminating" }
+}
+
 pub(super) fn keys(object: &Value, fields: &[&str]) -> usize {
     fields.iter().map(|f| object[*f].as_object().map_or(0, serde_json::Map::len)).sum()
 }

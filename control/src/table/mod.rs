@@ -114,6 +114,35 @@ pub fn columns(gvk: &Gvk) -> Vec<Column> {
         }
         "ConfigMap" => &[count("Data", "Number of keys."), AGE],
         "Secret" => &[column("Type", "What it holds."), count("Data", "Number of keys."), AGE],
+        "PersistentVolume" => &[
+            column("Capacity", "How much it holds."),
+            column("Access Modes", "How it can be mounted."),
+            column("Reclaim Policy", "What becomes of it when its claim is gone."),
+            column("Status", "Whether it is bound."),
+            column("Claim", "The claim it is bound to."),
+            column("StorageClass", "Its class."),
+            column("VolumeAttributesClass", "Its class of attributes."),
+            column("Reason", "Why it is as it is."),
+            AGE,
+            wide("VolumeMode", "Files, or a raw device."),
+        ],
+        "PersistentVolumeClaim" => &[
+            column("Status", "Whether it is bound."),
+            column("Volume", "The volume it is bound to."),
+            column("Capacity", "How much that holds."),
+            column("Access Modes", "How it can be mounted."),
+            column("StorageClass", "Its class."),
+            column("VolumeAttributesClass", "Its class of attributes."),
+            AGE,
+            wide("VolumeMode", "Files, or a raw device."),
+        ],
+        "StorageClass" => &[
+            column("Provisioner", "Who makes its volumes."),
+            column("ReclaimPolicy", "What becomes of them when their claims are gone."),
+            column("VolumeBindingMode", "When claims are bound."),
+            column("AllowVolumeExpansion", "Whether they can grow."),
+            AGE,
+        ],
         "Lease" => &[column("Holder", "Who holds it."), AGE],
         _ => &[AGE],
     };
@@ -189,7 +218,52 @@ pub fn row(gvk: &Gvk, object: &Value, now: Timestamp) -> Vec<Value> {
         "Event" => cells::event(object, name, now),
         "ConfigMap" => vec![name, json!(cells::keys(object, &["data", "binaryData"])), json!(age)],
         "Secret" => vec![name, object["type"].clone(), json!(cells::keys(object, &["data"])), json!(age)],
+        "PersistentVolume" => {
+            let claim = &spec["claimRef"];
+            let holder = format!("{}/{}", text(&claim["namespace"]), text(&claim["name"]));
+            vec![
+                name,
+                spec["capacity"]["storage"].clone(),
+                json!(cells::access_modes(&spec["accessModes"])),
+                spec["persistentVolumeReclaimPolicy"].clone(),
+                json!(cells::phase(object)),
+                json!(if claim.is_object() { holder } else { String::new() }),
+                json!(text(&spec["storageClassName"])),
+                json!(or_unset(&spec["volumeAttributesClassName"])),
+                json!(text(&status["reason"])),
+                json!(age),
+                spec["volumeMode"].clone(),
+            ]
+        }
+        "PersistentVolumeClaim" => vec![
+            name,
+            json!(cells::phase(object)),
+            json!(text(&spec["volumeName"])),
+            json!(text(&status["capacity"]["storage"])),
+            json!(cells::access_modes(&status["accessModes"])),
+            json!(text(&spec["storageClassName"])),
+            json!(or_unset(&spec["volumeAttributesClassName"])),
+            json!(age),
+            spec["volumeMode"].clone(),
+        ],
+        "StorageClass" => {
+            let default = object["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true";
+            let shown = if default { format!("{} (default)", text(&name)) } else { text(&name).to_owned() };
+            vec![
+                json!(shown),
+                object["provisioner"].clone(),
+                object["reclaimPolicy"].clone(),
+                object["volumeBindingMode"].clone(),
+                json!(object["allowVolumeExpansion"].as_bool().unwrap_or(false).to_string()),
+                json!(age),
+            ]
+        }
         "Lease" => vec![name, spec["holderIdentity"].clone(), json!(age)],
         _ => vec![name, json!(age)],
     }
+}
+
+/// As `kubectl` shows a name that is not set.
+fn or_unset(name: &Value) -> &str {
+    name.as_str().filter(|n| !n.is_empty()).unwrap_or("<unset>")
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 /// How many writes may follow each other before the minimum period holds.
 const BURST: u32 = 3;
 
-/// After idling, changes are written at once, a few in a row; under constant change writes keep the
-/// minimum period, and never take more than a fifth of the time.
+/// After idling, changes are written at once, a few in a row, with half of the time left to others; under constant
+/// change writes keep the minimum period, and never take more than a fifth of the time.
 #[derive(Debug)]
 pub(crate) struct Pace {
     period: Duration,
@@ -25,7 +25,11 @@ impl Pace {
         let Some((end, took)) = self.last else { return now };
         let idle = now.saturating_duration_since(end);
         let rest = (took * 4).min(Duration::from_secs(10));
-        let gap = if self.credit > 0 || idle >= self.period { rest } else { rest.max(self.period) };
+        let gap = match self.credit {
+            1.. => took.min(rest),
+            0 if idle >= self.period => rest,
+            0 => rest.max(self.period),
+        };
         end + gap
     }
 
@@ -59,7 +63,7 @@ mod tests {
             now = begin + ms(10);
             pace.ran(begin, now);
         }
-        assert_eq!(gaps, [0, 40, 40, 1000, 1000, 1000]);
+        assert_eq!(gaps, [0, 10, 10, 1000, 1000, 1000]);
         let later = now + ms(5000);
         assert!(pace.due(later) <= later);
     }
@@ -69,6 +73,9 @@ mod tests {
         let (s, start) = (Duration::from_secs, Instant::now());
         let mut pace = Pace::new(s(1));
         pace.ran(start, start + s(2));
-        assert_eq!(pace.due(start + s(2)), start + s(10));
+        assert_eq!(pace.due(start + s(2)), start + s(4));
+        pace.ran(start + s(2), start + s(4));
+        pace.ran(start + s(4), start + s(6));
+        assert_eq!(pace.due(start + s(6)), start + s(14), "no longer a few in a row");
     }
 }

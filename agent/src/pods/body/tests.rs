@@ -6,13 +6,12 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
     ))
     .unwrap();
     let pod_spec = pod.spec.as_ref().unwrap();
-    let volumes = BTreeMap::from([("v".to_owned(), PathBuf::from("/vol/v"))]);
+    let sources = [Source { path: "/vol/v".into(), read_only: false }];
     let around = Surroundings {
         systemd_cgroups: false,
         negative_oom: false,
         node_memory: 1 << 30,
         pod_dir: Path::new("/pods/u"),
-        volumes: &volumes,
         seccomp: Some("{}"),
     };
     let variables = [("A".to_owned(), "1".to_owned())];
@@ -21,9 +20,10 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
         pod_spec,
         &pod_spec.containers[0],
         2,
-        "sb",
+        ("sb", None),
         ("sha256:i", image_user),
         &variables,
+        &sources,
         Path::new("/m"),
         &around,
     )
@@ -76,30 +76,6 @@ fn a_negative_score_is_left_out_where_it_cannot_be_set() {
 }
 
 #[test]
-fn mounts_stay_inside_their_volume() {
-    let mounted = |mount: &str| build(&one(&format!(r#","volumeMounts":[{mount}]"#)), "");
-    let body = mounted(r#"{"name":"v","mountPath":"/data","subPath":"a/b","readOnly":true}"#).unwrap();
-    let mount = body.host_config.unwrap().mounts.unwrap().remove(0);
-    assert_eq!(
-        (mount.source.as_deref(), mount.target.as_deref(), mount.read_only),
-        (Some("/vol/v/a/b"), Some("/data"), Some(true))
-    );
-    for wrong in [
-        r#"{"name":"v","mountPath":"/d","subPath":"../x"}"#,
-        r#"{"name":"v","mountPath":"/d","subPath":"/x"}"#,
-        r#"{"name":"w","mountPath":"/d"}"#,
-    ] {
-        assert!(mounted(wrong).is_err(), "{wrong}");
-    }
-    // A mount of the user's own wins over ours.
-    let own = mounted(r#"{"name":"v","mountPath":"/etc/hosts"}"#).unwrap();
-    assert_eq!(
-        own.host_config.unwrap().mounts.unwrap().iter().filter(|m| m.target.as_deref() == Some("/etc/hosts")).count(),
-        1
-    );
-}
-
-#[test]
 fn users() {
     let with =
         |context: &str, image: &str| build(&one(&format!(r#","securityContext":{context}"#)), image).map(|b| b.user);
@@ -140,12 +116,48 @@ fn an_unmasked_proc_hides_nothing() {
 }
 
 #[test]
-fn sub_paths_know_the_environment() {
-    let mounted = |expression: &str| {
-        let mount = format!(r#","volumeMounts":[{{"name":"v","mountPath":"/d","subPathExpr":"{expression}"}}]"#);
-        build(&one(&mount), "").map(|b| b.host_config.unwrap().mounts.unwrap().remove(0).source.unwrap())
+fn what_is_mounted_and_what_every_pod_gets() {
+    let mounts = |rest: &str| build(&one(rest), "").unwrap().host_config.unwrap().mounts.unwrap();
+    let of = |mounts: &[Mount], target: &str| {
+        mounts.iter().find(|m| m.target.as_deref() == Some(target)).and_then(|m| m.source.clone())
     };
-    assert_eq!(mounted("x/$(A)"), Ok("/vol/v/x/1".to_owned()));
-    assert!(mounted("$(NONE)").unwrap_err().contains("missing value for \"NONE\""));
-    assert!(mounted("/$(A)").is_err() && mounted("../$(A)").is_err());
+    let all = mounts(r#","volumeMounts":[{"name":"v","mountPath":"/data","mountPropagation":"HostToContainer"}]"#);
+    assert_eq!(of(&all, "/data").as_deref(), Some("/vol/v"));
+    assert_eq!(of(&all, "/etc/hosts").as_deref(), Some("/pods/u/etc-hosts"));
+    assert_eq!(of(&all, "/dev/termination-log").as_deref(), Some("/m"));
+    let propagation = all[0].bind_options.as_ref().and_then(|o| o.propagation);
+    assert_eq!(propagation, Some(MountBindOptionsPropagationEnum::RSLAVE));
+    // A container that brings its own keeps it.
+    let own = mounts(r#","volumeMounts":[{"name":"v","mountPath":"/etc/hosts/"}]"#);
+    assert_eq!(own.iter().filter(|m| m.target.as_deref().is_some_and(|t| t.starts_with("/etc/hosts"))).count(), 1);
+}
+
+#[test]
+fn one_who_looks_sees_the_processes_of_its_target() {
+    let pod: Pod = serde_json::from_str(r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c"}]}}"#).unwrap();
+    let spec = pod.spec.as_ref().unwrap();
+    let around = Surroundings {
+        systemd_cgroups: false,
+        negative_oom: false,
+        node_memory: 1,
+        pod_dir: Path::new("/p"),
+        seccomp: None,
+    };
+    let made = |target| {
+        let (_, body) = container(
+            &pod,
+            spec,
+            &spec.containers[0],
+            0,
+            ("sb", target),
+            ("i", ""),
+            &[],
+            &[],
+            Path::new("/m"),
+            &around,
+        )
+        .unwrap();
+        body.host_config.unwrap().pid_mode
+    };
+    assert_eq!((made(Some("abc")).as_deref(), made(None)), (Some("container:abc"), None));
 }

@@ -37,11 +37,15 @@ pub(crate) fn trim_node(node: &mut Node) {
     }
 }
 
-/// Keeps of a pod: metadata, ports, node, tolerations; phase, conditions, addresses, restarts.
+/// Keeps of a pod: metadata, ports, node, tolerations, claims; phase, conditions, addresses, restarts.
 pub(crate) fn trim_pod(pod: &mut Pod) {
     trim_meta(&mut pod.metadata);
     if let Some(spec) = &mut pod.spec {
-        spec.volumes = None;
+        spec.volumes = spec.volumes.take().and_then(|volumes| {
+            let claims: Vec<_> =
+                volumes.into_iter().filter(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some()).collect();
+            (!claims.is_empty()).then_some(claims)
+        });
         spec.affinity = None;
         spec.ephemeral_containers = None;
         spec.image_pull_secrets = None;

@@ -1,9 +1,11 @@
 //! One task per pod: it alone knows what runs of the pod, decides by [`plan`](super::plan) and writes
 //! the pod's status.
 
+mod outcomes;
+mod told;
+
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -39,7 +41,7 @@ use crate::{
         instance::{Instance, State},
     },
     volumes::{
-        Volumes,
+        Place, Volumes,
         follow::{Followed, Kind as ObjectKind, Reference},
     },
 };
@@ -85,7 +87,7 @@ pub(crate) struct Worker {
     pod: Option<Arc<Pod>>,
     gone: bool,
     observed: Observed,
-    volumes: Arc<BTreeMap<String, PathBuf>>,
+    volumes: Arc<BTreeMap<String, Place>>,
     steps: FuturesUnordered<BoxFuture<'static, (String, Outcome)>>,
     /// The ConfigMaps and Secrets that the pod is made of.
     followed: BTreeMap<Reference, Arc<Followed>>,
@@ -181,6 +183,9 @@ impl Worker {
             Wish::Pod(pod) => {
                 let newer = self.pod.as_ref().is_none_or(|old| version(pod) >= version(old));
                 if newer {
+                    if self.pod.is_none() {
+                        self.observed.logged = super::traces::logged_attempts(&self.shared.config, pod);
+                    }
                     let metadata = |pod: &Pod| (pod.metadata.labels.clone(), pod.metadata.annotations.clone());
                     if self.pod.as_ref().is_some_and(|old| metadata(old) != metadata(pod)) {
                         // Files of the downward API, and paths that come of an annotation.
@@ -253,8 +258,7 @@ impl Worker {
     }
 
     fn container(&self, name: &str) -> Option<Container> {
-        let spec = self.pod.as_ref()?.spec.as_ref()?;
-        spec::all_containers(spec).map(|(c, _)| c).find(|c| c.name == name).cloned()
+        spec::container(self.pod.as_ref()?.spec.as_ref()?, name)
     }
 
     fn asked(&self, container: &str, id: String) -> Option<steps::Asked> {
@@ -350,9 +354,16 @@ impl Worker {
             image_id: id,
             image_user: user,
             volumes: Arc::clone(&self.volumes),
+            target: self.target(name),
             address: self.observed.address.map(Into::into),
         };
         self.push(key, steps::create(Arc::clone(&self.shared), pod, request));
+    }
+
+    /// The running container whose processes an ephemeral one wants to see.
+    fn target(&self, name: &str) -> Option<String> {
+        let target = spec::target_of(self.pod.as_ref()?.spec.as_ref()?, name)?;
+        self.observed.newest(target).filter(|i| i.is_running()).map(|i| i.id.clone())
     }
 
     /// After our own restart: makes sure of the network of a sandbox that is taken over.
@@ -412,253 +423,6 @@ impl Worker {
             self.push(key, steps::see(Arc::clone(&self.shared), id));
         }
     }
-
-    fn take(&mut self, outcome: Outcome) {
-        let now = Timestamp::now();
-        match outcome {
-            Outcome::Image { container, result: Ok(state) } => drop(self.observed.images.insert(container, state)),
-            Outcome::Image { container, result: Err(refusal) } => {
-                let times = match self.observed.images.get(&container) {
-                    Some(ImageState::Failed(earlier)) => earlier.times + 1,
-                    _ => 1,
-                };
-                if let Some(failure) = self.failure(refusal, times, now) {
-                    self.observed.images.insert(container, ImageState::Failed(failure));
-                }
-            }
-            Outcome::Volumes(Ok(volumes)) => {
-                self.volumes = Arc::new(volumes);
-                self.observed.volumes = true;
-                self.observed.volumes_failure = None;
-            }
-            Outcome::Volumes(Err(refusal)) => {
-                self.warn("FailedMount", &refusal);
-                let times = self.observed.volumes_failure.as_ref().map_or(1, |f| f.times + 1);
-                self.observed.volumes_failure = self.failure_soon(refusal, times, now);
-            }
-            Outcome::Refreshed(Ok(())) => {}
-            Outcome::Refreshed(Err(refusal)) => {
-                // The files stay as they were until there is something to write.
-                self.warn("FailedMount", &refusal);
-                self.observed.stale.get_or_insert(later(now, CONTENTS_RETRY));
-            }
-            Outcome::SandboxCreated(Ok(instance)) => {
-                self.observed.address = instance.address.or(self.observed.address);
-                self.observed.put(instance);
-            }
-            Outcome::SandboxStarted { result: Ok(instance) } => {
-                self.observed.attached.insert(instance.id.clone());
-                self.observed.sandbox_failure = None;
-                self.observed.address = instance.address.or(self.observed.address);
-                self.observed.put(instance);
-            }
-            Outcome::SandboxCreated(Err(refusal)) | Outcome::SandboxStarted { result: Err(refusal) } => {
-                self.warn("FailedCreatePodSandBox", &refusal);
-                let times = self.observed.sandbox_failure.as_ref().map_or(1, |f| f.times + 1);
-                self.observed.sandbox_failure = self.failure_soon(refusal, times, now);
-                if let Some(id) = self.observed.sandbox().map(|s| s.id.clone()) {
-                    self.look(id);
-                }
-            }
-            Outcome::Created { container, result: Ok(instance) } => {
-                self.observed.start_failures.remove(&container);
-                let attempt = instance.identity.attempt;
-                if attempt > 0 {
-                    self.count_crash(&container, attempt);
-                }
-                // Policy Always pulls before every start.
-                if self.container(&container).is_some_and(|c| c.image_pull_policy.as_deref() == Some("Always")) {
-                    self.observed.images.remove(&container);
-                }
-                self.observed.put(instance);
-            }
-            Outcome::Created { container, result: Err(refusal) } => self.start_failed(container, refusal, now),
-            Outcome::Started { result: Ok(seen), .. } => {
-                if let Some(instance) = seen {
-                    self.observed.put(instance);
-                }
-            }
-            Outcome::Started { container, result: Err((refusal, seen)) } => {
-                match seen {
-                    // Docker has made an exited container of it: the restart policy decides.
-                    Some(instance) if matches!(instance.state, State::Exited(_)) => self.observed.put(instance),
-                    _ => self.start_failed(container, refusal, now),
-                }
-            }
-            Outcome::Seen { result: Ok(Some(instance)), .. } => {
-                if !instance.is_running() {
-                    self.observed.attached.remove(&instance.id);
-                }
-                self.observed.put(instance);
-            }
-            Outcome::Seen { id, result: Ok(None) } => self.observed.forget(&id),
-            Outcome::Seen { id, result: Err(error) } => {
-                tracing::warn!(pod = self.uid, container = id, %error, "a container could not be looked at; it is tried again");
-                self.pause_until = Some(later(now, UNREACHABLE_RETRY));
-            }
-            Outcome::Hooked { id, result } => {
-                if result.is_err() {
-                    self.observed.condemned.insert(id.clone());
-                }
-                self.observed.hooked.insert(id);
-            }
-            Outcome::Probed { container, id, kind, answer } => self.probed(&container, &id, kind, &answer, now),
-            Outcome::Removed { id, result: Ok(()) } => self.observed.forget(&id),
-            Outcome::TornDown(Ok(())) => {
-                self.observed.torn_down = true;
-                self.finished = self.gone;
-            }
-            Outcome::Forgotten(Ok(())) => self.finished = true,
-            Outcome::Removed { result: Err(refusal), .. }
-            | Outcome::TornDown(Err(refusal))
-            | Outcome::Forgotten(Err(refusal)) => {
-                self.warn("FailedKillPod", &refusal);
-                self.pause_until = Some(later(now, UNREACHABLE_RETRY));
-            }
-            Outcome::Patched { from, result: Ok(pod) } => {
-                // An answer that changed nothing would be followed by the same patch at once, for ever.
-                let stuck = version(&pod) == from;
-                if stuck {
-                    tracing::warn!(pod = spec::name(&pod), "the API accepted a status and did not change it");
-                }
-                self.patch_after = stuck.then(|| later(now, STUCK_RETRY));
-                self.take_wish(&Wish::Pod(Arc::new(*pod)));
-            }
-            // Gone or replaced: the watch tells what became of it.
-            Outcome::Patched { result: Err(kube::Error::Api(status)), .. }
-                if matches!(status.code, 404 | 409 | 422) =>
-            {
-                tracing::debug!(pod = self.uid, code = status.code, "a status was refused: {}", status.message);
-                self.patch_after = Some(later(now, API_RETRY));
-            }
-            Outcome::Patched { result: Err(error), .. } => {
-                tracing::warn!(pod = self.uid, %error, "a pod's status could not be written; it is tried again");
-                self.patch_after = Some(later(now, API_RETRY));
-            }
-        }
-    }
-
-    fn probed(&mut self, container: &str, id: &str, kind: Kind, answer: &Answer, now: Timestamp) {
-        let (Some(pod), Some(container)) = (self.pod.clone(), self.container(container)) else { return };
-        // It may have been followed by another meanwhile.
-        let Some(instance) = self.observed.newest(&container.name).filter(|i| i.id == id).cloned() else { return };
-        let good = !matches!(answer, Answer::Bad(_));
-        probes::note(&pod, &container, kind, &instance, good, now, &mut self.observed.probes);
-        if probes::condemned(&container, &instance, &self.observed.probes).is_some() {
-            self.observed.condemned.insert(instance.id);
-        }
-    }
-
-    /// Remembers a restart, so that the next back-off is longer.
-    fn count_crash(&mut self, container: &str, attempt: u32) {
-        let Some(spec_of) = self.container(container) else { return };
-        let before = self.observed.newest(container).and_then(|i| match &i.state {
-            State::Exited(exit) => Some(super::plan::crashes(&self.observed, i, exit, &spec_of)),
-            _ => None,
-        });
-        let crashes = before.unwrap_or(attempt.saturating_sub(1)).saturating_add(1);
-        self.observed.crashes.insert(container.to_owned(), crashes);
-    }
-
-    fn start_failed(&mut self, container: String, refusal: Refusal, now: Timestamp) {
-        let times = self.observed.start_failures.get(&container).map_or(1, |f| f.times + 1);
-        if let Some(failure) = self.failure(refusal, times, now) {
-            self.observed.start_failures.insert(container, failure);
-        }
-    }
-
-    /// A failure with the crash back-off; `None`, and a pause, when Docker did not answer.
-    fn failure(&mut self, refusal: Refusal, times: u32, now: Timestamp) -> Option<Failure> {
-        self.failure_after(refusal, times, now, delay_after(BACKOFF_BASE, BACKOFF_CAP, times - 1))
-    }
-
-    /// The same with a quick first retry, for what the pod itself is not to blame for.
-    fn failure_soon(&mut self, refusal: Refusal, times: u32, now: Timestamp) -> Option<Failure> {
-        self.failure_after(refusal, times, now, delay_after(Duration::from_secs(1), Duration::from_secs(60), times - 1))
-    }
-
-    fn failure_after(&mut self, refusal: Refusal, times: u32, now: Timestamp, delay: Duration) -> Option<Failure> {
-        if refusal.unreachable {
-            self.pause_until = Some(later(now, UNREACHABLE_RETRY));
-            return None;
-        }
-        Some(Failure { reason: refusal.reason, message: refusal.message, at: now, retry_at: later(now, delay), times })
-    }
-
-    fn warn(&self, reason: &str, refusal: &Refusal) {
-        if refusal.unreachable {
-            return;
-        }
-        tracing::warn!(pod = self.pod.as_deref().map_or(self.uid.as_str(), spec::name), reason, "{}", refusal.message);
-        if let Some(pod) = &self.pod {
-            self.shared.event(pod, None, Severity::Warning, reason, refusal.message.clone());
-        }
-    }
-
-    /// Sends the status if it differs from what the API has; gives when to look again.
-    fn write_status(&mut self, now: Timestamp) -> Option<Timestamp> {
-        const KEY: &str = "status";
-        let pod = self.pod.clone().filter(|_| !self.gone)?;
-        if self.observed.in_flight.contains(KEY) || self.finished {
-            return None;
-        }
-        let before = pod.status.clone().unwrap_or_default();
-        let wanted = status::status(&pod, &self.observed, self.shared.config.node_ip, now);
-        let merged = merge(&before, &wanted);
-        if merged == before {
-            return None;
-        }
-        if let Some(at) = self.patch_after.filter(|at| *at > now) {
-            return Some(at);
-        }
-        self.tell_backoffs(&pod, &before, &wanted);
-        let client = self.shared.client.clone();
-        self.push(KEY.to_owned(), async move {
-            let api: Api<Pod> = Api::namespaced(client, spec::namespace(&pod));
-            let patch = patch_of(&pod, &before, &merged);
-            let result = api.patch_status(spec::name(&pod), &PatchParams::default(), &Patch::Strategic(patch)).await;
-            Outcome::Patched { from: version(&pod), result: result.map(Box::new) }
-        });
-        None
-    }
-
-    /// The events of containers that are newly held back.
-    fn tell_backoffs(&self, pod: &Pod, before: &PodStatus, wanted: &PodStatus) {
-        let reason = |status: &PodStatus, name: &str| {
-            let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
-            all.filter(|c| c.name == name).find_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone())
-        };
-        for (container, _) in pod.spec.iter().flat_map(spec::all_containers) {
-            let now = reason(wanted, &container.name);
-            if now == reason(before, &container.name) {
-                continue;
-            }
-            match now.as_deref() {
-                Some("CrashLoopBackOff") => {
-                    let message = format!(
-                        "Back-off restarting failed container {} in pod {}",
-                        container.name,
-                        spec::pod_full_name(pod)
-                    );
-                    self.shared.event(pod, Some(&container.name), Severity::Warning, "BackOff", message);
-                }
-                Some("ImagePullBackOff") => {
-                    let message = format!("Back-off pulling image {:?}", spec::image_of(container));
-                    self.shared.event(pod, Some(&container.name), Severity::Normal, "BackOff", message);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Tells the rest of the agent which containers run, when that has changed.
-    async fn publish(&mut self) {
-        let records: Vec<ContainerRecord> = self.observed.instances.iter().filter_map(record).collect();
-        if records != self.published {
-            self.published.clone_from(&records);
-            let _ = self.shared.inventory.send((self.uid.clone(), records)).await;
-        }
-    }
 }
 
 /// The objects that a pod's volumes and environments are made of.
@@ -666,10 +430,13 @@ fn references(pod: &Pod) -> Vec<Reference> {
     let mut out = Volumes::references(pod);
     let namespace = spec::namespace(pod);
     let reference = |kind, name: &str| Reference { kind, namespace: namespace.to_owned(), name: name.to_owned() };
-    for (container, _) in pod.spec.iter().flat_map(spec::all_containers) {
-        let (maps, secrets) = super::env::references(container);
-        out.extend(maps.into_iter().map(|name| reference(ObjectKind::ConfigMap, name)));
-        out.extend(secrets.into_iter().map(|name| reference(ObjectKind::Secret, name)));
+    let permanent = pod.spec.iter().flat_map(spec::all_containers).map(|(c, _)| c.clone());
+    for container in permanent.chain(pod.spec.iter().flat_map(spec::ephemeral_containers)) {
+        let (maps, secrets) = super::env::references(&container);
+        let own = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let (maps, secrets) = (own(maps), own(secrets));
+        out.extend(maps.iter().map(|name| reference(ObjectKind::ConfigMap, name)));
+        out.extend(secrets.iter().map(|name| reference(ObjectKind::Secret, name)));
     }
     out
 }

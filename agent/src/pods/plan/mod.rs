@@ -1,5 +1,8 @@
 //! The heart of the agent: from a pod, what runs of it and the time, what to do next. Pure.
 
+mod end;
+mod restarts;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use windlass_kit::backoff::delay_after;
@@ -8,11 +11,17 @@ use super::{
     admission, hooks,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, LONG_RUN, Observed, PULL_FAILURE_SHOWN, later},
     probes::{self, Kind},
-    spec::{self, Role},
+    spec::{self, After, Role},
 };
 use crate::engine::{
     instance::{Exit, Instance, State},
     names::container_hash,
+};
+
+use end::{end, finish};
+use restarts::deadline;
+pub(crate) use restarts::{
+    Verdict, crashes, deadline_passed, is_past, restart_at, restart_delay, restarts, round, verdict,
 };
 
 /// One step that a worker takes. Steps of one plan do not depend on each other and run side by side.
@@ -138,87 +147,6 @@ pub(crate) fn plan(wanted: Wanted<'_>, observed: &Observed, now: Timestamp) -> P
     plan
 }
 
-/// Ends a pod: containers, then the sandbox, then everything else.
-fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observed, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
-    let spec = pod.and_then(|p| p.spec.as_ref());
-    let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
-    if !running.is_empty() {
-        // Dead ones are kept until the last one has ended: its status needs them.
-        stop_in_order(spec, &running, grace, pod, observed, now, &mut plan);
-        for (instance, (pod, container)) in
-            running.iter().filter_map(|i| Some((*i, pod.zip(container_of(spec?, &i.identity.container))?)))
-        {
-            ask(pod, container, instance, observed, true, now, &mut plan);
-        }
-        return plan;
-    }
-    for instance in observed.instances.iter().filter(|i| !i.is_sandbox()) {
-        plan.actions.push(Action::Remove { id: instance.id.clone() });
-    }
-    // A container or sandbox in the making must appear before it can be taken away.
-    if observed.in_flight.iter().any(|key| key == "sandbox" || key.starts_with("create/")) {
-        return plan;
-    }
-    let sandboxes: Vec<Action> = observed
-        .instances
-        .iter()
-        .filter(|i| i.is_sandbox())
-        .map(|i| Action::RemoveSandbox { id: i.id.clone() })
-        .collect();
-    plan.actions.extend(sandboxes);
-    if observed.instances.is_empty() && observed.in_flight.iter().all(|key| key.starts_with(PROBE)) {
-        if !observed.torn_down {
-            plan.actions.push(Action::TearDown);
-        } else if in_api {
-            plan.actions.push(Action::Forget);
-        }
-    }
-    plan
-}
-
-fn container_of<'a>(spec: &'a PodSpec, name: &str) -> Option<&'a Container> {
-    spec::all_containers(spec).map(|(c, _)| c).find(|c| c.name == name)
-}
-
-/// Stops what runs: sidecars one after the other, the last one first, once nothing else runs. What is being stopped
-/// already is hastened when there is less time now than it was told.
-fn stop_in_order(
-    spec: Option<&PodSpec>,
-    running: &[&Instance],
-    grace: i64,
-    pod: Option<&Pod>,
-    observed: &Observed,
-    now: Timestamp,
-    plan: &mut Plan,
-) {
-    let place = |instance: &&Instance| {
-        let sidecars = spec.map_or(&[][..], spec::init_containers);
-        let at = sidecars.iter().position(|c| c.name == instance.identity.container);
-        at.filter(|at| spec::role_of_init(&sidecars[*at]) == Role::Sidecar)
-    };
-    let mut turn: Vec<&Instance> = running.iter().copied().filter(|i| place(i).is_none()).collect();
-    let mut grace = grace;
-    if turn.is_empty() {
-        turn.extend(running.iter().copied().max_by_key(place));
-        // What the others took is gone; two seconds are left whatever they took, as upstream has it.
-        if let Some(end) = pod.and_then(|p| p.metadata.deletion_timestamp.as_ref()).filter(|_| grace > 0) {
-            let left = end.0.duration_since(now).as_secs();
-            grace = left.clamp(2.min(grace), grace);
-        }
-    }
-    for instance in turn {
-        plan.actions.push(stop(instance, grace, String::new()));
-    }
-    let seconds = std::time::Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-    let deadline = later(now, seconds + std::time::Duration::from_secs(1));
-    for instance in running {
-        if observed.stopping.get(&instance.id).is_some_and(|told| *told > deadline) {
-            plan.actions.push(Action::Hasten { id: instance.id.clone(), grace });
-        }
-    }
-}
-
 /// Whether a running instance has begun its work: its hook has ended well and its startup probe has succeeded.
 pub(crate) fn has_started(pod: &Pod, container: &Container, instance: &Instance, observed: &Observed) -> bool {
     instance.is_running()
@@ -283,13 +211,6 @@ fn attend(
     has_started(pod, container, instance, observed)
 }
 
-/// Whether a container that ended is run again.
-pub(crate) fn restarts(spec: &PodSpec, role: Role, instance: &Instance, exit: &Exit, observed: &Observed) -> bool {
-    let policy = spec::policy_for(spec, role);
-    let failed = observed.condemned.contains(&instance.id) && policy != spec::RestartPolicy::Never;
-    failed || policy.restarts(exit.code)
-}
-
 fn stop(instance: &Instance, grace: i64, why: String) -> Action {
     Action::Stop { container: instance.identity.container.clone(), id: instance.id.clone(), grace, why }
 }
@@ -327,6 +248,17 @@ fn run(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
         plan.actions.push(stop(old, 2, "Pod sandbox changed, it will be killed and re-created.".to_owned()));
     }
 
+    // A container asked for all to begin anew: everything ends first.
+    let began = round(spec, observed);
+    let old: Vec<&Instance> =
+        observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running() && is_past(i, began)).collect();
+    if !old.is_empty() {
+        plan.actions.extend(old.iter().map(|i| stop(i, 0, "Restarting all containers of the pod".to_owned())));
+        return plan;
+    }
+    for container in spec::ephemeral_containers(spec) {
+        visit(pod, &container, &sandbox.id, ready, observed, now, &mut plan);
+    }
     let mut initialized = true;
     for container in spec::init_containers(spec) {
         let role = spec::role_of_init(container);
@@ -403,15 +335,16 @@ fn advance(
             false
         }
         Some((State::Exited(exit), instance)) => {
-            let same_sandbox = instance.sandbox == sandbox;
+            let past = is_past(instance, round(spec, observed));
+            let same_sandbox = instance.sandbox == sandbox && !past;
             if same_sandbox && role == Role::Init && exit.code == 0 {
                 return true;
             }
             // A new sandbox runs everything again, unless the container is done for good.
-            if !restarts(spec, role, instance, exit, observed) && (same_sandbox || role == Role::Main) {
+            if !restarts(spec, container, role, instance, exit, observed) && (same_sandbox || role == Role::Main) {
                 return false;
             }
-            let at = restart_at(observed, instance, exit, container);
+            let at = if past { now } else { restart_at(observed, instance, exit, container) };
             if at > now {
                 plan.wake(at);
                 return false;
@@ -420,9 +353,47 @@ fn advance(
             false
         }
         None => {
-            create(container, 0, sandbox, observed, now, plan);
+            create(container, first_attempt(pod, &container.name, observed), sandbox, observed, now, plan);
             false
         }
+    }
+}
+
+/// The number of a container's next run when Docker has nothing left of it: counts never go back.
+fn first_attempt(pod: &Pod, name: &str, observed: &Observed) -> u32 {
+    let status = pod.status.as_ref();
+    let all = status
+        .iter()
+        .flat_map(|s| s.container_statuses.iter().flatten().chain(s.init_container_statuses.iter().flatten()));
+    let told = all
+        .filter(|c| c.name == name && c.container_id.as_deref().is_some_and(|id| !id.is_empty()))
+        .filter_map(|c| u32::try_from(c.restart_count).ok());
+    let logged = observed.logged.get(name).copied();
+    told.chain(logged).max().map_or(0, |last| last.saturating_add(1))
+}
+
+/// Starts an ephemeral container, once.
+fn visit(
+    pod: &Pod,
+    container: &Container,
+    sandbox: &str,
+    ready: bool,
+    observed: &Observed,
+    now: Timestamp,
+    plan: &mut Plan,
+) {
+    let statuses = pod.status.iter().flat_map(|s| s.ephemeral_container_statuses.iter().flatten());
+    let had_run = statuses.filter(|c| c.name == container.name).any(|c| c.container_id.is_some());
+    match observed.newest(&container.name) {
+        None if had_run => {}
+        None => create(container, 0, sandbox, observed, now, plan),
+        Some(instance) if instance.state == State::Created => {
+            let failed = observed.start_failures.get(&container.name);
+            if ready && instance.sandbox == sandbox && due(failed, now, plan) {
+                plan.actions.push(Action::Start { container: container.name.clone(), id: instance.id.clone() });
+            }
+        }
+        Some(_) => {}
     }
 }
 
@@ -465,29 +436,6 @@ fn due(failure: Option<&Failure>, now: Timestamp, plan: &mut Plan) -> bool {
     }
 }
 
-/// How many times in a row a container has crashed, counted from its label after our own restart.
-pub(crate) fn crashes(observed: &Observed, instance: &Instance, exit: &Exit, container: &Container) -> u32 {
-    let ran_long = exit.started_at.is_some_and(|at| later(at, LONG_RUN) <= exit.finished_at);
-    let changed = instance.hash != container_hash(&container.name, spec::image_of(container));
-    if ran_long || changed {
-        return 0;
-    }
-    observed.crashes.get(&container.name).copied().unwrap_or(instance.identity.attempt)
-}
-
-/// The back-off before the next run: none after the first crash, then 10 s doubling to 5 min.
-pub(crate) fn restart_delay(crashes: u32) -> std::time::Duration {
-    match crashes.checked_sub(1) {
-        None => std::time::Duration::ZERO,
-        Some(earlier) => delay_after(BACKOFF_BASE, BACKOFF_CAP, earlier),
-    }
-}
-
-/// When a container that ended may be started again.
-pub(crate) fn restart_at(observed: &Observed, instance: &Instance, exit: &Exit, container: &Container) -> Timestamp {
-    later(exit.finished_at, restart_delay(crashes(observed, instance, exit, container)))
-}
-
 /// Dead attempts beyond the newest dead one, and sandboxes beyond the newest.
 fn remove_leftovers(spec: &PodSpec, observed: &Observed, plan: &mut Plan) {
     for (container, _) in spec::all_containers(spec) {
@@ -501,56 +449,4 @@ fn remove_leftovers(spec: &PodSpec, observed: &Observed, plan: &mut Plan) {
     for old in sandboxes.iter().rev().skip(1) {
         plan.actions.push(Action::RemoveSandbox { id: old.id.clone() });
     }
-}
-
-/// A pod that is over: nothing runs on, its dead containers stay for their logs.
-fn finish(spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
-    let grace = spec.termination_grace_period_seconds.unwrap_or(30);
-    let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
-    stop_in_order(Some(spec), &running, grace, None, observed, now, &mut plan);
-    if plan.actions.is_empty() {
-        for sandbox in observed.instances.iter().filter(|i| i.is_sandbox()) {
-            plan.actions.push(Action::RemoveSandbox { id: sandbox.id.clone() });
-        }
-    }
-    plan
-}
-
-/// What the containers' ends say of the whole pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Goes,
-    /// Every container has ended for good, or an init container has failed for good.
-    Over,
-}
-
-pub(crate) fn verdict(spec: &PodSpec, observed: &Observed) -> Verdict {
-    let ended_for_good = |container: &Container, role: Role| {
-        observed.newest(&container.name).is_some_and(|i| match &i.state {
-            State::Exited(exit) => !restarts(spec, role, i, exit, observed),
-            _ => false,
-        })
-    };
-    let init_failed = spec::init_containers(spec).iter().any(|c| {
-        spec::role_of_init(c) == Role::Init
-            && ended_for_good(c, Role::Init)
-            && observed.newest(&c.name).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0))
-    });
-    if init_failed || spec.containers.iter().all(|c| ended_for_good(c, Role::Main)) {
-        Verdict::Over
-    } else {
-        Verdict::Goes
-    }
-}
-
-/// When `activeDeadlineSeconds` runs out.
-fn deadline(pod: &Pod, spec: &PodSpec) -> Option<Timestamp> {
-    let seconds = u64::try_from(spec.active_deadline_seconds?).ok()?;
-    let start = pod.status.as_ref()?.start_time.as_ref()?.0;
-    Some(later(start, std::time::Duration::from_secs(seconds)))
-}
-
-pub(crate) fn deadline_passed(pod: &Pod, spec: &PodSpec, now: Timestamp) -> bool {
-    deadline(pod, spec).is_some_and(|at| at <= now)
 }

@@ -1,0 +1,98 @@
+//! How a pod ends: what is stopped in which order, and what is taken away.
+
+use super::*;
+
+/// Ends a pod: containers, then the sandbox, then everything else.
+pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observed, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let spec = pod.and_then(|p| p.spec.as_ref());
+    let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
+    if !running.is_empty() {
+        // Dead ones are kept until the last one has ended: its status needs them.
+        stop_in_order(spec, &running, grace, pod, observed, now, &mut plan);
+        for (instance, (pod, container)) in
+            running.iter().filter_map(|i| Some((*i, pod.zip(container_of(spec?, &i.identity.container))?)))
+        {
+            ask(pod, container, instance, observed, true, now, &mut plan);
+        }
+        return plan;
+    }
+    for instance in observed.instances.iter().filter(|i| !i.is_sandbox()) {
+        plan.actions.push(Action::Remove { id: instance.id.clone() });
+    }
+    // A container or sandbox in the making must appear before it can be taken away.
+    if observed.in_flight.iter().any(|key| key == "sandbox" || key.starts_with("create/")) {
+        return plan;
+    }
+    let sandboxes: Vec<Action> = observed
+        .instances
+        .iter()
+        .filter(|i| i.is_sandbox())
+        .map(|i| Action::RemoveSandbox { id: i.id.clone() })
+        .collect();
+    plan.actions.extend(sandboxes);
+    if observed.instances.is_empty() && observed.in_flight.iter().all(|key| key.starts_with(PROBE)) {
+        if !observed.torn_down {
+            plan.actions.push(Action::TearDown);
+        } else if in_api {
+            plan.actions.push(Action::Forget);
+        }
+    }
+    plan
+}
+
+fn container_of<'a>(spec: &'a PodSpec, name: &str) -> Option<&'a Container> {
+    spec::all_containers(spec).map(|(c, _)| c).find(|c| c.name == name)
+}
+
+/// Stops what runs: sidecars one after the other, the last one first, once nothing else runs. What is being stopped
+/// already is hastened when there is less time now than it was told.
+fn stop_in_order(
+    spec: Option<&PodSpec>,
+    running: &[&Instance],
+    grace: i64,
+    pod: Option<&Pod>,
+    observed: &Observed,
+    now: Timestamp,
+    plan: &mut Plan,
+) {
+    let place = |instance: &&Instance| {
+        let sidecars = spec.map_or(&[][..], spec::init_containers);
+        let at = sidecars.iter().position(|c| c.name == instance.identity.container);
+        at.filter(|at| spec::role_of_init(&sidecars[*at]) == Role::Sidecar)
+    };
+    let mut turn: Vec<&Instance> = running.iter().copied().filter(|i| place(i).is_none()).collect();
+    let mut grace = grace;
+    if turn.is_empty() {
+        turn.extend(running.iter().copied().max_by_key(place));
+        // What the others took is gone; two seconds are left whatever they took, as upstream has it.
+        if let Some(end) = pod.and_then(|p| p.metadata.deletion_timestamp.as_ref()).filter(|_| grace > 0) {
+            let left = end.0.duration_since(now).as_secs();
+            grace = left.clamp(2.min(grace), grace);
+        }
+    }
+    for instance in turn {
+        plan.actions.push(stop(instance, grace, String::new()));
+    }
+    let seconds = std::time::Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+    let deadline = later(now, seconds + std::time::Duration::from_secs(1));
+    for instance in running {
+        if observed.stopping.get(&instance.id).is_some_and(|told| *told > deadline) {
+            plan.actions.push(Action::Hasten { id: instance.id.clone(), grace });
+        }
+    }
+}
+
+/// A pod that is over: nothing runs on, its dead containers stay for their logs.
+pub(super) fn finish(spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let grace = spec.termination_grace_period_seconds.unwrap_or(30);
+    let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
+    stop_in_order(Some(spec), &running, grace, None, observed, now, &mut plan);
+    if plan.actions.is_empty() {
+        for sandbox in observed.instances.iter().filter(|i| i.is_sandbox()) {
+            plan.actions.push(Action::RemoveSandbox { id: sandbox.id.clone() });
+        }
+    }
+    plan
+}

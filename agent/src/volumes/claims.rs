@@ -1,0 +1,181 @@
+//! What stands behind a persistent volume claim: the claim, its volume, and where the data is.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    HostPathVolumeSource, NFSVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume,
+};
+use kube::{Api, Client};
+use windlass_kit::node_selector;
+
+/// Where a claim's data is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Backing {
+    HostPath(HostPathVolumeSource),
+    /// A folder of this node.
+    Local(String),
+    Nfs(NFSVolumeSource),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Claimed {
+    pub(super) backing: Backing,
+    pub(super) read_only: bool,
+    pub(super) mount_options: Vec<String>,
+}
+
+/// The claim that a volume means, and whether the volume is read-only; nothing for other kinds.
+pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool)> {
+    if let Some(source) = &volume.persistent_volume_claim {
+        return Some((source.claim_name.clone(), source.read_only == Some(true)));
+    }
+    volume.ephemeral.as_ref()?;
+    Some((format!("{}-{}", pod.metadata.name.as_deref().unwrap_or(""), volume.name), false))
+}
+
+/// Reads the claim and its volume, and checks that this pod may use it on this node.
+///
+/// # Errors
+/// Says which object is missing or not ready.
+pub(super) async fn resolve(
+    client: &Client,
+    node_name: &str,
+    pod: &Pod,
+    volume: &Volume,
+    claim: &str,
+) -> Result<(PersistentVolumeClaim, PersistentVolume, BTreeMap<String, String>), String> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    let unread = |what: &str, e: kube::Error| format!("{what} could not be read: {e}");
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let found = claims.get_opt(claim).await.map_err(|e| unread(&format!("persistentvolumeclaim {claim:?}"), e))?;
+    let found = found.ok_or_else(|| format!("persistentvolumeclaim {claim:?} not found"))?;
+    if volume.ephemeral.is_some() {
+        let owned = found.metadata.owner_references.iter().flatten().any(|o| Some(&o.uid) == pod.metadata.uid.as_ref());
+        if !owned {
+            return Err(format!(
+                "persistentvolumeclaim {claim:?} was not made for this pod: another object has its name"
+            ));
+        }
+    }
+    let name = bound_to(&found)?;
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let persistent = volumes.get_opt(&name).await.map_err(|e| unread(&format!("persistentvolume {name:?}"), e))?;
+    let persistent = persistent.ok_or_else(|| format!("persistentvolume {name:?} not found"))?;
+    let affine = persistent.spec.as_ref().is_some_and(|s| s.node_affinity.is_some());
+    let labels = if affine {
+        let nodes: Api<Node> = Api::all(client.clone());
+        let node = nodes.get(node_name).await.map_err(|e| unread(&format!("node {node_name:?}"), e))?;
+        node.metadata.labels.unwrap_or_default()
+    } else {
+        BTreeMap::new()
+    };
+    Ok((found, persistent, labels))
+}
+
+/// The volume that a claim is bound to.
+fn bound_to(claim: &PersistentVolumeClaim) -> Result<String, String> {
+    let name = claim.metadata.name.as_deref().unwrap_or("");
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+    }
+    let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
+    let volume = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).filter(|v| !v.is_empty());
+    volume.filter(|_| bound).ok_or_else(|| format!("persistentvolumeclaim {name:?} is not bound to a volume yet"))
+}
+
+/// Where the data of a bound claim is, for a node with these labels. Pure.
+///
+/// # Errors
+/// When the volume is not this claim's, not for this node, or of a kind that is not supported.
+pub(super) fn backing(
+    claim: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+    node: &str,
+    labels: &BTreeMap<String, String>,
+    read_only: bool,
+) -> Result<Claimed, String> {
+    let name = volume.metadata.name.as_deref().unwrap_or("");
+    let spec = volume.spec.as_ref().ok_or_else(|| format!("persistentvolume {name:?} has no spec"))?;
+    let owner = spec.claim_ref.as_ref().and_then(|r| r.uid.as_ref());
+    if owner != claim.metadata.uid.as_ref() {
+        return Err(format!("persistentvolume {name:?} is bound to another claim"));
+    }
+    if let Some(required) = spec.node_affinity.as_ref().and_then(|a| a.required.as_ref())
+        && !node_selector::matches(required, node, labels)
+    {
+        return Err(format!("persistentvolume {name:?} is not for node {node:?}: its nodeAffinity names others"));
+    }
+    let mode = |s: Option<&str>| s.unwrap_or("Filesystem").to_owned();
+    if mode(spec.volume_mode.as_deref()) == "Block" {
+        return Err(format!("persistentvolume {name:?} is a block device, which is not supported as a folder"));
+    }
+    let backing = if let Some(source) = &spec.host_path {
+        Backing::HostPath(source.clone())
+    } else if let Some(source) = &spec.local {
+        Backing::Local(source.path.clone())
+    } else if let Some(source) = &spec.nfs {
+        Backing::Nfs(source.clone())
+    } else {
+        return Err(format!(
+            "persistentvolume {name:?} is neither hostPath, local nor nfs: other kinds are not supported"
+        ));
+    };
+    let modes = claim.spec.as_ref().and_then(|s| s.access_modes.as_deref()).unwrap_or_default();
+    let only_reads = !modes.is_empty() && modes.iter().all(|m| m == "ReadOnlyMany");
+    Ok(Claimed {
+        read_only: read_only || only_reads || matches!(&backing, Backing::Nfs(n) if n.read_only == Some(true)),
+        backing,
+        mount_options: spec.mount_options.clone().unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from<T: serde::de::DeserializeOwned>(text: &str) -> T {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn claim(status: &str) -> PersistentVolumeClaim {
+        from(&format!(
+            r#"{{"metadata":{{"name":"c","uid":"1"}},"spec":{{"volumeName":"v","accessModes":["ReadOnlyMany"]}},"status":{{"phase":"{status}"}}}}"#
+        ))
+    }
+
+    #[test]
+    fn only_a_bound_claim_has_a_volume() {
+        assert_eq!(bound_to(&claim("Bound")), Ok("v".to_owned()));
+        assert!(bound_to(&claim("Pending")).unwrap_err().contains("not bound"));
+    }
+
+    #[test]
+    fn the_volume_must_be_this_claims_and_for_this_node() {
+        let labels = BTreeMap::from([("disk".to_owned(), "fast".to_owned())]);
+        let volume = |rest: &str| -> PersistentVolume {
+            from(&format!(r#"{{"metadata":{{"name":"v"}},"spec":{{"claimRef":{{"uid":"1"}},{rest}}}}}"#))
+        };
+        let ask = |volume: &PersistentVolume| backing(&claim("Bound"), volume, "n", &labels, false);
+        let made = ask(&volume(r#""hostPath":{"path":"/d"}"#)).unwrap();
+        assert!(made.read_only && matches!(made.backing, Backing::HostPath(_)));
+        let other: PersistentVolume = from(r#"{"spec":{"claimRef":{"uid":"2"},"hostPath":{"path":"/d"}}}"#);
+        assert!(ask(&other).unwrap_err().contains("another claim"));
+        let affinity = |value: &str| {
+            format!(
+                r#""local":{{"path":"/d"}},"nodeAffinity":{{"required":{{"nodeSelectorTerms":[{{"matchExpressions":[{{"key":"disk","operator":"In","values":["{value}"]}}]}}]}}}}"#
+            )
+        };
+        assert_eq!(ask(&volume(&affinity("fast"))).unwrap().backing, Backing::Local("/d".to_owned()));
+        assert!(ask(&volume(&affinity("slow"))).unwrap_err().contains("not for node"));
+        assert!(ask(&volume(r#""volumeMode":"Block","local":{"path":"/d"}"#)).unwrap_err().contains("block"));
+        assert!(ask(&volume(r#""rbd":{"image":"i","monitors":[]}"#)).is_err());
+    }
+
+    #[test]
+    fn an_ephemeral_volume_has_a_claim_of_its_own() {
+        let pod: Pod = from(r#"{"metadata":{"name":"p"}}"#);
+        let ephemeral: Volume = from(r#"{"name":"v","ephemeral":{}}"#);
+        assert_eq!(claim_of(&pod, &ephemeral), Some(("p-v".to_owned(), false)));
+        assert_eq!(claim_of(&pod, &from(r#"{"name":"v","emptyDir":{}}"#)), None);
+    }
+}

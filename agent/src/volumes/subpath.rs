@@ -1,0 +1,171 @@
+//! Parts of volumes as mounts of their own. The part is opened without leaving its volume and mounted by its open
+//! descriptor, so a container that swaps a folder for a link meanwhile cannot lead the mount elsewhere.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+        unix::fs::{MetadataExt as _, PermissionsExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2},
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sys::stat::{Mode, mkdirat},
+};
+
+use super::host;
+
+/// What is mounted, and where.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) volume: &'a Path,
+    /// Relative to the volume; empty for all of it.
+    pub(crate) sub_path: &'a str,
+    /// The mount point, made here.
+    pub(crate) target: &'a Path,
+    /// Everything mounted below is read-only too.
+    pub(crate) deep_read_only: bool,
+}
+
+/// Mounts a part at its target, in the place of what an earlier instance had there.
+///
+/// # Errors
+/// Says what leads out of the volume, or what the kernel refused.
+pub(crate) fn mount_part(part: &Part<'_>) -> Result<PathBuf, String> {
+    let target = part.target.to_owned();
+    let failed = |what: &str, e: &dyn std::fmt::Display| {
+        format!("subPath {:?} of {} could not be {what}: {e}", part.sub_path, part.volume.display())
+    };
+    if host::is_mounted(&target) {
+        umount2(&target, MntFlags::MNT_DETACH).map_err(|e| failed("mounted anew", &e))?;
+    }
+    let opened = open_part(part.volume, part.sub_path).map_err(|e| match e {
+        Errno::EXDEV | Errno::ELOOP => format!("subPath {:?} leads out of its volume", part.sub_path),
+        e => failed("opened", &e),
+    })?;
+    let source = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    let about = fs::metadata(&source).map_err(|e| failed("looked at", &e))?;
+    make_target(&target, about.is_dir()).map_err(|e| failed("given a mount point", &e))?;
+    let depth = if part.deep_read_only { MsFlags::MS_REC } else { MsFlags::empty() };
+    let none: Option<&str> = None;
+    mount(Some(source.as_str()), &target, none, MsFlags::MS_BIND | depth, none).map_err(|e| failed("mounted", &e))?;
+    if part.deep_read_only {
+        make_read_only(&target).map_err(|e| failed("made read-only", &e))?;
+    }
+    Ok(target)
+}
+
+fn make_target(target: &Path, folder: bool) -> io::Result<()> {
+    if folder {
+        return fs::create_dir_all(target);
+    }
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::OpenOptions::new().create(true).append(true).open(target).map(drop)
+}
+
+/// Opens a part, making the folders that are missing with the mode of the volume.
+fn open_part(volume: &Path, sub_path: &str) -> Result<OwnedFd, Errno> {
+    let root = open(volume, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    if sub_path.is_empty() {
+        return Ok(root);
+    }
+    match beneath(root.as_fd(), sub_path) {
+        Err(Errno::ENOENT) => {}
+        found => return found,
+    }
+    let mode = fs::metadata(volume).map_or(0o750, |m| m.mode() & 0o7777);
+    let mut at = root;
+    let mut done = PathBuf::new();
+    for component in Path::new(sub_path).components() {
+        let name = component.as_os_str();
+        done.push(name);
+        let text = name.to_string_lossy();
+        at = match beneath(at.as_fd(), &text) {
+            Err(Errno::ENOENT) => {
+                match mkdirat(&at, name, Mode::from_bits_truncate(0o750)) {
+                    Ok(()) | Err(Errno::EEXIST) => {}
+                    Err(e) => return Err(e),
+                }
+                let made = beneath(at.as_fd(), &text)?;
+                // Through the descriptor's own path: one opened with O_PATH cannot be changed itself.
+                let path = format!("/proc/self/fd/{}", made.as_raw_fd());
+                let _ = fs::set_permissions(path, fs::Permissions::from_mode(mode));
+                made
+            }
+            found => found?,
+        };
+    }
+    Ok(at)
+}
+
+fn beneath(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    openat2(root, path, how)
+}
+
+/// Remounts a mount and all below it read-only.
+fn make_read_only(target: &Path) -> Result<(), String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
+    let (whole, below) = (target.to_string_lossy().into_owned(), format!("{}/", target.display()));
+    let mounts = table.lines().filter_map(|l| {
+        let mut fields = l.split(' ');
+        Some((fields.nth(4)?, fields.next()?))
+    });
+    for (at, options) in mounts.filter(|(at, _)| *at == whole || at.starts_with(&below)) {
+        // What was forbidden before stays forbidden.
+        let kept = options.split(',').fold(MsFlags::empty(), |flags, option| {
+            flags
+                | match option {
+                    "nosuid" => MsFlags::MS_NOSUID,
+                    "nodev" => MsFlags::MS_NODEV,
+                    "noexec" => MsFlags::MS_NOEXEC,
+                    "noatime" => MsFlags::MS_NOATIME,
+                    _ => MsFlags::empty(),
+                }
+        });
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | kept;
+        let none: Option<&str> = None;
+        mount(none, at, none, flags, none).map_err(|e| format!("{at}: {e}"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_made_with_its_volumes_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        drop(open_part(dir.path(), "a/b").unwrap());
+        let mode = fs::metadata(dir.path().join("a/b")).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o777);
+    }
+
+    #[test]
+    fn nothing_leads_out_of_a_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("v");
+        fs::create_dir_all(volume.join("inside")).unwrap();
+        fs::create_dir(dir.path().join("secret")).unwrap();
+        for (name, target) in
+            [("up", "../secret"), ("absolute", "/etc"), ("deep", "inside/../../secret"), ("fine", "inside")]
+        {
+            std::os::unix::fs::symlink(target, volume.join(name)).unwrap();
+        }
+        for path in ["up", "absolute", "deep", "../secret", "up/x"] {
+            assert!(open_part(&volume, path).is_err(), "{path}");
+        }
+        assert!(open_part(&volume, "fine").is_ok());
+        assert!(!dir.path().join("secret/x").exists(), "nothing is made outside");
+    }
+}

@@ -1,0 +1,112 @@
+//! Subresources that change one part of a pod and leave the rest as it was. Pure.
+
+use serde_json::Value;
+use windlass_kit::quantity::Quantity;
+
+/// The pod that a request to `sub` makes of `old`; nothing for other subresources.
+///
+/// # Errors
+/// What may not be changed.
+pub(super) fn take(sub: &str, old: &Value, wanted: &Value) -> Option<Result<Value, String>> {
+    match sub {
+        "resize" => Some(resized(old, wanted)),
+        "ephemeralcontainers" => Some(visited(old, wanted)),
+        _ => None,
+    }
+}
+
+/// A pod with the resources that are wanted of its containers.
+fn resized(old: &Value, wanted: &Value) -> Result<Value, String> {
+    let mut object = old.clone();
+    for list in ["containers", "initContainers"] {
+        let Some(containers) = object["spec"].get_mut(list).and_then(Value::as_array_mut) else { continue };
+        for container in containers {
+            let same = |c: &&Value| c["name"] == container["name"];
+            let Some(new) = wanted["spec"][list].as_array().into_iter().flatten().find(same) else {
+                return Err(format!("containers may not be removed: {}", container["name"]));
+            };
+            for field in ["resources", "resizePolicy"] {
+                match new.get(field) {
+                    Some(value) => container[field] = value.clone(),
+                    None => drop(container.as_object_mut().map(|c| c.remove(field))),
+                }
+            }
+        }
+    }
+    if class(&object["spec"]) != class(&old["spec"]) {
+        return Err("Pod QOS Class may not change as a result of resizing".to_owned());
+    }
+    Ok(object)
+}
+
+/// A pod with more containers to look at it; those that are there stay as they are.
+fn visited(old: &Value, wanted: &Value) -> Result<Value, String> {
+    let mut object = old.clone();
+    let before = old["spec"]["ephemeralContainers"].as_array().cloned().unwrap_or_default();
+    let after = wanted["spec"]["ephemeralContainers"].as_array().cloned().unwrap_or_default();
+    for one in &before {
+        match after.iter().find(|c| c["name"] == one["name"]) {
+            Some(same) if same == one => {}
+            Some(_) => return Err(format!("existing ephemeral containers {} may not be changed", one["name"])),
+            None => return Err(format!("existing ephemeral containers {} may not be removed", one["name"])),
+        }
+    }
+    object["spec"]["ephemeralContainers"] = Value::Array(after);
+    Ok(object)
+}
+
+/// The quality of service that a pod gets: 0 best effort, 1 burstable, 2 guaranteed.
+fn class(spec: &Value) -> u8 {
+    let (mut any, mut all) = (false, true);
+    for list in ["containers", "initContainers"] {
+        for container in spec[list].as_array().into_iter().flatten() {
+            for resource in ["cpu", "memory"] {
+                let amount = |kind: &str| {
+                    let text = container["resources"][kind][resource].as_str();
+                    text.and_then(|t| t.parse::<Quantity>().ok()).filter(|q| !q.is_zero())
+                };
+                let limit = amount("limits");
+                let request = amount("requests").or(limit);
+                any |= limit.is_some() || request.is_some();
+                all &= limit.is_some() && limit == request;
+            }
+        }
+    }
+    u8::from(any) + u8::from(any && all)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(container: Value) -> Value {
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [container], "nodeName": "n"}})
+    }
+
+    #[test]
+    fn a_resize_takes_resources_alone() {
+        let old = pod(json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}));
+        let wanted = pod(json!({"name": "c", "image": "other", "resources": {"requests": {"cpu": "2"}}}));
+        let made = take("resize", &old, &wanted).unwrap().unwrap();
+        assert_eq!(made, pod(json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}}})));
+        let guaranteed = pod(json!({"name": "c", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}));
+        assert!(take("resize", &old, &guaranteed).unwrap().unwrap_err().contains("QOS"));
+        assert!(take("resize", &old, &json!({"spec": {"containers": []}})).unwrap().is_err());
+        assert!(take("status", &old, &wanted).is_none());
+    }
+
+    #[test]
+    fn visitors_come_and_stay() {
+        let with = |visitors: Value| json!({"spec": {"nodeName": "n", "ephemeralContainers": visitors}});
+        let old = with(json!([{"name": "a", "image": "i"}]));
+        let more = json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]);
+        let mut wanted = with(more.clone());
+        wanted["spec"]["nodeName"] = json!("other");
+        assert_eq!(take("ephemeralcontainers", &old, &wanted).unwrap().unwrap(), with(more));
+        for bad in [json!([]), json!([{"name": "a", "image": "j"}])] {
+            assert!(take("ephemeralcontainers", &old, &with(bad)).unwrap().is_err());
+        }
+    }
+}

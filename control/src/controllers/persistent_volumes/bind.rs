@@ -1,0 +1,161 @@
+//! Which volume a claim gets. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+use windlass_kit::quantity::Quantity;
+
+use crate::select::Labels;
+
+/// What a claim wants, once it is clear that nothing of it is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// This volume, by name.
+    Take(String),
+    /// No volume fits; upstream's reason and message.
+    Wait(&'static str, String),
+}
+
+/// The volume of a claim that has none yet: the one it names, else one that was kept for it, else the smallest free
+/// one that has all it asks for.
+pub(crate) fn choose<'a>(
+    claim: &PersistentVolumeClaim,
+    volumes: impl Iterator<Item = &'a PersistentVolume> + Clone,
+) -> Choice {
+    let empty = PersistentVolumeClaimSpec::default();
+    let spec = claim.spec.as_ref().unwrap_or(&empty);
+    if let Some(wanted) = spec.volume_name.as_deref().filter(|n| !n.is_empty()) {
+        let Some(volume) = volumes.clone().find(|v| v.metadata.name.as_deref() == Some(wanted)) else {
+            return Choice::Wait("FailedBinding", format!("volume {wanted:?} not found"));
+        };
+        return if is_free_for(volume, claim) {
+            Choice::Take(wanted.to_owned())
+        } else {
+            Choice::Wait("FailedBinding", format!("volume {wanted:?} already bound to a different claim."))
+        };
+    }
+    let kept =
+        volumes.clone().find(|v| v.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()) && is_free_for(v, claim));
+    let fitting = volumes.filter(|v| v.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) && fits(spec, v));
+    match kept.or_else(|| fitting.min_by_key(|v| (capacity(v), v.metadata.name.clone()))) {
+        Some(volume) => Choice::Take(volume.metadata.name.clone().unwrap_or_default()),
+        None => Choice::Wait(
+            "FailedBinding",
+            "no persistent volumes available for this claim and no storage class is set".to_owned(),
+        ),
+    }
+}
+
+/// Whether a volume is nobody's, or was kept for this very claim.
+pub(crate) fn is_free_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    if volume.metadata.deletion_timestamp.is_some() {
+        return false;
+    }
+    let Some(holder) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return true };
+    holder.name == claim.metadata.name
+        && holder.namespace == claim.metadata.namespace
+        && holder.uid.as_ref().is_none_or(|uid| uid.is_empty() || Some(uid) == claim.metadata.uid.as_ref())
+}
+
+/// Whether a free volume has all that a claim asks for.
+fn fits(wanted: &PersistentVolumeClaimSpec, volume: &PersistentVolume) -> bool {
+    let Some(spec) = &volume.spec else { return false };
+    let class = |name: &Option<String>| name.clone().unwrap_or_default();
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
+    let offered = spec.access_modes.as_deref().unwrap_or_default();
+    let asked = wanted.access_modes.as_deref().unwrap_or_default();
+    let bytes = wanted.resources.as_ref().and_then(|r| r.requests.as_ref()?.get("storage"));
+    let bytes = bytes.and_then(|q| q.0.parse::<Quantity>().ok()).map_or(0, Quantity::units);
+    let labels = volume.metadata.labels.clone().unwrap_or_default();
+    volume.metadata.deletion_timestamp.is_none()
+        && class(&wanted.storage_class_name) == class(&spec.storage_class_name)
+        && mode(&wanted.volume_mode) == mode(&spec.volume_mode)
+        && asked.iter().all(|mode| offered.contains(mode))
+        && capacity(volume) >= bytes
+        && wanted.selector.as_ref().is_none_or(|selector| selects(selector, &labels))
+}
+
+fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let parsed = Labels::from_label_selector(&serde_json::to_value(selector).unwrap_or_default());
+    parsed.is_ok_and(|selector| selector.matches_labels(&serde_json::to_value(labels).unwrap_or_default()))
+}
+
+fn capacity(volume: &PersistentVolume) -> i64 {
+    let amount = volume.spec.as_ref().and_then(|s| s.capacity.as_ref()?.get("storage"));
+    amount.and_then(|q| q.0.parse::<Quantity>().ok()).map_or(0, Quantity::units)
+}
+
+/// The phase of a volume, for the claim that it names, if that is there.
+pub(crate) fn phase(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> &'static str {
+    let Some(holder) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return "Available" };
+    match (holder.uid.as_deref().filter(|uid| !uid.is_empty()), claim) {
+        // Kept for a claim that has not come yet.
+        (None, _) => "Available",
+        (Some(uid), Some(claim)) if claim.metadata.uid.as_deref() == Some(uid) => "Bound",
+        _ => "Released",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(spec: &str) -> PersistentVolumeClaim {
+        serde_json::from_str(&format!(r#"{{"metadata":{{"name":"c","namespace":"n","uid":"1"}},"spec":{spec}}}"#))
+            .unwrap()
+    }
+
+    fn volume(name: &str, storage: &str, rest: &str) -> PersistentVolume {
+        serde_json::from_str(&format!(
+            r#"{{"metadata":{{"name":"{name}","labels":{{"tier":"{name}"}}}},
+                "spec":{{"capacity":{{"storage":"{storage}"}},"accessModes":["ReadWriteOnce"]{rest}}}}}"#
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_smallest_that_has_all_is_taken() {
+        let volumes = [
+            volume("big", "10Gi", ""),
+            volume("small", "1Gi", ""),
+            volume("fast", "2Gi", r#","storageClassName":"fast""#),
+            volume("kept", "5Gi", r#","claimRef":{"name":"other","namespace":"n"}"#),
+            volume("raw", "2Gi", r#","volumeMode":"Block""#),
+        ];
+        let ask = |spec: &str| choose(&claim(spec), volumes.iter());
+        let take = |name: &str| Choice::Take(name.to_owned());
+        let one = |more: &str| {
+            format!(r#"{{"accessModes":["ReadWriteOnce"],"resources":{{"requests":{{"storage":"1Gi"}}}}{more}}}"#)
+        };
+        assert_eq!(ask(&one("")), take("small"));
+        assert_eq!(ask(r#"{"resources":{"requests":{"storage":"2Gi"}}}"#), take("big"));
+        assert_eq!(ask(&one(r#","storageClassName":"fast""#)), take("fast"));
+        assert_eq!(ask(&one(r#","volumeMode":"Block""#)), take("raw"));
+        assert_eq!(ask(&one(r#","selector":{"matchLabels":{"tier":"big"}}"#)), take("big"));
+        assert_eq!(ask(&one(r#","volumeName":"big""#)), take("big"));
+        for spec in [
+            one(r#","volumeName":"kept""#),
+            one(r#","volumeName":"none""#),
+            r#"{"accessModes":["ReadWriteMany"]}"#.to_owned(),
+            r#"{"resources":{"requests":{"storage":"1Ti"}}}"#.to_owned(),
+        ] {
+            assert!(matches!(ask(&spec), Choice::Wait("FailedBinding", _)), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_volume_is_kept_for_the_claim_it_names() {
+        let kept = volume("v", "1Mi", r#","claimRef":{"name":"c","namespace":"n"}"#);
+        assert_eq!(choose(&claim("{}"), [kept.clone()].iter()), Choice::Take("v".to_owned()));
+        let of_another = volume("v", "1Mi", r#","claimRef":{"name":"c","namespace":"n","uid":"2"}"#);
+        assert!(!is_free_for(&of_another, &claim("{}")));
+        assert_eq!(phase(&kept, Some(&claim("{}"))), "Available");
+        assert_eq!(phase(&of_another, Some(&claim("{}"))), "Released");
+        let bound = volume("v", "1Mi", r#","claimRef":{"name":"c","namespace":"n","uid":"1"}"#);
+        assert_eq!(phase(&bound, Some(&claim("{}"))), "Bound");
+        assert_eq!(phase(&bound, None), "Released");
+    }
+}

@@ -1,0 +1,313 @@
+//! Binds claims to volumes, keeps both from vanishing while they are in use, and makes the claims of ephemeral
+//! volumes. `bind` decides and is pure.
+//!
+//! Nothing is provisioned or erased: volumes are made by people, and a released one keeps its data, whatever its
+//! reclaim policy, until somebody deletes it.
+
+mod bind;
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, Volume},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Client, Resource as _, ResourceExt as _,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use windlass_kit::events::{Recorder, Severity};
+
+use super::{
+    cache::{Cache, Informer},
+    error::{self, Context as _, Error},
+    key::Key,
+    queue::{Outcome, Queue},
+};
+use bind::{Choice, choose, is_free_for, phase};
+
+const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+
+/// What is looked at in one run. Claims and pods have a namespace; volumes have none.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Item {
+    Claim(Key),
+    Volume(Key),
+    /// A pod with ephemeral volumes.
+    Pod(Key),
+}
+
+impl std::fmt::Display for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Claim(key) | Self::Volume(key) | Self::Pod(key)) = self;
+        write!(f, "{key}")
+    }
+}
+
+pub(crate) struct PersistentVolumes {
+    client: Client,
+    claims: Cache<PersistentVolumeClaim>,
+    volumes: Cache<PersistentVolume>,
+    pods: Cache<Pod>,
+    queue: Queue<Item>,
+    recorder: Recorder,
+}
+
+impl PersistentVolumes {
+    pub(crate) fn new(
+        client: Client,
+        claims: &mut Informer<PersistentVolumeClaim>,
+        volumes: &mut Informer<PersistentVolume>,
+        pods: &mut Informer<Pod>,
+    ) -> Self {
+        let queue = Queue::new();
+        let wake = queue.clone();
+        claims.on_change(move |old, new| {
+            let Some(claim) = new.or(old) else { return };
+            wake.add(Item::Claim(Key::of(claim.meta())));
+            if let Some(volume) = volume_of(claim) {
+                wake.add(Item::Volume(Key::new("", volume)));
+            }
+        });
+        let (wake, cache) = (queue.clone(), claims.cache());
+        volumes.on_change(move |old, new| {
+            let Some(volume) = new.or(old) else { return };
+            wake.add(Item::Volume(Key::of(volume.meta())));
+            // It may be what a claim waits for, or what a claim has lost.
+            let name = volume.metadata.name.as_deref();
+            for claim in cache.all() {
+                if !is_bound(&claim) || volume_of(&claim) == name {
+                    wake.add(Item::Claim(Key::of(claim.meta())));
+                }
+            }
+        });
+        let wake = queue.clone();
+        pods.on_change(move |old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>| {
+            let Some(pod) = new.or(old) else { return };
+            if new.is_some() && volumes_of(pod).any(|v| v.ephemeral.is_some()) {
+                wake.add(Item::Pod(Key::of(pod.meta())));
+            }
+            for claim in claims_of(pod) {
+                wake.add(Item::Claim(Key::new(pod.namespace().unwrap_or_default(), claim)));
+            }
+        });
+        let recorder = Recorder::new(client.clone(), "persistentvolume-controller", "");
+        Self { client, claims: claims.cache(), volumes: volumes.cache(), pods: pods.cache(), queue, recorder }
+    }
+
+    pub(crate) fn queue(&self) -> &Queue<Item> {
+        &self.queue
+    }
+
+    pub(crate) async fn reconcile(&self, item: Item) -> Result<Outcome, Error> {
+        match item {
+            Item::Claim(key) => self.claim(&key).await,
+            Item::Volume(key) => self.volume(&key).await,
+            Item::Pod(key) => self.pod(&key).await,
+        }
+        .map(|()| Outcome::Done)
+    }
+
+    async fn claim(&self, key: &Key) -> Result<(), Error> {
+        let Some(claim) = self.claims.get(key) else { return Ok(()) };
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
+        if claim.metadata.deletion_timestamp.is_some() {
+            let used = self.pods.in_namespace(&key.namespace).iter().any(|p| uses(p, &key.name));
+            let finalizers = (!used).then(|| without(claim.finalizers(), CLAIM_FINALIZER)).flatten();
+            return release(&api, &claim.metadata, finalizers).await;
+        }
+        if !claim.finalizers().iter().any(|f| f == CLAIM_FINALIZER) {
+            return protect(&api, &claim.metadata, CLAIM_FINALIZER).await;
+        }
+        if is_bound(&claim) {
+            let held = volume_of(&claim).and_then(|name| self.volumes.get(&Key::new("", name)));
+            if held.is_none_or(|volume| !is_free_for(&volume, &claim)) {
+                let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
+                self.event(&claim, Severity::Warning, "ClaimLost", message);
+                return self.claim_status(&api, &claim, json!({"phase": "Lost"})).await;
+            }
+            return Ok(());
+        }
+        let all = self.volumes.all();
+        match choose(&claim, all.iter().map(AsRef::as_ref)) {
+            Choice::Take(name) => match all.iter().find(|v| v.metadata.name.as_deref() == Some(name.as_str())) {
+                Some(volume) => self.bind(&api, &claim, volume).await,
+                None => Ok(()),
+            },
+            Choice::Wait(reason, message) => {
+                self.event(&claim, Severity::Normal, reason, &message);
+                let told = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Pending");
+                if told { Ok(()) } else { self.claim_status(&api, &claim, json!({"phase": "Pending"})).await }
+            }
+        }
+    }
+
+    /// First the volume, then the claim: a volume that names a claim is nobody else's, wherever we are stopped.
+    async fn bind(
+        &self,
+        claims: &Api<PersistentVolumeClaim>,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+    ) -> Result<(), Error> {
+        let (claim_name, volume_name) = (claim.name_any(), volume.name_any());
+        let holder = claim.metadata.uid.as_ref();
+        if volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()).and_then(|r| r.uid.as_ref()) != holder {
+            let reference = ObjectReference { field_path: None, ..claim.object_ref(&()) };
+            // The version makes it a condition: whoever was faster wins.
+            let patch = json!({"metadata": {"resourceVersion": volume.metadata.resource_version}, "spec": {"claimRef": reference}});
+            let api: Api<PersistentVolume> = Api::all(self.client.clone());
+            api.patch(&volume_name, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+                .during("bind the volume", &volume_name)?;
+        }
+        let set = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()) == Some(volume_name.as_str());
+        let mut annotations = json!({"pv.kubernetes.io/bind-completed": "yes"});
+        if !set {
+            annotations["pv.kubernetes.io/bound-by-controller"] = json!("yes");
+        }
+        let patch = json!({"metadata": {"annotations": annotations}, "spec": {"volumeName": volume_name}});
+        claims
+            .patch(&claim_name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .during("bind the claim", &claim_name)?;
+        let spec = volume.spec.as_ref();
+        let status = json!({"phase": "Bound", "accessModes": spec.and_then(|s| s.access_modes.as_ref()),
+            "capacity": spec.and_then(|s| s.capacity.as_ref())});
+        self.claim_status(claims, claim, status).await
+    }
+
+    async fn claim_status(
+        &self,
+        api: &Api<PersistentVolumeClaim>,
+        claim: &PersistentVolumeClaim,
+        status: serde_json::Value,
+    ) -> Result<(), Error> {
+        let name = claim.name_any();
+        let patch = Patch::Merge(json!({"metadata": {"uid": claim.metadata.uid}, "status": status}));
+        let patched = api.patch_status(&name, &PatchParams::default(), &patch).await;
+        error::ignore_gone(patched).during("write the status of the claim", &name).map(drop)
+    }
+
+    async fn volume(&self, key: &Key) -> Result<(), Error> {
+        let Some(volume) = self.volumes.get(key) else { return Ok(()) };
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let holder = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+        let claim = holder.and_then(|h| {
+            self.claims.get(&Key::new(h.namespace.clone().unwrap_or_default(), h.name.clone().unwrap_or_default()))
+        });
+        let phase = phase(&volume, claim.as_deref());
+        if volume.metadata.deletion_timestamp.is_some() {
+            let finalizers = (phase != "Bound").then(|| without(volume.finalizers(), VOLUME_FINALIZER)).flatten();
+            return release(&api, &volume.metadata, finalizers).await;
+        }
+        if !volume.finalizers().iter().any(|f| f == VOLUME_FINALIZER) {
+            return protect(&api, &volume.metadata, VOLUME_FINALIZER).await;
+        }
+        if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase) {
+            return Ok(());
+        }
+        let name = volume.name_any();
+        let patch = Patch::Merge(json!({"metadata": {"uid": volume.metadata.uid}, "status": {"phase": phase}}));
+        let patched = api.patch_status(&name, &PatchParams::default(), &patch).await;
+        error::ignore_gone(patched).during("write the status of the volume", &name).map(drop)
+    }
+
+    /// Makes the claims of a pod's ephemeral volumes; they go with the pod.
+    async fn pod(&self, key: &Key) -> Result<(), Error> {
+        let Some(pod) = self.pods.get(key).filter(|p| p.metadata.deletion_timestamp.is_none() && !is_over(p)) else {
+            return Ok(());
+        };
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
+        for volume in volumes_of(&pod) {
+            let Some(template) = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref()) else {
+                continue;
+            };
+            let name = format!("{}-{}", key.name, volume.name);
+            if self.claims.get(&Key::new(&key.namespace, &name)).is_some() {
+                continue;
+            }
+            let owner = OwnerReference {
+                block_owner_deletion: Some(true),
+                controller: Some(true),
+                ..pod.owner_ref(&()).unwrap_or_default()
+            };
+            let claim = PersistentVolumeClaim {
+                metadata: ObjectMeta {
+                    name: Some(name.clone()),
+                    owner_references: Some(vec![owner]),
+                    ..template.metadata.clone().unwrap_or_default()
+                },
+                spec: Some(template.spec.clone()),
+                ..PersistentVolumeClaim::default()
+            };
+            match api.create(&PostParams::default(), &claim).await {
+                Err(error) if error::is_already_exists(&error) || error::is_namespace_terminating(&error) => {}
+                made => drop(made.during("make the claim of an ephemeral volume", &name)?),
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&self, claim: &PersistentVolumeClaim, severity: Severity, reason: &str, message: &str) {
+        self.recorder.record(&claim.object_ref(&()), severity, reason, message);
+    }
+}
+
+/// Adds a finalizer.
+async fn protect<K>(api: &Api<K>, metadata: &ObjectMeta, finalizer: &str) -> Result<(), Error>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
+    finalizers.push(finalizer.to_owned());
+    release(api, metadata, Some(finalizers)).await
+}
+
+/// Writes finalizers, unless the object changed meanwhile.
+async fn release<K>(api: &Api<K>, metadata: &ObjectMeta, finalizers: Option<Vec<String>>) -> Result<(), Error>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let Some(finalizers) = finalizers else { return Ok(()) };
+    let name = metadata.name.clone().unwrap_or_default();
+    let patch = json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}});
+    let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    error::ignore_gone(patched).during("write the finalizers of", &name).map(drop)
+}
+
+/// The finalizers without one; nothing when it is not among them.
+fn without(finalizers: &[String], one: &str) -> Option<Vec<String>> {
+    finalizers.iter().any(|f| f == one).then(|| finalizers.iter().filter(|f| *f != one).cloned().collect())
+}
+
+fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
+}
+
+/// The claims that a pod uses.
+fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
+    volumes_of(pod).filter_map(|v| match (&v.persistent_volume_claim, &v.ephemeral) {
+        (Some(source), _) => Some(source.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", pod.name_any(), v.name)),
+        (None, None) => None,
+    })
+}
+
+/// Whether a pod that is not over uses a claim.
+fn uses(pod: &Pod, claim: &str) -> bool {
+    !is_over(pod) && claims_of(pod).any(|c| c == claim)
+}
+
+fn is_over(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| matches!(p, "Succeeded" | "Failed"))
+}
+
+fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|n| !n.is_empty())
+}
+
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound")
+}
