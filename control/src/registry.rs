@@ -95,7 +95,8 @@ macro_rules! schema {
 }
 
 use k8s_openapi::api::{
-    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, storage::v1 as storage,
+    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, node::v1 as node,
+    storage::v1 as storage,
 };
 
 const fn core(kind: &'static str) -> Gvk {
@@ -247,6 +248,14 @@ pub static TYPES: &[ResourceType] = &[
         singular: "endpointslice",
         generation: true,
         schema: schema!(discovery::EndpointSlice),
+        ..BASE
+    },
+    ResourceType {
+        gvk: Gvk { group: "node.k8s.io", version: "v1", kind: "RuntimeClass" },
+        plural: "runtimeclasses",
+        singular: "runtimeclass",
+        namespaced: false,
+        schema: schema!(node::RuntimeClass),
         ..BASE
     },
     ResourceType {

@@ -4,14 +4,18 @@
 use std::{collections::HashMap, time::Duration};
 
 use bollard::{
-    models::ContainerCreateBody,
+    models::{ContainerCreateBody, ContainerUpdateBody},
     query_parameters::{
         CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
         RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
     },
 };
 
-use super::{Engine, EngineError, instance::Instance, names};
+use super::{
+    Engine, EngineError,
+    instance::{Instance, Limits},
+    names,
+};
 
 /// What a list of containers shows without inspecting each.
 #[derive(Debug, Clone)]
@@ -42,6 +46,25 @@ impl Engine {
             .start_container(id, None::<StartContainerOptions>)
             .await
             .map_err(|e| EngineError::new(format!("container {} could not be started", short(id)), &e))
+    }
+
+    /// Holds a running container to other limits.
+    pub(crate) async fn update(&self, id: &str, limits: &Limits, cpu_period: i64) -> Result<(), EngineError> {
+        // Docker takes 0 for "as it was": no limit is -1.
+        let or_none = |value: i64| Some(if value > 0 { value } else { -1 });
+        let body = ContainerUpdateBody {
+            memory: or_none(limits.memory),
+            // No swap beside it; it must grow with the memory, or Docker refuses.
+            memory_swap: or_none(limits.memory),
+            cpu_shares: Some(limits.cpu_shares),
+            cpu_quota: or_none(limits.cpu_quota),
+            cpu_period: Some(cpu_period),
+            ..ContainerUpdateBody::default()
+        };
+        self.docker()
+            .update_container(id, body)
+            .await
+            .map_err(|e| EngineError::new(format!("container {} could not be resized", short(id)), &e))
     }
 
     /// What Docker says of a container; `None` when it is gone or none of ours.

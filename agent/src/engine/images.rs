@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use bollard::query_parameters::CreateImageOptions;
+use bollard::{auth::DockerCredentials, query_parameters::CreateImageOptions};
 use futures::StreamExt as _;
 use tokio::sync::Mutex;
 
@@ -47,18 +47,35 @@ impl Engine {
         }
     }
 
-    /// Pulls an image. Several callers of the same name share the work: each pull after the first finds
-    /// the layers in place.
-    pub(crate) async fn pull(&self, pulls: &Pulls, name: &str) -> Result<(), EngineError> {
+    /// Pulls an image with the first of `credentials` that the registry takes, or as nobody where there are none.
+    /// Several callers of the same name share the work: each pull after the first finds the layers in place.
+    pub(crate) async fn pull(
+        &self,
+        pulls: &Pulls,
+        name: &str,
+        credentials: &[DockerCredentials],
+    ) -> Result<(), EngineError> {
         let turn = {
             let mut by_name = pulls.by_name.lock().unwrap_or_else(PoisonError::into_inner);
             by_name.retain(|_, turn| Arc::strong_count(turn) > 1);
             Arc::clone(by_name.entry(name.to_owned()).or_default())
         };
         let _turn = turn.lock().await;
+        let mut result = Ok(());
+        for shown in credentials.iter().map(Some).chain(credentials.is_empty().then_some(None)) {
+            result = self.pull_as(name, shown.cloned()).await;
+            match &result {
+                Err(error) if !error.is_unreachable() => {}
+                _ => return result,
+            }
+        }
+        result
+    }
+
+    async fn pull_as(&self, name: &str, credentials: Option<DockerCredentials>) -> Result<(), EngineError> {
         let attempt = || format!("failed to pull image {name:?}");
         let options = CreateImageOptions { from_image: Some(with_tag(name)), ..CreateImageOptions::default() };
-        let mut progress = Box::pin(self.docker().create_image(Some(options), None, None));
+        let mut progress = Box::pin(self.docker().create_image(Some(options), None, credentials));
         loop {
             let line = tokio::time::timeout(STALLED, progress.next()).await.map_err(|_| EngineError {
                 attempt: attempt(),

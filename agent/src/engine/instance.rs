@@ -32,6 +32,17 @@ pub(crate) struct Exit {
     pub(crate) message: String,
 }
 
+/// What a container is held to, in Docker's terms; 0 is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes.
+    pub(crate) memory: i64,
+    /// 1024 for a core.
+    pub(crate) cpu_shares: i64,
+    /// Microseconds in each period of 100 ms.
+    pub(crate) cpu_quota: i64,
+}
+
 /// One container of a pod: a sandbox, or one attempt at running a container of the spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Instance {
@@ -52,6 +63,7 @@ pub(crate) struct Instance {
     pub(crate) address: Option<Ipv4Addr>,
     /// Seconds of grace that its labels carry, for when the pod's spec is gone.
     pub(crate) grace: Option<i64>,
+    pub(crate) limits: Limits,
 }
 
 impl Instance {
@@ -75,6 +87,7 @@ impl Instance {
         let config = answer.config.as_ref()?;
         let labels = config.labels.as_ref()?;
         let label = |key: &str| labels.get(key).cloned();
+        let host = answer.host_config.as_ref();
         Some(Self {
             id: answer.id.clone()?,
             identity: Identity::read(answer.name.as_deref().unwrap_or(""), labels)?,
@@ -87,6 +100,11 @@ impl Instance {
             log_path: answer.log_path.clone().unwrap_or_default(),
             address: label(names::POD_IP).and_then(|text| text.parse().ok()),
             grace: label(names::GRACE).and_then(|text| text.parse().ok()),
+            limits: Limits {
+                memory: host.and_then(|h| h.memory).unwrap_or(0),
+                cpu_shares: host.and_then(|h| h.cpu_shares).unwrap_or(0),
+                cpu_quota: host.and_then(|h| h.cpu_quota).unwrap_or(0),
+            },
         })
     }
 }

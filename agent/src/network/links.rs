@@ -23,7 +23,7 @@ use super::NetworkError;
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// Host ends of pairs begin with this.
 const PREFIX: &str = "wl";
-const POD_INTERFACE: &str = "eth0";
+pub(super) const POD_INTERFACE: &str = "eth0";
 
 #[derive(Debug)]
 pub(super) struct Links {
@@ -38,7 +38,7 @@ impl Drop for Links {
 }
 
 /// The host's end of a pod's pair: `wl` and eleven digits of a hash of its uid.
-fn interface_of(pod_uid: &str) -> String {
+pub(super) fn interface_of(pod_uid: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, pod_uid.as_bytes());
     let hex: String = digest.as_ref().iter().take(6).map(|b| format!("{b:02x}")).collect();
     format!("{PREFIX}{}", &hex[..11])

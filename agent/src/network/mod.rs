@@ -5,6 +5,7 @@
 //! `rules` writes the few iptables chains that are the network's own. Imports nothing of `pods`.
 
 mod addresses;
+mod bandwidth;
 mod links;
 mod rules;
 
@@ -13,6 +14,7 @@ use std::{collections::BTreeSet, net::Ipv4Addr, path::PathBuf, sync::Arc};
 use tokio::sync::Mutex;
 
 use addresses::{Addresses, Holder};
+pub use bandwidth::Bandwidth;
 use links::Links;
 
 /// Settings of the pod network.
@@ -85,6 +87,8 @@ pub struct Attach {
     pub address: Ipv4Addr,
     /// Ports of the host that lead to it.
     pub host_ports: Vec<HostPort>,
+    /// How fast it may be.
+    pub bandwidth: Bandwidth,
 }
 
 /// The pod network of this node; clones share it.
@@ -141,7 +145,12 @@ impl Network {
             }
             addresses.gateway()
         };
-        self.inner.links.connect(&request.pod_uid, request.pid, request.address, gateway).await
+        self.inner.links.connect(&request.pod_uid, request.pid, request.address, gateway).await?;
+        if request.bandwidth != Bandwidth::default() {
+            let interface = links::interface_of(&request.pod_uid);
+            bandwidth::hold(interface, links::POD_INTERFACE, request.pid, request.bandwidth).await?;
+        }
+        Ok(())
     }
 
     /// Disconnects a pod and frees its address. Gone already is success.

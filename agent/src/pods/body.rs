@@ -15,7 +15,6 @@ pub(crate) use security::local_seccomp;
 use self::security::Contexts;
 use super::{
     env::expand,
-    files,
     mounts::{Source, is_deep_read_only},
     qos, spec,
 };
@@ -32,6 +31,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) pod_dir: &'a Path,
     /// The content of the node's own seccomp profile that the container asks for.
     pub(crate) seccomp: Option<&'a str>,
+    /// The runtime that the pod's class names; Docker's own default where it names none.
+    pub(crate) runtime: Option<&'a str>,
 }
 
 /// Docker's id for a sandbox of a given attempt.
@@ -55,6 +56,7 @@ pub(crate) fn sandbox(
     pod_spec: &PodSpec,
     attempt: u32,
     address: Option<Ipv4Addr>,
+    hostname: &str,
     pause: &str,
     around: &Surroundings<'_>,
 ) -> (String, ContainerCreateBody) {
@@ -70,7 +72,7 @@ pub(crate) fn sandbox(
     let sysctls = pod_spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten());
     let body = ContainerCreateBody {
         image: Some(pause.to_owned()),
-        hostname: (!host_network).then(|| files::hostname(pod)),
+        hostname: (!host_network).then(|| hostname.to_owned()),
         labels: Some(labels),
         host_config: Some(HostConfig {
             network_mode: Some(if host_network { "host" } else { "none" }.to_owned()),
@@ -81,6 +83,7 @@ pub(crate) fn sandbox(
             oom_score_adj: allowed_score(-998, around),
             security_opt: Some(vec!["no-new-privileges".to_owned()]),
             sysctls: Some(sysctls.map(|s| (s.name.clone(), s.value.clone())).collect()),
+            runtime: around.runtime.map(str::to_owned),
             restart_policy: Some(no_restart()),
             log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
             ..HostConfig::default()
@@ -186,6 +189,7 @@ pub(crate) fn container(
             masked_paths: contexts.hidden_paths(),
             readonly_paths: contexts.hidden_paths(),
             group_add: Some(contexts.groups()),
+            runtime: around.runtime.map(str::to_owned),
             restart_policy: Some(no_restart()),
             log_config: Some(HostConfigLogConfig {
                 typ: Some("json-file".to_owned()),

@@ -1,9 +1,13 @@
-//! Takes away the cgroups that pods leave: Docker removes those of containers, not their parents.
+//! The cgroups of pods: held to what all of a pod may use, and taken away at its end, since Docker removes those of
+//! containers and not their parents.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
+
+use super::qos::CPU_PERIOD;
+use crate::engine::instance::Limits;
 
 const ROOT: &str = "/sys/fs/cgroup";
 const KUBEPODS: [&str; 2] = ["kubepods", "kubepods.slice"];
@@ -12,6 +16,64 @@ const KUBEPODS: [&str; 2] = ["kubepods", "kubepods.slice"];
 fn hierarchies(root: &Path) -> Vec<PathBuf> {
     let mut all = vec![root.to_owned()];
     all.extend(fs::read_dir(root).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| p.is_dir()));
+    all
+}
+
+/// Holds a pod's cgroup, which `parent` names as Docker does, to `limits`. Hierarchies where it does not exist are left
+/// out; what the kernel refuses, such as less memory than is in use, is told and stays as it was.
+pub(crate) fn hold_pod(parent: &str, limits: &Limits) {
+    for (hierarchy, dir) in pod_dirs(Path::new(ROOT), parent) {
+        for (file, value) in settings(&hierarchy, &dir, limits) {
+            let path = dir.join(file);
+            let same = fs::read_to_string(&path).is_ok_and(|text| text.trim() == value);
+            if same || !path.exists() {
+                continue;
+            }
+            if let Err(error) = fs::write(&path, &value) {
+                tracing::warn!(file = %path.display(), value, %error, "a pod's cgroup could not be held to its limit; its containers are to theirs");
+            }
+        }
+    }
+}
+
+/// Where a pod's cgroup is, with the name of each hierarchy.
+fn pod_dirs(root: &Path, parent: &str) -> Vec<(String, PathBuf)> {
+    let relative = if parent.ends_with(".slice") {
+        // systemd nests slices by the parts of their names.
+        let stem = parent.trim_end_matches(".slice");
+        let ends = stem.match_indices('-').map(|(at, _)| at).chain([stem.len()]);
+        ends.map(|end| format!("{}.slice", &stem[..end])).collect::<Vec<_>>().join("/")
+    } else {
+        parent.trim_start_matches('/').to_owned()
+    };
+    hierarchies(root)
+        .into_iter()
+        .map(|h| (h.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(), h.join(&relative)))
+        .filter(|(_, dir)| dir.is_dir())
+        .collect()
+}
+
+/// The files of one hierarchy and what they are to say, by what is there.
+fn settings(hierarchy: &str, dir: &Path, limits: &Limits) -> Vec<(&'static str, String)> {
+    let or = |value: i64, none: &str| if value > 0 { value.to_string() } else { none.to_owned() };
+    if dir.join("cgroup.controllers").exists() {
+        // runc's way from shares of 2 to 262144 to weights of 1 to 10000.
+        let weight = 1 + (limits.cpu_shares.clamp(2, 262_144) - 2) * 9999 / 262_142;
+        return vec![
+            ("cpu.weight", weight.to_string()),
+            ("cpu.max", format!("{} {}", or(limits.cpu_quota, "max"), CPU_PERIOD)),
+            ("memory.max", or(limits.memory, "max")),
+        ];
+    }
+    let controllers: Vec<&str> = hierarchy.split(',').collect();
+    let mut all = Vec::new();
+    if controllers.contains(&"cpu") {
+        all.push(("cpu.shares", limits.cpu_shares.to_string()));
+        all.push(("cpu.cfs_quota_us", or(limits.cpu_quota, "-1")));
+    }
+    if controllers.contains(&"memory") {
+        all.push(("memory.limit_in_bytes", or(limits.memory, "-1")));
+    }
     all
 }
 
@@ -54,4 +116,41 @@ fn remove_empty(dir: &Path) {
         }
     }
     let _ = fs::remove_dir(dir);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { memory: 1 << 20, cpu_shares: 512, cpu_quota: 0 };
+
+    #[test]
+    fn a_pods_cgroup_is_found_in_each_hierarchy() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("cpu,cpuacct/kubepods/burstable/pod1")).unwrap();
+        fs::create_dir_all(root.path().join("memory/kubepods.slice/kubepods-pod1.slice")).unwrap();
+        fs::create_dir_all(root.path().join("pids")).unwrap();
+        let names = |parent: &str| pod_dirs(root.path(), parent).into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+        assert_eq!(names("/kubepods/burstable/pod1"), ["cpu,cpuacct"]);
+        assert_eq!(names("kubepods-pod1.slice"), ["memory"]);
+        assert!(names("/kubepods/pod2").is_empty());
+    }
+
+    #[test]
+    fn limits_in_the_words_of_each_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = |hierarchy: &str| settings(hierarchy, dir.path(), &LIMITS);
+        assert_eq!(said("cpu,cpuacct"), [("cpu.shares", "512".to_owned()), ("cpu.cfs_quota_us", "-1".to_owned())]);
+        assert_eq!(said("memory"), [("memory.limit_in_bytes", "1048576".to_owned())]);
+        assert!(said("pids").is_empty());
+        fs::write(dir.path().join("cgroup.controllers"), "").unwrap();
+        assert_eq!(
+            said("unified"),
+            [
+                ("cpu.weight", "20".to_owned()),
+                ("cpu.max", "max 100000".to_owned()),
+                ("memory.max", "1048576".to_owned())
+            ]
+        );
+    }
 }

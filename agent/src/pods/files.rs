@@ -23,6 +23,29 @@ pub(crate) fn hostname(pod: &Pod) -> String {
     cut.trim_end_matches(['-', '.']).to_owned()
 }
 
+/// Upstream's longest host name that a kernel takes.
+const LONGEST_NAME: usize = 64;
+
+/// What `hostname` says in the pod: its override, its full name if it asks for that, or its host name.
+///
+/// # Errors
+/// A full name that is too long for the kernel.
+pub(crate) fn shown_hostname(pod: &Pod, domain: &str) -> Result<String, String> {
+    let spec = pod.spec.as_ref();
+    if let Some(name) = spec.and_then(|s| s.hostname_override.clone()).filter(|n| !n.is_empty()) {
+        return Ok(name);
+    }
+    let full = spec.is_some_and(|s| s.set_hostname_as_fqdn == Some(true)).then(|| full_name(pod, domain)).flatten();
+    match full {
+        Some(full) if full.len() > LONGEST_NAME => Err(format!(
+            "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long ({LONGEST_NAME} characters is the max, {} characters requested)",
+            full.len()
+        )),
+        Some(full) => Ok(full),
+        None => Ok(hostname(pod)),
+    }
+}
+
 /// The full name that a subdomain gives.
 fn full_name(pod: &Pod, domain: &str) -> Option<String> {
     let subdomain = pod.spec.as_ref()?.subdomain.as_deref().filter(|s| !s.is_empty())?;
@@ -187,5 +210,20 @@ mod tests {
         }
         // Without a cluster's name server the host's is used.
         assert_eq!(resolv_conf(&pod(r#"{"containers":[]}"#), &Dns { servers: vec![], ..dns }), host);
+    }
+
+    #[test]
+    fn the_name_that_a_pod_is_told() {
+        let shown = |spec: &str| {
+            let pod: Pod =
+                serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p","namespace":"n"}},"spec":{spec}}}"#))
+                    .unwrap();
+            shown_hostname(&pod, "cluster.local")
+        };
+        let full = r#""subdomain":"web","setHostnameAsFQDN":true,"containers":[]"#;
+        assert_eq!(shown(&format!("{{{full}}}")).as_deref(), Ok("p.web.n.svc.cluster.local"));
+        assert_eq!(shown(r#"{"subdomain":"web","containers":[]}"#).as_deref(), Ok("p"));
+        assert_eq!(shown(&format!(r#"{{"hostnameOverride":"x.y",{full}}}"#)).as_deref(), Ok("x.y"));
+        assert!(shown(&format!(r#"{{"hostname":"{}",{full}}}"#, "a".repeat(50))).unwrap_err().contains("too long"));
     }
 }

@@ -22,6 +22,13 @@ pub(crate) fn allocatable() -> BTreeMap<String, Quantity> {
     ])
 }
 
+/// Docker configurations of the node itself: registries that all its pods may use.
+pub(crate) fn docker_configs(data_dir: &std::path::Path) -> Vec<serde_json::Value> {
+    let home = std::env::var_os("HOME").map(|home| std::path::Path::new(&home).join(".docker/config.json"));
+    let read = |path: std::path::PathBuf| serde_json::from_slice(&std::fs::read(path).ok()?).ok();
+    [data_dir.join("config.json")].into_iter().chain(home).filter_map(read).collect()
+}
+
 /// Whether containers can be given a negative OOM score: Docker Engine itself must hold the capability.
 /// Without it a container with such a score fails to start.
 pub(crate) fn negative_oom_allowed() -> bool {

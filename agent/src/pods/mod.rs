@@ -6,6 +6,7 @@
 mod admission;
 mod body;
 mod cgroup;
+mod credentials;
 mod env;
 pub(crate) mod fields;
 mod files;
@@ -19,6 +20,7 @@ mod plan;
 mod probes;
 mod qos;
 mod report;
+mod resize;
 mod services;
 mod shared;
 mod spec;

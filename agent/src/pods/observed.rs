@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::probes::Records;
+use super::{probes::Records, resize};
 use crate::engine::instance::Instance;
 
 /// Why something could not be done, in the words that the container's status shows.
@@ -63,6 +63,9 @@ pub(crate) struct Observed {
     /// Containers that are being stopped, each with when it is killed.
     pub(crate) stopping: BTreeMap<String, Timestamp>,
     pub(crate) probes: Records,
+    /// What became of the wish for other resources than the containers run with.
+    pub(crate) resize: Option<resize::Verdict>,
+    pub(crate) resize_failure: Option<Failure>,
     /// Instances whose postStart hook has ended well, and those that were found running.
     pub(crate) hooked: BTreeSet<String>,
     /// Instances that were ended because a probe or hook failed: an exit of 0 is no success then.

@@ -65,6 +65,11 @@ pub(crate) enum Outcome {
         kind: Kind,
         answer: Answer,
     },
+    /// What Docker says of the container afterwards.
+    Resized {
+        id: String,
+        result: Result<Option<Instance>, Refusal>,
+    },
     Removed {
         id: String,
         result: Result<(), Refusal>,

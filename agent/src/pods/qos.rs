@@ -9,6 +9,7 @@ use k8s_openapi::{
 use windlass_kit::quantity::Quantity;
 
 use super::spec;
+use crate::engine::instance::Limits;
 
 /// Quality of service, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,14 +63,65 @@ pub(crate) fn class(spec: &PodSpec) -> Class {
 
 /// Docker's `CpuShares`: 1024 for a core, between 2 and 262144.
 pub(crate) fn cpu_shares(container: &Container) -> i64 {
-    let milli = request(container, "cpu").map_or(0, Quantity::milli);
-    milli.saturating_mul(1024).checked_div(1000).unwrap_or(0).clamp(2, 262_144)
+    shares(request(container, "cpu").map_or(0, Quantity::milli))
+}
+
+fn shares(milli: i64) -> i64 {
+    (milli.saturating_mul(1024) / 1000).clamp(2, 262_144)
+}
+
+fn quota(milli: i64) -> i64 {
+    (milli.saturating_mul(CPU_PERIOD) / 1000).max(1000)
 }
 
 /// Microseconds of each 100 ms that a limited container may use.
 pub(crate) fn cpu_quota(container: &Container) -> Option<i64> {
     let milli = limit(container, "cpu")?.milli();
-    (milli > 0).then(|| milli.saturating_mul(CPU_PERIOD).checked_div(1000).unwrap_or(i64::MAX).max(1000))
+    (milli > 0).then(|| quota(milli))
+}
+
+/// What Docker holds a container to.
+pub(crate) fn limits(container: &Container) -> Limits {
+    Limits {
+        memory: limit(container, "memory").map_or(0, Quantity::units).max(0),
+        cpu_shares: cpu_shares(container),
+        cpu_quota: cpu_quota(container).unwrap_or(0),
+    }
+}
+
+/// What all of a pod is held to: the sum of its containers, and a limit only where each container has one. Amounts of
+/// the pod's own, and its overhead, count as upstream has it.
+pub(crate) fn pod_limits(spec: &PodSpec) -> Limits {
+    let own = |kind: Option<&BTreeMap<String, ApiQuantity>>, resource: &str| amount(kind, resource);
+    let resources = spec.resources.as_ref();
+    let overhead = |resource: &str| amount(spec.overhead.as_ref(), resource);
+    // An init container that ends has the pod to itself, beside the sidecars before it.
+    let total = |of: &dyn Fn(&Container) -> Option<i64>| -> Option<i64> {
+        let (mut lasting, mut peak) = (0i64, 0i64);
+        for (container, role) in spec::all_containers(spec) {
+            let value = of(container)?;
+            match role {
+                spec::Role::Init => peak = peak.max(lasting.saturating_add(value)),
+                _ => lasting = lasting.saturating_add(value),
+            }
+        }
+        Some(lasting.max(peak))
+    };
+    let milli =
+        |kind: &dyn Fn(&Container, &str) -> Option<Quantity>, c: &Container| kind(c, "cpu").map(Quantity::milli);
+    let requested = own(resources.and_then(|r| r.requests.as_ref()), "cpu").map(Quantity::milli);
+    let requested = requested.or_else(|| total(&|c| Some(milli(&request, c).unwrap_or(0)))).unwrap_or(0);
+    let cpu_limit = own(resources.and_then(|r| r.limits.as_ref()), "cpu").map(Quantity::milli);
+    let cpu_limit = cpu_limit.or_else(|| total(&|c| milli(&limit, c).filter(|m| *m > 0)));
+    let memory = own(resources.and_then(|r| r.limits.as_ref()), "memory").map(Quantity::units);
+    let memory = memory.or_else(|| total(&|c| limit(c, "memory").map(Quantity::units).filter(|b| *b > 0)));
+    let (extra_cpu, extra_memory) =
+        (overhead("cpu").map_or(0, Quantity::milli), overhead("memory").map_or(0, Quantity::units));
+    Limits {
+        memory: memory.map_or(0, |m| m.saturating_add(extra_memory)),
+        cpu_shares: shares(requested.saturating_add(extra_cpu)),
+        cpu_quota: cpu_limit.map_or(0, |m| quota(m.saturating_add(extra_cpu))),
+    }
 }
 
 /// Upstream's `cpuCFSQuotaPeriod`, in microseconds.
@@ -144,6 +196,23 @@ mod tests {
         assert_eq!(oom_score_adj(&none, &none.containers[0], 1), 1000);
         let tiny = spec(&[r#"{"limits":{"cpu":"1m"}}"#]);
         assert_eq!(cpu_quota(&tiny.containers[0]), Some(1000));
+    }
+
+    #[test]
+    fn a_pod_is_held_to_the_sum_of_its_containers() {
+        let full = r#"{"limits":{"cpu":"500m","memory":"1Mi"}}"#;
+        let both = pod_limits(&spec(&[full, full]));
+        assert_eq!(both, Limits { memory: 2 << 20, cpu_shares: 1024, cpu_quota: 100_000 });
+        let half = pod_limits(&spec(&[full, r#"{"requests":{"cpu":"1"}}"#]));
+        assert_eq!((half.memory, half.cpu_quota, half.cpu_shares), (0, 0, 1536));
+        let mut own = spec(&[full, "{}"]);
+        own.resources = serde_json::from_str(r#"{"limits":{"cpu":"1","memory":"8Mi"},"requests":{"cpu":"250m"}}"#).ok();
+        own.overhead = serde_json::from_str(r#"{"memory":"1Mi"}"#).ok();
+        assert_eq!(pod_limits(&own), Limits { memory: 9 << 20, cpu_shares: 256, cpu_quota: 100_000 });
+        let mut init = spec(&[full]);
+        init.init_containers =
+            serde_json::from_str(r#"[{"name":"i","resources":{"limits":{"cpu":"2","memory":"4Mi"}}}]"#).ok();
+        assert_eq!(pod_limits(&init), Limits { memory: 4 << 20, cpu_shares: 2048, cpu_quota: 200_000 });
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
 };
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
@@ -14,7 +14,12 @@ use windlass_kit::{
     quantity::Quantity,
 };
 
-use super::{env::ServiceEnv, files::Dns, spec};
+use super::{
+    env::ServiceEnv,
+    files::Dns,
+    resize::{self, Needs, Verdict},
+    spec,
+};
 use crate::{
     Config, ContainerRecord,
     engine::{Engine, EngineError, Health, calls::Info, images::Pulls},
@@ -45,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) host_hosts: String,
     pause: OnceCell<String>,
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
+    /// What each pod of the node asks for, by uid.
+    needs: Mutex<BTreeMap<String, Needs>>,
 }
 
 /// What the dispatcher hands in to make the shared part.
@@ -91,7 +98,28 @@ impl Shared {
             allocatable,
             dns,
             inventory,
+            needs: Mutex::default(),
         }
+    }
+
+    /// Takes note of what a pod asks for; `None` when it asks for nothing any more.
+    pub(crate) fn claim(&self, uid: &str, needs: Option<Needs>) {
+        let mut all = self.needs.lock().unwrap_or_else(PoisonError::into_inner);
+        match needs {
+            Some(needs) => drop(all.insert(uid.to_owned(), needs)),
+            None => drop(all.remove(uid)),
+        }
+    }
+
+    /// Whether a pod may have `wanted`; if so, that is taken note of in the same breath.
+    pub(crate) fn judge(&self, uid: &str, wanted: Needs) -> Verdict {
+        let mut all = self.needs.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = all.iter().filter(|(other, _)| *other != uid).map(|(_, needs)| *needs).sum();
+        let verdict = resize::judge(wanted, others, &self.allocatable);
+        if verdict == Verdict::Granted {
+            all.insert(uid.to_owned(), wanted);
+        }
+        verdict
     }
 
     /// The pause image's id, loaded into Docker on first use.

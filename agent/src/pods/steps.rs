@@ -7,12 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec, Probe, Secret};
+use bollard::auth::DockerCredentials;
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Container, Pod, PodSpec, Probe, Secret},
+    node::v1::RuntimeClass,
+};
 use kube::api::{Api, DeleteParams, Preconditions};
 use windlass_kit::events::Severity;
 
 use super::{
     body::{self, Surroundings},
+    cgroup, credentials,
     env::{self, Facts, Sources},
     files,
     handlers::{self, Answer, Target},
@@ -20,15 +25,16 @@ use super::{
     observed::ImageState,
     outcome::{Outcome, Refusal},
     probes::{self, Kind},
+    qos,
     shared::Shared,
     spec, traces,
 };
 use crate::{
     engine::{
         EngineError,
-        instance::{Instance, State},
+        instance::{Instance, Limits, State},
     },
-    network::{Attach, HostPort, Protocol},
+    network::{Attach, Bandwidth, HostPort, Protocol},
     volumes::Place,
 };
 
@@ -94,9 +100,10 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container) -> Result<Imag
         }
     }
     event(Severity::Normal, "Pulling", format!("Pulling image {image:?}"));
+    let shown = credentials(shared, pod, image).await;
     let started = Instant::now();
     let pulled = async {
-        shared.engine.pull(&shared.pulls, image).await?;
+        shared.engine.pull(&shared.pulls, image, &shown).await?;
         shared.engine.image(image).await
     };
     match pulled.await {
@@ -125,6 +132,37 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container) -> Result<Imag
     }
 }
 
+/// What registries may be shown for an image: the pod's pull secrets, then the node's own.
+async fn credentials(shared: &Shared, pod: &Pod, image: &str) -> Vec<DockerCredentials> {
+    let api: Api<Secret> = Api::namespaced(shared.client.clone(), spec::namespace(pod));
+    let names = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.as_str());
+    let (mut configs, mut missing) = (Vec::new(), Vec::new());
+    for name in names {
+        match api.get_opt(name).await {
+            Ok(Some(secret)) => configs.extend(credentials::of_secret(&secret)),
+            Ok(None) | Err(_) => missing.push(name),
+        }
+    }
+    if !missing.is_empty() {
+        let message = format!(
+            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+            missing.join(", ")
+        );
+        shared.event(pod, None, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
+    }
+    configs.extend(super::host::docker_configs(&shared.config.data_dir));
+    let shown = credentials::for_image(image, &configs).into_iter();
+    shown
+        .map(|c| DockerCredentials {
+            username: Some(c.username),
+            password: Some(c.password),
+            serveraddress: Some(c.server),
+            identitytoken: c.identity_token,
+            ..DockerCredentials::default()
+        })
+        .collect()
+}
+
 pub(crate) async fn create_sandbox(shared: Arc<Shared>, pod: Arc<Pod>, attempt: u32) -> Outcome {
     Outcome::SandboxCreated(sandbox(&shared, &pod, attempt).await)
 }
@@ -143,7 +181,10 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
     };
     let pause = shared.pause().await.map_err(|e| Refusal::of("CreatePodSandboxError", &e))?;
     let dir = shared.pod_dir(spec::uid(pod));
-    let (name, body) = body::sandbox(pod, pod_spec, attempt, address, &pause, &around(shared, &dir));
+    let hostname = files::shown_hostname(pod, &shared.dns.domain).map_err(failed)?;
+    let runtime = runtime(shared, pod_spec).await?;
+    let around = Surroundings { runtime: runtime.as_deref(), ..around(shared, &dir) };
+    let (name, body) = body::sandbox(pod, pod_spec, attempt, address, &hostname, &pause, &around);
     let id = {
         let _slot = shared.slots.acquire().await;
         shared.engine.create(&name, body).await.map_err(|e| Refusal::of("CreatePodSandboxError", &e))?
@@ -160,6 +201,7 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
         log_path: String::new(),
         address,
         grace: None,
+        limits: Limits::default(),
     })
 }
 
@@ -170,6 +212,7 @@ fn around<'a>(shared: &Shared, dir: &'a std::path::Path) -> Surroundings<'a> {
         node_memory: shared.node_memory,
         pod_dir: dir,
         seccomp: None,
+        runtime: None,
     }
 }
 
@@ -191,9 +234,17 @@ async fn connect(shared: &Shared, pod: &Pod, sandbox: Instance) -> Result<Instan
     let gone = || Refusal::new("CreatePodSandboxError", "the sandbox ended as soon as it was started");
     let running = running.filter(Instance::is_running).ok_or_else(gone)?;
     if let (Some(address), Some(pid)) = (sandbox.address, running.pid()) {
-        let request = Attach { pod_uid: spec::uid(pod).to_owned(), pid, address, host_ports: host_ports(pod) };
+        let annotation = |key: &str| pod.metadata.annotations.as_ref().and_then(|a| a.get(key)).map(String::as_str);
+        let bandwidth = Bandwidth::read(
+            annotation("kubernetes.io/ingress-bandwidth"),
+            annotation("kubernetes.io/egress-bandwidth"),
+        )
+        .map_err(|why| Refusal::new("CreatePodSandboxError", why))?;
+        let request =
+            Attach { pod_uid: spec::uid(pod).to_owned(), pid, address, host_ports: host_ports(pod), bandwidth };
         shared.network.attach(request).await.map_err(|e| Refusal::new("CreatePodSandboxError", e.to_string()))?;
     }
+    hold(shared, pod, false);
     Ok(running)
 }
 
@@ -261,6 +312,7 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let message_file = shared.message_file(uid, &container.name, request.attempt);
     traces::make_message_file(&message_file).map_err(config)?;
     let seccomp = seccomp(shared, pod_spec, container).map_err(config)?;
+    let runtime = runtime(shared, pod_spec).await?;
     let dir = shared.pod_dir(uid);
     let sources = mounts::sources(&dir, container, &request.volumes, &variables).map_err(config)?;
     let (name, body) = body::container(
@@ -273,9 +325,11 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
         &variables,
         &sources,
         &message_file,
-        &Surroundings { seccomp: seccomp.as_deref(), ..around(shared, &dir) },
+        &Surroundings { seccomp: seccomp.as_deref(), runtime: runtime.as_deref(), ..around(shared, &dir) },
     )
     .map_err(config)?;
+    // Its resources may be others than those of the one before it.
+    hold(shared, pod, false);
     let id = {
         let _slot = shared.slots.acquire().await;
         shared.engine.create(&name, body).await.map_err(|e| Refusal::of("CreateContainerError", &e))?
@@ -292,7 +346,19 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
         log_path: String::new(),
         address: None,
         grace: pod_spec.termination_grace_period_seconds,
+        limits: qos::limits(container),
     })
+}
+
+/// The runtime of Docker's that a pod's class names.
+async fn runtime(shared: &Shared, spec: &PodSpec) -> Result<Option<String>, Refusal> {
+    let Some(class) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
+    let failed = |why: String| Refusal::new("CreatePodSandboxError", why);
+    let api: Api<RuntimeClass> = Api::all(shared.client.clone());
+    let found =
+        api.get_opt(class).await.map_err(|e| failed(format!("RuntimeClass {class:?} could not be read: {e}")))?;
+    let found = found.ok_or_else(|| failed(format!("RuntimeClass {class:?} not found")))?;
+    Ok(Some(found.handler).filter(|handler| !handler.is_empty()))
 }
 
 /// The node's own seccomp profile that a container asks for.
@@ -409,6 +475,35 @@ async fn halt(shared: Arc<Shared>, id: String, grace: Duration) -> Outcome {
         return Outcome::Seen { id, result: Err(error) };
     }
     see(shared, id).await
+}
+
+/// Holds one container to what its spec says now, and all of the pod to the sum.
+pub(crate) async fn resize(shared: Arc<Shared>, asked: Asked) -> Outcome {
+    let wanted = qos::limits(&asked.container);
+    let result = async {
+        // More for the pod before more for the container, since a cgroup has no more than its parent; less after.
+        hold(&shared, &asked.pod, true);
+        shared.engine.update(&asked.id, &wanted, qos::CPU_PERIOD).await?;
+        hold(&shared, &asked.pod, false);
+        shared.engine.inspect(&asked.id).await
+    };
+    let result: Result<_, EngineError> = result.await;
+    if let Err(error) = &result {
+        let message = format!("Error resizing container {}: {error}", asked.container.name);
+        shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "ResizeError", message);
+    }
+    Outcome::Resized { id: asked.id, result: result.map_err(|e| Refusal::of("Error", &e)) }
+}
+
+/// Holds the pod's cgroup to what its spec says; without limits while its containers are on their way there.
+fn hold(shared: &Shared, pod: &Pod, on_the_way: bool) {
+    let Some(spec) = &pod.spec else { return };
+    let mut limits = qos::pod_limits(spec);
+    if on_the_way {
+        limits = Limits { memory: 0, cpu_quota: 0, ..limits };
+    }
+    let systemd = shared.info.borrow().systemd_cgroups;
+    cgroup::hold_pod(&qos::cgroup_parent(qos::class(spec), spec::uid(pod), systemd), &limits);
 }
 
 pub(crate) async fn post_start(shared: Arc<Shared>, asked: Asked) -> Outcome {

@@ -14,7 +14,7 @@ use super::{
     status::status,
 };
 use crate::engine::{
-    instance::{Exit, Instance, State},
+    instance::{Exit, Instance, Limits, State},
     names::{Identity, SANDBOX_NAME, container_hash},
 };
 
@@ -47,6 +47,7 @@ fn instance(name: &str, attempt: u32, state: State) -> Instance {
         log_path: String::new(),
         address: "10.244.0.2".parse().ok(),
         grace: Some(7),
+        limits: Limits { cpu_shares: 2, ..Limits::default() },
     }
 }
 
@@ -416,7 +417,7 @@ fn work(observed: &mut Observed, action: &Action, now: i64) {
         Action::TearDown => observed.torn_down = true,
         Action::RefreshVolumes => observed.stale = None,
         Action::PostStart { id, .. } => drop(observed.hooked.insert(id.clone())),
-        Action::Probe { .. } | Action::Hasten { .. } | Action::Forget => {}
+        Action::Probe { .. } | Action::Resize { .. } | Action::Hasten { .. } | Action::Forget => {}
     }
 }
 

@@ -38,6 +38,7 @@ pub(super) fn decide(user: &UserInfo, verb: &str, what: &Attributes<'_>) -> Resu
         ("discovery.k8s.io", "endpointslices", "") if reads => true,
         // What stands behind the volumes of its pods, one by one.
         ("", "persistentvolumes" | "persistentvolumeclaims", "") => verb == "get",
+        ("node.k8s.io", "runtimeclasses", "") if reads => true,
         // Of the pods that it runs: the handler looks.
         ("", "serviceaccounts", "token") => verb == "create",
         ("", "nodes", "") if reads => true,

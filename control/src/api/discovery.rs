@@ -100,6 +100,7 @@ fn subresource(resource: &ResourceType, name: &str) -> (Value, Vec<&'static str>
         "scale" => (json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}), vec!["get", "patch", "update"]),
         "binding" => (json!({"group": "", "version": "v1", "kind": "Binding"}), vec!["create"]),
         "eviction" => (json!({"group": "policy", "version": "v1", "kind": "Eviction"}), vec!["create"]),
+        "token" => (json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"}), vec!["create"]),
         "log" => (own, vec!["get"]),
         "finalize" => (own, vec!["update"]),
         _ => (own, vec!["get", "patch", "update"]),

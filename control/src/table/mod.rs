@@ -143,6 +143,7 @@ pub fn columns(gvk: &Gvk) -> Vec<Column> {
             column("AllowVolumeExpansion", "Whether they can grow."),
             AGE,
         ],
+        "RuntimeClass" => &[column("Handler", "The runtime's name on the nodes."), AGE],
         "Lease" => &[column("Holder", "Who holds it."), AGE],
         _ => &[AGE],
     };
@@ -258,6 +259,7 @@ pub fn row(gvk: &Gvk, object: &Value, now: Timestamp) -> Vec<Value> {
                 json!(age),
             ]
         }
+        "RuntimeClass" => vec![name, object["handler"].clone(), json!(age)],
         "Lease" => vec![name, spec["holderIdentity"].clone(), json!(age)],
         _ => vec![name, json!(age)],
     }

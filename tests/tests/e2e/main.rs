@@ -10,8 +10,11 @@ mod member;
 mod proxy;
 mod purge;
 mod quiet;
+mod resources;
 mod restart;
 mod seeds;
+mod sharing;
+mod storage;
 mod usage;
 mod web;
 

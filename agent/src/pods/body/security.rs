@@ -63,6 +63,11 @@ impl<'a> Contexts<'a> {
                 _ => {}
             }
         }
+        // Without a group of its own Docker adds those that the image's files give the user.
+        let strict = shared.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
+        if strict && gid.is_none() {
+            return Err("supplementalGroupsPolicy Strict needs runAsGroup with Docker".to_owned());
+        }
         let name = if image_name.is_empty() { "0" } else { image_name };
         Ok(match (uid, gid) {
             (Some(uid), Some(gid)) => Some(format!("{uid}:{gid}")),

@@ -13,6 +13,7 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
         node_memory: 1 << 30,
         pod_dir: Path::new("/pods/u"),
         seccomp: Some("{}"),
+        runtime: None,
     };
     let variables = [("A".to_owned(), "1".to_owned())];
     container(
@@ -142,6 +143,7 @@ fn one_who_looks_sees_the_processes_of_its_target() {
         node_memory: 1,
         pod_dir: Path::new("/p"),
         seccomp: None,
+        runtime: None,
     };
     let made = |target| {
         let (_, body) = container(

@@ -11,6 +11,7 @@ use super::{
     admission, hooks,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, LONG_RUN, Observed, PULL_FAILURE_SHOWN, later},
     probes::{self, Kind},
+    resize::{self, Way},
     spec::{self, After, Role},
 };
 use crate::engine::{
@@ -60,6 +61,11 @@ pub(crate) enum Action {
         id: String,
         kind: Kind,
     },
+    /// Hold a running container to what its spec says now.
+    Resize {
+        container: String,
+        id: String,
+    },
     /// Stop a container that is being stopped already, sooner.
     Hasten {
         id: String,
@@ -99,6 +105,7 @@ impl Action {
             Self::Create { container, .. } => format!("create/{container}"),
             Self::Start { id, .. } | Self::Stop { id, .. } | Self::Remove { id } => format!("container/{id}"),
             Self::PostStart { id, .. } => format!("hook/{id}"),
+            Self::Resize { id, .. } => format!("resize/{id}"),
             Self::Probe { container, kind, .. } => format!("{PROBE}{container}/{}", kind.name()),
             Self::Hasten { id, .. } => format!("hasten/{id}"),
             Self::TearDown => "teardown".to_owned(),
@@ -207,6 +214,18 @@ fn attend(
         plan.actions.push(Action::PostStart { container: name.clone(), id: instance.id.clone() });
     } else {
         ask(pod, container, instance, observed, false, now, plan);
+        if observed.resize == Some(resize::Verdict::Granted) {
+            match resize::way(container, instance) {
+                Some(Way::Restart) => {
+                    let why = format!("Container {name} resize requires restart");
+                    plan.actions.push(stop(instance, grace, why));
+                }
+                Some(Way::Live) if due(observed.resize_failure.as_ref(), now, plan) => {
+                    plan.actions.push(Action::Resize { container: name.clone(), id: instance.id.clone() });
+                }
+                _ => {}
+            }
+        }
     }
     has_started(pod, container, instance, observed)
 }

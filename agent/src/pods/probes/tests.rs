@@ -24,6 +24,7 @@ fn instance(id: &str) -> Instance {
         log_path: String::new(),
         address: None,
         grace: None,
+        limits: crate::engine::instance::Limits::default(),
     }
 }
 

@@ -30,6 +30,7 @@ use super::{
     plan::{Action, Plan, Wanted, plan},
     probes::{self, Kind},
     report::{merge, patch_of, record, version},
+    resize::{self, Verdict},
     shared::Shared,
     spec, status, steps,
 };
@@ -76,6 +77,8 @@ pub(crate) enum End {
 const UNREACHABLE_RETRY: Duration = Duration::from_secs(1);
 /// A retry of reading or writing the API.
 const API_RETRY: Duration = Duration::from_secs(1);
+/// The next look at resources that there was no room for.
+const DEFERRED_RETRY: Duration = Duration::from_secs(5);
 /// The next try of writing what volumes hold.
 const CONTENTS_RETRY: Duration = Duration::from_secs(60);
 /// The next try of a status that the API takes and does not keep.
@@ -95,6 +98,8 @@ pub(crate) struct Worker {
     published: Vec<ContainerRecord>,
     finished: bool,
     patch_after: Option<Timestamp>,
+    /// When a wish for resources that was put off is judged again.
+    judge_at: Option<Timestamp>,
     /// Docker did not answer: nothing is begun before then.
     pause_until: Option<Timestamp>,
 }
@@ -125,6 +130,7 @@ impl Worker {
             published: Vec::new(),
             finished: false,
             patch_after: None,
+            judge_at: None,
             pause_until: None,
         }
     }
@@ -147,6 +153,7 @@ impl Worker {
             }
             self.publish().await;
             if self.finished {
+                self.shared.claim(&self.uid, None);
                 let _ = self.shared.inventory.send((self.uid.clone(), Vec::new())).await;
                 return End::Finished;
             }
@@ -193,8 +200,9 @@ impl Worker {
                     }
                     let changed = self.pod.as_ref().is_some_and(|old| old.spec != pod.spec);
                     if changed {
-                        // A new image must be looked up again.
+                        // A new image must be looked up again, and a new wish for resources judged anew.
                         self.observed.images.clear();
+                        self.observed.resize = None;
                     }
                     self.pod = Some(Arc::clone(pod));
                     self.follow(pod);
@@ -242,6 +250,7 @@ impl Worker {
         if !self.shared.docker_answers() {
             return None;
         }
+        let judged_again = self.settle_resize(now);
         let Plan { actions, wake_at } = match self.wanted() {
             Some(wanted) => plan(wanted, &self.observed, now),
             None => return None,
@@ -249,7 +258,41 @@ impl Worker {
         for action in actions {
             self.start(action);
         }
-        wake_at
+        wake_at.into_iter().chain(judged_again).min()
+    }
+
+    /// Judges a wish for other resources, and sees when it has come true; gives when to judge again.
+    fn settle_resize(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let pod = self.pod.clone().filter(|p| p.metadata.deletion_timestamp.is_none() && !self.gone)?;
+        let pod_spec = pod.spec.as_ref()?;
+        let over = spec::is_terminal(spec::phase(&pod));
+        if over || !resize::is_due(pod_spec, &self.observed) {
+            if self.observed.resize.take() == Some(Verdict::Granted) {
+                self.shared.event(&pod, None, Severity::Normal, "ResizeCompleted", "Pod resize completed");
+            }
+            self.shared.claim(&self.uid, (!over).then(|| resize::needs(pod_spec)));
+            return None;
+        }
+        match &self.observed.resize {
+            Some(Verdict::Granted | Verdict::Infeasible(_)) => return None,
+            Some(Verdict::Deferred(_)) if self.judge_at.is_some_and(|at| at > now) => return self.judge_at,
+            _ => {}
+        }
+        let verdict = self.shared.judge(&self.uid, resize::needs(pod_spec));
+        if self.observed.resize.as_ref() != Some(&verdict) {
+            let (severity, reason, message) = match &verdict {
+                Verdict::Granted => (Severity::Normal, "ResizeStarted", "Pod resize started".to_owned()),
+                Verdict::Deferred(why) => (Severity::Warning, "ResizeDeferred", format!("Pod resize deferred: {why}")),
+                Verdict::Infeasible(why) => {
+                    (Severity::Warning, "ResizeInfeasible", format!("Pod resize infeasible: {why}"))
+                }
+            };
+            self.shared.event(&pod, None, severity, reason, message);
+        }
+        let deferred = matches!(verdict, Verdict::Deferred(_));
+        self.observed.resize = Some(verdict);
+        self.judge_at = deferred.then(|| later(now, DEFERRED_RETRY));
+        self.judge_at
     }
 
     fn push(&mut self, key: String, step: impl Future<Output = Outcome> + Send + 'static) {
@@ -312,6 +355,11 @@ impl Worker {
             (Action::Probe { container, id, kind }, Some(_)) => {
                 if let Some(asked) = self.asked(&container, id) {
                     self.push(key, steps::probe(shared, asked, kind));
+                }
+            }
+            (Action::Resize { container, id }, Some(_)) => {
+                if let Some(asked) = self.asked(&container, id) {
+                    self.push(key, steps::resize(shared, asked));
                 }
             }
             (Action::Hasten { id, grace }, _) => {

@@ -93,6 +93,17 @@ impl Worker {
                 }
                 self.observed.hooked.insert(id);
             }
+            Outcome::Resized { id, result: Ok(seen) } => {
+                self.observed.resize_failure = None;
+                match seen {
+                    Some(instance) => self.observed.put(crate::pods::traces::with_message(&self.shared, instance)),
+                    None => self.observed.forget(&id),
+                }
+            }
+            Outcome::Resized { result: Err(refusal), .. } => {
+                let times = self.observed.resize_failure.as_ref().map_or(1, |f| f.times + 1);
+                self.observed.resize_failure = self.failure(refusal, times, now);
+            }
             Outcome::Probed { container, id, kind, answer } => self.probed(&container, &id, kind, &answer, now),
             Outcome::Removed { id, result: Ok(()) } => self.observed.forget(&id),
             Outcome::TornDown(Ok(())) => {

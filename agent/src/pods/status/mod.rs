@@ -1,14 +1,16 @@
 //! From a pod, what runs of it and the time: the status that the API shows. Pure.
 
-use std::net::IpAddr;
+mod conditions;
+
+use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-        ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus, VolumeMount, VolumeMountStatus,
+        ContainerStatus, HostIP, Pod, PodIP, PodSpec, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
     },
-    apimachinery::pkg::apis::meta::v1::Time,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
 
 use super::{
@@ -19,10 +21,11 @@ use super::{
         Verdict, crashes, deadline_passed, has_started, is_past, restart_at, restart_delay, restarts, round, verdict,
     },
     probes::{self, Kind},
-    qos,
+    qos, resize,
     spec::{self, Role},
 };
 use crate::engine::instance::{Exit, Instance, State};
+use conditions::conditions;
 
 /// The status of a pod on this node.
 pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Timestamp) -> PodStatus {
@@ -212,8 +215,39 @@ fn container_status(
         state: Some(state),
         last_state: last,
         volume_mounts: mount_statuses(container),
+        allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()).filter(|r| !r.is_empty()),
+        resources: newest.filter(|i| i.is_running()).and_then(|i| held_to(container, i)),
         ..ContainerStatus::default()
     }
+}
+
+/// What a running container is held to: what its spec says, and while it is not there yet what Docker says.
+fn held_to(container: &Container, instance: &Instance) -> Option<ResourceRequirements> {
+    let wanted = container.resources.clone().filter(|r| *r != ResourceRequirements::default())?;
+    if resize::way(container, instance).is_none() {
+        return Some(wanted);
+    }
+    let is = instance.limits;
+    let amounts = |cpu: Option<i64>, memory: Option<i64>| {
+        let cpu = cpu.map(|milli| ("cpu".to_owned(), Quantity(format!("{milli}m"))));
+        let memory = memory.map(|bytes| ("memory".to_owned(), Quantity(in_units(bytes))));
+        cpu.into_iter().chain(memory).collect::<BTreeMap<_, _>>()
+    };
+    let set = |value: i64| (value > 0).then_some(value);
+    let mut requests = wanted.requests.clone().unwrap_or_default();
+    requests.extend(amounts(set(is.cpu_shares).filter(|s| *s > 2).map(|s| (s * 1000 + 1023) / 1024), None));
+    Some(ResourceRequirements {
+        limits: Some(amounts(set(is.cpu_quota).map(|q| q * 1000 / qos::CPU_PERIOD), set(is.memory))),
+        requests: Some(requests),
+        ..ResourceRequirements::default()
+    })
+}
+
+/// Bytes in the largest binary unit that leaves nothing over, as the API writes quantities.
+fn in_units(bytes: i64) -> String {
+    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
+    let whole = units.into_iter().find(|(shift, _)| bytes % (1i64 << shift) == 0);
+    whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
 /// What became of each mount, as far as its read-only wish goes.
@@ -341,93 +375,4 @@ fn terminated(instance: &Instance) -> ContainerState {
 
 fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
-}
-
-#[allow(clippy::too_many_arguments, reason = "each is one fact that the conditions need")]
-fn conditions(
-    pod: &Pod,
-    spec: &PodSpec,
-    observed: &Observed,
-    before: &PodStatus,
-    init: &[ContainerStatus],
-    main: &[ContainerStatus],
-    phase: &str,
-    now: Timestamp,
-) -> Vec<PodCondition> {
-    let sidecars: Vec<&ContainerStatus> = spec::init_containers(spec)
-        .iter()
-        .zip(init)
-        .filter(|(c, _)| spec::role_of_init(c) == Role::Sidecar)
-        .map(|(_, s)| s)
-        .collect();
-    let unready: Vec<&str> = main.iter().chain(sidecars).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
-    let incomplete: Vec<&str> =
-        spec::init_containers(spec).iter().filter(|c| !init_done(pod, c, observed)).map(|c| c.name.as_str()).collect();
-    let sandbox = observed
-        .sandbox()
-        .is_some_and(|s| s.is_running() && (observed.attached.contains(&s.id) || spec::host_network(spec)));
-    let words = |names: &[&str], what: &str| format!("containers with {what} status: [{}]", names.join(" "));
-    let initialized = match phase {
-        _ if incomplete.is_empty() => True,
-        "Succeeded" => False("PodCompleted", String::new()),
-        _ => False("ContainersNotInitialized", words(&incomplete, "incomplete")),
-    };
-    let containers_ready = match phase {
-        "Succeeded" => False("PodCompleted", String::new()),
-        "Failed" => False("PodFailed", String::new()),
-        _ if unready.is_empty() => True,
-        _ => False("ContainersNotReady", words(&unready, "unready")),
-    };
-    let gates_missing: Vec<&str> = spec
-        .readiness_gates
-        .iter()
-        .flatten()
-        .map(|g| g.condition_type.as_str())
-        .filter(|t| !before.conditions.iter().flatten().any(|c| c.type_ == *t && c.status == "True"))
-        .collect();
-    let ready = match &containers_ready {
-        True if gates_missing.is_empty() => True,
-        True => False(
-            "ReadinessGatesNotReady",
-            format!("the status of pod readiness gate {:?} is not \"True\"", gates_missing[0]),
-        ),
-        False(reason, message) => False(reason, message.clone()),
-    };
-    let wanted = [
-        ("PodReadyToStartContainers", if sandbox { True } else { False("", String::new()) }),
-        ("Initialized", initialized),
-        ("Ready", ready),
-        ("ContainersReady", containers_ready),
-        ("PodScheduled", True),
-    ];
-    let ours: Vec<&str> = wanted.iter().map(|(type_, _)| *type_).collect();
-    let mut all: Vec<PodCondition> =
-        wanted.iter().map(|(type_, truth)| condition(type_, truth, before, pod.metadata.generation, now)).collect();
-    // What others have said stays.
-    all.extend(before.conditions.iter().flatten().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
-    all
-}
-
-enum Truth {
-    True,
-    False(&'static str, String),
-}
-use Truth::{False, True};
-
-fn condition(type_: &str, truth: &Truth, before: &PodStatus, generation: Option<i64>, now: Timestamp) -> PodCondition {
-    let (status, reason, message) = match truth {
-        True => ("True", "", ""),
-        False(reason, message) => ("False", *reason, message.as_str()),
-    };
-    let earlier = before.conditions.iter().flatten().find(|c| c.type_ == type_);
-    let since = earlier.filter(|c| c.status == status).and_then(|c| c.last_transition_time.clone());
-    PodCondition {
-        type_: type_.to_owned(),
-        status: status.to_owned(),
-        reason: (!reason.is_empty()).then(|| reason.to_owned()),
-        message: (!message.is_empty()).then(|| message.to_owned()),
-        last_transition_time: Some(since.unwrap_or(Time(whole_seconds(now)))),
-        observed_generation: generation,
-        ..PodCondition::default()
-    }
 }

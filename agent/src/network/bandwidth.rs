@@ -1,0 +1,93 @@
+//! How fast a pod may send and receive: token buckets on both ends of its pair, by the host's `tc`.
+
+use std::{fs::File, process::Command};
+
+use windlass_kit::quantity::Quantity;
+
+use super::NetworkError;
+
+/// Bits per second; `None` is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// Toward the pod.
+    pub ingress: Option<u64>,
+    /// From the pod.
+    pub egress: Option<u64>,
+}
+
+/// Upstream's bounds: one kilobit and one petabit.
+const LOWEST: u64 = 1_000;
+const HIGHEST: u64 = 1_000_000_000_000_000;
+
+/// What waits longer is dropped.
+const LATENCY: &str = "50ms";
+/// A bucket that one large packet fits in, whatever the rate.
+const SMALLEST_BURST: u64 = 64 << 10;
+
+impl Bandwidth {
+    /// From the values of the annotations, such as `10M`.
+    ///
+    /// # Errors
+    /// Names the value that is no quantity or out of bounds.
+    pub fn read(ingress: Option<&str>, egress: Option<&str>) -> Result<Self, String> {
+        let one = |text: &str| {
+            let bits = text.parse::<Quantity>().ok().and_then(|q| u64::try_from(q.units()).ok());
+            bits.filter(|b| (LOWEST..=HIGHEST).contains(b))
+                .ok_or_else(|| format!("bandwidth {text:?} must be a quantity of bits per second between 1k and 1P"))
+        };
+        Ok(Self { ingress: ingress.map(one).transpose()?, egress: egress.map(one).transpose()? })
+    }
+}
+
+/// Holds a pod's pair to its bandwidth.
+pub(super) async fn hold(
+    interface: String,
+    pod_interface: &'static str,
+    pid: i32,
+    bandwidth: Bandwidth,
+) -> Result<(), NetworkError> {
+    let limits = tokio::task::spawn_blocking(move || {
+        if let Some(bits) = bandwidth.ingress {
+            limit(&interface, bits)?;
+        }
+        let Some(bits) = bandwidth.egress else { return Ok(()) };
+        let inside = std::thread::spawn(move || {
+            let namespace = File::open(format!("/proc/{pid}/ns/net")).map_err(|e| e.to_string())?;
+            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).map_err(|e| e.to_string())?;
+            limit(pod_interface, bits)
+        });
+        inside.join().unwrap_or_else(|_| Err("the thread ended early".to_owned()))
+    });
+    let result = limits.await.unwrap_or_else(|e| Err(e.to_string()));
+    result.map_err(|why| NetworkError::new("the pod's bandwidth could not be limited", why))
+}
+
+/// A token bucket in front of an interface of this thread's namespace.
+fn limit(interface: &str, bits: u64) -> Result<(), String> {
+    // A tenth of a second's worth, so that the rate holds and small answers do not wait.
+    let burst = (bits / 80).clamp(SMALLEST_BURST, u64::from(u32::MAX) / 2);
+    let output = Command::new("tc")
+        .args(["qdisc", "replace", "dev", interface, "root", "tbf"])
+        .args(["rate", &format!("{bits}bit"), "burst", &format!("{burst}b"), "latency", LATENCY])
+        .output()
+        .map_err(|e| format!("tc could not be run: {e} (package iproute2)"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("tc on {interface}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_are_quantities_in_bounds() {
+        let read = Bandwidth::read(Some("10M"), None).unwrap();
+        assert_eq!((read.ingress, read.egress), (Some(10_000_000), None));
+        assert_eq!(Bandwidth::read(None, Some("1k")).unwrap().egress, Some(1000));
+        for wrong in ["fast", "-1", "0", "999", "2P"] {
+            assert!(Bandwidth::read(Some(wrong), None).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What a pod is given and held to: resources, resizing, bandwidth, names; and containers that come to look.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use windlass_tests::{PATIENCE, World, eventually};
+
+use crate::sharing::{Shared, is_ready, main_of, says, shell, wait_for};
+
+/// A file of a pod's cgroup, in whichever version of cgroups the machine has.
+fn cgroup(class: &str, uid: &str, v1: (&str, &str), v2: &str) -> String {
+    let root = "/sys/fs/cgroup";
+    let one = format!("{root}/{}/kubepods{class}/pod{uid}/{}", v1.0, v1.1);
+    let two = format!("{root}/kubepods{class}/pod{uid}/{v2}");
+    fs::read_to_string(&one).or_else(|_| fs::read_to_string(&two)).unwrap_or_default().trim().to_owned()
+}
+
+fn memory_of(uid: &str) -> String {
+    cgroup("/burstable", uid, ("memory", "memory.limit_in_bytes"), "memory.max")
+}
+
+fn quota_of(uid: &str) -> String {
+    let text = cgroup("/burstable", uid, ("cpu", "cpu.cfs_quota_us"), "cpu.max");
+    text.split(' ').next().unwrap_or("").to_owned()
+}
+
+#[test]
+fn in_place_resize() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let spec = json!({"containers": [{"name": "main", "command": shell("exec sleep 1000"),
+        "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}, "limits": {"cpu": "200m", "memory": "32Mi"}},
+        "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]}]});
+    kubectl.apply(&shared.pod("p", spec));
+    let pod = wait_for(&kubectl, "p", "is ready", is_ready);
+    let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
+    let id = main_of(&pod)["containerID"].clone();
+    assert_eq!((quota_of(&uid).as_str(), memory_of(&uid).as_str()), ("20000", "33554432"));
+
+    let resize = |resources: Value| {
+        let patch = json!({"spec": {"containers": [{"name": "main", "resources": resources}]}});
+        let _ = kubectl.run(&["patch", "pod", "p", "--subresource", "resize", "-p", &patch.to_string()]);
+    };
+    // CPU changes while the container runs.
+    resize(json!({"requests": {"cpu": "150m"}, "limits": {"cpu": "300m"}}));
+    let pod = wait_for(&kubectl, "p", "has more CPU", |p| main_of(p)["resources"]["limits"]["cpu"] == "300m");
+    assert_eq!(main_of(&pod)["containerID"], id);
+    assert_eq!(main_of(&pod)["allocatedResources"]["cpu"], "150m");
+    eventually(PATIENCE, "the pod's cgroup follows", || {
+        anyhow::ensure!(quota_of(&uid) == "30000", "{}", quota_of(&uid));
+        Ok(())
+    });
+    says(&kubectl, "p", "ResizeCompleted");
+
+    // Memory, as its policy says, by running the container again.
+    resize(json!({"limits": {"memory": "48Mi"}}));
+    let pod = wait_for(&kubectl, "p", "has more memory", |p| {
+        main_of(p)["restartCount"] == 1 && main_of(p)["resources"]["limits"]["memory"] == "48Mi"
+    });
+    assert_ne!(main_of(&pod)["containerID"], id);
+    assert_eq!(memory_of(&uid), "50331648");
+
+    // More than the machine has is shown as what it is, and nothing happens.
+    resize(json!({"requests": {"cpu": "4000"}, "limits": {"cpu": "4000"}}));
+    let pending = |p: &Value| {
+        let all = p["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|c| c["type"] == "PodResizePending")
+    };
+    let pod = wait_for(&kubectl, "p", "is told that it cannot be", |p| pending(p).is_some());
+    assert_eq!(pending(&pod).unwrap()["reason"], "Infeasible");
+    resize(json!({"requests": {"cpu": "150m"}, "limits": {"cpu": "300m"}}));
+    wait_for(&kubectl, "p", "wants no more", |p| pending(p).is_none());
+
+    let refused = kubectl.try_run(&[
+        "patch",
+        "pod",
+        "p",
+        "--subresource",
+        "resize",
+        "-p",
+        r#"{"spec":{"containers":[{"name":"main","resources":{"requests":null,"limits":null}}]}}"#,
+    ]);
+    assert!(refused.unwrap_err().to_string().contains("QOS Class may not change"));
+}
+
+#[test]
+fn container_restart_rules() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let again = "echo again >> /shared/log; n=$(grep -c again /shared/log); \
+                 [ $n -lt 2 ] && exit 42; [ $n -lt 3 ] && exit 43; exit 0";
+    let other = "echo other >> /shared/log; while [ $(grep -c again /shared/log) -lt 3 ]; do sleep 0.1; done";
+    let rule = |action: &str, code: i32| json!({"action": action, "exitCodes": {"operator": "In", "values": [code]}});
+    let spec = json!({"restartPolicy": "Never",
+        "initContainers": [{"name": "init", "command": shell("echo init >> /shared/log")}],
+        "containers": [
+            {"name": "again", "command": shell(again), "restartPolicy": "Never",
+             "restartPolicyRules": [rule("Restart", 42), rule("RestartAllContainers", 43)]},
+            {"name": "other", "command": shell(other)}]});
+    kubectl.apply(&shared.pod("p", spec));
+    let pod = wait_for(&kubectl, "p", "ends well", |p| p["status"]["phase"] == "Succeeded");
+    let count = |word: &str| shared.lines("log").iter().filter(|l| *l == word).count();
+    // One run of each, a restart of one, and all of it once more.
+    assert_eq!((count("init"), count("again"), count("other")), (2, 3, 2), "{:?}", shared.lines("log"));
+    assert_eq!(main_of(&pod)["restartCount"], 2);
+}
+
+#[test]
+fn ephemeral_containers() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    kubectl.apply(&shared.pod("p", json!({"containers": [{"name": "main", "command": shell("exec sleep 4321")}]})));
+    wait_for(&kubectl, "p", "is ready", is_ready);
+    let _ = kubectl.run(&[
+        "debug",
+        "p",
+        "--image=windlass/busybox:1",
+        "--target=main",
+        "-c",
+        "look",
+        "--",
+        "sh",
+        "-c",
+        "ps; exit 3",
+    ]);
+    let look = |p: &Value| p["status"]["ephemeralContainerStatuses"][0].clone();
+    let pod =
+        wait_for(&kubectl, "p", "shows how the visitor ended", |p| look(p)["state"]["terminated"]["exitCode"] == 3);
+    assert_eq!((&look(&pod)["name"], &look(&pod)["restartCount"]), (&json!("look"), &json!(0)));
+    assert!(is_ready(&pod), "a visitor's end is nothing to the pod");
+    let log = kubectl.run(&["logs", "p", "-c", "look"]);
+    assert!(log.contains("sleep 4321"), "it sees the processes of its target: {log}");
+    let refused = kubectl.try_run(&[
+        "patch",
+        "pod",
+        "p",
+        "--subresource",
+        "ephemeralcontainers",
+        "--type=json",
+        "-p",
+        r#"[{"op":"remove","path":"/spec/ephemeralContainers/0"}]"#,
+    ]);
+    assert!(refused.unwrap_err().to_string().contains("may not be removed"));
+}
+
+#[test]
+fn names_and_bandwidth() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let told = shell("hostname > /shared/name; cat /etc/hosts > /shared/hosts; exec sleep 1000");
+    let mut pod: Value = serde_json::from_str(&shared.pod(
+        "p",
+        json!({
+        "hostname": "here", "subdomain": "web", "setHostnameAsFQDN": true,
+        "hostAliases": [{"ip": "192.0.2.9", "hostnames": ["a", "b"]}],
+        "containers": [{"name": "main", "command": told}]}),
+    ))
+    .unwrap();
+    pod["metadata"]["annotations"] =
+        json!({"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "5M"});
+    kubectl.apply(&pod.to_string());
+    let pod = wait_for(&kubectl, "p", "is ready", is_ready);
+    eventually(PATIENCE, "the pod has told its name", || {
+        anyhow::ensure!(shared.lines("name") == ["here.web.default.svc.cluster.local"], "{:?}", shared.lines("name"));
+        Ok(())
+    });
+    let ip = pod["status"]["podIP"].as_str().unwrap();
+    let hosts = shared.lines("hosts");
+    for line in [format!("{ip}\there.web.default.svc.cluster.local\there"), "192.0.2.9\ta\tb".to_owned()] {
+        assert!(hosts.contains(&line), "{line}: {hosts:?}");
+    }
+    let shaped = world.sh("tc qdisc show");
+    assert!(shaped.contains("rate 10Mbit"), "{shaped}");
+    let id = main_of(&pod)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
+    let pid = world.docker(&["inspect", "-f", "{{.State.Pid}}", &id]);
+    let inside = world.sh(&format!("nsenter -n -t {} tc qdisc show dev eth0", pid.trim()));
+    assert!(inside.contains("rate 5Mbit"), "{inside}");
+}

@@ -1,0 +1,200 @@
+//! Volumes that outlive pods, tokens, and parts of volumes.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use windlass_tests::{PATIENCE, World, eventually};
+
+use crate::sharing::{Shared, is_ready, says, shell, wait_for};
+
+fn volume(name: &str, spec: Value) -> String {
+    let mut all = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]});
+    for (key, value) in spec.as_object().expect("a spec is an object") {
+        all[key] = value.clone();
+    }
+    json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": all}).to_string()
+}
+
+fn claim(name: &str) -> String {
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})
+    .to_string()
+}
+
+#[test]
+fn persistent_volume_claims() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let data = world.dir().join("data-of-a-volume");
+    let uses = |name: &str, claim: &str, line: &str| {
+        shared.pod(name, json!({
+            "containers": [{"name": "main", "command": shell(line), "volumeMounts": [{"name": "d", "mountPath": "/d"}]}],
+            "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": claim}}]}))
+    };
+    // A pod waits for its claim, and its claim for a volume.
+    kubectl.apply(&uses("first", "kept", "echo kept > /d/x; exec sleep 1000"));
+    says(&kubectl, "first", "persistentvolumeclaim \"kept\" not found");
+    kubectl.apply(&claim("kept"));
+    says(&kubectl, "kept", "FailedBinding");
+    kubectl.apply(&volume("v1", json!({"hostPath": {"path": data}})));
+    wait_for(&kubectl, "first", "is ready", is_ready);
+    let phase = |kind: &str, name: &str| kubectl.run(&["get", kind, name, "-o", "jsonpath={.status.phase}"]);
+    assert_eq!((phase("pv", "v1").as_str(), phase("pvc", "kept").as_str()), ("Bound", "Bound"));
+    let shown = kubectl.run(&["get", "pv,pvc"]);
+    assert!(shown.contains("default/kept") && shown.contains("RWO"), "{shown}");
+
+    // What a pod uses does not vanish under it.
+    let _ = kubectl.run(&["delete", "pvc", "kept", "--wait=false"]);
+    let _ = kubectl.run(&["delete", "pv", "v1", "--wait=false"]);
+    assert!(kubectl.run(&["get", "pvc", "kept"]).contains("Terminating"));
+    let _ = kubectl.run(&["delete", "pod", "first"]);
+    for kind in ["pvc/kept", "pv/v1"] {
+        let _ = kubectl.run(&["wait", "--for=delete", kind, "--timeout=20s"]);
+    }
+    assert_eq!(fs::read_to_string(data.join("x")).unwrap(), "kept\n", "the data stays");
+
+    // A local volume, for this node and not for another.
+    let affine = |name: &str| {
+        json!({"local": {"path": data}, "claimRef": {"namespace": "default", "name": name},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]}}})
+    };
+    for name in ["node", "elsewhere"] {
+        kubectl.apply(&volume(&format!("local-{name}"), affine(name)));
+        kubectl.apply(&claim(name));
+        kubectl.apply(&uses(&format!("uses-{name}"), name, "cat /d/x; exec sleep 1000"));
+    }
+    wait_for(&kubectl, "uses-node", "is ready", is_ready);
+    says(&kubectl, "uses-elsewhere", "is not for node");
+
+    // A volume that lives as long as its pod.
+    kubectl.apply(&volume("v2", json!({"hostPath": {"path": world.dir().join("brief")}})));
+    kubectl.apply(&shared.pod("brief", json!({
+        "containers": [{"name": "main", "command": shell("exec sleep 1000"), "volumeMounts": [{"name": "e", "mountPath": "/e"}]}],
+        "volumes": [{"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}}}}]})));
+    wait_for(&kubectl, "brief", "is ready", is_ready);
+    let _ = kubectl.run(&["delete", "pod", "brief"]);
+    let _ = kubectl.run(&["wait", "--for=delete", "pvc/brief-e", "--timeout=20s"]);
+}
+
+#[test]
+fn service_account_tokens() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let dir = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let told =
+        format!("cat {dir}/token > /shared/token; cat {dir}/namespace {dir}/ca.crt > /shared/rest; exec sleep 1000");
+    kubectl.apply(&shared.pod(
+        "p",
+        json!({
+        "containers": [{"name": "main", "command": shell(&told),
+            "volumeMounts": [{"name": "own", "mountPath": "/own"}]}],
+        "volumes": [{"name": "own", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": 600}}]}}]}),
+    ));
+    wait_for(&kubectl, "p", "is ready", is_ready);
+    let token = eventually(PATIENCE, "the pod has its token", || {
+        let lines = shared.lines("token");
+        anyhow::ensure!(lines.len() == 1 && shared.lines("rest").len() > 3, "{lines:?}");
+        Ok(lines[0].clone())
+    });
+    assert!(shared.lines("rest")[0].starts_with("default-----BEGIN CERTIFICATE"));
+    let review = |token: &str, audiences: Value| -> Value {
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+            "spec": {"token": token, "audiences": audiences}});
+        let out = kubectl.output(
+            &["create", "--raw", "/apis/authentication.k8s.io/v1/tokenreviews", "-f", "-"],
+            &review.to_string(),
+        );
+        serde_json::from_slice::<Value>(out.out.as_bytes()).unwrap()["status"].clone()
+    };
+    let told = review(&token, json!([]));
+    assert_eq!(told["user"]["username"], "system:serviceaccount:default:default", "{told}");
+    assert_eq!(review(&token, json!(["vault"]))["authenticated"], false);
+    // The API knows the caller, and lets it see nothing that nobody gave it.
+    let server = kubectl.run(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]);
+    let asked = world.sh(&format!("curl -sk -H 'Authorization: Bearer {token}' {}/api/v1/pods", server.trim()));
+    assert!(asked.contains("system:serviceaccount:default:default") && asked.contains("Forbidden"), "{asked}");
+    let forged = world.sh(&format!("curl -sk -H 'Authorization: Bearer {token}x' {}/api/v1/pods", server.trim()));
+    assert!(forged.contains("Unauthorized"), "{forged}");
+    // It ends with its pod.
+    let _ = kubectl.run(&["delete", "pod", "p"]);
+    assert_eq!(review(&token, json!([]))["authenticated"], false);
+
+    let made = kubectl.run(&["create", "token", "default", "--duration=10m"]);
+    assert_eq!(review(made.trim(), json!([]))["authenticated"], true);
+    kubectl.apply(&shared.pod(
+        "none",
+        json!({"automountServiceAccountToken": false,
+        "containers": [{"name": "main", "command": shell(&format!("ls {dir} > /shared/none 2>&1; exec sleep 1000"))}]}),
+    ));
+    wait_for(&kubectl, "none", "is ready", is_ready);
+    eventually(PATIENCE, "the pod has looked", || {
+        anyhow::ensure!(shared.lines("none").concat().contains("No such file"), "{:?}", shared.lines("none"));
+        Ok(())
+    });
+}
+
+#[test]
+fn sub_paths() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let data = world.dir().join("volume");
+    fs::create_dir_all(&data).unwrap();
+    std::os::unix::fs::symlink("/etc", data.join("out")).unwrap();
+    let with = |name: &str, mount: Value, line: &str| {
+        let mut mount = mount;
+        mount["name"] = json!("d");
+        mount["mountPath"] = json!("/d");
+        shared.pod(
+            name,
+            json!({
+            "containers": [{"name": "main", "command": shell(line), "volumeMounts": [mount],
+                "env": [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}],
+            "volumes": [{"name": "d", "hostPath": {"path": data}}]}),
+        )
+    };
+    kubectl.apply(&with("plain", json!({"subPath": "a/b"}), "echo plain > /d/x; exec sleep 1000"));
+    kubectl.apply(&with("named", json!({"subPathExpr": "of/$(POD)"}), "echo named > /d/x; exec sleep 1000"));
+    for name in ["plain", "named"] {
+        wait_for(&kubectl, name, "is ready", is_ready);
+    }
+    eventually(PATIENCE, "both have written", || {
+        for (path, text) in [("a/b/x", "plain\n"), ("of/named/x", "named\n")] {
+            let there = fs::read_to_string(data.join(path)).unwrap_or_default();
+            anyhow::ensure!(there == text, "{path}: {there:?}");
+        }
+        Ok(())
+    });
+    // A link that leads out is refused, and nothing outside is touched.
+    kubectl.apply(&with("thief", json!({"subPath": "out"}), "exec sleep 1000"));
+    says(&kubectl, "thief", "leads out of its volume");
+    // Read-only goes all the way down where that is asked for.
+    let below = world.dir().join("volume/below");
+    fs::create_dir_all(&below).unwrap();
+    let _ = world.sh(&format!("mount -t tmpfs none {}", below.display()));
+    let line = "touch /d/below/x && echo written > /shared/deep || echo refused > /shared/deep; exec sleep 1000";
+    kubectl.apply(&with("deep", json!({"readOnly": true, "recursiveReadOnly": "Enabled"}), line));
+    wait_for(&kubectl, "deep", "is ready", is_ready);
+    eventually(PATIENCE, "it has tried to write", || {
+        anyhow::ensure!(shared.lines("deep") == ["refused"], "{:?}", shared.lines("deep"));
+        Ok(())
+    });
+    let _ = kubectl.run(&["delete", "pod", "plain", "named", "thief", "deep"]);
+    eventually(PATIENCE, "nothing is mounted any more", || {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let ours = world.dir().join("data/pods");
+        let left: Vec<&str> = mounts.lines().filter(|l| l.contains(&*ours.to_string_lossy())).collect();
+        anyhow::ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    });
+    let _ = world.sh(&format!("umount {}", below.display()));
+    assert!(data.join("a/b/x").exists() && data.join("out").is_symlink(), "the volume itself is as it was");
+}
