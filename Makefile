@@ -39,9 +39,12 @@ lint: ## formatting and lints, warnings denied
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 .PHONY: bench
-bench: build ## the figures of docs/performance.md, measured here
+bench: bench-agent bench-proxy bench-instructions ## all figures of docs/performance.md, measured here
+
+.PHONY: bench-agent
+bench-agent: build ## pods beside raw Docker, and the node with 100 of them
 	scripts/install.sh test
-	scripts/bench.sh
+	scripts/bench-agent.sh
 
 .PHONY: bench-proxy
 bench-proxy: build ## the proxy with 1,000 and 10,000 services

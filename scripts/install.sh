@@ -9,14 +9,15 @@ case $what in
 build) wanted=(gcc=cc) ;;
 run) wanted=(docker.io=dockerd iptables=iptables conntrack=conntrack busybox-static=busybox nginx-light=nginx curl=curl) ;;
 test) wanted=(gcc=cc docker.io=dockerd iptables=iptables conntrack=conntrack iproute2=ip busybox-static=busybox nginx-light=nginx
-    redis-server=redis-server docker-registry=docker-registry curl=curl python3=python3 util-linux=nsenter) ;;
+    redis-server=redis-server docker-registry=docker-registry curl=curl python3=python3 util-linux=nsenter
+    containernetworking-plugins=bridge) ;;
 instructions) wanted=(gcc=cc valgrind=valgrind) ;;
 *) echo "install.sh: $what is not one of build, run, test, instructions" >&2; exit 2 ;;
 esac
 
 missing=()
 for pair in "${wanted[@]}"; do
-    PATH=$PATH:/usr/sbin:/sbin command -v "${pair#*=}" >/dev/null || missing+=("${pair%%=*}")
+    PATH=$PATH:/usr/sbin:/sbin:/usr/lib/cni command -v "${pair#*=}" >/dev/null || missing+=("${pair%%=*}")
 done
 # A docker client may be there without Debian's engine and the reverse; dockerd decides.
 if ((${#missing[@]})); then

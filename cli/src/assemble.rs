@@ -20,17 +20,17 @@ use tokio_util::sync::CancellationToken;
 use windlass_agent::{
     self as agent, ContainerRecord,
     engine::{Engine, Health},
-    network::{Network, NetworkConfig},
+    network::{CniConfig, Network, NetworkConfig},
     node::NodeConfig,
     server::{ServerConfig, ServerState, Stats},
     volumes::Volumes,
 };
 use windlass_cadvisor::{Subject, Usage};
 use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
-use windlass_kit::{net::Family, supervise::Supervisor};
+use windlass_kit::supervise::Supervisor;
 use windlass_proxy as proxy;
 
-use crate::config::{Ranges, RulesLayout, Settings};
+use crate::config::{PodNetwork, Ranges, RulesLayout, Settings};
 
 /// The version that the node tells; clients expect one of Kubernetes'.
 const NODE_VERSION: &str = windlass_control::api::VERSION;
@@ -137,7 +137,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("API server", async move { server.serve(listener, stop).await });
     tasks.spawn("event sweeper", plane.clone().sweep_events(token.clone()));
     let config = controllers::Config {
-        cluster_cidr: settings.cluster_cidr.of(Family::V4).map(ToString::to_string).unwrap_or_default(),
+        cluster_cidr: settings.cluster_cidr.to_string(),
         root_ca_pem: plane.ca_pem().to_owned(),
         ..controllers::Config::default()
     };
@@ -256,8 +256,9 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         container_logs_dir: settings.container_logs_dir.clone(),
     };
     let published = agent::pods::Published { containers: tell_containers, pods: tell_pods };
-    let cluster_cidr = ipv4(&settings.cluster_cidr, "clusterCIDR")?;
+    let cluster_cidrs = settings.cluster_cidr.iter().copied().collect();
     let (range_file, network_dir) = (pod_cidr_file(settings), settings.data_dir.join("network"));
+    let plugins = (settings.network == PodNetwork::Cni).then(|| cni_config(settings));
     // What the tables were like before the first rule of ours, so that clean-up can make them so again.
     let rules = proxy_config(settings);
     tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;
@@ -265,11 +266,16 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
     tasks.spawn("agent", async move {
         let Some(node) = agent::node::register(&client, &node_config, &token).await else { return Ok(()) };
         let duties = tokio::spawn(agent::node::run(client.clone(), node_config.clone(), node, docker, token.clone()));
-        let range = tokio::select! {
-            () = token.cancelled() => return Ok(()),
-            range = agent::node::pod_cidr(&client, &node_config.name, &range_file) => range?,
+        let network = match plugins {
+            Some(plugins) => Network::cni(plugins)?,
+            None => {
+                let pod_cidrs = tokio::select! {
+                    () = token.cancelled() => return Ok(()),
+                    ranges = agent::node::pod_cidrs(&client, &node_config.name, &range_file) => ranges?,
+                };
+                Network::open(NetworkConfig { dir: network_dir, pod_cidrs, cluster_cidrs }).await?
+            }
         };
-        let network = Network::open(NetworkConfig { dir: network_dir, pod_cidr: range, cluster_cidr }).await?;
         agent::pods::run(client, engine, network, config, health, published, token).await?;
         duties.await??;
         anyhow::Ok(())
@@ -279,6 +285,14 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
 
 fn pod_cidr_file(settings: &Settings) -> PathBuf {
     settings.data_dir.join("pod-cidr")
+}
+
+fn cni_config(settings: &Settings) -> CniConfig {
+    CniConfig {
+        conf_dir: settings.cni_conf_dir.clone(),
+        bin_dirs: settings.cni_bin_dirs.clone(),
+        state_dir: settings.data_dir.join("cni"),
+    }
 }
 
 /// What cadvisor needs to know of the agent's containers.
@@ -377,8 +391,9 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
         }
         Err(error) => problems.push(error.to_string()),
     }
-    let range = std::fs::read_to_string(pod_cidr_file(settings)).ok().and_then(|t| agent::node::parse_range(t.trim()));
-    problems.extend(Network::teardown(range).await);
+    let ranges =
+        std::fs::read_to_string(pod_cidr_file(settings)).ok().and_then(|t| agent::node::parse_ranges(t.trim()));
+    problems.extend(Network::teardown(&ranges.unwrap_or_default(), cni_config(settings)).await);
     problems.extend(remove_rules(settings));
     if purge {
         for entry in std::fs::read_dir(settings.data_dir.join("pods")).into_iter().flatten().flatten() {
@@ -390,7 +405,7 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
 
 /// Whether a folder is one of the control plane, or of an agent that keeps no store.
 pub(crate) fn is_data_dir(path: &Path) -> bool {
-    windlass_control::is_data_dir(path) || path.join("pod-cidr").is_file()
+    windlass_control::is_data_dir(path) || path.join("pod-cidr").is_file() || path.join("cni").is_dir()
 }
 
 /// A client from a kubeconfig.

@@ -55,6 +55,14 @@ impl RawDocker {
         if text.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(&text)?) }
     }
 
+    /// Asks a container to end, and gives when it has.
+    ///
+    /// # Errors
+    /// When Docker refuses.
+    pub fn stop(&mut self, id: &str) -> anyhow::Result<()> {
+        self.request("POST", &format!("/v1.41/containers/{id}/stop?t=30"), None).map(drop)
+    }
+
     fn create_and_start(&mut self, name: &str, body: &Value) -> anyhow::Result<String> {
         let made = self.request("POST", &format!("/v1.41/containers/create?name={name}"), Some(body))?;
         let id = made["Id"].as_str().context("no id")?.to_owned();

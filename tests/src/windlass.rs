@@ -9,6 +9,7 @@ use crate::{Daemon, Kubectl, PATIENCE, World, eventually};
 pub struct Windlass<'w> {
     world: &'w World,
     daemon: Option<Daemon>,
+    settings: Vec<String>,
 }
 
 /// The binary that `scripts/test.sh` built.
@@ -25,7 +26,14 @@ fn binary() -> PathBuf {
 
 impl<'w> Windlass<'w> {
     pub(crate) fn new(world: &'w World) -> Self {
-        Self { world, daemon: None }
+        Self { world, daemon: None, settings: Vec::new() }
+    }
+
+    /// Adds flags to every command.
+    #[must_use]
+    pub fn with(mut self, flags: &[&str]) -> Self {
+        self.settings.extend(flags.iter().map(|f| (*f).to_owned()));
+        self
     }
 
     /// A command of `windlass` with this world's folders as flags.
@@ -45,7 +53,7 @@ impl<'w> Windlass<'w> {
         ] {
             command.arg(flag).arg(path);
         }
-        command.args(["--node-name", "node"]);
+        command.args(["--node-name", "node"]).args(&self.settings);
         // With each request that the API answers, so that a failed test shows who asked for what.
         command.env("WINDLASS_LOG", "info,windlass_control::api=debug");
         command

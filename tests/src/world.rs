@@ -187,6 +187,15 @@ impl World {
         });
     }
 
+    /// The process of Docker Engine.
+    ///
+    /// # Panics
+    /// When it was not started.
+    #[must_use]
+    pub fn docker_pid(&self) -> u32 {
+        self.dockerd.as_ref().expect("Docker Engine was started").pid()
+    }
+
     /// Ends Docker Engine; its containers end with it.
     pub fn stop_docker(&mut self) {
         if let Some(mut daemon) = self.dockerd.take() {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use bollard::{auth::DockerCredentials, query_parameters::CreateImageOptions};
+use bollard::{auth::DockerCredentials, models::ContainerCreateBody, query_parameters::CreateImageOptions};
 use futures::StreamExt as _;
 use tokio::sync::Mutex;
 
@@ -45,6 +45,27 @@ impl Engine {
                 if error.is_not_found() { Ok(None) } else { Err(error) }
             }
         }
+    }
+
+    /// The files of an image, as a tar archive that comes in pieces.
+    ///
+    /// # Errors
+    /// When Docker refuses; later errors come in the stream. The container that this needs is removed by whoever
+    /// reads, with [`Engine::remove`].
+    pub(crate) async fn files_of_image(
+        &self,
+        id: &str,
+        name: &str,
+    ) -> Result<impl futures::Stream<Item = Result<bytes::Bytes, EngineError>> + Send + use<>, EngineError> {
+        // Never started: a command is asked for all the same.
+        let body = ContainerCreateBody {
+            image: Some(id.to_owned()),
+            cmd: Some(vec!["none".to_owned()]),
+            ..ContainerCreateBody::default()
+        };
+        let made = self.create(name, body).await?;
+        let files = self.docker().export_container(&made);
+        Ok(files.map(|piece| piece.map_err(|e| EngineError::new("the files of an image could not be read", &e))))
     }
 
     /// Pulls an image with the first of `credentials` that the registry takes, or as nobody where there are none.

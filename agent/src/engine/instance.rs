@@ -1,6 +1,6 @@
 //! What Docker says of one container, cut down to what the agent decides on. Pure.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum};
 use jiff::Timestamp;
@@ -59,11 +59,13 @@ pub(crate) struct Instance {
     pub(crate) sandbox: String,
     /// Where Docker keeps its log.
     pub(crate) log_path: String,
-    /// The address that a sandbox was made with.
-    pub(crate) address: Option<Ipv4Addr>,
+    /// The addresses that a sandbox was made with.
+    pub(crate) addresses: Vec<IpAddr>,
     /// Seconds of grace that its labels carry, for when the pod's spec is gone.
     pub(crate) grace: Option<i64>,
     pub(crate) limits: Limits,
+    /// The end of its log is its message when it fails without one.
+    pub(crate) message_from_log: bool,
 }
 
 impl Instance {
@@ -98,8 +100,13 @@ impl Instance {
             hash: label(names::HASH).unwrap_or_default(),
             sandbox: label(names::SANDBOX_ID).unwrap_or_default(),
             log_path: answer.log_path.clone().unwrap_or_default(),
-            address: label(names::POD_IP).and_then(|text| text.parse().ok()),
+            addresses: label(names::POD_IP)
+                .iter()
+                .flat_map(|all| all.split(','))
+                .filter_map(|a| a.parse().ok())
+                .collect(),
             grace: label(names::GRACE).and_then(|text| text.parse().ok()),
+            message_from_log: label(names::MESSAGE_POLICY).as_deref() == Some(names::FROM_LOG),
             limits: Limits {
                 memory: host.and_then(|h| h.memory).unwrap_or(0),
                 cpu_shares: host.and_then(|h| h.cpu_shares).unwrap_or(0),

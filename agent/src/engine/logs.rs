@@ -97,6 +97,20 @@ impl Engine {
         }))
     }
 
+    /// The end of what a container has printed: at most so many lines and bytes.
+    pub(crate) async fn log_end(&self, id: &str, lines: usize, bytes: usize) -> Result<String, EngineError> {
+        let options = LogsOptions { stdout: true, stderr: true, tail: lines.to_string(), ..LogsOptions::default() };
+        let mut printed = Box::pin(self.docker().logs(id, Some(options)));
+        let mut out = Vec::new();
+        while let Some(line) = printed.next().await {
+            let line = line.map_err(|e| EngineError::new("the container's log could not be read", &e))?;
+            out.extend_from_slice(&line.into_bytes());
+            let excess = out.len().saturating_sub(bytes);
+            out.drain(..excess);
+        }
+        Ok(String::from_utf8_lossy(&out).into_owned())
+    }
+
     /// The attempts at a container, newest first.
     async fn attempts(&self, source: &LogSource) -> Result<Vec<String>, EngineError> {
         let labels = vec![

@@ -14,6 +14,8 @@ pub(crate) const POD_UID: &str = "io.kubernetes.pod.uid";
 pub(crate) const HASH: &str = "annotation.io.kubernetes.container.hash";
 pub(crate) const RESTART_COUNT: &str = "annotation.io.kubernetes.container.restartCount";
 pub(crate) const MESSAGE_PATH: &str = "annotation.io.kubernetes.container.terminationMessagePath";
+/// The policy that takes the end of the log for a message that is missing.
+pub(crate) const FROM_LOG: &str = "FallbackToLogsOnError";
 pub(crate) const MESSAGE_POLICY: &str = "annotation.io.kubernetes.container.terminationMessagePolicy";
 pub(crate) const GRACE: &str = "annotation.io.kubernetes.pod.terminationGracePeriod";
 /// Ours alone: the address of the sandbox, so that a restart finds it without entering the namespace.

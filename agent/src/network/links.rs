@@ -5,22 +5,29 @@
 
 use std::{
     fs::File,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use futures::TryStreamExt as _;
 use netlink_packet_route::{
-    address::AddressScope,
+    address::{AddressAttribute, AddressFlags, AddressScope},
     link::{InfoData, InfoVeth, LinkAttribute},
     neighbour::NeighbourState,
-    route::RouteScope,
+    route::{RouteMessage, RouteScope},
 };
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection};
+use windlass_kit::net::Family;
 
 use super::NetworkError;
 
 /// Where pods send everything: the host's end of their own pair.
-const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+const fn gateway(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1)),
+        Family::V6 => IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1)),
+    }
+}
+
 /// Host ends of pairs begin with this.
 const PREFIX: &str = "wl";
 pub(super) const POD_INTERFACE: &str = "eth0";
@@ -81,38 +88,34 @@ impl Links {
 
     /// The node's own address among its pods, on the loopback interface: what the host and masqueraded
     /// traffic use toward pods.
-    pub(super) async fn put_gateway(&self, gateway: Ipv4Addr) -> Result<(), NetworkError> {
+    pub(super) async fn put_gateway(&self, gateway: IpAddr) -> Result<(), NetworkError> {
         let put = async {
             let Some(lo) = index_of(&self.handle, "lo").await? else { return Ok(()) };
-            unless_there(self.handle.address().add(lo, IpAddr::V4(gateway), 32).execute().await)
+            add_address(&self.handle, lo, gateway, false).await
         };
         put.await.map_err(|e: rtnetlink::Error| {
             NetworkError::new(format!("the address {gateway} could not be given to the host"), e)
         })
     }
 
-    /// Connects a pod; each step is skipped where it is done already.
-    pub(super) async fn connect(
-        &self,
-        pod_uid: &str,
-        pid: i32,
-        address: Ipv4Addr,
-        gateway: Ipv4Addr,
-    ) -> Result<(), NetworkError> {
+    /// Connects a pod, whose addresses come each with the node's own among its family's pods; each step is skipped
+    /// where it is done already.
+    pub(super) async fn connect(&self, pod_uid: &str, pid: i32, ends: &[(IpAddr, IpAddr)]) -> Result<(), NetworkError> {
         let name = interface_of(pod_uid);
-        let failed = |what: &str, why: &dyn std::fmt::Display| {
-            NetworkError::new(format!("the pod at {address} could not be connected: {what}"), why)
+        let addresses: Vec<IpAddr> = ends.iter().map(|(address, _)| *address).collect();
+        let attempt = |what: &str| {
+            let at: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+            format!("the pod at {} could not be connected: {what}", at.join(" and "))
         };
-        let netlink = |what: &'static str| {
-            move |e: rtnetlink::Error| {
-                NetworkError::new(format!("the pod at {address} could not be connected: {what}"), e)
-            }
-        };
+        let failed = |what: &str, why: &dyn std::fmt::Display| NetworkError::new(attempt(what), why);
+        let netlink = |what: &'static str| move |e: rtnetlink::Error| (what, e);
+        let told = |(what, e): (&'static str, rtnetlink::Error)| NetworkError::new(attempt(what), e);
         let namespace = File::open(format!("/proc/{pid}/ns/net")).map_err(|e| failed("its network namespace", &e))?;
         let (host_mac, pod_mac) = (hardware_address(pod_uid, 1), hardware_address(pod_uid, 2));
 
         let pid_number = u32::try_from(pid).map_err(|e| failed("its process", &e))?;
-        let existing = index_of(&self.handle, &name).await.map_err(netlink("looking for its interface"))?;
+        let existing =
+            index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(told)?;
         if existing.is_none() {
             let peer = LinkMessageBuilder::<LinkUnspec>::new()
                 .name(POD_INTERFACE.to_owned())
@@ -124,33 +127,32 @@ impl Links {
                 .address(host_mac.clone())
                 .up()
                 .build();
-            unless_there(self.handle.link().add(pair).execute().await).map_err(netlink("making its interfaces"))?;
+            unless_there(self.handle.link().add(pair).execute().await)
+                .map_err(netlink("making its interfaces"))
+                .map_err(told)?;
         }
-        let inside = in_namespace(namespace, address, host_mac);
-        let index = index_of(&self.handle, &name).await.map_err(netlink("looking for its interface"))?;
+        let inside = in_namespace(namespace, addresses.clone(), host_mac);
+        let index = index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(told)?;
         let index = index.ok_or_else(|| failed("its interface", &"it vanished"))?;
         if existing.is_some() {
             let up = LinkUnspec::new_with_index(index).up().build();
-            self.handle.link().set(up).execute().await.map_err(netlink("turning its interface on"))?;
+            self.handle.link().set(up).execute().await.map_err(netlink("turning its interface on")).map_err(told)?;
         }
-        let mut add = self.handle.address().add(index, IpAddr::V4(GATEWAY), 32);
-        add.message_mut().header.scope = AddressScope::Link;
-        unless_there(add.execute().await).map_err(netlink("its gateway"))?;
-        let neighbour = self
-            .handle
-            .neighbours()
-            .add(index, IpAddr::V4(address))
-            .link_layer_address(&pod_mac)
-            .state(NeighbourState::Permanent)
-            .replace();
-        neighbour.execute().await.map_err(netlink("its hardware address"))?;
-        let route = RouteMessageBuilder::<Ipv4Addr>::new()
-            .destination_prefix(address, 32)
-            .output_interface(index)
-            .scope(RouteScope::Link)
-            .pref_source(gateway)
-            .build();
-        self.handle.route().add(route).replace().execute().await.map_err(netlink("its route"))?;
+        for (address, own) in ends {
+            let family = Family::of(address);
+            let gateway = add_address(&self.handle, index, gateway(family), true).await;
+            gateway.map_err(netlink("its gateway")).map_err(told)?;
+            let neighbour = self
+                .handle
+                .neighbours()
+                .add(index, *address)
+                .link_layer_address(&pod_mac)
+                .state(NeighbourState::Permanent)
+                .replace();
+            neighbour.execute().await.map_err(netlink("its hardware address")).map_err(told)?;
+            let route = to_host(*address, index, Some(*own));
+            self.handle.route().add(route).replace().execute().await.map_err(netlink("its route")).map_err(told)?;
+        }
         inside.await.map_err(|e| failed("inside its namespace", &e))
     }
 
@@ -176,7 +178,7 @@ impl Links {
     }
 
     /// Removes every interface of pods and the gateway's address; gives what stayed.
-    pub(super) async fn remove_all(&self, gateway: Option<Ipv4Addr>) -> Vec<String> {
+    pub(super) async fn remove_all(&self, gateways: &[IpAddr]) -> Vec<String> {
         let mut problems = Vec::new();
         let mut links = self.handle.link().get().execute();
         let mut ours = Vec::new();
@@ -207,9 +209,9 @@ impl Links {
                 problems.push(format!("the interface {name}: {error}"));
             }
         }
-        if let Some(gateway) = gateway {
+        for gateway in gateways {
             let removed = async {
-                let mut all = self.handle.address().get().set_address_filter(IpAddr::V4(gateway)).execute();
+                let mut all = self.handle.address().get().set_address_filter(*gateway).execute();
                 while let Some(message) = all.try_next().await? {
                     self.handle.address().del(message).execute().await?;
                 }
@@ -223,14 +225,62 @@ impl Links {
     }
 }
 
+/// Gives an interface an address of its own, which is there already or is used at once: nobody else can have it, so
+/// IPv6 need not ask around first.
+async fn add_address(handle: &Handle, index: u32, address: IpAddr, link: bool) -> Result<(), rtnetlink::Error> {
+    let mut add = handle.address().add(index, address, Family::of(&address).bits());
+    if link {
+        add.message_mut().header.scope = AddressScope::Link;
+    }
+    if address.is_ipv6() {
+        add.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
+    unless_there(add.execute().await)
+}
+
+/// A route to one address behind an interface, from `source` where one is given.
+fn to_host(address: IpAddr, index: u32, source: Option<IpAddr>) -> RouteMessage {
+    match address {
+        IpAddr::V4(address) => {
+            let route = RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(address, 32)
+                .output_interface(index)
+                .scope(RouteScope::Link);
+            match source {
+                Some(IpAddr::V4(source)) => route.pref_source(source).build(),
+                _ => route.build(),
+            }
+        }
+        IpAddr::V6(address) => {
+            let route = RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(address, 128).output_interface(index);
+            match source {
+                Some(IpAddr::V6(source)) => route.pref_source(source).build(),
+                _ => route.build(),
+            }
+        }
+    }
+}
+
+/// The route to everything else.
+fn to_all(family: Family, index: u32) -> RouteMessage {
+    match gateway(family) {
+        IpAddr::V4(gateway) => RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(index).build(),
+        IpAddr::V6(gateway) => RouteMessageBuilder::<Ipv6Addr>::new().gateway(gateway).output_interface(index).build(),
+    }
+}
+
 /// Sets the pod's side up on a thread of its own, and waits for it.
-fn in_namespace(namespace: File, address: Ipv4Addr, host_mac: Vec<u8>) -> impl Future<Output = Result<(), String>> {
+fn in_namespace(
+    namespace: File,
+    addresses: Vec<IpAddr>,
+    host_mac: Vec<u8>,
+) -> impl Future<Output = Result<(), String>> {
     let (done, waits) = tokio::sync::oneshot::channel();
     let spawned = std::thread::Builder::new().name("pod-network".to_owned()).spawn(move || {
         let result = nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)
             .map_err(|e| format!("entering it: {e}"))
             .and_then(|()| tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(|e| e.to_string()))
-            .and_then(|runtime| runtime.block_on(set_up(address, &host_mac)).map_err(|e| e.to_string()));
+            .and_then(|runtime| runtime.block_on(set_up(&addresses, &host_mac)).map_err(|e| e.to_string()));
         let _ = done.send(result);
     });
     async move {
@@ -239,9 +289,15 @@ fn in_namespace(namespace: File, address: Ipv4Addr, host_mac: Vec<u8>) -> impl F
     }
 }
 
-async fn set_up(address: Ipv4Addr, host_mac: &[u8]) -> Result<(), rtnetlink::Error> {
+async fn set_up(addresses: &[IpAddr], host_mac: &[u8]) -> Result<(), rtnetlink::Error> {
     let (connection, handle, _) = new_connection().map_err(|_| rtnetlink::Error::RequestFailed)?;
     let connection = tokio::spawn(connection);
+    // Docker switches IPv6 off in namespaces that it makes. The path is that of this thread's namespace.
+    if addresses.iter().any(IpAddr::is_ipv6) {
+        for name in ["all", "default", "lo", POD_INTERFACE] {
+            let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "0");
+        }
+    }
     let set = async {
         for name in ["lo", POD_INTERFACE] {
             if let Some(index) = index_of(&handle, name).await? {
@@ -249,27 +305,36 @@ async fn set_up(address: Ipv4Addr, host_mac: &[u8]) -> Result<(), rtnetlink::Err
                 handle.link().set(up).execute().await?;
             }
         }
+        if addresses.is_empty() {
+            return Ok(());
+        }
         let Some(index) = index_of(&handle, POD_INTERFACE).await? else { return Err(rtnetlink::Error::RequestFailed) };
-        unless_there(handle.address().add(index, IpAddr::V4(address), 32).execute().await)?;
-        let neighbour = handle
-            .neighbours()
-            .add(index, IpAddr::V4(GATEWAY))
-            .link_layer_address(host_mac)
-            .state(NeighbourState::Permanent)
-            .replace();
-        neighbour.execute().await?;
-        let to_gateway = RouteMessageBuilder::<Ipv4Addr>::new()
-            .destination_prefix(GATEWAY, 32)
-            .output_interface(index)
-            .scope(RouteScope::Link)
-            .build();
-        unless_there(handle.route().add(to_gateway).execute().await)?;
-        let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(GATEWAY).output_interface(index).build();
-        unless_there(handle.route().add(default).execute().await)
+        for address in addresses {
+            let family = Family::of(address);
+            add_address(&handle, index, *address, false).await?;
+            let neighbour = handle
+                .neighbours()
+                .add(index, gateway(family))
+                .link_layer_address(host_mac)
+                .state(NeighbourState::Permanent)
+                .replace();
+            neighbour.execute().await?;
+            unless_there(handle.route().add(to_host(gateway(family), index, None)).execute().await)?;
+            unless_there(handle.route().add(to_all(family, index)).execute().await)?;
+        }
+        Ok(())
     };
     let result = set.await;
     connection.abort();
     result
+}
+
+/// Turns the loopback interface of a namespace on: plugins leave that to whoever runs them.
+pub(super) async fn loopback(pid: i32) -> Result<(), NetworkError> {
+    let failed =
+        |why: &dyn std::fmt::Display| NetworkError::new("the pod's loopback interface could not be turned on", why);
+    let namespace = File::open(format!("/proc/{pid}/ns/net")).map_err(|e| failed(&e))?;
+    in_namespace(namespace, Vec::new(), Vec::new()).await.map_err(|e| failed(&e))
 }
 
 #[cfg(test)]

@@ -1,31 +1,36 @@
-//! The pod network: one routed veth pair per pod, no bridge. Every packet passes the host's netfilter.
+//! The network of pods, in one of two ways: `routed`, our own, or `cni`, by the plugins that a cluster has chosen.
 //!
-//! A pod holds a /32 of the node's range and routes everything to a link-local gateway on the host's end;
-//! the host has a route per pod. `addresses` keeps who has which address on disk, `links` speaks netlink,
-//! `rules` writes the few iptables chains that are the network's own. Imports nothing of `pods`.
+//! Ours: one routed veth pair per pod, no bridge. Every packet passes the host's netfilter. A pod holds one address
+//! of each of the node's ranges and routes everything to a link-local gateway on the host's end; the host has a route
+//! per address. `addresses` keeps who has which address on disk, `links` speaks netlink, `rules` writes the few
+//! iptables chains that are the network's own, `bandwidth` slows pods down. Imports nothing of `pods`.
 
 mod addresses;
 mod bandwidth;
+mod cni;
 mod links;
+mod routed;
 mod rules;
 
-use std::{collections::BTreeSet, net::Ipv4Addr, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc};
 
-use tokio::sync::Mutex;
+use windlass_kit::net::Cidr;
 
-use addresses::{Addresses, Holder};
 pub use bandwidth::Bandwidth;
-use links::Links;
+pub use cni::CniConfig;
 
-/// Settings of the pod network.
+use cni::Cni;
+use routed::Routed;
+
+/// Settings of our own network.
 #[derive(Debug, Clone)]
 pub struct NetworkConfig {
     /// Who holds which address is kept here, one file each.
     pub dir: PathBuf,
-    /// The node's range: first address and length.
-    pub pod_cidr: (Ipv4Addr, u8),
-    /// The range of all pods of the cluster.
-    pub cluster_cidr: (Ipv4Addr, u8),
+    /// The node's ranges: one of a family at most, IPv4 first.
+    pub pod_cidrs: Vec<Cidr>,
+    /// The ranges of all pods of the cluster.
+    pub cluster_cidrs: Vec<Cidr>,
 }
 
 /// Why the network could not do something.
@@ -46,7 +51,7 @@ impl NetworkError {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HostPort {
     /// Only at this address of the host; `None` for all.
-    pub host_ip: Option<Ipv4Addr>,
+    pub host_ip: Option<IpAddr>,
     /// The host's port.
     pub host_port: u16,
     /// The pod's port.
@@ -81,89 +86,93 @@ impl Protocol {
 pub struct Attach {
     /// The pod.
     pub pod_uid: String,
+    /// Its name, which plugins are told.
+    pub pod_name: String,
+    /// Its namespace in the API, which plugins are told.
+    pub pod_namespace: String,
+    /// The container that holds its network namespace.
+    pub sandbox: String,
     /// A process in its network namespace.
     pub pid: i32,
-    /// Its address, as [`Network::allocate`] gave it.
-    pub address: Ipv4Addr,
+    /// Its addresses, as [`Network::allocate`] gave them.
+    pub addresses: Vec<IpAddr>,
     /// Ports of the host that lead to it.
     pub host_ports: Vec<HostPort>,
     /// How fast it may be.
     pub bandwidth: Bandwidth,
 }
 
-/// The pod network of this node; clones share it.
+/// The network of this node's pods; clones share it.
 #[derive(Debug, Clone)]
 pub struct Network {
-    inner: Arc<Inner>,
+    way: Arc<Way>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    config: NetworkConfig,
-    links: Links,
-    addresses: Mutex<Addresses>,
+enum Way {
+    Routed(Routed),
+    Cni(Cni),
 }
 
 impl Network {
-    /// Prepares the host: forwarding, the gateway's address, the chains; reads who holds which address.
-    /// What is there already is kept. Must be called inside a runtime.
+    /// Our own network. Prepares the host: forwarding, the gateways' addresses, the chains; reads who holds which
+    /// address. What is there already is kept. Must be called inside a runtime.
     ///
     /// # Errors
     /// When the kernel or the folder refuses.
     pub async fn open(config: NetworkConfig) -> Result<Self, NetworkError> {
-        let forward = "/proc/sys/net/ipv4/ip_forward";
-        if std::fs::read_to_string(forward).is_ok_and(|v| v.trim() != "1") {
-            std::fs::write(forward, "1")
-                .map_err(|e| NetworkError::new(format!("forwarding could not be turned on in {forward}"), e))?;
+        Ok(Self { way: Arc::new(Way::Routed(Routed::open(config).await?)) })
+    }
+
+    /// The network of the plugins that are configured on this node. They may come later than this call.
+    ///
+    /// # Errors
+    /// When the folder that keeps their results refuses.
+    pub fn cni(config: CniConfig) -> Result<Self, NetworkError> {
+        Ok(Self { way: Arc::new(Way::Cni(Cni::open(config)?)) })
+    }
+
+    /// The addresses of a pod, on disk before they are given; the same pod gets the same again. None when plugins
+    /// choose them as they connect it.
+    ///
+    /// # Errors
+    /// When a range is used up or the disk refuses.
+    pub async fn allocate(&self, pod_uid: &str) -> Result<Vec<IpAddr>, NetworkError> {
+        match &*self.way {
+            Way::Routed(routed) => routed.allocate(pod_uid).await,
+            Way::Cni(_) => Ok(Vec::new()),
         }
-        let addresses = Addresses::open(&config.dir, config.pod_cidr)?;
-        let links = Links::open()?;
-        links.put_gateway(addresses.gateway()).await?;
-        let text = rules::chains(config.pod_cidr, config.cluster_cidr, addresses.holders());
-        rules::apply(text).await?;
-        Ok(Self { inner: Arc::new(Inner { config, links, addresses: Mutex::new(addresses) }) })
     }
 
-    /// The address of a pod, on disk before it is given. The same pod gets the same again.
-    ///
-    /// # Errors
-    /// When the range is used up or the disk refuses.
-    pub async fn allocate(&self, pod_uid: &str) -> Result<Ipv4Addr, NetworkError> {
-        self.inner.addresses.lock().await.allocate(pod_uid)
-    }
-
-    /// Connects a pod; what is connected already is left as it is.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub async fn attach(&self, request: Attach) -> Result<(), NetworkError> {
-        let gateway = {
-            let mut addresses = self.inner.addresses.lock().await;
-            let holder = Holder { pod_uid: request.pod_uid.clone(), host_ports: request.host_ports.clone() };
-            if addresses.hold(request.address, holder)? {
-                self.write_rules(&addresses).await?;
-            }
-            addresses.gateway()
-        };
-        self.inner.links.connect(&request.pod_uid, request.pid, request.address, gateway).await?;
-        if request.bandwidth != Bandwidth::default() {
-            let interface = links::interface_of(&request.pod_uid);
-            bandwidth::hold(interface, links::POD_INTERFACE, request.pid, request.bandwidth).await?;
+    /// The addresses of a pod that is connected already; none for those of our own network, whose sandboxes carry them.
+    #[must_use]
+    pub fn addresses_of(&self, pod_uid: &str) -> Vec<IpAddr> {
+        match &*self.way {
+            Way::Routed(_) => Vec::new(),
+            Way::Cni(cni) => cni.addresses_of(pod_uid),
         }
-        Ok(())
     }
 
-    /// Disconnects a pod and frees its address. Gone already is success.
+    /// Connects a pod and gives its addresses; what is connected already is left as it is.
     ///
     /// # Errors
-    /// When the kernel or the disk refuses.
+    /// When the kernel or a plugin refuses.
+    pub async fn attach(&self, request: Attach) -> Result<Vec<IpAddr>, NetworkError> {
+        match &*self.way {
+            Way::Routed(routed) => routed.attach(request).await,
+            Way::Cni(cni) => cni.attach(request).await,
+        }
+    }
+
+    /// Disconnects a pod and frees its addresses. Gone already is success.
+    ///
+    /// # Errors
+    /// When the kernel, a plugin or the disk refuses.
     pub async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
-        self.inner.links.disconnect(pod_uid).await?;
-        let mut addresses = self.inner.addresses.lock().await;
-        if addresses.release(pod_uid)? {
-            self.write_rules(&addresses).await?;
+        match &*self.way {
+            Way::Routed(routed) => routed.detach(pod_uid).await,
+            Way::Cni(cni) => cni.detach(pod_uid).await,
         }
-        Ok(())
     }
 
     /// Frees what pods other than these hold: after a restart.
@@ -171,29 +180,28 @@ impl Network {
     /// # Errors
     /// The first refusal; the rest is tried all the same.
     pub async fn retain(&self, live: &BTreeSet<String>) -> Result<(), NetworkError> {
-        let stale: Vec<String> =
-            self.inner.addresses.lock().await.pods().filter(|uid| !live.contains(*uid)).map(str::to_owned).collect();
+        let held = match &*self.way {
+            Way::Routed(routed) => routed.pods().await,
+            Way::Cni(cni) => cni.pods(),
+        };
         let mut first = Ok(());
-        for uid in stale {
+        for uid in held.into_iter().filter(|uid| !live.contains(uid)) {
             let freed = self.detach(&uid).await;
             first = first.and(freed);
         }
         first
     }
 
-    async fn write_rules(&self, addresses: &Addresses) -> Result<(), NetworkError> {
-        let config = &self.inner.config;
-        rules::apply(rules::chains(config.pod_cidr, config.cluster_cidr, addresses.holders())).await
-    }
-
-    /// Takes the network off the host: interfaces, chains, the gateway's address. Gives what stayed.
-    pub async fn teardown(gateway_of: Option<(Ipv4Addr, u8)>) -> Vec<String> {
-        let mut problems = Vec::new();
-        match Links::open() {
-            Ok(links) => problems.extend(links.remove_all(gateway_of.map(addresses::gateway_of)).await),
-            Err(error) => problems.push(error.to_string()),
+    /// Takes the network off the host: interfaces, chains, the gateways' addresses of these ranges, and what plugins
+    /// did below `cni_dir`. Gives what stayed.
+    pub async fn teardown(ranges: &[Cidr], cni: CniConfig) -> Vec<String> {
+        let mut problems = routed::teardown(ranges).await;
+        if cni.state_dir.is_dir() {
+            match Self::cni(cni) {
+                Ok(network) => problems.extend(network.retain(&BTreeSet::new()).await.err().map(|e| e.to_string())),
+                Err(error) => problems.push(error.to_string()),
+            }
         }
-        problems.extend(rules::remove().await);
         problems
     }
 }

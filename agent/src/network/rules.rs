@@ -5,9 +5,11 @@ use std::{
     collections::BTreeMap,
     fmt::Write as _,
     io::Write as _,
-    net::Ipv4Addr,
+    net::IpAddr,
     process::{Command, Stdio},
 };
+
+use windlass_kit::net::{Cidr, Family};
 
 use super::{NetworkError, addresses::Holder};
 
@@ -24,31 +26,41 @@ const JUMPS: [(&str, &str, &str); 4] = [
 ];
 
 /// Restore input that makes the chains exactly what they should be. Pure.
-pub(super) fn chains(pods: (Ipv4Addr, u8), cluster: (Ipv4Addr, u8), holders: &BTreeMap<Ipv4Addr, Holder>) -> String {
-    let (pods, cluster) = (format!("{}/{}", pods.0, pods.1), format!("{}/{}", cluster.0, cluster.1));
+pub(super) fn chains(pods: Cidr, cluster: Cidr, holders: &BTreeMap<IpAddr, Holder>) -> String {
+    let family = pods.family();
+    let (multicast, whole) = match family {
+        Family::V4 => ("224.0.0.0/4", 32),
+        Family::V6 => ("ff00::/8", 128),
+    };
     let mut out = format!(
         "*filter\n:{FORWARD} - [0:0]\n-A {FORWARD} -s {pods} -j ACCEPT\n-A {FORWARD} -d {pods} -j ACCEPT\nCOMMIT\n\
          *nat\n:{POSTROUTING} - [0:0]\n:{HOSTPORTS} - [0:0]\n"
     );
     let _ = writeln!(out, "-A {POSTROUTING} -s {pods} -d {cluster} -j RETURN");
-    let _ = writeln!(out, "-A {POSTROUTING} -s {pods} -d 224.0.0.0/4 -j RETURN");
+    let _ = writeln!(out, "-A {POSTROUTING} -s {pods} -d {multicast} -j RETURN");
     let _ = writeln!(out, "-A {POSTROUTING} -s {pods} -j MASQUERADE");
     for (address, holder) in holders {
         for port in &holder.host_ports {
             let protocol = port.protocol.name();
-            let at =
-                port.host_ip.filter(|ip| !ip.is_unspecified()).map(|ip| format!("-d {ip}/32 ")).unwrap_or_default();
+            let wanted = port.host_ip.filter(|ip| !ip.is_unspecified());
+            if wanted.is_some_and(|ip| Family::of(&ip) != family) {
+                continue;
+            }
+            let at = wanted.map(|ip| format!("-d {ip}/{whole} ")).unwrap_or_default();
+            let to = std::net::SocketAddr::new(*address, port.container_port);
             let _ = writeln!(
                 out,
-                "-A {HOSTPORTS} {at}-p {protocol} -m {protocol} --dport {} -j DNAT --to-destination {address}:{}",
-                port.host_port, port.container_port
+                "-A {HOSTPORTS} {at}-p {protocol} -m {protocol} --dport {} -j DNAT --to-destination {to}",
+                port.host_port
             );
             // Replies to the host's loopback address, and to the pod itself, must come back through the host. They stand
-            // before the rule that lets traffic inside the cluster go as it is.
-            for source in ["127.0.0.0/8".to_owned(), format!("{address}/32")] {
+            // before the rule that lets traffic inside the cluster go as it is. IPv6 routes no loopback address.
+            let own = format!("{address}/{whole}");
+            let loopback = (family == Family::V4).then(|| "127.0.0.0/8".to_owned());
+            for source in loopback.into_iter().chain([own]) {
                 let _ = writeln!(
                     out,
-                    "-I {POSTROUTING} -s {source} -d {address}/32 -p {protocol} -m {protocol} --dport {} -j MASQUERADE",
+                    "-I {POSTROUTING} -s {source} -d {address}/{whole} -p {protocol} -m {protocol} --dport {} -j MASQUERADE",
                     port.container_port
                 );
             }
@@ -59,10 +71,10 @@ pub(super) fn chains(pods: (Ipv4Addr, u8), cluster: (Ipv4Addr, u8), holders: &BT
 }
 
 /// Writes the chains and makes sure of the jumps to them.
-pub(super) async fn apply(text: String) -> Result<(), NetworkError> {
+pub(super) async fn apply(family: Family, text: String) -> Result<(), NetworkError> {
     blocking(move || {
-        restore(&text)?;
-        let tables = tables()?;
+        restore(family, &text)?;
+        let tables = tables(family)?;
         for (table, chain, rule) in JUMPS {
             if !tables.exists(table, chain, rule).unwrap_or(false) {
                 tables
@@ -76,9 +88,10 @@ pub(super) async fn apply(text: String) -> Result<(), NetworkError> {
 }
 
 /// Takes chains and jumps away; gives what stayed.
-pub(super) async fn remove() -> Vec<String> {
-    let removed = blocking(|| {
-        let tables = tables()?;
+pub(super) async fn remove(family: Family) -> Vec<String> {
+    let removed = blocking(move || {
+        // A machine without IPv6 has nothing to remove.
+        let Ok(tables) = tables(family) else { return Ok(Vec::new()) };
         let mut problems = Vec::new();
         for (table, chain, rule) in JUMPS {
             while tables.exists(table, chain, rule).unwrap_or(false) {
@@ -102,15 +115,19 @@ pub(super) async fn remove() -> Vec<String> {
     removed.await.unwrap_or_else(|e| vec![e.to_string()])
 }
 
-fn tables() -> Result<iptables::IPTables, NetworkError> {
-    iptables::new(false).map_err(|e| NetworkError::new("iptables could not be run; is it installed?", e))
+fn tables(family: Family) -> Result<iptables::IPTables, NetworkError> {
+    iptables::new(family == Family::V6).map_err(|e| NetworkError::new("iptables could not be run; is it installed?", e))
 }
 
-fn restore(text: &str) -> Result<(), NetworkError> {
-    let failed = |why: &dyn std::fmt::Display| {
-        NetworkError::new("the chains of the pod network could not be written with iptables-restore", why)
+fn restore(family: Family, text: &str) -> Result<(), NetworkError> {
+    let program = match family {
+        Family::V4 => "iptables-restore",
+        Family::V6 => "ip6tables-restore",
     };
-    let mut child = Command::new("iptables-restore")
+    let failed = |why: &dyn std::fmt::Display| {
+        NetworkError::new(format!("the chains of the pod network could not be written with {program}"), why)
+    };
+    let mut child = Command::new(program)
         .args(["-w", "5", "--noflush"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -137,14 +154,39 @@ mod tests {
         *,
     };
 
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn cidr(text: &str) -> Cidr {
+        Cidr::parse(text).unwrap()
+    }
+
+    #[test]
+    fn ports_of_either_family() {
+        let port = |host_ip: Option<&str>| HostPort {
+            host_ip: host_ip.map(ip),
+            host_port: 80,
+            container_port: 8080,
+            protocol: Protocol::Tcp,
+        };
+        let ports = vec![port(None), port(Some("192.0.2.1")), port(Some("2001:db8::1"))];
+        let holders = BTreeMap::from([(ip("fd00::2"), Holder { pod_uid: "a".into(), host_ports: ports })]);
+        let text = chains(cidr("fd00::/64"), cidr("fd00::/56"), &holders);
+        assert!(text.contains("-p tcp -m tcp --dport 80 -j DNAT --to-destination [fd00::2]:8080"), "{text}");
+        assert!(text.contains("-d 2001:db8::1/128 -p tcp"), "{text}");
+        assert!(!text.contains("192.0.2.1") && !text.contains("127.0.0.0"), "{text}");
+        assert!(text.contains("-d ff00::/8 -j RETURN"), "{text}");
+    }
+
     #[test]
     fn chains_of_a_node() {
         let port = HostPort { host_ip: None, host_port: 6380, container_port: 6379, protocol: Protocol::Tcp };
         let holders = BTreeMap::from([
-            (Ipv4Addr::new(10, 244, 0, 2), Holder { pod_uid: "a".into(), host_ports: vec![] }),
-            (Ipv4Addr::new(10, 244, 0, 3), Holder { pod_uid: "b".into(), host_ports: vec![port] }),
+            (ip("10.244.0.2"), Holder { pod_uid: "a".into(), host_ports: vec![] }),
+            (ip("10.244.0.3"), Holder { pod_uid: "b".into(), host_ports: vec![port] }),
         ]);
-        let text = chains((Ipv4Addr::new(10, 244, 0, 0), 24), (Ipv4Addr::new(10, 244, 0, 0), 16), &holders);
+        let text = chains(cidr("10.244.0.0/24"), cidr("10.244.0.0/16"), &holders);
         for line in [
             "-A WINDLASS-FORWARD -s 10.244.0.0/24 -j ACCEPT",
             "-A WINDLASS-POSTROUTING -s 10.244.0.0/24 -d 10.244.0.0/16 -j RETURN",

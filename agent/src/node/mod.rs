@@ -7,7 +7,7 @@ mod machine;
 mod status;
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
+    net::Cidr,
 };
 
 use crate::engine::Health;
@@ -111,26 +112,27 @@ pub async fn register(client: &Client, config: &NodeConfig, shutdown: &Cancellat
 ///
 /// # Errors
 /// When none comes within a minute, or it cannot be used.
-pub async fn pod_cidr(client: &Client, name: &str, file: &Path) -> Result<(Ipv4Addr, u8), NodeError> {
+pub async fn pod_cidrs(client: &Client, name: &str, file: &Path) -> Result<Vec<Cidr>, NodeError> {
     const PATIENCE: u64 = 60;
-    if let Some(range) = std::fs::read_to_string(file).ok().and_then(|t| parse_range(t.trim())) {
-        return Ok(range);
+    if let Some(ranges) = std::fs::read_to_string(file).ok().and_then(|t| parse_ranges(t.trim())) {
+        return Ok(ranges);
     }
     let api: Api<Node> = Api::all(client.clone());
     let deadline = tokio::time::Instant::now() + Duration::from_secs(PATIENCE);
     let mut wait = Duration::from_millis(5);
     loop {
-        let given = api.get_opt(name).await.ok().flatten().and_then(|n| n.spec?.pod_cidr);
-        if let Some(text) = given {
-            let range =
-                parse_range(&text).ok_or_else(|| NodeError::Range { node: name.to_owned(), range: text.clone() })?;
+        let given = api.get_opt(name).await.ok().flatten().and_then(|n| n.spec);
+        let given = given.and_then(|s| s.pod_cidrs.filter(|all| !all.is_empty()).or(s.pod_cidr.map(|one| vec![one])));
+        if let Some(text) = given.map(|all| all.join(",")) {
+            let ranges =
+                parse_ranges(&text).ok_or_else(|| NodeError::Range { node: name.to_owned(), range: text.clone() })?;
             if let Some(parent) = file.parent() {
                 let _ = std::fs::create_dir_all(parent);
             }
             if let Err(error) = std::fs::write(file, format!("{text}\n")) {
                 tracing::warn!(%error, file = %file.display(), "the range of pods could not be kept; the next start asks again");
             }
-            return Ok(range);
+            return Ok(ranges);
         }
         if tokio::time::Instant::now() >= deadline {
             return Err(NodeError::NoRange { node: name.to_owned(), seconds: PATIENCE });
@@ -140,12 +142,14 @@ pub async fn pod_cidr(client: &Client, name: &str, file: &Path) -> Result<(Ipv4A
     }
 }
 
-/// Reads `10.244.0.0/24`.
+/// Reads `10.244.0.0/24,fd00::/64`: IPv4 first, one of a family at most, each with room for pods.
 #[must_use]
-pub fn parse_range(text: &str) -> Option<(Ipv4Addr, u8)> {
-    let (address, length) = text.split_once('/')?;
-    let length: u8 = length.parse().ok().filter(|l| (1..=30).contains(l))?;
-    Some((address.parse().ok()?, length))
+pub fn parse_ranges(text: &str) -> Option<Vec<Cidr>> {
+    let mut ranges = text.split(',').map(|t| Cidr::parse(t.trim())).collect::<Option<Vec<Cidr>>>()?;
+    ranges.sort_by_key(Cidr::family);
+    let roomy = |r: &Cidr| r.length() >= 1 && r.length() <= r.family().bits() - 2;
+    let apart = ranges.windows(2).all(|pair| pair[0].family() != pair[1].family());
+    (apart && ranges.iter().all(roomy)).then_some(ranges)
 }
 
 /// Keeps the lease and the status until `shutdown`.

@@ -2,7 +2,7 @@
 
 mod security;
 
-use std::{collections::HashMap, net::Ipv4Addr, path::Path};
+use std::{collections::HashMap, net::IpAddr, path::Path};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
@@ -55,7 +55,7 @@ pub(crate) fn sandbox(
     pod: &Pod,
     pod_spec: &PodSpec,
     attempt: u32,
-    address: Option<Ipv4Addr>,
+    addresses: &[IpAddr],
     hostname: &str,
     pause: &str,
     around: &Surroundings<'_>,
@@ -65,8 +65,9 @@ pub(crate) fn sandbox(
     for (key, value) in pod.metadata.labels.iter().flatten() {
         labels.entry(key.clone()).or_insert_with(|| value.clone());
     }
-    if let Some(address) = address {
-        labels.insert(names::POD_IP.to_owned(), address.to_string());
+    if !addresses.is_empty() {
+        let all: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+        labels.insert(names::POD_IP.to_owned(), all.join(","));
     }
     let host_network = spec::host_network(pod_spec);
     let sysctls = pod_spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten());

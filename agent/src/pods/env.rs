@@ -19,7 +19,7 @@ pub(crate) struct Sources {
 pub(crate) struct Facts<'a> {
     pub(crate) node_name: &'a str,
     pub(crate) node_ip: IpAddr,
-    pub(crate) pod_ip: Option<IpAddr>,
+    pub(crate) pod_ips: &'a [IpAddr],
     pub(crate) allocatable: &'a BTreeMap<String, Quantity>,
     pub(crate) services: &'a [ServiceEnv],
 }
@@ -171,12 +171,13 @@ fn from_source(
 
 fn field_value(pod: &Pod, field: &ObjectFieldSelector, facts: &Facts<'_>) -> Result<String, String> {
     let spec = pod.spec.as_ref();
-    let pod_ip = facts.pod_ip.map(|ip| ip.to_string()).unwrap_or_default();
+    let pod_ips: Vec<String> = facts.pod_ips.iter().map(IpAddr::to_string).collect();
     Ok(match field.field_path.as_str() {
         "spec.nodeName" => facts.node_name.to_owned(),
         "spec.serviceAccountName" => spec.and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
         "status.hostIP" | "status.hostIPs" => facts.node_ip.to_string(),
-        "status.podIP" | "status.podIPs" => pod_ip,
+        "status.podIP" => pod_ips.into_iter().next().unwrap_or_default(),
+        "status.podIPs" => pod_ips.join(","),
         path => {
             return fields::metadata_value(pod, path)
                 .ok_or_else(|| format!("field path {path:?} is not one that a variable can be made from"));
@@ -260,7 +261,7 @@ mod tests {
         let facts = Facts {
             node_name: "node",
             node_ip: "192.0.2.1".parse().unwrap(),
-            pod_ip: "10.244.0.5".parse().ok(),
+            pod_ips: &["10.244.0.5".parse().unwrap(), "fd00::5".parse().unwrap()],
             allocatable: &allocatable,
             services: &services,
         };
@@ -295,11 +296,13 @@ mod tests {
     fn variables_see_earlier_ones_and_fields() {
         let env = r#"{"name":"A","value":"1"},{"name":"B","value":"$(A)$(C)"},{"name":"C","value":"2"},
             {"name":"IP","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}},
+            {"name":"IPS","valueFrom":{"fieldRef":{"fieldPath":"status.podIPs"}}},
             {"name":"L","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a.b/c']"}}},
             {"name":"M","valueFrom":{"resourceFieldRef":{"resource":"limits.memory","divisor":"1Mi"}}},
             {"name":"Q","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}"#;
         let got = build(&pod(env, ""), &Sources::default()).unwrap();
         let get = |name: &str| got.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
+        assert_eq!(get("IPS"), Some("10.244.0.5,fd00::5"));
         assert_eq!(
             (get("B"), get("IP"), get("L"), get("M"), get("Q")),
             (Some("1$(C)"), Some("10.244.0.5"), Some("l"), Some("1024"), Some("2"))

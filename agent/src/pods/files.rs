@@ -53,12 +53,12 @@ fn full_name(pod: &Pod, domain: &str) -> Option<String> {
 }
 
 /// `/etc/hosts` of a pod with its own network.
-pub(crate) fn hosts(pod: &Pod, address: Option<IpAddr>, domain: &str) -> String {
+pub(crate) fn hosts(pod: &Pod, addresses: &[IpAddr], domain: &str) -> String {
     let mut out = String::from(
         "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
          fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
     );
-    if let Some(address) = address {
+    for address in addresses {
         let name = hostname(pod);
         match full_name(pod, domain) {
             Some(full) => out.push_str(&format!("{address}\t{full}\t{name}\n")),
@@ -168,11 +168,11 @@ mod tests {
 
     #[test]
     fn hosts_name_the_pod_and_its_aliases() {
-        let plain = hosts(&pod(r#"{"containers":[]}"#), "10.244.0.5".parse().ok(), "cluster.local");
+        let plain = hosts(&pod(r#"{"containers":[]}"#), &["10.244.0.5".parse().unwrap()], "cluster.local");
         assert!(plain.ends_with("10.244.0.5\tweb-0\n"), "{plain}");
         let full = hosts(
             &pod(r#"{"containers":[],"subdomain":"s","hostAliases":[{"ip":"1.2.3.4","hostnames":["a","b"]}]}"#),
-            "10.244.0.5".parse().ok(),
+            &["10.244.0.5".parse().unwrap()],
             "cluster.local",
         );
         assert!(full.contains("10.244.0.5\tweb-0.s.n.svc.cluster.local\tweb-0\n"), "{full}");

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
+    net::IpAddr,
     time::Duration,
 };
 
@@ -41,7 +41,8 @@ pub(crate) struct Observed {
     pub(crate) instances: Vec<Instance>,
     /// Sandboxes whose network is attached.
     pub(crate) attached: BTreeSet<String>,
-    pub(crate) address: Option<Ipv4Addr>,
+    /// The pod's own, the first family first.
+    pub(crate) addresses: Vec<IpAddr>,
     /// Volumes are in place for this pod's spec.
     pub(crate) volumes: bool,
     pub(crate) volumes_failure: Option<Failure>,

@@ -71,8 +71,13 @@ impl Shared {
         let Parts { client, engine, network, config, health, info, services, inventory } = parts;
         let memory = super::host::total_memory();
         let allocatable = super::host::allocatable();
-        let volumes =
-            Volumes::new(config.data_dir.join("pods"), config.node_name.clone(), client.clone(), allocatable.clone());
+        let volumes = Volumes::new(
+            config.data_dir.join("pods"),
+            config.node_name.clone(),
+            client.clone(),
+            engine.clone(),
+            allocatable.clone(),
+        );
         let dns = Dns {
             servers: config.cluster_dns.clone(),
             domain: config.cluster_domain.clone(),

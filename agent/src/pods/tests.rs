@@ -1,15 +1,15 @@
 //! Tables of the pod lifecycle: what is done and what is shown, for each way in which containers end.
 
 mod attend;
+mod model;
 
 use std::net::IpAddr;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use proptest::prelude::*;
 
 use super::{
-    observed::{Failure, ImageState, Observed, later},
+    observed::{Failure, ImageState, Observed},
     plan::{Action, Plan, Wanted, plan, restart_delay},
     status::status,
 };
@@ -45,9 +45,10 @@ fn instance(name: &str, attempt: u32, state: State) -> Instance {
         hash: container_hash(name, "i:1"),
         sandbox: if name == SANDBOX_NAME { String::new() } else { format!("{SANDBOX_NAME}-0") },
         log_path: String::new(),
-        address: "10.244.0.2".parse().ok(),
+        addresses: vec!["10.244.0.2".parse().unwrap()],
         grace: Some(7),
         limits: Limits { cpu_shares: 2, ..Limits::default() },
+        message_from_log: false,
     }
 }
 
@@ -68,7 +69,8 @@ fn exited(code: i64, from: i64, to: i64) -> State {
 
 /// A pod whose sandbox runs and whose images and volumes are there.
 fn ready_sandbox(pod: &Pod) -> Observed {
-    let mut observed = Observed { volumes: true, address: "10.244.0.2".parse().ok(), ..Observed::default() };
+    let mut observed =
+        Observed { volumes: true, addresses: vec!["10.244.0.2".parse().unwrap()], ..Observed::default() };
     observed.put(instance(SANDBOX_NAME, 0, running(0)));
     observed.attached.insert(format!("{SANDBOX_NAME}-0"));
     for container in &pod.spec.as_ref().unwrap().containers {
@@ -353,150 +355,4 @@ fn what_is_under_way_is_not_begun_again() {
         observed.in_flight.insert(action.key());
     }
     assert!(next(&pod, &observed, 0).actions.is_empty());
-}
-
-/// What may happen to a pod in the property below.
-#[derive(Debug, Clone)]
-enum Event {
-    /// The plan's actions are carried out.
-    Work,
-    /// A container ends.
-    Exit(usize, i64),
-    /// Time passes.
-    Wait(i64),
-    /// The agent forgets what it knew and finds what runs.
-    Restart,
-    /// Somebody deletes the pod.
-    Delete,
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    prop_oneof![
-        4 => Just(Event::Work),
-        3 => (0usize..2, prop_oneof![Just(0i64), Just(1), Just(137)]).prop_map(|(c, code)| Event::Exit(c, code)),
-        2 => (1i64..400).prop_map(Event::Wait),
-        1 => Just(Event::Restart),
-        1 => Just(Event::Delete),
-    ]
-}
-
-/// Carries an action out as Docker would.
-fn work(observed: &mut Observed, action: &Action, now: i64) {
-    match action {
-        Action::PrepareVolumes => observed.volumes = true,
-        Action::EnsureImage { container } => {
-            let present = ImageState::Present { id: "x".into(), user: String::new() };
-            observed.images.insert(container.clone(), present);
-        }
-        Action::CreateSandbox { attempt } => observed.put(instance(SANDBOX_NAME, *attempt, State::Created)),
-        Action::StartSandbox { id } => {
-            let mut sandbox = observed.instances.iter().find(|i| i.id == *id).unwrap().clone();
-            sandbox.state = running(now);
-            observed.put(sandbox);
-            observed.attached.insert(id.clone());
-        }
-        Action::Create { container, attempt, sandbox } => {
-            let mut made = instance(container, *attempt, State::Created);
-            made.sandbox.clone_from(sandbox);
-            if *attempt > 0 {
-                *observed.crashes.entry(container.clone()).or_default() += 1;
-            }
-            observed.put(made);
-        }
-        Action::Start { id, .. } => {
-            let mut started = observed.instances.iter().find(|i| i.id == *id).unwrap().clone();
-            started.state = running(now);
-            observed.put(started);
-        }
-        Action::Stop { id, .. } => {
-            let mut ended = observed.instances.iter().find(|i| i.id == *id).unwrap().clone();
-            ended.state = exited(137, now - 1, now);
-            observed.put(ended);
-        }
-        Action::Remove { id } | Action::RemoveSandbox { id } => observed.forget(id),
-        Action::TearDown => observed.torn_down = true,
-        Action::RefreshVolumes => observed.stale = None,
-        Action::PostStart { id, .. } => drop(observed.hooked.insert(id.clone())),
-        Action::Probe { .. } | Action::Resize { .. } | Action::Hasten { .. } | Action::Forget => {}
-    }
-}
-
-fn rank(phase: &str) -> u8 {
-    match phase {
-        "Pending" => 0,
-        "Running" => 1,
-        _ => 2,
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
-    #[test]
-    fn whatever_happens_the_rules_hold(policy in "(Always|OnFailure|Never)", events in prop::collection::vec(event(), 1..60)) {
-        let mut pod = pod(&policy, 2);
-        let mut observed = Observed::default();
-        let (mut now, mut highest) = (0i64, 0u8);
-        for event in events {
-            match event {
-                Event::Work => {
-                    let before: Vec<(String, i64)> = observed.instances.iter().filter_map(|i| match &i.state {
-                        State::Exited(e) => Some((i.identity.container.clone(), e.code)),
-                        _ => None,
-                    }).collect();
-                    for action in next(&pod, &observed, now).actions {
-                        if let Action::Create { container, attempt, .. } = &action {
-                            // The policy is obeyed: what ended for good is never run again.
-                            if *attempt > 0 {
-                                let last = before.iter().rev().find(|(name, _)| name == container);
-                                let allowed = match policy.as_str() {
-                                    "Always" => true,
-                                    "OnFailure" => last.is_some_and(|(_, code)| *code != 0),
-                                    _ => false,
-                                };
-                                prop_assert!(allowed, "{policy}: {action:?} after {last:?}");
-                            }
-                            prop_assert!(pod.metadata.deletion_timestamp.is_none(), "nothing is made of a deleted pod");
-                        }
-                        work(&mut observed, &action, now);
-                    }
-                }
-                Event::Exit(which, code) => {
-                    let name = format!("c{which}");
-                    if let Some(mut ended) = observed.newest(&name).filter(|i| i.is_running()).cloned() {
-                        ended.state = exited(code, now - 1, now);
-                        observed.put(ended);
-                    }
-                }
-                Event::Wait(seconds) => now += seconds,
-                Event::Restart => {
-                    let kept = observed.instances.clone();
-                    let torn_down = observed.torn_down;
-                    observed = Observed { torn_down, ..Observed::default() };
-                    for instance in kept {
-                        if instance.is_sandbox() && instance.is_running() {
-                            observed.attached.insert(instance.id.clone());
-                        }
-                        observed.put(instance);
-                    }
-                }
-                Event::Delete => {
-                    pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(now)));
-                }
-            }
-            now += 1;
-            // Never two of a container.
-            for name in ["c0", "c1", SANDBOX_NAME] {
-                let alive = observed.attempts(name).filter(|i| i.is_running()).count();
-                prop_assert!(alive <= 1, "{alive} of {name} run");
-            }
-            // Phases never go backwards.
-            let told = shown(&pod, &observed, now);
-            let phase = rank(told.phase.as_deref().unwrap_or(""));
-            prop_assert!(phase >= highest, "{:?} after rank {highest}", told.phase);
-            highest = phase;
-            pod.status = Some(told);
-        }
-        let _ = later(at(now), std::time::Duration::ZERO);
-    }
 }

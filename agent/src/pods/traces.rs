@@ -17,6 +17,9 @@ use crate::{
 
 /// At most this much of a termination message is kept; upstream's limit.
 const MESSAGE_LIMIT: usize = 4096;
+/// The end of a log that stands in for a message; upstream's limits.
+const LOG_LINES: usize = 80;
+const LOG_BYTES: usize = 2048;
 
 /// An empty file that any user in the container can write.
 pub(crate) fn make_message_file(path: &Path) -> Result<(), String> {
@@ -30,7 +33,28 @@ pub(crate) fn make_message_file(path: &Path) -> Result<(), String> {
 }
 
 /// Adds what a container that ended has left as its message.
-pub(crate) fn with_message(shared: &Shared, mut instance: Instance) -> Instance {
+pub(crate) async fn with_message(shared: &Shared, instance: Instance) -> Instance {
+    let mut instance = with_written_message(shared, instance);
+    let wanted = needs_log(&instance);
+    if let State::Exited(exit) = &mut instance.state
+        && wanted
+    {
+        match shared.engine.log_end(&instance.id, LOG_LINES, LOG_BYTES).await {
+            Ok(end) => exit.message = end,
+            Err(error) => tracing::debug!(%error, container = instance.id, "the end of a log is no message"),
+        }
+    }
+    instance
+}
+
+/// Whether the end of the log is to be taken for a message that is missing.
+pub(crate) fn needs_log(instance: &Instance) -> bool {
+    matches!(&instance.state, State::Exited(exit)
+        if instance.message_from_log && exit.code != 0 && exit.message.is_empty() && exit.started_at.is_some())
+}
+
+/// The same, of what the container has written alone.
+pub(crate) fn with_written_message(shared: &Shared, mut instance: Instance) -> Instance {
     if let State::Exited(exit) = &mut instance.state {
         let who = &instance.identity;
         let file = shared.message_file(&who.uid, &who.container, who.attempt);

@@ -9,6 +9,7 @@ mod claims;
 mod content;
 pub(crate) mod follow;
 mod host;
+mod image;
 pub(crate) mod subpath;
 mod tokens;
 
@@ -24,6 +25,7 @@ use kube::{Api, Client};
 use nix::mount::{MntFlags, umount2};
 use windlass_kit::quantity::Quantity;
 
+use crate::engine::Engine;
 use claims::Backing;
 use content::{Objects, Payload};
 use follow::{Kind, Reference};
@@ -69,6 +71,7 @@ pub struct Volumes {
     node_name: String,
     client: Client,
     tokens: Tokens,
+    engine: Engine,
     allocatable: BTreeMap<String, Quantity>,
 }
 
@@ -81,16 +84,23 @@ impl std::fmt::Debug for Volumes {
 impl Volumes {
     /// Volumes below `root`, which is the folder of pods' folders, on a node that has `allocatable` to give.
     #[must_use]
-    pub fn new(root: PathBuf, node_name: String, client: Client, allocatable: BTreeMap<String, Quantity>) -> Self {
-        Self { root, node_name, tokens: Tokens::new(client.clone()), client, allocatable }
+    pub fn new(
+        root: PathBuf,
+        node_name: String,
+        client: Client,
+        engine: Engine,
+        allocatable: BTreeMap<String, Quantity>,
+    ) -> Self {
+        Self { root, node_name, tokens: Tokens::new(client.clone()), client, engine, allocatable }
     }
 
-    /// Makes the volumes of a pod, or finds them made.
+    /// Makes the volumes of a pod, or finds them made. `images` gives the id of the image that a volume is made of, by
+    /// the volume's name.
     ///
     /// # Errors
     /// Names the volume and what is missing.
-    pub async fn prepare(&self, pod: &Pod) -> Result<Prepared, VolumeError> {
-        self.each(pod, |_| true).await
+    pub async fn prepare(&self, pod: &Pod, images: &BTreeMap<String, String>) -> Result<Prepared, VolumeError> {
+        self.each(pod, images, |_| true).await
     }
 
     /// Writes anew what of a running pod's volumes comes from objects that changed, or from the pod itself; gives
@@ -99,15 +109,20 @@ impl Volumes {
     /// # Errors
     /// Names the volume and what is missing; its files stay as they were.
     pub async fn refresh(&self, pod: &Pod) -> Result<Option<Timestamp>, VolumeError> {
-        self.each(pod, |volume| content::plugin(volume).is_some()).await.map(|made| made.renew_at)
+        self.each(pod, &BTreeMap::new(), |volume| content::plugin(volume).is_some()).await.map(|made| made.renew_at)
     }
 
-    async fn each(&self, pod: &Pod, wanted: impl Fn(&Volume) -> bool) -> Result<Prepared, VolumeError> {
+    async fn each(
+        &self,
+        pod: &Pod,
+        images: &BTreeMap<String, String>,
+        wanted: impl Fn(&Volume) -> bool,
+    ) -> Result<Prepared, VolumeError> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
         let mut made = Prepared::default();
         for volume in volumes_of(pod).filter(|v| wanted(v)) {
             let failed = |reason: String| VolumeError { volume: volume.name.clone(), reason };
-            let (place, renew_at) = self.one(pod, uid, volume).await.map_err(failed)?;
+            let (place, renew_at) = self.one(pod, uid, volume, images).await.map_err(failed)?;
             made.places.insert(volume.name.clone(), place);
             made.renew(renew_at);
         }
@@ -127,7 +142,13 @@ impl Volumes {
         out
     }
 
-    async fn one(&self, pod: &Pod, uid: &str, volume: &Volume) -> Result<(Place, Option<Timestamp>), String> {
+    async fn one(
+        &self,
+        pod: &Pod,
+        uid: &str,
+        volume: &Volume,
+        images: &BTreeMap<String, String>,
+    ) -> Result<(Place, Option<Timestamp>), String> {
         let dir = |plugin: &str| {
             self.root.join(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(&volume.name)
         };
@@ -167,6 +188,12 @@ impl Volumes {
                 }
             };
             return Ok((Place { path, read_only: claimed.read_only }, None));
+        }
+        if volume.image.is_some() {
+            let id = images.get(&volume.name).ok_or("its image is not there yet")?;
+            let dir = dir("image");
+            image::unpack(&self.engine, &dir, id).await?;
+            return Ok((Place { path: dir.join(image::FILES), read_only: true }, None));
         }
         if let Some(source) = &volume.nfs {
             let (dir, read_only) = (dir("nfs"), source.read_only == Some(true));

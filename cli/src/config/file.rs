@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{DEFAULT_FILE, LogFormat, Ranges, RulesLayout, Settings, flags::parse_ports};
+use super::{DEFAULT_FILE, LogFormat, PodNetwork, Ranges, RulesLayout, Settings, flags::parse_ports};
 
 /// What a file may hold; absent settings keep their defaults, unknown ones are refused.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -38,6 +38,9 @@ pub(super) struct File {
     #[serde(rename = "serviceCIDR")]
     service_cidr: Option<Ranges>,
     node_port_range: Option<String>,
+    network: Option<PodNetwork>,
+    cni_conf_dir: Option<PathBuf>,
+    cni_bin_dirs: Option<Vec<PathBuf>>,
     rules_layout: Option<RulesLayout>,
     cluster_domain: Option<String>,
     #[serde(rename = "clusterDNS")]
@@ -105,6 +108,9 @@ impl File {
         set(self.cluster_cidr, &mut to.cluster_cidr);
         set(self.service_cidr, &mut to.service_cidr);
         set(self.node_port_range.and_then(|r| parse_ports(&r).ok()), &mut to.node_ports);
+        set(self.network, &mut to.network);
+        set(self.cni_conf_dir, &mut to.cni_conf_dir);
+        set(self.cni_bin_dirs, &mut to.cni_bin_dirs);
         set(self.rules_layout, &mut to.rules_layout);
         set(self.cluster_domain, &mut to.cluster_domain);
         set(self.cluster_dns, &mut to.cluster_dns);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    LogFormat, Ranges, RulesLayout, Settings,
+    LogFormat, PodNetwork, Ranges, RulesLayout, Settings,
     kube_proxy::{KubeProxy, bind},
 };
 
@@ -72,6 +72,15 @@ pub(crate) struct Flags {
     /// Ports of NodePort services [default: 30000-32767]
     #[arg(long, global = true, value_name = "FROM-TO", value_parser = parse_ports)]
     node_port_range: Option<RangeInclusive<u16>>,
+    /// How pods are connected: by Windlass itself, or by the CNI plugins of this node [default: routed]
+    #[arg(long, global = true, value_name = "WAY")]
+    network: Option<PodNetwork>,
+    /// Where CNI configurations are [default: /etc/cni/net.d]
+    #[arg(long, global = true, value_name = "DIR")]
+    cni_conf_dir: Option<PathBuf>,
+    /// Where CNI plugins are; may be given more than once [default: /opt/cni/bin, /usr/lib/cni]
+    #[arg(long = "cni-bin-dir", global = true, value_name = "DIR")]
+    cni_bin_dirs: Option<Vec<PathBuf>>,
     /// Whether long chains of service rules become trees [default: auto]
     #[arg(long, global = true, value_name = "LAYOUT")]
     rules_layout: Option<RulesLayout>,
@@ -123,6 +132,9 @@ impl Flags {
         set(self.cluster_cidr.as_ref(), &mut to.cluster_cidr);
         set(self.service_cidr.as_ref(), &mut to.service_cidr);
         set(self.node_port_range.as_ref(), &mut to.node_ports);
+        set(self.network.as_ref(), &mut to.network);
+        set(self.cni_conf_dir.as_ref(), &mut to.cni_conf_dir);
+        set(self.cni_bin_dirs.as_ref(), &mut to.cni_bin_dirs);
         set(self.rules_layout.as_ref(), &mut to.rules_layout);
         set(self.cluster_domain.as_ref(), &mut to.cluster_domain);
         set(self.log.as_ref(), &mut to.log);

@@ -37,6 +37,16 @@ pub(crate) enum RulesLayout {
     Tree,
 }
 
+/// How pods are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PodNetwork {
+    /// By Windlass: a routed pair of interfaces for each pod.
+    Routed,
+    /// By CNI plugins.
+    Cni,
+}
+
 /// Everything that can be set, with no gaps left.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -60,6 +70,9 @@ pub(crate) struct Settings {
     pub(crate) cluster_cidr: Ranges,
     pub(crate) service_cidr: Ranges,
     pub(crate) node_ports: RangeInclusive<u16>,
+    pub(crate) network: PodNetwork,
+    pub(crate) cni_conf_dir: PathBuf,
+    pub(crate) cni_bin_dirs: Vec<PathBuf>,
     pub(crate) rules_layout: RulesLayout,
     pub(crate) cluster_domain: String,
     pub(crate) cluster_dns: Vec<IpAddr>,
@@ -94,6 +107,10 @@ impl Settings {
             cluster_cidr: Ranges::v4(Ipv4Addr::new(10, 244, 0, 0), 16),
             service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
+            network: PodNetwork::Routed,
+            cni_conf_dir: "/etc/cni/net.d".into(),
+            // Upstream's folder, and where Debian puts them.
+            cni_bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             rules_layout: RulesLayout::Auto,
             cluster_domain: "cluster.local".to_owned(),
             cluster_dns: Vec::new(),

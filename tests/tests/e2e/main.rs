@@ -2,11 +2,13 @@
 //! has a machine of its own made of network namespaces.
 
 mod crash;
+mod endings;
 mod faults;
 mod kubectl;
 mod lifecycle;
 mod load;
 mod member;
+mod network;
 mod proxy;
 mod purge;
 mod quiet;

@@ -198,3 +198,34 @@ fn sub_paths() {
     let _ = world.sh(&format!("umount {}", below.display()));
     assert!(data.join("a/b/x").exists() && data.join("out").is_symlink(), "the volume itself is as it was");
 }
+
+#[test]
+fn image_volumes() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let line = "ls /image/bin /part > /shared/there; touch /image/x 2>/dev/null || echo read-only >> /shared/there; exec sleep 1000";
+    let pod = |name: &str, reference: &str| {
+        shared.pod(
+            name,
+            json!({
+            "containers": [{"name": "main", "command": shell(line), "volumeMounts": [
+                {"name": "i", "mountPath": "/image"}, {"name": "i", "mountPath": "/part", "subPath": "bin"}]}],
+            "volumes": [{"name": "i", "image": {"reference": reference, "pullPolicy": "Never"}}]}),
+        )
+    };
+    kubectl.apply(&pod("shown", "windlass/busybox:1"));
+    wait_for(&kubectl, "shown", "is ready", is_ready);
+    eventually(PATIENCE, "the pod has looked", || {
+        let lines = shared.lines("there");
+        let tools = lines.iter().filter(|l| *l == "sh").count();
+        anyhow::ensure!(tools == 2 && lines.last().is_some_and(|l| l == "read-only"), "{lines:?}");
+        Ok(())
+    });
+    kubectl.apply(&pod("missing", "windlass/none:1"));
+    says(&kubectl, "missing", "is not present with pull policy of Never");
+    let _ = kubectl.run(&["delete", "pod", "shown", "missing"]);
+    let left = world.docker(&["ps", "-aq", "--filter", "name=windlass-image"]);
+    assert!(left.trim().is_empty(), "{left}");
+}

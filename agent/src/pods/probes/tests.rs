@@ -22,9 +22,10 @@ fn instance(id: &str) -> Instance {
         hash: String::new(),
         sandbox: String::new(),
         log_path: String::new(),
-        address: None,
+        addresses: Vec::new(),
         grace: None,
         limits: crate::engine::instance::Limits::default(),
+        message_from_log: false,
     }
 }
 

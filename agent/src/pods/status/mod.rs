@@ -43,6 +43,10 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         .map(|c| container_status(pod, spec, c, Role::Ephemeral, observed, &before, now))
         .collect();
 
+    let mut init = init;
+    let each = MESSAGES / (main.len() + init.len()).max(1);
+    main.iter_mut().chain(&mut init).for_each(|status| cut_messages(status, each));
+
     let phase = phase(pod, spec, observed, &before, now);
     let (mut reason, mut message) = (before.reason.clone(), before.message.clone());
     if phase == "Failed" && deadline_passed(pod, spec, now) && before.phase.as_deref() != Some("Succeeded") {
@@ -54,10 +58,12 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         message = Some(refused.message);
     }
     let host = node_ip.to_string();
-    let address = if spec::host_network(spec) {
-        Some(host.clone())
+    let addresses: Vec<PodIP> = if spec::host_network(spec) {
+        vec![PodIP { ip: host.clone() }]
+    } else if observed.addresses.is_empty() {
+        before.pod_ips.clone().unwrap_or_default()
     } else {
-        observed.address.map(|a| a.to_string()).or_else(|| before.pod_ip.clone())
+        observed.addresses.iter().map(|a| PodIP { ip: a.to_string() }).collect()
     };
     PodStatus {
         conditions: Some(conditions(pod, spec, observed, &before, &init, &main, phase, now)),
@@ -66,8 +72,8 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         ephemeral_container_statuses: (!ephemeral.is_empty()).then_some(ephemeral),
         host_ip: Some(host.clone()),
         host_ips: Some(vec![HostIP { ip: host }]),
-        pod_ips: address.clone().map(|ip| vec![PodIP { ip }]),
-        pod_ip: address,
+        pod_ip: addresses.first().map(|a| a.ip.clone()),
+        pod_ips: (!addresses.is_empty()).then_some(addresses),
         phase: Some(phase.to_owned()),
         qos_class: Some(qos::class(spec).name().to_owned()),
         reason,
@@ -75,6 +81,18 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         start_time: Some(before.start_time.unwrap_or(Time(whole_seconds(now)))),
         observed_generation: pod.metadata.generation,
         ..PodStatus::default()
+    }
+}
+
+/// Bytes of all termination messages of a pod; upstream's.
+const MESSAGES: usize = 12 << 10;
+
+/// Cuts what a container has left to its share, at the end of a character.
+fn cut_messages(status: &mut ContainerStatus, most: usize) {
+    for state in [&mut status.state, &mut status.last_state].into_iter().flatten() {
+        if let Some(message) = state.terminated.as_mut().and_then(|t| t.message.as_mut()) {
+            message.truncate(message.floor_char_boundary(most));
+        }
     }
 }
 
@@ -119,7 +137,9 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
         observed.newest(&c.name).is_some_and(|i| i.identity.attempt > 0 || !matches!(i.state, State::Created))
             || had_run(before, &c.name)
     };
-    if initialized && spec.containers.iter().all(started) { "Running" } else { "Pending" }
+    // One that has run goes on being so, though its init containers may be at work again in a new sandbox.
+    let has_run = before.phase.as_deref() == Some("Running");
+    if has_run || (initialized && spec.containers.iter().all(started)) { "Running" } else { "Pending" }
 }
 
 fn had_run(before: &PodStatus, name: &str) -> bool {
@@ -208,9 +228,12 @@ fn container_status(
             .or_else(|| earlier.and_then(|e| e.container_id.clone())),
         ready: (ready || done_init) && role != Role::Ephemeral,
         started: Some(started),
+        // Counts never go back, also when the newest instance is taken away before it was started.
         restart_count: newest
             .map(|i| i32::try_from(i.identity.attempt).unwrap_or(i32::MAX))
-            .or_else(|| earlier.map(|e| e.restart_count))
+            .into_iter()
+            .chain(earlier.map(|e| e.restart_count))
+            .max()
             .unwrap_or(0),
         state: Some(state),
         last_state: last,

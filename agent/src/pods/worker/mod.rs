@@ -109,12 +109,15 @@ impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, uid: String, instances: Vec<Instance>) -> Self {
         let mut observed = Observed::default();
         for instance in instances {
-            observed.put(super::traces::with_message(&shared, instance));
+            observed.put(super::traces::with_written_message(&shared, instance));
         }
         // A sandbox that runs was connected by whoever started it; that is made sure of below.
         observed.attached =
             observed.instances.iter().filter(|i| i.is_sandbox() && i.is_running()).map(|i| i.id.clone()).collect();
-        observed.address = observed.sandbox().and_then(|s| s.address);
+        observed.addresses = observed.sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
+        if observed.addresses.is_empty() {
+            observed.addresses = shared.network.addresses_of(&uid);
+        }
         // Their hooks were run by whoever started them.
         observed.hooked = observed.instances.iter().filter(|i| i.is_running()).map(|i| i.id.clone()).collect();
         Self {
@@ -307,7 +310,7 @@ impl Worker {
     fn asked(&self, container: &str, id: String) -> Option<steps::Asked> {
         let pod = self.pod.clone()?;
         let host = pod.spec.as_ref().is_some_and(spec::host_network);
-        let address = if host { Some(self.shared.config.node_ip) } else { self.observed.address.map(Into::into) };
+        let address = if host { Some(self.shared.config.node_ip) } else { self.observed.addresses.first().copied() };
         Some(steps::Asked { container: self.container(container)?, pod, id, address })
     }
 
@@ -403,7 +406,7 @@ impl Worker {
             image_user: user,
             volumes: Arc::clone(&self.volumes),
             target: self.target(name),
-            address: self.observed.address.map(Into::into),
+            addresses: self.observed.addresses.clone(),
         };
         self.push(key, steps::create(Arc::clone(&self.shared), pod, request));
     }
@@ -416,6 +419,11 @@ impl Worker {
 
     /// After our own restart: makes sure of the network of a sandbox that is taken over.
     fn reconnect(&mut self) {
+        let wordless: Vec<String> =
+            self.observed.instances.iter().filter(|i| super::traces::needs_log(i)).map(|i| i.id.clone()).collect();
+        for id in wordless {
+            self.look(id);
+        }
         let Some(pod) = self.pod.clone().filter(|p| p.metadata.deletion_timestamp.is_none()) else { return };
         let Some(sandbox) = self.observed.sandbox().filter(|s| s.is_running()).cloned() else { return };
         if self.shared.docker_answers() {

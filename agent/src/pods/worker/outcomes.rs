@@ -34,13 +34,13 @@ impl Worker {
                 self.observed.stale.get_or_insert(later(now, CONTENTS_RETRY));
             }
             Outcome::SandboxCreated(Ok(instance)) => {
-                self.observed.address = instance.address.or(self.observed.address);
+                self.know_addresses(&instance);
                 self.observed.put(instance);
             }
             Outcome::SandboxStarted { result: Ok(instance) } => {
                 self.observed.attached.insert(instance.id.clone());
                 self.observed.sandbox_failure = None;
-                self.observed.address = instance.address.or(self.observed.address);
+                self.know_addresses(&instance);
                 self.observed.put(instance);
             }
             Outcome::SandboxCreated(Err(refusal)) | Outcome::SandboxStarted { result: Err(refusal) } => {
@@ -96,7 +96,7 @@ impl Worker {
             Outcome::Resized { id, result: Ok(seen) } => {
                 self.observed.resize_failure = None;
                 match seen {
-                    Some(instance) => self.observed.put(crate::pods::traces::with_message(&self.shared, instance)),
+                    Some(instance) => self.observed.put(instance),
                     None => self.observed.forget(&id),
                 }
             }
@@ -148,6 +148,12 @@ impl Worker {
         probes::note(&pod, &container, kind, &instance, good, now, &mut self.observed.probes);
         if probes::condemned(&container, &instance, &self.observed.probes).is_some() {
             self.observed.condemned.insert(instance.id);
+        }
+    }
+
+    fn know_addresses(&mut self, sandbox: &Instance) {
+        if !sandbox.addresses.is_empty() {
+            self.observed.addresses.clone_from(&sandbox.addresses);
         }
     }
 

@@ -6,4 +6,4 @@ export PATH=$PATH:/usr/sbin:/sbin
 scripts/dockerd.sh
 tests/images/build.sh --all
 scripts/test-images.sh
-WINDLASS_BIN=$PWD/target/release/windlass cargo run --locked -q -p windlass-tests --bin bench
+WINDLASS_BIN=$PWD/target/release/windlass cargo run --locked -q -p windlass-tests --bin bench-agent

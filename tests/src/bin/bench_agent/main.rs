@@ -1,5 +1,5 @@
-//! `make bench`: what a pod costs beside the same two containers started raw, in the same run, and
-//! what the process holds in memory. Prints lines for docs/performance.md.
+//! `make bench-agent`: what a pod costs beside the same two containers started raw, in the same run, and what the
+//! node takes while nothing happens. Prints lines for docs/performance.md.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -17,11 +17,14 @@ use windlass_tests::{PATIENCE, RawDocker, World, eventually};
 
 const IMAGE: &str = "windlass/busybox:1";
 const COMMAND: [&str; 2] = ["sleep", "100000"];
-/// Rounds of one pod; raw and ours take turns so that a change of the machine's speed meets both.
-const ROUNDS: usize = 15;
-/// Rounds of many pods at once.
-const BATCH_ROUNDS: usize = 5;
-const BATCH: usize = 20;
+/// Ends as soon as it is asked to.
+const OBEDIENT: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 100000 & wait; done"];
+/// How many pods at once and how often; raw and ours take turns so that a change of the machine's speed meets both.
+const BATCHES: [(usize, usize); 3] = [(1, 15), (50, 3), (200, 1)];
+const DELETIONS: usize = 10;
+/// Pods that the idle node holds.
+const HELD: usize = 100;
+const IDLE: Duration = Duration::from_secs(60);
 
 fn main() -> anyhow::Result<()> {
     let world = World::new();
@@ -31,41 +34,141 @@ fn main() -> anyhow::Result<()> {
     let namespace = std::fs::File::open(world.namespace())?;
     nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("the world's network namespace")?;
     let pid = windlass.daemon().pid();
-
     std::thread::sleep(Duration::from_secs(30));
     let idle = resident_megabytes(pid)?;
 
+    println!("| figure | windlass | raw Docker | ratio | goal |");
+    println!("|---|---|---|---|---|");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = runtime.block_on(client(&windlass.kubeconfig()))?;
-
     // Both sides once, unmeasured; the first pod brings the pause image.
     runtime.block_on(ours(&client, 1))?;
     let pause = world.docker(&["images", "--format", "{{.Repository}}:{{.Tag}}", "windlass/pause"]).trim().to_owned();
     raw(&world, &pause, 1)?;
-    let one = compare(ROUNDS, || raw(&world, &pause, 1), || runtime.block_on(ours(&client, 1)))?;
-    let many = compare(BATCH_ROUNDS, || raw(&world, &pause, BATCH), || runtime.block_on(ours(&client, BATCH)))?;
+    for (count, rounds) in BATCHES {
+        let both = compare(rounds, || raw(&world, &pause, count), || runtime.block_on(ours(&client, count)))?;
+        let what = if count == 1 {
+            "one pod, created to Ready".to_owned()
+        } else {
+            format!("{count} pods at once, all Ready")
+        };
+        println!(
+            "| {what} (median of {rounds}) | {:.0} ms | {:.0} ms | {:.2} | 1.2 |",
+            both.ours, both.raw, both.ratio
+        );
+    }
+    let gone = compare(DELETIONS, || raw_stop(&world, &pause), || runtime.block_on(deleted(&client)))?;
+    println!(
+        "| delete to gone; the container alone, stopped (median of {DELETIONS}) | {:.0} ms | {:.0} ms | +{:.0} ms | +100 ms |",
+        gone.ours,
+        gone.raw,
+        gone.ours - gone.raw
+    );
 
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     runtime.block_on(async {
-        create(&pods, BATCH, "held").await?;
-        wait_ready(&pods, BATCH).await
+        create(&pods, HELD, "held").await?;
+        wait_ready(&pods, HELD).await
     })?;
     std::thread::sleep(Duration::from_secs(30));
-    let loaded = resident_megabytes(pid)?;
+    let (own, engine) = (cpu(pid)?, cpu(world.docker_pid())?);
+    std::thread::sleep(IDLE);
+    let (own, with_us) = (cpu(pid)?.saturating_sub(own), cpu(world.docker_pid())?.saturating_sub(engine));
+    let held = resident_megabytes(pid)?;
+    let before = running(&world);
+    windlass.kill();
+    let engine = cpu(world.docker_pid())?;
+    std::thread::sleep(IDLE);
+    let without_us = cpu(world.docker_pid())?.saturating_sub(engine);
+    let started = Instant::now();
+    windlass.start();
+    let taken_over = eventually(PATIENCE, "every pod is looked after again", || {
+        let told = summary()?;
+        let pods =
+            told["pods"].as_array().map_or(0, |all| all.iter().filter(|p| p["containers"][0].is_object()).count());
+        anyhow::ensure!(pods >= HELD, "{pods} of {HELD}");
+        Ok(started.elapsed())
+    });
+    std::thread::sleep(Duration::from_secs(10));
+    let untouched = running(&world) == before;
 
-    println!("| figure | windlass | raw Docker | ratio | goal |");
-    println!("|---|---|---|---|---|");
+    let percent = |used: Duration| used.as_secs_f64() / IDLE.as_secs_f64() * 100.0;
+    println!("| {HELD} idle pods: our CPU | {:.2} % of a core | | | 0.5 % |", percent(own));
     println!(
-        "| one pod, created to Ready (median of {ROUNDS}) | {:.0} ms | {:.0} ms | {:.2} | 1.3 |",
-        one.ours, one.raw, one.ratio
+        "| — caused in dockerd | {:.2} % of a core | {:.2} % without us | | 0.5 % |",
+        percent(with_us.saturating_sub(without_us)),
+        percent(without_us)
     );
-    println!(
-        "| {BATCH} pods at once, all Ready (median of {BATCH_ROUNDS}) | {:.0} ms | {:.0} ms | {:.2} | 1.3 |",
-        many.ours, many.raw, many.ratio
-    );
-    println!("| resident memory, idle | {idle:.1} MB | | | 40 MB |");
-    println!("| resident memory, {BATCH} pods | {loaded:.1} MB | | | 60 MB |");
+    println!("| — resident memory | {held:.1} MB | | | 50 MB |");
+    println!("| resident memory, no pods | {idle:.1} MB | | | 40 MB |");
+    println!("| restart with {HELD} pods: all looked after | {:.0} ms | | | 1 s |", taken_over.as_secs_f64() * 1000.0);
+    println!("| — containers left alone | {} | | | all |", if untouched { "all" } else { "NOT all" });
     Ok(())
+}
+
+/// The containers that run, each with since when.
+fn running(world: &World) -> String {
+    let ids = world.docker(&["ps", "-q", "--no-trunc"]);
+    let mut args = vec!["inspect", "-f", "{{.Id}} {{.State.StartedAt}}"];
+    args.extend(ids.lines());
+    world.docker(&args)
+}
+
+/// What the node tells of usage.
+fn summary() -> anyhow::Result<serde_json::Value> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect("127.0.0.1:10255")?;
+    stream.write_all(b"GET /stats/summary HTTP/1.0\r\n\r\n")?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page)?;
+    let body = page.split_once("\r\n\r\n").context("an answer")?.1;
+    Ok(serde_json::from_str(body)?)
+}
+
+/// What a process has used, its ended children not counted.
+fn cpu(pid: u32) -> anyhow::Result<Duration> {
+    let mut total = Duration::ZERO;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        let nanoseconds = text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        total += Duration::from_nanos(nanoseconds);
+    }
+    Ok(total)
+}
+
+/// How long Docker takes to stop a container that obeys.
+fn raw_stop(world: &World, pause: &str) -> anyhow::Result<Duration> {
+    let mut docker = RawDocker::connect(&world.docker_socket())?;
+    let ids = docker.two_containers("stopped", pause, IMAGE, &OBEDIENT)?;
+    std::thread::sleep(Duration::from_millis(500));
+    let started = Instant::now();
+    docker.stop(&ids[1])?;
+    let took = started.elapsed();
+    world.docker(&["rm", "-f", &ids[0], &ids[1]]);
+    Ok(took)
+}
+
+/// How long a pod that obeys takes from its deletion until the API has forgotten it.
+async fn deleted(client: &Client) -> anyhow::Result<Duration> {
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let mut obedient = pod("obedient")?;
+    if let Some(spec) = &mut obedient.spec {
+        spec.termination_grace_period_seconds = Some(30);
+        spec.containers[0].command = Some(OBEDIENT.map(str::to_owned).into());
+    }
+    let made = pods.create(&PostParams::default(), &obedient).await?;
+    wait_ready(&pods, 1).await?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let version = made.metadata.resource_version.unwrap_or_default();
+    let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
+    let started = Instant::now();
+    pods.delete("obedient", &DeleteParams::default()).await?;
+    loop {
+        let event = tokio::time::timeout(PATIENCE, events.try_next()).await.context("the pod is not gone")??;
+        if matches!(event, Some(WatchEvent::Deleted(_))) {
+            return Ok(started.elapsed());
+        }
+    }
 }
 
 struct Comparison {

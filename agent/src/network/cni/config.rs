@@ -1,0 +1,196 @@
+//! Network configurations as CNI defines them: reading what is configured, and what each plugin is told. Pure.
+
+use std::net::IpAddr;
+
+use serde_json::{Map, Value, json};
+
+use super::super::{Attach, Bandwidth};
+
+/// A list of plugins, one after the other.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub(super) struct List {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) plugins: Vec<Map<String, Value>>,
+}
+
+/// Endings of configuration files.
+pub(super) const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
+
+/// Reads a file: a list, or a single plugin as a list of one.
+///
+/// # Errors
+/// Says what is missing.
+pub(super) fn read(text: &str) -> Result<List, String> {
+    let whole: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let name = whole.get("name").and_then(Value::as_str).filter(|n| !n.is_empty()).ok_or("it has no name")?;
+    let version = whole.get("cniVersion").and_then(Value::as_str).unwrap_or("0.1.0");
+    let plugins = match whole.get("plugins") {
+        Some(Value::Array(list)) => list
+            .iter()
+            .map(|p| p.as_object().cloned().ok_or("a plugin must be an object"))
+            .collect::<Result<Vec<_>, _>>()?,
+        Some(_) => return Err("plugins must be a list".to_owned()),
+        None => vec![whole.clone()],
+    };
+    if plugins.is_empty() {
+        return Err("it has no plugins".to_owned());
+    }
+    if let Some(nameless) = plugins.iter().position(|p| type_of(p).is_none()) {
+        return Err(format!("plugin {nameless} has no type"));
+    }
+    Ok(List { name: name.to_owned(), version: version.to_owned(), plugins })
+}
+
+/// The program's name; one that leads out of the plugins' folder is none.
+pub(super) fn type_of(plugin: &Map<String, Value>) -> Option<&str> {
+    plugin.get("type").and_then(Value::as_str).filter(|t| !t.is_empty() && !t.contains('/') && !t.starts_with('.'))
+}
+
+/// What one plugin of a list is told on its standard input.
+pub(super) fn input(
+    list: &List,
+    plugin: &Map<String, Value>,
+    capabilities: &Map<String, Value>,
+    previous: Option<&Value>,
+) -> Value {
+    let mut out = plugin.clone();
+    out.remove("capabilities");
+    out.insert("name".to_owned(), json!(list.name));
+    out.insert("cniVersion".to_owned(), json!(list.version));
+    let declared = |name: &str| plugin.get("capabilities").and_then(|c| c.get(name)) == Some(&Value::Bool(true));
+    let wanted: Map<String, Value> =
+        capabilities.iter().filter(|(name, _)| declared(name)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    if !wanted.is_empty() {
+        out.insert("runtimeConfig".to_owned(), Value::Object(wanted));
+    }
+    if let Some(previous) = previous {
+        out.insert("prevResult".to_owned(), previous.clone());
+    }
+    Value::Object(out)
+}
+
+/// What plugins that can may be told of a pod.
+pub(super) fn capabilities(request: &Attach) -> Map<String, Value> {
+    let mut out = Map::new();
+    let ports: Vec<Value> = request
+        .host_ports
+        .iter()
+        .map(|port| {
+            let mut mapping = json!({"hostPort": port.host_port, "containerPort": port.container_port,
+                "protocol": port.protocol.name()});
+            if let Some(ip) = port.host_ip {
+                mapping["hostIP"] = json!(ip.to_string());
+            }
+            mapping
+        })
+        .collect();
+    if !ports.is_empty() {
+        out.insert("portMappings".to_owned(), Value::Array(ports));
+    }
+    if request.bandwidth != Bandwidth::default() {
+        let mut limits = Map::new();
+        for (name, bits) in [("ingress", request.bandwidth.ingress), ("egress", request.bandwidth.egress)] {
+            if let Some(bits) = bits {
+                limits.insert(format!("{name}Rate"), json!(bits));
+                // Upstream's: as large as plugins take.
+                limits.insert(format!("{name}Burst"), json!(i32::MAX));
+            }
+        }
+        out.insert("bandwidth".to_owned(), Value::Object(limits));
+    }
+    out
+}
+
+/// `CNI_ARGS`: whom the network is for.
+pub(super) fn arguments(request: &Attach) -> String {
+    format!(
+        "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
+        request.pod_namespace, request.pod_name, request.sandbox, request.pod_uid
+    )
+}
+
+/// The addresses in a result, in either form that versions of CNI have given it.
+pub(super) fn addresses(result: &Value) -> Vec<IpAddr> {
+    let new = result["ips"].as_array().into_iter().flatten().map(|ip| &ip["address"]);
+    let old = ["ip4", "ip6"].into_iter().map(|family| &result[family]["ip"]);
+    new.chain(old).filter_map(|a| a.as_str()?.split('/').next()?.parse().ok()).collect()
+}
+
+/// What a plugin says that failed.
+pub(super) fn error(output: &[u8]) -> Option<String> {
+    let said: Value = serde_json::from_slice(output).ok()?;
+    let message = said["msg"].as_str()?;
+    Some(match said["details"].as_str().filter(|d| !d.is_empty()) {
+        Some(details) => format!("{message}: {details}"),
+        None => message.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::super::{HostPort, Protocol},
+        *,
+    };
+
+    fn request() -> Attach {
+        Attach {
+            pod_uid: "u".into(),
+            pod_name: "p".into(),
+            pod_namespace: "n".into(),
+            sandbox: "abc".into(),
+            pid: 1,
+            addresses: Vec::new(),
+            host_ports: vec![HostPort { host_ip: None, host_port: 80, container_port: 8080, protocol: Protocol::Udp }],
+            bandwidth: Bandwidth { ingress: Some(1000), egress: None },
+        }
+    }
+
+    #[test]
+    fn a_single_plugin_is_a_list_of_one() {
+        let list = read(r#"{"name":"net","cniVersion":"1.0.0","type":"bridge","bridge":"b0"}"#).unwrap();
+        assert_eq!((list.name.as_str(), list.plugins.len()), ("net", 1));
+        for (wrong, why) in [
+            ("{", "EOF"),
+            (r#"{"type":"x"}"#, "name"),
+            (r#"{"name":"n","plugins":[]}"#, "no plugins"),
+            (r#"{"name":"n","plugins":[{}]}"#, "no type"),
+            (r#"{"name":"n","type":"../../bin/sh"}"#, "no type"),
+        ] {
+            assert!(read(wrong).unwrap_err().contains(why), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_is_told_what_it_can_do() {
+        let list = read(
+            r#"{"name":"net","cniVersion":"1.0.0","plugins":[
+                {"type":"portmap","capabilities":{"portMappings":true}},{"type":"other"}]}"#,
+        )
+        .unwrap();
+        let all = capabilities(&request());
+        let told = input(&list, &list.plugins[0], &all, Some(&json!({"x": 1})));
+        assert_eq!(
+            told,
+            json!({"name": "net", "cniVersion": "1.0.0", "type": "portmap", "prevResult": {"x": 1},
+                "runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 8080, "protocol": "udp"}]}})
+        );
+        assert_eq!(
+            input(&list, &list.plugins[1], &all, None),
+            json!({"name": "net", "cniVersion": "1.0.0", "type": "other"})
+        );
+        assert_eq!(all["bandwidth"], json!({"ingressRate": 1000, "ingressBurst": i32::MAX}));
+        assert!(arguments(&request()).contains("K8S_POD_NAME=p;K8S_POD_INFRA_CONTAINER_ID=abc"));
+    }
+
+    #[test]
+    fn addresses_and_errors_are_read() {
+        let both = json!({"ips": [{"address": "10.1.0.2/24"}, {"address": "fd00::2/64"}]});
+        let texts = |v: &Value| addresses(v).iter().map(IpAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(&both), ["10.1.0.2", "fd00::2"]);
+        assert_eq!(texts(&json!({"ip4": {"ip": "10.1.0.2/24"}})), ["10.1.0.2"]);
+        assert_eq!(error(br#"{"code":7,"msg":"no","details":"why"}"#).as_deref(), Some("no: why"));
+        assert_eq!(error(b"plain words"), None);
+    }
+}

@@ -1,0 +1,245 @@
+//! Pods connected by CNI plugins. What a plugin was told and what it answered is on disk before and after each call,
+//! so that a pod can be disconnected after a crash at any point. `config` is pure.
+
+mod config;
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    net::IpAddr,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde_json::{Map, Value};
+use tokio::io::AsyncWriteExt as _;
+
+use super::{Attach, NetworkError, links};
+use config::List;
+
+/// Upstream's limit on one call of a plugin.
+const PATIENCE: Duration = Duration::from_secs(220);
+const INTERFACE: &str = "eth0";
+
+/// Where plugins and their configuration are.
+#[derive(Debug, Clone)]
+pub struct CniConfig {
+    /// Configurations; the first by name is taken.
+    pub conf_dir: PathBuf,
+    /// Programs; the first folder that has one is taken.
+    pub bin_dirs: Vec<PathBuf>,
+    /// What plugins did is kept here, one file for each pod.
+    pub state_dir: PathBuf,
+}
+
+/// What was done for a pod.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+struct Done {
+    pod_uid: String,
+    sandbox: String,
+    arguments: String,
+    list: List,
+    capabilities: Map<String, Value>,
+    /// Nothing until the last plugin has answered.
+    result: Option<Value>,
+}
+
+#[derive(Debug)]
+pub(super) struct Cni {
+    config: CniConfig,
+    done: Mutex<BTreeMap<String, Done>>,
+}
+
+impl Cni {
+    pub(super) fn open(config: CniConfig) -> Result<Self, NetworkError> {
+        let dir = &config.state_dir;
+        let failed =
+            |e: io::Error| NetworkError::new(format!("the state of plugins in {} could not be read", dir.display()), e);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+        let mut done = BTreeMap::new();
+        for entry in fs::read_dir(dir).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|e| e == "json")
+                && let Ok(one) = serde_json::from_slice::<Done>(&fs::read(&path).map_err(failed)?)
+            {
+                done.insert(one.pod_uid.clone(), one);
+            }
+        }
+        Ok(Self { config, done: Mutex::new(done) })
+    }
+
+    pub(super) fn pods(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
+    }
+
+    pub(super) fn addresses_of(&self, pod_uid: &str) -> Vec<IpAddr> {
+        self.lock().get(pod_uid).and_then(|d| d.result.as_ref()).map(config::addresses).unwrap_or_default()
+    }
+
+    pub(super) async fn attach(&self, request: Attach) -> Result<Vec<IpAddr>, NetworkError> {
+        let known = self.lock().get(&request.pod_uid).cloned();
+        match known {
+            Some(known) if known.sandbox == request.sandbox && known.result.is_some() => {
+                return Ok(self.addresses_of(&request.pod_uid));
+            }
+            // Another sandbox's, or one that was begun and not ended.
+            Some(_) => self.detach(&request.pod_uid).await?,
+            None => {}
+        }
+        let list = self.configured()?;
+        let mut done = Done {
+            pod_uid: request.pod_uid.clone(),
+            sandbox: request.sandbox.clone(),
+            arguments: config::arguments(&request),
+            capabilities: config::capabilities(&request),
+            list,
+            result: None,
+        };
+        self.keep(&done)?;
+        links::loopback(request.pid).await?;
+        let namespace = format!("/proc/{}/ns/net", request.pid);
+        let mut previous = None;
+        for plugin in &done.list.plugins {
+            let told = config::input(&done.list, plugin, &done.capabilities, previous.as_ref());
+            let answer = match self.call("ADD", plugin, &told, &done, &namespace).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    // What the plugins before it did is undone; what cannot be is tried again with the next sandbox.
+                    if let Err(undo) = self.detach(&request.pod_uid).await {
+                        tracing::warn!(pod = request.pod_uid, %undo, "a network that came half-way could not be undone");
+                    }
+                    return Err(error);
+                }
+            };
+            previous = Some(serde_json::from_slice(&answer).map_err(|e| {
+                NetworkError::new(
+                    format!("the answer of the network plugin {:?} cannot be read", config::type_of(plugin)),
+                    e,
+                )
+            })?);
+        }
+        done.result = previous;
+        self.keep(&done)?;
+        let addresses = self.addresses_of(&request.pod_uid);
+        if addresses.is_empty() {
+            return Err(NetworkError::new(
+                "the network plugins gave the pod no address",
+                format!("list {:?}", done.list.name),
+            ));
+        }
+        Ok(addresses)
+    }
+
+    pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
+        let Some(done) = self.lock().get(pod_uid).cloned() else { return Ok(()) };
+        // The namespace has gone with its sandbox, or goes: plugins must do without it.
+        for plugin in done.list.plugins.iter().rev() {
+            let told = config::input(&done.list, plugin, &done.capabilities, done.result.as_ref());
+            self.call("DEL", plugin, &told, &done, "").await?;
+        }
+        let path = self.file(pod_uid);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(NetworkError::new(format!("{} could not be removed", path.display()), e));
+            }
+            _ => {}
+        }
+        self.lock().remove(pod_uid);
+        Ok(())
+    }
+
+    /// The configuration that is first by name.
+    fn configured(&self) -> Result<List, NetworkError> {
+        let dir = &self.config.conf_dir;
+        let attempt = || format!("the network of pods is not configured in {}", dir.display());
+        let entries = fs::read_dir(dir).map_err(|e| NetworkError::new(attempt(), e))?;
+        let known =
+            |path: &PathBuf| path.extension().and_then(|e| e.to_str()).is_some_and(|e| config::ENDINGS.contains(&e));
+        let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(known).collect();
+        files.sort();
+        let mut why = "there is no file that ends in .conf, .conflist or .json".to_owned();
+        for file in files {
+            match fs::read_to_string(&file).map_err(|e| e.to_string()).and_then(|text| config::read(&text)) {
+                Ok(list) => return Ok(list),
+                Err(error) => why = format!("{}: {error}", file.display()),
+            }
+        }
+        Err(NetworkError::new(attempt(), why))
+    }
+
+    fn program(&self, name: &str) -> Option<PathBuf> {
+        self.config.bin_dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file())
+    }
+
+    async fn call(
+        &self,
+        command: &str,
+        plugin: &Map<String, Value>,
+        told: &Value,
+        done: &Done,
+        namespace: &str,
+    ) -> Result<Vec<u8>, NetworkError> {
+        let name = config::type_of(plugin).unwrap_or("");
+        let failed = |why: String| NetworkError::new(format!("the network plugin {name:?} failed at {command}"), why);
+        let folders = || self.config.bin_dirs.iter().map(|d| d.display().to_string()).collect::<Vec<_>>();
+        let program = self.program(name).ok_or_else(|| failed(format!("it is not in {}", folders().join(" or "))))?;
+        let mut process = tokio::process::Command::new(program);
+        process
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", &done.sandbox)
+            .env("CNI_NETNS", namespace)
+            .env("CNI_IFNAME", INTERFACE)
+            .env("CNI_ARGS", &done.arguments)
+            .env("CNI_PATH", folders().join(":"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let run = async {
+            let mut child = process.spawn()?;
+            if let Some(mut stdin) = child.stdin.take() {
+                stdin.write_all(told.to_string().as_bytes()).await?;
+            }
+            child.wait_with_output().await
+        };
+        let output = tokio::time::timeout(PATIENCE, run).await;
+        let output = output
+            .map_err(|_| failed(format!("no answer within {} s", PATIENCE.as_secs())))?
+            .map_err(|e| failed(e.to_string()))?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let said =
+            config::error(&output.stdout).unwrap_or_else(|| String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        Err(failed(said))
+    }
+
+    fn file(&self, pod_uid: &str) -> PathBuf {
+        self.config.state_dir.join(format!("{pod_uid}.json"))
+    }
+
+    fn keep(&self, done: &Done) -> Result<(), NetworkError> {
+        let path = self.file(&done.pod_uid);
+        write(&path, done).map_err(|e| NetworkError::new(format!("{} could not be written", path.display()), e))?;
+        self.lock().insert(done.pod_uid.clone(), done.clone());
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Done>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn write(path: &Path, done: &Done) -> io::Result<()> {
+    use std::io::Write as _;
+    let scratch = path.with_extension("new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;
+    file.write_all(&serde_json::to_vec(done)?)?;
+    file.sync_data()?;
+    fs::rename(&scratch, path)
+}

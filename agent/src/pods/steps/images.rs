@@ -1,0 +1,110 @@
+//! Images of containers: looked up, or pulled with what the pod and the node may show.
+
+use super::*;
+
+pub(crate) async fn ensure_image(shared: Arc<Shared>, pod: Arc<Pod>, container: Container) -> Outcome {
+    let name = container.name.clone();
+    let result = image(&shared, &pod, &container).await;
+    Outcome::Image { container: name, result }
+}
+
+async fn image(shared: &Shared, pod: &Pod, container: &Container) -> Result<ImageState, Refusal> {
+    let image = spec::image_of(container);
+    let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+    let lookup = |e: &EngineError| Refusal::of("ImageInspectError", e);
+    let event = |severity, reason: &str, message: String| {
+        shared.event(pod, Some(&container.name), severity, reason, message);
+    };
+    if policy != "Always" {
+        if let Some(found) = shared.engine.image(image).await.map_err(|e| lookup(&e))? {
+            event(Severity::Normal, "Pulled", format!("Container image {image:?} already present on machine"));
+            return Ok(ImageState::Present { id: found.id, user: found.user });
+        }
+        if policy == "Never" {
+            let message = format!("Container image {image:?} is not present with pull policy of Never");
+            event(Severity::Warning, "ErrImageNeverPull", message.clone());
+            return Err(Refusal::new("ErrImageNeverPull", message));
+        }
+    }
+    event(Severity::Normal, "Pulling", format!("Pulling image {image:?}"));
+    let shown = credentials(shared, pod, image).await;
+    let started = Instant::now();
+    let pulled = async {
+        shared.engine.pull(&shared.pulls, image, &shown).await?;
+        shared.engine.image(image).await
+    };
+    match pulled.await {
+        Ok(Some(found)) => {
+            let took = format!("{:.3}s", started.elapsed().as_secs_f64());
+            event(
+                Severity::Normal,
+                "Pulled",
+                format!(
+                    "Successfully pulled image {image:?} in {took} ({took} including waiting). Image size: {} bytes.",
+                    found.size
+                ),
+            );
+            Ok(ImageState::Present { id: found.id, user: found.user })
+        }
+        Ok(None) => {
+            Err(Refusal::new("ErrImagePull", format!("image {image:?} was pulled but is not in Docker's store")))
+        }
+        Err(error) => {
+            if !error.is_unreachable() {
+                event(Severity::Warning, "Failed", format!("Failed to pull image {image:?}: {}", error.reason));
+                event(Severity::Warning, "Failed", "Error: ErrImagePull".to_owned());
+            }
+            Err(Refusal { message: error.reason.clone(), ..Refusal::of("ErrImagePull", &error) })
+        }
+    }
+}
+
+/// What registries may be shown for an image: the pod's pull secrets, then the node's own.
+async fn credentials(shared: &Shared, pod: &Pod, image: &str) -> Vec<DockerCredentials> {
+    let api: Api<Secret> = Api::namespaced(shared.client.clone(), spec::namespace(pod));
+    let names = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.as_str());
+    let (mut configs, mut missing) = (Vec::new(), Vec::new());
+    for name in names {
+        match api.get_opt(name).await {
+            Ok(Some(secret)) => configs.extend(credentials::of_secret(&secret)),
+            Ok(None) | Err(_) => missing.push(name),
+        }
+    }
+    if !missing.is_empty() {
+        let message = format!(
+            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+            missing.join(", ")
+        );
+        shared.event(pod, None, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
+    }
+    configs.extend(crate::pods::host::docker_configs(&shared.config.data_dir));
+    let shown = credentials::for_image(image, &configs).into_iter();
+    shown
+        .map(|c| DockerCredentials {
+            username: Some(c.username),
+            password: Some(c.password),
+            serveraddress: Some(c.server),
+            identitytoken: c.identity_token,
+            ..DockerCredentials::default()
+        })
+        .collect()
+}
+
+/// The images that volumes are made of, by the volumes' names.
+pub(super) async fn of_volumes(shared: &Shared, pod: &Pod) -> Result<BTreeMap<String, String>, Refusal> {
+    let mut ids = BTreeMap::new();
+    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
+        let Some(source) = &volume.image else { continue };
+        // Looked up and pulled as a container's is.
+        let asked = Container {
+            name: volume.name.clone(),
+            image: source.reference.clone(),
+            image_pull_policy: source.pull_policy.clone(),
+            ..Container::default()
+        };
+        if let ImageState::Present { id, .. } = image(shared, pod, &asked).await? {
+            ids.insert(volume.name.clone(), id);
+        }
+    }
+    Ok(ids)
+}

@@ -1,0 +1,242 @@
+//! Carries out the actions of a plan: each is a future that ends in an [`Outcome`].
+
+mod containers;
+mod images;
+mod sandbox;
+
+pub(crate) use containers::{CreateRequest, create, resize, start};
+pub(crate) use images::ensure_image;
+use sandbox::write_pod_files;
+pub(crate) use sandbox::{create_sandbox, remove_sandbox, start_sandbox};
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use bollard::auth::DockerCredentials;
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Container, Pod, PodSpec, Probe, Secret},
+    node::v1::RuntimeClass,
+};
+use kube::api::{Api, DeleteParams, Preconditions};
+use windlass_kit::events::Severity;
+
+use super::{
+    body::{self, Surroundings},
+    cgroup, credentials,
+    env::{self, Facts, Sources},
+    files,
+    handlers::{self, Answer, Target},
+    hooks, mounts,
+    observed::ImageState,
+    outcome::{Outcome, Refusal},
+    probes::{self, Kind},
+    qos,
+    shared::Shared,
+    spec, traces,
+};
+use crate::{
+    engine::{
+        EngineError,
+        instance::{Instance, Limits, State},
+    },
+    network::{Attach, Bandwidth, HostPort, Protocol},
+    volumes::Place,
+};
+
+pub(crate) async fn prepare_volumes(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
+    let result = async {
+        write_pod_files(&shared, &pod, &[]).map_err(|e| Refusal::new("FailedMount", e))?;
+        let images = images::of_volumes(&shared, &pod).await?;
+        shared.volumes.prepare(&pod, &images).await.map_err(|e| Refusal::new("FailedMount", e.to_string()))
+    };
+    Outcome::Volumes(result.await)
+}
+
+pub(crate) async fn refresh_volumes(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
+    let result = shared.volumes.refresh(&pod).await;
+    Outcome::Refreshed(result.map_err(|e| Refusal::new("FailedMount", e.to_string())))
+}
+
+fn around<'a>(shared: &Shared, dir: &'a std::path::Path) -> Surroundings<'a> {
+    Surroundings {
+        systemd_cgroups: shared.info.borrow().systemd_cgroups,
+        negative_oom: shared.negative_oom.load(Ordering::Relaxed),
+        node_memory: shared.node_memory,
+        pod_dir: dir,
+        seccomp: None,
+        runtime: None,
+    }
+}
+
+/// The runtime of Docker's that a pod's class names.
+async fn runtime(shared: &Shared, spec: &PodSpec) -> Result<Option<String>, Refusal> {
+    let Some(class) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
+    let failed = |why: String| Refusal::new("CreatePodSandboxError", why);
+    let api: Api<RuntimeClass> = Api::all(shared.client.clone());
+    let found =
+        api.get_opt(class).await.map_err(|e| failed(format!("RuntimeClass {class:?} could not be read: {e}")))?;
+    let found = found.ok_or_else(|| failed(format!("RuntimeClass {class:?} not found")))?;
+    Ok(Some(found.handler).filter(|handler| !handler.is_empty()))
+}
+
+pub(crate) async fn see(shared: Arc<Shared>, id: String) -> Outcome {
+    let result = match shared.engine.inspect(&id).await {
+        Ok(Some(instance)) => Ok(Some(traces::with_message(&shared, instance).await)),
+        other => other,
+    };
+    Outcome::Seen { id, result }
+}
+
+/// One container of a pod whose hooks or ports are to be asked something.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) container: Container,
+    pub(crate) id: String,
+    pub(crate) address: Option<IpAddr>,
+}
+
+impl Asked {
+    fn target(&self) -> Target<'_> {
+        Target { container: &self.container, id: &self.id, address: self.address }
+    }
+}
+
+/// Runs the hook before a container's end, if it has one, and then stops it. The hook's time is taken from the grace.
+pub(crate) async fn stop(shared: Arc<Shared>, id: String, grace: i64, asked: Option<Asked>) -> Outcome {
+    let mut grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+    let hook = asked.as_ref().and_then(|asked| Some((asked, hooks::pre_stop(&asked.container)?)));
+    if let Some((asked, handler)) = hook.filter(|_| !grace.is_zero()) {
+        let begun = Instant::now();
+        let run = hooks::run(&shared, &asked.pod, handler, asked.target());
+        let ended =
+            tokio::time::timeout(grace, run).await.unwrap_or_else(|_| Err("it took the whole grace".to_owned()));
+        if let Err(why) = ended {
+            let message = format!("PreStopHook failed: {why}");
+            shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "FailedPreStopHook", message);
+        }
+        grace = grace.saturating_sub(begun.elapsed()).max(LEAST_GRACE.min(grace));
+    }
+    halt(shared, id, grace).await
+}
+
+/// What a container gets to end however long its hook took; upstream's.
+const LEAST_GRACE: Duration = Duration::from_secs(2);
+
+/// Stops a container that is being stopped already, sooner.
+pub(crate) async fn hasten(shared: Arc<Shared>, id: String, grace: i64) -> Outcome {
+    halt(shared, id, Duration::from_secs(u64::try_from(grace).unwrap_or(0))).await
+}
+
+async fn halt(shared: Arc<Shared>, id: String, grace: Duration) -> Outcome {
+    let stopped = if grace.is_zero() { shared.engine.kill(&id).await } else { shared.engine.stop(&id, grace).await };
+    if let Err(error) = stopped {
+        return Outcome::Seen { id, result: Err(error) };
+    }
+    see(shared, id).await
+}
+
+/// Holds the pod's cgroup to what its spec says; without limits while its containers are on their way there.
+fn hold(shared: &Shared, pod: &Pod, on_the_way: bool) {
+    let Some(spec) = &pod.spec else { return };
+    let mut limits = qos::pod_limits(spec);
+    if on_the_way {
+        limits = Limits { memory: 0, cpu_quota: 0, ..limits };
+    }
+    let systemd = shared.info.borrow().systemd_cgroups;
+    cgroup::hold_pod(&qos::cgroup_parent(qos::class(spec), spec::uid(pod), systemd), &limits);
+}
+
+pub(crate) async fn post_start(shared: Arc<Shared>, asked: Asked) -> Outcome {
+    let result = match hooks::post_start(&asked.container) {
+        Some(handler) => hooks::run(&shared, &asked.pod, handler, asked.target()).await,
+        None => Ok(()),
+    };
+    if let Err(why) = &result {
+        let message = format!("PostStartHook failed: {why}");
+        shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "FailedPostStartHook", message);
+    }
+    Outcome::Hooked { id: asked.id, result }
+}
+
+pub(crate) async fn probe(shared: Arc<Shared>, asked: Asked, kind: Kind) -> Outcome {
+    let answer = match kind.of(&asked.container) {
+        Some(probe) => question(&shared, &asked, probe).await,
+        None => Answer::Good,
+    };
+    match &answer {
+        Answer::Good => {}
+        Answer::Doubtful(why) => {
+            let message = format!("{} probe warning: {why}", kind.name());
+            shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "ProbeWarning", message);
+        }
+        Answer::Bad(why) => {
+            let message = format!("{} probe failed: {why}", kind.name());
+            shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "Unhealthy", message);
+        }
+    }
+    Outcome::Probed { container: asked.container.name, id: asked.id, kind, answer }
+}
+
+async fn question(shared: &Shared, asked: &Asked, probe: &Probe) -> Answer {
+    let target = asked.target();
+    let limit = probes::timeout(probe);
+    if let Some(action) = &probe.exec {
+        handlers::within(limit, handlers::exec(&shared.engine, target, action)).await
+    } else if let Some(action) = &probe.http_get {
+        handlers::within(limit, handlers::http_get(target, action, "kube-probe/1.36")).await
+    } else if let Some(action) = &probe.tcp_socket {
+        handlers::within(limit, handlers::tcp(target, action)).await
+    } else if let Some(action) = &probe.grpc {
+        handlers::within(limit, handlers::grpc(target, action)).await
+    } else {
+        Answer::Bad("the probe names none of exec, httpGet, tcpSocket and grpc".to_owned())
+    }
+}
+
+pub(crate) async fn remove(shared: Arc<Shared>, instance: Instance) -> Outcome {
+    let _slot = shared.slots.acquire().await;
+    let result = shared.engine.remove(&instance.id).await.map_err(|e| Refusal::of("KillContainerError", &e));
+    if result.is_ok() {
+        traces::unlink_log(&shared.config, &instance);
+        let file = shared.message_file(&instance.identity.uid, &instance.identity.container, instance.identity.attempt);
+        let _ = std::fs::remove_file(file);
+    }
+    Outcome::Removed { id: instance.id, result }
+}
+
+pub(crate) async fn tear_down(shared: Arc<Shared>, uid: String) -> Outcome {
+    let failed = |message: String| Refusal::new("FailedKillPod", message);
+    let result = async {
+        shared.network.detach(&uid).await.map_err(|e| failed(e.to_string()))?;
+        shared.volumes.teardown(&uid).await.map_err(|e| failed(e.to_string()))?;
+        traces::remove_pod_dir(&shared.pod_dir(&uid)).map_err(failed)?;
+        traces::remove_log_dirs(&shared.config.pod_logs_dir, &uid);
+        super::cgroup::remove_pod(&uid);
+        Ok(())
+    };
+    Outcome::TornDown(result.await)
+}
+
+/// Tells the API that nothing is left of the pod.
+pub(crate) async fn forget(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
+    let api: Api<Pod> = Api::namespaced(shared.client.clone(), spec::namespace(&pod));
+    let params = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    let result = match api.delete(spec::name(&pod), &params).await {
+        Ok(_) => Ok(()),
+        // Gone already, or a new pod of the same name.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) => {
+            Err(Refusal::new("FailedKillPod", format!("the API could not be told that the pod is gone: {error}")))
+        }
+    };
+    Outcome::Forgotten(result)
+}

@@ -1,0 +1,320 @@
+//! A model of Docker and of everything that happens to a pod: whatever comes in whatever order, the rules hold.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proptest::prelude::*;
+
+use super::*;
+use crate::pods::{
+    plan::{is_past, round},
+    probes::{self, Kind},
+    spec::{self, After, Role},
+};
+
+/// What may happen.
+#[derive(Debug, Clone)]
+enum Event {
+    /// The plan's actions are carried out; probes and hooks succeed or not.
+    Work(bool),
+    /// A container ends.
+    Exit(usize, i64),
+    /// The sandbox dies.
+    SandboxDies,
+    /// Time passes.
+    Wait(i64),
+    /// The agent forgets what it knew and finds what runs.
+    Restart,
+    /// Somebody deletes the pod, with this much grace.
+    Delete(i64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => prop::bool::weighted(0.8).prop_map(Event::Work),
+        4 => (0usize..4, prop_oneof![Just(0i64), Just(1), Just(42), Just(137)]).prop_map(|(c, code)| Event::Exit(c, code)),
+        1 => Just(Event::SandboxDies),
+        3 => (1i64..400).prop_map(Event::Wait),
+        1 => Just(Event::Restart),
+        1 => (0i64..40).prop_map(Event::Delete),
+    ]
+}
+
+const NAMES: [&str; 4] = ["init", "side", "c0", "c1"];
+
+/// A pod of up to four containers with whatever hooks, probes and rules.
+fn any_pod() -> impl Strategy<Value = Pod> {
+    let policy = prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")];
+    (policy, any::<[bool; 8]>()).prop_map(|(policy, with)| {
+        let [init, sidecar, second, liveness, startup, hook, rules, pre_stop] = with;
+        let mut first = serde_json::json!({"name": "c0", "image": "i:1"});
+        let mut main = Vec::new();
+        if liveness {
+            first["livenessProbe"] =
+                serde_json::json!({"periodSeconds": 5, "failureThreshold": 2, "exec": {"command": ["x"]}});
+        }
+        if startup {
+            first["startupProbe"] =
+                serde_json::json!({"periodSeconds": 2, "failureThreshold": 2, "exec": {"command": ["x"]}});
+        }
+        let mut lifecycle = serde_json::Map::new();
+        if hook {
+            lifecycle.insert("postStart".to_owned(), serde_json::json!({"exec": {"command": ["x"]}}));
+        }
+        if pre_stop {
+            lifecycle.insert("preStop".to_owned(), serde_json::json!({"sleep": {"seconds": 1}}));
+        }
+        first["lifecycle"] = lifecycle.into();
+        if rules {
+            first["restartPolicy"] = serde_json::json!("Never");
+            first["restartPolicyRules"] = serde_json::json!([
+                {"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}},
+                {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+        }
+        main.push(first);
+        if second {
+            main.push(serde_json::json!({"name": "c1", "image": "i:1"}));
+        }
+        let mut inits = Vec::new();
+        if init {
+            inits.push(serde_json::json!({"name": "init", "image": "i:1"}));
+        }
+        if sidecar {
+            inits.push(serde_json::json!({"name": "side", "image": "i:1", "restartPolicy": "Always"}));
+        }
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "n", "uid": "u", "generation": 1},
+            "spec": {"restartPolicy": policy, "terminationGracePeriodSeconds": 30,
+                "initContainers": inits, "containers": main}}))
+        .unwrap()
+    })
+}
+
+/// The pod, what Docker has of it, and the time.
+struct World {
+    pod: Pod,
+    observed: Observed,
+    now: i64,
+    made: u32,
+    highest: u8,
+    /// The graces that containers were told, by instance.
+    graces: BTreeMap<String, i64>,
+}
+
+impl World {
+    fn plan(&self) -> Plan {
+        next(&self.pod, &self.observed, self.now)
+    }
+
+    fn change(&mut self, id: &str, state: State) {
+        if let Some(mut found) = self.observed.instances.iter().find(|i| i.id == id).cloned() {
+            found.state = state;
+            self.observed.put(found);
+        }
+    }
+
+    /// Carries an action out as Docker and the worker would.
+    fn work(&mut self, action: &Action, good: bool) {
+        let now = self.now;
+        match action {
+            Action::PrepareVolumes => self.observed.volumes = true,
+            Action::RefreshVolumes => self.observed.stale = None,
+            Action::EnsureImage { container } => {
+                let present = ImageState::Present { id: "x".into(), user: String::new() };
+                self.observed.images.insert(container.clone(), present);
+            }
+            Action::CreateSandbox { attempt } => self.make(SANDBOX_NAME, *attempt, String::new()),
+            Action::StartSandbox { id } => {
+                self.change(id, running(now));
+                self.observed.attached.insert(id.clone());
+            }
+            Action::Create { container, attempt, sandbox } => {
+                if *attempt > 0 {
+                    *self.observed.crashes.entry(container.clone()).or_default() += 1;
+                }
+                self.make(container, *attempt, sandbox.clone());
+            }
+            Action::Start { id, .. } => self.change(id, running(now)),
+            Action::PostStart { id, .. } => {
+                if !good {
+                    self.observed.condemned.insert(id.clone());
+                }
+                self.observed.hooked.insert(id.clone());
+            }
+            Action::Probe { container, id, kind } => self.probe(container, id, *kind, good),
+            Action::Stop { id, grace, .. } => {
+                self.graces.insert(id.clone(), *grace);
+                self.change(id, exited(137, now - 1, now));
+            }
+            Action::Remove { id } | Action::RemoveSandbox { id } => self.observed.forget(id),
+            Action::TearDown => self.observed.torn_down = true,
+            Action::Resize { .. } | Action::Hasten { .. } | Action::Forget => {}
+        }
+    }
+
+    fn make(&mut self, name: &str, attempt: u32, sandbox: String) {
+        self.made += 1;
+        let mut made = instance(name, attempt, State::Created);
+        made.id = format!("{name}-{attempt}-{}", self.made);
+        made.sandbox = sandbox;
+        made.created_at = at(self.now);
+        self.observed.put(made);
+    }
+
+    fn probe(&mut self, name: &str, id: &str, kind: Kind, good: bool) {
+        let container = spec::container(self.pod.spec.as_ref().unwrap(), name).unwrap();
+        let Some(found) = self.observed.newest(name).filter(|i| i.id == id).cloned() else { return };
+        probes::note(&self.pod, &container, kind, &found, good, at(self.now), &mut self.observed.probes);
+        if probes::condemned(&container, &found, &self.observed.probes).is_some() {
+            self.observed.condemned.insert(found.id);
+        }
+    }
+
+    /// Forgets everything that is not in Docker, as a new process does.
+    fn restart(&mut self) {
+        let before = std::mem::take(&mut self.observed);
+        self.observed.torn_down = before.torn_down;
+        for instance in before.instances {
+            if instance.is_running() {
+                self.observed.hooked.insert(instance.id.clone());
+                if instance.is_sandbox() {
+                    self.observed.attached.insert(instance.id.clone());
+                }
+            }
+            self.observed.put(instance);
+        }
+    }
+
+    /// What an action must not do, by what is known before it.
+    fn check(&self, action: &Action) -> Result<(), TestCaseError> {
+        let spec = self.pod.spec.as_ref().unwrap();
+        let deleted = self.pod.metadata.deletion_timestamp.is_some();
+        match action {
+            Action::CreateSandbox { .. } => prop_assert!(!deleted, "no sandbox for a deleted pod"),
+            Action::Create { container, attempt, sandbox } => {
+                prop_assert!(!deleted, "nothing is made of a deleted pod: {action:?}");
+                let role = spec::all_containers(spec).find(|(c, _)| c.name == *container).map(|(_, r)| r).unwrap();
+                let last = self.observed.newest(container);
+                if let Some(last) = last {
+                    prop_assert!(last.identity.attempt < *attempt, "numbers grow: {action:?} after {last:?}");
+                    // The policy is obeyed: what ended for good is run again only with all of its pod.
+                    let same = last.sandbox == *sandbox && !is_past(last, round(spec, &self.observed));
+                    if let (State::Exited(exit), true) = (&last.state, same) {
+                        let found = spec::container(spec, container).unwrap();
+                        let failed = self.observed.condemned.contains(&last.id);
+                        let code = if failed && exit.code == 0 { -1 } else { exit.code };
+                        prop_assert!(
+                            spec::after(spec, &found, role, code) != After::Nothing,
+                            "{action:?} after {last:?}"
+                        );
+                    }
+                }
+                if role == Role::Main {
+                    for before in spec::init_containers(spec) {
+                        let done = self.observed.newest(&before.name).is_some_and(|i| match &i.state {
+                            State::Exited(exit) => exit.code == 0 && spec::role_of_init(before) == Role::Init,
+                            State::Running { .. } => spec::role_of_init(before) == Role::Sidecar,
+                            State::Created => false,
+                        });
+                        prop_assert!(done, "{container} is made before {} has done its part", before.name);
+                    }
+                }
+            }
+            Action::Stop { id, grace, .. } => {
+                let most = if deleted { spec::grace(&self.pod).max(2) } else { 30 };
+                prop_assert!((0..=most).contains(grace), "{grace} s for {id}");
+            }
+            Action::TearDown => {
+                prop_assert!(self.observed.instances.is_empty(), "nothing is taken away under a container");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What holds at any time.
+    fn holds(&mut self) -> Result<(), TestCaseError> {
+        for name in NAMES.into_iter().chain([SANDBOX_NAME]) {
+            let alive = self.observed.attempts(name).filter(|i| i.is_running()).count();
+            prop_assert!(alive <= 1, "{alive} of {name} run");
+        }
+        let told = shown(&self.pod, &self.observed, self.now);
+        let rank = match told.phase.as_deref() {
+            Some("Pending") => 0,
+            Some("Running") => 1,
+            _ => 2,
+        };
+        prop_assert!(rank >= self.highest, "{:?} after rank {}", told.phase, self.highest);
+        let before = self.pod.status.clone().unwrap_or_default();
+        let counts = |status: &PodStatus| -> BTreeMap<String, i32> {
+            let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+            all.map(|c| (c.name.clone(), c.restart_count)).collect()
+        };
+        let now = counts(&told);
+        for (name, count) in counts(&before) {
+            prop_assert!(
+                now.get(&name).is_some_and(|n| *n >= count),
+                "restarts of {name} went from {count} to {now:?}"
+            );
+        }
+        self.highest = rank;
+        self.pod.status = Some(told);
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_happens_the_rules_hold(pod in any_pod(), events in prop::collection::vec(event(), 1..80)) {
+        let mut world =
+            World { pod, observed: Observed::default(), now: 0, made: 0, highest: 0, graces: BTreeMap::new() };
+        for event in events {
+            match event {
+                Event::Work(good) => {
+                    for action in world.plan().actions {
+                        world.check(&action)?;
+                        world.work(&action, good);
+                    }
+                }
+                Event::Exit(which, code) => {
+                    let newest = world.observed.newest(NAMES[which]).filter(|i| i.is_running());
+                    if let Some(id) = newest.map(|i| i.id.clone()) {
+                        let now = world.now;
+                        world.change(&id, exited(code, now - 1, now));
+                    }
+                }
+                Event::SandboxDies => {
+                    if let Some(id) = world.observed.sandbox().filter(|s| s.is_running()).map(|s| s.id.clone()) {
+                        world.observed.attached.remove(&id);
+                        let now = world.now;
+                        world.change(&id, exited(137, now - 1, now));
+                    }
+                }
+                Event::Wait(seconds) => world.now += seconds,
+                Event::Restart => world.restart(),
+                Event::Delete(grace) => {
+                    let shorter = world.pod.metadata.deletion_grace_period_seconds.is_none_or(|g| grace < g);
+                    if shorter {
+                        world.pod.metadata.deletion_timestamp = Some(Time(at(world.now + grace)));
+                        world.pod.metadata.deletion_grace_period_seconds = Some(grace);
+                    }
+                }
+            }
+            world.now += 1;
+            world.holds()?;
+        }
+        // A pod that is deleted ends, whatever state it was in: a few steps, and nothing is left.
+        world.pod.metadata.deletion_timestamp = Some(Time(at(world.now)));
+        world.pod.metadata.deletion_grace_period_seconds = Some(0);
+        for _ in 0..20 {
+            for action in world.plan().actions {
+                world.check(&action)?;
+                world.work(&action, true);
+            }
+            world.now += 1;
+        }
+        prop_assert!(world.observed.instances.is_empty() && world.observed.torn_down, "{:?}", world.observed);
+    }
+}

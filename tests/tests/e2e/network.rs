@@ -1,0 +1,136 @@
+//! The networks of pods: both families of our own, and the plugins of others.
+
+use std::{fs, net::IpAddr, path::Path};
+
+use serde_json::{Value, json};
+use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+
+use crate::sharing::{Shared, is_ready, main_of, says, wait_for};
+
+fn web(name: &str, host_port: u16) -> String {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "main", "image": "windlass/busybox:1",
+            "command": ["sh", "-c", "mkdir /tmp/w; hostname > /tmp/w/index.html; exec httpd -f -p '[::]:80' -h /tmp/w"],
+            "ports": [{"containerPort": 80, "hostPort": host_port}]}]}})
+    .to_string()
+}
+
+fn addresses(pod: &Value) -> Vec<IpAddr> {
+    let all = pod["status"]["podIPs"].as_array().cloned().unwrap_or_default();
+    all.iter().filter_map(|ip| ip["ip"].as_str()?.parse().ok()).collect()
+}
+
+/// Asks for the page of the pod `web`, which is its name, until it comes.
+fn comes(what: &str, mut ask: impl FnMut() -> anyhow::Result<String>) {
+    eventually(PATIENCE, what, || {
+        let page = ask()?;
+        anyhow::ensure!(page.contains("web"), "{page:?}");
+        Ok(())
+    });
+}
+
+fn gone(kubectl: &Kubectl<'_>, name: &str) {
+    let _ = kubectl.run(&["delete", "pod", name]);
+}
+
+#[test]
+fn dual_stack() {
+    let world = World::new();
+    let mut windlass = world.windlass().with(&["--cluster-cidr", "10.244.0.0/16,fd00:10:244::/56"]);
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    kubectl.apply(&web("web", 8081));
+    let pod = wait_for(&kubectl, "web", "is ready", is_ready);
+    let [four, six] = addresses(&pod)[..] else { panic!("one address of each family: {pod}") };
+    assert!(four.is_ipv4() && six.is_ipv6(), "{pod}");
+    assert_eq!(pod["status"]["podIP"], four.to_string());
+    for at in [format!("{four}"), format!("[{six}]")] {
+        comes(&format!("the node reaches the pod at {at}"), || world.try_sh(&format!("curl -sg -m 3 http://{at}/")));
+    }
+    // From another pod, which knows both of its own addresses.
+    let line = format!(
+        "cat /etc/hosts > /shared/hosts; echo $IPS > /shared/ips; \
+         while ! wget -qO- 'http://[{six}]/' > /shared/page; do sleep 0.2; done; exec sleep 1000"
+    );
+    let spec = json!({"containers": [{"name": "main", "command": ["sh", "-c", line],
+        "env": [{"name": "IPS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIPs"}}}]}]});
+    kubectl.apply(&shared.pod("client", spec));
+    let client = wait_for(&kubectl, "client", "is ready", is_ready);
+    comes("a pod reaches the other by IPv6", || Ok(shared.lines("page").concat()));
+    let own = addresses(&client);
+    assert_eq!(shared.lines("ips"), [format!("{},{}", own[0], own[1])]);
+    for ip in &own {
+        assert!(shared.lines("hosts").contains(&format!("{ip}\tclient")), "{:?}", shared.lines("hosts"));
+    }
+    comes("the host's port leads to it", || world.try_sh_outside("curl -s -m 3 http://198.18.0.1:8081/"));
+
+    // A restart keeps both; the end frees both.
+    windlass.kill();
+    let kubectl = windlass.up();
+    let again = wait_for(&kubectl, "web", "is ready again", is_ready);
+    assert_eq!(addresses(&again), [four, six]);
+    assert_eq!(main_of(&again)["restartCount"], 0);
+    comes("it is reached as before", || world.try_sh(&format!("curl -sg -m 3 'http://[{six}]/'")));
+    gone(&kubectl, "web");
+    let held = world.dir().join("data/network");
+    for file in [held.join(four.to_string()), held.join("v6").join(six.to_string())] {
+        assert!(!file.exists(), "{} is still held", file.display());
+    }
+    let routes = world.sh("ip -6 route");
+    assert!(!routes.contains(&six.to_string()), "{routes}");
+}
+
+fn count(dir: &Path) -> usize {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    files.filter(|f| f.file_name().to_string_lossy().parse::<IpAddr>().is_ok()).count()
+}
+
+#[test]
+fn cni_plugins() {
+    let world = World::new();
+    let conf = world.dir().join("cni.d");
+    let leases = world.dir().join("leases");
+    fs::create_dir_all(&conf).unwrap();
+    let conf_text = conf.to_string_lossy().into_owned();
+    let mut windlass = world.windlass().with(&["--network", "cni", "--cni-conf-dir", &conf_text]);
+    let kubectl = windlass.up();
+    // Nothing is configured yet: the pod says so, and comes as soon as something is.
+    kubectl.apply(&web("web", 8082));
+    says(&kubectl, "web", "there is no file that ends in .conf");
+    let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
+        {"type": "bridge", "bridge": "cni-pods", "isGateway": true, "ipMasq": true,
+         "ipam": {"type": "host-local", "dataDir": leases, "ranges": [[{"subnet": "10.99.0.0/24"}]],
+                  "routes": [{"dst": "0.0.0.0/0"}]}},
+        {"type": "portmap", "capabilities": {"portMappings": true}},
+        {"type": "bandwidth", "capabilities": {"bandwidth": true}}]});
+    fs::write(conf.join("10-pods.conflist"), list.to_string()).unwrap();
+    let pod = wait_for(&kubectl, "web", "is ready", is_ready);
+    let [ip] = addresses(&pod)[..] else { panic!("one address: {pod}") };
+    assert!(ip.to_string().starts_with("10.99.0."), "{ip}");
+    comes("the node reaches the pod", || world.try_sh(&format!("curl -s -m 3 http://{ip}/")));
+    comes("the host's port leads to it", || world.try_sh_outside("curl -s -m 3 http://198.18.0.1:8082/"));
+    let leased = leases.join("pods");
+    assert_eq!(count(&leased), 1);
+
+    // A crash, and a sandbox that dies while nobody looks: the pod gets a new one, and leaves nothing behind.
+    windlass.kill();
+    let sandbox = world.docker(&["ps", "-q", "--filter", "label=io.kubernetes.docker.type=podsandbox"]);
+    let _ = world.docker(&["rm", "-f", sandbox.trim()]);
+    let kubectl = windlass.up();
+    let again = wait_for(&kubectl, "web", "runs in a new sandbox", |p| is_ready(p) && main_of(p)["restartCount"] == 1);
+    let now = addresses(&again)[0];
+    comes("it is reached at its new address", || world.try_sh(&format!("curl -s -m 3 http://{now}/")));
+    eventually(PATIENCE, "the old address was given back", || {
+        anyhow::ensure!(count(&leased) == 1, "{} addresses are leased", count(&leased));
+        Ok(())
+    });
+    // The same again for a pod that is deleted while nobody looks.
+    gone(&kubectl, "web");
+    eventually(PATIENCE, "everything was given back", || {
+        anyhow::ensure!(count(&leased) == 0 && fs::read_dir(world.dir().join("data/cni"))?.next().is_none(), "not yet");
+        let rules = world.try_sh("iptables-save -t nat")?;
+        anyhow::ensure!(!rules.contains("8082"), "{rules}");
+        Ok(())
+    });
+}
