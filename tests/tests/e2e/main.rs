@@ -4,6 +4,7 @@
 mod crash;
 mod endings;
 mod faults;
+mod fields;
 mod kubectl;
 mod lifecycle;
 mod load;

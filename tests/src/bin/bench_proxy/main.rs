@@ -161,7 +161,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     let before = proxy.usage()?;
     std::thread::sleep(Duration::from_secs(60));
     let idle: Usage = proxy.usage()?.since(&before);
-    row("idle for a minute: programs run", &idle.children.to_string(), "", "", "0");
+    row("idle for a minute: pages that programs touched", &idle.children.to_string(), "", "", "0: none ran");
     row("— our own CPU", &format!("{:.2} ms", idle.cpu.as_secs_f64() * 1e3), "", "", "");
     row("resident memory", &format!("{:.1} MB", proxy.resident()?), "", "", "60 MB");
 
