@@ -245,6 +245,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         api_port: settings.node_api_bind.port(),
         data_dir: settings.data_dir.clone(),
         version: NODE_VERSION.to_owned(),
+        max_pods: settings.max_pods,
     };
     let config = agent::Config {
         node_name: settings.node_name.clone(),

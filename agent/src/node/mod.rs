@@ -48,6 +48,8 @@ pub struct NodeConfig {
     pub data_dir: PathBuf,
     /// The version that it tells; ours stands behind the `+`.
     pub version: String,
+    /// How many pods it takes; upstream's default is 110.
+    pub max_pods: u32,
 }
 
 /// Why the node could not do its duties.
@@ -73,8 +75,6 @@ pub enum NodeError {
     },
 }
 
-/// Pods on one node at most; upstream's default.
-const MOST_PODS: i64 = 110;
 /// Heartbeats: how often, and for how long each counts; upstream's.
 const LEASE_EVERY: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: i32 = 40;
@@ -87,7 +87,7 @@ const LEASES: &str = "kube-node-lease";
 pub async fn register(client: &Client, config: &NodeConfig, shutdown: &CancellationToken) -> Option<Node> {
     let api: Api<Node> = Api::all(client.clone());
     let machine = Machine::read(&config.data_dir);
-    let wanted = status::new_node(config, &machine, MOST_PODS, Timestamp::now());
+    let wanted = status::new_node(config, &machine, Timestamp::now());
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
         let result = match api.create(&PostParams::default(), &wanted).await {
@@ -174,7 +174,7 @@ pub async fn run(
     loop {
         let machine = Machine::read(&config.data_dir);
         let docker = health.borrow_and_update().clone();
-        let wanted = status::node_status(&config, &machine, &docker, MOST_PODS, &known, Timestamp::now());
+        let wanted = status::node_status(&config, &machine, &docker, &known, Timestamp::now());
         let due = sent_at.is_none_or(|at| at.elapsed() >= STATUS_AGE) || status::differs(&known, &wanted);
         let mut wait = STATUS_EVERY;
         // Until Docker has answered or refused there is nothing true to say.

@@ -31,7 +31,7 @@ fn architecture() -> &'static str {
 }
 
 /// The object that registers the node.
-pub(super) fn new_node(config: &NodeConfig, machine: &Machine, pods: i64, now: Timestamp) -> Node {
+pub(super) fn new_node(config: &NodeConfig, machine: &Machine, now: Timestamp) -> Node {
     let labels = [
         ("kubernetes.io/hostname", config.name.as_str()),
         ("kubernetes.io/os", "linux"),
@@ -41,7 +41,7 @@ pub(super) fn new_node(config: &NodeConfig, machine: &Machine, pods: i64, now: T
     ];
     let own = |(k, v): (&str, &str)| (k.to_owned(), v.to_owned());
     let annotation = ("volumes.kubernetes.io/controller-managed-attach-detach", "true");
-    let mut status = node_status(config, machine, &Health::Unknown, pods, &NodeStatus::default(), now);
+    let mut status = node_status(config, machine, &Health::Unknown, &NodeStatus::default(), now);
     status.conditions = None;
     Node {
         metadata: ObjectMeta {
@@ -59,7 +59,6 @@ pub(super) fn node_status(
     config: &NodeConfig,
     machine: &Machine,
     docker: &Health,
-    pods: i64,
     before: &NodeStatus,
     now: Timestamp,
 ) -> NodeStatus {
@@ -69,7 +68,7 @@ pub(super) fn node_status(
             ("cpu".to_owned(), amount(Quantity::from_units(machine.cpus))),
             ("memory".to_owned(), amount(Quantity::from_bytes(memory))),
             ("ephemeral-storage".to_owned(), amount(Quantity::from_bytes(disk))),
-            ("pods".to_owned(), amount(Quantity::from_units(pods))),
+            ("pods".to_owned(), amount(Quantity::from_units(i64::from(config.max_pods)))),
         ])
     };
     let version = match docker {
@@ -189,6 +188,7 @@ mod tests {
             api_port: 10250,
             data_dir: "/".into(),
             version: "v1".into(),
+            max_pods: 110,
         }
     }
 
@@ -217,16 +217,16 @@ mod tests {
     fn the_node_is_ready_when_docker_answers() {
         let (early, late) = (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:01:00Z"));
         let up = Health::Up { version: "20.10".into() };
-        let first = node_status(&config(), &machine(), &up, 110, &NodeStatus::default(), early);
+        let first = node_status(&config(), &machine(), &up, &NodeStatus::default(), early);
         assert_eq!(
             (of(&first, "Ready").status.as_str(), of(&first, "Ready").reason.as_deref()),
             ("True", Some("KubeletReady"))
         );
         assert_eq!(first.node_info.as_ref().unwrap().container_runtime_version, "docker://20.10");
-        let same = node_status(&config(), &machine(), &up, 110, &first, late);
+        let same = node_status(&config(), &machine(), &up, &first, late);
         assert!(!differs(&first, &same), "a later heartbeat alone is no news");
         assert_eq!(of(&same, "Ready").last_transition_time, of(&first, "Ready").last_transition_time);
-        let down = node_status(&config(), &machine(), &Health::Down { reason: "no socket".into() }, 110, &same, late);
+        let down = node_status(&config(), &machine(), &Health::Down { reason: "no socket".into() }, &same, late);
         assert!(differs(&same, &down));
         let ready = of(&down, "Ready");
         assert_eq!(
@@ -241,7 +241,7 @@ mod tests {
     fn pressure_is_told() {
         let full = Machine { memory_available_bytes: 1 << 20, disk_available_bytes: 50, ..machine() };
         let status =
-            node_status(&config(), &full, &Health::Unknown, 110, &NodeStatus::default(), at("2026-01-01T00:00:00Z"));
+            node_status(&config(), &full, &Health::Unknown, &NodeStatus::default(), at("2026-01-01T00:00:00Z"));
         assert_eq!(of(&status, "MemoryPressure").reason.as_deref(), Some("KubeletHasInsufficientMemory"));
         assert_eq!(of(&status, "DiskPressure").status, "True");
         assert_eq!(of(&status, "PIDPressure").status, "False");

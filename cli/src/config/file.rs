@@ -38,6 +38,7 @@ pub(super) struct File {
     #[serde(rename = "serviceCIDR")]
     service_cidr: Option<Ranges>,
     node_port_range: Option<String>,
+    max_pods: Option<u32>,
     network: Option<PodNetwork>,
     cni_conf_dir: Option<PathBuf>,
     cni_bin_dirs: Option<Vec<PathBuf>>,
@@ -108,6 +109,7 @@ impl File {
         set(self.cluster_cidr, &mut to.cluster_cidr);
         set(self.service_cidr, &mut to.service_cidr);
         set(self.node_port_range.and_then(|r| parse_ports(&r).ok()), &mut to.node_ports);
+        set(self.max_pods, &mut to.max_pods);
         set(self.network, &mut to.network);
         set(self.cni_conf_dir, &mut to.cni_conf_dir);
         set(self.cni_bin_dirs, &mut to.cni_bin_dirs);

@@ -72,6 +72,9 @@ pub(crate) struct Flags {
     /// Ports of NodePort services [default: 30000-32767]
     #[arg(long, global = true, value_name = "FROM-TO", value_parser = parse_ports)]
     node_port_range: Option<RangeInclusive<u16>>,
+    /// How many pods this node takes [default: 110]
+    #[arg(long, global = true, value_name = "NUMBER")]
+    max_pods: Option<u32>,
     /// How pods are connected: by Windlass itself, or by the CNI plugins of this node [default: routed]
     #[arg(long, global = true, value_name = "WAY")]
     network: Option<PodNetwork>,
@@ -132,6 +135,7 @@ impl Flags {
         set(self.cluster_cidr.as_ref(), &mut to.cluster_cidr);
         set(self.service_cidr.as_ref(), &mut to.service_cidr);
         set(self.node_port_range.as_ref(), &mut to.node_ports);
+        set(self.max_pods.as_ref(), &mut to.max_pods);
         set(self.network.as_ref(), &mut to.network);
         set(self.cni_conf_dir.as_ref(), &mut to.cni_conf_dir);
         set(self.cni_bin_dirs.as_ref(), &mut to.cni_bin_dirs);

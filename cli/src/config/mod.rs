@@ -70,6 +70,7 @@ pub(crate) struct Settings {
     pub(crate) cluster_cidr: Ranges,
     pub(crate) service_cidr: Ranges,
     pub(crate) node_ports: RangeInclusive<u16>,
+    pub(crate) max_pods: u32,
     pub(crate) network: PodNetwork,
     pub(crate) cni_conf_dir: PathBuf,
     pub(crate) cni_bin_dirs: Vec<PathBuf>,
@@ -107,6 +108,7 @@ impl Settings {
             cluster_cidr: Ranges::v4(Ipv4Addr::new(10, 244, 0, 0), 16),
             service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
+            max_pods: 110,
             network: PodNetwork::Routed,
             cni_conf_dir: "/etc/cni/net.d".into(),
             // Upstream's folder, and where Debian puts them.

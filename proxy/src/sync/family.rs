@@ -263,10 +263,14 @@ impl FamilySync {
             return Ok(None);
         }
         let text = self.save().await?;
-        let drift = match Saved::parse(&text) {
+        // On a thread of its own: what a large comparison takes, its arena gives back to the system as a whole, where
+        // it would stay between the small things of this one.
+        let compare = || match Saved::parse(&text) {
             Ok(saved) => self.drift(model, &saved),
             Err(error) => Some(error.to_string()),
         };
+        let drift = std::thread::scope(|scope| scope.spawn(compare).join())
+            .unwrap_or_else(|_| Some("the comparison broke off".to_owned()));
         // Taken before the text: whatever came between makes the next fingerprint another one.
         self.right_print = drift.is_none().then_some(print);
         Ok(drift)

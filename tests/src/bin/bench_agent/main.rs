@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_secs(60);
 
 fn main() -> anyhow::Result<()> {
     let world = World::new();
-    let mut windlass = world.windlass();
+    let mut windlass = world.windlass().with(&["--max-pods", "250"]);
     windlass.up();
     // The API's port is in the world's network namespace, so this process must enter it.
     let namespace = std::fs::File::open(world.namespace())?;
