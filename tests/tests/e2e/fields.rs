@@ -190,10 +190,18 @@ fn empty_dirs_and_host_paths() {
         anyhow::ensure!(shared.lines("kept") == ["2"], "{:?}", shared.lines("kept"));
         Ok(())
     });
+    let huge = json!({"volumes": [{"name": "huge", "emptyDir": {"medium": "HugePages"}}]});
+    let mounted = "grep ' /v/huge ' /proc/mounts | cut -d' ' -f3 > /shared/huge";
+    tell(&kubectl, &shared, "huge", mounted, json!({"volumeMounts": [{"name": "huge", "mountPath": "/v/huge"}]}), huge);
+    assert_eq!(lines(&shared, "huge", 1), ["hugetlbfs"]);
+    // A server that cannot be reached, or a node that lacks the program, holds up its pod alone and says why.
+    let nfs = json!({"volumes": [{"name": "n", "nfs": {"server": "127.0.0.1", "path": "/none"}}]});
+    tell(&kubectl, &shared, "nfs", "true", json!({"volumeMounts": [{"name": "n", "mountPath": "/n"}]}), nfs);
+    says(&kubectl, "nfs", "nfs 127.0.0.1:/none could not be mounted");
     let wrong = json!({"volumes": [path("file", "Directory")]});
     tell(&kubectl, &shared, "wrong", "true", json!({"volumeMounts": [{"name": "file", "mountPath": "/f"}]}), wrong);
     says(&kubectl, "wrong", "hostPath type check failed");
-    let _ = kubectl.run(&["delete", "pod", "p", "wrong"]);
+    let _ = kubectl.run(&["delete", "pod", "p", "wrong", "huge", "nfs"]);
     let pods = world.dir().join("data/pods");
     eventually(PATIENCE, "nothing is left of the pods", || {
         let left = fs::read_dir(&pods)?.flatten().count();
