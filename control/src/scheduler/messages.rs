@@ -13,6 +13,16 @@ pub(crate) struct Refusal {
     pub(crate) removable: bool,
 }
 
+/// The text for a pod that can run nowhere, whatever the nodes have.
+pub(crate) fn nowhere(nodes: usize, why: &str) -> String {
+    if nodes == 0 {
+        return NO_NODES.to_owned();
+    }
+    format!(
+        "0/{nodes} nodes are available: {why}. preemption: 0/{nodes} nodes are available: {nodes} Preemption is not helpful for scheduling."
+    )
+}
+
 /// `refusals` holds one entry for each node that was examined.
 pub(crate) fn unschedulable(refusals: &[Refusal]) -> String {
     let nodes = refusals.len();

@@ -6,7 +6,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use k8s_openapi::{
-    api::core::v1::{Binding, Node, ObjectReference, Pod},
+    api::core::v1::{Binding, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::{
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::events::{Recorder, Severity};
 
+mod claims;
 mod filters;
 mod messages;
 mod model;
@@ -53,13 +54,16 @@ pub enum Error {
 pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Error> {
     let pods = watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()).default_backoff();
     let nodes = watcher(Api::<Node>::all(client.clone()), watcher::Config::default()).default_backoff();
-    futures::pin_mut!(pods, nodes);
+    let claims =
+        watcher(Api::<PersistentVolumeClaim>::all(client.clone()), watcher::Config::default()).default_backoff();
+    let volumes = watcher(Api::<PersistentVolume>::all(client.clone()), watcher::Config::default()).default_backoff();
+    futures::pin_mut!(pods, nodes, claims, volumes);
     let writer = Writer { recorder: Recorder::new(client.clone(), NAME, ""), client };
     let mut state = State::default();
     let mut synced = Synced::default();
     let mut writes = FuturesUnordered::new();
     loop {
-        let due = if synced.both() {
+        let due = if synced.all() {
             let due = state.advance(Instant::now());
             while writes.len() < BINDINGS {
                 let Some((pod, wants, decision)) = state.next(Instant::now()) else { break };
@@ -82,6 +86,16 @@ pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Erro
                 Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of nodes broke; it is taken up again"),
                 Some(Ok(event)) => node_event(&mut state, &mut synced, event),
             },
+            event = claims.next() => match event {
+                None => return Err(Error::WatchEnded("persistent volume claims")),
+                Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of claims broke; it is taken up again"),
+                Some(Ok(event)) => claim_event(&mut state, &mut synced, event),
+            },
+            event = volumes.next() => match event {
+                None => return Err(Error::WatchEnded("persistent volumes")),
+                Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of volumes broke; it is taken up again"),
+                Some(Ok(event)) => volume_event(&mut state, &mut synced, event),
+            },
             Some(failed) = writes.next(), if !writes.is_empty() => {
                 if let Some((pod, wants)) = failed {
                     state.bind_failed(&pod, wants, Instant::now());
@@ -99,18 +113,20 @@ async fn sleep_until(due: Option<Instant>) {
     }
 }
 
-/// Nothing is placed before both first lists are known.
+/// Nothing is placed before all first lists are known.
 #[derive(Debug, Default)]
 struct Synced {
     pods: bool,
     nodes: bool,
+    claims: bool,
+    volumes: bool,
     listed_pods: HashSet<(String, String)>,
     listed_nodes: HashSet<String>,
 }
 
 impl Synced {
-    fn both(&self) -> bool {
-        self.pods && self.nodes
+    fn all(&self) -> bool {
+        self.pods && self.nodes && self.claims && self.volumes
     }
 }
 
@@ -151,6 +167,42 @@ fn node_event(state: &mut State, synced: &mut Synced, event: watcher::Event<Node
         }
         watcher::Event::Apply(node) => state.node_applied(&node, now),
         watcher::Event::Delete(node) => state.node_deleted(&node.name_any()),
+    }
+}
+
+fn claim_event(state: &mut State, synced: &mut Synced, event: watcher::Event<PersistentVolumeClaim>) {
+    let now = Instant::now();
+    match event {
+        watcher::Event::Init => state.storage_changed(now, |storage| {
+            storage.forget_claims();
+            false
+        }),
+        watcher::Event::InitDone => synced.claims = true,
+        watcher::Event::InitApply(claim) | watcher::Event::Apply(claim) => {
+            state.storage_changed(now, |storage| storage.claim_applied(&claim));
+        }
+        watcher::Event::Delete(claim) => state.storage_changed(now, |storage| {
+            storage.claim_deleted(&claim);
+            false
+        }),
+    }
+}
+
+fn volume_event(state: &mut State, synced: &mut Synced, event: watcher::Event<PersistentVolume>) {
+    let now = Instant::now();
+    match event {
+        watcher::Event::Init => state.storage_changed(now, |storage| {
+            storage.forget_volumes();
+            false
+        }),
+        watcher::Event::InitDone => synced.volumes = true,
+        watcher::Event::InitApply(volume) | watcher::Event::Apply(volume) => {
+            state.storage_changed(now, |storage| storage.volume_applied(&volume));
+        }
+        watcher::Event::Delete(volume) => state.storage_changed(now, |storage| {
+            storage.volume_deleted(&volume);
+            false
+        }),
     }
 }
 

@@ -11,6 +11,8 @@ use k8s_openapi::{
 };
 use windlass_kit::quantity::Quantity;
 
+use super::claims::{self, Used};
+
 /// Requests that count for scoring where a container asks for nothing (upstream's constants).
 const UNSET_MILLI_CPU: i64 = 100;
 const UNSET_MEMORY: i64 = 200 * 1024 * 1024;
@@ -112,6 +114,8 @@ pub(crate) struct Wants {
     pub(crate) required: Option<NodeSelector>,
     pub(crate) preferred: Vec<PreferredSchedulingTerm>,
     pub(crate) tolerations: Vec<Toleration>,
+    /// The claims that its volumes are.
+    pub(crate) claims: Vec<Used>,
     /// The condition PodScheduled as it stands: its reason and message.
     pub(crate) condition: Option<(String, String)>,
 }
@@ -178,6 +182,7 @@ fn wants(pod: &Pod) -> Wants {
             .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.clone())
             .unwrap_or_default(),
         tolerations: spec.tolerations.clone().unwrap_or_default(),
+        claims: claims::used_by(pod),
         condition,
     }
 }

@@ -9,9 +9,10 @@ use std::{
 
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
-use windlass_kit::backoff::delay_after;
+use windlass_kit::{backoff::delay_after, node_selector};
 
 use super::{
+    claims::{self, Storage},
     filters,
     messages::{self, Refusal},
     model::{NodeInfo, PodInfo, Wants},
@@ -56,6 +57,7 @@ pub(crate) struct State {
     places: HashMap<Key, (Reverse<i32>, u64)>,
     waiting: HashMap<Key, Attempt>,
     serial: u64,
+    storage: Storage,
 }
 
 impl State {
@@ -141,6 +143,13 @@ impl State {
         self.wake(now);
     }
 
+    /// Claims or volumes changed as `change` says; those who wait are tried again if it made a difference.
+    pub(crate) fn storage_changed(&mut self, now: Instant, change: impl FnOnce(&mut Storage) -> bool) {
+        if change(&mut self.storage) {
+            self.wake(now);
+        }
+    }
+
     pub(crate) fn node_deleted(&mut self, name: &str) {
         self.nodes.remove(name);
     }
@@ -185,10 +194,21 @@ impl State {
             self.places.remove(&key);
             let Some(pod) = self.pods.get(&key).filter(|p| p.node.is_none()).cloned() else { continue };
             let Some(wants) = pod.wants.clone() else { continue };
+            let places = match self.storage.look(&pod.namespace, &wants.claims) {
+                Ok(places) => places,
+                Err(why) => {
+                    let message = messages::nowhere(self.nodes.len(), &why);
+                    self.failed(&key, now);
+                    return Some((pod, wants, Decision::Unschedulable { message }));
+                }
+            };
             let mut possible: Vec<&NodeInfo> = Vec::new();
             let mut refusals: Vec<Refusal> = Vec::new();
             for node in self.nodes.values() {
                 match filters::refusal(&pod, &wants, node) {
+                    None if !places.iter().all(|p| node_selector::matches(p, &node.name, &node.labels)) => {
+                        refusals.push(Refusal { reasons: vec![claims::ELSEWHERE.to_owned()], removable: false });
+                    }
                     None => possible.push(node),
                     Some(refusal) => refusals.push(refusal),
                 }

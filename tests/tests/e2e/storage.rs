@@ -67,7 +67,7 @@ fn persistent_volume_claims() {
         kubectl.apply(&uses(&format!("uses-{name}"), name, "cat /d/x; exec sleep 1000"));
     }
     wait_for(&kubectl, "uses-node", "is ready", is_ready);
-    says(&kubectl, "uses-elsewhere", "is not for node");
+    says(&kubectl, "uses-elsewhere", "1 node(s) didn't match PersistentVolume's node affinity");
 
     // A volume that lives as long as its pod.
     kubectl.apply(&volume("v2", json!({"hostPath": {"path": world.dir().join("brief")}})));
