@@ -1,5 +1,5 @@
 //! The scheduler: finds a node for each pod that has none and binds it. Knows a `kube::Client` and
-//! nothing else. `model`, `filters`, `scores`, `messages` and `state` are pure and may not import
+//! nothing else. `model`, `claims`, `filters`, `scores`, `messages` and `state` are pure and may not import
 //! kube's client; this file is the loop.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
