@@ -253,6 +253,20 @@ fn sample_images() -> Vec<PathBuf> {
         .collect()
 }
 
+impl World {
+    /// Takes away what pods had mounted when the test left them: their node was ended, not taken down.
+    fn unmount(&self) {
+        let below = format!("{}/", self.dir().display());
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut mounts: Vec<&str> =
+            table.lines().filter_map(|l| l.split(' ').nth(4)).filter(|m| m.starts_with(&below)).collect();
+        mounts.sort_unstable_by_key(|m| std::cmp::Reverse(m.len()));
+        for mounted in mounts {
+            let _ = nix::mount::umount2(mounted, nix::mount::MntFlags::MNT_DETACH);
+        }
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         if self.dockerd.is_some() {
@@ -270,5 +284,6 @@ impl Drop for World {
         for namespace in [self.name.clone(), format!("{}-out", self.name)] {
             let _ = try_run("ip", &["netns", "delete", &namespace]);
         }
+        self.unmount();
     }
 }
