@@ -215,6 +215,10 @@ fn container_status(
     let started = attended.is_some_and(|i| has_started(pod, container, i, observed));
     let ready =
         attended.is_some_and(|i| started && probes::result(pod, container, Kind::Readiness, i, &observed.probes));
+    let (mut state, mut last) = (state, last);
+    for ended in [Some(&mut state), last.as_mut()].into_iter().flatten() {
+        keep_message(ended, earlier);
+    }
     let done_init = role == Role::Init && state.terminated.as_ref().is_some_and(|t| t.exit_code == 0);
     ContainerStatus {
         name: container.name.clone(),
@@ -242,6 +246,14 @@ fn container_status(
         resources: newest.filter(|i| i.is_running()).and_then(|i| held_to(container, i)),
         ..ContainerStatus::default()
     }
+}
+
+/// Keeps the message that the API has of the same end: after a restart it takes a while to be read again.
+fn keep_message(state: &mut ContainerState, earlier: Option<&ContainerStatus>) {
+    let Some(ended) = state.terminated.as_mut().filter(|t| t.message.is_none()) else { return };
+    let told = earlier.into_iter().flat_map(|e| [e.state.as_ref(), e.last_state.as_ref()]).flatten();
+    let same = told.filter_map(|s| s.terminated.as_ref()).find(|t| t.container_id == ended.container_id);
+    ended.message = same.and_then(|t| t.message.clone());
 }
 
 /// What a running container is held to: what its spec says, and while it is not there yet what Docker says.
