@@ -122,7 +122,7 @@ impl Changed {
 }
 
 fn read(runner: &Runner, path: &str) -> Result<String, Error> {
-    let text = runner.read(path).map_err(|e| refused(path, "", &e.to_string()))?;
+    let text = runner.read(path).map_err(|e| refused(path, "", &e))?;
     Ok(text.trim().to_owned())
 }
 

@@ -32,12 +32,12 @@ impl Runner {
     /// Reads a small file of the kernel's, where the commands would run.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub fn read(&self, path: &str) -> Result<String, Error> {
+    /// Why it cannot be read.
+    pub fn read(&self, path: &str) -> Result<String, String> {
         if self.is_plain() {
-            return std::fs::read_to_string(path).map_err(|source| Error::Start { program: path.to_owned(), source });
+            return std::fs::read_to_string(path).map_err(|e| e.to_string());
         }
-        self.run("cat", &[path], "")
+        self.run("cat", &[path], "").map_err(|e| e.to_string())
     }
 
     fn command(&self, program: &str, args: &[&str]) -> Command {
@@ -75,9 +75,7 @@ impl Runner {
             stderr: shorten(&output.stderr),
         })
     }
-}
 
-impl Runner {
     /// Runs it and gives each line that it prints to `each`, so that a long text is never in memory as a whole.
     ///
     /// # Errors
