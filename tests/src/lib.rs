@@ -13,7 +13,7 @@ mod world;
 
 pub use docker::RawDocker;
 pub use kubectl::{Kubectl, Output};
-pub use process::{Daemon, run, try_run};
+pub use process::{Daemon, Usage, page, resident_megabytes, run, try_run};
 pub use windlass::Windlass;
 pub use world::World;
 

@@ -1,7 +1,10 @@
-//! Child processes: run to the end, or kept and ended by id.
+//! Processes: run to the end, or kept and ended by id; what they use and tell.
 
 use std::{
     ffi::OsStr,
+    fs,
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -46,6 +49,61 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> String {
     }
 }
 
+/// What a process has used so far.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    /// Of its own threads.
+    pub cpu: Duration,
+    /// Programs that it ran and that ended, told by the pages they touched: some, or none.
+    pub children: u64,
+}
+
+impl Usage {
+    /// What the process with this id has used.
+    ///
+    /// # Errors
+    /// When there is none, or the kernel tells nothing of it.
+    pub fn of(pid: u32) -> anyhow::Result<Self> {
+        // The clock of the whole process: it counts threads that have ended too.
+        let clock = nix::time::clock_getcpuclockid(Pid::from_raw(i32::try_from(pid)?))?;
+        let used = nix::time::clock_gettime(clock)?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let fields: Vec<&str> = stat.rsplit(')').next().context("stat")?.split_whitespace().collect();
+        // proc(5): cminflt is field 11, the ninth behind the name's bracket.
+        Ok(Self { cpu: Duration::from(used), children: fields.get(8).context("cminflt")?.parse()? })
+    }
+
+    /// What was used since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self { cpu: self.cpu.saturating_sub(before.cpu), children: self.children - before.children }
+    }
+}
+
+/// The memory that a process holds, in megabytes.
+///
+/// # Errors
+/// When there is no such process.
+pub fn resident_megabytes(pid: u32) -> anyhow::Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).context("no VmRSS")?;
+    Ok(line.split_whitespace().nth(1).context("no number")?.parse::<f64>()? / 1024.0)
+}
+
+/// What a server of this machine answers to a GET.
+///
+/// # Errors
+/// When it does not answer, or with another status than 200.
+pub fn page(port: u16, path: &str) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("{path} on port {port} was cut off"))?;
+    anyhow::ensure!(head.split(' ').nth(1) == Some("200"), "{path} on port {port}: {head}");
+    Ok(body.to_owned())
+}
+
 /// A long-running child whose output goes to a file; ended when dropped.
 #[derive(Debug)]
 pub struct Daemon {
@@ -60,7 +118,7 @@ impl Daemon {
     /// # Errors
     /// When the log cannot be opened or the program not be started.
     pub fn start(name: &'static str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
+        let file = fs::OpenOptions::new().create(true).append(true).open(log)?;
         let child = command
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
@@ -79,7 +137,7 @@ impl Daemon {
     /// What it has printed.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Whether it still runs.

@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use windlass_tests::{PATIENCE, RawDocker, World, eventually};
+use windlass_tests::{PATIENCE, RawDocker, Usage, World, eventually, page, resident_megabytes};
 
 const IMAGE: &str = "windlass/busybox:1";
 const COMMAND: [&str; 2] = ["sleep", "100000"];
@@ -71,15 +71,15 @@ fn main() -> anyhow::Result<()> {
         wait_ready(&pods, HELD).await
     })?;
     std::thread::sleep(Duration::from_secs(30));
-    let (own, engine) = (cpu(pid)?, cpu(world.docker_pid())?);
+    let (own, engine) = (Usage::of(pid)?, Usage::of(world.docker_pid())?);
     std::thread::sleep(IDLE);
-    let (own, with_us) = (cpu(pid)?.saturating_sub(own), cpu(world.docker_pid())?.saturating_sub(engine));
+    let (own, with_us) = (Usage::of(pid)?.since(&own).cpu, Usage::of(world.docker_pid())?.since(&engine).cpu);
     let held = resident_megabytes(pid)?;
     let before = running(&world);
     windlass.kill();
-    let engine = cpu(world.docker_pid())?;
+    let engine = Usage::of(world.docker_pid())?;
     std::thread::sleep(IDLE);
-    let without_us = cpu(world.docker_pid())?.saturating_sub(engine);
+    let without_us = Usage::of(world.docker_pid())?.since(&engine).cpu;
     let started = Instant::now();
     windlass.start();
     let taken_over = eventually(PATIENCE, "every pod is looked after again", || {
@@ -116,24 +116,7 @@ fn running(world: &World) -> String {
 
 /// What the node tells of usage.
 fn summary() -> anyhow::Result<serde_json::Value> {
-    use std::io::{Read as _, Write as _};
-    let mut stream = std::net::TcpStream::connect("127.0.0.1:10255")?;
-    stream.write_all(b"GET /stats/summary HTTP/1.0\r\n\r\n")?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page)?;
-    let body = page.split_once("\r\n\r\n").context("an answer")?.1;
-    Ok(serde_json::from_str(body)?)
-}
-
-/// What a process has used, its ended children not counted.
-fn cpu(pid: u32) -> anyhow::Result<Duration> {
-    let mut total = Duration::ZERO;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-        let nanoseconds = text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-        total += Duration::from_nanos(nanoseconds);
-    }
-    Ok(total)
+    Ok(serde_json::from_str(&page(10255, "/stats/summary")?)?)
 }
 
 /// How long Docker takes to stop a container that obeys.
@@ -284,13 +267,4 @@ async fn wait_ready(pods: &Api<Pod>, count: usize) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-fn resident_megabytes(pid: u32) -> anyhow::Result<f64> {
-    let status = eventually(Duration::from_secs(1), "the process runs", || {
-        Ok(std::fs::read_to_string(format!("/proc/{pid}/status"))?)
-    });
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).context("no VmRSS")?;
-    let kilobytes: f64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
-    Ok(kilobytes / 1024.0)
 }

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use windlass_tests::{Daemon, World};
 
 use cluster::Cluster;
-use process::{Proxy, Usage, now};
+use process::{Proxy, now};
 use restore::Programs;
 
 /// As many services as a small cluster has, beside which connections are measured.
@@ -160,7 +160,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     std::thread::sleep(Duration::from_secs(10));
     let before = proxy.usage()?;
     std::thread::sleep(Duration::from_secs(60));
-    let idle: Usage = proxy.usage()?.since(&before);
+    let idle = proxy.usage()?.since(&before);
     row("idle for a minute: pages that programs touched", &idle.children.to_string(), "", "", "0: none ran");
     row("— our own CPU", &format!("{:.2} ms", idle.cpu.as_secs_f64() * 1e3), "", "", "");
     row("resident memory", &format!("{:.1} MB", proxy.resident()?), "", "", "60 MB");

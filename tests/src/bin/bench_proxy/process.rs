@@ -1,15 +1,10 @@
 //! The proxy as a process: what it tells and what it costs.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use nix::sys::signal::Signal;
-use windlass_tests::{Daemon, Windlass, World};
+use windlass_tests::{Daemon, Usage, Windlass, World, page, resident_megabytes};
 
 /// A cold load of the largest cluster ends before.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -18,24 +13,9 @@ pub(crate) struct Proxy {
     daemon: Daemon,
 }
 
-/// What the process has used so far.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Usage {
-    /// Of its own threads.
-    pub(crate) cpu: Duration,
-    /// Programs that it ran and that ended, told by the pages they touched: some, or none.
-    pub(crate) children: u64,
-}
-
 /// The time since 1970.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-impl Usage {
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        Self { cpu: self.cpu.saturating_sub(before.cpu), children: self.children - before.children }
-    }
 }
 
 impl Proxy {
@@ -47,10 +27,7 @@ impl Proxy {
     }
 
     fn metric(&self, name: &str) -> anyhow::Result<f64> {
-        let mut stream = TcpStream::connect("127.0.0.1:10249")?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-        let mut page = String::new();
-        stream.read_to_string(&mut page)?;
+        let page = page(10249, "/metrics")?;
         let line = page.lines().find(|l| l.starts_with(name) && l.contains("IPv4")).with_context(|| name.to_owned())?;
         Ok(line.rsplit(' ').next().context("a value")?.parse()?)
     }
@@ -108,21 +85,12 @@ impl Proxy {
     }
 
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
-        let pid = self.daemon.pid();
-        // The clock of the whole process: it counts threads that have ended too.
-        let clock = nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(i32::try_from(pid)?))?;
-        let used = nix::time::clock_gettime(clock)?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let fields: Vec<&str> = stat.rsplit(')').next().context("stat")?.split_whitespace().collect();
-        // proc(5): cminflt is field 11, the ninth behind the name's bracket.
-        Ok(Usage { cpu: Duration::from(used), children: fields.get(8).context("cminflt")?.parse()? })
+        Usage::of(self.daemon.pid())
     }
 
     /// In megabytes.
     pub(crate) fn resident(&self) -> anyhow::Result<f64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.daemon.pid()))?;
-        let line = status.lines().find(|l| l.starts_with("VmRSS:")).context("VmRSS")?;
-        Ok(line.split_whitespace().nth(1).context("a number")?.parse::<f64>()? / 1024.0)
+        resident_megabytes(self.daemon.pid())
     }
 
     /// Ends it once all rules are in the kernel.
