@@ -7,6 +7,7 @@ pub mod engine;
 pub mod network;
 pub mod node;
 pub mod pods;
+mod scratch;
 pub mod server;
 pub mod volumes;
 

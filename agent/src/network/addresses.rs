@@ -2,16 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::{self, Write as _},
+    fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
 use windlass_kit::net::{Cidr, Family};
 
 use super::{HostPort, NetworkError};
+use crate::scratch;
 
 /// Who holds an address.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -150,14 +150,10 @@ impl Addresses {
 
     fn write(&mut self, address: IpAddr, holder: Holder) -> Result<(), NetworkError> {
         let path = self.dir.join(address.to_string());
-        let scratch = self.dir.join(format!(".{address}.new"));
-        let put = || -> io::Result<()> {
-            let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;
-            file.write_all(&serde_json::to_vec(&holder)?)?;
-            file.sync_data()?;
-            fs::rename(&scratch, &path)
-        };
-        put().map_err(|e| NetworkError::new(format!("the address file {} could not be written", path.display()), e))?;
+        let written =
+            serde_json::to_vec(&holder).map_err(io::Error::from).and_then(|text| scratch::write(&path, &text));
+        written
+            .map_err(|e| NetworkError::new(format!("the address file {} could not be written", path.display()), e))?;
         self.held.insert(address, holder);
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! How fast a pod may send and receive: token buckets on both ends of its pair, by the host's `tc`.
 
-use std::{fs::File, process::Command};
+use std::process::Command;
 
 use windlass_kit::quantity::Quantity;
 
-use super::NetworkError;
+use super::{NetworkError, links};
 
 /// Bits per second; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,20 +46,15 @@ pub(super) async fn hold(
     pid: i32,
     bandwidth: Bandwidth,
 ) -> Result<(), NetworkError> {
-    let limits = tokio::task::spawn_blocking(move || {
+    let limited = async {
         if let Some(bits) = bandwidth.ingress {
-            limit(&interface, bits)?;
+            tokio::task::spawn_blocking(move || limit(&interface, bits)).await.map_err(|e| e.to_string())??;
         }
         let Some(bits) = bandwidth.egress else { return Ok(()) };
-        let inside = std::thread::spawn(move || {
-            let namespace = File::open(format!("/proc/{pid}/ns/net")).map_err(|e| e.to_string())?;
-            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).map_err(|e| e.to_string())?;
-            limit(pod_interface, bits)
-        });
-        inside.join().unwrap_or_else(|_| Err("the thread ended early".to_owned()))
-    });
-    let result = limits.await.unwrap_or_else(|e| Err(e.to_string()));
-    result.map_err(|why| NetworkError::new("the pod's bandwidth could not be limited", why))
+        let namespace = links::namespace_of(pid).map_err(|e| e.to_string())?;
+        links::in_namespace(namespace, move || limit(pod_interface, bits)).await
+    };
+    limited.await.map_err(|why: String| NetworkError::new("the pod's bandwidth could not be limited", why))
 }
 
 /// A token bucket in front of an interface of this thread's namespace.

@@ -110,7 +110,7 @@ impl Links {
         let failed = |what: &str, why: &dyn std::fmt::Display| NetworkError::new(attempt(what), why);
         let netlink = |what: &'static str| move |e: rtnetlink::Error| (what, e);
         let told = |(what, e): (&'static str, rtnetlink::Error)| NetworkError::new(attempt(what), e);
-        let namespace = File::open(format!("/proc/{pid}/ns/net")).map_err(|e| failed("its network namespace", &e))?;
+        let namespace = namespace_of(pid).map_err(|e| failed("its network namespace", &e))?;
         let (host_mac, pod_mac) = (hardware_address(pod_uid, 1), hardware_address(pod_uid, 2));
 
         let pid_number = u32::try_from(pid).map_err(|e| failed("its process", &e))?;
@@ -131,7 +131,10 @@ impl Links {
                 .map_err(netlink("making its interfaces"))
                 .map_err(told)?;
         }
-        let inside = in_namespace(namespace, addresses.clone(), host_mac);
+        let inside = {
+            let addresses = addresses.clone();
+            in_namespace(namespace, move || talk(async |handle| set_up(&handle, &addresses, &host_mac).await))
+        };
         let index = index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(told)?;
         let index = index.ok_or_else(|| failed("its interface", &"it vanished"))?;
         if existing.is_some() {
@@ -269,19 +272,16 @@ fn to_all(family: Family, index: u32) -> RouteMessage {
     }
 }
 
-/// Sets the pod's side up on a thread of its own, and waits for it.
-fn in_namespace(
-    namespace: File,
-    addresses: Vec<IpAddr>,
-    host_mac: Vec<u8>,
-) -> impl Future<Output = Result<(), String>> {
+/// Does something inside a network namespace, on a thread of its own that ends with it, and gives what came of it.
+pub(super) fn in_namespace<F, T>(namespace: File, work: F) -> impl Future<Output = Result<T, String>> + use<F, T>
+where
+    F: FnOnce() -> Result<T, String> + Send + 'static,
+    T: Send + 'static,
+{
     let (done, waits) = tokio::sync::oneshot::channel();
     let spawned = std::thread::Builder::new().name("pod-network".to_owned()).spawn(move || {
-        let result = nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)
-            .map_err(|e| format!("entering it: {e}"))
-            .and_then(|()| tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(|e| e.to_string()))
-            .and_then(|runtime| runtime.block_on(set_up(&addresses, &host_mac)).map_err(|e| e.to_string()));
-        let _ = done.send(result);
+        let entered = nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET);
+        let _ = done.send(entered.map_err(|e| format!("entering it: {e}")).and_then(|()| work()));
     });
     async move {
         spawned.map_err(|e| e.to_string())?;
@@ -289,52 +289,65 @@ fn in_namespace(
     }
 }
 
-async fn set_up(addresses: &[IpAddr], host_mac: &[u8]) -> Result<(), rtnetlink::Error> {
-    let (connection, handle, _) = new_connection().map_err(|_| rtnetlink::Error::RequestFailed)?;
-    let connection = tokio::spawn(connection);
+/// The network namespace of a process.
+pub(super) fn namespace_of(pid: i32) -> std::io::Result<File> {
+    File::open(format!("/proc/{pid}/ns/net"))
+}
+
+/// Talks netlink in the network namespace of this thread, which has no runtime.
+fn talk<W>(work: impl FnOnce(Handle) -> W) -> Result<(), String>
+where
+    W: Future<Output = Result<(), rtnetlink::Error>>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(|e| e.to_string())?;
+    runtime.block_on(async {
+        let (connection, handle, _) = new_connection().map_err(|e| e.to_string())?;
+        let connection = tokio::spawn(connection);
+        let result = work(handle).await;
+        connection.abort();
+        result.map_err(|e| e.to_string())
+    })
+}
+
+async fn turn_on(handle: &Handle, name: &str) -> Result<(), rtnetlink::Error> {
+    let Some(index) = index_of(handle, name).await? else { return Ok(()) };
+    handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await
+}
+
+/// The pod's side: its interfaces turned on, its addresses, and the way out.
+async fn set_up(handle: &Handle, addresses: &[IpAddr], host_mac: &[u8]) -> Result<(), rtnetlink::Error> {
     // Docker switches IPv6 off in namespaces that it makes. The path is that of this thread's namespace.
     if addresses.iter().any(IpAddr::is_ipv6) {
         for name in ["all", "default", "lo", POD_INTERFACE] {
             let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "0");
         }
     }
-    let set = async {
-        for name in ["lo", POD_INTERFACE] {
-            if let Some(index) = index_of(&handle, name).await? {
-                let up = LinkUnspec::new_with_index(index).up().build();
-                handle.link().set(up).execute().await?;
-            }
-        }
-        if addresses.is_empty() {
-            return Ok(());
-        }
-        let Some(index) = index_of(&handle, POD_INTERFACE).await? else { return Err(rtnetlink::Error::RequestFailed) };
-        for address in addresses {
-            let family = Family::of(address);
-            add_address(&handle, index, *address, false).await?;
-            let neighbour = handle
-                .neighbours()
-                .add(index, gateway(family))
-                .link_layer_address(host_mac)
-                .state(NeighbourState::Permanent)
-                .replace();
-            neighbour.execute().await?;
-            unless_there(handle.route().add(to_host(gateway(family), index, None)).execute().await)?;
-            unless_there(handle.route().add(to_all(family, index)).execute().await)?;
-        }
-        Ok(())
-    };
-    let result = set.await;
-    connection.abort();
-    result
+    for name in ["lo", POD_INTERFACE] {
+        turn_on(handle, name).await?;
+    }
+    let Some(index) = index_of(handle, POD_INTERFACE).await? else { return Err(rtnetlink::Error::RequestFailed) };
+    for address in addresses {
+        let family = Family::of(address);
+        add_address(handle, index, *address, false).await?;
+        let neighbour = handle
+            .neighbours()
+            .add(index, gateway(family))
+            .link_layer_address(host_mac)
+            .state(NeighbourState::Permanent)
+            .replace();
+        neighbour.execute().await?;
+        unless_there(handle.route().add(to_host(gateway(family), index, None)).execute().await)?;
+        unless_there(handle.route().add(to_all(family, index)).execute().await)?;
+    }
+    Ok(())
 }
 
 /// Turns the loopback interface of a namespace on: plugins leave that to whoever runs them.
 pub(super) async fn loopback(pid: i32) -> Result<(), NetworkError> {
     let failed =
         |why: &dyn std::fmt::Display| NetworkError::new("the pod's loopback interface could not be turned on", why);
-    let namespace = File::open(format!("/proc/{pid}/ns/net")).map_err(|e| failed(&e))?;
-    in_namespace(namespace, Vec::new(), Vec::new()).await.map_err(|e| failed(&e))
+    let namespace = namespace_of(pid).map_err(|e| failed(&e))?;
+    in_namespace(namespace, || talk(async |handle| turn_on(&handle, "lo").await)).await.map_err(|e| failed(&e))
 }
 
 #[cfg(test)]

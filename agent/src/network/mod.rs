@@ -193,7 +193,7 @@ impl Network {
     }
 
     /// Takes the network off the host: interfaces, chains, the gateways' addresses of these ranges, and what plugins
-    /// did below `cni_dir`. Gives what stayed.
+    /// did, as `cni.state_dir` has it. Gives what stayed.
     pub async fn teardown(ranges: &[Cidr], cni: CniConfig) -> Vec<String> {
         let mut problems = routed::teardown(ranges).await;
         if cni.state_dir.is_dir() {

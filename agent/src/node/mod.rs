@@ -32,7 +32,7 @@ use windlass_kit::{
     net::Cidr,
 };
 
-use crate::engine::Health;
+use crate::{engine::Health, scratch};
 use machine::Machine;
 
 /// Settings of the node's duties.
@@ -129,7 +129,7 @@ pub async fn pod_cidrs(client: &Client, name: &str, file: &Path) -> Result<Vec<C
             if let Some(parent) = file.parent() {
                 let _ = std::fs::create_dir_all(parent);
             }
-            if let Err(error) = std::fs::write(file, format!("{text}\n")) {
+            if let Err(error) = scratch::write(file, format!("{text}\n").as_bytes()) {
                 tracing::warn!(%error, file = %file.display(), "the range of pods could not be kept; the next start asks again");
             }
             return Ok(ranges);

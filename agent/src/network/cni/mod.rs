@@ -7,8 +7,8 @@ use std::{
     collections::BTreeMap,
     fs, io,
     net::IpAddr,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    os::unix::fs::DirBuilderExt as _,
+    path::PathBuf,
     process::Stdio,
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt as _;
 
 use super::{Attach, NetworkError, links};
+use crate::scratch;
 use config::List;
 
 /// Upstream's limit on one call of a plugin.
@@ -225,7 +226,8 @@ impl Cni {
 
     fn keep(&self, done: &Done) -> Result<(), NetworkError> {
         let path = self.file(&done.pod_uid);
-        write(&path, done).map_err(|e| NetworkError::new(format!("{} could not be written", path.display()), e))?;
+        let written = serde_json::to_vec(done).map_err(io::Error::from).and_then(|text| scratch::write(&path, &text));
+        written.map_err(|e| NetworkError::new(format!("{} could not be written", path.display()), e))?;
         self.lock().insert(done.pod_uid.clone(), done.clone());
         Ok(())
     }
@@ -233,13 +235,4 @@ impl Cni {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Done>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn write(path: &Path, done: &Done) -> io::Result<()> {
-    use std::io::Write as _;
-    let scratch = path.with_extension("new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;
-    file.write_all(&serde_json::to_vec(done)?)?;
-    file.sync_data()?;
-    fs::rename(&scratch, path)
 }
