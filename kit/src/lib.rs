@@ -1,8 +1,8 @@
 //! The few things that every part of Windlass needs and no part owns.
 //!
 //! Imports nothing of ours, and holds no domain code: no pods, rules, cgroups or objects; the one exception is
-//! `node_selector`, which the scheduler and the node must read alike. What is wanted by one crate only belongs in
-//! that crate.
+//! `objects`, what the API server and the node must read alike in the API's objects. What is wanted by one crate only
+//! belongs in that crate.
 
 pub mod backoff;
 #[cfg(feature = "events")]
@@ -10,7 +10,7 @@ pub mod events;
 pub mod expo;
 pub mod net;
 #[cfg(feature = "events")]
-pub mod node_selector;
+pub mod objects;
 pub mod quantity;
 #[cfg(feature = "serve")]
 pub mod serve;

@@ -9,6 +9,7 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
+use windlass_kit::objects::resources::class;
 
 pub(crate) use security::local_seccomp;
 
@@ -79,7 +80,7 @@ pub(crate) fn sandbox(
             network_mode: Some(if host_network { "host" } else { "none" }.to_owned()),
             ipc_mode: Some(if pod_spec.host_ipc == Some(true) { "host" } else { "shareable" }.to_owned()),
             pid_mode: (pod_spec.host_pid == Some(true)).then(|| "host".to_owned()),
-            cgroup_parent: Some(qos::cgroup_parent(qos::class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
+            cgroup_parent: Some(qos::cgroup_parent(class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
             cpu_shares: Some(2),
             oom_score_adj: allowed_score(-998, around),
             security_opt: Some(vec!["no-new-privileges".to_owned()]),
@@ -140,8 +141,8 @@ pub(crate) fn container(
         labels.insert(key.to_owned(), value);
     }
 
-    let memory = qos::limit(container, "memory").map(|q| q.units()).filter(|bytes| *bytes > 0);
-    let quota = qos::cpu_quota(container);
+    let limits = qos::limits(container);
+    let set = |value: i64| (value > 0).then_some(value);
     let joined = format!("container:{sandbox}");
     let pid_mode = if pod_spec.host_pid == Some(true) {
         Some("host".to_owned())
@@ -174,13 +175,13 @@ pub(crate) fn container(
             ipc_mode: Some(if pod_spec.host_ipc == Some(true) { "host".to_owned() } else { joined }),
             pid_mode,
             uts_mode: spec::host_network(pod_spec).then(|| "host".to_owned()),
-            cgroup_parent: Some(qos::cgroup_parent(qos::class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
+            cgroup_parent: Some(qos::cgroup_parent(class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
             mounts: Some(mounts(container, sources, message_path, message_file, around)),
-            memory,
-            memory_swap: memory,
-            cpu_shares: Some(qos::cpu_shares(container)),
-            cpu_quota: quota,
-            cpu_period: quota.map(|_| qos::CPU_PERIOD),
+            memory: set(limits.memory),
+            memory_swap: set(limits.memory),
+            cpu_shares: Some(limits.cpu_shares),
+            cpu_quota: set(limits.cpu_quota),
+            cpu_period: set(limits.cpu_quota).map(|_| qos::CPU_PERIOD),
             oom_score_adj: allowed_score(qos::oom_score_adj(pod_spec, container, around.node_memory), around),
             privileged: Some(contexts.privileged()),
             cap_add: caps(capabilities.map(|c| &c.add)),

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{
+    objects::resources::{limit, request},
+    quantity::Quantity,
+};
 
-use super::{qos, spec};
+use super::spec;
 
 /// The value of a path below `metadata`: a name, or one label or annotation; `None` for any other path.
 pub(crate) fn metadata_value(pod: &Pod, path: &str) -> Option<String> {
@@ -36,9 +39,7 @@ pub(crate) fn resource_value(
 ) -> Result<String, String> {
     let named = field.container_name.as_deref().filter(|n| !n.is_empty());
     let of = match (named, pod.spec.as_ref()) {
-        (Some(name), Some(spec)) => spec::all_containers(spec)
-            .map(|(c, _)| c)
-            .find(|c| c.name == name)
+        (Some(name), Some(spec)) => spec::permanent(spec, name)
             .ok_or_else(|| format!("container {name:?} of resourceFieldRef is not in the pod"))?,
         _ => own.ok_or_else(|| "resourceFieldRef needs a containerName here".to_owned())?,
     };
@@ -47,8 +48,8 @@ pub(crate) fn resource_value(
         .split_once('.')
         .ok_or_else(|| format!("resource {:?} is not of the form limits.cpu or requests.memory", field.resource))?;
     let amount = match kind {
-        "limits" => qos::limit(of, resource).or_else(|| allocatable.get(resource).copied()),
-        "requests" => qos::request(of, resource),
+        "limits" => limit(of, resource).or_else(|| allocatable.get(resource).copied()),
+        "requests" => request(of, resource),
         _ => return Err(format!("resource {:?} is neither limits nor requests", field.resource)),
     }
     .unwrap_or(Quantity::from_units(0));

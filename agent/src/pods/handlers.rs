@@ -30,6 +30,9 @@ const MOST: usize = 10 * 1024;
 /// Redirections that are followed; upstream's.
 const REDIRECTS: usize = 10;
 
+/// How we name ourselves to those whom a probe asks.
+pub(crate) const PROBE: &str = "kube-probe/1.36";
+
 /// What came of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {

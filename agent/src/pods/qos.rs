@@ -1,4 +1,4 @@
-//! Resources: the class of a pod and what its containers' requests and limits become. Pure.
+//! Resources: what the requests and limits of a pod and its containers become on this node. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,63 +6,16 @@ use k8s_openapi::{
     api::core::v1::{Container, PodSpec},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{
+    objects::resources::{Class, amount, class, limit, request},
+    quantity::Quantity,
+};
 
 use super::spec;
 use crate::engine::instance::Limits;
 
-/// Quality of service, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    Guaranteed,
-    Burstable,
-    BestEffort,
-}
-
-impl Class {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Guaranteed => "Guaranteed",
-            Self::Burstable => "Burstable",
-            Self::BestEffort => "BestEffort",
-        }
-    }
-}
-
-fn amount(map: Option<&BTreeMap<String, ApiQuantity>>, resource: &str) -> Option<Quantity> {
-    map?.get(resource)?.0.parse().ok()
-}
-
-pub(crate) fn limit(container: &Container, resource: &str) -> Option<Quantity> {
-    amount(container.resources.as_ref()?.limits.as_ref(), resource)
-}
-
-/// The request, or the limit where none is given.
-pub(crate) fn request(container: &Container, resource: &str) -> Option<Quantity> {
-    amount(container.resources.as_ref()?.requests.as_ref(), resource).or_else(|| limit(container, resource))
-}
-
-/// Guaranteed: every container limits cpu and memory, and requests just that. BestEffort: none asks
-/// for anything.
-pub(crate) fn class(spec: &PodSpec) -> Class {
-    let (mut any, mut all) = (false, true);
-    for (container, _) in spec::all_containers(spec) {
-        for resource in ["cpu", "memory"] {
-            let limit = limit(container, resource).filter(|q| !q.is_zero());
-            let request = request(container, resource).filter(|q| !q.is_zero());
-            any |= limit.is_some() || request.is_some();
-            all &= limit.is_some() && limit == request;
-        }
-    }
-    match (any, all) {
-        (false, _) => Class::BestEffort,
-        (true, true) => Class::Guaranteed,
-        (true, false) => Class::Burstable,
-    }
-}
-
 /// Docker's `CpuShares`: 1024 for a core, between 2 and 262144.
-pub(crate) fn cpu_shares(container: &Container) -> i64 {
+fn cpu_shares(container: &Container) -> i64 {
     shares(request(container, "cpu").map_or(0, Quantity::milli))
 }
 
@@ -75,7 +28,7 @@ fn quota(milli: i64) -> i64 {
 }
 
 /// Microseconds of each 100 ms that a limited container may use.
-pub(crate) fn cpu_quota(container: &Container) -> Option<i64> {
+fn cpu_quota(container: &Container) -> Option<i64> {
     let milli = limit(container, "cpu")?.milli();
     (milli > 0).then(|| quota(milli))
 }
@@ -166,23 +119,6 @@ mod tests {
             .map(|(i, r)| format!(r#"{{"name":"c{i}","image":"i","resources":{r}}}"#))
             .collect();
         serde_json::from_str(&format!(r#"{{"containers":[{}]}}"#, containers.join(","))).unwrap()
-    }
-
-    #[test]
-    fn classes() {
-        let full = r#"{"limits":{"cpu":"1","memory":"1Gi"}}"#;
-        let equal = r#"{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"1000m","memory":"1024Mi"}}"#;
-        let partial = r#"{"requests":{"cpu":"1"}}"#;
-        for (resources, wanted) in [
-            (&["{}"][..], Class::BestEffort),
-            (&[full], Class::Guaranteed),
-            (&[equal, full], Class::Guaranteed),
-            (&[full, "{}"], Class::Burstable),
-            (&[partial], Class::Burstable),
-            (&[r#"{"limits":{"memory":"1Gi"}}"#], Class::Burstable),
-        ] {
-            assert_eq!(class(&spec(resources)), wanted, "{resources:?}");
-        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{objects::resources::request, quantity::Quantity};
 
 use super::{observed::Observed, qos, spec};
 use crate::engine::instance::Instance;
@@ -30,8 +30,8 @@ pub(crate) fn needs(spec: &PodSpec) -> Needs {
     let lasting = spec::all_containers(spec).filter(|(_, role)| *role != spec::Role::Init);
     lasting
         .map(|(c, _)| Needs {
-            milli_cpu: qos::request(c, "cpu").map_or(0, Quantity::milli),
-            memory: qos::request(c, "memory").map_or(0, Quantity::units),
+            milli_cpu: request(c, "cpu").map_or(0, Quantity::milli),
+            memory: request(c, "memory").map_or(0, Quantity::units),
         })
         .sum()
 }

@@ -100,10 +100,14 @@ pub(crate) fn target_of<'a>(spec: &'a PodSpec, ephemeral: &str) -> Option<&'a st
     found.target_container_name.as_deref().filter(|name| !name.is_empty())
 }
 
+/// One of the containers that a pod has from its beginning.
+pub(crate) fn permanent<'a>(spec: &'a PodSpec, name: &str) -> Option<&'a Container> {
+    all_containers(spec).map(|(c, _)| c).find(|c| c.name == name)
+}
+
 /// A container of any kind.
 pub(crate) fn container(spec: &PodSpec, name: &str) -> Option<Container> {
-    let permanent = all_containers(spec).map(|(c, _)| c).find(|c| c.name == name).cloned();
-    permanent.or_else(|| ephemeral_containers(spec).into_iter().find(|c| c.name == name))
+    permanent(spec, name).cloned().or_else(|| ephemeral_containers(spec).into_iter().find(|c| c.name == name))
 }
 
 /// All containers with their roles, init containers first.

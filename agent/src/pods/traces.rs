@@ -13,6 +13,7 @@ use super::{shared::Shared, spec};
 use crate::{
     Config,
     engine::instance::{Instance, State},
+    volumes::mounted,
 };
 
 /// At most this much of a termination message is kept; upstream's limit.
@@ -131,10 +132,9 @@ pub(crate) fn remove_log_dirs(pod_logs: &Path, uid: &str) {
 
 /// Removes a pod's folder, unless something is still mounted below it.
 pub(crate) fn remove_pod_dir(dir: &Path) -> Result<(), String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let prefix = format!("{}/", dir.display());
-    if let Some(mount) = mounts.lines().filter_map(|l| l.split(' ').nth(4)).find(|m| m.starts_with(&prefix)) {
-        return Err(format!("{} is still mounted below the pod's folder, which is therefore kept", mount));
+    let mounts = mounted::below(dir).map_err(|e| format!("the mounts could not be read: {e}"))?;
+    if let Some(mount) = mounts.first() {
+        return Err(format!("{} is still mounted below the pod's folder, which is therefore kept", mount.display()));
     }
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

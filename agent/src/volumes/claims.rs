@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    HostPathVolumeSource, NFSVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume,
+    HostPathVolumeSource, NFSVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod,
 };
 use kube::{Api, Client};
-use windlass_kit::node_selector;
+use windlass_kit::objects::{claims::Claim, node_selector};
 
 /// Where a claim's data is.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,15 +24,6 @@ pub(super) struct Claimed {
     pub(super) mount_options: Vec<String>,
 }
 
-/// The claim that a volume means, and whether the volume is read-only; nothing for other kinds.
-pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool)> {
-    if let Some(source) = &volume.persistent_volume_claim {
-        return Some((source.claim_name.clone(), source.read_only == Some(true)));
-    }
-    volume.ephemeral.as_ref()?;
-    Some((format!("{}-{}", pod.metadata.name.as_deref().unwrap_or(""), volume.name), false))
-}
-
 /// Reads the claim and its volume, and checks that this pod may use it on this node.
 ///
 /// # Errors
@@ -41,15 +32,15 @@ pub(super) async fn resolve(
     client: &Client,
     node_name: &str,
     pod: &Pod,
-    volume: &Volume,
-    claim: &str,
+    claim: &Claim,
 ) -> Result<(PersistentVolumeClaim, PersistentVolume, BTreeMap<String, String>), String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
     let unread = |what: &str, e: kube::Error| format!("{what} could not be read: {e}");
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let Claim { name: claim, ephemeral, .. } = claim;
     let found = claims.get_opt(claim).await.map_err(|e| unread(&format!("persistentvolumeclaim {claim:?}"), e))?;
     let found = found.ok_or_else(|| format!("persistentvolumeclaim {claim:?} not found"))?;
-    if volume.ephemeral.is_some() {
+    if *ephemeral {
         let owned = found.metadata.owner_references.iter().flatten().any(|o| Some(&o.uid) == pod.metadata.uid.as_ref());
         if !owned {
             return Err(format!(
@@ -169,13 +160,5 @@ mod tests {
         assert!(ask(&volume(&affinity("slow"))).unwrap_err().contains("not for node"));
         assert!(ask(&volume(r#""volumeMode":"Block","local":{"path":"/d"}"#)).unwrap_err().contains("block"));
         assert!(ask(&volume(r#""rbd":{"image":"i","monitors":[]}"#)).is_err());
-    }
-
-    #[test]
-    fn an_ephemeral_volume_has_a_claim_of_its_own() {
-        let pod: Pod = from(r#"{"metadata":{"name":"p"}}"#);
-        let ephemeral: Volume = from(r#"{"name":"v","ephemeral":{}}"#);
-        assert_eq!(claim_of(&pod, &ephemeral), Some(("p-v".to_owned(), false)));
-        assert_eq!(claim_of(&pod, &from(r#"{"name":"v","emptyDir":{}}"#)), None);
     }
 }

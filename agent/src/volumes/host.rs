@@ -11,6 +11,8 @@ use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, NFS
 use nix::mount::{MsFlags, mount};
 use windlass_kit::quantity::Quantity;
 
+use super::mounted::is_mounted;
+
 /// How long mounting a network file system may take: a server that is away holds up nothing but its pod.
 const NETWORK_MOUNT: Duration = Duration::from_secs(60);
 
@@ -23,13 +25,6 @@ pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<(), String> {
     // What others may do there is promised to containers, whatever the process's umask.
     fs::set_permissions(dir, fs::Permissions::from_mode(mode))
         .map_err(|e| format!("{} could not be opened to the pod: {e}", dir.display()))
-}
-
-/// Whether something is mounted at exactly this path.
-pub(super) fn is_mounted(dir: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let wanted = dir.to_string_lossy();
-    table.lines().filter_map(|l| l.split(' ').nth(4)).any(|m| m == wanted)
 }
 
 /// An empty folder; in memory, at most `most` bytes.

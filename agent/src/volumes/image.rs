@@ -13,20 +13,17 @@ pub(super) const FILES: &str = "files";
 /// Says of which image the files are, once all are there.
 const COMPLETE: &str = "complete";
 
-/// Unpacks an image below `dir`; one that is there whole stays.
-pub(super) async fn unpack(engine: &Engine, dir: &Path, id: &str) -> Result<(), String> {
+/// Unpacks an image below `dir`; one that is there whole stays. Docker gives its files through a container of this
+/// `name`: what a crash left behind is found by it and replaced.
+pub(super) async fn unpack(engine: &Engine, dir: &Path, id: &str, name: &str) -> Result<(), String> {
     if fs::read_to_string(dir.join(COMPLETE)).is_ok_and(|there| there == id) {
         return Ok(());
     }
     let files = dir.join(FILES);
     let _ = fs::remove_dir_all(&files);
     make_dir(&files, 0o755)?;
-    // Named by the folder, so that what a crash left behind is found and replaced.
-    let digest = ring::digest::digest(&ring::digest::SHA256, dir.as_os_str().as_encoded_bytes());
-    let hex: String = digest.as_ref().iter().take(8).map(|b| format!("{b:02x}")).collect();
-    let name = format!("windlass-image-{hex}");
-    let result = copy(engine, &name, id, &files).await;
-    let removed = engine.remove(&name).await.map_err(|e| e.to_string());
+    let result = copy(engine, name, id, &files).await;
+    let removed = engine.remove(name).await.map_err(|e| e.to_string());
     result.and(removed)?;
     fs::write(dir.join(COMPLETE), id).map_err(|e| format!("{} could not be written: {e}", dir.display()))
 }

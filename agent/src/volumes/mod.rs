@@ -1,7 +1,7 @@
 //! Volumes of pods: folders and memory on the host that containers mount.
 //!
 //! `content` decides what a volume's files are and is pure, as is most of `claims`; `atomic` writes files so that a
-//! reader never sees half a change; `host` and `subpath` make and mount; `tokens` and `follow` ask the API. Imports
+//! reader never sees half a change; `host` and `subpath` make and mount, `mounted` looks; `tokens` and `follow` ask the API. Imports
 //! nothing of `pods` but the pure `fields`.
 
 mod atomic;
@@ -10,6 +10,7 @@ mod content;
 pub(crate) mod follow;
 mod host;
 mod image;
+pub(crate) mod mounted;
 pub(crate) mod subpath;
 mod tokens;
 
@@ -23,7 +24,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Volume};
 use kube::{Api, Client};
 use nix::mount::{MntFlags, umount2};
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{
+    objects::{claims::claim_of, resources},
+    quantity::Quantity,
+};
 
 use crate::engine::Engine;
 use claims::Backing;
@@ -164,10 +168,9 @@ impl Volumes {
             host::give_group(&dir, group)?;
             return writable(dir);
         }
-        if let Some((claim, read_only)) = claims::claim_of(pod, volume) {
-            let (claim, persistent, labels) =
-                claims::resolve(&self.client, &self.node_name, pod, volume, &claim).await?;
-            let claimed = claims::backing(&claim, &persistent, &self.node_name, &labels, read_only)?;
+        if let Some(used) = claim_of(pod, volume) {
+            let (claim, persistent, labels) = claims::resolve(&self.client, &self.node_name, pod, &used).await?;
+            let claimed = claims::backing(&claim, &persistent, &self.node_name, &labels, used.read_only)?;
             let root_is_enough = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
             let path = match &claimed.backing {
                 Backing::HostPath(source) => host::host_path(source)?,
@@ -192,7 +195,8 @@ impl Volumes {
         if volume.image.is_some() {
             let id = images.get(&volume.name).ok_or("its image is not there yet")?;
             let dir = dir("image");
-            image::unpack(&self.engine, &dir, id).await?;
+            let name = format!("windlass-image-{uid}-{}", volume.name);
+            image::unpack(&self.engine, &dir, id, &name).await?;
             return Ok((Place { path: dir.join(image::FILES), read_only: true }, None));
         }
         if let Some(source) = &volume.nfs {
@@ -218,10 +222,11 @@ impl Volumes {
     /// What a pod may hold in memory at most: its containers' limits, where each has one, or all of the node's.
     fn most_memory(&self, pod: &Pod) -> Option<i64> {
         let node = self.allocatable.get("memory").map(|q| q.units());
-        let limits = pod.spec.iter().flat_map(|s| &s.containers).map(|c| {
-            let limit = c.resources.as_ref()?.limits.as_ref()?.get("memory")?;
-            limit.0.parse::<Quantity>().ok().map(Quantity::units).filter(|bytes| *bytes > 0)
-        });
+        let limits = pod
+            .spec
+            .iter()
+            .flat_map(|s| &s.containers)
+            .map(|c| resources::limit(c, "memory").map(Quantity::units).filter(|bytes| *bytes > 0));
         limits.sum::<Option<i64>>().into_iter().chain(node).min()
     }
 
@@ -278,13 +283,11 @@ const FOLDERS: [&str; 2] = ["volume-subpaths", "volumes"];
 
 /// Unmounts everything below `dir`, the deepest first, and removes the volumes' folders.
 fn clear(dir: &Path) -> Result<(), String> {
-    let prefix = format!("{}/", dir.display());
-    let table = fs::read_to_string("/proc/self/mountinfo").map_err(|e| format!("the mounts could not be read: {e}"))?;
-    let mut mounts: Vec<&str> =
-        table.lines().filter_map(|l| l.split(' ').nth(4)).filter(|m| m.starts_with(&prefix)).collect();
-    mounts.sort_unstable_by_key(|m| std::cmp::Reverse(m.len()));
+    let mut mounts = mounted::below(dir).map_err(|e| format!("the mounts could not be read: {e}"))?;
+    mounts.sort_unstable_by_key(|m| std::cmp::Reverse(m.as_os_str().len()));
     for mounted in mounts {
-        umount2(mounted, MntFlags::MNT_DETACH).map_err(|e| format!("{mounted} could not be unmounted: {e}"))?;
+        umount2(&mounted, MntFlags::MNT_DETACH)
+            .map_err(|e| format!("{} could not be unmounted: {e}", mounted.display()))?;
     }
     for folder in FOLDERS.map(|name| dir.join(name)) {
         match fs::remove_dir_all(&folder) {

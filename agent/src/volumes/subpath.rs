@@ -17,7 +17,7 @@ use nix::{
     sys::stat::{Mode, mkdirat},
 };
 
-use super::host;
+use super::mounted;
 
 /// What is mounted, and where.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +40,7 @@ pub(crate) fn mount_part(part: &Part<'_>) -> Result<PathBuf, String> {
     let failed = |what: &str, e: &dyn std::fmt::Display| {
         format!("subPath {:?} of {} could not be {what}: {e}", part.sub_path, part.volume.display())
     };
-    if host::is_mounted(&target) {
+    if mounted::is_mounted(&target) {
         umount2(&target, MntFlags::MNT_DETACH).map_err(|e| failed("mounted anew", &e))?;
     }
     let opened = open_part(part.volume, part.sub_path).map_err(|e| match e {
@@ -113,15 +113,9 @@ fn beneath(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
 
 /// Remounts a mount and all below it read-only.
 fn make_read_only(target: &Path) -> Result<(), String> {
-    let table = fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
-    let (whole, below) = (target.to_string_lossy().into_owned(), format!("{}/", target.display()));
-    let mounts = table.lines().filter_map(|l| {
-        let mut fields = l.split(' ');
-        Some((fields.nth(4)?, fields.next()?))
-    });
-    for (at, options) in mounts.filter(|(at, _)| *at == whole || at.starts_with(&below)) {
+    for mounted in mounted::at_and_below(target).map_err(|e| e.to_string())? {
         // What was forbidden before stays forbidden.
-        let kept = options.split(',').fold(MsFlags::empty(), |flags, option| {
+        let kept = mounted.options.split(',').fold(MsFlags::empty(), |flags, option| {
             flags
                 | match option {
                     "nosuid" => MsFlags::MS_NOSUID,
@@ -133,7 +127,7 @@ fn make_read_only(target: &Path) -> Result<(), String> {
         });
         let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | kept;
         let none: Option<&str> = None;
-        mount(none, at, none, flags, none).map_err(|e| format!("{at}: {e}"))?;
+        mount(none, &mounted.at, none, flags, none).map_err(|e| format!("{}: {e}", mounted.at.display()))?;
     }
     Ok(())
 }

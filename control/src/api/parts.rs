@@ -1,7 +1,8 @@
 //! Subresources that change one part of a pod and leave the rest as it was. Pure.
 
+use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::Value;
-use windlass_kit::quantity::Quantity;
+use windlass_kit::objects::resources::{Class, class};
 
 /// The pod that a request to `sub` makes of `old`; nothing for other subresources.
 ///
@@ -33,7 +34,7 @@ fn resized(old: &Value, wanted: &Value) -> Result<Value, String> {
             }
         }
     }
-    if class(&object["spec"]) != class(&old["spec"]) {
+    if class_of(&object["spec"])? != class_of(&old["spec"])? {
         return Err("Pod QOS Class may not change as a result of resizing".to_owned());
     }
     Ok(object)
@@ -55,24 +56,10 @@ fn visited(old: &Value, wanted: &Value) -> Result<Value, String> {
     Ok(object)
 }
 
-/// The quality of service that a pod gets: 0 best effort, 1 burstable, 2 guaranteed.
-fn class(spec: &Value) -> u8 {
-    let (mut any, mut all) = (false, true);
-    for list in ["containers", "initContainers"] {
-        for container in spec[list].as_array().into_iter().flatten() {
-            for resource in ["cpu", "memory"] {
-                let amount = |kind: &str| {
-                    let text = container["resources"][kind][resource].as_str();
-                    text.and_then(|t| t.parse::<Quantity>().ok()).filter(|q| !q.is_zero())
-                };
-                let limit = amount("limits");
-                let request = amount("requests").or(limit);
-                any |= limit.is_some() || request.is_some();
-                all &= limit.is_some() && limit == request;
-            }
-        }
-    }
-    u8::from(any) + u8::from(any && all)
+/// The quality of service that a spec gives its pod.
+fn class_of(spec: &Value) -> Result<Class, String> {
+    let spec: PodSpec = serde_json::from_value(spec.clone()).map_err(|e| format!("the spec cannot be read: {e}"))?;
+    Ok(class(&spec))
 }
 
 #[cfg(test)]

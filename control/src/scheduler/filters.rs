@@ -1,7 +1,7 @@
 //! Whether a pod can run on a node, and if not, why: upstream's filter texts. Pure.
 
 use k8s_openapi::api::core::v1::Taint;
-use windlass_kit::node_selector;
+use windlass_kit::objects::node_selector;
 
 use super::{
     messages::Refusal,

@@ -28,6 +28,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use claims::Stored;
 use model::{PodInfo, Wants};
 use state::{Decision, State};
 
@@ -89,12 +90,12 @@ pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Erro
             event = claims.next() => match event {
                 None => return Err(Error::WatchEnded("persistent volume claims")),
                 Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of claims broke; it is taken up again"),
-                Some(Ok(event)) => claim_event(&mut state, &mut synced, event),
+                Some(Ok(event)) => synced.claims |= storage_event(&mut state, event),
             },
             event = volumes.next() => match event {
                 None => return Err(Error::WatchEnded("persistent volumes")),
                 Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of volumes broke; it is taken up again"),
-                Some(Ok(event)) => volume_event(&mut state, &mut synced, event),
+                Some(Ok(event)) => synced.volumes |= storage_event(&mut state, event),
             },
             Some(failed) = writes.next(), if !writes.is_empty() => {
                 if let Some((pod, wants)) = failed {
@@ -170,40 +171,24 @@ fn node_event(state: &mut State, synced: &mut Synced, event: watcher::Event<Node
     }
 }
 
-fn claim_event(state: &mut State, synced: &mut Synced, event: watcher::Event<PersistentVolumeClaim>) {
+/// Takes in what a watch says of claims or of volumes; gives whether the first list is complete.
+fn storage_event<K: Stored>(state: &mut State, event: watcher::Event<K>) -> bool {
     let now = Instant::now();
     match event {
         watcher::Event::Init => state.storage_changed(now, |storage| {
-            storage.forget_claims();
+            K::forget_all(storage);
             false
         }),
-        watcher::Event::InitDone => synced.claims = true,
-        watcher::Event::InitApply(claim) | watcher::Event::Apply(claim) => {
-            state.storage_changed(now, |storage| storage.claim_applied(&claim));
+        watcher::Event::InitDone => return true,
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
+            state.storage_changed(now, |storage| object.applied(storage));
         }
-        watcher::Event::Delete(claim) => state.storage_changed(now, |storage| {
-            storage.claim_deleted(&claim);
+        watcher::Event::Delete(object) => state.storage_changed(now, |storage| {
+            object.deleted(storage);
             false
         }),
     }
-}
-
-fn volume_event(state: &mut State, synced: &mut Synced, event: watcher::Event<PersistentVolume>) {
-    let now = Instant::now();
-    match event {
-        watcher::Event::Init => state.storage_changed(now, |storage| {
-            storage.forget_volumes();
-            false
-        }),
-        watcher::Event::InitDone => synced.volumes = true,
-        watcher::Event::InitApply(volume) | watcher::Event::Apply(volume) => {
-            state.storage_changed(now, |storage| storage.volume_applied(&volume));
-        }
-        watcher::Event::Delete(volume) => state.storage_changed(now, |storage| {
-            storage.volume_deleted(&volume);
-            false
-        }),
-    }
+    false
 }
 
 /// Writes decisions to the API.

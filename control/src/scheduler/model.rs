@@ -9,9 +9,10 @@ use k8s_openapi::{
     api::core::v1::{Container, Node, NodeSelector, Pod, PreferredSchedulingTerm, Taint, Toleration},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
-use windlass_kit::quantity::Quantity;
-
-use super::claims::{self, Used};
+use windlass_kit::{
+    objects::claims::{Claim, claims_of},
+    quantity::Quantity,
+};
 
 /// Requests that count for scoring where a container asks for nothing (upstream's constants).
 const UNSET_MILLI_CPU: i64 = 100;
@@ -115,7 +116,7 @@ pub(crate) struct Wants {
     pub(crate) preferred: Vec<PreferredSchedulingTerm>,
     pub(crate) tolerations: Vec<Toleration>,
     /// The claims that its volumes are.
-    pub(crate) claims: Vec<Used>,
+    pub(crate) claims: Vec<Claim>,
     /// The condition PodScheduled as it stands: its reason and message.
     pub(crate) condition: Option<(String, String)>,
 }
@@ -182,7 +183,7 @@ fn wants(pod: &Pod) -> Wants {
             .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.clone())
             .unwrap_or_default(),
         tolerations: spec.tolerations.clone().unwrap_or_default(),
-        claims: claims::used_by(pod),
+        claims: claims_of(pod).collect(),
         condition,
     }
 }

@@ -1,6 +1,6 @@
 //! Which of the possible nodes is best. Pure.
 
-use windlass_kit::node_selector;
+use windlass_kit::objects::node_selector;
 
 use super::model::{NodeInfo, PodInfo, Wants};
 use crate::controllers::tolerations;

@@ -9,7 +9,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
-use windlass_kit::{backoff::delay_after, node_selector};
+use windlass_kit::{backoff::delay_after, objects::node_selector};
 
 use super::{
     claims::{self, Storage},

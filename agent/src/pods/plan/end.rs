@@ -11,7 +11,7 @@ pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observ
         // Dead ones are kept until the last one has ended: its status needs them.
         stop_in_order(spec, &running, grace, pod, observed, now, &mut plan);
         for (instance, (pod, container)) in
-            running.iter().filter_map(|i| Some((*i, pod.zip(container_of(spec?, &i.identity.container))?)))
+            running.iter().filter_map(|i| Some((*i, pod.zip(spec::permanent(spec?, &i.identity.container))?)))
         {
             ask(pod, container, instance, observed, true, now, &mut plan);
         }
@@ -39,10 +39,6 @@ pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observ
         }
     }
     plan
-}
-
-fn container_of<'a>(spec: &'a PodSpec, name: &str) -> Option<&'a Container> {
-    spec::all_containers(spec).map(|(c, _)| c).find(|c| c.name == name)
 }
 
 /// Stops what runs: sidecars one after the other, the last one first, once nothing else runs. What is being stopped

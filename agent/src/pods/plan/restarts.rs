@@ -2,22 +2,6 @@
 
 use super::*;
 
-/// What follows the end of a container, with what ended it taken into account.
-pub(crate) fn after(
-    spec: &PodSpec,
-    container: &Container,
-    role: Role,
-    instance: &Instance,
-    exit: &Exit,
-    observed: &Observed,
-) -> After {
-    match spec::after(spec, container, role, exit.code) {
-        // One that was ended since a probe or hook failed has failed, whatever it says.
-        After::Nothing if observed.condemned.contains(&instance.id) => spec::after(spec, container, role, -1),
-        after => after,
-    }
-}
-
 /// Whether a container that ended is run again.
 pub(crate) fn restarts(
     spec: &PodSpec,
@@ -27,7 +11,11 @@ pub(crate) fn restarts(
     exit: &Exit,
     observed: &Observed,
 ) -> bool {
-    is_past(instance, round(spec, observed)) || after(spec, container, role, instance, exit, observed) != After::Nothing
+    let again = |code| spec::after(spec, container, role, code) != After::Nothing;
+    is_past(instance, round(spec, observed))
+        || again(exit.code)
+        // One that was ended since a probe or hook failed has failed, whatever it says.
+        || (observed.condemned.contains(&instance.id) && again(-1))
 }
 
 /// When the pod began anew since a container asked for it: what was made before belongs to an earlier round.

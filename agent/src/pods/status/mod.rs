@@ -12,6 +12,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
+use windlass_kit::objects::resources::class;
 
 use super::{
     admission::{self, Refused},
@@ -31,7 +32,7 @@ use conditions::conditions;
 pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Timestamp) -> PodStatus {
     let Some(spec) = &pod.spec else { return PodStatus::default() };
     let before = pod.status.clone().unwrap_or_default();
-    let init: Vec<ContainerStatus> = spec::init_containers(spec)
+    let mut init: Vec<ContainerStatus> = spec::init_containers(spec)
         .iter()
         .map(|c| container_status(pod, spec, c, spec::role_of_init(c), observed, &before, now))
         .collect();
@@ -43,7 +44,6 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         .map(|c| container_status(pod, spec, c, Role::Ephemeral, observed, &before, now))
         .collect();
 
-    let mut init = init;
     let each = MESSAGES / (main.len() + init.len()).max(1);
     main.iter_mut().chain(&mut init).for_each(|status| cut_messages(status, each));
 
@@ -75,7 +75,7 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         pod_ip: addresses.first().map(|a| a.ip.clone()),
         pod_ips: (!addresses.is_empty()).then_some(addresses),
         phase: Some(phase.to_owned()),
-        qos_class: Some(qos::class(spec).name().to_owned()),
+        qos_class: Some(class(spec).name().to_owned()),
         reason,
         message,
         start_time: Some(before.start_time.unwrap_or(Time(whole_seconds(now)))),
@@ -180,7 +180,7 @@ fn container_status(
     let newest = attempts.next();
     let previous = attempts.find(|i| matches!(i.state, State::Exited(_)));
     let ending = pod.metadata.deletion_timestamp.is_some() || spec::is_terminal(before.phase.as_deref().unwrap_or(""));
-    let (state, last) = match newest {
+    let (mut state, mut last) = match newest {
         None => (
             lost_or_waiting(spec, container, observed, earlier, ending, now),
             earlier.and_then(|e| e.last_state.clone()),
@@ -215,7 +215,6 @@ fn container_status(
     let started = attended.is_some_and(|i| has_started(pod, container, i, observed));
     let ready =
         attended.is_some_and(|i| started && probes::result(pod, container, Kind::Readiness, i, &observed.probes));
-    let (mut state, mut last) = (state, last);
     for ended in [Some(&mut state), last.as_mut()].into_iter().flatten() {
         keep_message(ended, earlier);
     }

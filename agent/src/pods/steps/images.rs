@@ -4,16 +4,17 @@ use super::*;
 
 pub(crate) async fn ensure_image(shared: Arc<Shared>, pod: Arc<Pod>, container: Container) -> Outcome {
     let name = container.name.clone();
-    let result = image(&shared, &pod, &container).await;
+    let result = image(&shared, &pod, &container, Some(&name)).await;
     Outcome::Image { container: name, result }
 }
 
-async fn image(shared: &Shared, pod: &Pod, container: &Container) -> Result<ImageState, Refusal> {
+/// `about` is the container that events are about; of a volume's image they are about the pod.
+async fn image(shared: &Shared, pod: &Pod, container: &Container, about: Option<&str>) -> Result<ImageState, Refusal> {
     let image = spec::image_of(container);
     let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
     let lookup = |e: &EngineError| Refusal::of("ImageInspectError", e);
     let event = |severity, reason: &str, message: String| {
-        shared.event(pod, Some(&container.name), severity, reason, message);
+        shared.event(pod, about, severity, reason, message);
     };
     if policy != "Always" {
         if let Some(found) = shared.engine.image(image).await.map_err(|e| lookup(&e))? {
@@ -102,7 +103,7 @@ pub(super) async fn of_volumes(shared: &Shared, pod: &Pod) -> Result<BTreeMap<St
             image_pull_policy: source.pull_policy.clone(),
             ..Container::default()
         };
-        if let ImageState::Present { id, .. } = image(shared, pod, &asked).await? {
+        if let ImageState::Present { id, .. } = image(shared, pod, &asked, None).await? {
             ids.insert(volume.name.clone(), id);
         }
     }

@@ -22,7 +22,7 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
 };
 use kube::api::{Api, DeleteParams, Preconditions};
-use windlass_kit::events::Severity;
+use windlass_kit::{events::Severity, objects::resources::class};
 
 use super::{
     body::{self, Surroundings},
@@ -148,7 +148,7 @@ fn hold(shared: &Shared, pod: &Pod, on_the_way: bool) {
         limits = Limits { memory: 0, cpu_quota: 0, ..limits };
     }
     let systemd = shared.info.borrow().systemd_cgroups;
-    cgroup::hold_pod(&qos::cgroup_parent(qos::class(spec), spec::uid(pod), systemd), &limits);
+    cgroup::hold_pod(&qos::cgroup_parent(class(spec), spec::uid(pod), systemd), &limits);
 }
 
 pub(crate) async fn post_start(shared: Arc<Shared>, asked: Asked) -> Outcome {
@@ -184,18 +184,20 @@ pub(crate) async fn probe(shared: Arc<Shared>, asked: Asked, kind: Kind) -> Outc
 
 async fn question(shared: &Shared, asked: &Asked, probe: &Probe) -> Answer {
     let target = asked.target();
-    let limit = probes::timeout(probe);
-    if let Some(action) = &probe.exec {
-        handlers::within(limit, handlers::exec(&shared.engine, target, action)).await
-    } else if let Some(action) = &probe.http_get {
-        handlers::within(limit, handlers::http_get(target, action, "kube-probe/1.36")).await
-    } else if let Some(action) = &probe.tcp_socket {
-        handlers::within(limit, handlers::tcp(target, action)).await
-    } else if let Some(action) = &probe.grpc {
-        handlers::within(limit, handlers::grpc(target, action)).await
-    } else {
-        Answer::Bad("the probe names none of exec, httpGet, tcpSocket and grpc".to_owned())
-    }
+    let asked = async {
+        if let Some(action) = &probe.exec {
+            handlers::exec(&shared.engine, target, action).await
+        } else if let Some(action) = &probe.http_get {
+            handlers::http_get(target, action, handlers::PROBE).await
+        } else if let Some(action) = &probe.tcp_socket {
+            handlers::tcp(target, action).await
+        } else if let Some(action) = &probe.grpc {
+            handlers::grpc(target, action).await
+        } else {
+            Answer::Bad("the probe names none of exec, httpGet, tcpSocket and grpc".to_owned())
+        }
+    };
+    handlers::within(probes::timeout(probe), asked).await
 }
 
 pub(crate) async fn remove(shared: Arc<Shared>, instance: Instance) -> Outcome {

@@ -486,13 +486,14 @@ fn references(pod: &Pod) -> Vec<Reference> {
     let mut out = Volumes::references(pod);
     let namespace = spec::namespace(pod);
     let reference = |kind, name: &str| Reference { kind, namespace: namespace.to_owned(), name: name.to_owned() };
-    let permanent = pod.spec.iter().flat_map(spec::all_containers).map(|(c, _)| c.clone());
-    for container in permanent.chain(pod.spec.iter().flat_map(spec::ephemeral_containers)) {
-        let (maps, secrets) = super::env::references(&container);
-        let own = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<Vec<_>>();
-        let (maps, secrets) = (own(maps), own(secrets));
-        out.extend(maps.iter().map(|name| reference(ObjectKind::ConfigMap, name)));
-        out.extend(secrets.iter().map(|name| reference(ObjectKind::Secret, name)));
+    let mut add = |container: &Container| {
+        let (maps, secrets) = super::env::references(container);
+        out.extend(maps.into_iter().map(|name| reference(ObjectKind::ConfigMap, name)));
+        out.extend(secrets.into_iter().map(|name| reference(ObjectKind::Secret, name)));
+    };
+    if let Some(spec) = &pod.spec {
+        spec::all_containers(spec).for_each(|(container, _)| add(container));
+        spec::ephemeral_containers(spec).iter().for_each(&mut add);
     }
     out
 }

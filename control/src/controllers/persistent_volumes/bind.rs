@@ -6,7 +6,7 @@ use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec},
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{objects::resources::amount, quantity::Quantity};
 
 use crate::select::Labels;
 
@@ -67,8 +67,8 @@ fn fits(wanted: &PersistentVolumeClaimSpec, volume: &PersistentVolume) -> bool {
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
     let offered = spec.access_modes.as_deref().unwrap_or_default();
     let asked = wanted.access_modes.as_deref().unwrap_or_default();
-    let bytes = wanted.resources.as_ref().and_then(|r| r.requests.as_ref()?.get("storage"));
-    let bytes = bytes.and_then(|q| q.0.parse::<Quantity>().ok()).map_or(0, Quantity::units);
+    let bytes = amount(wanted.resources.as_ref().and_then(|r| r.requests.as_ref()), "storage");
+    let bytes = bytes.map_or(0, Quantity::units);
     let labels = volume.metadata.labels.clone().unwrap_or_default();
     volume.metadata.deletion_timestamp.is_none()
         && class(&wanted.storage_class_name) == class(&spec.storage_class_name)
@@ -84,8 +84,7 @@ fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool 
 }
 
 fn capacity(volume: &PersistentVolume) -> i64 {
-    let amount = volume.spec.as_ref().and_then(|s| s.capacity.as_ref()?.get("storage"));
-    amount.and_then(|q| q.0.parse::<Quantity>().ok()).map_or(0, Quantity::units)
+    amount(volume.spec.as_ref().and_then(|s| s.capacity.as_ref()), "storage").map_or(0, Quantity::units)
 }
 
 /// The phase of a volume, for the claim that it names, if that is there.

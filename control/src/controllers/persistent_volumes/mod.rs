@@ -17,12 +17,16 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use windlass_kit::events::{Recorder, Severity};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    objects::claims::{claim_of, claims_of},
+};
 
 use super::{
     cache::{Cache, Informer},
     error::{self, Context as _, Error},
     key::Key,
+    pods::{is_active, is_terminal},
     queue::{Outcome, Queue},
 };
 use bind::{Choice, choose, is_free_for, phase};
@@ -90,7 +94,7 @@ impl PersistentVolumes {
                 wake.add(Item::Pod(Key::of(pod.meta())));
             }
             for claim in claims_of(pod) {
-                wake.add(Item::Claim(Key::new(pod.namespace().unwrap_or_default(), claim)));
+                wake.add(Item::Claim(Key::new(pod.namespace().unwrap_or_default(), claim.name)));
             }
         });
         let recorder = Recorder::new(client.clone(), "persistentvolume-controller", "");
@@ -115,11 +119,10 @@ impl PersistentVolumes {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
         if claim.metadata.deletion_timestamp.is_some() {
             let used = self.pods.in_namespace(&key.namespace).iter().any(|p| uses(p, &key.name));
-            let finalizers = (!used).then(|| without(claim.finalizers(), CLAIM_FINALIZER)).flatten();
-            return release(&api, &claim.metadata, finalizers).await;
+            return if used { Ok(()) } else { write_finalizers(&api, &claim.metadata, CLAIM_FINALIZER, false).await };
         }
         if !claim.finalizers().iter().any(|f| f == CLAIM_FINALIZER) {
-            return protect(&api, &claim.metadata, CLAIM_FINALIZER).await;
+            return write_finalizers(&api, &claim.metadata, CLAIM_FINALIZER, true).await;
         }
         if is_bound(&claim) {
             let held = volume_of(&claim).and_then(|name| self.volumes.get(&Key::new("", name)));
@@ -199,11 +202,11 @@ impl PersistentVolumes {
         });
         let phase = phase(&volume, claim.as_deref());
         if volume.metadata.deletion_timestamp.is_some() {
-            let finalizers = (phase != "Bound").then(|| without(volume.finalizers(), VOLUME_FINALIZER)).flatten();
-            return release(&api, &volume.metadata, finalizers).await;
+            let used = phase == "Bound";
+            return if used { Ok(()) } else { write_finalizers(&api, &volume.metadata, VOLUME_FINALIZER, false).await };
         }
         if !volume.finalizers().iter().any(|f| f == VOLUME_FINALIZER) {
-            return protect(&api, &volume.metadata, VOLUME_FINALIZER).await;
+            return write_finalizers(&api, &volume.metadata, VOLUME_FINALIZER, true).await;
         }
         if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase) {
             return Ok(());
@@ -216,15 +219,13 @@ impl PersistentVolumes {
 
     /// Makes the claims of a pod's ephemeral volumes; they go with the pod.
     async fn pod(&self, key: &Key) -> Result<(), Error> {
-        let Some(pod) = self.pods.get(key).filter(|p| p.metadata.deletion_timestamp.is_none() && !is_over(p)) else {
-            return Ok(());
-        };
+        let Some(pod) = self.pods.get(key).filter(|p| is_active(p)) else { return Ok(()) };
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
         for volume in volumes_of(&pod) {
             let Some(template) = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref()) else {
                 continue;
             };
-            let name = format!("{}-{}", key.name, volume.name);
+            let Some(name) = claim_of(&pod, volume).map(|c| c.name) else { continue };
             if self.claims.get(&Key::new(&key.namespace, &name)).is_some() {
                 continue;
             }
@@ -255,53 +256,30 @@ impl PersistentVolumes {
     }
 }
 
-/// Adds a finalizer.
-async fn protect<K>(api: &Api<K>, metadata: &ObjectMeta, finalizer: &str) -> Result<(), Error>
+/// Puts one finalizer on an object or takes it off, unless the object changed meanwhile.
+async fn write_finalizers<K>(api: &Api<K>, metadata: &ObjectMeta, finalizer: &str, wanted: bool) -> Result<(), Error>
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
-    finalizers.push(finalizer.to_owned());
-    release(api, metadata, Some(finalizers)).await
-}
-
-/// Writes finalizers, unless the object changed meanwhile.
-async fn release<K>(api: &Api<K>, metadata: &ObjectMeta, finalizers: Option<Vec<String>>) -> Result<(), Error>
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    let Some(finalizers) = finalizers else { return Ok(()) };
+    let before = metadata.finalizers.as_deref().unwrap_or_default();
+    if before.iter().any(|f| f == finalizer) == wanted {
+        return Ok(());
+    }
+    let others = before.iter().map(String::as_str).filter(|f| *f != finalizer);
+    let finalizers: Vec<&str> = others.chain(wanted.then_some(finalizer)).collect();
     let name = metadata.name.clone().unwrap_or_default();
     let patch = json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}});
     let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
     error::ignore_gone(patched).during("write the finalizers of", &name).map(drop)
 }
 
-/// The finalizers without one; nothing when it is not among them.
-fn without(finalizers: &[String], one: &str) -> Option<Vec<String>> {
-    finalizers.iter().any(|f| f == one).then(|| finalizers.iter().filter(|f| *f != one).cloned().collect())
-}
-
 fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
 }
 
-/// The claims that a pod uses.
-fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
-    volumes_of(pod).filter_map(|v| match (&v.persistent_volume_claim, &v.ephemeral) {
-        (Some(source), _) => Some(source.claim_name.clone()),
-        (None, Some(_)) => Some(format!("{}-{}", pod.name_any(), v.name)),
-        (None, None) => None,
-    })
-}
-
 /// Whether a pod that is not over uses a claim.
 fn uses(pod: &Pod, claim: &str) -> bool {
-    !is_over(pod) && claims_of(pod).any(|c| c == claim)
-}
-
-fn is_over(pod: &Pod) -> bool {
-    pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| matches!(p, "Succeeded" | "Failed"))
+    !is_terminal(pod) && claims_of(pod).any(|c| c.name == claim)
 }
 
 fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {

@@ -1,0 +1,53 @@
+//! Which persistent volume claims a pod's volumes mean.
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+
+/// A claim that a pod uses, in the pod's own namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Its name.
+    pub name: String,
+    /// The pod's volume asks for no more than reading.
+    pub read_only: bool,
+    /// Made for this pod alone, by a controller.
+    pub ephemeral: bool,
+}
+
+/// The claim that a volume means; nothing for other kinds. The claim of a generic ephemeral volume is called
+/// `<pod>-<volume>`.
+#[must_use]
+pub fn claim_of(pod: &Pod, volume: &Volume) -> Option<Claim> {
+    if let Some(source) = &volume.persistent_volume_claim {
+        let read_only = source.read_only == Some(true);
+        return Some(Claim { name: source.claim_name.clone(), read_only, ephemeral: false });
+    }
+    volume.ephemeral.as_ref()?;
+    let pod = pod.metadata.name.as_deref().unwrap_or("");
+    Some(Claim { name: format!("{pod}-{}", volume.name), read_only: false, ephemeral: true })
+}
+
+/// The claims of all of a pod's volumes.
+pub fn claims_of(pod: &Pod) -> impl Iterator<Item = Claim> {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    volumes.filter_map(|volume| claim_of(pod, volume))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ephemeral_volume_has_a_claim_of_its_own() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"metadata":{"name":"p"},"spec":{"containers":[],"volumes":[
+                {"name":"v","ephemeral":{}},{"name":"e","emptyDir":{}},
+                {"name":"c","persistentVolumeClaim":{"claimName":"data","readOnly":true}}]}}"#,
+        )
+        .unwrap();
+        let made = Claim { name: "p-v".to_owned(), read_only: false, ephemeral: true };
+        let named = Claim { name: "data".to_owned(), read_only: true, ephemeral: false };
+        assert_eq!(claims_of(&pod).collect::<Vec<_>>(), [made, named]);
+        let other: Volume = serde_json::from_str(r#"{"name":"v","emptyDir":{}}"#).unwrap();
+        assert_eq!(claim_of(&pod, &other), None);
+    }
+}
