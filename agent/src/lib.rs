@@ -35,6 +35,10 @@ pub struct Config {
     pub pod_logs_dir: PathBuf,
     /// Links to containers' logs, flat.
     pub container_logs_dir: PathBuf,
+    /// The folder of the node's own pods, if there is one.
+    pub static_pods_dir: Option<PathBuf>,
+    /// How many pods the node takes; upstream's default is 110.
+    pub max_pods: usize,
 }
 
 impl Default for Config {
@@ -47,6 +51,8 @@ impl Default for Config {
             cluster_domain: "cluster.local".to_owned(),
             pod_logs_dir: "/var/log/pods".into(),
             container_logs_dir: "/var/log/containers".into(),
+            static_pods_dir: None,
+            max_pods: 110,
         }
     }
 }

@@ -255,6 +255,8 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         cluster_domain: settings.cluster_domain.clone(),
         pod_logs_dir: settings.pod_logs_dir.clone(),
         container_logs_dir: settings.container_logs_dir.clone(),
+        static_pods_dir: settings.static_pods_dir.clone(),
+        max_pods: usize::try_from(settings.max_pods).unwrap_or(usize::MAX),
     };
     let published = agent::pods::Published { containers: tell_containers, pods: tell_pods };
     let cluster_cidrs = settings.cluster_cidr.iter().copied().collect();
@@ -263,10 +265,15 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
     // What the tables were like before the first rule of ours, so that clean-up can make them so again.
     let rules = proxy_config(settings);
     tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;
-    // Registering waits for the API and the range for a controller, so both are part of the task.
+    // Waits for the API, which static pods do not: so it is a task of its own.
+    let (duties_client, duties_token, duties_config) = (client.clone(), token.clone(), node_config.clone());
+    tasks.spawn("node's duties", async move {
+        match agent::node::register(&duties_client, &duties_config, &duties_token).await {
+            Some(node) => agent::node::run(duties_client, duties_config, node, docker, duties_token).await,
+            None => Ok(()),
+        }
+    });
     tasks.spawn("agent", async move {
-        let Some(node) = agent::node::register(&client, &node_config, &token).await else { return Ok(()) };
-        let duties = tokio::spawn(agent::node::run(client.clone(), node_config.clone(), node, docker, token.clone()));
         let network = match plugins {
             Some(plugins) => Network::cni(plugins)?,
             None => {
@@ -278,7 +285,6 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
             }
         };
         agent::pods::run(client, engine, network, config, health, published, token).await?;
-        duties.await??;
         anyhow::Ok(())
     });
     Ok(())

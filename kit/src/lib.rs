@@ -8,6 +8,8 @@ pub mod backoff;
 #[cfg(feature = "events")]
 pub mod events;
 pub mod expo;
+#[cfg(feature = "manifests")]
+pub mod manifests;
 pub mod net;
 #[cfg(feature = "events")]
 pub mod objects;

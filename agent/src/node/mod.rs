@@ -4,6 +4,7 @@
 //! loop. Imports nothing of `pods`.
 
 mod machine;
+mod own;
 mod status;
 
 use std::{
@@ -34,6 +35,7 @@ use windlass_kit::{
 
 use crate::{engine::Health, scratch};
 use machine::Machine;
+pub(crate) use own::follow;
 
 /// Settings of the node's duties.
 #[derive(Debug, Clone)]
@@ -111,17 +113,22 @@ pub async fn register(client: &Client, config: &NodeConfig, shutdown: &Cancellat
 /// waited for.
 ///
 /// # Errors
-/// When none comes within a minute, or it cannot be used.
+/// When none comes within a minute of the node being in the API, or it cannot be used.
 pub async fn pod_cidrs(client: &Client, name: &str, file: &Path) -> Result<Vec<Cidr>, NodeError> {
     const PATIENCE: u64 = 60;
     if let Some(ranges) = std::fs::read_to_string(file).ok().and_then(|t| parse_ranges(t.trim())) {
         return Ok(ranges);
     }
     let api: Api<Node> = Api::all(client.clone());
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(PATIENCE);
+    // The patience is with controllers; an API that does not answer is waited for without an end.
+    let mut deadline = None;
     let mut wait = Duration::from_millis(5);
     loop {
-        let given = api.get_opt(name).await.ok().flatten().and_then(|n| n.spec);
+        let node = api.get_opt(name).await.ok().flatten();
+        if node.is_some() {
+            deadline.get_or_insert_with(|| tokio::time::Instant::now() + Duration::from_secs(PATIENCE));
+        }
+        let given = node.and_then(|n| n.spec);
         let given = given.and_then(|s| s.pod_cidrs.filter(|all| !all.is_empty()).or(s.pod_cidr.map(|one| vec![one])));
         if let Some(text) = given.map(|all| all.join(",")) {
             let ranges =
@@ -134,7 +141,7 @@ pub async fn pod_cidrs(client: &Client, name: &str, file: &Path) -> Result<Vec<C
             }
             return Ok(ranges);
         }
-        if tokio::time::Instant::now() >= deadline {
+        if deadline.is_some_and(|at| tokio::time::Instant::now() >= at) {
             return Err(NodeError::NoRange { node: name.to_owned(), seconds: PATIENCE });
         }
         tokio::time::sleep(wait).await;

@@ -1,14 +1,94 @@
-//! What this node cannot or must not run, whatever was scheduled here. Pure.
+//! What this node cannot or must not run, whatever was scheduled here: asked once for each pod, before anything of it
+//! is made. Pure.
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint};
+use windlass_kit::{
+    objects::{
+        node_selector,
+        requests::{Amounts, HostPort, host_ports, requests},
+        resources::{self, Class},
+        tolerations,
+    },
+    quantity::Quantity,
+};
 
 use super::spec;
 
 /// Why a pod is refused, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
-    pub(crate) reason: &'static str,
+    pub(crate) reason: String,
     pub(crate) message: String,
+}
+
+impl Refused {
+    fn new(reason: impl Into<String>, why: impl std::fmt::Display) -> Self {
+        Self { reason: reason.into(), message: format!("Pod was rejected: {why}") }
+    }
+
+    fn predicate(name: &str, why: &str) -> Self {
+        Self::new(name, format_args!("Predicate {name} failed: {why}"))
+    }
+}
+
+/// What a pod holds of its node for as long as it is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) amounts: Amounts,
+    pub(crate) ports: Vec<HostPort>,
+    pub(crate) class: Class,
+    pub(crate) priority: i32,
+    /// Upstream's: of the node itself, or of a priority that the system keeps to itself.
+    pub(crate) critical: bool,
+}
+
+impl Claim {
+    pub(crate) fn of(pod: &Pod) -> Self {
+        Self {
+            amounts: requests(pod),
+            ports: host_ports(pod),
+            class: pod.spec.as_ref().map_or(Class::BestEffort, resources::class),
+            priority: pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0),
+            critical: spec::is_critical(pod),
+        }
+    }
+}
+
+/// The node as a pod finds it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NodeView {
+    pub(crate) name: String,
+    /// `None` while the API has not told them: what asks for labels is let in then, since the scheduler looked.
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) allocatable: Amounts,
+    pub(crate) max_pods: usize,
+}
+
+impl NodeView {
+    /// `node` as the API has it; what the machine itself tells counts until then.
+    pub(crate) fn of(name: &str, node: Option<&Node>, machine: &BTreeMap<String, Quantity>, max_pods: usize) -> Self {
+        let told = node.and_then(|n| n.status.as_ref()?.allocatable.as_ref()).filter(|all| !all.is_empty());
+        let own = |resource: &str, read: fn(Quantity) -> i64| machine.get(resource).map_or(i64::MAX, |q| read(*q));
+        let allocatable = match told {
+            Some(_) => Amounts::of(told),
+            None => Amounts {
+                milli_cpu: own("cpu", Quantity::milli),
+                memory: own("memory", Quantity::units),
+                ephemeral: i64::MAX,
+                ..Amounts::default()
+            },
+        };
+        Self {
+            name: name.to_owned(),
+            labels: node.map(|n| n.metadata.labels.clone().unwrap_or_default()),
+            taints: node.and_then(|n| n.spec.as_ref()?.taints.clone()).unwrap_or_default(),
+            allocatable,
+            max_pods,
+        }
+    }
 }
 
 /// Settings of the kernel that are a namespace's own and harm nobody else; upstream's list.
@@ -27,42 +107,108 @@ const SAFE_SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// Whether this node refuses a pod; asked before anything of it is made.
-pub(crate) fn refuse(pod: &Pod) -> Option<Refused> {
+/// Whether this node refuses a pod, beside what the `others` hold: upstream's order of questions.
+pub(crate) fn refuse<'a>(
+    pod: &Pod,
+    node: &NodeView,
+    others: impl Iterator<Item = &'a Claim> + Clone,
+) -> Option<Refused> {
     let spec = pod.spec.as_ref()?;
-    sysctls(spec).or_else(|| others(spec))
+    sysctls(spec)
+        .or_else(|| predicates(pod, spec, node, others.clone()))
+        .or_else(|| resources(pod, node, others))
+        .or_else(|| unsupported(spec))
 }
 
 fn sysctls(spec: &PodSpec) -> Option<Refused> {
-    let forbidden =
-        |why: String| Some(Refused { reason: "SysctlForbidden", message: format!("Pod was rejected: {why}") });
+    let forbidden = |why: String| Some(Refused::new("SysctlForbidden", format_args!("forbidden sysctl: {why}")));
     for sysctl in spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten()) {
         // Both ways of writing a name are the API's.
         let name = sysctl.name.replace('/', ".");
         if spec::host_network(spec) && name.starts_with("net.") {
-            return forbidden(format!("forbidden sysctl: {name:?} not allowed with host net enabled"));
+            return forbidden(format!("{name:?} not allowed with host net enabled"));
         }
         if spec.host_ipc == Some(true) && !name.starts_with("net.") {
-            return forbidden(format!("forbidden sysctl: {name:?} not allowed with host ipc enabled"));
+            return forbidden(format!("{name:?} not allowed with host ipc enabled"));
         }
         if !SAFE_SYSCTLS.contains(&name.as_str()) {
-            return forbidden(format!("forbidden sysctl: {name:?} not allowlisted"));
+            return forbidden(format!("{name:?} not allowlisted"));
         }
     }
     None
 }
 
-fn others(spec: &PodSpec) -> Option<Refused> {
-    let refused = |reason, why: &str| Some(Refused { reason, message: format!("Pod was rejected: {why}") });
+fn predicates<'a>(
+    pod: &Pod,
+    spec: &PodSpec,
+    node: &NodeView,
+    mut others: impl Iterator<Item = &'a Claim>,
+) -> Option<Refused> {
+    if spec.node_name.as_deref().is_some_and(|name| !name.is_empty() && name != node.name) {
+        return Some(Refused::predicate("NodeName", "node(s) didn't match the requested node name"));
+    }
+    if !chosen(spec, node) {
+        return Some(Refused::predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
+    }
+    let ports = host_ports(pod);
+    if others.any(|other| other.ports.iter().any(|taken| ports.iter().any(|port| port.clashes(taken)))) {
+        return Some(Refused::predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"));
+    }
+    let tolerated = spec.tolerations.as_deref().unwrap_or_default();
+    if !spec::is_static(pod) && tolerations::untolerated(&node.taints, tolerated, &["NoExecute"]).is_some() {
+        return Some(Refused::predicate("TaintToleration", "node(s) had untolerated taint(s)"));
+    }
+    None
+}
+
+/// Whether the node is one of those that the pod's selector and required affinity mean.
+fn chosen(spec: &PodSpec, node: &NodeView) -> bool {
+    let Some(labels) = &node.labels else { return true };
+    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+        && required.is_none_or(|selector| node_selector::matches(selector, &node.name, labels))
+}
+
+fn resources<'a>(pod: &Pod, node: &NodeView, others: impl Iterator<Item = &'a Claim> + Clone) -> Option<Refused> {
+    let short = |name: &str, requested: i64, used: i64, capacity: i64| {
+        let why = format!(
+            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        Some(Refused::new(format!("OutOf{name}"), why))
+    };
+    let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let count = others.clone().count();
+    if count >= node.max_pods {
+        return short("pods", 1, whole(count), whole(node.max_pods));
+    }
+    let mut used = Amounts::default();
+    others.for_each(|claim| used.add(&claim.amounts));
+    let (wanted, all) = (requests(pod), &node.allocatable);
+    let named = wanted.other.iter().map(|(name, amount)| {
+        let of = |amounts: &Amounts| amounts.other.get(name).copied().unwrap_or(0);
+        (name.as_str(), *amount, of(&used), of(all))
+    });
+    let own = [
+        ("cpu", wanted.milli_cpu, used.milli_cpu, all.milli_cpu),
+        ("memory", wanted.memory, used.memory, all.memory),
+        ("ephemeral-storage", wanted.ephemeral, used.ephemeral, all.ephemeral),
+    ];
+    let mut short_of = own.into_iter().chain(named);
+    let lacking = short_of.find(|(_, wanted, used, all)| *wanted > 0 && *wanted > all.saturating_sub(*used));
+    lacking.and_then(|(name, wanted, used, all)| short(name, wanted, used, all))
+}
+
+fn unsupported(spec: &PodSpec) -> Option<Refused> {
     if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
-        return refused("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
+        return Some(Refused::new("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"));
     }
     if spec.host_users == Some(false) {
         // Docker maps users for the whole daemon or not at all.
-        return refused(
+        return Some(Refused::new(
             "PodFeatureUnsupported",
             "Docker Engine has no user namespaces for single pods (hostUsers: false)",
-        );
+        ));
     }
     None
 }
@@ -71,22 +217,100 @@ fn others(spec: &PodSpec) -> Option<Refused> {
 mod tests {
     use super::*;
 
+    fn pod(spec: &str) -> Pod {
+        serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap()
+    }
+
+    fn node() -> NodeView {
+        NodeView {
+            name: "n".into(),
+            labels: Some(BTreeMap::from([("disk".to_owned(), "fast".to_owned())])),
+            taints: Vec::new(),
+            allocatable: Amounts { milli_cpu: 2000, memory: 1 << 30, ephemeral: 1 << 30, ..Amounts::default() },
+            max_pods: 3,
+        }
+    }
+
+    fn reason(spec: &str, others: &[Claim]) -> Option<String> {
+        refuse(&pod(spec), &node(), others.iter()).map(|r| r.reason)
+    }
+
     #[test]
-    fn what_a_node_refuses() {
-        let reason = |spec: &str| {
-            let pod: Pod = serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap();
-            refuse(&pod).map(|r| r.reason)
-        };
+    fn settings_of_the_kernel() {
         let sysctl = |name: &str, rest: &str| {
             format!(r#"{{"containers":[],{rest}"securityContext":{{"sysctls":[{{"name":"{name}","value":"1"}}]}}}}"#)
         };
-        assert_eq!(reason(r#"{"containers":[]}"#), None);
-        assert_eq!(reason(&sysctl("net.ipv4.tcp_syncookies", "")), None);
-        assert_eq!(reason(&sysctl("net/ipv4/tcp_syncookies", "")), None);
-        assert_eq!(reason(&sysctl("kernel.msgmax", "")), Some("SysctlForbidden"));
-        assert_eq!(reason(&sysctl("net.ipv4.tcp_syncookies", r#""hostNetwork":true,"#)), Some("SysctlForbidden"));
-        assert_eq!(reason(&sysctl("kernel.shm_rmid_forced", r#""hostIPC":true,"#)), Some("SysctlForbidden"));
-        assert_eq!(reason(r#"{"containers":[],"os":{"name":"windows"}}"#), Some("PodOSNotSupported"));
-        assert_eq!(reason(r#"{"containers":[],"hostUsers":false}"#), Some("PodFeatureUnsupported"));
+        for (spec, refused) in [
+            (r#"{"containers":[]}"#.to_owned(), false),
+            (sysctl("net.ipv4.tcp_syncookies", ""), false),
+            (sysctl("net/ipv4/tcp_syncookies", ""), false),
+            (sysctl("kernel.msgmax", ""), true),
+            (sysctl("net.ipv4.tcp_syncookies", r#""hostNetwork":true,"#), true),
+            (sysctl("kernel.shm_rmid_forced", r#""hostIPC":true,"#), true),
+        ] {
+            assert_eq!(reason(&spec, &[]).as_deref(), refused.then_some("SysctlForbidden"), "{spec}");
+        }
+    }
+
+    #[test]
+    fn what_the_node_is_not() {
+        for (spec, wanted) in [
+            (r#"{"containers":[],"os":{"name":"windows"}}"#, Some("PodOSNotSupported")),
+            (r#"{"containers":[],"hostUsers":false}"#, Some("PodFeatureUnsupported")),
+            (r#"{"containers":[],"nodeName":"n"}"#, None),
+            (r#"{"containers":[],"nodeName":"m"}"#, Some("NodeName")),
+            (r#"{"containers":[],"nodeSelector":{"disk":"fast"}}"#, None),
+            (r#"{"containers":[],"nodeSelector":{"disk":"slow"}}"#, Some("NodeAffinity")),
+            (
+                r#"{"containers":[],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":
+                    {"nodeSelectorTerms":[{"matchExpressions":[{"key":"disk","operator":"DoesNotExist"}]}]}}}}"#,
+                Some("NodeAffinity"),
+            ),
+        ] {
+            assert_eq!(reason(spec, &[]).as_deref(), wanted, "{spec}");
+        }
+        let unknown = NodeView { labels: None, ..node() };
+        assert_eq!(refuse(&pod(r#"{"containers":[],"nodeSelector":{"a":"b"}}"#), &unknown, [].iter()), None);
+    }
+
+    #[test]
+    fn what_others_hold() {
+        let container = |rest: &str| format!(r#"{{"containers":[{{"name":"c",{rest}}}]}}"#);
+        let asks = |what: &str| container(&format!(r#""resources":{{"requests":{{{what}}}}}"#));
+        let binds = |what: &str| container(&format!(r#""ports":[{{"containerPort":80,{what}}}]"#));
+        let held = [
+            Claim::of(&pod(&asks(r#""cpu":"1500m","memory":"1Mi""#))),
+            Claim::of(&pod(&binds(r#""hostPort":80,"hostIP":"127.0.0.1""#))),
+        ];
+        for (spec, wanted) in [
+            (asks(r#""cpu":"500m""#), None),
+            (asks(r#""cpu":"501m""#), Some("OutOfcpu")),
+            (asks(r#""memory":"1Gi""#), Some("OutOfmemory")),
+            (asks(r#""ephemeral-storage":"2Gi""#), Some("OutOfephemeral-storage")),
+            (asks(r#""example.com/thing":"1""#), Some("OutOfexample.com/thing")),
+            (binds(r#""hostPort":80"#), Some("NodePorts")),
+            (binds(r#""hostPort":80,"hostIP":"127.0.0.2""#), None),
+            (binds(r#""hostPort":80,"protocol":"UDP""#), None),
+        ] {
+            assert_eq!(reason(&spec, &held).as_deref(), wanted, "{spec}");
+        }
+        let three = vec![Claim::of(&Pod::default()); 3];
+        assert_eq!(reason(&asks(""), &three).as_deref(), Some("OutOfpods"));
+        let refused = refuse(&pod(&asks(r#""cpu":"3""#)), &node(), held.iter()).unwrap();
+        assert_eq!(
+            refused.message,
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 1500, capacity: 2000"
+        );
+    }
+
+    #[test]
+    fn taints_drive_away_all_but_static_pods() {
+        let taint = Taint { key: "k".into(), effect: "NoExecute".into(), ..Taint::default() };
+        let node = NodeView { taints: vec![taint], ..node() };
+        let mut pod = pod(r#"{"containers":[]}"#);
+        assert_eq!(refuse(&pod, &node, [].iter()).unwrap().reason, "TaintToleration");
+        let source = BTreeMap::from([(spec::SOURCE.to_owned(), "file".to_owned())]);
+        pod.metadata.annotations = Some(source);
+        assert_eq!(refuse(&pod, &node, [].iter()), None);
     }
 }

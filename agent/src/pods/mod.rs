@@ -23,7 +23,9 @@ mod report;
 mod resize;
 mod services;
 mod shared;
+mod sources;
 mod spec;
+mod static_pods;
 mod status;
 mod steps;
 mod teardown;
@@ -39,7 +41,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
@@ -62,7 +64,11 @@ use crate::{
     },
     network::Network,
 };
+use admission::{Claim, Refused};
 use shared::{Parts, Shared};
+use sources::Sources;
+use static_pods::Running;
+use windlass_kit::events::Severity;
 use worker::{End, News, Wish, Worker};
 
 /// Everything of Docker is listed this often, in case an event was lost.
@@ -97,6 +103,9 @@ pub async fn run(
     let (tell_info, info) = watch::channel(Info::default());
     let (inventory, inventories) = mpsc::channel(256);
     let (tell_docker, docker) = mpsc::channel(1024);
+    let (tell_node, node) = watch::channel(None::<Arc<Node>>);
+    let (tell_statics, statics) = watch::channel(None);
+    let (tell_images, images) = watch::channel(static_pods::mirrors::Images::default());
     let parts = Parts {
         client: client.clone(),
         engine: engine.clone(),
@@ -105,10 +114,15 @@ pub async fn run(
         health: health.subscribe(),
         info,
         services,
+        node: node.clone(),
         inventory,
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(services::follow(client.clone(), tell_services, shutdown.clone()));
+    tasks.spawn(crate::node::follow(client.clone(), config.node_name.clone(), tell_node, shutdown.clone()));
+    let (folder, name) = (config.static_pods_dir.clone(), config.node_name.clone());
+    tasks.spawn(static_pods::follow(folder, name, tell_statics, shutdown.clone()));
+    tasks.spawn(static_pods::mirrors::keep(client.clone(), node, images, shutdown.clone()));
     tasks.spawn(follow_docker(engine, health, tell_info, tell_docker, shutdown.clone()));
     tasks.spawn(keep_inventory(inventories, published.containers));
 
@@ -116,14 +130,14 @@ pub async fn run(
         shared: Arc::new(Shared::new(parts)),
         workers: HashMap::new(),
         running: JoinSet::new(),
-        pods: BTreeMap::new(),
+        sources: Sources::default(),
         found: None,
-        listed: None,
+        tell_images,
         tell_pods: published.pods,
         shutdown: shutdown.clone(),
     };
     let api: Api<Pod> = Api::all(client);
-    dispatcher.run(api, docker).await;
+    dispatcher.run(api, docker, statics).await;
     shutdown.cancel();
     while tasks.join_next().await.is_some() {}
     Ok(())
@@ -240,6 +254,10 @@ async fn keep_inventory(
 struct Handle {
     wish: watch::Sender<Wish>,
     news: mpsc::Sender<News>,
+    /// Of a static pod: which it is.
+    stands_for: Option<Running>,
+    /// Of a static pod: what its image in the API shows.
+    shown: Option<Arc<Pod>>,
 }
 
 /// Feeds the workers: what the API wants, what Docker tells.
@@ -247,90 +265,49 @@ struct Dispatcher {
     shared: Arc<Shared>,
     workers: HashMap<String, Handle>,
     running: JoinSet<(String, End)>,
-    pods: BTreeMap<String, Arc<Pod>>,
+    sources: Sources,
     /// What Docker had at the start, by pod, until a worker takes it over; `None` before Docker was listed.
     found: Option<HashMap<String, Vec<Instance>>>,
-    /// The pods of a list that the API is in the middle of telling.
-    listed: Option<BTreeMap<String, Arc<Pod>>>,
+    tell_images: watch::Sender<static_pods::mirrors::Images>,
     tell_pods: watch::Sender<Arc<Vec<Arc<Pod>>>>,
     shutdown: CancellationToken,
 }
 
 impl Dispatcher {
-    async fn run(mut self, api: Api<Pod>, mut docker: mpsc::Receiver<DockerNews>) {
+    async fn run(
+        mut self,
+        api: Api<Pod>,
+        mut docker: mpsc::Receiver<DockerNews>,
+        mut statics: watch::Receiver<static_pods::StaticPods>,
+    ) {
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.shared.config.node_name));
         let mut events = Box::pin(watcher(api, config).default_backoff());
-        let mut synced = false;
+        let mut settled = false;
         loop {
             tokio::select! {
                 () = self.shutdown.cancelled() => break,
                 event = events.try_next() => match event {
                     Ok(Some(event)) => {
-                        synced |= matches!(event, watcher::Event::InitDone);
+                        settled &= !matches!(event, watcher::Event::InitDone);
                         self.take_event(event);
                     }
                     Ok(None) => break,
                     Err(error) => tracing::warn!(%error, "the pods of this node could not be watched; it is tried again"),
                 },
+                Ok(()) = statics.changed() => {
+                    let latest = statics.borrow_and_update().clone();
+                    self.take_statics(latest);
+                }
                 Some(news) = docker.recv() => self.hear(news),
                 Some(ended) = self.running.join_next(), if !self.running.is_empty() => self.reap(ended),
             }
-            if synced && self.found.is_some() {
+            if !settled && self.sources.are_complete() && self.found.is_some() {
                 self.settle().await;
-                synced = false;
+                settled = true;
             }
         }
         self.shutdown.cancel();
         while self.running.join_next().await.is_some() {}
-    }
-
-    fn take_event(&mut self, event: watcher::Event<Pod>) {
-        match event {
-            watcher::Event::Init => self.listed = Some(BTreeMap::new()),
-            watcher::Event::InitApply(pod) => {
-                if let (Some(listed), Some(uid)) = (&mut self.listed, pod.uid()) {
-                    listed.insert(uid, Arc::new(trim(pod)));
-                }
-            }
-            watcher::Event::InitDone => {
-                if let Some(listed) = self.listed.take() {
-                    self.pods = listed;
-                    self.tell();
-                    self.wish_all();
-                }
-            }
-            watcher::Event::Apply(pod) => {
-                let Some(uid) = pod.uid() else { return };
-                let pod = Arc::new(trim(pod));
-                self.pods.insert(uid.clone(), Arc::clone(&pod));
-                self.tell();
-                self.wish(&uid, Wish::Pod(pod));
-            }
-            watcher::Event::Delete(pod) => {
-                let Some(uid) = pod.uid() else { return };
-                self.pods.remove(&uid);
-                self.tell();
-                if self.workers.contains_key(&uid) {
-                    self.wish(&uid, Wish::Gone);
-                }
-            }
-        }
-    }
-
-    fn tell(&self) {
-        self.tell_pods.send_replace(Arc::new(self.pods.values().cloned().collect()));
-    }
-
-    /// After a full list: every pod has a worker that knows, and every worker a pod or its end.
-    fn wish_all(&mut self) {
-        let pods: Vec<(String, Arc<Pod>)> = self.pods.iter().map(|(u, p)| (u.clone(), Arc::clone(p))).collect();
-        for (uid, pod) in pods {
-            self.wish(&uid, Wish::Pod(pod));
-        }
-        let gone: Vec<String> = self.workers.keys().filter(|uid| !self.pods.contains_key(*uid)).cloned().collect();
-        for uid in gone {
-            self.wish(&uid, Wish::Gone);
-        }
     }
 
     fn wish(&mut self, uid: &str, wish: Wish) {
@@ -341,12 +318,19 @@ impl Dispatcher {
         // Before Docker was listed nobody knows what runs already: no worker may start.
         let Some(found) = &mut self.found else { return };
         let instances = found.remove(uid).unwrap_or_default();
+        let pod = match &wish {
+            Wish::Pod(pod) | Wish::Static { pod, .. } => Some(Arc::clone(pod)),
+            Wish::Gone => None,
+        };
+        let refused = pod.as_ref().and_then(|pod| self.admit(uid, pod, instances.is_empty()));
+        let shown = pod.filter(|_| matches!(wish, Wish::Static { .. }));
         let (wish, wishes) = watch::channel(wish);
         let (news, all_news) = mpsc::channel(64);
-        let worker = Worker::new(Arc::clone(&self.shared), uid.to_owned(), instances);
+        let worker = Worker::new(Arc::clone(&self.shared), uid.to_owned(), instances, refused);
         let (name, shutdown) = (uid.to_owned(), self.shutdown.clone());
         self.running.spawn(async move { (name, worker.run(wishes, all_news, shutdown).await) });
-        self.workers.insert(uid.to_owned(), Handle { wish, news });
+        let stands_for = shown.as_deref().map(Running::of);
+        self.workers.insert(uid.to_owned(), Handle { wish, news, stands_for, shown });
     }
 
     fn hear(&mut self, news: DockerNews) {
@@ -378,28 +362,31 @@ impl Dispatcher {
         }
     }
 
-    /// Once both sides are known: ends what no pod claims, and frees addresses that nobody holds.
-    async fn settle(&mut self) {
-        let orphans: Vec<String> =
-            self.found.iter().flat_map(HashMap::keys).filter(|u| !self.pods.contains_key(*u)).cloned().collect();
-        for uid in orphans {
-            tracing::info!(pod = uid, "containers of a pod that the API does not know are stopped");
-            self.wish(&uid, Wish::Gone);
+    /// Whether the node refuses a pod that is new to it; what it takes in is taken note of.
+    fn admit(&self, uid: &str, pod: &Pod, is_new: bool) -> Option<Refused> {
+        if spec::is_terminal(spec::phase(pod)) || pod.metadata.deletion_timestamp.is_some() {
+            return None;
         }
-        let live: BTreeSet<String> = self.workers.keys().cloned().collect();
-        if let Err(error) = self.shared.network.retain(&live).await {
-            tracing::warn!(%error, "addresses of earlier pods could not be freed; they are when the agent starts again");
+        if !is_new {
+            self.shared.claim(uid, Some(Claim::of(pod)));
+            return None;
         }
+        let refused = self.shared.admit(uid, pod)?;
+        self.shared.event(pod, None, Severity::Warning, &refused.reason, refused.message.clone());
+        Some(refused)
     }
 
     fn reap(&mut self, ended: Result<(String, End), tokio::task::JoinError>) {
         match ended {
             Ok((uid, End::Finished)) => {
                 self.workers.remove(&uid);
-                // Added again meanwhile, as static pods may be.
-                if let Some(pod) = self.pods.get(&uid).cloned().filter(|p| p.metadata.deletion_timestamp.is_none()) {
+                // Added again meanwhile, as static pods may be: those are settled below.
+                if let Some(pod) =
+                    self.sources.api.get(&uid).filter(|p| p.metadata.deletion_timestamp.is_none()).cloned()
+                {
                     self.wish(&uid, Wish::Pod(pod));
                 }
+                self.settle_statics();
             }
             Ok((_, End::Shutdown)) => {}
             Err(error) => {
@@ -407,13 +394,4 @@ impl Dispatcher {
             }
         }
     }
-}
-
-/// Drops what the agent never reads and every pod carries.
-fn trim(mut pod: Pod) -> Pod {
-    pod.metadata.managed_fields = None;
-    if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
-    pod
 }

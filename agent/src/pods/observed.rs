@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{probes::Records, resize};
+use super::{admission::Refused, probes::Records, resize};
 use crate::engine::instance::Instance;
 
 /// Why something could not be done, in the words that the container's status shows.
@@ -37,6 +37,8 @@ pub(crate) enum ImageState {
 /// The whole of a worker's knowledge. Times are values: deciding never reads a clock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Observed {
+    /// Why the node does not run the pod.
+    pub(crate) refused: Option<Refused>,
     /// Every container that Docker has of this pod, the newest attempt of each name last.
     pub(crate) instances: Vec<Instance>,
     /// Sandboxes whose network is attached.

@@ -1,40 +1,11 @@
 //! Resources that change while a pod runs: whether the node has room for them, and what each container needs done.
 //! Pure.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::{Container, PodSpec};
-use windlass_kit::{objects::resources::request, quantity::Quantity};
+use windlass_kit::objects::requests::Amounts;
 
 use super::{observed::Observed, qos, spec};
 use crate::engine::instance::Instance;
-
-/// What pods ask of a node: thousandths of a core, and bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Needs {
-    pub(crate) milli_cpu: i64,
-    pub(crate) memory: i64,
-}
-
-impl std::iter::Sum for Needs {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, one| Self {
-            milli_cpu: sum.milli_cpu.saturating_add(one.milli_cpu),
-            memory: sum.memory.saturating_add(one.memory),
-        })
-    }
-}
-
-/// What the containers of a pod ask for together.
-pub(crate) fn needs(spec: &PodSpec) -> Needs {
-    let lasting = spec::all_containers(spec).filter(|(_, role)| *role != spec::Role::Init);
-    lasting
-        .map(|(c, _)| Needs {
-            milli_cpu: request(c, "cpu").map_or(0, Quantity::milli),
-            memory: request(c, "memory").map_or(0, Quantity::units),
-        })
-        .sum()
-}
 
 /// What becomes of a wish for other resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,12 +19,11 @@ pub(crate) enum Verdict {
 }
 
 /// Whether `wanted` fits beside what the `others` of the node ask for.
-pub(crate) fn judge(wanted: Needs, others: Needs, allocatable: &BTreeMap<String, Quantity>) -> Verdict {
-    let all = |resource: &str| allocatable.get(resource).copied();
-    let (cpu, memory) = (all("cpu").map_or(i64::MAX, Quantity::milli), all("memory").map_or(i64::MAX, Quantity::units));
-    for (name, wanted, others, all) in
-        [("cpu", wanted.milli_cpu, others.milli_cpu, cpu), ("memory", wanted.memory, others.memory, memory)]
-    {
+pub(crate) fn judge(wanted: &Amounts, others: &Amounts, allocatable: &Amounts) -> Verdict {
+    for (name, wanted, others, all) in [
+        ("cpu", wanted.milli_cpu, others.milli_cpu, allocatable.milli_cpu),
+        ("memory", wanted.memory, others.memory, allocatable.memory),
+    ] {
         if wanted > all {
             return Verdict::Infeasible(format!(
                 "Node didn't have enough capacity: {name}, requested: {wanted}, capacity: {all}"
@@ -103,32 +73,14 @@ pub(crate) fn is_due(spec: &PodSpec, observed: &Observed) -> bool {
 mod tests {
     use super::*;
 
-    fn allocatable() -> BTreeMap<String, Quantity> {
-        BTreeMap::from([
-            ("cpu".to_owned(), Quantity::from_units(2)),
-            ("memory".to_owned(), Quantity::from_bytes(1 << 30)),
-        ])
-    }
-
     #[test]
     fn what_fits_is_granted() {
-        let needs = |milli_cpu, memory| Needs { milli_cpu, memory };
-        let ask = |wanted, others| judge(wanted, others, &allocatable());
+        let needs = |milli_cpu, memory| Amounts { milli_cpu, memory, ..Amounts::default() };
+        let ask = |wanted, others| judge(&wanted, &others, &needs(2000, 1 << 30));
         assert_eq!(ask(needs(2000, 1 << 30), needs(0, 0)), Verdict::Granted);
         assert_eq!(ask(needs(500, 0), needs(1500, 1 << 30)), Verdict::Granted);
         assert!(matches!(ask(needs(501, 0), needs(1500, 0)), Verdict::Deferred(why) if why.contains("cpu")));
         assert!(matches!(ask(needs(0, 1), needs(0, 1 << 30)), Verdict::Deferred(why) if why.contains("memory")));
         assert!(matches!(ask(needs(2001, 0), needs(0, 0)), Verdict::Infeasible(_)));
-    }
-
-    #[test]
-    fn init_containers_that_end_ask_for_nothing_then() {
-        let spec: PodSpec = serde_json::from_str(
-            r#"{"initContainers":[{"name":"i","resources":{"requests":{"cpu":"4"}}},
-                                  {"name":"s","restartPolicy":"Always","resources":{"requests":{"cpu":"100m"}}}],
-                "containers":[{"name":"c","resources":{"limits":{"memory":"1Mi"}}}]}"#,
-        )
-        .unwrap();
-        assert_eq!(needs(&spec), Needs { milli_cpu: 100, memory: 1 << 20 });
     }
 }

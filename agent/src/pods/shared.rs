@@ -6,18 +6,20 @@ use std::{
     sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
 };
 
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::Client;
 use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
 use windlass_kit::{
     events::{Recorder, Severity},
+    objects::requests::Amounts,
     quantity::Quantity,
 };
 
 use super::{
+    admission::{self, Claim, NodeView, Refused},
     env::ServiceEnv,
     files::Dns,
-    resize::{self, Needs, Verdict},
+    resize::{self, Verdict},
     spec,
 };
 use crate::{
@@ -50,8 +52,10 @@ pub(crate) struct Shared {
     pub(crate) host_hosts: String,
     pause: OnceCell<String>,
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
-    /// What each pod of the node asks for, by uid.
-    needs: Mutex<BTreeMap<String, Needs>>,
+    /// The node's own object, once the API has told it.
+    node: watch::Receiver<Option<Arc<Node>>>,
+    /// What each pod holds of the node, by uid.
+    claims: Mutex<BTreeMap<String, Claim>>,
 }
 
 /// What the dispatcher hands in to make the shared part.
@@ -63,12 +67,13 @@ pub(crate) struct Parts {
     pub(crate) health: watch::Receiver<Health>,
     pub(crate) info: watch::Receiver<Info>,
     pub(crate) services: watch::Receiver<Arc<Vec<ServiceEnv>>>,
+    pub(crate) node: watch::Receiver<Option<Arc<Node>>>,
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
 }
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { client, engine, network, config, health, info, services, inventory } = parts;
+        let Parts { client, engine, network, config, health, info, services, node, inventory } = parts;
         let memory = super::host::total_memory();
         let allocatable = super::host::allocatable();
         let volumes = Volumes::new(
@@ -103,24 +108,44 @@ impl Shared {
             allocatable,
             dns,
             inventory,
-            needs: Mutex::default(),
+            node,
+            claims: Mutex::default(),
         }
     }
 
-    /// Takes note of what a pod asks for; `None` when it asks for nothing any more.
-    pub(crate) fn claim(&self, uid: &str, needs: Option<Needs>) {
-        let mut all = self.needs.lock().unwrap_or_else(PoisonError::into_inner);
-        match needs {
-            Some(needs) => drop(all.insert(uid.to_owned(), needs)),
+    fn node_view(&self) -> NodeView {
+        let node = self.node.borrow();
+        NodeView::of(&self.config.node_name, node.as_deref(), &self.allocatable, self.config.max_pods)
+    }
+
+    /// Takes note of what a pod holds; `None` when it holds nothing any more.
+    pub(crate) fn claim(&self, uid: &str, claim: Option<Claim>) {
+        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        match claim {
+            Some(claim) => drop(all.insert(uid.to_owned(), claim)),
             None => drop(all.remove(uid)),
         }
     }
 
-    /// Whether a pod may have `wanted`; if so, that is taken note of in the same breath.
-    pub(crate) fn judge(&self, uid: &str, wanted: Needs) -> Verdict {
-        let mut all = self.needs.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = all.iter().filter(|(other, _)| *other != uid).map(|(_, needs)| *needs).sum();
-        let verdict = resize::judge(wanted, others, &self.allocatable);
+    /// Whether this node refuses a new pod; if not, what it asks for is its own in the same breath.
+    pub(crate) fn admit(&self, uid: &str, pod: &Pod) -> Option<Refused> {
+        let view = self.node_view();
+        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = all.iter().filter(|(other, _)| *other != uid).map(|(_, claim)| claim);
+        let refused = admission::refuse(pod, &view, others);
+        if refused.is_none() {
+            all.insert(uid.to_owned(), Claim::of(pod));
+        }
+        refused
+    }
+
+    /// Whether a pod may have what it asks for now; if so, that is taken note of in the same breath.
+    pub(crate) fn judge(&self, uid: &str, pod: &Pod) -> Verdict {
+        let (view, wanted) = (self.node_view(), Claim::of(pod));
+        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut others = Amounts::default();
+        all.iter().filter(|(other, _)| *other != uid).for_each(|(_, claim)| others.add(&claim.amounts));
+        let verdict = resize::judge(&wanted.amounts, &others, &view.allocatable);
         if verdict == Verdict::Granted {
             all.insert(uid.to_owned(), wanted);
         }

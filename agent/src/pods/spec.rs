@@ -129,6 +129,30 @@ pub(crate) fn grace(pod: &Pod) -> i64 {
     pod.metadata.deletion_grace_period_seconds.unwrap_or(spec).max(0)
 }
 
+/// Where a pod comes from: `file` for one of the node's own folder.
+pub(crate) const SOURCE: &str = "kubernetes.io/config.source";
+/// What stands for the content of a static pod's manifest.
+pub(crate) const HASH: &str = "kubernetes.io/config.hash";
+/// On the image of a static pod in the API: the hash of what it shows.
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+
+pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// A pod of the node's own folder, run whatever the API says.
+pub(crate) fn is_static(pod: &Pod) -> bool {
+    annotation(pod, SOURCE).is_some_and(|source| source != "api")
+}
+
+/// Pods that the node ends last and makes room for; upstream's.
+pub(crate) fn is_critical(pod: &Pod) -> bool {
+    is_static(pod) || pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= SYSTEM_CRITICAL)
+}
+
+/// The first priority that the system keeps to itself; upstream's.
+pub(crate) const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+
 pub(crate) fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or("")
 }

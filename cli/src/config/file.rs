@@ -23,6 +23,7 @@ pub(super) struct File {
     run_dir: Option<PathBuf>,
     admin_kubeconfig: Option<PathBuf>,
     manifests_dir: Option<PathBuf>,
+    static_pod_path: Option<PathBuf>,
     pod_logs_dir: Option<PathBuf>,
     container_logs_dir: Option<PathBuf>,
     docker_socket: Option<PathBuf>,
@@ -97,6 +98,7 @@ impl File {
         set(self.run_dir, &mut to.run_dir);
         set(self.admin_kubeconfig, &mut to.admin_kubeconfig);
         set(self.manifests_dir, &mut to.manifests_dir);
+        to.static_pods_dir = self.static_pod_path.or(to.static_pods_dir.take());
         set(self.pod_logs_dir, &mut to.pod_logs_dir);
         set(self.container_logs_dir, &mut to.container_logs_dir);
         set(self.docker_socket, &mut to.docker_socket);

@@ -36,6 +36,9 @@ pub(crate) struct Flags {
     /// Folder of manifests that are kept applied [default: /etc/windlass/manifests]
     #[arg(long, global = true, value_name = "DIR")]
     manifests_dir: Option<PathBuf>,
+    /// Folder of pods that this node runs whatever the API says, also without it [default: none]
+    #[arg(long, global = true, value_name = "DIR", alias = "pod-manifest-path")]
+    static_pod_path: Option<PathBuf>,
     /// Folder of container logs, by pod [default: /var/log/pods]
     #[arg(long, global = true, value_name = "DIR")]
     pod_logs_dir: Option<PathBuf>,
@@ -123,6 +126,7 @@ impl Flags {
         set(self.run_dir.as_ref(), &mut to.run_dir);
         set(self.admin_kubeconfig.as_ref(), &mut to.admin_kubeconfig);
         set(self.manifests_dir.as_ref(), &mut to.manifests_dir);
+        to.static_pods_dir = self.static_pod_path.clone().or(to.static_pods_dir.take());
         set(self.pod_logs_dir.as_ref(), &mut to.pod_logs_dir);
         set(self.container_logs_dir.as_ref(), &mut to.container_logs_dir);
         set(self.docker_socket.as_ref(), &mut to.docker_socket);

@@ -58,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) run_dir: PathBuf,
     pub(crate) admin_kubeconfig: PathBuf,
     pub(crate) manifests_dir: PathBuf,
+    /// The folder of the node's own pods.
+    pub(crate) static_pods_dir: Option<PathBuf>,
     pub(crate) pod_logs_dir: PathBuf,
     pub(crate) container_logs_dir: PathBuf,
     pub(crate) docker_socket: PathBuf,
@@ -96,6 +98,7 @@ impl Settings {
             run_dir: "/run/windlass".into(),
             admin_kubeconfig: "/etc/windlass/admin.kubeconfig".into(),
             manifests_dir: "/etc/windlass/manifests".into(),
+            static_pods_dir: None,
             pod_logs_dir: "/var/log/pods".into(),
             container_logs_dir: "/var/log/containers".into(),
             docker_socket: "/var/run/docker.sock".into(),
@@ -155,7 +158,10 @@ impl Settings {
             ("adminKubeconfig", &self.admin_kubeconfig),
             ("manifestsDir", &self.manifests_dir),
             ("dockerSocket", &self.docker_socket),
-        ] {
+        ]
+        .into_iter()
+        .chain(self.static_pods_dir.as_ref().map(|dir| ("staticPodPath", dir)))
+        {
             if !path.is_absolute() || path.parent().is_none() {
                 problems.push(format!("{name} {} must be an absolute path below /", path.display()));
             }

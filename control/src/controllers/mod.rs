@@ -34,7 +34,6 @@ mod replication;
 mod service_accounts;
 #[cfg(test)]
 mod tests;
-pub(crate) mod tolerations;
 mod writes;
 
 pub use error::Error;

@@ -1,6 +1,6 @@
 //! Applies the objects in a folder's files to the API at start and whenever a file changes. Knows a
-//! `kube::Client` and nothing else. `documents` and `merge` are pure and may not import tokio, the
-//! file system or kube; `files` touches the folder; this file is the loop.
+//! `kube::Client` and nothing else. `merge` is pure and may not import tokio, the
+//! file system or kube; this file is the loop.
 
 use std::{
     collections::{BTreeMap, BTreeSet, hash_map::DefaultHasher},
@@ -16,17 +16,16 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::backoff::Backoff;
+use windlass_kit::{
+    backoff::Backoff,
+    manifests::{self, Document, Folder, Scanned, format_of},
+};
 
 use crate::controllers::kinds::{Kind, Kinds};
 
-mod documents;
-mod files;
 mod merge;
 #[cfg(test)]
 mod tests;
-
-use documents::{Document, format_of};
 
 /// Holds what a file said last time, so that what it says no more can be taken away.
 const LAST_APPLIED: &str = "windlass.io/last-applied";
@@ -34,8 +33,8 @@ const LAST_APPLIED: &str = "windlass.io/last-applied";
 const LONGEST_ANNOTATION: usize = 200 * 1024;
 /// The folder is read anew this often even when nothing tells of a change.
 const RESCAN: Duration = Duration::from_secs(300);
-/// An editor writes in several steps: wait for the last.
-const SETTLE: Duration = Duration::from_millis(100);
+/// A folder that could not be read is tried again after this.
+const UNREADABLE: Duration = Duration::from_secs(30);
 /// Back-off of a file that the API refused.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
@@ -80,75 +79,36 @@ struct File {
 /// # Errors
 /// None at present: a folder that cannot be read is logged and looked for again.
 pub async fn run(client: Client, dir: PathBuf, shutdown: CancellationToken) -> Result<(), std::io::Error> {
-    let mut folder = Folder { client, kinds: BTreeMap::new(), files: BTreeMap::new(), complaint: None };
-    let mut watch = None;
+    let mut applied = Applied { client, kinds: BTreeMap::new(), files: BTreeMap::new() };
+    let mut folder = Folder::new(dir);
     loop {
-        if watch.is_none() {
-            let made = tokio::fs::create_dir_all(&dir).await;
-            watch = made.and_then(|()| files::Watch::new(&dir)).map_err(|e| folder.complain(&dir, &e)).ok();
-        }
+        let round = async {
+            match folder.scan().await {
+                Some(scanned) => applied.round(scanned).await,
+                None => Instant::now() + UNREADABLE,
+            }
+        };
         let next = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            next = folder.round(&dir) => next,
-        };
-        let changed = async {
-            match &watch {
-                Some(watch) => watch.changed().await,
-                None => std::future::pending().await,
-            }
+            next = round => next,
         };
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep_until(next) => {
-                // The folder itself may have been replaced: the old watch would stay silent.
-                watch = files::Watch::new(&dir).ok();
-            }
-            result = changed => {
-                if let Err(error) = result {
-                    folder.complain(&dir, &error);
-                    watch = None;
-                }
-                tokio::time::sleep(SETTLE).await;
-                if !dir.is_dir() {
-                    watch = None;
-                }
-            }
+            () = folder.changed(next) => {}
         }
     }
 }
 
-struct Folder {
+struct Applied {
     client: Client,
     /// By apiVersion.
     kinds: BTreeMap<String, Kinds>,
     files: BTreeMap<PathBuf, File>,
-    /// The last complaint about the folder as a whole, to say it once.
-    complaint: Option<String>,
 }
 
-impl Folder {
-    fn complain(&mut self, dir: &Path, error: &std::io::Error) {
-        let text = error.to_string();
-        if self.complaint.as_ref() != Some(&text) {
-            tracing::warn!(folder = %dir.display(), reason = text, "the folder of manifests cannot be watched; create it or set another");
-            self.complaint = Some(text);
-        }
-    }
-
-    /// Reads the folder and applies what has changed; returns when to do so again at the latest.
-    async fn round(&mut self, dir: &Path) -> Instant {
-        let owned = dir.to_owned();
-        let scanned = match tokio::task::spawn_blocking(move || files::scan(&owned)).await {
-            Ok(Ok(scanned)) => {
-                self.complaint = None;
-                scanned
-            }
-            Ok(Err(error)) => {
-                self.complain(dir, &error);
-                return Instant::now() + RESCAN.min(Duration::from_secs(30));
-            }
-            Err(_) => return Instant::now() + Duration::from_secs(30),
-        };
+impl Applied {
+    /// Applies what has changed; returns when to do so again at the latest.
+    async fn round(&mut self, scanned: Scanned) -> Instant {
         let gone: Vec<PathBuf> = self.files.keys().filter(|path| !scanned.contains_key(*path)).cloned().collect();
         for path in gone {
             if let Some(file) = self.files.remove(&path)
@@ -182,7 +142,7 @@ impl Folder {
         let (documents, broken) = match &text {
             Ok(text) => {
                 let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-                format_of(name).map(|format| documents::read(text, format)).unwrap_or_default()
+                format_of(name).map(|format| manifests::read(text, format)).unwrap_or_default()
             }
             Err(reason) => {
                 tracing::error!(file = %path.display(), reason, "a manifest cannot be applied; the others are");

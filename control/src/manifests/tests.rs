@@ -1,42 +1,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{
-    documents::{Format, format_of, read},
-    files, merge,
-};
-
-#[test]
-fn only_manifests_are_read() {
-    assert_eq!(format_of("a.yaml"), Some(Format::Yaml));
-    assert_eq!(format_of("a.yml"), Some(Format::Yaml));
-    assert_eq!(format_of("a.json"), Some(Format::Json));
-    for name in [".a.yaml", "a.yaml~", "a.txt", "yaml", ".a.yaml.swp"] {
-        assert_eq!(format_of(name), None, "{name}");
-    }
-}
-
-#[test]
-fn documents_keep_their_lines_and_broken_ones_do_not_hide_others() {
-    let text = "# head\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\nstatus: {}\n---\nkind: [\n---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b\n  namespace: x\ndata:\n  mode: |\n    ---x\n---\n\napiVersion: v1\nkind: Secret\n";
-    let (documents, broken) = read(text, Format::Yaml);
-    let shown: Vec<(u64, String)> = documents.iter().map(|d| (d.line, d.show())).collect();
-    assert_eq!(shown, [(3, "Namespace a".to_owned()), (10, "ConfigMap x/b".to_owned())]);
-    assert!(documents[0].value.get("status").is_none());
-    assert_eq!(broken.len(), 2);
-    assert!((7..=9).contains(&broken[0].line), "{:?}", broken[0]);
-    assert_eq!(broken[1].line, 20);
-    assert!(broken[1].reason.contains("metadata.name"));
-}
-
-#[test]
-fn json_streams_and_lists_are_read() {
-    let text = "{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\"}}]}\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"b\"}}\n{oops";
-    let (documents, broken) = read(text, Format::Json);
-    let lines: Vec<(u64, &str)> = documents.iter().map(|d| (d.line, d.name.as_str())).collect();
-    assert_eq!(lines, [(1, "a"), (3, "b")]);
-    assert_eq!(broken[0].line, 4);
-}
+use super::merge;
 
 fn patched(last: &Value, desired: &Value, live: &Value) -> Value {
     Value::Object(merge::patch(last, desired, live))
@@ -87,26 +52,6 @@ proptest! {
         prop_assert_eq!(patched(&desired, &desired, &live), json!({}));
     }
 
-    #[test]
-    fn reading_never_panics(text in "\\PC{0,80}") {
-        read(&text, Format::Yaml);
-        read(&text, Format::Json);
-    }
-}
-
-#[tokio::test]
-async fn changes_of_the_folder_are_noticed() {
-    let dir = tempfile::tempdir().unwrap();
-    let watch = files::Watch::new(dir.path()).unwrap();
-    std::fs::write(dir.path().join("a.yaml"), "x: 1").unwrap();
-    std::fs::write(dir.path().join(".b.yaml"), "x: 1").unwrap();
-    std::fs::create_dir(dir.path().join("c.yaml")).unwrap();
-    std::fs::write(dir.path().join("d.json"), [0xff, 0xfe]).unwrap();
-    tokio::time::timeout(std::time::Duration::from_secs(5), watch.changed()).await.unwrap().unwrap();
-    let found = files::scan(dir.path()).unwrap();
-    let names: Vec<_> = found.keys().map(|p| p.file_name().unwrap().to_str().unwrap()).collect();
-    assert_eq!(names, ["a.yaml", "d.json"]);
-    assert!(found.values().last().unwrap().is_err(), "not UTF-8");
 }
 
 #[tokio::test]

@@ -1,13 +1,12 @@
 //! Whether a pod can run on a node, and if not, why: upstream's filter texts. Pure.
 
 use k8s_openapi::api::core::v1::Taint;
-use windlass_kit::objects::node_selector;
+use windlass_kit::objects::{node_selector, requests::Amounts, tolerations};
 
 use super::{
     messages::Refusal,
     model::{NodeInfo, PodInfo, Wants},
 };
-use crate::controllers::tolerations;
 
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
@@ -52,7 +51,7 @@ fn resources(pod: &PodInfo, node: &NodeInfo) -> Option<Refusal> {
     check("memory", want.memory, used.memory, all.memory);
     check("ephemeral-storage", want.ephemeral, used.ephemeral, all.ephemeral);
     for (name, wanted) in &want.other {
-        let of = |amounts: &super::model::Amounts| amounts.other.get(name).copied().unwrap_or(0);
+        let of = |amounts: &Amounts| amounts.other.get(name).copied().unwrap_or(0);
         check(name, *wanted, of(used), of(all));
     }
     (!reasons.is_empty()).then_some(Refusal { reasons, removable })

@@ -5,86 +5,16 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::{
-    api::core::v1::{Container, Node, NodeSelector, Pod, PreferredSchedulingTerm, Taint, Toleration},
-    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelector, Pod, PreferredSchedulingTerm, Taint, Toleration};
 use windlass_kit::{
     objects::claims::{Claim, claims_of},
+    objects::requests::{Amounts, HostPort, host_ports, pod_amounts, requested, requests, requests_of},
     quantity::Quantity,
 };
 
 /// Requests that count for scoring where a container asks for nothing (upstream's constants).
 const UNSET_MILLI_CPU: i64 = 100;
 const UNSET_MEMORY: i64 = 200 * 1024 * 1024;
-
-/// Amounts of resources.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Amounts {
-    pub(crate) milli_cpu: i64,
-    /// Bytes.
-    pub(crate) memory: i64,
-    /// Bytes.
-    pub(crate) ephemeral: i64,
-    /// Extended resources and huge pages, whole units.
-    pub(crate) other: BTreeMap<String, i64>,
-}
-
-impl Amounts {
-    pub(crate) fn of(list: Option<&BTreeMap<String, ApiQuantity>>) -> Self {
-        let mut amounts = Self::default();
-        for (name, quantity) in list.into_iter().flatten() {
-            let Ok(quantity) = quantity.0.parse::<Quantity>() else { continue };
-            match name.as_str() {
-                "cpu" => amounts.milli_cpu = quantity.milli(),
-                "memory" => amounts.memory = quantity.units(),
-                "ephemeral-storage" => amounts.ephemeral = quantity.units(),
-                "pods" => {}
-                _ => drop(amounts.other.insert(name.clone(), quantity.units())),
-            }
-        }
-        amounts
-    }
-
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.combine(other, i64::saturating_add);
-    }
-
-    pub(crate) fn subtract(&mut self, other: &Self) {
-        self.combine(other, i64::saturating_sub);
-    }
-
-    fn at_least(&mut self, other: &Self) {
-        self.combine(other, i64::max);
-    }
-
-    fn combine(&mut self, other: &Self, f: impl Fn(i64, i64) -> i64) {
-        self.milli_cpu = f(self.milli_cpu, other.milli_cpu);
-        self.memory = f(self.memory, other.memory);
-        self.ephemeral = f(self.ephemeral, other.ephemeral);
-        for (name, amount) in &other.other {
-            let mine = self.other.entry(name.clone()).or_default();
-            *mine = f(*mine, *amount);
-        }
-    }
-}
-
-/// A port on the node that a pod wants for itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HostPort {
-    /// Empty stands for all addresses.
-    pub(crate) ip: String,
-    pub(crate) protocol: String,
-    pub(crate) port: i32,
-}
-
-impl HostPort {
-    pub(crate) fn clashes(&self, other: &Self) -> bool {
-        self.port == other.port
-            && self.protocol == other.protocol
-            && (self.ip.is_empty() || other.ip.is_empty() || self.ip == other.ip)
-    }
-}
 
 /// A pod as the scheduler sees it.
 #[derive(Debug, Clone, Default)]
@@ -127,16 +57,6 @@ impl PodInfo {
         let node = spec.node_name.clone().filter(|n| !n.is_empty());
         let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
         let inits = spec.init_containers.as_deref().unwrap_or_default();
-        let overhead = Amounts::of(spec.overhead.as_ref());
-        let mut requests = pod_amounts(&spec.containers, inits, requests_of);
-        if let Some(own) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
-            // Requests of the pod as a whole take the place of its containers'.
-            let whole = Amounts::of(Some(own));
-            let set = |name: &str| own.contains_key(name);
-            requests.milli_cpu = if set("cpu") { whole.milli_cpu } else { requests.milli_cpu };
-            requests.memory = if set("memory") { whole.memory } else { requests.memory };
-            requests.other.extend(whole.other);
-        }
         let mut scored = pod_amounts(&spec.containers, inits, |c| {
             let mut amounts = requests_of(c);
             let set = |name: &str| requested(c).is_some_and(|r| r.contains_key(name));
@@ -144,8 +64,7 @@ impl PodInfo {
             amounts.memory = if set("memory") { amounts.memory } else { UNSET_MEMORY };
             amounts
         });
-        requests.add(&overhead);
-        scored.add(&overhead);
+        scored.add(&Amounts::of(spec.overhead.as_ref()));
         let wants = node.is_none().then(|| Arc::new(wants(pod)));
         Self {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -158,7 +77,7 @@ impl PodInfo {
             gated: spec.scheduling_gates.as_ref().is_some_and(|g| !g.is_empty()),
             ports: host_ports(pod),
             scored: (scored.milli_cpu, scored.memory),
-            requests,
+            requests: requests(pod),
             node,
             wants,
         }
@@ -186,51 +105,6 @@ fn wants(pod: &Pod) -> Wants {
         claims: claims_of(pod).collect(),
         condition,
     }
-}
-
-fn requested(container: &Container) -> Option<&BTreeMap<String, ApiQuantity>> {
-    container.resources.as_ref().and_then(|r| r.requests.as_ref())
-}
-
-fn requests_of(container: &Container) -> Amounts {
-    Amounts::of(requested(container))
-}
-
-/// Containers and sidecars run together; each init container runs with the sidecars before it.
-fn pod_amounts(containers: &[Container], inits: &[Container], of: impl Fn(&Container) -> Amounts) -> Amounts {
-    let mut running = Amounts::default();
-    containers.iter().for_each(|c| running.add(&of(c)));
-    let (mut sidecars, mut peak) = (Amounts::default(), Amounts::default());
-    for init in inits {
-        let own = of(init);
-        if init.restart_policy.as_deref() == Some("Always") {
-            running.add(&own);
-            sidecars.add(&own);
-            peak.at_least(&sidecars);
-        } else {
-            let mut with = own;
-            with.add(&sidecars);
-            peak.at_least(&with);
-        }
-    }
-    running.at_least(&peak);
-    running
-}
-
-fn host_ports(pod: &Pod) -> Vec<HostPort> {
-    let Some(spec) = &pod.spec else { return Vec::new() };
-    let host_network = spec.host_network == Some(true);
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    spec.containers
-        .iter()
-        .chain(sidecars)
-        .flat_map(|c| c.ports.iter().flatten())
-        .filter_map(|port| {
-            let number = port.host_port.or(host_network.then_some(port.container_port)).filter(|p| *p > 0)?;
-            let ip = port.host_ip.clone().filter(|ip| ip != "0.0.0.0" && ip != "::").unwrap_or_default();
-            Some(HostPort { ip, protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port: number })
-        })
-        .collect()
 }
 
 /// A node with what runs on it.

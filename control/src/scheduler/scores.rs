@@ -1,9 +1,8 @@
 //! Which of the possible nodes is best. Pure.
 
-use windlass_kit::objects::node_selector;
+use windlass_kit::objects::{node_selector, tolerations};
 
 use super::model::{NodeInfo, PodInfo, Wants};
-use crate::controllers::tolerations;
 
 /// Weights of upstream's default profile.
 const WEIGHT_TAINTS: i64 = 3;

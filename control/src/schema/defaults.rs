@@ -1,7 +1,7 @@
 //! The values that the server writes where a manifest says nothing; upstream's, for each kind.
 
 use serde_json::{Map, Value, json};
-use windlass_kit::quantity::Quantity;
+use windlass_kit::objects::pod_defaults::{child, items, pod, pod_spec, set};
 
 use crate::registry::Gvk;
 
@@ -10,12 +10,7 @@ pub fn default(gvk: &Gvk, value: &mut Value) {
     super::prune(gvk, value);
     let Some(object) = value.as_object_mut() else { return };
     match gvk.kind {
-        "Pod" => {
-            let spec = child(object, "spec");
-            set(spec, "enableServiceLinks", json!(true));
-            pod_spec(spec);
-            pod_only(spec);
-        }
+        "Pod" => pod(object),
         "ReplicationController" => replication_controller(object),
         "Service" => service(object),
         "Secret" => secret(object),
@@ -47,187 +42,6 @@ pub fn default(gvk: &Gvk, value: &mut Value) {
             set(port, "name", json!(""));
         }),
         _ => {}
-    }
-}
-
-fn set(object: &mut Map<String, Value>, key: &str, value: Value) {
-    match object.get(key) {
-        None | Some(Value::Null) => drop(object.insert(key.to_owned(), value)),
-        Some(Value::String(text)) if text.is_empty() && value.as_str().is_some_and(|v| !v.is_empty()) => {
-            object.insert(key.to_owned(), value);
-        }
-        _ => {}
-    }
-}
-
-/// The object below `key`, made if it is missing.
-fn child<'a>(object: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
-    let entry = object.entry(key.to_owned()).or_insert_with(|| json!({}));
-    if !entry.is_object() {
-        *entry = json!({});
-    }
-    entry.as_object_mut().expect("made an object just above")
-}
-
-/// The objects in the list at `key`.
-fn items<'a>(
-    object: &'a mut Map<String, Value>,
-    key: &str,
-) -> impl Iterator<Item = &'a mut Map<String, Value>> + use<'a> {
-    object.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
-}
-
-fn pod_spec(spec: &mut Map<String, Value>) {
-    for (key, value) in [
-        ("dnsPolicy", json!("ClusterFirst")),
-        ("restartPolicy", json!("Always")),
-        ("securityContext", json!({})),
-        ("terminationGracePeriodSeconds", json!(30)),
-        ("schedulerName", json!("default-scheduler")),
-    ] {
-        set(spec, key, value);
-    }
-    if let Some(account) = spec.get("serviceAccountName").cloned().filter(|a| a.as_str().is_some_and(|a| !a.is_empty()))
-    {
-        set(spec, "serviceAccount", account);
-    } else if let Some(account) = spec.get("serviceAccount").cloned() {
-        set(spec, "serviceAccountName", account);
-    }
-    for list in ["containers", "initContainers", "ephemeralContainers"] {
-        items(spec, list).for_each(container);
-    }
-    items(spec, "volumes").for_each(volume);
-}
-
-/// What a pod gets and a template in a controller does not.
-fn pod_only(spec: &mut Map<String, Value>) {
-    let host_network = spec.get("hostNetwork") == Some(&json!(true));
-    for list in ["containers", "initContainers"] {
-        for container in items(spec, list) {
-            for port in items(container, "ports").filter(|_| host_network) {
-                let number = port.get("containerPort").cloned().unwrap_or_default();
-                unless_zero(port, "hostPort", number);
-            }
-            let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { continue };
-            if let Some(limits) = resources.get("limits").and_then(Value::as_object).filter(|l| !l.is_empty()).cloned()
-            {
-                let requests = child(resources, "requests");
-                for (resource, amount) in limits {
-                    set(requests, &resource, amount);
-                }
-            }
-        }
-    }
-}
-
-/// Like `set`, where 0 counts as missing.
-fn unless_zero(object: &mut Map<String, Value>, key: &str, value: Value) {
-    if object.get(key) == Some(&json!(0)) {
-        object.remove(key);
-    }
-    set(object, key, value);
-}
-
-/// Writes amounts in their shortest form, as `500m` for `0.5`, and none finer than a thousandth.
-fn amounts(resources: &mut Map<String, Value>) {
-    for kind in ["limits", "requests"] {
-        for amount in
-            resources.get_mut(kind).and_then(Value::as_object_mut).into_iter().flat_map(|all| all.values_mut())
-        {
-            let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-            let Ok(quantity) = text.parse::<Quantity>() else { continue };
-            let rounded = Quantity::from_milli(quantity.milli());
-            let beyond = matches!(quantity.milli(), i64::MAX | i64::MIN);
-            *amount =
-                Value::String(if rounded == quantity || beyond { quantity.to_string() } else { rounded.to_string() });
-        }
-    }
-}
-
-fn container(container: &mut Map<String, Value>) {
-    let image = container.get("image").and_then(Value::as_str).unwrap_or("");
-    let policy = if moving_tag(image) { "Always" } else { "IfNotPresent" };
-    set(container, "imagePullPolicy", json!(policy));
-    set(container, "terminationMessagePath", json!("/dev/termination-log"));
-    set(container, "terminationMessagePolicy", json!("File"));
-    set(container, "resources", json!({}));
-    for port in items(container, "ports") {
-        set(port, "protocol", json!("TCP"));
-    }
-    amounts(child(container, "resources"));
-    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        if let Some(probe) = container.get_mut(probe).and_then(Value::as_object_mut) {
-            for (key, value) in
-                [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
-            {
-                unless_zero(probe, key, json!(value));
-            }
-            http_get(probe);
-            if let Some(grpc) = probe.get_mut("grpc").and_then(Value::as_object_mut) {
-                set(grpc, "service", json!(""));
-            }
-        }
-    }
-    if let Some(lifecycle) = container.get_mut("lifecycle").and_then(Value::as_object_mut) {
-        for hook in ["postStart", "preStop"] {
-            if let Some(hook) = lifecycle.get_mut(hook).and_then(Value::as_object_mut) {
-                http_get(hook);
-            }
-        }
-    }
-    for variable in items(container, "env") {
-        if let Some(from) = variable.get_mut("valueFrom").and_then(Value::as_object_mut) {
-            field_ref(from);
-        }
-    }
-}
-
-fn field_ref(holder: &mut Map<String, Value>) {
-    if let Some(field) = holder.get_mut("fieldRef").and_then(Value::as_object_mut) {
-        set(field, "apiVersion", json!("v1"));
-    }
-}
-
-fn http_get(handler: &mut Map<String, Value>) {
-    if let Some(get) = handler.get_mut("httpGet").and_then(Value::as_object_mut) {
-        set(get, "path", json!("/"));
-        set(get, "scheme", json!("HTTP"));
-    }
-}
-
-/// A name without a tag or with `latest` may mean something else tomorrow; a digest never does.
-fn moving_tag(image: &str) -> bool {
-    if image.contains('@') {
-        return false;
-    }
-    let last = image.rsplit('/').next().unwrap_or(image);
-    last.split_once(':').is_none_or(|(_, tag)| tag == "latest")
-}
-
-fn volume(volume: &mut Map<String, Value>) {
-    if volume.len() == 1 && volume.contains_key("name") {
-        volume.insert("emptyDir".to_owned(), json!({}));
-    }
-    for source in ["secret", "configMap", "downwardAPI", "projected"] {
-        if let Some(source) = volume.get_mut(source).and_then(Value::as_object_mut) {
-            set(source, "defaultMode", json!(0o644));
-        }
-    }
-    if let Some(path) = volume.get_mut("hostPath").and_then(Value::as_object_mut) {
-        set(path, "type", json!(""));
-    }
-    if let Some(downward) = volume.get_mut("downwardAPI").and_then(Value::as_object_mut) {
-        items(downward, "items").for_each(field_ref);
-    }
-    if let Some(projected) = volume.get_mut("projected").and_then(Value::as_object_mut) {
-        for source in items(projected, "sources") {
-            if let Some(token) = source.get_mut("serviceAccountToken").and_then(Value::as_object_mut) {
-                unless_zero(token, "expirationSeconds", json!(3600));
-            }
-            if let Some(downward) = source.get_mut("downwardAPI").and_then(Value::as_object_mut) {
-                items(downward, "items").for_each(field_ref);
-            }
-        }
     }
 }
 

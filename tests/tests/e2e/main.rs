@@ -17,6 +17,7 @@ mod resources;
 mod restart;
 mod seeds;
 mod sharing;
+mod static_pods;
 mod storage;
 mod usage;
 mod web;

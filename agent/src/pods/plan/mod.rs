@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use windlass_kit::backoff::delay_after;
 
 use super::{
-    admission, hooks,
+    hooks,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, LONG_RUN, Observed, PULL_FAILURE_SHOWN, later},
     probes::{self, Kind},
     resize::{self, Way},
@@ -237,7 +237,7 @@ fn stop(instance: &Instance, grace: i64, why: String) -> Action {
 fn run(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let verdict = verdict(spec, observed);
-    let refused = observed.instances.is_empty() && admission::refuse(pod).is_some();
+    let refused = observed.refused.is_some();
     if spec::is_terminal(spec::phase(pod)) || verdict == Verdict::Over || refused || deadline_passed(pod, spec, now) {
         return finish(spec, observed, now);
     }

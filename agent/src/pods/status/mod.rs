@@ -15,7 +15,6 @@ use k8s_openapi::{
 use windlass_kit::objects::resources::class;
 
 use super::{
-    admission::{self, Refused},
     mounts::is_deep_read_only,
     observed::{ImageState, Observed, PULL_FAILURE_SHOWN, later},
     plan::{
@@ -53,9 +52,9 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         reason = Some("DeadlineExceeded".to_owned());
         message = Some("Pod was active on the node longer than the specified deadline".to_owned());
     }
-    if let Some(refused) = refused(pod, observed, &before) {
-        reason = Some(refused.reason.to_owned());
-        message = Some(refused.message);
+    if let Some(refused) = &observed.refused {
+        reason = Some(refused.reason.clone());
+        message = Some(refused.message.clone());
     }
     let host = node_ip.to_string();
     let addresses: Vec<PodIP> = if spec::host_network(spec) {
@@ -96,12 +95,6 @@ fn cut_messages(status: &mut ContainerStatus, most: usize) {
     }
 }
 
-/// Why this node refuses the pod, as long as nothing of it was ever made.
-fn refused(pod: &Pod, observed: &Observed, before: &PodStatus) -> Option<Refused> {
-    let fresh = observed.instances.is_empty() && before.phase.as_deref().is_none_or(|p| p == "Pending");
-    if fresh { admission::refuse(pod) } else { None }
-}
-
 /// Upstream's order of decisions; a phase that is over never changes again.
 fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStatus, now: Timestamp) -> &'a str {
     if let Some(over) = before.phase.as_deref().filter(|p| spec::is_terminal(p)) {
@@ -111,7 +104,7 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
     let ended = |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(i.state, State::Exited(_)));
     let failed =
         |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0));
-    if refused(pod, observed, before).is_some() {
+    if observed.refused.is_some() {
         return "Failed";
     }
     // What is over is told only when nothing runs any more.

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{backoff::delay_after, events::Severity};
 
 use super::{
+    admission::{Claim, Refused},
     handlers::Answer,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, Observed, later},
     outcome::{Outcome, Refusal},
@@ -52,6 +53,8 @@ use crate::{
 pub(crate) enum Wish {
     /// The API's latest word.
     Pod(Arc<Pod>),
+    /// A pod of the node's own folder, and its image in the API.
+    Static { pod: Arc<Pod>, mirror: Option<Arc<Pod>> },
     /// The pod vanished from the API.
     Gone,
 }
@@ -88,6 +91,8 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     uid: String,
     pod: Option<Arc<Pod>>,
+    /// Of a static pod: its image in the API, where its status is shown.
+    mirror: Option<Arc<Pod>>,
     gone: bool,
     observed: Observed,
     volumes: Arc<BTreeMap<String, Place>>,
@@ -105,9 +110,9 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker that finds `instances` in Docker: empty for a new pod.
-    pub(crate) fn new(shared: Arc<Shared>, uid: String, instances: Vec<Instance>) -> Self {
-        let mut observed = Observed::default();
+    /// A worker that finds `instances` in Docker: empty for a new pod, which the node may have `refused`.
+    pub(crate) fn new(shared: Arc<Shared>, uid: String, instances: Vec<Instance>, refused: Option<Refused>) -> Self {
+        let mut observed = Observed { refused, ..Observed::default() };
         for instance in instances {
             observed.put(super::traces::with_written_message(&shared, instance));
         }
@@ -124,6 +129,7 @@ impl Worker {
             shared,
             uid,
             pod: None,
+            mirror: None,
             gone: false,
             observed,
             volumes: Arc::default(),
@@ -190,6 +196,14 @@ impl Worker {
     fn take_wish(&mut self, wish: &Wish) {
         match wish {
             Wish::Gone => self.gone = true,
+            Wish::Static { pod, mirror } => {
+                self.mirror.clone_from(mirror);
+                if self.pod.is_none() {
+                    // What was told before our own restart counts: phases never go back.
+                    let status = mirror.as_ref().and_then(|m| m.status.clone());
+                    self.take_wish(&Wish::Pod(Arc::new(Pod { status, ..pod.as_ref().clone() })));
+                }
+            }
             Wish::Pod(pod) => {
                 let newer = self.pod.as_ref().is_none_or(|old| version(pod) >= version(old));
                 if newer {
@@ -273,7 +287,8 @@ impl Worker {
             if self.observed.resize.take() == Some(Verdict::Granted) {
                 self.shared.event(&pod, None, Severity::Normal, "ResizeCompleted", "Pod resize completed");
             }
-            self.shared.claim(&self.uid, (!over).then(|| resize::needs(pod_spec)));
+            let holds = !over && self.observed.refused.is_none();
+            self.shared.claim(&self.uid, holds.then(|| Claim::of(&pod)));
             return None;
         }
         match &self.observed.resize {
@@ -281,7 +296,7 @@ impl Worker {
             Some(Verdict::Deferred(_)) if self.judge_at.is_some_and(|at| at > now) => return self.judge_at,
             _ => {}
         }
-        let verdict = self.shared.judge(&self.uid, resize::needs(pod_spec));
+        let verdict = self.shared.judge(&self.uid, &pod);
         if self.observed.resize.as_ref() != Some(&verdict) {
             let (severity, reason, message) = match &verdict {
                 Verdict::Granted => (Severity::Normal, "ResizeStarted", "Pod resize started".to_owned()),

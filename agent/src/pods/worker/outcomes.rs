@@ -124,7 +124,10 @@ impl Worker {
                     tracing::warn!(pod = spec::name(&pod), "the API accepted a status and did not change it");
                 }
                 self.patch_after = stuck.then(|| later(now, STUCK_RETRY));
-                self.take_wish(&Wish::Pod(Arc::new(*pod)));
+                match &mut self.mirror {
+                    Some(mirror) => *mirror = Arc::new(*pod),
+                    None => self.take_wish(&Wish::Pod(Arc::new(*pod))),
+                }
             }
             // Gone or replaced: the watch tells what became of it.
             Outcome::Patched { result: Err(kube::Error::Api(status)), .. }

@@ -12,22 +12,42 @@ impl Worker {
         }
         let before = pod.status.clone().unwrap_or_default();
         let wanted = status::status(&pod, &self.observed, self.shared.config.node_ip, now);
-        let merged = merge(&before, &wanted);
+        let (object, before, merged) = if spec::is_static(&pod) {
+            self.keep_status(&pod, &before, &wanted);
+            let mirror = self.mirror.clone()?;
+            let shown = mirror.status.clone().unwrap_or_default();
+            let merged = merge(&shown, &wanted);
+            (mirror, shown, merged)
+        } else {
+            let merged = merge(&before, &wanted);
+            (pod, before, merged)
+        };
         if merged == before {
             return None;
         }
         if let Some(at) = self.patch_after.filter(|at| *at > now) {
             return Some(at);
         }
-        self.tell_backoffs(&pod, &before, &wanted);
+        if !spec::is_static(&object) {
+            self.tell_backoffs(&object, &before, &wanted);
+        }
         let client = self.shared.client.clone();
         self.push(KEY.to_owned(), async move {
-            let api: Api<Pod> = Api::namespaced(client, spec::namespace(&pod));
-            let patch = patch_of(&pod, &before, &merged);
-            let result = api.patch_status(spec::name(&pod), &PatchParams::default(), &Patch::Strategic(patch)).await;
-            Outcome::Patched { from: version(&pod), result: result.map(Box::new) }
+            let api: Api<Pod> = Api::namespaced(client, spec::namespace(&object));
+            let patch = patch_of(&object, &before, &merged);
+            let result = api.patch_status(spec::name(&object), &PatchParams::default(), &Patch::Strategic(patch)).await;
+            Outcome::Patched { from: version(&object), result: result.map(Box::new) }
         });
         None
+    }
+
+    /// The status of a static pod is the worker's own: the API may be away, and its image there may be new.
+    fn keep_status(&mut self, pod: &Pod, before: &PodStatus, wanted: &PodStatus) {
+        let merged = merge(before, wanted);
+        if merged != *before {
+            self.tell_backoffs(pod, before, wanted);
+            self.pod = Some(Arc::new(Pod { status: Some(merged), ..pod.clone() }));
+        }
     }
 
     /// The events of containers that are newly held back.

@@ -12,7 +12,10 @@ use kube::{
 };
 use serde_json::json;
 use tokio::time::Instant;
-use windlass_kit::events::{Recorder, Severity};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    objects::tolerations::{self, Stay},
+};
 
 use crate::controllers::{
     cache::{Cache, Informer},
@@ -20,7 +23,6 @@ use crate::controllers::{
     key::Key,
     pods,
     queue::{Outcome, Queue},
-    tolerations::{self, Stay},
 };
 
 pub(crate) struct TaintEviction {

@@ -1,11 +1,12 @@
-//! Which taints a pod tolerates, and for how long. Pure; the scheduler uses it too.
+//! Which taints a pod tolerates, and for how long. Read alike by the scheduler, the controller that ends pods, and the node. Pure.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
 /// Whether one toleration covers one taint.
-pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+#[must_use]
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let key = toleration.key.as_deref().unwrap_or_default();
     let effect = toleration.effect.as_deref().unwrap_or_default();
     if !effect.is_empty() && effect != taint.effect {
@@ -24,7 +25,8 @@ pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 }
 
 /// The first taint with one of `effects` that no toleration covers.
-pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
+#[must_use]
+pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
     taints
         .iter()
         .filter(|taint| effects.contains(&taint.effect.as_str()))
@@ -33,13 +35,16 @@ pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], e
 
 /// How long a pod may stay on a node with NoExecute taints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stay {
+pub enum Stay {
+    /// Every such taint is covered without a time.
     Forever,
     /// From the moment the taints were noticed; zero means not at all.
     For(Duration),
 }
 
-pub(crate) fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
+/// How long a pod with these tolerations may stay under these taints.
+#[must_use]
+pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
     let mut shortest: Option<Duration> = None;
     for taint in taints.iter().filter(|t| t.effect == "NoExecute") {
         let mut covered = false;

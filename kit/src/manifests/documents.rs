@@ -4,13 +4,16 @@ use serde_json::Value;
 
 /// The format of a file, by its name's ending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
+pub enum Format {
+    /// Documents between `---` lines.
     Yaml,
+    /// Values one after the other.
     Json,
 }
 
 /// The format that a file's name stands for; `None` for files that are left alone.
-pub(crate) fn format_of(name: &str) -> Option<Format> {
+#[must_use]
+pub fn format_of(name: &str) -> Option<Format> {
     if name.starts_with('.') {
         return None;
     }
@@ -23,19 +26,27 @@ pub(crate) fn format_of(name: &str) -> Option<Format> {
 
 /// One object of a file.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Document {
+pub struct Document {
     /// Where it begins, from 1.
-    pub(crate) line: u64,
-    pub(crate) api_version: String,
-    pub(crate) kind: String,
-    pub(crate) namespace: Option<String>,
-    pub(crate) name: String,
-    pub(crate) value: Value,
+    pub line: u64,
+    /// As the file has it.
+    pub api_version: String,
+    /// As the file has it.
+    pub kind: String,
+    /// None when the file leaves it out.
+    pub namespace: Option<String>,
+    /// Never empty.
+    pub name: String,
+    /// What the file asks for; an object of the API gets another.
+    pub uid: Option<String>,
+    /// The object without what a server owns: status, uid, versions.
+    pub value: Value,
 }
 
 impl Document {
     /// How a log names it.
-    pub(crate) fn show(&self) -> String {
+    #[must_use]
+    pub fn show(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("{} {namespace}/{}", self.kind, self.name),
             None => format!("{} {}", self.kind, self.name),
@@ -46,13 +57,16 @@ impl Document {
 /// Why a document cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub(crate) struct Broken {
-    pub(crate) line: u64,
-    pub(crate) reason: String,
+pub struct Broken {
+    /// Where, from 1.
+    pub line: u64,
+    /// What the reader says.
+    pub reason: String,
 }
 
 /// All objects of the text, in order; a broken document does not hide the others.
-pub(crate) fn read(text: &str, format: Format) -> (Vec<Document>, Vec<Broken>) {
+#[must_use]
+pub fn read(text: &str, format: Format) -> (Vec<Document>, Vec<Broken>) {
     let (mut documents, mut broken) = (Vec::new(), Vec::new());
     let values: Vec<(u64, Result<Value, Broken>)> = match format {
         Format::Yaml => yaml(text),
@@ -158,6 +172,7 @@ fn take(line: u64, mut value: Value, documents: &mut Vec<Document>, broken: &mut
     let Some(name) = text(&value, "/metadata/name").filter(|n| !n.is_empty()) else {
         return refuse("metadata.name is missing: a manifest's object needs a name of its own");
     };
+    let uid = text(&value, "/metadata/uid").filter(|u| !u.is_empty());
     // What the server owns has no place in a file.
     if let Some(object) = value.as_object_mut() {
         object.remove("status");
@@ -168,5 +183,51 @@ fn take(line: u64, mut value: Value, documents: &mut Vec<Document>, broken: &mut
         }
     }
     let namespace = text(&value, "/metadata/namespace").filter(|n| !n.is_empty());
-    documents.push(Document { line, api_version, kind, namespace, name, value });
+    documents.push(Document { line, api_version, kind, namespace, name, uid, value });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_manifests_are_read() {
+        assert_eq!(format_of("a.yaml"), Some(Format::Yaml));
+        assert_eq!(format_of("a.yml"), Some(Format::Yaml));
+        assert_eq!(format_of("a.json"), Some(Format::Json));
+        for name in [".a.yaml", "a.yaml~", "a.txt", "yaml", ".a.yaml.swp"] {
+            assert_eq!(format_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn documents_keep_their_lines_and_broken_ones_do_not_hide_others() {
+        let text = "# head\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\nstatus: {}\n---\nkind: [\n---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b\n  namespace: x\ndata:\n  mode: |\n    ---x\n---\n\napiVersion: v1\nkind: Secret\n";
+        let (documents, broken) = read(text, Format::Yaml);
+        let shown: Vec<(u64, String)> = documents.iter().map(|d| (d.line, d.show())).collect();
+        assert_eq!(shown, [(3, "Namespace a".to_owned()), (10, "ConfigMap x/b".to_owned())]);
+        assert!(documents[0].value.get("status").is_none());
+        assert_eq!(broken.len(), 2);
+        assert!((7..=9).contains(&broken[0].line), "{:?}", broken[0]);
+        assert_eq!(broken[1].line, 20);
+        assert!(broken[1].reason.contains("metadata.name"));
+    }
+
+    #[test]
+    fn json_streams_and_lists_are_read() {
+        let text = "{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\"}}]}\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"b\"}}\n{oops";
+        let (documents, broken) = read(text, Format::Json);
+        let lines: Vec<(u64, &str)> = documents.iter().map(|d| (d.line, d.name.as_str())).collect();
+        assert_eq!(lines, [(1, "a"), (3, "b")]);
+        assert_eq!(broken[0].line, 4);
+    }
+
+    proptest! {
+        #[test]
+        fn reading_never_panics(text in "\\PC{0,80}") {
+            let _ = (read(&text, Format::Yaml), read(&text, Format::Json));
+        }
+    }
 }
