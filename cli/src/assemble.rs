@@ -258,7 +258,8 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         static_pods_dir: settings.static_pods_dir.clone(),
         max_pods: usize::try_from(settings.max_pods).unwrap_or(usize::MAX),
     };
-    let published = agent::pods::Published { containers: tell_containers, pods: tell_pods };
+    let published =
+        agent::pods::Published { containers: tell_containers, pods: tell_pods, orders: agent::pods::Orders::new() };
     let cluster_cidrs = settings.cluster_cidr.iter().copied().collect();
     let (range_file, network_dir) = (pod_cidr_file(settings), settings.data_dir.join("network"));
     let plugins = (settings.network == PodNetwork::Cni).then(|| cni_config(settings));

@@ -14,23 +14,15 @@ use windlass_kit::{
     quantity::Quantity,
 };
 
-use super::spec;
+use super::{orders::Ended, spec};
 
-/// Why a pod is refused, in upstream's words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub(crate) reason: String,
-    pub(crate) message: String,
+/// An end before the beginning, in upstream's words.
+fn refused(reason: impl Into<String>, why: impl std::fmt::Display) -> Ended {
+    Ended { reason: reason.into(), message: format!("Pod was rejected: {why}"), grace: None, disruption: false }
 }
 
-impl Refused {
-    fn new(reason: impl Into<String>, why: impl std::fmt::Display) -> Self {
-        Self { reason: reason.into(), message: format!("Pod was rejected: {why}") }
-    }
-
-    fn predicate(name: &str, why: &str) -> Self {
-        Self::new(name, format_args!("Predicate {name} failed: {why}"))
-    }
+fn failed(predicate: &str, why: &str) -> Option<Ended> {
+    Some(refused(predicate, format_args!("Predicate {predicate} failed: {why}")))
 }
 
 /// What a pod holds of its node for as long as it is there.
@@ -54,6 +46,15 @@ impl Claim {
             critical: spec::is_critical(pod),
         }
     }
+}
+
+/// What becomes of a pod that is new to the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Admission {
+    TakenIn,
+    Refused(Ended),
+    /// There is room for it when these pods are down.
+    After(Vec<String>),
 }
 
 /// The node as a pod finds it.
@@ -108,11 +109,7 @@ const SAFE_SYSCTLS: [&str; 12] = [
 ];
 
 /// Whether this node refuses a pod, beside what the `others` hold: upstream's order of questions.
-pub(crate) fn refuse<'a>(
-    pod: &Pod,
-    node: &NodeView,
-    others: impl Iterator<Item = &'a Claim> + Clone,
-) -> Option<Refused> {
+pub(crate) fn refuse<'a>(pod: &Pod, node: &NodeView, others: impl Iterator<Item = &'a Claim> + Clone) -> Option<Ended> {
     let spec = pod.spec.as_ref()?;
     sysctls(spec)
         .or_else(|| predicates(pod, spec, node, others.clone()))
@@ -120,8 +117,8 @@ pub(crate) fn refuse<'a>(
         .or_else(|| unsupported(spec))
 }
 
-fn sysctls(spec: &PodSpec) -> Option<Refused> {
-    let forbidden = |why: String| Some(Refused::new("SysctlForbidden", format_args!("forbidden sysctl: {why}")));
+fn sysctls(spec: &PodSpec) -> Option<Ended> {
+    let forbidden = |why: String| Some(refused("SysctlForbidden", format_args!("forbidden sysctl: {why}")));
     for sysctl in spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten()) {
         // Both ways of writing a name are the API's.
         let name = sysctl.name.replace('/', ".");
@@ -143,20 +140,20 @@ fn predicates<'a>(
     spec: &PodSpec,
     node: &NodeView,
     mut others: impl Iterator<Item = &'a Claim>,
-) -> Option<Refused> {
+) -> Option<Ended> {
     if spec.node_name.as_deref().is_some_and(|name| !name.is_empty() && name != node.name) {
-        return Some(Refused::predicate("NodeName", "node(s) didn't match the requested node name"));
+        return failed("NodeName", "node(s) didn't match the requested node name");
     }
     if !chosen(spec, node) {
-        return Some(Refused::predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
+        return failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
     }
     let ports = host_ports(pod);
     if others.any(|other| other.ports.iter().any(|taken| ports.iter().any(|port| port.clashes(taken)))) {
-        return Some(Refused::predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"));
+        return failed("NodePorts", "node(s) didn't have free ports for the requested pod ports");
     }
     let tolerated = spec.tolerations.as_deref().unwrap_or_default();
     if !spec::is_static(pod) && tolerations::untolerated(&node.taints, tolerated, &["NoExecute"]).is_some() {
-        return Some(Refused::predicate("TaintToleration", "node(s) had untolerated taint(s)"));
+        return failed("TaintToleration", "node(s) had untolerated taint(s)");
     }
     None
 }
@@ -170,12 +167,12 @@ fn chosen(spec: &PodSpec, node: &NodeView) -> bool {
         && required.is_none_or(|selector| node_selector::matches(selector, &node.name, labels))
 }
 
-fn resources<'a>(pod: &Pod, node: &NodeView, others: impl Iterator<Item = &'a Claim> + Clone) -> Option<Refused> {
+fn resources<'a>(pod: &Pod, node: &NodeView, others: impl Iterator<Item = &'a Claim> + Clone) -> Option<Ended> {
     let short = |name: &str, requested: i64, used: i64, capacity: i64| {
         let why = format!(
             "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
         );
-        Some(Refused::new(format!("OutOf{name}"), why))
+        Some(refused(format!("OutOf{name}"), why))
     };
     let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let count = others.clone().count();
@@ -199,13 +196,13 @@ fn resources<'a>(pod: &Pod, node: &NodeView, others: impl Iterator<Item = &'a Cl
     lacking.and_then(|(name, wanted, used, all)| short(name, wanted, used, all))
 }
 
-fn unsupported(spec: &PodSpec) -> Option<Refused> {
+fn unsupported(spec: &PodSpec) -> Option<Ended> {
     if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
-        return Some(Refused::new("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"));
+        return Some(refused("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"));
     }
     if spec.host_users == Some(false) {
         // Docker maps users for the whole daemon or not at all.
-        return Some(Refused::new(
+        return Some(refused(
             "PodFeatureUnsupported",
             "Docker Engine has no user namespaces for single pods (hostUsers: false)",
         ));

@@ -15,8 +15,10 @@ mod hooks;
 mod host;
 mod mounts;
 mod observed;
+pub mod orders;
 mod outcome;
 mod plan;
+mod preempt;
 mod probes;
 mod qos;
 mod report;
@@ -52,6 +54,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use orders::{Ended, Orders};
 pub use teardown::teardown;
 
 use crate::{
@@ -64,7 +67,7 @@ use crate::{
     },
     network::Network,
 };
-use admission::{Claim, Refused};
+use admission::{Admission, Claim};
 use shared::{Parts, Shared};
 use sources::Sources;
 use static_pods::Running;
@@ -76,13 +79,15 @@ const RELIST: Duration = Duration::from_secs(60);
 /// Between attempts to reach Docker.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// What others may watch while the agent runs.
+/// What others may watch while the agent runs, and what they may ask of it.
 #[derive(Debug)]
 pub struct Published {
     /// Containers that run, sandboxes included, by pod.
     pub containers: watch::Sender<Arc<Vec<ContainerRecord>>>,
     /// The pods of this node as the API last told them.
     pub pods: watch::Sender<Arc<Vec<Arc<Pod>>>>,
+    /// Orders to end pods, as made by [`Orders::new`].
+    pub orders: (Orders, orders::Inbox),
 }
 
 /// Runs the pods of this node until `shutdown`; their containers go on running after it.
@@ -106,6 +111,7 @@ pub async fn run(
     let (tell_node, node) = watch::channel(None::<Arc<Node>>);
     let (tell_statics, statics) = watch::channel(None);
     let (tell_images, images) = watch::channel(static_pods::mirrors::Images::default());
+    let (orders, inbox) = published.orders;
     let parts = Parts {
         client: client.clone(),
         engine: engine.clone(),
@@ -116,6 +122,7 @@ pub async fn run(
         services,
         node: node.clone(),
         inventory,
+        orders,
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(services::follow(client.clone(), tell_services, shutdown.clone()));
@@ -130,10 +137,14 @@ pub async fn run(
         shared: Arc::new(Shared::new(parts)),
         workers: HashMap::new(),
         running: JoinSet::new(),
+        rooms: JoinSet::new(),
+        making_room: BTreeSet::new(),
+        room_made: BTreeSet::new(),
         sources: Sources::default(),
         found: None,
         tell_images,
         tell_pods: published.pods,
+        orders: inbox,
         shutdown: shutdown.clone(),
     };
     let api: Api<Pod> = Api::all(client);
@@ -258,6 +269,7 @@ struct Handle {
     stands_for: Option<Running>,
     /// Of a static pod: what its image in the API shows.
     shown: Option<Arc<Pod>>,
+    orders: mpsc::UnboundedSender<orders::Order>,
 }
 
 /// Feeds the workers: what the API wants, what Docker tells.
@@ -265,11 +277,17 @@ struct Dispatcher {
     shared: Arc<Shared>,
     workers: HashMap<String, Handle>,
     running: JoinSet<(String, End)>,
+    /// Ends of pods for whose sake: the uids of critical pods.
+    rooms: JoinSet<String>,
+    making_room: BTreeSet<String>,
+    /// Critical pods that others were ended for once: not a second time.
+    room_made: BTreeSet<String>,
     sources: Sources,
     /// What Docker had at the start, by pod, until a worker takes it over; `None` before Docker was listed.
     found: Option<HashMap<String, Vec<Instance>>>,
     tell_images: watch::Sender<static_pods::mirrors::Images>,
     tell_pods: watch::Sender<Arc<Vec<Arc<Pod>>>>,
+    orders: orders::Inbox,
     shutdown: CancellationToken,
 }
 
@@ -299,6 +317,8 @@ impl Dispatcher {
                     self.take_statics(latest);
                 }
                 Some(news) = docker.recv() => self.hear(news),
+                Some(order) = self.orders.next() => self.order(order),
+                Some(Ok(uid)) = self.rooms.join_next(), if !self.rooms.is_empty() => self.room_is_made(&uid),
                 Some(ended) = self.running.join_next(), if !self.running.is_empty() => self.reap(ended),
             }
             if !settled && self.sources.are_complete() && self.found.is_some() {
@@ -315,6 +335,9 @@ impl Dispatcher {
             worker.wish.send_replace(wish);
             return;
         }
+        if self.making_room.contains(uid) {
+            return;
+        }
         // Before Docker was listed nobody knows what runs already: no worker may start.
         let Some(found) = &mut self.found else { return };
         let instances = found.remove(uid).unwrap_or_default();
@@ -322,15 +345,28 @@ impl Dispatcher {
             Wish::Pod(pod) | Wish::Static { pod, .. } => Some(Arc::clone(pod)),
             Wish::Gone => None,
         };
-        let refused = pod.as_ref().and_then(|pod| self.admit(uid, pod, instances.is_empty()));
+        let refused = match pod.as_ref().map(|pod| self.admit(uid, pod, instances.is_empty())) {
+            Some(Admission::After(victims)) => return self.make_room(uid, victims),
+            Some(Admission::Refused(refused)) => Some(refused),
+            Some(Admission::TakenIn) | None => None,
+        };
         let shown = pod.filter(|_| matches!(wish, Wish::Static { .. }));
         let (wish, wishes) = watch::channel(wish);
         let (news, all_news) = mpsc::channel(64);
+        let (orders, all_orders) = mpsc::unbounded_channel();
         let worker = Worker::new(Arc::clone(&self.shared), uid.to_owned(), instances, refused);
         let (name, shutdown) = (uid.to_owned(), self.shutdown.clone());
-        self.running.spawn(async move { (name, worker.run(wishes, all_news, shutdown).await) });
+        self.running.spawn(async move { (name, worker.run(wishes, all_news, all_orders, shutdown).await) });
         let stands_for = shown.as_deref().map(Running::of);
-        self.workers.insert(uid.to_owned(), Handle { wish, news, stands_for, shown });
+        self.workers.insert(uid.to_owned(), Handle { wish, news, orders, stands_for, shown });
+    }
+
+    fn order(&self, order: orders::Order) {
+        match self.workers.get(&order.uid) {
+            // A worker that has just ended answers by being gone.
+            Some(worker) => drop(worker.orders.send(order)),
+            None => drop(order.answer.send(orders::Answer::Over)),
+        }
     }
 
     fn hear(&mut self, news: DockerNews) {
@@ -363,17 +399,46 @@ impl Dispatcher {
     }
 
     /// Whether the node refuses a pod that is new to it; what it takes in is taken note of.
-    fn admit(&self, uid: &str, pod: &Pod, is_new: bool) -> Option<Refused> {
+    fn admit(&self, uid: &str, pod: &Pod, is_new: bool) -> Admission {
         if spec::is_terminal(spec::phase(pod)) || pod.metadata.deletion_timestamp.is_some() {
-            return None;
+            return Admission::TakenIn;
         }
         if !is_new {
             self.shared.claim(uid, Some(Claim::of(pod)));
-            return None;
+            return Admission::TakenIn;
         }
-        let refused = self.shared.admit(uid, pod)?;
-        self.shared.event(pod, None, Severity::Warning, &refused.reason, refused.message.clone());
-        Some(refused)
+        let admission = self.shared.admit(uid, pod, !self.room_made.contains(uid));
+        if let Admission::Refused(refused) = &admission {
+            self.shared.event(pod, None, Severity::Warning, &refused.reason, refused.message.clone());
+        }
+        admission
+    }
+
+    /// Ends the pods that a critical one needs to be gone; it is judged again when they are.
+    fn make_room(&mut self, uid: &str, victims: Vec<String>) {
+        let ended = Ended {
+            reason: "Preempting".to_owned(),
+            message: "Preempted in order to admit critical pod".to_owned(),
+            grace: None,
+            disruption: true,
+        };
+        for pod in victims.iter().filter_map(|victim| self.sources.api.get(victim)) {
+            self.shared.event(pod, None, Severity::Warning, &ended.reason, ended.message.clone());
+        }
+        self.making_room.insert(uid.to_owned());
+        self.room_made.insert(uid.to_owned());
+        let (orders, uid) = (self.shared.orders.clone(), uid.to_owned());
+        self.rooms.spawn(async move {
+            futures::future::join_all(victims.iter().map(|victim| orders.end(victim, ended.clone()))).await;
+            uid
+        });
+    }
+
+    fn room_is_made(&mut self, uid: &str) {
+        self.making_room.remove(uid);
+        if let Some(wish) = self.sources.wish(uid) {
+            self.wish(uid, wish);
+        }
     }
 
     fn reap(&mut self, ended: Result<(String, End), tokio::task::JoinError>) {

@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{admission::Refused, probes::Records, resize};
+use super::{orders::Ended, probes::Records, resize};
 use crate::engine::instance::Instance;
 
 /// Why something could not be done, in the words that the container's status shows.
@@ -37,8 +37,6 @@ pub(crate) enum ImageState {
 /// The whole of a worker's knowledge. Times are values: deciding never reads a clock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Observed {
-    /// Why the node does not run the pod.
-    pub(crate) refused: Option<Refused>,
     /// Every container that Docker has of this pod, the newest attempt of each name last.
     pub(crate) instances: Vec<Instance>,
     /// Sandboxes whose network is attached.
@@ -73,9 +71,23 @@ pub(crate) struct Observed {
     pub(crate) hooked: BTreeSet<String>,
     /// Instances that were ended because a probe or hook failed: an exit of 0 is no success then.
     pub(crate) condemned: BTreeSet<String>,
+    /// The node ends the pod, whatever the API wants of it.
+    pub(crate) ended: Option<Ended>,
+    /// When the grace of that order runs out.
+    pub(crate) end_by: Option<Timestamp>,
 }
 
 impl Observed {
+    /// Whether a container runs; the sandbox does not count.
+    pub(crate) fn runs(&self) -> bool {
+        self.instances.iter().any(|i| !i.is_sandbox() && i.is_running())
+    }
+
+    /// Whether a container, or the sandbox, is being made, started or stopped.
+    pub(crate) fn in_the_making(&self) -> bool {
+        self.in_flight.iter().any(|key| key.starts_with("create/") || key.starts_with("container/"))
+    }
+
     /// The attempts at one container, oldest first.
     pub(crate) fn attempts<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a Instance> {
         self.instances.iter().filter(move |i| i.identity.container == name)

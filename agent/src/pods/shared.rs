@@ -16,9 +16,11 @@ use windlass_kit::{
 };
 
 use super::{
-    admission::{self, Claim, NodeView, Refused},
+    admission::{self, Admission, Claim, NodeView},
     env::ServiceEnv,
     files::Dns,
+    orders::Orders,
+    preempt,
     resize::{self, Verdict},
     spec,
 };
@@ -52,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) host_hosts: String,
     pause: OnceCell<String>,
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
+    /// Ends pods of this node.
+    pub(crate) orders: Orders,
     /// The node's own object, once the API has told it.
     node: watch::Receiver<Option<Arc<Node>>>,
     /// What each pod holds of the node, by uid.
@@ -69,11 +73,12 @@ pub(crate) struct Parts {
     pub(crate) services: watch::Receiver<Arc<Vec<ServiceEnv>>>,
     pub(crate) node: watch::Receiver<Option<Arc<Node>>>,
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
+    pub(crate) orders: Orders,
 }
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { client, engine, network, config, health, info, services, node, inventory } = parts;
+        let Parts { client, engine, network, config, health, info, services, node, inventory, orders } = parts;
         let memory = super::host::total_memory();
         let allocatable = super::host::allocatable();
         let volumes = Volumes::new(
@@ -108,6 +113,7 @@ impl Shared {
             allocatable,
             dns,
             inventory,
+            orders,
             node,
             claims: Mutex::default(),
         }
@@ -127,16 +133,25 @@ impl Shared {
         }
     }
 
-    /// Whether this node refuses a new pod; if not, what it asks for is its own in the same breath.
-    pub(crate) fn admit(&self, uid: &str, pod: &Pod) -> Option<Refused> {
+    /// Whether this node takes a new pod in; if so, what it asks for is its own in the same breath. A critical pod may
+    /// have `room` made.
+    pub(crate) fn admit(&self, uid: &str, pod: &Pod, room: bool) -> Admission {
         let view = self.node_view();
         let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = all.iter().filter(|(other, _)| *other != uid).map(|(_, claim)| claim);
-        let refused = admission::refuse(pod, &view, others);
-        if refused.is_none() {
+        let others = all.iter().filter(|(other, _)| *other != uid);
+        let Some(refused) = admission::refuse(pod, &view, others.clone().map(|(_, claim)| claim)) else {
             all.insert(uid.to_owned(), Claim::of(pod));
+            return Admission::TakenIn;
+        };
+        let claim = Claim::of(pod);
+        if room && claim.critical && refused.reason.starts_with("OutOf") {
+            let others: Vec<(&str, &Claim)> = others.map(|(uid, claim)| (uid.as_str(), claim)).collect();
+            let victims = preempt::victims(&claim, &view.allocatable, view.max_pods, &others);
+            if !victims.is_empty() {
+                return Admission::After(victims.into_iter().map(str::to_owned).collect());
+            }
         }
-        refused
+        Admission::Refused(refused)
     }
 
     /// Whether a pod may have what it asks for now; if so, that is taken note of in the same breath.

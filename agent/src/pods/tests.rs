@@ -2,6 +2,7 @@
 
 mod attend;
 mod model;
+mod orders;
 
 use std::net::IpAddr;
 

@@ -1,6 +1,9 @@
-//! What the API server and the node must read alike in objects of the API: which nodes a selector means, which claims
-//! a pod uses, what containers ask for. Pure; imports no client.
+//! What the API server and the node must read alike in objects of the API: which nodes a selector means, which taints
+//! are tolerated, which claims a pod uses, what it asks for, what it gets where it says nothing. Pure; imports no client.
 
 pub mod claims;
 pub mod node_selector;
+pub mod pod_defaults;
+pub mod requests;
 pub mod resources;
+pub mod tolerations;

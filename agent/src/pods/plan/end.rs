@@ -9,7 +9,9 @@ pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observ
     let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
     if !running.is_empty() {
         // Dead ones are kept until the last one has ended: its status needs them.
-        stop_in_order(spec, &running, grace, pod, observed, now, &mut plan);
+        let deleted_by = pod.and_then(|p| p.metadata.deletion_timestamp.as_ref()).map(|at| at.0);
+        let end_by = deleted_by.into_iter().chain(observed.end_by).min();
+        stop_in_order(spec, &running, grace, end_by, observed, now, &mut plan);
         for (instance, (pod, container)) in
             running.iter().filter_map(|i| Some((*i, pod.zip(spec::permanent(spec?, &i.identity.container))?)))
         {
@@ -47,7 +49,7 @@ fn stop_in_order(
     spec: Option<&PodSpec>,
     running: &[&Instance],
     grace: i64,
-    pod: Option<&Pod>,
+    end_by: Option<Timestamp>,
     observed: &Observed,
     now: Timestamp,
     plan: &mut Plan,
@@ -62,8 +64,8 @@ fn stop_in_order(
     if turn.is_empty() {
         turn.extend(running.iter().copied().max_by_key(place));
         // What the others took is gone; two seconds are left whatever they took, as upstream has it.
-        if let Some(end) = pod.and_then(|p| p.metadata.deletion_timestamp.as_ref()).filter(|_| grace > 0) {
-            let left = end.0.duration_since(now).as_secs();
+        if let Some(end) = end_by.filter(|_| grace > 0) {
+            let left = end.duration_since(now).as_secs();
             grace = left.clamp(2.min(grace), grace);
         }
     }
@@ -80,12 +82,22 @@ fn stop_in_order(
 }
 
 /// A pod that is over: nothing runs on, its dead containers stay for their logs.
-pub(super) fn finish(spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
+pub(super) fn finish(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let grace = spec.termination_grace_period_seconds.unwrap_or(30);
+    let own = spec.termination_grace_period_seconds.unwrap_or(30);
+    let grace = orders::grace(own, observed.ended.as_ref());
     let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
-    stop_in_order(Some(spec), &running, grace, None, observed, now, &mut plan);
-    if plan.actions.is_empty() {
+    stop_in_order(Some(spec), &running, grace, observed.end_by, observed, now, &mut plan);
+    for instance in &running {
+        if let Some(container) = spec::permanent(spec, &instance.identity.container) {
+            ask(pod, container, instance, observed, true, now, &mut plan);
+        }
+    }
+    // One that is being started keeps its sandbox until it can be stopped.
+    let sandbox = observed.sandbox().map(|s| format!("container/{}", s.id));
+    let begun =
+        |key: &String| key.starts_with("create/") || (key.starts_with("container/") && Some(key) != sandbox.as_ref());
+    if running.is_empty() && !observed.in_flight.iter().any(begun) {
         for sandbox in observed.instances.iter().filter(|i| i.is_sandbox()) {
             plan.actions.push(Action::RemoveSandbox { id: sandbox.id.clone() });
         }

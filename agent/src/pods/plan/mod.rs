@@ -10,6 +10,7 @@ use windlass_kit::backoff::delay_after;
 use super::{
     hooks,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, LONG_RUN, Observed, PULL_FAILURE_SHOWN, later},
+    orders,
     probes::{self, Kind},
     resize::{self, Way},
     spec::{self, After, Role},
@@ -143,7 +144,8 @@ pub(crate) fn plan(wanted: Wanted<'_>, observed: &Observed, now: Timestamp) -> P
     let mut plan = match wanted {
         Wanted::Gone { grace, pod } => end(pod, grace, false, observed, now),
         Wanted::Run(pod) if pod.metadata.deletion_timestamp.is_some() => {
-            end(Some(pod), spec::grace(pod), true, observed, now)
+            let grace = orders::grace(spec::grace(pod), observed.ended.as_ref());
+            end(Some(pod), grace, true, observed, now)
         }
         Wanted::Run(pod) => match &pod.spec {
             Some(spec) => run(pod, spec, observed, now),
@@ -237,9 +239,9 @@ fn stop(instance: &Instance, grace: i64, why: String) -> Action {
 fn run(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let verdict = verdict(spec, observed);
-    let refused = observed.refused.is_some();
-    if spec::is_terminal(spec::phase(pod)) || verdict == Verdict::Over || refused || deadline_passed(pod, spec, now) {
-        return finish(spec, observed, now);
+    let over = spec::is_terminal(spec::phase(pod)) || verdict == Verdict::Over || observed.ended.is_some();
+    if over || deadline_passed(pod, spec, now) {
+        return finish(pod, spec, observed, now);
     }
     if let Some(at) = deadline(pod, spec) {
         plan.wake(at);

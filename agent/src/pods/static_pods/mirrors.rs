@@ -168,8 +168,8 @@ mod tests {
         let delete = Change::Delete(name.clone(), Some("m".into()));
         assert_eq!(changes(&images(Some(&old), Some(&mirror))), []);
         assert_eq!(changes(&images(Some(&old), None)), [Change::Create(Arc::clone(&old))]);
-        assert_eq!(changes(&images(Some(&new), Some(&mirror))), [delete.clone()]);
-        assert_eq!(changes(&images(None, Some(&mirror))), [delete.clone()]);
+        assert_eq!(changes(&images(Some(&new), Some(&mirror))), std::slice::from_ref(&delete));
+        assert_eq!(changes(&images(None, Some(&mirror))), std::slice::from_ref(&delete));
         // Somebody deletes it: it goes at once, to come back.
         mirror.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));

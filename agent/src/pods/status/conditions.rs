@@ -6,7 +6,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{init_done, whole_seconds};
+use super::{ended, init_done, whole_seconds};
 use crate::pods::{
     observed::Observed,
     resize::Verdict,
@@ -70,12 +70,16 @@ pub(super) fn conditions(
         ("ContainersReady", containers_ready),
         ("PodScheduled", True),
     ];
-    let ours: Vec<&str> = wanted.iter().map(|(type_, _)| *type_).chain([PENDING, IN_PROGRESS]).collect();
+    let disrupted = ended(observed, before, phase)
+        .filter(|e| e.disruption)
+        .map(|e| (DISRUPTED, TrueSince("TerminationByKubelet", e.message.clone())));
+    let ours = wanted.iter().map(|(type_, _)| *type_).chain([PENDING, IN_PROGRESS]);
+    let ours: Vec<&str> = ours.chain(disrupted.as_ref().map(|(type_, _)| *type_)).collect();
     let resize = resize_condition(observed);
     let mut all: Vec<PodCondition> = wanted
         .iter()
         .map(|(type_, truth)| (*type_, truth))
-        .chain(resize.as_ref().map(|(type_, truth)| (*type_, truth)))
+        .chain(disrupted.iter().chain(&resize).map(|(type_, truth)| (*type_, truth)))
         .map(|(type_, truth)| condition(type_, truth, before, pod.metadata.generation, now))
         .collect();
     // What others have said stays.
@@ -83,6 +87,8 @@ pub(super) fn conditions(
     all
 }
 
+/// Whoever ended the pod was not the pod; controllers may count such ends apart.
+const DISRUPTED: &str = "DisruptionTarget";
 const PENDING: &str = "PodResizePending";
 const IN_PROGRESS: &str = "PodResizeInProgress";
 

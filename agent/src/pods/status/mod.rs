@@ -17,6 +17,7 @@ use windlass_kit::objects::resources::class;
 use super::{
     mounts::is_deep_read_only,
     observed::{ImageState, Observed, PULL_FAILURE_SHOWN, later},
+    orders::Ended,
     plan::{
         Verdict, crashes, deadline_passed, has_started, is_past, restart_at, restart_delay, restarts, round, verdict,
     },
@@ -52,9 +53,10 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         reason = Some("DeadlineExceeded".to_owned());
         message = Some("Pod was active on the node longer than the specified deadline".to_owned());
     }
-    if let Some(refused) = &observed.refused {
-        reason = Some(refused.reason.clone());
-        message = Some(refused.message.clone());
+    // Told with the phase alone: a pod that still runs is not over yet.
+    if let Some(ended) = ended(observed, &before, phase) {
+        reason = Some(ended.reason.clone());
+        message = Some(ended.message.clone());
     }
     let host = node_ip.to_string();
     let addresses: Vec<PodIP> = if spec::host_network(spec) {
@@ -95,26 +97,32 @@ fn cut_messages(status: &mut ContainerStatus, most: usize) {
     }
 }
 
+/// The order of the node that has just made the pod fail.
+fn ended<'a>(observed: &'a Observed, before: &PodStatus, phase: &str) -> Option<&'a Ended> {
+    let over = before.phase.as_deref().is_some_and(spec::is_terminal);
+    observed.ended.as_ref().filter(|_| phase == "Failed" && !over)
+}
+
 /// Upstream's order of decisions; a phase that is over never changes again.
 fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStatus, now: Timestamp) -> &'a str {
     if let Some(over) = before.phase.as_deref().filter(|p| spec::is_terminal(p)) {
         return over;
     }
-    let running = observed.instances.iter().any(|i| !i.is_sandbox() && i.is_running());
+    let running = observed.runs();
     let ended = |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(i.state, State::Exited(_)));
     let failed =
         |c: &Container| observed.newest(&c.name).is_some_and(|i| matches!(&i.state, State::Exited(e) if e.code != 0));
-    if observed.refused.is_some() {
-        return "Failed";
-    }
     // What is over is told only when nothing runs any more.
-    if !running {
+    if observed.ended.is_some() {
+        if !running && !observed.in_the_making() {
+            return "Failed";
+        }
+    } else if !running {
         if deadline_passed(pod, spec, now) {
             return "Failed";
         }
         let deleted = pod.metadata.deletion_timestamp.is_some();
-        let none_in_the_making =
-            observed.in_flight.iter().all(|k| !k.starts_with("create/") && !k.starts_with("container/"));
+        let none_in_the_making = !observed.in_the_making();
         if verdict(spec, observed) == Verdict::Over
             || (deleted && none_in_the_making && spec.containers.iter().all(ended))
         {
@@ -172,7 +180,9 @@ fn container_status(
     let mut attempts = observed.attempts(&container.name).rev();
     let newest = attempts.next();
     let previous = attempts.find(|i| matches!(i.state, State::Exited(_)));
-    let ending = pod.metadata.deletion_timestamp.is_some() || spec::is_terminal(before.phase.as_deref().unwrap_or(""));
+    let ending = pod.metadata.deletion_timestamp.is_some()
+        || observed.ended.is_some()
+        || spec::is_terminal(before.phase.as_deref().unwrap_or(""));
     let (mut state, mut last) = match newest {
         None => (
             lost_or_waiting(spec, container, observed, earlier, ending, now),

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::pods::{
+    orders::{self, Ended},
     plan::{is_past, round},
     probes::{self, Kind},
     spec::{self, After, Role},
@@ -27,6 +28,8 @@ enum Event {
     Restart,
     /// Somebody deletes the pod, with this much grace.
     Delete(i64),
+    /// The node ends the pod, with this much grace.
+    Order(i64),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -37,6 +40,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (1i64..400).prop_map(Event::Wait),
         1 => Just(Event::Restart),
         1 => (0i64..40).prop_map(Event::Delete),
+        1 => (0i64..40).prop_map(Event::Order),
     ]
 }
 
@@ -152,6 +156,22 @@ impl World {
         }
     }
 
+    /// As the worker takes an order: what is over is left alone, and a second one only shortens.
+    fn order(&mut self, grace: i64) {
+        if self.highest == 2 {
+            return;
+        }
+        let by = at(self.now + grace);
+        self.observed.end_by = Some(self.observed.end_by.map_or(by, |known| known.min(by)));
+        let ended = self.observed.ended.get_or_insert_with(|| Ended {
+            reason: "Evicted".into(),
+            message: "The node was low on resource: memory. ".into(),
+            grace: Some(grace),
+            disruption: true,
+        });
+        ended.grace = ended.grace.into_iter().chain([grace]).min();
+    }
+
     fn make(&mut self, name: &str, attempt: u32, sandbox: String) {
         self.made += 1;
         let mut made = instance(name, attempt, State::Created);
@@ -189,10 +209,14 @@ impl World {
     fn check(&self, action: &Action) -> Result<(), TestCaseError> {
         let spec = self.pod.spec.as_ref().unwrap();
         let deleted = self.pod.metadata.deletion_timestamp.is_some();
+        let ended = deleted || self.observed.ended.is_some();
         match action {
-            Action::CreateSandbox { .. } => prop_assert!(!deleted, "no sandbox for a deleted pod"),
+            Action::CreateSandbox { .. } => prop_assert!(!ended, "no sandbox for a pod that ends"),
+            Action::Remove { .. } if !deleted => {
+                prop_assert!(self.observed.ended.is_none(), "what an order ended stays to be looked at: {action:?}");
+            }
             Action::Create { container, attempt, sandbox } => {
-                prop_assert!(!deleted, "nothing is made of a deleted pod: {action:?}");
+                prop_assert!(!ended, "nothing is made of a pod that ends: {action:?}");
                 let role = spec::all_containers(spec).find(|(c, _)| c.name == *container).map(|(_, r)| r).unwrap();
                 let last = self.observed.newest(container);
                 if let Some(last) = last {
@@ -221,7 +245,9 @@ impl World {
                 }
             }
             Action::Stop { id, grace, .. } => {
-                let most = if deleted { spec::grace(&self.pod).max(2) } else { 30 };
+                let own = if deleted { spec::grace(&self.pod) } else { 30 };
+                // Where a sidecar's sandbox has changed, two seconds are upstream's own.
+                let most = orders::grace(own, self.observed.ended.as_ref()).max(if deleted { 2 } else { 0 });
                 prop_assert!((0..=most).contains(grace), "{grace} s for {id}");
             }
             Action::TearDown => {
@@ -256,6 +282,11 @@ impl World {
                 now.get(&name).is_some_and(|n| *n >= count),
                 "restarts of {name} went from {count} to {now:?}"
             );
+        }
+        let disrupted = told.conditions.iter().flatten().any(|c| c.type_ == "DisruptionTarget");
+        prop_assert_eq!(disrupted, told.reason.as_deref() == Some("Evicted"), "the condition comes with the reason");
+        if disrupted {
+            prop_assert!(rank == 2 && !self.observed.runs(), "told before the end");
         }
         self.highest = rank;
         self.pod.status = Some(told);
@@ -301,9 +332,22 @@ proptest! {
                         world.pod.metadata.deletion_grace_period_seconds = Some(grace);
                     }
                 }
+                Event::Order(grace) => world.order(grace),
             }
             world.now += 1;
             world.holds()?;
+        }
+        // A pod that the node ends is over soon, and what it did last can still be read.
+        if world.observed.ended.is_some() && world.pod.metadata.deletion_timestamp.is_none() {
+            for _ in 0..6 {
+                for action in world.plan().actions {
+                    world.check(&action)?;
+                    world.work(&action, true);
+                }
+                world.now += 1;
+                world.holds()?;
+            }
+            prop_assert!(world.highest == 2 && !world.observed.instances.iter().any(Instance::is_running));
         }
         // A pod that is deleted ends, whatever state it was in: a few steps, and nothing is left.
         world.pod.metadata.deletion_timestamp = Some(Time(at(world.now)));

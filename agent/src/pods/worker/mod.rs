@@ -1,6 +1,7 @@
 //! One task per pod: it alone knows what runs of the pod, decides by [`plan`](super::plan) and writes
 //! the pod's status.
 
+mod obey;
 mod outcomes;
 mod told;
 
@@ -18,15 +19,16 @@ use futures::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use kube::api::{Api, Patch, PatchParams};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{backoff::delay_after, events::Severity};
 
 use super::{
-    admission::{Claim, Refused},
+    admission::Claim,
     handlers::Answer,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, Observed, later},
+    orders::{self, Ended, Order},
     outcome::{Outcome, Refusal},
     plan::{Action, Plan, Wanted, plan},
     probes::{self, Kind},
@@ -107,12 +109,14 @@ pub(crate) struct Worker {
     judge_at: Option<Timestamp>,
     /// Docker did not answer: nothing is begun before then.
     pause_until: Option<Timestamp>,
+    /// Those who ordered the pod's end, each with how long it waits.
+    waiting: Vec<(oneshot::Sender<orders::Answer>, Timestamp)>,
 }
 
 impl Worker {
-    /// A worker that finds `instances` in Docker: empty for a new pod, which the node may have `refused`.
-    pub(crate) fn new(shared: Arc<Shared>, uid: String, instances: Vec<Instance>, refused: Option<Refused>) -> Self {
-        let mut observed = Observed { refused, ..Observed::default() };
+    /// A worker that finds `instances` in Docker: empty for a new pod, which the node may have refused: then it has `ended`.
+    pub(crate) fn new(shared: Arc<Shared>, uid: String, instances: Vec<Instance>, ended: Option<Ended>) -> Self {
+        let mut observed = Observed { ended, ..Observed::default() };
         for instance in instances {
             observed.put(super::traces::with_written_message(&shared, instance));
         }
@@ -141,6 +145,7 @@ impl Worker {
             patch_after: None,
             judge_at: None,
             pause_until: None,
+            waiting: Vec::new(),
         }
     }
 
@@ -149,6 +154,7 @@ impl Worker {
         mut self,
         mut wish: watch::Receiver<Wish>,
         mut news: mpsc::Receiver<News>,
+        mut orders: mpsc::UnboundedReceiver<Order>,
         shutdown: CancellationToken,
     ) -> End {
         self.take_wish(&wish.borrow_and_update().clone());
@@ -160,6 +166,7 @@ impl Worker {
             if let Some(at) = self.write_status(now) {
                 wake_at = Some(wake_at.map_or(at, |earlier| earlier.min(at)));
             }
+            wake_at = wake_at.into_iter().chain(self.answer(now)).min();
             self.publish().await;
             if self.finished {
                 self.shared.claim(&self.uid, None);
@@ -183,6 +190,7 @@ impl Worker {
                     Ok(()) => { let latest = wish.borrow_and_update().clone(); self.take_wish(&latest); }
                     Err(_) => return End::Shutdown,
                 },
+                Some(order) = orders.recv() => self.obey(order),
                 Some(item) = news.recv() => self.hear(item),
                 Some(_) = self.changes.next(), if !self.changes.is_empty() => self.contents_changed(),
                 changed = health.changed() => {
@@ -287,7 +295,7 @@ impl Worker {
             if self.observed.resize.take() == Some(Verdict::Granted) {
                 self.shared.event(&pod, None, Severity::Normal, "ResizeCompleted", "Pod resize completed");
             }
-            let holds = !over && self.observed.refused.is_none();
+            let holds = !over && (self.observed.ended.is_none() || self.observed.runs());
             self.shared.claim(&self.uid, holds.then(|| Claim::of(&pod)));
             return None;
         }
