@@ -2,12 +2,17 @@
 
 use std::{
     collections::HashMap,
+    io::{self, Read as _},
     sync::{Arc, PoisonError},
     time::Duration,
 };
 
-use bollard::{auth::DockerCredentials, models::ContainerCreateBody, query_parameters::CreateImageOptions};
-use futures::StreamExt as _;
+use bollard::{
+    auth::DockerCredentials,
+    models::ContainerCreateBody,
+    query_parameters::{CreateImageOptions, DownloadFromContainerOptions},
+};
+use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::Mutex;
 
 use super::{Engine, EngineError};
@@ -30,6 +35,9 @@ pub(crate) struct Pulls {
 
 /// A pull with no progress for this long is given up; cri-dockerd's limit.
 const STALLED: Duration = Duration::from_secs(60);
+
+/// What is read of one file of an image at most.
+const LARGEST: u64 = 4 << 20;
 
 impl Engine {
     /// The image of a name, or `None` when it is not in the store.
@@ -57,15 +65,31 @@ impl Engine {
         id: &str,
         name: &str,
     ) -> Result<impl futures::Stream<Item = Result<bytes::Bytes, EngineError>> + Send + use<>, EngineError> {
-        // Never started: a command is asked for all the same.
-        let body = ContainerCreateBody {
-            image: Some(id.to_owned()),
-            cmd: Some(vec!["none".to_owned()]),
-            ..ContainerCreateBody::default()
-        };
-        let made = self.create(name, body).await?;
+        let made = self.create(name, never_started(id)).await?;
         let files = self.docker().export_container(&made);
         Ok(files.map(|piece| piece.map_err(|e| EngineError::new("the files of an image could not be read", &e))))
+    }
+
+    /// The text of one file of an image; nothing when it is not there, or is no file but a link. Docker gives it through a
+    /// container of this `name`, which is removed again.
+    pub(crate) async fn file_of_image(&self, id: &str, name: &str, path: &str) -> Result<Option<String>, EngineError> {
+        let made = self.create(name, never_started(id)).await?;
+        let attempt = || format!("{path} of an image could not be read");
+        let options = DownloadFromContainerOptions { path: path.to_owned() };
+        let read: Result<Vec<bytes::Bytes>, _> =
+            self.docker().download_from_container(&made, Some(options)).try_collect().await;
+        self.remove(&made).await?;
+        match read {
+            Ok(pieces) => only_file(&pieces.concat()).map_err(|e| EngineError {
+                attempt: attempt(),
+                reason: e.to_string(),
+                status: None,
+            }),
+            Err(error) => {
+                let error = EngineError::new(attempt(), &error);
+                if error.is_not_found() { Ok(None) } else { Err(error) }
+            }
+        }
     }
 
     /// Pulls an image with the first of `credentials` that the registry takes, or as nobody where there are none.
@@ -116,6 +140,32 @@ impl Engine {
     }
 }
 
+/// A container that lends the files of its image. It is never started: a command is asked for all the same.
+fn never_started(image: &str) -> ContainerCreateBody {
+    ContainerCreateBody {
+        image: Some(image.to_owned()),
+        cmd: Some(vec!["none".to_owned()]),
+        ..ContainerCreateBody::default()
+    }
+}
+
+/// The text of the file in an archive of one.
+fn only_file(archive: &[u8]) -> io::Result<Option<String>> {
+    for entry in tar::Archive::new(archive).entries()? {
+        let entry = entry?;
+        if entry.header().entry_type().is_file() {
+            let mut bytes = Vec::new();
+            let size = entry.size().min(LARGEST);
+            entry.take(size).read_to_end(&mut bytes)?;
+            if (bytes.len() as u64) < size {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            return Ok(Some(String::from_utf8_lossy(&bytes).into_owned()));
+        }
+    }
+    Ok(None)
+}
+
 /// Docker pulls every tag of a name without one.
 fn with_tag(name: &str) -> String {
     let last = name.rsplit('/').next().unwrap_or(name);
@@ -124,7 +174,22 @@ fn with_tag(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::with_tag;
+    use super::{only_file, with_tag};
+
+    #[test]
+    fn a_file_out_of_an_archive() {
+        let archive = |kind| {
+            let mut builder = tar::Builder::new(Vec::new());
+            let mut header = tar::Header::new_ustar();
+            header.set_entry_type(kind);
+            header.set_size(4);
+            builder.append_data(&mut header, "passwd", &b"text"[..]).unwrap();
+            builder.into_inner().unwrap()
+        };
+        assert_eq!(only_file(&archive(tar::EntryType::Regular)).unwrap().as_deref(), Some("text"));
+        assert_eq!(only_file(&archive(tar::EntryType::Symlink)).unwrap(), None);
+        assert!(only_file(&archive(tar::EntryType::Regular)[..514]).is_err());
+    }
 
     #[test]
     fn a_name_without_a_tag_means_latest() {

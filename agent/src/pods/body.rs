@@ -5,18 +5,18 @@ mod security;
 use std::{collections::HashMap, net::IpAddr, path::Path};
 
 use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
+    ContainerCreateBody, DeviceMapping, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
     MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
 use windlass_kit::objects::resources::class;
 
-pub(crate) use security::local_seccomp;
+pub(crate) use security::{local_seccomp, needs_passwd};
 
 use self::security::Contexts;
 use super::{
     env::expand,
-    mounts::{Source, is_deep_read_only},
+    mounts::{Device, Source, is_deep_read_only},
     qos, spec,
 };
 use crate::engine::names::{self, Identity};
@@ -34,6 +34,16 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) seccomp: Option<&'a str>,
     /// The runtime that the pod's class names; Docker's own default where it names none.
     pub(crate) runtime: Option<&'a str>,
+}
+
+/// What a container is made from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Image<'a> {
+    pub(crate) id: &'a str,
+    /// The user that its containers run as unless told otherwise, perhaps with a group behind a colon.
+    pub(crate) user: &'a str,
+    /// Its `/etc/passwd`, where [`needs_passwd`] asks for it.
+    pub(crate) passwd: Option<&'a str>,
 }
 
 /// Docker's id for a sandbox of a given attempt.
@@ -111,13 +121,12 @@ pub(crate) fn container(
     container: &Container,
     attempt: u32,
     (sandbox, target): (&str, Option<&str>),
-    image: (&str, &str),
+    image: &Image<'_>,
     variables: &[(String, String)],
-    sources: &[Source],
+    (sources, devices): (&[Source], &[Device]),
     message_file: &Path,
     around: &Surroundings<'_>,
 ) -> Result<(String, ContainerCreateBody), String> {
-    let (image_id, image_user) = image;
     let identity = identity(pod, &container.name, attempt);
     let contexts = Contexts::of(pod_spec, container);
     let own = contexts.own;
@@ -125,7 +134,7 @@ pub(crate) fn container(
     let expanded = |list: &Option<Vec<String>>| -> Option<Vec<String>> {
         list.as_ref().filter(|l| !l.is_empty()).map(|l| l.iter().map(|text| expand(text, value_of)).collect())
     };
-    let user = contexts.user(image_user)?;
+    let user = contexts.user(image)?;
 
     let mut labels = identity.labels();
     let message_path =
@@ -155,7 +164,7 @@ pub(crate) fn container(
         list.and_then(Option::as_ref).map(|l| l.iter().map(|c| c.trim_start_matches("CAP_").to_owned()).collect())
     };
     let body = ContainerCreateBody {
-        image: Some(image_id.to_owned()),
+        image: Some(image.id.to_owned()),
         user,
         entrypoint: expanded(&container.command),
         // A command without arguments drops the image's own arguments.
@@ -177,6 +186,7 @@ pub(crate) fn container(
             uts_mode: spec::host_network(pod_spec).then(|| "host".to_owned()),
             cgroup_parent: Some(qos::cgroup_parent(class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
             mounts: Some(mounts(container, sources, message_path, message_file, around)),
+            devices: Some(devices.iter().map(device).collect()),
             memory: set(limits.memory),
             memory_swap: set(limits.memory),
             cpu_shares: Some(limits.cpu_shares),
@@ -205,6 +215,14 @@ pub(crate) fn container(
         ..ContainerCreateBody::default()
     };
     Ok((identity.docker_name(), body))
+}
+
+fn device(device: &Device) -> DeviceMapping {
+    DeviceMapping {
+        path_on_host: Some(device.path.to_string_lossy().into_owned()),
+        path_in_container: Some(device.at.clone()),
+        cgroup_permissions: Some(if device.read_only { "r" } else { "rwm" }.to_owned()),
+    }
 }
 
 fn mounts(

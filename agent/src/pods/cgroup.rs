@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::qos::CPU_PERIOD;
+use super::qos::{CPU_PERIOD, HugePages};
 use crate::engine::instance::Limits;
 
 const ROOT: &str = "/sys/fs/cgroup";
@@ -19,21 +19,53 @@ fn hierarchies(root: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Holds a pod's cgroup, which `parent` names as Docker does, to `limits`. Hierarchies where it does not exist are left
-/// out; what the kernel refuses, such as less memory than is in use, is told and stays as it was.
-pub(crate) fn hold_pod(parent: &str, limits: &Limits) {
+/// Holds a pod's cgroup, which `parent` names as Docker does, to `limits` and `pages`. Hierarchies where it does not
+/// exist are left out; what the kernel refuses, such as less memory than is in use, is told and stays as it was.
+pub(crate) fn hold_pod(parent: &str, limits: &Limits, pages: &HugePages) {
     for (hierarchy, dir) in pod_dirs(Path::new(ROOT), parent) {
-        for (file, value) in settings(&hierarchy, &dir, limits) {
-            let path = dir.join(file);
-            let same = fs::read_to_string(&path).is_ok_and(|text| text.trim() == value);
-            if same || !path.exists() {
-                continue;
-            }
-            if let Err(error) = fs::write(&path, &value) {
-                tracing::warn!(file = %path.display(), value, %error, "a pod's cgroup could not be held to its limit; its containers are to theirs");
-            }
+        write_all(&dir, settings(&hierarchy, &dir, limits).into_iter().map(|(file, value)| (file.to_owned(), value)));
+        write_all(&dir, huge_pages(&dir, pages));
+    }
+}
+
+/// Holds one container of a pod to `pages`, for which Docker has no setting. Until then it is held to its pod's.
+pub(crate) fn hold_container(parent: &str, id: &str, pages: &HugePages) {
+    for (_, dir) in pod_dirs(Path::new(ROOT), parent) {
+        for dir in [dir.join(id), dir.join(format!("docker-{id}.scope"))] {
+            write_all(&dir, huge_pages(&dir, pages));
         }
     }
+}
+
+fn write_all(dir: &Path, settings: impl IntoIterator<Item = (String, String)>) {
+    for (file, value) in settings {
+        let path = dir.join(file);
+        let same = fs::read_to_string(&path).is_ok_and(|text| text.trim() == value);
+        if same || !path.exists() {
+            continue;
+        }
+        if let Err(error) = fs::write(&path, &value) {
+            tracing::warn!(file = %path.display(), value, %error, "a cgroup could not be held to its limit; what is above and below it is");
+        }
+    }
+}
+
+/// The files that limit huge pages, for each size that the kernel has, and what they are to say: nothing may be used
+/// of a size that is not in `pages`, as upstream has it. The names are of version 1 and of version 2.
+fn huge_pages(dir: &Path, pages: &HugePages) -> Vec<(String, String)> {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    let mut all: Vec<(String, String)> = files
+        .filter_map(|file| {
+            let size = file.strip_prefix("hugetlb.")?;
+            let size = size.strip_suffix(".limit_in_bytes").or_else(|| size.strip_suffix(".max"))?;
+            // What is reserved is held to the same as what is used.
+            let size = size.strip_suffix(".rsvd").unwrap_or(size);
+            let bytes = pages.get(size).copied().unwrap_or(0).max(0);
+            Some((file.clone(), bytes.to_string()))
+        })
+        .collect();
+    all.sort();
+    all
 }
 
 /// Where a pod's cgroup is, with the name of each hierarchy.
@@ -134,6 +166,34 @@ mod tests {
         assert_eq!(names("/kubepods/burstable/pod1"), ["cpu,cpuacct"]);
         assert_eq!(names("kubepods-pod1.slice"), ["memory"]);
         assert!(names("/kubepods/pod2").is_empty());
+    }
+
+    #[test]
+    fn huge_pages_in_the_files_of_each_version() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in [
+            "hugetlb.2MB.limit_in_bytes",
+            "hugetlb.2MB.rsvd.limit_in_bytes",
+            "hugetlb.2MB.usage_in_bytes",
+            "hugetlb.1GB.max",
+            "hugetlb.64KB.rsvd.max",
+            "memory.max",
+        ] {
+            fs::write(dir.path().join(file), "9223372036854771712\n").unwrap();
+        }
+        let pages = HugePages::from([("2MB".to_owned(), 4 << 20), ("64KB".to_owned(), 65536)]);
+        write_all(dir.path(), huge_pages(dir.path(), &pages));
+        for (file, value) in [
+            ("hugetlb.2MB.limit_in_bytes", "4194304"),
+            ("hugetlb.2MB.rsvd.limit_in_bytes", "4194304"),
+            ("hugetlb.1GB.max", "0"),
+            ("hugetlb.64KB.rsvd.max", "65536"),
+            ("hugetlb.2MB.usage_in_bytes", "9223372036854771712\n"),
+            ("memory.max", "9223372036854771712\n"),
+        ] {
+            assert_eq!(fs::read_to_string(dir.path().join(file)).unwrap(), value, "{file}");
+        }
+        assert!(huge_pages(&dir.path().join("none"), &pages).is_empty());
     }
 
     #[test]

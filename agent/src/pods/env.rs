@@ -5,13 +5,21 @@ use std::{collections::BTreeMap, net::IpAddr};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, Secret};
 use windlass_kit::quantity::Quantity;
 
-use super::{fields, spec};
+use super::{env_file, fields, spec};
 
 /// The objects that a pod's environment refers to, by name; those that do not exist are absent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sources {
     pub(crate) config_maps: BTreeMap<String, ConfigMap>,
     pub(crate) secrets: BTreeMap<String, Secret>,
+    /// Texts of files in the pod's volumes, by volume and path.
+    pub(crate) files: BTreeMap<(String, String), String>,
+}
+
+/// The files that a container's environment takes values from, as volume and path.
+pub(crate) fn files(container: &Container) -> impl Iterator<Item = (&str, &str)> {
+    let from = container.env.iter().flatten().filter_map(|v| v.value_from.as_ref()?.file_key_ref.as_ref());
+    from.map(|file| (file.volume_name.as_str(), file.path.as_str()))
 }
 
 /// What the node and the API know of the pod beyond its object.
@@ -158,6 +166,18 @@ fn from_source(
                 spec::namespace(pod),
                 reference.name
             )),
+        };
+    }
+    if let Some(reference) = &from.file_key_ref {
+        let (volume, path) = (&reference.volume_name, &reference.path);
+        let told = |why: String| format!("the file {path:?} of volume {volume:?} {why}");
+        let file = sources.files.get(&(volume.clone(), path.clone()));
+        let found = file.map(|text| env_file::value(text, &reference.key)).transpose().map_err(told)?;
+        return match (found.flatten(), reference.optional == Some(true)) {
+            (Some(value), _) => Ok(Some(value)),
+            (None, true) => Ok(None),
+            (None, false) if file.is_none() => Err(told("is not there".to_owned())),
+            (None, false) => Err(told(format!("has no key {:?}", reference.key))),
         };
     }
     if let Some(field) = &from.field_ref {
@@ -320,6 +340,28 @@ mod tests {
         assert!(build(&pod(missing, ""), &sources).unwrap_err().contains("couldn't find key k in ConfigMap n/m"));
         let all = build(&pod("", r#","envFrom":[{"prefix":"P_","configMapRef":{"name":"m"}}]"#), &sources).unwrap();
         assert_eq!(all, [("P_x".to_owned(), "1".to_owned())]);
+    }
+
+    #[test]
+    fn values_of_files() {
+        let asks = |key: &str, rest: &str| {
+            format!(
+                r#"{{"name":"A","valueFrom":{{"fileKeyRef":{{"volumeName":"v","path":"d/env","key":"{key}"{rest}}}}}}}"#
+            )
+        };
+        let mut sources = Sources::default();
+        let ask = |sources: &Sources, key, rest| build(&pod(&asks(key, rest), ""), sources);
+        assert!(ask(&sources, "K", "").unwrap_err().contains("is not there"));
+        assert_eq!(ask(&sources, "K", r#","optional":true"#), Ok(vec![]));
+        sources.files.insert(("v".into(), "d/env".into()), "K='1'\nL='".into());
+        assert_eq!(ask(&sources, "K", ""), Ok(vec![("A".into(), "1".into())]));
+        sources.files.insert(("v".into(), "d/env".into()), "K=1".into());
+        assert!(ask(&sources, "M", "").unwrap_err().contains("has no key \"M\""));
+        assert_eq!(ask(&sources, "M", r#","optional":true"#), Ok(vec![]));
+        sources.files.insert(("v".into(), "d/env".into()), "what is this".into());
+        assert!(ask(&sources, "M", r#","optional":true"#).unwrap_err().contains("line 1"));
+        let all: Pod = serde_json::from_str(&pod(&asks("K", ""), "")).unwrap();
+        assert_eq!(files(&all.spec.unwrap().containers[0]).collect::<Vec<_>>(), [("v", "d/env")]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod body;
 mod cgroup;
 mod credentials;
 mod env;
+mod env_file;
 pub(crate) mod fields;
 mod files;
 mod handlers;

@@ -78,6 +78,9 @@ pub(crate) fn sources(
             let place = places.get(&mount.name).ok_or_else(|| {
                 format!("volume {:?} of the mount at {} is not among the pod's volumes", mount.name, mount.mount_path)
             })?;
+            if place.device {
+                return Err(format!("volume {:?} is a block device: it belongs into volumeDevices", mount.name));
+            }
             let read_only = mount.read_only == Some(true) || place.read_only;
             let (sub, deep) = (sub_path(mount, variables)?, is_deep_read_only(mount));
             if sub.is_none() && !deep {
@@ -92,6 +95,35 @@ pub(crate) fn sources(
                 deep_read_only: deep,
             };
             Ok(Source { path: mount_part(&part)?, read_only })
+        })
+        .collect()
+}
+
+/// A block device that a container gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// On the host.
+    pub(crate) path: PathBuf,
+    /// In the container.
+    pub(crate) at: String,
+    pub(crate) read_only: bool,
+}
+
+/// The block devices of a container, in their order.
+///
+/// # Errors
+/// Names the volume that is missing or no device.
+pub(crate) fn devices(container: &Container, places: &BTreeMap<String, Place>) -> Result<Vec<Device>, String> {
+    let wanted = container.volume_devices.iter().flatten();
+    wanted
+        .map(|device| {
+            let place = places.get(&device.name).ok_or_else(|| {
+                format!("volume {:?} of the device {} is not among the pod's volumes", device.name, device.device_path)
+            })?;
+            if !place.device {
+                return Err(format!("volume {:?} is no block device: it belongs into volumeMounts", device.name));
+            }
+            Ok(Device { path: place.path.clone(), at: device.device_path.clone(), read_only: place.read_only })
         })
         .collect()
 }
@@ -129,11 +161,30 @@ mod tests {
             r#"{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v"},{"name":"w","mountPath":"/w","readOnly":true}]}"#,
         )
         .unwrap();
-        let place = |read_only| Place { path: "/host".into(), read_only };
+        let place = |read_only| Place { path: "/host".into(), read_only, device: false };
         let mut places = BTreeMap::from([("v".to_owned(), place(true)), ("w".to_owned(), place(false))]);
         let made = sources(Path::new("/none"), &container, &places, &[]).unwrap();
         assert!(made.iter().all(|s| s.read_only));
         places.remove("w");
         assert!(sources(Path::new("/none"), &container, &places, &[]).unwrap_err().contains("\"w\""));
+    }
+
+    #[test]
+    fn devices_are_no_folders() {
+        let container: Container = serde_json::from_str(
+            r#"{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v"}],"volumeDevices":[{"name":"d","devicePath":"/dev/x"}]}"#,
+        )
+        .unwrap();
+        let place = |path: &str, device| Place { path: path.into(), read_only: false, device };
+        let mut places =
+            BTreeMap::from([("v".to_owned(), place("/host", false)), ("d".to_owned(), place("/dev/loop7", true))]);
+        let wanted = Device { path: "/dev/loop7".into(), at: "/dev/x".to_owned(), read_only: false };
+        assert_eq!(devices(&container, &places), Ok(vec![wanted]));
+        places.insert("v".to_owned(), place("/dev/loop7", true));
+        places.insert("d".to_owned(), place("/host", false));
+        assert!(sources(Path::new("/none"), &container, &places, &[]).unwrap_err().contains("volumeDevices"));
+        assert!(devices(&container, &places).unwrap_err().contains("volumeMounts"));
+        places.remove("d");
+        assert!(devices(&container, &places).unwrap_err().contains("\"d\""));
     }
 }

@@ -42,32 +42,69 @@ pub(crate) fn limits(container: &Container) -> Limits {
     }
 }
 
+/// The sum over a pod's containers; nothing where one has none. An init container that ends has the pod to itself,
+/// beside the sidecars before it.
+fn total(spec: &PodSpec, of: &dyn Fn(&Container) -> Option<i64>) -> Option<i64> {
+    let (mut lasting, mut peak) = (0i64, 0i64);
+    for (container, role) in spec::all_containers(spec) {
+        let value = of(container)?;
+        match role {
+            spec::Role::Init => peak = peak.max(lasting.saturating_add(value)),
+            _ => lasting = lasting.saturating_add(value),
+        }
+    }
+    Some(lasting.max(peak))
+}
+
+/// Bytes of huge pages by the kernel's name of their size, such as `2MB`; pages of other sizes may not be used.
+pub(crate) type HugePages = BTreeMap<String, i64>;
+
+/// What every resource of huge pages is called before the size of a page.
+pub(crate) const HUGE_PAGES: &str = "hugepages-";
+
+/// The kernel's name of the size of a page, for a resource such as `hugepages-2Mi`.
+fn page_size(resource: &str) -> Option<String> {
+    let bytes = resource.strip_prefix(HUGE_PAGES)?.parse::<Quantity>().ok()?.units();
+    let units = [(30, "GB"), (20, "MB"), (10, "KB")];
+    let (shift, unit) = units.into_iter().find(|(shift, _)| bytes >> shift > 0)?;
+    Some(format!("{}{unit}", bytes >> shift))
+}
+
+fn pages_in(list: Option<&BTreeMap<String, ApiQuantity>>) -> HugePages {
+    let sizes = list.into_iter().flat_map(BTreeMap::keys);
+    sizes.filter_map(|r| Some((page_size(r)?, amount(list, r)?.units()))).collect()
+}
+
+/// The huge pages that a container may use.
+pub(crate) fn huge_pages(container: &Container) -> HugePages {
+    pages_in(container.resources.as_ref().and_then(|r| r.limits.as_ref()))
+}
+
+/// The huge pages that all of a pod may use.
+pub(crate) fn pod_huge_pages(spec: &PodSpec) -> HugePages {
+    let containers = spec::all_containers(spec).flat_map(|(c, _)| huge_pages(c).into_keys());
+    let mut all: HugePages = containers
+        .map(|size| (total(spec, &|c| Some(huge_pages(c).get(&size).copied().unwrap_or(0))), size))
+        .filter_map(|(bytes, size)| Some((size, bytes?)))
+        .collect();
+    all.extend(pages_in(spec.resources.as_ref().and_then(|r| r.limits.as_ref())));
+    all
+}
+
 /// What all of a pod is held to: the sum of its containers, and a limit only where each container has one. Amounts of
 /// the pod's own, and its overhead, count as upstream has it.
 pub(crate) fn pod_limits(spec: &PodSpec) -> Limits {
     let own = |kind: Option<&BTreeMap<String, ApiQuantity>>, resource: &str| amount(kind, resource);
     let resources = spec.resources.as_ref();
     let overhead = |resource: &str| amount(spec.overhead.as_ref(), resource);
-    // An init container that ends has the pod to itself, beside the sidecars before it.
-    let total = |of: &dyn Fn(&Container) -> Option<i64>| -> Option<i64> {
-        let (mut lasting, mut peak) = (0i64, 0i64);
-        for (container, role) in spec::all_containers(spec) {
-            let value = of(container)?;
-            match role {
-                spec::Role::Init => peak = peak.max(lasting.saturating_add(value)),
-                _ => lasting = lasting.saturating_add(value),
-            }
-        }
-        Some(lasting.max(peak))
-    };
     let milli =
         |kind: &dyn Fn(&Container, &str) -> Option<Quantity>, c: &Container| kind(c, "cpu").map(Quantity::milli);
     let requested = own(resources.and_then(|r| r.requests.as_ref()), "cpu").map(Quantity::milli);
-    let requested = requested.or_else(|| total(&|c| Some(milli(&request, c).unwrap_or(0)))).unwrap_or(0);
+    let requested = requested.or_else(|| total(spec, &|c| Some(milli(&request, c).unwrap_or(0)))).unwrap_or(0);
     let cpu_limit = own(resources.and_then(|r| r.limits.as_ref()), "cpu").map(Quantity::milli);
-    let cpu_limit = cpu_limit.or_else(|| total(&|c| milli(&limit, c).filter(|m| *m > 0)));
+    let cpu_limit = cpu_limit.or_else(|| total(spec, &|c| milli(&limit, c).filter(|m| *m > 0)));
     let memory = own(resources.and_then(|r| r.limits.as_ref()), "memory").map(Quantity::units);
-    let memory = memory.or_else(|| total(&|c| limit(c, "memory").map(Quantity::units).filter(|b| *b > 0)));
+    let memory = memory.or_else(|| total(spec, &|c| limit(c, "memory").map(Quantity::units).filter(|b| *b > 0)));
     let (extra_cpu, extra_memory) =
         (overhead("cpu").map_or(0, Quantity::milli), overhead("memory").map_or(0, Quantity::units));
     Limits {
@@ -149,6 +186,21 @@ mod tests {
         init.init_containers =
             serde_json::from_str(r#"[{"name":"i","resources":{"limits":{"cpu":"2","memory":"4Mi"}}}]"#).ok();
         assert_eq!(pod_limits(&init), Limits { memory: 4 << 20, cpu_shares: 2048, cpu_quota: 200_000 });
+    }
+
+    #[test]
+    fn huge_pages_by_the_kernels_names() {
+        for (resource, name) in [("hugepages-2Mi", "2MB"), ("hugepages-1Gi", "1GB"), ("hugepages-64Ki", "64KB")] {
+            assert_eq!(page_size(resource).as_deref(), Some(name));
+        }
+        assert_eq!((page_size("memory"), page_size("hugepages-x")), (None, None));
+        let both = r#"{"limits":{"hugepages-2Mi":"4Mi","hugepages-1Gi":"1Gi","cpu":"1"}}"#;
+        let mut pod = spec(&[both, r#"{"limits":{"hugepages-2Mi":"2Mi"}}"#, "{}"]);
+        assert!(huge_pages(&pod.containers[2]).is_empty());
+        let sizes = |small: i64| HugePages::from([("2MB".to_owned(), small), ("1GB".to_owned(), 1 << 30)]);
+        assert_eq!((huge_pages(&pod.containers[0]), pod_huge_pages(&pod)), (sizes(4 << 20), sizes(6 << 20)));
+        pod.resources = serde_json::from_str(r#"{"limits":{"hugepages-2Mi":"16Mi"}}"#).ok();
+        assert_eq!(pod_huge_pages(&pod), sizes(16 << 20), "the pod's own amount counts");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    HostPathVolumeSource, NFSVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    HostPathVolumeSource, NFSVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod,
 };
 use kube::{Api, Client};
 use windlass_kit::objects::{claims::Claim, node_selector};
@@ -21,6 +21,8 @@ pub(super) enum Backing {
 pub(super) struct Claimed {
     pub(super) backing: Backing,
     pub(super) read_only: bool,
+    /// The data is a device, for `volumeDevices`, and not a folder.
+    pub(super) device: bool,
     pub(super) mount_options: Vec<String>,
 }
 
@@ -96,9 +98,9 @@ pub(super) fn backing(
     {
         return Err(format!("persistentvolume {name:?} is not for node {node:?}: its nodeAffinity names others"));
     }
-    let mode = |s: Option<&str>| s.unwrap_or("Filesystem").to_owned();
-    if mode(spec.volume_mode.as_deref()) == "Block" {
-        return Err(format!("persistentvolume {name:?} is a block device, which is not supported as a folder"));
+    let device = spec.volume_mode.as_deref() == Some("Block");
+    if device != (claim.spec.as_ref().and_then(|s| s.volume_mode.as_deref()) == Some("Block")) {
+        return Err(format!("persistentvolume {name:?} and its claim differ in volumeMode"));
     }
     let backing = if let Some(source) = &spec.host_path {
         Backing::HostPath(source.clone())
@@ -108,16 +110,39 @@ pub(super) fn backing(
         Backing::Nfs(source.clone())
     } else {
         return Err(format!(
-            "persistentvolume {name:?} is neither hostPath, local nor nfs: other kinds are not supported"
+            "persistentvolume {name:?} is of kind {}, which is not supported by Windlass; those that are: hostPath, local, nfs",
+            kind_of(spec)
         ));
     };
+    if device && matches!(backing, Backing::Nfs(_)) {
+        return Err(format!("persistentvolume {name:?} is nfs, which is no block device: its volumeMode is Block"));
+    }
     let modes = claim.spec.as_ref().and_then(|s| s.access_modes.as_deref()).unwrap_or_default();
     let only_reads = !modes.is_empty() && modes.iter().all(|m| m == "ReadOnlyMany");
     Ok(Claimed {
         read_only: read_only || only_reads || matches!(&backing, Backing::Nfs(n) if n.read_only == Some(true)),
         backing,
+        device,
         mount_options: spec.mount_options.clone().unwrap_or_default(),
     })
+}
+
+/// What a volume of a kind that is not known is called in its spec.
+fn kind_of(spec: &PersistentVolumeSpec) -> String {
+    const OTHERS: [&str; 9] = [
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    ];
+    let value = serde_json::to_value(spec).unwrap_or_default();
+    let mut fields = value.as_object().into_iter().flatten().map(|(field, _)| field.as_str());
+    fields.find(|f| !OTHERS.contains(f)).unwrap_or("none at all").to_owned()
 }
 
 #[cfg(test)]
@@ -158,7 +183,18 @@ mod tests {
         };
         assert_eq!(ask(&volume(&affinity("fast"))).unwrap().backing, Backing::Local("/d".to_owned()));
         assert!(ask(&volume(&affinity("slow"))).unwrap_err().contains("not for node"));
-        assert!(ask(&volume(r#""volumeMode":"Block","local":{"path":"/d"}"#)).unwrap_err().contains("block"));
-        assert!(ask(&volume(r#""rbd":{"image":"i","monitors":[]}"#)).is_err());
+        let block = r#""volumeMode":"Block","local":{"path":"/d"}"#;
+        assert!(ask(&volume(block)).unwrap_err().contains("differ in volumeMode"));
+        let mut raw = claim("Bound");
+        raw.spec.as_mut().unwrap().volume_mode = Some("Block".to_owned());
+        let ask = |volume: &PersistentVolume| backing(&raw, volume, "n", &labels, false);
+        assert!(ask(&volume(block)).unwrap().device);
+        assert!(ask(&volume(r#""local":{"path":"/d"}"#)).unwrap_err().contains("differ in volumeMode"));
+        let served = r#""volumeMode":"Block","nfs":{"server":"s","path":"/"}"#;
+        assert!(ask(&volume(served)).unwrap_err().contains("no block device"));
+        let ask = |volume: &PersistentVolume| backing(&claim("Bound"), volume, "n", &labels, false);
+        let why =
+            ask(&volume(r#""capacity":{},"rbd":{"image":"i","monitors":[]},"volumeMode":"Filesystem""#)).unwrap_err();
+        assert!(why.contains("kind rbd") && why.contains("not supported by Windlass"), "{why}");
     }
 }

@@ -154,6 +154,14 @@ pub(super) fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, String
     if fine { Ok(path) } else { Err(format!("hostPath type check failed: {} is not a {kind}", path.display())) }
 }
 
+/// A block device of the host, by its own name: what leads to it may be a link.
+pub(super) fn block_device(path: &Path) -> Result<PathBuf, String> {
+    let failed = |why: &dyn std::fmt::Display| format!("the block device {} cannot be used: {why}", path.display());
+    let device = fs::canonicalize(path).map_err(|e| failed(&e))?;
+    let about = fs::metadata(&device).map_err(|e| failed(&e))?;
+    if about.file_type().is_block_device() { Ok(device) } else { Err(failed(&"it is not a block device")) }
+}
+
 /// Mounts a network file system with the host's own helper, which knows its versions and options.
 pub(super) async fn mount_nfs(
     dir: &Path,
@@ -203,6 +211,15 @@ mod tests {
             [("none", "Directory"), ("f", "Directory"), ("c", "File"), ("f", "Socket"), ("c", "Nonsense")]
         {
             assert!(host_path(&source(name, kind)).is_err(), "{name} {kind}");
+        }
+    }
+
+    #[test]
+    fn only_a_block_device_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(block_device(&dir.path().join("none")).unwrap_err().contains("No such file"));
+        for other in [dir.path(), Path::new("/dev/null")] {
+            assert!(block_device(other).unwrap_err().contains("not a block device"));
         }
     }
 

@@ -21,7 +21,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Volume};
+use k8s_openapi::api::core::v1::{ConfigMap, HostPathVolumeSource, Pod, Secret, Volume};
 use kube::{Api, Client};
 use nix::mount::{MntFlags, umount2};
 use windlass_kit::{
@@ -50,6 +50,8 @@ pub struct Place {
     pub path: PathBuf,
     /// Whatever its mounts say.
     pub read_only: bool,
+    /// A block device, for `volumeDevices`; else a folder or a file, for `volumeMounts`.
+    pub device: bool,
 }
 
 /// The volumes of a pod, ready to be mounted.
@@ -158,7 +160,7 @@ impl Volumes {
         };
         let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let group = context.and_then(|c| c.fs_group);
-        let writable = |path: PathBuf| Ok((Place { path, read_only: false }, None));
+        let writable = |path: PathBuf| Ok((Place { path, read_only: false, device: false }, None));
         if let Some(source) = &volume.host_path {
             return writable(host::host_path(source)?);
         }
@@ -173,6 +175,9 @@ impl Volumes {
             let claimed = claims::backing(&claim, &persistent, &self.node_name, &labels, used.read_only)?;
             let root_is_enough = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
             let path = match &claimed.backing {
+                Backing::HostPath(HostPathVolumeSource { path, .. }) | Backing::Local(path) if claimed.device => {
+                    host::block_device(Path::new(path))?
+                }
                 Backing::HostPath(source) => host::host_path(source)?,
                 Backing::Local(path) => {
                     let path = PathBuf::from(path);
@@ -190,23 +195,23 @@ impl Volumes {
                     dir
                 }
             };
-            return Ok((Place { path, read_only: claimed.read_only }, None));
+            return Ok((Place { path, read_only: claimed.read_only, device: claimed.device }, None));
         }
         if volume.image.is_some() {
             let id = images.get(&volume.name).ok_or("its image is not there yet")?;
             let dir = dir("image");
             let name = format!("windlass-image-{uid}-{}", volume.name);
             image::unpack(&self.engine, &dir, id, &name).await?;
-            return Ok((Place { path: dir.join(image::FILES), read_only: true }, None));
+            return Ok((Place { path: dir.join(image::FILES), read_only: true, device: false }, None));
         }
         if let Some(source) = &volume.nfs {
             let (dir, read_only) = (dir("nfs"), source.read_only == Some(true));
             host::make_dir(&dir, 0o750)?;
             host::mount_nfs(&dir, source, &[], read_only).await?;
-            return Ok((Place { path: dir, read_only }, None));
+            return Ok((Place { path: dir, read_only, device: false }, None));
         }
         let (plugin, in_memory) = content::plugin(volume)
-            .ok_or_else(|| format!("this kind of volume is not supported: {}", kind_of(volume)))?;
+            .ok_or_else(|| format!("volumes of kind {} are not supported by Windlass; {SUPPORTED}", kind_of(volume)))?;
         let (objects, renew_at) = self.objects(pod, volume).await?;
         let payload: Payload = content::payload(pod, volume, &objects)?;
         let dir = dir(plugin);
@@ -216,7 +221,7 @@ impl Volumes {
         }
         atomic::write(&dir, &payload, group)
             .map_err(|e| format!("its files could not be written in {}: {e}", dir.display()))?;
-        Ok((Place { path: dir, read_only: false }, renew_at))
+        Ok((Place { path: dir, read_only: false, device: false }, renew_at))
     }
 
     /// What a pod may hold in memory at most: its containers' limits, where each has one, or all of the node's.
@@ -278,6 +283,10 @@ fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
 }
 
+/// What a pod may use, for those who asked for something else.
+const SUPPORTED: &str = "those that are: configMap, downwardAPI, emptyDir, ephemeral, hostPath, image, nfs, \
+    persistentVolumeClaim (of hostPath, local and nfs volumes), projected, secret";
+
 /// Folders below a pod's that hold what volumes are made of and mounted at.
 const FOLDERS: [&str; 2] = ["volume-subpaths", "volumes"];
 
@@ -312,7 +321,13 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_named() {
-        let volume: Volume = serde_json::from_str(r#"{"name": "v", "rbd": {"image": "i", "monitors": []}}"#).unwrap();
-        assert_eq!(kind_of(&volume), "rbd");
+        for (source, kind) in [
+            (r#""rbd":{"image":"i","monitors":[]}"#, "rbd"),
+            (r#""csi":{"driver":"d"}"#, "csi"),
+            (r#""gitRepo":{"repository":"r"}"#, "gitRepo"),
+        ] {
+            let volume: Volume = serde_json::from_str(&format!(r#"{{"name":"v",{source}}}"#)).unwrap();
+            assert_eq!((kind_of(&volume).as_str(), content::plugin(&volume)), (kind, None));
+        }
     }
 }

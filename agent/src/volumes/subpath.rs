@@ -2,7 +2,8 @@
 //! descriptor, so a container that swaps a folder for a link meanwhile cannot lead the mount elsewhere.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::fs::{MetadataExt as _, PermissionsExt as _},
@@ -57,6 +58,36 @@ pub(crate) fn mount_part(part: &Part<'_>) -> Result<PathBuf, String> {
         make_read_only(&target).map_err(|e| failed("made read-only", &e))?;
     }
     Ok(target)
+}
+
+/// A file of variables may have this many bytes.
+const LARGEST: u64 = 1 << 20;
+
+/// The text of a file in a volume; nothing when it is not there.
+///
+/// # Errors
+/// Says what leads out of the volume, or what else is not as it should be.
+pub(crate) fn read_part(volume: &Path, path: &str) -> Result<Option<String>, String> {
+    let failed = |why: &dyn std::fmt::Display| format!("{path:?} of {} could not be read: {why}", volume.display());
+    let root = open(volume, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|e| failed(&e))?;
+    let opened = match beneath(root.as_fd(), path) {
+        Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+        Err(Errno::EXDEV | Errno::ELOOP) => return Err(failed(&"it leads out of its volume")),
+        opened => opened.map_err(|e| failed(&e))?,
+    };
+    let source = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    let about = fs::metadata(&source).map_err(|e| failed(&e))?;
+    // A pipe or a device could keep whoever reads it for ever.
+    if !about.is_file() {
+        return Err(failed(&"it is not a file"));
+    }
+    if about.len() > LARGEST {
+        return Err(failed(&format_args!("it has more than {LARGEST} bytes")));
+    }
+    let mut text = String::new();
+    let file = fs::File::open(&source).map_err(|e| failed(&e))?;
+    file.take(LARGEST).read_to_string(&mut text).map_err(|e| failed(&e))?;
+    Ok(Some(text))
 }
 
 fn make_target(target: &Path, folder: bool) -> io::Result<()> {
@@ -160,6 +191,14 @@ mod tests {
             assert!(open_part(&volume, path).is_err(), "{path}");
         }
         assert!(open_part(&volume, "fine").is_ok());
+        fs::write(dir.path().join("secret/env"), "A=1").unwrap();
+        fs::write(volume.join("inside/env"), "A=2").unwrap();
+        nix::unistd::mkfifo(&volume.join("pipe"), Mode::S_IRWXU).unwrap();
+        for path in ["up/env", "../secret/env", "deep/env", "pipe", "inside"] {
+            assert!(read_part(&volume, path).is_err(), "{path}");
+        }
+        assert_eq!(read_part(&volume, "fine/env"), Ok(Some("A=2".to_owned())));
+        assert_eq!((read_part(&volume, "none"), read_part(&volume, "inside/env/x")), (Ok(None), Ok(None)));
         assert!(!dir.path().join("secret/x").exists(), "nothing is made outside");
     }
 }

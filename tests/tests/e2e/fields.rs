@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 use serde_json::{Value, json};
 use windlass_tests::{Kubectl, PATIENCE, World, eventually};
 
-use crate::sharing::{Shared, is_ready, says, shell, wait_for};
+use crate::sharing::{Shared, is_ready, main_of, says, shell, wait_for};
 
 /// Waits until a file of the shared folder has this many lines, and gives them.
 fn lines(shared: &Shared, name: &str, count: usize) -> Vec<String> {
@@ -26,6 +26,79 @@ fn tell(kubectl: &Kubectl<'_>, shared: &Shared, name: &str, line: &str, containe
     let mut spec = rest;
     spec["containers"] = json!([main]);
     kubectl.apply(&shared.pod(name, spec));
+}
+
+#[test]
+fn variables_out_of_files() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let from = |key: &str, optional: bool| {
+        json!({"name": key, "valueFrom": {"fileKeyRef":
+            {"volumeName": "made", "path": "conf/env", "key": key, "optional": optional}}})
+    };
+    let pod = |write: &str| {
+        json!({"restartPolicy": "Never", "volumes": [{"name": "made", "emptyDir": {}}],
+            "initContainers": [{"name": "init", "command": shell(write),
+                "volumeMounts": [{"name": "made", "mountPath": "/made"}]}],
+            "containers": [{"name": "main", "env": [from("PLAIN", false), from("QUOTED", false), from("NONE", true)],
+                "command": shell("env > /shared/env.new; mv /shared/env.new /shared/env")}]})
+    };
+    kubectl.apply(
+        &shared.pod("p", pod("mkdir /made/conf; printf \"# a\\nPLAIN=p q\\nQUOTED='a\\nb'\\n\" > /made/conf/env")),
+    );
+    wait_for(&kubectl, "p", "ends well", |p| p["status"]["phase"] == "Succeeded");
+    let env = shared.lines("env");
+    assert!(env.contains(&"PLAIN=p q".to_owned()), "{env:?}");
+    assert!(env.windows(2).any(|two| two == ["QUOTED=a", "b"]), "{env:?}");
+    assert!(!env.iter().any(|l| l.starts_with("NONE")), "{env:?}");
+
+    // What is missing is named, and nothing outside the volume is read.
+    for (name, write, why) in [
+        ("absent", "true", "is not there"),
+        ("other", "mkdir /made/conf; echo A=1 > /made/conf/env", "has no key \"PLAIN\""),
+        ("sly", "ln -s /etc /made/conf", "leads out of its volume"),
+    ] {
+        kubectl.apply(&shared.pod(name, pod(write)));
+        let pod = wait_for(&kubectl, name, "is kept from running", |p| {
+            main_of(p)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+        });
+        assert!(main_of(&pod)["state"]["waiting"]["message"].to_string().contains(&why.replace('"', "\\\"")), "{pod}");
+    }
+}
+
+#[test]
+fn groups_of_the_image() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let made = "echo me:x:1000:1000::/:/bin/sh >> /etc/passwd; printf 'me:x:1000:\\nextra:x:5000:me\\n' >> /etc/group";
+    let _ = world.docker(&["run", "--name", "made", "--network", "none", "windlass/busybox:1", "sh", "-c", made]);
+    let _ = world.docker(&["commit", "--change", "USER me", "made", "windlass/groups:1"]);
+    fs::set_permissions(&shared.0, fs::Permissions::from_mode(0o777)).unwrap();
+    let groups = |name: &str, context: Value| {
+        let line = format!("id -G > /shared/{name}; exec sleep 1000");
+        let mut pod: Value =
+            serde_json::from_str(&shared.pod(
+                name,
+                json!({"securityContext": context, "containers": [{"name": "main", "command": shell(&line)}]}),
+            ))
+            .unwrap();
+        pod["spec"]["containers"][0]["image"] = json!("windlass/groups:1");
+        kubectl.apply(&pod.to_string());
+        let mut all: Vec<String> = lines(&shared, name, 1)[0].split(' ').map(str::to_owned).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(groups("merged", json!({"supplementalGroups": [3000]})), ["1000", "3000", "5000"]);
+    let strict = json!({"supplementalGroups": [3000], "supplementalGroupsPolicy": "Strict"});
+    assert_eq!(groups("strict", strict), ["1000", "3000"]);
+    let strict = json!({"runAsUser": 1000, "supplementalGroupsPolicy": "Strict"});
+    assert_eq!(groups("numbered", strict), ["1000"]);
+    let left = world.docker(&["ps", "-a", "--format", "{{.Names}}"]);
+    assert!(!left.contains("windlass-passwd"), "{left}");
 }
 
 #[test]
@@ -198,6 +271,11 @@ fn empty_dirs_and_host_paths() {
     let nfs = json!({"volumes": [{"name": "n", "nfs": {"server": "127.0.0.1", "path": "/none"}}]});
     tell(&kubectl, &shared, "nfs", "true", json!({"volumeMounts": [{"name": "n", "mountPath": "/n"}]}), nfs);
     says(&kubectl, "nfs", "nfs 127.0.0.1:/none could not be mounted");
+    // What nobody here can mount is said to be so, and what can be.
+    let disk = json!({"volumes": [{"name": "d", "csi": {"driver": "disks.example.com"}}]});
+    tell(&kubectl, &shared, "disk", "true", json!({"volumeMounts": [{"name": "d", "mountPath": "/d"}]}), disk);
+    says(&kubectl, "disk", "volumes of kind csi are not supported by Windlass; those that are: configMap,");
+    let _ = kubectl.run(&["delete", "pod", "disk"]);
     let wrong = json!({"volumes": [path("file", "Directory")]});
     tell(&kubectl, &shared, "wrong", "true", json!({"volumeMounts": [{"name": "file", "mountPath": "/f"}]}), wrong);
     says(&kubectl, "wrong", "hostPath type check failed");

@@ -280,6 +280,11 @@ fn what_a_container_may_do() {
     kubectl.apply(&shared.pod("refused", spec));
     let pod = wait_for(&kubectl, "refused", "fails", |p| p["status"]["phase"] == "Failed");
     assert_eq!(pod["status"]["reason"], "SysctlForbidden");
+    let spec = json!({"hostUsers": false, "containers": [{"name": "main", "command": shell("exec sleep 1000")}]});
+    kubectl.apply(&shared.pod("mapped", spec));
+    let pod = wait_for(&kubectl, "mapped", "fails", |p| p["status"]["phase"] == "Failed");
+    assert_eq!(pod["status"]["reason"], "PodFeatureUnsupported");
+    assert!(pod["status"]["message"].to_string().contains("hostUsers: false"), "{pod}");
     let spec =
         json!({"containers": [{"name": "main", "command": shell("true"), "securityContext": {"runAsNonRoot": true}}]});
     kubectl.apply(&shared.pod("root", spec));

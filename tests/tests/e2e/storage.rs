@@ -80,6 +80,64 @@ fn persistent_volume_claims() {
     let _ = kubectl.run(&["wait", "--for=delete", "pvc/brief-e", "--timeout=20s"]);
 }
 
+/// A device of the kernel's that is backed by a file.
+struct Loop(String);
+
+impl Loop {
+    fn new(world: &World) -> Self {
+        let file = world.dir().join("disk");
+        fs::File::create(&file).and_then(|f| f.set_len(1 << 20)).expect("a file can be made");
+        Self(windlass_tests::run("losetup", &["-f", "--show", &file.to_string_lossy()]).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = windlass_tests::try_run("losetup", &["-d", &self.0]);
+    }
+}
+
+#[test]
+fn block_volumes() {
+    let world = World::new();
+    let device = Loop::new(&world);
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let on_node = json!({"required": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node"]}]}]}});
+    // A folder is no match for a claim of a device, though it is there first.
+    kubectl.apply(&volume("folder", json!({"hostPath": {"path": world.dir().join("folder")}})));
+    kubectl.apply(&volume("raw", json!({"volumeMode": "Block", "local": {"path": device.0}, "nodeAffinity": on_node})));
+    let mut raw: Value = serde_json::from_str(&claim("raw")).unwrap();
+    raw["spec"]["volumeMode"] = json!("Block");
+    kubectl.apply(&raw.to_string());
+    let uses = |name: &str, how: Value| {
+        let mut main = how;
+        main["name"] = json!("main");
+        main["command"] = shell("echo written > /dev/disk; exec sleep 1000");
+        shared.pod(
+            name,
+            json!({"containers": [main],
+            "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "raw"}}]}),
+        )
+    };
+    kubectl.apply(&uses("p", json!({"volumeDevices": [{"name": "d", "devicePath": "/dev/disk"}]})));
+    wait_for(&kubectl, "p", "is ready", is_ready);
+    eventually(PATIENCE, "the device has what the pod wrote", || {
+        let mut begin = [0; 8];
+        fs::File::open(&device.0).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut begin))?;
+        anyhow::ensure!(&begin == b"written\n", "{begin:?}");
+        Ok(())
+    });
+    kubectl.apply(&uses("wrong", json!({"volumeMounts": [{"name": "d", "mountPath": "/d"}]})));
+    let pod = wait_for(&kubectl, "wrong", "is kept from running", |p| {
+        crate::sharing::main_of(p)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+    });
+    assert!(pod["status"].to_string().contains("it belongs into volumeDevices"), "{pod}");
+    let _ = kubectl.run(&["delete", "pod", "p", "wrong"]);
+}
+
 #[test]
 fn service_account_tokens() {
     let world = World::new();

@@ -4,6 +4,8 @@ use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext,
 };
 
+use super::Image;
+
 /// Both contexts of a container; its own wins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contexts<'a> {
@@ -42,13 +44,12 @@ impl<'a> Contexts<'a> {
     ///
     /// # Errors
     /// The message of CreateContainerConfigError.
-    pub(super) fn user(self, image_user: &str) -> Result<Option<String>, String> {
+    pub(super) fn user(self, image: &Image<'_>) -> Result<Option<String>, String> {
         let Self { own, shared } = self;
-        let uid = own.and_then(|c| c.run_as_user).or_else(|| shared.and_then(|c| c.run_as_user));
-        let gid = own.and_then(|c| c.run_as_group).or_else(|| shared.and_then(|c| c.run_as_group));
+        let (uid, gid) = self.ids();
         let non_root =
             own.and_then(|c| c.run_as_non_root).or_else(|| shared.and_then(|c| c.run_as_non_root)) == Some(true);
-        let image_name = image_user.split(':').next().unwrap_or("");
+        let image_name = image.user.split(':').next().unwrap_or("");
         if non_root {
             match (uid, image_name) {
                 (Some(0), _) => return Err("container's runAsUser breaks non-root policy".to_owned()),
@@ -63,18 +64,36 @@ impl<'a> Contexts<'a> {
                 _ => {}
             }
         }
-        // Without a group of its own Docker adds those that the image's files give the user.
-        let strict = shared.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
-        if strict && gid.is_none() {
-            return Err("supplementalGroupsPolicy Strict needs runAsGroup with Docker".to_owned());
-        }
         let name = if image_name.is_empty() { "0" } else { image_name };
+        if self.wants_group_of_image(image.user) {
+            let user = uid.map_or_else(|| name.to_owned(), |uid| uid.to_string());
+            let group = primary_group(image.passwd.unwrap_or(""), &user)?;
+            return Ok(Some(format!("{user}:{group}")));
+        }
         Ok(match (uid, gid) {
             (Some(uid), Some(gid)) => Some(format!("{uid}:{gid}")),
             (None, Some(gid)) => Some(format!("{name}:{gid}")),
             (Some(uid), None) => Some(uid.to_string()),
             (None, None) => None,
         })
+    }
+
+    /// The user and the group that the pod asks for.
+    fn ids(self) -> (Option<i64>, Option<i64>) {
+        let Self { own, shared } = self;
+        (
+            own.and_then(|c| c.run_as_user).or_else(|| shared.and_then(|c| c.run_as_user)),
+            own.and_then(|c| c.run_as_group).or_else(|| shared.and_then(|c| c.run_as_group)),
+        )
+    }
+
+    /// Whether the group is to be the one that the image's files give the user, and none of the others: Docker adds all
+    /// of them unless it is given a group, which policy Strict forbids.
+    fn wants_group_of_image(self, image_user: &str) -> bool {
+        let strict = self.shared.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
+        let (uid, gid) = self.ids();
+        let with_group = image_user.split_once(':').is_some_and(|(_, group)| !group.is_empty());
+        strict && gid.is_none() && (uid.is_some() || !with_group)
     }
 
     pub(super) fn groups(self) -> Vec<String> {
@@ -116,6 +135,22 @@ impl<'a> Contexts<'a> {
     pub(super) fn hidden_paths(self) -> Option<Vec<String>> {
         (self.own.and_then(|c| c.proc_mount.as_deref()) == Some("Unmasked")).then(Vec::new)
     }
+}
+
+/// The first group of a user, as Docker finds it: by name or number, and 0 for a number that the file does not have.
+fn primary_group(passwd: &str, user: &str) -> Result<u32, String> {
+    let lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = lines.filter(|fields| fields.len() > 3).find(|fields| fields[0] == user || fields[2] == user);
+    match found {
+        Some(fields) => fields[3].parse().map_err(|_| format!("/etc/passwd of the image gives user {user:?} no group")),
+        None if user.parse::<u32>().is_ok() => Ok(0),
+        None => Err(format!("/etc/passwd of the image has no user {user:?}")),
+    }
+}
+
+/// Whether a container cannot be made without its image's `/etc/passwd`.
+pub(crate) fn needs_passwd(spec: &PodSpec, container: &Container, image_user: &str) -> bool {
+    Contexts::of(spec, container).wants_group_of_image(image_user)
 }
 
 /// The node's own profile that a container asks for, by its path below the profiles' folder.

@@ -22,9 +22,9 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
         &pod_spec.containers[0],
         2,
         ("sb", None),
-        ("sha256:i", image_user),
+        &Image { id: "sha256:i", user: image_user, passwd: Some("root:x:0:0::/:\nme:x:1000:100::/:\n") },
         &variables,
-        &sources,
+        (&sources, &[Device { path: "/dev/loop7".into(), at: "/dev/x".to_owned(), read_only: false }]),
         Path::new("/m"),
         &around,
     )
@@ -90,6 +90,39 @@ fn users() {
 }
 
 #[test]
+fn a_strict_pod_has_no_group_of_its_image_but_the_first() {
+    let with = |context: &str, image: &str| {
+        let spec = format!(
+            r#"{{"containers":[{{"name":"c","image":"i","securityContext":{context}}}],"securityContext":{{"supplementalGroupsPolicy":"Strict"}}}}"#
+        );
+        build(&spec, image).map(|b| b.user.unwrap_or_default())
+    };
+    for (context, image, wanted) in [
+        ("{}", "", "0:0"),
+        ("{}", "me", "me:100"),
+        ("{}", "1000", "1000:100"),
+        ("{}", "7", "7:0"),
+        ("{}", "me:staff", ""),
+        (r#"{"runAsUser":1000}"#, "other:staff", "1000:100"),
+        (r#"{"runAsGroup":6}"#, "me", "me:6"),
+    ] {
+        assert_eq!(with(context, image).as_deref(), Ok(wanted), "{context} {image}");
+    }
+    assert!(with("{}", "nobody").unwrap_err().contains("no user \"nobody\""));
+}
+
+#[test]
+fn block_devices() {
+    let devices = build(&one(""), "").unwrap().host_config.unwrap().devices.unwrap();
+    let wanted = DeviceMapping {
+        path_on_host: Some("/dev/loop7".to_owned()),
+        path_in_container: Some("/dev/x".to_owned()),
+        cgroup_permissions: Some("rwm".to_owned()),
+    };
+    assert_eq!(devices, [wanted]);
+}
+
+#[test]
 fn security_options_follow_the_profile() {
     let with = |context: &str| {
         build(&one(&format!(r#","securityContext":{context}"#)), "").unwrap().host_config.unwrap().security_opt.unwrap()
@@ -152,9 +185,9 @@ fn one_who_looks_sees_the_processes_of_its_target() {
             &spec.containers[0],
             0,
             ("sb", target),
-            ("i", ""),
+            &Image { id: "i", user: "", passwd: None },
             &[],
-            &[],
+            (&[], &[]),
             Path::new("/m"),
             &around,
         )

@@ -33,7 +33,8 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let config = |message: String| Refusal::new("CreateContainerConfigError", message);
     let pod_spec: &PodSpec = pod.spec.as_ref().ok_or_else(|| config("the pod has no spec".to_owned()))?;
     let container = &request.container;
-    let sources = fetch_sources(shared, pod, container).await?;
+    let mut sources = fetch_sources(shared, pod, container).await?;
+    sources.files = files(container, &request.volumes).map_err(config)?;
     let services = shared.services.borrow().clone();
     let pod_ips = if spec::host_network(pod_spec) { vec![shared.config.node_ip] } else { request.addresses };
     let facts = Facts {
@@ -51,15 +52,23 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let runtime = runtime(shared, pod_spec).await?;
     let dir = shared.pod_dir(uid);
     let sources = mounts::sources(&dir, container, &request.volumes, &variables).map_err(config)?;
+    let devices = mounts::devices(container, &request.volumes).map_err(config)?;
+    let passwd = if needs_passwd(pod_spec, container, &request.image_user) {
+        let name = format!("windlass-passwd-{uid}-{}", container.name);
+        let read = shared.engine.file_of_image(&request.image_id, &name, "/etc/passwd").await;
+        read.map_err(|e| Refusal::of("CreateContainerError", &e))?
+    } else {
+        None
+    };
     let (name, body) = body::container(
         pod,
         pod_spec,
         container,
         request.attempt,
         (&request.sandbox, request.target.as_deref()),
-        (&request.image_id, &request.image_user),
+        &Image { id: &request.image_id, user: &request.image_user, passwd: passwd.as_deref() },
         &variables,
-        &sources,
+        (&sources, &devices),
         &message_file,
         &Surroundings { seccomp: seccomp.as_deref(), runtime: runtime.as_deref(), ..around(shared, &dir) },
     )
@@ -85,6 +94,21 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
         limits: qos::limits(container),
         message_from_log: container.termination_message_policy.as_deref() == Some(crate::engine::names::FROM_LOG),
     })
+}
+
+/// The files in volumes that a container's environment takes values from.
+fn files(
+    container: &Container,
+    volumes: &BTreeMap<String, Place>,
+) -> Result<BTreeMap<(String, String), String>, String> {
+    let mut all = BTreeMap::new();
+    for (volume, path) in env::files(container) {
+        let place = volumes.get(volume).ok_or_else(|| format!("fileKeyRef: the pod has no volume {volume:?}"))?;
+        if let Some(text) = read_part(&place.path, path)? {
+            all.insert((volume.to_owned(), path.to_owned()), text);
+        }
+    }
+    Ok(all)
 }
 
 /// The node's own seccomp profile that a container asks for.
@@ -137,6 +161,7 @@ pub(crate) async fn start(shared: Arc<Shared>, pod: Arc<Pod>, container: String,
             shared.event(&pod, Some(&container), Severity::Normal, "Started", "Container started");
             if let Some(instance) = seen {
                 traces::link_log(&shared.config, instance);
+                hold_pages(&shared, &pod, &container, &instance.id);
             }
         }
         Err((refusal, _)) if !refusal.unreachable => {
@@ -153,6 +178,15 @@ pub(crate) async fn start(shared: Arc<Shared>, pod: Arc<Pod>, container: String,
         Err((refusal, seen)) => Err((refusal, told(seen).await)),
     };
     Outcome::Started { container, result }
+}
+
+/// Holds a container that has just started to the huge pages that it may use.
+fn hold_pages(shared: &Shared, pod: &Pod, name: &str, id: &str) {
+    if let Some(spec) = &pod.spec
+        && let Some(container) = spec::container(spec, name)
+    {
+        cgroup::hold_container(&parent(shared, spec, spec::uid(pod)), id, &qos::huge_pages(&container));
+    }
 }
 
 /// Holds one container to what its spec says now, and all of the pod to the sum.

@@ -25,7 +25,7 @@ use kube::api::{Api, DeleteParams, Preconditions};
 use windlass_kit::{events::Severity, objects::resources::class};
 
 use super::{
-    body::{self, Surroundings},
+    body::{self, Image, Surroundings, needs_passwd},
     cgroup, credentials,
     env::{self, Facts, Sources},
     files,
@@ -44,7 +44,7 @@ use crate::{
         instance::{Instance, Limits, State},
     },
     network::{Attach, Bandwidth, HostPort, Protocol},
-    volumes::Place,
+    volumes::{Place, subpath::read_part},
 };
 
 pub(crate) async fn prepare_volumes(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
@@ -147,8 +147,12 @@ fn hold(shared: &Shared, pod: &Pod, on_the_way: bool) {
     if on_the_way {
         limits = Limits { memory: 0, cpu_quota: 0, ..limits };
     }
-    let systemd = shared.info.borrow().systemd_cgroups;
-    cgroup::hold_pod(&qos::cgroup_parent(class(spec), spec::uid(pod), systemd), &limits);
+    cgroup::hold_pod(&parent(shared, spec, spec::uid(pod)), &limits, &qos::pod_huge_pages(spec));
+}
+
+/// The cgroup of a pod, as Docker names it.
+fn parent(shared: &Shared, spec: &PodSpec, uid: &str) -> String {
+    qos::cgroup_parent(class(spec), uid, shared.info.borrow().systemd_cgroups)
 }
 
 pub(crate) async fn post_start(shared: Arc<Shared>, asked: Asked) -> Outcome {
