@@ -1,6 +1,6 @@
 //! What the node tells of its machine, read from the host.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use nix::sys::statvfs::statvfs;
 
@@ -10,6 +10,8 @@ pub(super) struct Machine {
     pub(super) cpus: i64,
     pub(super) memory_bytes: i64,
     pub(super) memory_available_bytes: i64,
+    /// Bytes of huge pages by the bytes of one page: every size that the kernel has.
+    pub(super) huge_pages: BTreeMap<i64, i64>,
     pub(super) disk_bytes: i64,
     pub(super) disk_available_bytes: i64,
     pub(super) inodes: i64,
@@ -36,6 +38,7 @@ impl Machine {
             cpus: std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
             memory_bytes: memory.as_ref().map_or(0, |m| number(m.mem_total)),
             memory_available_bytes: memory.as_ref().and_then(|m| m.mem_available).map_or(0, number),
+            huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
             disk_bytes: blocks(|d| d.blocks()),
             disk_available_bytes: blocks(|d| d.blocks_available()),
             inodes: disk.as_ref().map_or(0, |d| number(d.files())),
@@ -49,7 +52,36 @@ impl Machine {
     }
 }
 
+/// From folders such as `hugepages-2048kB`.
+fn huge_pages(dir: &Path) -> BTreeMap<i64, i64> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let kilobytes: i64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let count: i64 = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
+            let size = kilobytes.checked_mul(1024)?;
+            Some((size, size.checked_mul(count)?))
+        })
+        .collect()
+}
+
 fn os_name(release: &str) -> String {
     let line = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
     line.map(|l| l.trim_matches('"').to_owned()).unwrap_or_else(|| "Linux".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_of_each_size() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, count) in [("hugepages-2048kB", "3\n"), ("hugepages-1048576kB", "0\n"), ("other", "7")] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join("nr_hugepages"), count).unwrap();
+        }
+        assert_eq!(huge_pages(dir.path()), BTreeMap::from([(2 << 20, 6 << 20), (1 << 30, 0)]));
+    }
 }

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
-        DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo,
+        DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures, NodeSpec, NodeStatus,
+        NodeSystemInfo,
     },
     apimachinery::pkg::{
         api::resource::Quantity as ApiQuantity,
@@ -64,13 +65,19 @@ pub(super) fn node_status(
 ) -> NodeStatus {
     let amount = |q: Quantity| ApiQuantity(q.to_string());
     let resources = |memory: i64, disk: i64| -> BTreeMap<String, ApiQuantity> {
-        BTreeMap::from([
+        let mut all = BTreeMap::from([
             ("cpu".to_owned(), amount(Quantity::from_units(machine.cpus))),
             ("memory".to_owned(), amount(Quantity::from_bytes(memory))),
             ("ephemeral-storage".to_owned(), amount(Quantity::from_bytes(disk))),
             ("pods".to_owned(), amount(Quantity::from_units(i64::from(config.max_pods)))),
-        ])
+        ]);
+        all.extend(machine.huge_pages.iter().map(|(size, bytes)| {
+            (format!("hugepages-{}", Quantity::from_bytes(*size)), amount(Quantity::from_bytes(*bytes)))
+        }));
+        all
     };
+    // What is set aside for huge pages is nobody's memory else.
+    let set_aside: i64 = machine.huge_pages.values().sum();
     let version = match docker {
         Health::Up { version } => format!("docker://{version}"),
         _ => before.node_info.as_ref().map(|i| i.container_runtime_version.clone()).unwrap_or_default(),
@@ -78,7 +85,7 @@ pub(super) fn node_status(
     NodeStatus {
         addresses: Some(addresses(config)),
         allocatable: Some(resources(
-            (machine.memory_bytes - MEMORY_KEPT).max(0),
+            (machine.memory_bytes - MEMORY_KEPT - set_aside).max(0),
             machine.disk_bytes - machine.disk_bytes / 100 * DISK_KEPT_PERCENT,
         )),
         capacity: Some(resources(machine.memory_bytes, machine.disk_bytes)),
@@ -99,6 +106,7 @@ pub(super) fn node_status(
             system_uuid: machine.system_uuid.clone(),
             ..NodeSystemInfo::default()
         }),
+        features: Some(NodeFeatures { supplemental_groups_policy: Some(true) }),
         ..NodeStatus::default()
     }
 }
