@@ -234,6 +234,16 @@ pub(crate) fn expand(text: &str, mut value_of: impl FnMut(&str) -> Option<String
     out
 }
 
+/// Words with the variables that the container's spec itself tells the values of, as upstream does it for probes:
+/// one that comes from elsewhere is empty.
+pub(crate) fn expand_static(words: &[String], container: &Container) -> Vec<String> {
+    let value_of = |name: &str| {
+        let last = container.env.iter().flatten().rev().find(|v| v.name == name)?;
+        Some(last.value.clone().unwrap_or_default())
+    };
+    words.iter().map(|word| expand(word, value_of)).collect()
+}
+
 /// `WEB_SERVICE_HOST` and its kin, for the services of a namespace; `kubernetes` of `default` always.
 fn service_variables(namespace: &str, services: &[ServiceEnv], links: bool) -> Vec<(String, String)> {
     let mut out = Vec::new();
@@ -310,6 +320,17 @@ mod tests {
         ] {
             assert_eq!(expand(text, value), wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn probes_know_the_values_that_the_spec_tells() {
+        let container: Container = serde_json::from_str(
+            r#"{"name":"c","env":[{"name":"A","value":"1"},{"name":"A","value":"2"},
+                {"name":"F","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]}"#,
+        )
+        .unwrap();
+        let words = ["$(A)x".to_owned(), "$(F)".to_owned(), "$(B)".to_owned()];
+        assert_eq!(expand_static(&words, &container), ["2x", "", "$(B)"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::{
 
 use bollard::auth::DockerCredentials;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Container, Pod, PodSpec, Probe, Secret},
+    core::v1::{ConfigMap, Container, ExecAction, Pod, PodSpec, Probe, Secret},
     node::v1::RuntimeClass,
 };
 use kube::api::{Api, DeleteParams, Preconditions};
@@ -188,9 +188,10 @@ pub(crate) async fn probe(shared: Arc<Shared>, asked: Asked, kind: Kind) -> Outc
 
 async fn question(shared: &Shared, asked: &Asked, probe: &Probe) -> Answer {
     let target = asked.target();
-    let asked = async {
+    let answer = async {
         if let Some(action) = &probe.exec {
-            handlers::exec(&shared.engine, target, action).await
+            let command = action.command.as_ref().map(|c| env::expand_static(c, &asked.container));
+            handlers::exec(&shared.engine, target, &ExecAction { command }).await
         } else if let Some(action) = &probe.http_get {
             handlers::http_get(target, action, handlers::PROBE).await
         } else if let Some(action) = &probe.tcp_socket {
@@ -201,7 +202,7 @@ async fn question(shared: &Shared, asked: &Asked, probe: &Probe) -> Answer {
             Answer::Bad("the probe names none of exec, httpGet, tcpSocket and grpc".to_owned())
         }
     };
-    handlers::within(probes::timeout(probe), asked).await
+    handlers::within(probes::timeout(probe), answer).await
 }
 
 pub(crate) async fn remove(shared: Arc<Shared>, instance: Instance) -> Outcome {
