@@ -94,8 +94,8 @@ fn aliases(spec: Option<&PodSpec>, out: &mut String) {
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 
-/// `/etc/resolv.conf` of a pod.
-pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> String {
+/// `/etc/resolv.conf` of a pod, and in upstream's words what its limits have cut off.
+pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> (String, Vec<String>) {
     let spec = pod.spec.as_ref();
     let policy = spec.and_then(|s| s.dns_policy.as_deref()).unwrap_or("ClusterFirst");
     let host_network = spec.is_some_and(spec::host_network);
@@ -123,8 +123,17 @@ pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> String {
             options.push(option.value.as_ref().map_or_else(|| name.clone(), |v| format!("{name}:{v}")));
         }
     }
-    dedup(&mut servers, MAX_SERVERS);
-    dedup(&mut searches, MAX_SEARCHES);
+    let mut cut = Vec::new();
+    if dedup(&mut servers, MAX_SERVERS) {
+        let line = servers.join(" ");
+        cut.push(format!("Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {line}"));
+    }
+    if dedup(&mut searches, MAX_SEARCHES) {
+        let line = searches.join(" ");
+        cut.push(format!(
+            "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {line}"
+        ));
+    }
     let mut out = String::new();
     for server in servers {
         out.push_str(&format!("nameserver {server}\n"));
@@ -135,13 +144,16 @@ pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> String {
     if !options.is_empty() {
         out.push_str(&format!("options {}\n", options.join(" ")));
     }
-    out
+    (out, cut)
 }
 
-fn dedup(list: &mut Vec<String>, most: usize) {
+/// Leaves each item once, and the first `most` of them; gives whether any was too many.
+fn dedup(list: &mut Vec<String>, most: usize) -> bool {
     let mut seen = std::collections::BTreeSet::new();
     list.retain(|item| seen.insert(item.clone()));
+    let too_many = list.len() > most;
     list.truncate(most);
+    too_many
 }
 
 fn parse(text: &str) -> (Vec<String>, Vec<String>, Vec<String>) {
@@ -206,10 +218,18 @@ mod tests {
                 "nameserver 1.1.1.1\noptions ndots:2\n",
             ),
         ] {
-            assert_eq!(resolv_conf(&pod(spec), &dns), wanted, "{spec}");
+            assert_eq!(resolv_conf(&pod(spec), &dns).0, wanted, "{spec}");
         }
         // Without a cluster's name server the host's is used.
-        assert_eq!(resolv_conf(&pod(r#"{"containers":[]}"#), &Dns { servers: vec![], ..dns }), host);
+        assert_eq!(resolv_conf(&pod(r#"{"containers":[]}"#), &Dns { servers: vec![], ..dns.clone() }).0, host);
+        // Four servers are one too many, and one that is named twice is one.
+        let servers = r#"{"containers":[],"dnsPolicy":"None","dnsConfig":{"nameservers":["1.1.1.1","2.2.2.2","1.1.1.1","3.3.3.3"]}}"#;
+        assert_eq!(resolv_conf(&pod(servers), &dns).1, Vec::<String>::new());
+        let (text, cut) = resolv_conf(&pod(&servers.replace("\"3.3.3.3\"", "\"3.3.3.3\",\"4.4.4.4\"")), &dns);
+        assert!(
+            !text.contains("4.4.4.4") && cut.len() == 1 && cut[0].ends_with("is: 1.1.1.1 2.2.2.2 3.3.3.3"),
+            "{cut:?}"
+        );
     }
 
     #[test]

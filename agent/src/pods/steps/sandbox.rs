@@ -23,7 +23,7 @@ pub(super) fn write_pod_files(shared: &Shared, pod: &Pod, addresses: &[IpAddr]) 
     if !addresses.is_empty() || host_network || !dir.join("etc-hosts").exists() {
         write("etc-hosts", &hosts)?;
     }
-    write("resolv.conf", &files::resolv_conf(pod, &shared.dns))
+    write("resolv.conf", &files::resolv_conf(pod, &shared.dns).0)
 }
 
 pub(crate) async fn create_sandbox(shared: Arc<Shared>, pod: Arc<Pod>, attempt: u32) -> Outcome {
@@ -42,6 +42,9 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
         write_pod_files(shared, pod, &addresses).map_err(failed)?;
         addresses
     };
+    for cut in files::resolv_conf(pod, &shared.dns).1 {
+        shared.event(pod, None, Severity::Warning, "DNSConfigForming", cut);
+    }
     let pause = shared.pause().await.map_err(|e| Refusal::of("CreatePodSandboxError", &e))?;
     let dir = shared.pod_dir(spec::uid(pod));
     let hostname = files::shown_hostname(pod, &shared.dns.domain).map_err(failed)?;
