@@ -50,14 +50,14 @@ impl Engine {
 
     /// Holds a running container to other limits.
     pub(crate) async fn update(&self, id: &str, limits: &Limits, cpu_period: i64) -> Result<(), EngineError> {
-        // Docker takes 0 for "as it was": no limit is -1.
-        let or_none = |value: i64| Some(if value > 0 { value } else { -1 });
+        // Docker takes 0 for "as it was": no quota is -1. Memory has no such word: a limit of it cannot be taken away.
+        let memory = (limits.memory > 0).then_some(limits.memory);
         let body = ContainerUpdateBody {
-            memory: or_none(limits.memory),
+            memory,
             // No swap beside it; it must grow with the memory, or Docker refuses.
-            memory_swap: or_none(limits.memory),
+            memory_swap: memory,
             cpu_shares: Some(limits.cpu_shares),
-            cpu_quota: or_none(limits.cpu_quota),
+            cpu_quota: Some(if limits.cpu_quota > 0 { limits.cpu_quota } else { -1 }),
             cpu_period: Some(cpu_period),
             ..ContainerUpdateBody::default()
         };

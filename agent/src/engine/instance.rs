@@ -110,7 +110,8 @@ impl Instance {
             limits: Limits {
                 memory: host.and_then(|h| h.memory).unwrap_or(0),
                 cpu_shares: host.and_then(|h| h.cpu_shares).unwrap_or(0),
-                cpu_quota: host.and_then(|h| h.cpu_quota).unwrap_or(0),
+                // Docker keeps the -1 that an update has taken a quota away with.
+                cpu_quota: host.and_then(|h| h.cpu_quota).unwrap_or(0).max(0),
             },
         })
     }
