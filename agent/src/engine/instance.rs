@@ -52,7 +52,7 @@ pub(crate) struct Instance {
     pub(crate) created_at: Timestamp,
     /// The image as the spec named it.
     pub(crate) image: String,
-    /// The image's id.
+    /// The image as statuses show it: the digest of its registry, or its id.
     pub(crate) image_id: String,
     pub(crate) hash: String,
     /// The sandbox that it joined; empty for sandboxes.
@@ -96,7 +96,7 @@ impl Instance {
             state: state_of(answer),
             created_at: time(answer.created.as_deref()).unwrap_or(Timestamp::UNIX_EPOCH),
             image: config.image.clone().unwrap_or_default(),
-            image_id: answer.image.clone().unwrap_or_default(),
+            image_id: label(names::IMAGE_SHOWN).or_else(|| answer.image.clone()).unwrap_or_default(),
             hash: label(names::HASH).unwrap_or_default(),
             sandbox: label(names::SANDBOX_ID).unwrap_or_default(),
             log_path: answer.log_path.clone().unwrap_or_default(),

@@ -7,6 +7,7 @@ pub(crate) const TYPE: &str = "io.kubernetes.docker.type";
 pub(crate) const TYPE_SANDBOX: &str = "podsandbox";
 pub(crate) const TYPE_CONTAINER: &str = "container";
 pub(crate) const SANDBOX_ID: &str = "io.kubernetes.sandbox.id";
+pub(crate) const LOG_PATH: &str = "io.kubernetes.container.logpath";
 pub(crate) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 pub(crate) const POD_NAME: &str = "io.kubernetes.pod.name";
 pub(crate) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -17,9 +18,15 @@ pub(crate) const MESSAGE_PATH: &str = "annotation.io.kubernetes.container.termin
 /// The policy that takes the end of the log for a message that is missing.
 pub(crate) const FROM_LOG: &str = "FallbackToLogsOnError";
 pub(crate) const MESSAGE_POLICY: &str = "annotation.io.kubernetes.container.terminationMessagePolicy";
+pub(crate) const PORTS: &str = "annotation.io.kubernetes.container.ports";
+pub(crate) const PRE_STOP: &str = "annotation.io.kubernetes.container.preStopHandler";
+/// What keys of a pod's annotations begin with as labels of its sandbox.
+pub(crate) const ANNOTATION: &str = "annotation.";
 pub(crate) const GRACE: &str = "annotation.io.kubernetes.pod.terminationGracePeriod";
 /// Ours alone: the address of the sandbox, so that a restart finds it without entering the namespace.
 pub(crate) const POD_IP: &str = "io.windlass.pod.ip";
+/// Ours alone: what statuses show of the image, which Docker may know by other names later.
+pub(crate) const IMAGE_SHOWN: &str = "io.windlass.image";
 /// The name that the sandbox's container has among its pod's.
 pub(crate) const SANDBOX_NAME: &str = "POD";
 

@@ -76,6 +76,9 @@ pub(crate) fn sandbox(
     for (key, value) in pod.metadata.labels.iter().flatten() {
         labels.entry(key.clone()).or_insert_with(|| value.clone());
     }
+    for (key, value) in pod.metadata.annotations.iter().flatten() {
+        labels.entry(format!("{}{key}", names::ANNOTATION)).or_insert_with(|| value.clone());
+    }
     if !addresses.is_empty() {
         let all: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
         labels.insert(names::POD_IP.to_owned(), all.join(","));
@@ -149,6 +152,13 @@ pub(crate) fn container(
     ] {
         labels.insert(key.to_owned(), value);
     }
+
+    let pre_stop = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
+    let described = [
+        (names::PORTS, container.ports.as_ref().map(serde_json::to_string)),
+        (names::PRE_STOP, pre_stop.map(serde_json::to_string)),
+    ];
+    labels.extend(described.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.ok()?))));
 
     let limits = qos::limits(container);
     let set = |value: i64| (value > 0).then_some(value);

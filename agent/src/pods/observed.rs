@@ -29,7 +29,12 @@ pub(crate) struct Failure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImageState {
     /// In Docker's store.
-    Present { id: String, user: String },
+    Present {
+        id: String,
+        /// What statuses show of it: the digest of its registry, or its id.
+        shown: String,
+        user: String,
+    },
     /// Not to be had; tried again later.
     Failed(Failure),
 }

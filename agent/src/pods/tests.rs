@@ -75,7 +75,7 @@ fn ready_sandbox(pod: &Pod) -> Observed {
     observed.put(instance(SANDBOX_NAME, 0, running(0)));
     observed.attached.insert(format!("{SANDBOX_NAME}-0"));
     for container in &pod.spec.as_ref().unwrap().containers {
-        let present = ImageState::Present { id: "sha256:i".into(), user: String::new() };
+        let present = ImageState::Present { id: "sha256:i".into(), shown: "sha256:i".into(), user: String::new() };
         observed.images.insert(container.name.clone(), present);
     }
     observed
@@ -275,7 +275,9 @@ fn init_containers_run_one_after_the_other() {
     .unwrap();
     let mut observed = ready_sandbox(&pod);
     for name in ["i0", "side", "i1"] {
-        observed.images.insert(name.into(), ImageState::Present { id: "x".into(), user: String::new() });
+        observed
+            .images
+            .insert(name.into(), ImageState::Present { id: "x".into(), shown: "x".into(), user: String::new() });
     }
     assert_eq!(creates(&next(&pod, &observed, 0)), [("i0".to_owned(), 0)]);
     let status = shown(&pod, &observed, 0);

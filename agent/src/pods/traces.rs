@@ -12,7 +12,10 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{shared::Shared, spec};
 use crate::{
     Config,
-    engine::instance::{Instance, State},
+    engine::{
+        instance::{Instance, State},
+        names::Identity,
+    },
     volumes::mounted,
 };
 
@@ -66,9 +69,10 @@ pub(crate) fn with_written_message(shared: &Shared, mut instance: Instance) -> I
     instance
 }
 
-fn pod_log_dir(config: &Config, instance: &Instance) -> PathBuf {
-    let who = &instance.identity;
-    config.pod_logs_dir.join(format!("{}_{}_{}", who.namespace, who.pod, who.uid))
+/// Where log agents find the log of one run.
+pub(crate) fn log_of(config: &Config, who: &Identity) -> PathBuf {
+    let pod = config.pod_logs_dir.join(format!("{}_{}_{}", who.namespace, who.pod, who.uid));
+    pod.join(&who.container).join(format!("{}.log", who.attempt))
 }
 
 fn container_link(config: &Config, instance: &Instance) -> PathBuf {
@@ -82,10 +86,9 @@ pub(crate) fn link_log(config: &Config, instance: &Instance) {
         return;
     }
     let link = || -> io::Result<()> {
-        let dir = pod_log_dir(config, instance).join(&instance.identity.container);
-        fs::create_dir_all(&dir)?;
+        let by_pod = log_of(config, &instance.identity);
+        fs::create_dir_all(by_pod.parent().unwrap_or(&by_pod))?;
         fs::create_dir_all(&config.container_logs_dir)?;
-        let by_pod = dir.join(format!("{}.log", instance.identity.attempt));
         replace_link(Path::new(&instance.log_path), &by_pod)?;
         replace_link(&by_pod, &container_link(config, instance))
     };
@@ -103,8 +106,7 @@ fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
 
 pub(crate) fn unlink_log(config: &Config, instance: &Instance) {
     let _ = fs::remove_file(container_link(config, instance));
-    let by_pod = pod_log_dir(config, instance).join(&instance.identity.container);
-    let _ = fs::remove_file(by_pod.join(format!("{}.log", instance.identity.attempt)));
+    let _ = fs::remove_file(log_of(config, &instance.identity));
 }
 
 /// The highest attempt at each container of a pod that a log is there of.

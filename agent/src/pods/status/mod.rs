@@ -332,7 +332,7 @@ fn lost_or_waiting(
 /// The failure that keeps a container from running, if any.
 fn failure_of(container: &Container, observed: &Observed, now: Timestamp) -> Option<(&'static str, String)> {
     if let Some(ImageState::Failed(failure)) = observed.images.get(&container.name) {
-        let held_back = failure.reason == "ErrImagePull" && later(failure.at, PULL_FAILURE_SHOWN) <= now;
+        let held_back = is_of_pull(failure.reason) && later(failure.at, PULL_FAILURE_SHOWN) <= now;
         return Some(if held_back {
             let image = spec::image_of(container);
             ("ImagePullBackOff", format!("Back-off pulling image {image:?}: {}: {}", failure.reason, failure.message))
@@ -352,6 +352,11 @@ fn waiting_state(spec: &PodSpec, container: &Container, observed: &Observed, now
         |(reason, message)| (reason, Some(message)),
     );
     waiting(reason, message)
+/// Whether a failure is one of pulling, which is held back after it was shown.
+fn is_of_pull(reason: &str) -> bool {
+    matches!(reason, "ErrImagePull" | "RegistryUnavailable")
+}
+
 }
 
 fn waiting(reason: &str, message: Option<String>) -> ContainerState {

@@ -1,6 +1,7 @@
 //! Containers of a pod: made, started, resized.
 
 use super::*;
+use crate::engine::names;
 
 /// What creating a container needs to know beside the pod.
 #[derive(Debug, Clone)]
@@ -9,6 +10,7 @@ pub(crate) struct CreateRequest {
     pub(crate) attempt: u32,
     pub(crate) sandbox: String,
     pub(crate) image_id: String,
+    pub(crate) image_shown: String,
     pub(crate) image_user: String,
     pub(crate) volumes: Arc<BTreeMap<String, Place>>,
     /// Whose processes an ephemeral container sees.
@@ -60,7 +62,7 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     } else {
         None
     };
-    let (name, body) = body::container(
+    let (name, mut body) = body::container(
         pod,
         pod_spec,
         container,
@@ -73,6 +75,10 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
         &Surroundings { seccomp: seccomp.as_deref(), runtime: runtime.as_deref(), ..around(shared, &dir) },
     )
     .map_err(config)?;
+    let labels = body.labels.get_or_insert_default();
+    labels.insert(names::IMAGE_SHOWN.to_owned(), request.image_shown.clone());
+    let log = traces::log_of(&shared.config, &body::identity(pod, &container.name, request.attempt));
+    labels.insert(names::LOG_PATH.to_owned(), log.to_string_lossy().into_owned());
     // Its resources may be others than those of the one before it.
     hold(shared, pod, false);
     let id = {
@@ -85,14 +91,14 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
         state: State::Created,
         created_at: jiff::Timestamp::now(),
         image: spec::image_of(container).to_owned(),
-        image_id: request.image_id,
-        hash: crate::engine::names::container_hash(&container.name, spec::image_of(container)),
+        image_id: request.image_shown,
+        hash: names::container_hash(&container.name, spec::image_of(container)),
         sandbox: request.sandbox,
         log_path: String::new(),
         addresses: Vec::new(),
         grace: pod_spec.termination_grace_period_seconds,
         limits: qos::limits(container),
-        message_from_log: container.termination_message_policy.as_deref() == Some(crate::engine::names::FROM_LOG),
+        message_from_log: container.termination_message_policy.as_deref() == Some(names::FROM_LOG),
     })
 }
 

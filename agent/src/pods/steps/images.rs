@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::engine::images::{is_out_of_order, is_reference};
+
 pub(crate) async fn ensure_image(shared: Arc<Shared>, pod: Arc<Pod>, container: Container) -> Outcome {
     let name = container.name.clone();
     let result = image(&shared, &pod, &container, Some(&name)).await;
@@ -16,10 +18,17 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container, about: Option<
     let event = |severity, reason: &str, message: String| {
         shared.event(pod, about, severity, reason, message);
     };
+    if !is_reference(image) {
+        let message = format!(
+            "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
+        );
+        event(Severity::Warning, "InspectFailed", message.clone());
+        return Err(Refusal::new("InvalidImageName", message));
+    }
     if policy != "Always" {
         if let Some(found) = shared.engine.image(image).await.map_err(|e| lookup(&e))? {
             event(Severity::Normal, "Pulled", format!("Container image {image:?} already present on machine"));
-            return Ok(ImageState::Present { id: found.id, user: found.user });
+            return Ok(ImageState::Present { id: found.id, shown: found.shown, user: found.user });
         }
         if policy == "Never" {
             let message = format!("Container image {image:?} is not present with pull policy of Never");
@@ -45,17 +54,18 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container, about: Option<
                     found.size
                 ),
             );
-            Ok(ImageState::Present { id: found.id, user: found.user })
+            Ok(ImageState::Present { id: found.id, shown: found.shown, user: found.user })
         }
         Ok(None) => {
             Err(Refusal::new("ErrImagePull", format!("image {image:?} was pulled but is not in Docker's store")))
         }
         Err(error) => {
+            let reason = if is_out_of_order(&error.reason) { "RegistryUnavailable" } else { "ErrImagePull" };
             if !error.is_unreachable() {
                 event(Severity::Warning, "Failed", format!("Failed to pull image {image:?}: {}", error.reason));
-                event(Severity::Warning, "Failed", "Error: ErrImagePull".to_owned());
+                event(Severity::Warning, "Failed", format!("Error: {reason}"));
             }
-            Err(Refusal { message: error.reason.clone(), ..Refusal::of("ErrImagePull", &error) })
+            Err(Refusal { message: error.reason.clone(), ..Refusal::of(reason, &error) })
         }
     }
 }

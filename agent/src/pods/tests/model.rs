@@ -124,7 +124,7 @@ impl World {
             Action::PrepareVolumes => self.observed.volumes = true,
             Action::RefreshVolumes => self.observed.stale = None,
             Action::EnsureImage { container } => {
-                let present = ImageState::Present { id: "x".into(), user: String::new() };
+                let present = ImageState::Present { id: "x".into(), shown: "x".into(), user: String::new() };
                 self.observed.images.insert(container.clone(), present);
             }
             Action::CreateSandbox { attempt } => self.make(SANDBOX_NAME, *attempt, String::new()),

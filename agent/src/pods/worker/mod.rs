@@ -420,7 +420,7 @@ impl Worker {
 
     fn create(&mut self, key: String, pod: Arc<Pod>, name: &str, attempt: u32, sandbox: String) {
         let Some(container) = self.container(name) else { return };
-        let Some(ImageState::Present { id, user }) = self.observed.images.get(name).cloned() else { return };
+        let Some(ImageState::Present { id, shown, user }) = self.observed.images.get(name).cloned() else { return };
         let request = steps::CreateRequest {
             container,
             attempt,
@@ -457,6 +457,7 @@ impl Worker {
 
     fn hear(&mut self, news: News) {
         match news {
+            image_shown: shown,
             News::Changed(Changed { id, action, .. }) => {
                 let known = self.observed.instances.iter().find(|i| i.id == id);
                 let told_already = match action {
