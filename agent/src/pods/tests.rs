@@ -3,6 +3,7 @@
 mod attend;
 mod model;
 mod orders;
+mod shown;
 
 use std::net::IpAddr;
 

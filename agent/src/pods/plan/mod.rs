@@ -23,7 +23,7 @@ use crate::engine::{
 use end::{end, finish};
 use restarts::deadline;
 pub(crate) use restarts::{
-    Verdict, crashes, deadline_passed, is_past, restart_at, restart_delay, restarts, round, verdict,
+    Verdict, crashes, deadline_passed, is_past, restart_at, restart_delay, restarts, round, shown_until, verdict,
 };
 
 /// One step that a worker takes. Steps of one plan do not depend on each other and run side by side.
@@ -367,7 +367,8 @@ fn advance(
             }
             let at = if past { now } else { restart_at(observed, instance, exit, container) };
             if at > now {
-                plan.wake(at);
+                let shown = observed.start_failures.get(&container.name).map(|f| shown_until(f, exit));
+                plan.wake(shown.filter(|until| *until > now).map_or(at, |until| until.min(at)));
                 return false;
             }
             create(container, instance.identity.attempt + 1, sandbox, observed, now, plan);

@@ -60,6 +60,11 @@ pub(crate) fn restart_at(observed: &Observed, instance: &Instance, exit: &Exit, 
     later(exit.finished_at, restart_delay(crashes(observed, instance, exit, container)))
 }
 
+/// Until when a start or a hook that failed is shown as such, before its container is shown as being held back.
+pub(crate) fn shown_until(failure: &Failure, exit: &Exit) -> Timestamp {
+    later(failure.at.max(exit.finished_at), PULL_FAILURE_SHOWN)
+}
+
 /// What the containers' ends say of the whole pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {

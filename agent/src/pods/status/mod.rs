@@ -19,7 +19,8 @@ use super::{
     observed::{ImageState, Observed, PULL_FAILURE_SHOWN, later},
     orders::Ended,
     plan::{
-        Verdict, crashes, deadline_passed, has_started, is_past, restart_at, restart_delay, restarts, round, verdict,
+        Verdict, crashes, deadline_passed, has_started, is_past, restart_at, restart_delay, restarts, round,
+        shown_until, verdict,
     },
     probes::{self, Kind},
     qos, resize,
@@ -126,7 +127,8 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
         if verdict(spec, observed) == Verdict::Over
             || (deleted && none_in_the_making && spec.containers.iter().all(ended))
         {
-            let any_failed = spec.containers.iter().any(failed) || spec::init_containers(spec).iter().any(failed);
+            // How a sidecar ends, which it does when the others have, says nothing of the pod.
+            let any_failed = spec::all_containers(spec).any(|(c, role)| role != Role::Sidecar && failed(c));
             return if any_failed { "Failed" } else { "Succeeded" };
         }
         if deleted && none_in_the_making && observed.instances.iter().all(|i| i.is_sandbox()) {
@@ -184,27 +186,30 @@ fn container_status(
         || observed.ended.is_some()
         || spec::is_terminal(before.phase.as_deref().unwrap_or(""));
     let (mut state, mut last) = match newest {
-        None => (
-            lost_or_waiting(spec, container, observed, earlier, ending, now),
-            earlier.and_then(|e| e.last_state.clone()),
-        ),
+        None => (lost_or_waiting(spec, container, observed, earlier, ending, now), lost(earlier, None)),
         Some(instance) => match &instance.state {
             State::Running { started_at, .. } => (
                 ContainerState {
                     running: Some(ContainerStateRunning { started_at: Some(Time(whole_seconds(*started_at))) }),
                     ..ContainerState::default()
                 },
-                previous.map(terminated),
+                previous.map(terminated).or_else(|| lost(earlier, Some(instance))),
             ),
-            State::Created => (waiting_state(spec, container, observed, now), previous.map(terminated)),
+            State::Created => (
+                waiting_state(spec, container, observed, now),
+                previous.map(terminated).or_else(|| lost(earlier, Some(instance))),
+            ),
             State::Exited(exit) => {
                 let comes_back = !ending
                     && verdict(spec, observed) == Verdict::Goes
                     && !(role == Role::Init && exit.code == 0)
                     && restarts(spec, container, role, instance, exit, observed);
+                let shown = observed.start_failures.get(&container.name).filter(|_| comes_back);
                 let held = comes_back && restart_at(observed, instance, exit, container) > now;
                 let stuck = comes_back && failure_of(container, observed, now).is_some();
-                if held {
+                if let Some(failure) = shown.filter(|f| shown_until(f, exit) > now) {
+                    (waiting(failure.reason, Some(failure.message.clone())), Some(terminated(instance)))
+                } else if held {
                     (crash_loop(pod, container, observed, instance, exit), Some(terminated(instance)))
                 } else if stuck {
                     (waiting_state(spec, container, observed, now), Some(terminated(instance)))
@@ -300,6 +305,32 @@ fn mount_statuses(container: &Container) -> Option<Vec<VolumeMountStatus>> {
     container.volume_mounts.as_ref().map(|mounts| mounts.iter().map(one).collect())
 }
 
+/// How the run before the newest one ended, where Docker has nothing of it any more: what the API knows of it.
+fn lost(earlier: Option<&ContainerStatus>, newest: Option<&Instance>) -> Option<ContainerState> {
+    let earlier = earlier?;
+    let shown = earlier.container_id.as_deref().unwrap_or("").trim_start_matches("docker://");
+    let state = earlier.state.as_ref().filter(|_| newest.is_none_or(|i| i.id != shown) && !shown.is_empty());
+    match (state.and_then(|s| s.terminated.clone()), state.and_then(|s| s.running.clone())) {
+        (Some(ended), _) => Some(ContainerState { terminated: Some(ended), ..ContainerState::default() }),
+        (None, Some(running)) => Some(unknown(running.started_at)),
+        (None, None) => earlier.last_state.clone(),
+    }
+}
+
+/// A container that ran and vanished.
+fn unknown(started_at: Option<Time>) -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some("ContainerStatusUnknown".to_owned()),
+            message: Some("The container could not be located when the pod was terminated".to_owned()),
+            started_at,
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    }
+}
+
 /// A container of which Docker has nothing: not made yet, or lost behind our back.
 fn lost_or_waiting(
     spec: &PodSpec,
@@ -316,17 +347,14 @@ fn lost_or_waiting(
         return ContainerState { terminated: Some(terminated), ..ContainerState::default() };
     }
     if ending && before.is_some_and(|s| s.running.is_some()) {
-        return ContainerState {
-            terminated: Some(ContainerStateTerminated {
-                exit_code: 137,
-                reason: Some("ContainerStatusUnknown".to_owned()),
-                message: Some("The container could not be located when the pod was terminated".to_owned()),
-                ..ContainerStateTerminated::default()
-            }),
-            ..ContainerState::default()
-        };
+        return unknown(None);
     }
     waiting_state(spec, container, observed, now)
+}
+
+/// Whether a failure is one of pulling, which is held back after it was shown.
+fn is_of_pull(reason: &str) -> bool {
+    matches!(reason, "ErrImagePull" | "RegistryUnavailable")
 }
 
 /// The failure that keeps a container from running, if any.
@@ -352,11 +380,6 @@ fn waiting_state(spec: &PodSpec, container: &Container, observed: &Observed, now
         |(reason, message)| (reason, Some(message)),
     );
     waiting(reason, message)
-/// Whether a failure is one of pulling, which is held back after it was shown.
-fn is_of_pull(reason: &str) -> bool {
-    matches!(reason, "ErrImagePull" | "RegistryUnavailable")
-}
-
 }
 
 fn waiting(reason: &str, message: Option<String>) -> ContainerState {

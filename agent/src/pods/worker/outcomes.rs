@@ -72,7 +72,10 @@ impl Worker {
             Outcome::Started { container, result: Err((refusal, seen)) } => {
                 match seen {
                     // Docker has made an exited container of it: the restart policy decides.
-                    Some(instance) if matches!(instance.state, State::Exited(_)) => self.observed.put(instance),
+                    Some(instance) if matches!(instance.state, State::Exited(_)) => {
+                        self.observed.put(instance);
+                        self.run_failed(container, refusal, now);
+                    }
                     _ => self.start_failed(container, refusal, now),
                 }
             }
@@ -88,8 +91,12 @@ impl Worker {
                 self.pause_until = Some(later(now, UNREACHABLE_RETRY));
             }
             Outcome::Hooked { id, result } => {
-                if result.is_err() {
+                if let Err(why) = result {
                     self.observed.condemned.insert(id.clone());
+                    let whose = self.observed.instances.iter().find(|i| i.id == id);
+                    if let Some(container) = whose.map(|i| i.identity.container.clone()) {
+                        self.run_failed(container, Refusal::new("PostStartHookError", why), now);
+                    }
                 }
                 self.observed.hooked.insert(id);
             }
@@ -179,6 +186,13 @@ impl Worker {
     fn start_failed(&mut self, container: String, refusal: Refusal, now: Timestamp) {
         let times = self.observed.start_failures.get(&container).map_or(1, |f| f.times + 1);
         if let Some(failure) = self.failure(refusal, times, now) {
+            self.observed.start_failures.insert(container, failure);
+        }
+    }
+
+    /// A run that ended before it had begun: what is shown of it. When it is tried again the restart policy says.
+    fn run_failed(&mut self, container: String, refusal: Refusal, now: Timestamp) {
+        if let Some(failure) = self.failure_after(refusal, 1, now, Duration::ZERO) {
             self.observed.start_failures.insert(container, failure);
         }
     }

@@ -12,6 +12,10 @@ impl Worker {
         }
         let before = pod.status.clone().unwrap_or_default();
         let wanted = status::status(&pod, &self.observed, self.shared.config.node_ip, now);
+        if wanted.phase.as_deref().is_some_and(spec::is_terminal) {
+            // Before anybody can hear of it: the next pod for its place may come at once.
+            self.shared.claim(&self.uid, None);
+        }
         let (object, before, merged) = if spec::is_static(&pod) {
             self.keep_status(&pod, &before, &wanted);
             let mirror = self.mirror.clone()?;
@@ -29,7 +33,7 @@ impl Worker {
             return Some(at);
         }
         if !spec::is_static(&object) {
-            self.tell_backoffs(&object, &before, &wanted);
+            self.tell_turns(&object, &before, &wanted);
         }
         let client = self.shared.client.clone();
         self.push(KEY.to_owned(), async move {
@@ -45,13 +49,17 @@ impl Worker {
     fn keep_status(&mut self, pod: &Pod, before: &PodStatus, wanted: &PodStatus) {
         let merged = merge(before, wanted);
         if merged != *before {
-            self.tell_backoffs(pod, before, wanted);
+            self.tell_turns(pod, before, wanted);
             self.pod = Some(Arc::new(Pod { status: Some(merged), ..pod.clone() }));
         }
     }
 
-    /// The events of containers that are newly held back.
-    fn tell_backoffs(&self, pod: &Pod, before: &PodStatus, wanted: &PodStatus) {
+    /// The events of a pod whose time is over, and of containers that are newly held back.
+    fn tell_turns(&self, pod: &Pod, before: &PodStatus, wanted: &PodStatus) {
+        if wanted.reason.as_deref() == Some("DeadlineExceeded") && before.reason.is_none() {
+            let message = wanted.message.clone().unwrap_or_default();
+            self.shared.event(pod, None, Severity::Normal, "DeadlineExceeded", message);
+        }
         let reason = |status: &PodStatus, name: &str| {
             let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
             all.filter(|c| c.name == name).find_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone())
