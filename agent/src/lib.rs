@@ -4,6 +4,7 @@
 //! `cadvisor`, never `control` or `proxy`. Only `engine` talks to Docker.
 
 pub mod engine;
+pub mod images;
 pub mod network;
 pub mod node;
 pub mod pods;
@@ -12,11 +13,13 @@ pub mod server;
 pub mod volumes;
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
 };
 
 use jiff::Timestamp;
+use windlass_kit::quantity::Quantity;
 
 /// Settings of the part that runs pods.
 #[derive(Debug, Clone)]
@@ -39,6 +42,8 @@ pub struct Config {
     pub static_pods_dir: Option<PathBuf>,
     /// How many pods the node takes; upstream's default is 110.
     pub max_pods: usize,
+    /// What pods may have of this machine, by resource.
+    pub allocatable: BTreeMap<String, Quantity>,
 }
 
 impl Default for Config {
@@ -53,8 +58,20 @@ impl Default for Config {
             container_logs_dir: "/var/log/containers".into(),
             static_pods_dir: None,
             max_pods: 110,
+            allocatable: BTreeMap::new(),
         }
     }
+}
+
+/// What the node is short of; no pod is taken that would make it worse.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Memory.
+    pub memory: bool,
+    /// Disk.
+    pub disk: bool,
+    /// Process ids.
+    pub pid: bool,
 }
 
 /// One running container of a pod, for whoever measures it.

@@ -21,5 +21,5 @@ mod usage;
 
 pub use config::{Config, Subject, SystemProcess};
 pub use expose::summary::Summary;
-pub use source::SourceError;
+pub use source::{SourceError, tree as disk_usage};
 pub use usage::Usage;

@@ -18,19 +18,24 @@ use kube::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_agent::{
-    self as agent, ContainerRecord,
+    self as agent, ContainerRecord, Pressure,
     engine::{Engine, Health},
+    images::{Images, ImagesConfig},
     network::{CniConfig, Network, NetworkConfig},
-    node::NodeConfig,
+    node::{
+        NodeConfig,
+        eviction::{self, EvictionConfig},
+    },
+    pods::Orders,
     server::{ServerConfig, ServerState, Stats},
     volumes::Volumes,
 };
 use windlass_cadvisor::{Subject, Usage};
 use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
-use windlass_kit::supervise::Supervisor;
+use windlass_kit::{events::Recorder, supervise::Supervisor};
 use windlass_proxy as proxy;
 
-use crate::config::{PodNetwork, Ranges, RulesLayout, Settings};
+use crate::config::{PodNetwork, Ranges, RulesLayout, Settings, keeping::duration};
 
 /// The version that the node tells; clients expect one of Kubernetes'.
 const NODE_VERSION: &str = windlass_control::api::VERSION;
@@ -217,6 +222,10 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
     };
     let listeners = agent::server::listen(&server).await?;
     let engine = Engine::new(&settings.docker_socket.to_string_lossy())?;
+    let data_root = engine.data_root().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "Docker's data is taken to be at its usual place until Windlass is started again");
+        "/var/lib/docker".into()
+    });
     let (health, docker) = watch::channel(Health::Unknown);
     let (tell_containers, containers) = watch::channel(Arc::default());
     let (tell_pods, pods) = watch::channel(Arc::default());
@@ -225,17 +234,20 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         windlass_cadvisor::Config {
             node_name: settings.node_name.clone(),
             data_dir: settings.data_dir.clone(),
+            docker_root: data_root.clone(),
             ..windlass_cadvisor::Config::default()
         },
         subjects_of(containers, token.clone()),
         token.clone(),
     );
+    let (images, keeper) = Images::new(engine.clone(), images_config(settings, data_root.clone()));
     let state = ServerState {
         client: client.clone(),
         engine: engine.clone(),
-        pods,
+        pods: pods.clone(),
         docker: docker.clone(),
-        stats: Arc::new(UsagePages(usage)),
+        pulls: images.progress(),
+        stats: Arc::new(UsagePages(usage.clone())),
     };
     tasks.spawn("node API", agent::server::run(server, listeners, state, token.clone()));
 
@@ -246,6 +258,11 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         data_dir: settings.data_dir.clone(),
         version: NODE_VERSION.to_owned(),
         max_pods: settings.max_pods,
+        // Judged when the settings were read.
+        reserved: settings.keeping.reserved().unwrap_or_default(),
+        thresholds: settings.keeping.thresholds().unwrap_or_default(),
+        max_images: settings.keeping.node_status_max_images,
+        hold_pods: settings.keeping.holds_pods(),
     };
     let config = agent::Config {
         node_name: settings.node_name.clone(),
@@ -257,9 +274,34 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         container_logs_dir: settings.container_logs_dir.clone(),
         static_pods_dir: settings.static_pods_dir.clone(),
         max_pods: usize::try_from(settings.max_pods).unwrap_or(usize::MAX),
+        allocatable: agent::node::allocatable(&node_config),
     };
-    let published =
-        agent::pods::Published { containers: tell_containers, pods: tell_pods, orders: agent::pods::Orders::new() };
+    let (tell_pressure, pressure) = watch::channel(Pressure::default());
+    let (tell_runtimes, runtimes) = watch::channel(Arc::default());
+    let (orders, inbox) = Orders::new();
+    let published = agent::pods::Published {
+        containers: tell_containers,
+        pods: tell_pods,
+        orders: (orders.clone(), inbox),
+        pressure: pressure.clone(),
+        images: images.clone(),
+        runtimes: tell_runtimes,
+    };
+    let news = agent::node::News { docker, pressure, images: images.list(), runtimes };
+    let recorder = Recorder::new(client.clone(), "kubelet", &settings.node_name);
+    let object = agent::node::reference(&settings.node_name);
+    let keeping = keeper.run(object, recorder.clone(), pods.clone(), token.clone());
+    tasks.spawn("images", async move {
+        keeping.await;
+        anyhow::Ok(())
+    });
+    let defence = eviction_config(settings, &node_config, data_root);
+    let parts = eviction::Parts { recorder, usage, pods, orders, images, pressure: tell_pressure };
+    let defending = eviction::run(defence, parts, token.clone());
+    tasks.spawn("eviction", async move {
+        defending.await;
+        anyhow::Ok(())
+    });
     let cluster_cidrs = settings.cluster_cidr.iter().copied().collect();
     let (range_file, network_dir) = (pod_cidr_file(settings), settings.data_dir.join("network"));
     let plugins = (settings.network == PodNetwork::Cni).then(|| cni_config(settings));
@@ -270,7 +312,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
     let (duties_client, duties_token, duties_config) = (client.clone(), token.clone(), node_config.clone());
     tasks.spawn("node's duties", async move {
         match agent::node::register(&duties_client, &duties_config, &duties_token).await {
-            Some(node) => agent::node::run(duties_client, duties_config, node, docker, duties_token).await,
+            Some(node) => agent::node::run(duties_client, duties_config, node, news, duties_token).await,
             None => Ok(()),
         }
     });
@@ -289,6 +331,31 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         anyhow::Ok(())
     });
     Ok(())
+}
+
+fn images_config(settings: &Settings, data_root: PathBuf) -> ImagesConfig {
+    let keeping = &settings.keeping;
+    ImagesConfig {
+        data_root,
+        file: settings.data_dir.join("images.json"),
+        high: keeping.image_gc_high_threshold_percent,
+        low: keeping.image_gc_low_threshold_percent,
+        minimum_age: duration(&keeping.image_minimum_gc_age),
+        maximum_age: duration(&keeping.image_maximum_gc_age),
+        parallel_pulls: keeping.max_parallel_image_pulls,
+    }
+}
+
+fn eviction_config(settings: &Settings, node: &NodeConfig, data_root: PathBuf) -> EvictionConfig {
+    EvictionConfig {
+        node_name: settings.node_name.clone(),
+        thresholds: node.thresholds.clone(),
+        transition: duration(&settings.keeping.eviction_pressure_transition_period),
+        max_pod_grace: settings.keeping.eviction_max_pod_grace_period,
+        pods_memory: agent::node::held_to(node).get("memory").map_or(i64::MAX, |memory| memory.units()),
+        pods_dir: settings.data_dir.join("pods"),
+        image_dir: data_root,
+    }
 }
 
 fn pod_cidr_file(settings: &Settings) -> PathBuf {

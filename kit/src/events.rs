@@ -2,7 +2,7 @@
 //! event again raises its count, and an object that talks too much is silenced for a while.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -47,6 +47,7 @@ struct Note {
     severity: Severity,
     reason: String,
     message: String,
+    annotations: BTreeMap<String, String>,
     at: jiff::Timestamp,
 }
 
@@ -64,6 +65,18 @@ impl Recorder {
 
     /// Records one event about `object`. Reasons are one CamelCase word that upstream uses too.
     pub fn record(&self, object: &ObjectReference, severity: Severity, reason: &str, message: impl Into<String>) {
+        self.record_annotated(object, severity, reason, message, BTreeMap::new());
+    }
+
+    /// The same, with annotations on the event, for programs that read events.
+    pub fn record_annotated(
+        &self,
+        object: &ObjectReference,
+        severity: Severity,
+        reason: &str,
+        message: impl Into<String>,
+        annotations: BTreeMap<String, String>,
+    ) {
         let allowed = self.spam.lock().unwrap_or_else(PoisonError::into_inner).allow(object, Instant::now());
         if !allowed {
             return;
@@ -71,8 +84,14 @@ impl Recorder {
         let mut message = message.into();
         // The API refuses longer messages.
         truncate(&mut message, 1024);
-        let note =
-            Note { object: object.clone(), severity, reason: reason.to_owned(), message, at: jiff::Timestamp::now() };
+        let note = Note {
+            object: object.clone(),
+            severity,
+            reason: reason.to_owned(),
+            message,
+            annotations,
+            at: jiff::Timestamp::now(),
+        };
         if self.queue.try_send(note).is_err() {
             tracing::warn!(component = %self.component, reason, "an event was dropped: the queue of unsent events is full");
         }
@@ -180,6 +199,7 @@ fn event_of(note: &Note, source: &EventSource, serial: u64) -> Event {
         metadata: ObjectMeta {
             name: Some(format!("{object_name}.{stamp:x}")),
             namespace: Some(namespace),
+            annotations: Some(note.annotations.clone()).filter(|a| !a.is_empty()),
             ..ObjectMeta::default()
         },
         involved_object: note.object.clone(),

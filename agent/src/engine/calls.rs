@@ -125,6 +125,16 @@ impl Engine {
             .collect())
     }
 
+    /// Where Docker keeps images, writable layers and logs.
+    ///
+    /// # Errors
+    /// When Docker does not answer.
+    pub async fn data_root(&self) -> Result<std::path::PathBuf, EngineError> {
+        let docker = self.patient(Duration::from_secs(10));
+        let info = docker.info().await.map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
+        Ok(info.docker_root_dir.map_or_else(|| "/var/lib/docker".into(), Into::into))
+    }
+
     /// Docker's version and cgroup driver; also the way to learn whether it answers.
     pub(crate) async fn info(&self) -> Result<Info, EngineError> {
         let docker = self.patient(Duration::from_secs(10));
@@ -132,6 +142,7 @@ impl Engine {
         Ok(Info {
             version: info.server_version.unwrap_or_default(),
             systemd_cgroups: info.cgroup_driver.is_some_and(|d| d.to_string() == "systemd"),
+            runtimes: info.runtimes.into_iter().flat_map(std::collections::HashMap::into_keys).collect(),
         })
     }
 }
@@ -141,6 +152,8 @@ impl Engine {
 pub(crate) struct Info {
     pub(crate) version: String,
     pub(crate) systemd_cgroups: bool,
+    /// Names that RuntimeClasses may have as their handlers.
+    pub(crate) runtimes: std::collections::BTreeSet<String>,
 }
 
 /// 304 (ended already), 404 (gone) and 409 (being removed, or not running) are what was wanted.

@@ -1,19 +1,19 @@
-//! Images: is it there, and pulling it, once at a time for each name.
+//! Images: what is there, pulling and removing.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeSet,
     io::{self, Read as _},
-    sync::{Arc, PoisonError},
     time::Duration,
 };
 
 use bollard::{
     auth::DockerCredentials,
     models::ContainerCreateBody,
-    query_parameters::{CreateImageOptions, DownloadFromContainerOptions},
+    query_parameters::{
+        CreateImageOptions, DownloadFromContainerOptions, ListContainersOptions, ListImagesOptions, RemoveImageOptions,
+    },
 };
 use futures::{StreamExt as _, TryStreamExt as _};
-use tokio::sync::Mutex;
 
 use super::{Engine, EngineError};
 
@@ -29,10 +29,22 @@ pub(crate) struct Image {
     pub(crate) size: i64,
 }
 
-/// Pulls in flight, by image name: a second pod that wants the same image waits for the first pull.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Pulls {
-    by_name: Arc<std::sync::Mutex<HashMap<String, Arc<Mutex<()>>>>>,
+/// An image of Docker's store with all its names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) id: String,
+    pub(crate) tags: Vec<String>,
+    pub(crate) digests: Vec<String>,
+    pub(crate) size: i64,
+}
+
+/// One line of what Docker tells of a pull, in its own words.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LayerNews {
+    pub(crate) layer: String,
+    pub(crate) status: String,
+    pub(crate) bytes: u64,
+    pub(crate) of_bytes: u64,
 }
 
 /// A pull with no progress for this long is given up; cri-dockerd's limit.
@@ -95,32 +107,51 @@ impl Engine {
         }
     }
 
-    /// Pulls an image with the first of `credentials` that the registry takes, or as nobody where there are none.
-    /// Several callers of the same name share the work: each pull after the first finds the layers in place.
-    pub(crate) async fn pull(
-        &self,
-        pulls: &Pulls,
-        name: &str,
-        credentials: &[DockerCredentials],
-    ) -> Result<(), EngineError> {
-        let turn = {
-            let mut by_name = pulls.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-            by_name.retain(|_, turn| Arc::strong_count(turn) > 1);
-            Arc::clone(by_name.entry(name.to_owned()).or_default())
-        };
-        let _turn = turn.lock().await;
-        let mut result = Ok(());
-        for shown in credentials.iter().map(Some).chain(credentials.is_empty().then_some(None)) {
-            result = self.pull_as(name, shown.cloned()).await;
-            match &result {
-                Err(error) if !error.is_unreachable() => {}
-                _ => return result,
-            }
-        }
-        result
+    /// Every image that is more than a layer of another.
+    pub(crate) async fn images(&self) -> Result<Vec<Stored>, EngineError> {
+        let all = self.docker().list_images(None::<ListImagesOptions>).await;
+        let all = all.map_err(|e| EngineError::new("images could not be listed", &e))?;
+        // Docker's old way of saying that there is none.
+        let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains("<none>")).collect();
+        let stored = all.into_iter().map(|image| Stored {
+            id: image.id,
+            tags: named(image.repo_tags),
+            digests: named(image.repo_digests),
+            size: image.size,
+        });
+        Ok(stored.collect())
     }
 
-    async fn pull_as(&self, name: &str, credentials: Option<DockerCredentials>) -> Result<(), EngineError> {
+    /// The ids of images that containers are made of, whoever made them, dead ones too.
+    pub(crate) async fn images_in_use(&self) -> Result<BTreeSet<String>, EngineError> {
+        let options = ListContainersOptions { all: true, ..ListContainersOptions::default() };
+        let all = self.docker().list_containers(Some(options)).await;
+        let all = all.map_err(|e| EngineError::new("containers could not be listed", &e))?;
+        Ok(all.into_iter().filter_map(|container| container.image_id).collect())
+    }
+
+    /// Removes an image with all its names, unless something is made of it. Gone already is success.
+    pub(crate) async fn remove_image(&self, image: &Stored) -> Result<(), EngineError> {
+        // The last name takes the image with it; one without names goes by its id.
+        let names = image.tags.iter().chain(&image.digests).chain([&image.id]);
+        for name in names {
+            if let Err(error) = self.docker().remove_image(name, None::<RemoveImageOptions>, None).await {
+                let error = EngineError::new(format!("image {name:?} could not be removed"), &error);
+                if !error.is_not_found() {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Pulls an image, as nobody where there are no credentials, and tells how it goes on.
+    pub(crate) async fn pull_as(
+        &self,
+        name: &str,
+        credentials: Option<DockerCredentials>,
+        tell: &mut (dyn FnMut(LayerNews) + Send),
+    ) -> Result<(), EngineError> {
         let attempt = || format!("failed to pull image {name:?}");
         let options = CreateImageOptions { from_image: Some(with_tag(name)), ..CreateImageOptions::default() };
         let mut progress = Box::pin(self.docker().create_image(Some(options), None, credentials));
@@ -136,6 +167,14 @@ impl Engine {
                     if let Some(error) = line.error_detail.and_then(|e| e.message) {
                         return Err(EngineError { attempt: attempt(), reason: error, status: Some(500) });
                     }
+                    let bytes = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+                    let progress = line.progress_detail;
+                    tell(LayerNews {
+                        layer: line.id.unwrap_or_default(),
+                        status: line.status.unwrap_or_default(),
+                        bytes: bytes(progress.as_ref().and_then(|p| p.current)),
+                        of_bytes: bytes(progress.as_ref().and_then(|p| p.total)),
+                    });
                 }
                 Some(Err(error)) => return Err(EngineError::new(attempt(), &error)),
             }
@@ -179,7 +218,7 @@ fn shown(name: &str, digests: &[String], id: &str) -> String {
 }
 
 /// Docker pulls every tag of a name without one.
-fn with_tag(name: &str) -> String {
+pub(crate) fn with_tag(name: &str) -> String {
     let last = name.rsplit('/').next().unwrap_or(name);
     if last.contains(':') || name.contains('@') { name.to_owned() } else { format!("{name}:latest") }
 }

@@ -9,7 +9,7 @@ use futures::TryStreamExt as _;
 use super::{Engine, EngineError};
 
 /// Its name; the tag follows its content.
-const NAME: &str = env!("WINDLASS_PAUSE_IMAGE");
+pub(crate) const NAME: &str = env!("WINDLASS_PAUSE_IMAGE");
 static ARCHIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause.tar"));
 
 /// Makes sure that Docker has the image and gives its id.

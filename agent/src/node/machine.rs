@@ -3,19 +3,19 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use nix::sys::statvfs::statvfs;
+use windlass_kit::quantity::Quantity;
 
 /// The machine at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     pub(super) cpus: i64,
     pub(super) memory_bytes: i64,
-    pub(super) memory_available_bytes: i64,
-    /// Bytes of huge pages by the bytes of one page: every size that the kernel has.
-    pub(super) huge_pages: BTreeMap<i64, i64>,
     pub(super) disk_bytes: i64,
-    pub(super) disk_available_bytes: i64,
-    pub(super) inodes: i64,
-    pub(super) inodes_free: i64,
+    /// Bytes that are huge pages, by resource: `hugepages-2Mi`.
+    pub(super) huge_pages: BTreeMap<String, i64>,
+    pub(super) swap_bytes: i64,
+    /// Only the older version of cgroups is there.
+    pub(super) cgroup_v1: bool,
     pub(super) machine_id: String,
     pub(super) system_uuid: String,
     pub(super) boot_id: String,
@@ -37,12 +37,10 @@ impl Machine {
         Self {
             cpus: std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
             memory_bytes: memory.as_ref().map_or(0, |m| number(m.mem_total)),
-            memory_available_bytes: memory.as_ref().and_then(|m| m.mem_available).map_or(0, number),
-            huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
             disk_bytes: blocks(|d| d.blocks()),
-            disk_available_bytes: blocks(|d| d.blocks_available()),
-            inodes: disk.as_ref().map_or(0, |d| number(d.files())),
-            inodes_free: disk.as_ref().map_or(0, |d| number(d.files_available())),
+            huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
+            swap_bytes: memory.as_ref().map_or(0, |m| number(m.swap_total)),
+            cgroup_v1: !Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
             machine_id: text("/etc/machine-id"),
             system_uuid: text("/sys/class/dmi/id/product_uuid"),
             boot_id: text("/proc/sys/kernel/random/boot_id"),
@@ -52,18 +50,16 @@ impl Machine {
     }
 }
 
-/// From folders such as `hugepages-2048kB`.
-fn huge_pages(dir: &Path) -> BTreeMap<i64, i64> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let kilobytes: i64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            let count: i64 = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
-            let size = kilobytes.checked_mul(1024)?;
-            Some((size, size.checked_mul(count)?))
-        })
-        .collect()
+/// What `hugepages-2048kB/nr_hugepages` and the like say below `dir`.
+fn huge_pages(dir: &Path) -> BTreeMap<String, i64> {
+    let one = |entry: fs::DirEntry| -> Option<(String, i64)> {
+        let name = entry.file_name();
+        let kib: i64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let pages: i64 = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
+        let bytes = kib.checked_mul(1024)?;
+        Some((format!("hugepages-{}", Quantity::from_bytes(bytes)), bytes.saturating_mul(pages)))
+    };
+    fs::read_dir(dir).into_iter().flatten().flatten().filter_map(one).collect()
 }
 
 fn os_name(release: &str) -> String {
@@ -76,12 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn huge_pages_of_each_size() {
+    fn huge_pages_by_their_size() {
         let dir = tempfile::tempdir().unwrap();
-        for (name, count) in [("hugepages-2048kB", "3\n"), ("hugepages-1048576kB", "0\n"), ("other", "7")] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-            fs::write(dir.path().join(name).join("nr_hugepages"), count).unwrap();
+        for (size, pages) in [("hugepages-2048kB", "3\n"), ("hugepages-1048576kB", "0\n"), ("else", "1")] {
+            fs::create_dir(dir.path().join(size)).unwrap();
+            fs::write(dir.path().join(size).join("nr_hugepages"), pages).unwrap();
         }
-        assert_eq!(huge_pages(dir.path()), BTreeMap::from([(2 << 20, 6 << 20), (1 << 30, 0)]));
+        let wanted = [("hugepages-1Gi".to_owned(), 0), ("hugepages-2Mi".to_owned(), 6 << 20)];
+        assert_eq!(huge_pages(dir.path()), wanted.into());
+        assert!(huge_pages(Path::new("/nowhere")).is_empty());
     }
 }

@@ -1,15 +1,20 @@
 //! The node's own duties: its object, its heartbeat, its conditions.
 //!
-//! `status` decides what the node says of itself and is pure; `machine` reads the host; this module is the
-//! loop. Imports nothing of `pods`.
+//! `status` and `capacity` decide what the node says of itself and are pure; `machine` and `oom` read the host;
+//! `eviction` defends it; this module is the loop. Of `pods` only what ends pods or holds all of them is imported.
 
+mod capacity;
+pub mod eviction;
 mod machine;
+mod oom;
 mod own;
 mod status;
 
 use std::{
+    collections::BTreeSet,
     net::IpAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -33,9 +38,13 @@ use windlass_kit::{
     net::Cidr,
 };
 
-use crate::{engine::Health, scratch};
+use crate::{Pressure, engine::Health, images::StoredImage, scratch};
+pub use capacity::{Amounts, parse_reserved};
+use eviction::thresholds::Threshold;
 use machine::Machine;
+use oom::KernelLog;
 pub(crate) use own::follow;
+use status::{Belief, Known};
 
 /// Settings of the node's duties.
 #[derive(Debug, Clone)]
@@ -52,6 +61,40 @@ pub struct NodeConfig {
     pub version: String,
     /// How many pods it takes; upstream's default is 110.
     pub max_pods: u32,
+    /// What is kept back from pods: for Kubernetes' own, and for the system.
+    pub reserved: Vec<Amounts>,
+    /// What eviction keeps free is not for pods either.
+    pub thresholds: Vec<Threshold>,
+    /// How many images are told; below zero is all.
+    pub max_images: i32,
+    /// All pods together are held to what is not reserved.
+    pub hold_pods: bool,
+}
+
+/// What the node is told by its other parts.
+#[derive(Debug)]
+pub struct News {
+    /// Whether Docker answers.
+    pub docker: watch::Receiver<Health>,
+    /// What the node is short of.
+    pub pressure: watch::Receiver<Pressure>,
+    /// The images in Docker's store.
+    pub images: watch::Receiver<Arc<Vec<StoredImage>>>,
+    /// Names that RuntimeClasses may have as their handlers.
+    pub runtimes: watch::Receiver<Arc<BTreeSet<String>>>,
+}
+
+/// What pods may have of this machine, by resource.
+#[must_use]
+pub fn allocatable(config: &NodeConfig) -> Amounts {
+    let all = capacity::capacity(&Machine::read(&config.data_dir), config.max_pods);
+    capacity::allocatable(&all, &config.reserved, &config.thresholds)
+}
+
+/// What all pods together are held to, by resource.
+#[must_use]
+pub fn held_to(config: &NodeConfig) -> Amounts {
+    capacity::without(&capacity::capacity(&Machine::read(&config.data_dir), config.max_pods), &config.reserved)
 }
 
 /// Why the node could not do its duties.
@@ -167,12 +210,16 @@ pub async fn run(
     client: Client,
     config: NodeConfig,
     node: Node,
-    mut health: watch::Receiver<Health>,
+    mut news: News,
     shutdown: CancellationToken,
 ) -> Result<(), NodeError> {
     let recorder = Recorder::new(client.clone(), "kubelet", &config.name);
-    let object = reference(&node);
+    let object = reference(&config.name);
     recorder.record(&object, Severity::Normal, "Starting", "Starting windlass.");
+    let mut kernel = KernelLog::open();
+    let mut belief = Belief::default();
+    let mut held = false;
+    tell_of_machine(&recorder, &object, &config, &node);
     let leases = tokio::spawn(renew(client.clone(), node.clone(), shutdown.clone()));
     let api: Api<Node> = Api::all(client);
     let mut known = node.status.clone().unwrap_or_default();
@@ -180,10 +227,24 @@ pub async fn run(
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
         let machine = Machine::read(&config.data_dir);
-        let docker = health.borrow_and_update().clone();
-        let wanted = status::node_status(&config, &machine, &docker, &known, Timestamp::now());
+        let now = Timestamp::now();
+        let (docker, holds) = belief.of(news.docker.borrow_and_update().clone(), now);
+        let told = Known {
+            pressure: *news.pressure.borrow_and_update(),
+            images: news.images.borrow().clone(),
+            runtimes: news.runtimes.borrow().clone(),
+        };
+        for victim in kernel.victims() {
+            let message = format!("System OOM encountered, victim process: {}, pid: {}", victim.name, victim.pid);
+            recorder.record(&object, Severity::Warning, "SystemOOM", message);
+        }
+        if config.hold_pods && crate::pods::hold_all(&held_to(&config)) && !std::mem::replace(&mut held, true) {
+            let message = "Updated Node Allocatable limit across pods";
+            recorder.record(&object, Severity::Normal, "NodeAllocatableEnforced", message);
+        }
+        let wanted = status::node_status(&config, &machine, &docker, &told, &known, now);
         let due = sent_at.is_none_or(|at| at.elapsed() >= STATUS_AGE) || status::differs(&known, &wanted);
-        let mut wait = STATUS_EVERY;
+        let mut wait = holds.map_or(STATUS_EVERY, |holds| holds.min(STATUS_EVERY));
         // Until Docker has answered or refused there is nothing true to say.
         if due && docker != Health::Unknown {
             let patch = serde_json::json!({"status": wanted});
@@ -207,7 +268,8 @@ pub async fn run(
         }
         tokio::select! {
             () = shutdown.cancelled() => break,
-            changed = health.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            changed = news.docker.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            changed = news.pressure.changed() => if changed.is_err() { shutdown.cancelled().await; break },
             () = tokio::time::sleep(wait) => {}
         }
     }
@@ -215,13 +277,29 @@ pub async fn run(
     Ok(())
 }
 
-fn reference(node: &Node) -> ObjectReference {
+/// The node as events name it; upstream gives its name for its uid.
+#[must_use]
+pub fn reference(name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
-        name: node.metadata.name.clone(),
-        uid: node.metadata.name.clone(),
+        name: Some(name.to_owned()),
+        uid: Some(name.to_owned()),
         ..ObjectReference::default()
+    }
+}
+
+/// What is worth a word when the node starts.
+fn tell_of_machine(recorder: &Recorder, object: &ObjectReference, config: &NodeConfig, node: &Node) {
+    let machine = Machine::read(&config.data_dir);
+    let before = node.status.as_ref().and_then(|s| s.node_info.as_ref()).map_or("", |info| info.boot_id.as_str());
+    if !before.is_empty() && before != machine.boot_id {
+        let message = format!("Node {} has been rebooted, boot id: {}", config.name, machine.boot_id);
+        recorder.record(object, Severity::Warning, "Rebooted", message);
+    }
+    if machine.cgroup_v1 {
+        let message = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";
+        recorder.record(object, Severity::Warning, "CgroupV1", message);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What this node cannot or must not run, whatever was scheduled here: asked once for each pod, before anything of it
 //! is made. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint};
 use windlass_kit::{
@@ -14,7 +14,8 @@ use windlass_kit::{
     quantity::Quantity,
 };
 
-use super::{orders::Ended, spec};
+use super::{body, orders::Ended, pressure, spec};
+use crate::Pressure;
 
 /// An end before the beginning, in upstream's words.
 fn refused(reason: impl Into<String>, why: impl std::fmt::Display) -> Ended {
@@ -66,6 +67,9 @@ pub(crate) struct NodeView {
     pub(crate) taints: Vec<Taint>,
     pub(crate) allocatable: Amounts,
     pub(crate) max_pods: usize,
+    pub(crate) pressure: Pressure,
+    /// The AppArmor profiles that the kernel has.
+    pub(crate) profiles: BTreeSet<String>,
 }
 
 impl NodeView {
@@ -88,6 +92,7 @@ impl NodeView {
             taints: node.and_then(|n| n.spec.as_ref()?.taints.clone()).unwrap_or_default(),
             allocatable,
             max_pods,
+            ..Self::default()
         }
     }
 }
@@ -111,10 +116,11 @@ const SAFE_SYSCTLS: [&str; 12] = [
 /// Whether this node refuses a pod, beside what the `others` hold: upstream's order of questions.
 pub(crate) fn refuse<'a>(pod: &Pod, node: &NodeView, others: impl Iterator<Item = &'a Claim> + Clone) -> Option<Ended> {
     let spec = pod.spec.as_ref()?;
-    sysctls(spec)
+    pressure::refuse(pod, node.pressure)
+        .or_else(|| sysctls(spec))
         .or_else(|| predicates(pod, spec, node, others.clone()))
         .or_else(|| resources(pod, node, others))
-        .or_else(|| unsupported(spec))
+        .or_else(|| unsupported(spec, node))
 }
 
 fn sysctls(spec: &PodSpec) -> Option<Ended> {
@@ -196,7 +202,11 @@ fn resources<'a>(pod: &Pod, node: &NodeView, others: impl Iterator<Item = &'a Cl
     lacking.and_then(|(name, wanted, used, all)| short(name, wanted, used, all))
 }
 
-fn unsupported(spec: &PodSpec) -> Option<Ended> {
+fn unsupported(spec: &PodSpec, node: &NodeView) -> Option<Ended> {
+    let mut profiles = spec::all_containers(spec).filter_map(|(c, _)| body::local_app_armor(spec, c));
+    if let Some(profile) = profiles.find(|profile| !node.profiles.contains(*profile)) {
+        return Some(refused("AppArmor", format_args!("Cannot enforce AppArmor: profile {profile:?} is not loaded")));
+    }
     if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
         return Some(refused("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"));
     }
@@ -225,6 +235,8 @@ mod tests {
             taints: Vec::new(),
             allocatable: Amounts { milli_cpu: 2000, memory: 1 << 30, ephemeral: 1 << 30, ..Amounts::default() },
             max_pods: 3,
+            profiles: BTreeSet::from(["loaded".to_owned()]),
+            ..NodeView::default()
         }
     }
 
@@ -266,6 +278,11 @@ mod tests {
         ] {
             assert_eq!(reason(spec, &[]).as_deref(), wanted, "{spec}");
         }
+        let profile = |name: &str| {
+            let context = format!(r#"{{"appArmorProfile":{{"type":"Localhost","localhostProfile":"{name}"}}}}"#);
+            reason(&format!(r#"{{"containers":[{{"name":"c","securityContext":{context}}}]}}"#), &[])
+        };
+        assert_eq!((profile("loaded"), profile("none").as_deref()), (None, Some("AppArmor")));
         let unknown = NodeView { labels: None, ..node() };
         assert_eq!(refuse(&pod(r#"{"containers":[],"nodeSelector":{"a":"b"}}"#), &unknown, [].iter()), None);
     }

@@ -11,7 +11,7 @@ use bollard::models::{
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
 use windlass_kit::objects::resources::class;
 
-pub(crate) use security::{local_seccomp, needs_passwd};
+pub(crate) use security::{local_app_armor, local_seccomp, needs_passwd};
 
 use self::security::Contexts;
 use super::{

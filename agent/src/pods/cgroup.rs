@@ -2,9 +2,12 @@
 //! containers and not their parents.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
+
+use windlass_kit::quantity::Quantity;
 
 use super::qos::{CPU_PERIOD, HugePages};
 use crate::engine::instance::Limits;
@@ -66,6 +69,22 @@ fn huge_pages(dir: &Path, pages: &HugePages) -> Vec<(String, String)> {
         .collect();
     all.sort();
     all
+}
+
+/// Holds all pods together to these amounts, whichever driver makes their cgroup; whether there is one yet.
+pub(crate) fn hold_all(amounts: &BTreeMap<String, Quantity>) -> bool {
+    let of = |resource: &str| amounts.get(resource).copied();
+    let limits = Limits {
+        memory: of("memory").map_or(0, Quantity::units),
+        cpu_shares: super::qos::shares(of("cpu").map_or(0, Quantity::milli)),
+        cpu_quota: 0,
+    };
+    let mut found = false;
+    for (hierarchy, dir) in KUBEPODS.iter().flat_map(|name| pod_dirs(Path::new(ROOT), &format!("/{name}"))) {
+        found |= dir.is_dir();
+        write_all(&dir, settings(&hierarchy, &dir, &limits).into_iter().map(|(file, value)| (file.to_owned(), value)));
+    }
+    found
 }
 
 /// Where a pod's cgroup is, with the name of each hierarchy.

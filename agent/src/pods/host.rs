@@ -1,9 +1,5 @@
 //! What the agent reads of the machine itself.
 
-use std::collections::BTreeMap;
-
-use windlass_kit::quantity::Quantity;
-
 /// The capability that lowering an OOM score needs.
 const CAP_SYS_RESOURCE: u64 = 24;
 
@@ -13,13 +9,11 @@ pub(crate) fn total_memory() -> i64 {
     procfs::Meminfo::current().ok().and_then(|m| i64::try_from(m.mem_total).ok()).unwrap_or(0)
 }
 
-/// What the machine has to give to pods: a container without a limit is told this.
-pub(crate) fn allocatable() -> BTreeMap<String, Quantity> {
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    BTreeMap::from([
-        ("cpu".to_owned(), Quantity::from_units(i64::try_from(cpus).unwrap_or(1))),
-        ("memory".to_owned(), Quantity::from_bytes(total_memory())),
-    ])
+/// The AppArmor profiles that the kernel has; none where it has no AppArmor.
+pub(crate) fn app_armor_profiles() -> std::collections::BTreeSet<String> {
+    let text = std::fs::read_to_string("/sys/kernel/security/apparmor/profiles").unwrap_or_default();
+    // Each line is a name and its mode: `docker-default (enforce)`.
+    text.lines().filter_map(|line| Some(line.rsplit_once(" (")?.0.to_owned())).collect()
 }
 
 /// Docker configurations of the node itself: registries that all its pods may use.

@@ -14,12 +14,14 @@ mod files;
 mod handlers;
 mod hooks;
 mod host;
+mod intake;
 mod mounts;
 mod observed;
 pub mod orders;
 mod outcome;
 mod plan;
 mod preempt;
+mod pressure;
 mod probes;
 mod qos;
 mod report;
@@ -31,6 +33,7 @@ mod spec;
 mod static_pods;
 mod status;
 mod steps;
+mod sweep;
 mod teardown;
 #[cfg(test)]
 mod tests;
@@ -55,24 +58,27 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use cgroup::hold_all;
 pub use orders::{Ended, Orders};
+pub(crate) use spec::is_critical;
+pub(crate) use spec::reference;
 pub use teardown::teardown;
 
 use crate::{
-    Config, ContainerRecord,
+    Config, ContainerRecord, Pressure,
     engine::{
         Engine, EngineError, Health,
         calls::{Info, Listed},
         events::Changed,
         instance::Instance,
     },
+    images::Images,
     network::Network,
 };
-use admission::{Admission, Claim};
+use admission::Admission;
 use shared::{Parts, Shared};
 use sources::Sources;
 use static_pods::Running;
-use windlass_kit::events::Severity;
 use worker::{End, News, Wish, Worker};
 
 /// Everything of Docker is listed this often, in case an event was lost.
@@ -89,6 +95,12 @@ pub struct Published {
     pub pods: watch::Sender<Arc<Vec<Arc<Pod>>>>,
     /// Orders to end pods, as made by [`Orders::new`].
     pub orders: (Orders, orders::Inbox),
+    /// What the node is short of.
+    pub pressure: watch::Receiver<Pressure>,
+    /// Pulls images.
+    pub images: Images,
+    /// Names of Docker's runtimes.
+    pub runtimes: watch::Sender<Arc<BTreeSet<String>>>,
 }
 
 /// Runs the pods of this node until `shutdown`; their containers go on running after it.
@@ -124,6 +136,8 @@ pub async fn run(
         node: node.clone(),
         inventory,
         orders,
+        pressure: published.pressure,
+        images: published.images,
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(services::follow(client.clone(), tell_services, shutdown.clone()));
@@ -131,6 +145,7 @@ pub async fn run(
     let (folder, name) = (config.static_pods_dir.clone(), config.node_name.clone());
     tasks.spawn(static_pods::follow(folder, name, tell_statics, shutdown.clone()));
     tasks.spawn(static_pods::mirrors::keep(client.clone(), node, images, shutdown.clone()));
+    tasks.spawn(keep_runtimes(parts.info.clone(), published.runtimes));
     tasks.spawn(follow_docker(engine, health, tell_info, tell_docker, shutdown.clone()));
     tasks.spawn(keep_inventory(inventories, published.containers));
 
@@ -146,6 +161,7 @@ pub async fn run(
         tell_images,
         tell_pods: published.pods,
         orders: inbox,
+        settled: false,
         shutdown: shutdown.clone(),
     };
     let api: Api<Pod> = Api::all(client);
@@ -243,6 +259,13 @@ async fn follow_once(
     }
 }
 
+/// Tells which runtimes RuntimeClasses may name.
+async fn keep_runtimes(mut info: watch::Receiver<Info>, tell: watch::Sender<Arc<BTreeSet<String>>>) {
+    while info.changed().await.is_ok() {
+        tell.send_replace(Arc::new(info.borrow_and_update().runtimes.clone()));
+    }
+}
+
 async fn keep_inventory(
     mut inventories: mpsc::Receiver<(String, Vec<ContainerRecord>)>,
     tell: watch::Sender<Arc<Vec<ContainerRecord>>>,
@@ -289,6 +312,8 @@ struct Dispatcher {
     tell_images: watch::Sender<static_pods::mirrors::Images>,
     tell_pods: watch::Sender<Arc<Vec<Arc<Pod>>>>,
     orders: orders::Inbox,
+    /// Both the API and Docker have told what they have.
+    settled: bool,
     shutdown: CancellationToken,
 }
 
@@ -301,13 +326,12 @@ impl Dispatcher {
     ) {
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.shared.config.node_name));
         let mut events = Box::pin(watcher(api, config).default_backoff());
-        let mut settled = false;
         loop {
             tokio::select! {
                 () = self.shutdown.cancelled() => break,
                 event = events.try_next() => match event {
                     Ok(Some(event)) => {
-                        settled &= !matches!(event, watcher::Event::InitDone);
+                        self.settled &= !matches!(event, watcher::Event::InitDone);
                         self.take_event(event);
                     }
                     Ok(None) => break,
@@ -318,13 +342,12 @@ impl Dispatcher {
                     self.take_statics(latest);
                 }
                 Some(news) = docker.recv() => self.hear(news),
-                Some(order) = self.orders.next() => self.order(order),
+                Some(asked) = self.orders.next() => self.obey(asked),
                 Some(Ok(uid)) = self.rooms.join_next(), if !self.rooms.is_empty() => self.room_is_made(&uid),
                 Some(ended) = self.running.join_next(), if !self.running.is_empty() => self.reap(ended),
             }
-            if !settled && self.sources.are_complete() && self.found.is_some() {
+            if !self.settled && self.sources.are_complete() && self.found.is_some() {
                 self.settle().await;
-                settled = true;
             }
         }
         self.shutdown.cancel();
@@ -362,11 +385,19 @@ impl Dispatcher {
         self.workers.insert(uid.to_owned(), Handle { wish, news, orders, stands_for, shown });
     }
 
-    fn order(&self, order: orders::Order) {
-        match self.workers.get(&order.uid) {
-            // A worker that has just ended answers by being gone.
-            Some(worker) => drop(worker.orders.send(order)),
-            None => drop(order.answer.send(orders::Answer::Over)),
+    fn obey(&self, asked: orders::Asked) {
+        match asked {
+            orders::Asked::End(order) => match self.workers.get(&order.uid) {
+                // A worker that has just ended answers by being gone.
+                Some(worker) => drop(worker.orders.send(order)),
+                None => drop(order.answer.send(orders::Answer::Over)),
+            },
+            orders::Asked::DropDead(answer) => {
+                for worker in self.workers.values() {
+                    let _ = worker.news.try_send(News::DropDead);
+                }
+                let _ = answer.send(());
+            }
         }
     }
 
@@ -392,6 +423,7 @@ impl Dispatcher {
                 for container in listed {
                     by_pod.entry(container.pod_uid.clone()).or_default().push(container);
                 }
+                self.sweep();
                 for (uid, worker) in &self.workers {
                     let _ = worker.news.try_send(News::Listed(by_pod.remove(uid).unwrap_or_default()));
                 }
@@ -399,47 +431,16 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the node refuses a pod that is new to it; what it takes in is taken note of.
-    fn admit(&self, uid: &str, pod: &Pod, is_new: bool) -> Admission {
-        if spec::is_terminal(spec::phase(pod)) || pod.metadata.deletion_timestamp.is_some() {
-            return Admission::TakenIn;
+    /// Removes the logs of pods that neither a source nor a worker knows.
+    fn sweep(&self) {
+        if !self.settled {
+            return;
         }
-        if !is_new {
-            self.shared.claim(uid, Some(Claim::of(pod)));
-            return Admission::TakenIn;
-        }
-        let admission = self.shared.admit(uid, pod, !self.room_made.contains(uid));
-        if let Admission::Refused(refused) = &admission {
-            self.shared.event(pod, None, Severity::Warning, &refused.reason, refused.message.clone());
-        }
-        admission
-    }
-
-    /// Ends the pods that a critical one needs to be gone; it is judged again when they are.
-    fn make_room(&mut self, uid: &str, victims: Vec<String>) {
-        let ended = Ended {
-            reason: "Preempting".to_owned(),
-            message: "Preempted in order to admit critical pod".to_owned(),
-            grace: None,
-            disruption: true,
-        };
-        for pod in victims.iter().filter_map(|victim| self.sources.api.get(victim)) {
-            self.shared.event(pod, None, Severity::Warning, &ended.reason, ended.message.clone());
-        }
-        self.making_room.insert(uid.to_owned());
-        self.room_made.insert(uid.to_owned());
-        let (orders, uid) = (self.shared.orders.clone(), uid.to_owned());
-        self.rooms.spawn(async move {
-            futures::future::join_all(victims.iter().map(|victim| orders.end(victim, ended.clone()))).await;
-            uid
-        });
-    }
-
-    fn room_is_made(&mut self, uid: &str) {
-        self.making_room.remove(uid);
-        if let Some(wish) = self.sources.wish(uid) {
-            self.wish(uid, wish);
-        }
+        let known: BTreeSet<String> = self.sources.uids().chain(self.workers.keys()).cloned().collect();
+        let (pod_logs, container_logs) =
+            (self.shared.config.pod_logs_dir.clone(), self.shared.config.container_logs_dir.clone());
+        // Nobody waits for it.
+        drop(tokio::task::spawn_blocking(move || sweep::sweep(&pod_logs, &container_logs, &known)));
     }
 
     fn reap(&mut self, ended: Result<(String, End), tokio::task::JoinError>) {

@@ -78,6 +78,10 @@ pub(crate) struct Observed {
     pub(crate) condemned: BTreeSet<String>,
     /// The node ends the pod, whatever the API wants of it.
     pub(crate) ended: Option<Ended>,
+    /// What a pod that is over has left may go.
+    pub(crate) drop_dead: bool,
+    /// The volumes of a pod that is over were taken away.
+    pub(crate) cleared: bool,
     /// When the grace of that order runs out.
     pub(crate) end_by: Option<Timestamp>,
 }

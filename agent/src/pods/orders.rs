@@ -33,6 +33,14 @@ pub enum Answer {
     Lost,
 }
 
+/// What is asked of the dispatcher.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    End(Order),
+    /// Answered when all workers know.
+    DropDead(oneshot::Sender<()>),
+}
+
 /// One order on its way.
 #[derive(Debug)]
 pub(crate) struct Order {
@@ -43,17 +51,17 @@ pub(crate) struct Order {
 
 /// Where orders arrive.
 #[derive(Debug)]
-pub struct Inbox(mpsc::Receiver<Order>);
+pub struct Inbox(mpsc::Receiver<Asked>);
 
 impl Inbox {
-    pub(crate) async fn next(&mut self) -> Option<Order> {
+    pub(crate) async fn next(&mut self) -> Option<Asked> {
         self.0.recv().await
     }
 }
 
 /// Ends pods of this node. Clones lead to the same pods.
 #[derive(Debug, Clone)]
-pub struct Orders(mpsc::Sender<Order>);
+pub struct Orders(mpsc::Sender<Asked>);
 
 impl Orders {
     /// The handle, and the inbox that [`run`](super::run) reads.
@@ -67,10 +75,20 @@ impl Orders {
     /// least ten seconds, as upstream does. A second order for the same pod can only shorten its grace.
     pub async fn end(&self, uid: &str, ended: Ended) -> Answer {
         let (answer, answered) = oneshot::channel();
-        if self.0.send(Order { uid: uid.to_owned(), ended, answer }).await.is_err() {
+        let order = Order { uid: uid.to_owned(), ended, answer };
+        if self.0.send(Asked::End(order)).await.is_err() {
             return Answer::Lost;
         }
         answered.await.unwrap_or(Answer::Lost)
+    }
+
+    /// Removes the dead containers of pods that are over, with their logs: the disk is short. Those of pods that go on
+    /// stay, one each, as the pods' statuses are made of them.
+    pub async fn drop_dead(&self) {
+        let (answer, answered) = oneshot::channel();
+        if self.0.send(Asked::DropDead(answer)).await.is_ok() {
+            let _ = answered.await;
+        }
     }
 }
 

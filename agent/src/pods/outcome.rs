@@ -74,6 +74,7 @@ pub(crate) enum Outcome {
         id: String,
         result: Result<(), Refusal>,
     },
+    VolumesCleared(Result<(), Refusal>),
     TornDown(Result<(), Refusal>),
     Forgotten(Result<(), Refusal>),
     /// `from` is the version of the object that the patch was made from.

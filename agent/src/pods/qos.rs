@@ -19,7 +19,7 @@ fn cpu_shares(container: &Container) -> i64 {
     shares(request(container, "cpu").map_or(0, Quantity::milli))
 }
 
-fn shares(milli: i64) -> i64 {
+pub(crate) fn shares(milli: i64) -> i64 {
     (milli.saturating_mul(1024) / 1000).clamp(2, 262_144)
 }
 

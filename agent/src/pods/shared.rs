@@ -1,7 +1,7 @@
 //! What all workers of a node share.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
 };
@@ -25,8 +25,9 @@ use super::{
     spec,
 };
 use crate::{
-    Config, ContainerRecord,
-    engine::{Engine, EngineError, Health, calls::Info, images::Pulls},
+    Config, ContainerRecord, Pressure,
+    engine::{Engine, EngineError, Health, calls::Info},
+    images::Images,
     network::Network,
     volumes::{Volumes, follow::Following},
 };
@@ -42,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) following: Following,
     pub(crate) config: Config,
     pub(crate) recorder: Recorder,
-    pub(crate) pulls: Pulls,
+    pub(crate) images: Images,
     pub(crate) slots: Semaphore,
     pub(crate) health: watch::Receiver<Health>,
     pub(crate) info: watch::Receiver<Info>,
@@ -56,6 +57,10 @@ pub(crate) struct Shared {
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
     /// Ends pods of this node.
     pub(crate) orders: Orders,
+    /// The AppArmor profiles that the kernel has.
+    profiles: BTreeSet<String>,
+    /// What the node is short of.
+    pressure: watch::Receiver<Pressure>,
     /// The node's own object, once the API has told it.
     node: watch::Receiver<Option<Arc<Node>>>,
     /// What each pod holds of the node, by uid.
@@ -74,13 +79,28 @@ pub(crate) struct Parts {
     pub(crate) node: watch::Receiver<Option<Arc<Node>>>,
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
     pub(crate) orders: Orders,
+    pub(crate) pressure: watch::Receiver<Pressure>,
+    pub(crate) images: Images,
 }
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { client, engine, network, config, health, info, services, node, inventory, orders } = parts;
+        let Parts {
+            client,
+            engine,
+            network,
+            config,
+            health,
+            info,
+            services,
+            node,
+            inventory,
+            orders,
+            pressure,
+            images,
+        } = parts;
         let memory = super::host::total_memory();
-        let allocatable = super::host::allocatable();
+        let allocatable = config.allocatable.clone();
         let volumes = Volumes::new(
             config.data_dir.join("pods"),
             config.node_name.clone(),
@@ -98,7 +118,7 @@ impl Shared {
             negative_oom: AtomicBool::new(super::host::negative_oom_allowed()),
             host_hosts: std::fs::read_to_string("/etc/hosts").unwrap_or_default(),
             following: Following::new(client.clone()),
-            pulls: Pulls::default(),
+            images,
             slots: Semaphore::new(DOCKER_CALLS),
             pause: OnceCell::new(),
             node_memory: memory,
@@ -114,6 +134,8 @@ impl Shared {
             dns,
             inventory,
             orders,
+            profiles: super::host::app_armor_profiles(),
+            pressure,
             node,
             claims: Mutex::default(),
         }
@@ -121,7 +143,11 @@ impl Shared {
 
     fn node_view(&self) -> NodeView {
         let node = self.node.borrow();
-        NodeView::of(&self.config.node_name, node.as_deref(), &self.allocatable, self.config.max_pods)
+        NodeView {
+            pressure: *self.pressure.borrow(),
+            profiles: self.profiles.clone(),
+            ..NodeView::of(&self.config.node_name, node.as_deref(), &self.allocatable, self.config.max_pods)
+        }
     }
 
     /// Takes note of what a pod holds; `None` when it holds nothing any more.
@@ -205,15 +231,7 @@ impl Shared {
             };
             format!("spec.{list}{{{name}}}")
         });
-        let object = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            resource_version: pod.metadata.resource_version.clone(),
-            field_path,
-        };
+        let object = ObjectReference { field_path, ..spec::reference(pod) };
         self.recorder.record(&object, severity, reason, message);
     }
 }

@@ -41,6 +41,11 @@ impl Sources {
         self.api.get(uid).map(|pod| Wish::Pod(Arc::clone(pod)))
     }
 
+    /// Of all pods that a source has.
+    pub(super) fn uids(&self) -> impl Iterator<Item = &String> {
+        self.api.keys().chain(self.statics.iter().flat_map(|all| all.keys()))
+    }
+
     fn has(&self, uid: &str) -> bool {
         self.api.contains_key(uid) || self.statics.as_ref().is_some_and(|all| all.contains_key(uid))
     }
@@ -171,6 +176,8 @@ impl Dispatcher {
             tracing::info!(pod = uid, "containers of a pod that no source knows are stopped");
             self.wish(&uid, Wish::Gone);
         }
+        self.settled = true;
+        self.sweep();
         let live: BTreeSet<String> = self.workers.keys().cloned().collect();
         if let Err(error) = self.shared.network.retain(&live).await {
             tracing::warn!(%error, "addresses of earlier pods could not be freed; they are when the agent starts again");

@@ -1,6 +1,6 @@
 //! Questions about a pod's spec that several decisions ask. Pure.
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, PodSpec};
 
 /// What a container is among its pod's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +147,9 @@ pub(crate) fn is_static(pod: &Pod) -> bool {
 
 /// Pods that the node ends last and makes room for; upstream's.
 pub(crate) fn is_critical(pod: &Pod) -> bool {
-    is_static(pod) || pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= SYSTEM_CRITICAL)
+    is_static(pod)
+        || annotation(pod, MIRROR).is_some()
+        || pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= SYSTEM_CRITICAL)
 }
 
 /// The first priority that the system keeps to itself; upstream's.
@@ -163,6 +165,19 @@ pub(crate) fn name(pod: &Pod) -> &str {
 
 pub(crate) fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or("default")
+}
+
+/// The pod as events name it.
+pub(crate) fn reference(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        resource_version: pod.metadata.resource_version.clone(),
+        field_path: None,
+    }
 }
 
 /// `name_namespace(uid)`, as upstream's messages name a pod.

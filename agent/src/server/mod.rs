@@ -26,7 +26,10 @@ use windlass_kit::{
     serve::{self, ServeError},
 };
 
-use crate::engine::{Engine, Health};
+use crate::{
+    engine::{Engine, Health},
+    images::AllProgress,
+};
 
 /// Where usage comes from.
 pub trait Stats: Send + Sync + fmt::Debug {
@@ -68,6 +71,8 @@ pub struct ServerState {
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
     /// Whether Docker answers.
     pub docker: watch::Receiver<Health>,
+    /// How far pulls of images are.
+    pub pulls: watch::Receiver<AllProgress>,
     /// Usage.
     pub stats: Arc<dyn Stats>,
 }
@@ -131,6 +136,7 @@ fn readable() -> Router<ServerState> {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/pods", get(pods))
+        .route("/windlass/pulls", get(pulls))
         .route("/stats/summary", get(summary).post(summary))
         .route("/metrics", get(metrics))
         .route("/metrics/cadvisor", get(|State(s): State<ServerState>| async move { text(s.stats.cadvisor_text()) }))
@@ -168,6 +174,11 @@ async fn pods(State(state): State<ServerState>) -> Response {
         items.push(pod);
     }
     Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})).into_response()
+}
+
+/// Images that are being pulled, and how far.
+async fn pulls(State(state): State<ServerState>) -> Response {
+    Json(state.pulls.borrow().values().cloned().collect::<Vec<_>>()).into_response()
 }
 
 /// The agent's own metrics.

@@ -38,7 +38,8 @@ pub(crate) fn space(path: &Path, at: jiff::Timestamp) -> Result<(Filesystem, u64
 
 /// Blocks (in bytes) and entries below and including a directory. Other devices are not entered, hard links count
 /// once, what vanishes or cannot be read is passed over. Stops early when `go_on` says no.
-pub(crate) fn tree(top: &Path, go_on: &dyn Fn() -> bool) -> Option<(u64, u64)> {
+#[must_use]
+pub fn tree(top: &Path, go_on: &dyn Fn() -> bool) -> Option<(u64, u64)> {
     let meta = fs::symlink_metadata(top).ok()?;
     let device = meta.dev();
     let (mut bytes, mut entries) = (meta.blocks().saturating_mul(512), 1_u64);

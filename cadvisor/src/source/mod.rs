@@ -11,7 +11,8 @@ pub(crate) mod tests;
 use std::path::{Path, PathBuf};
 
 pub(crate) use container::ContainerFiles;
-pub(crate) use disk::{logs, space, tree};
+pub use disk::tree;
+pub(crate) use disk::{logs, space};
 pub(crate) use kept::Buffer;
 pub(crate) use node::{MachineFiles, block_device_name, daemon, machine};
 

@@ -1,10 +1,18 @@
 //! `windlass status`: the node and its pods, as the API sees them.
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use std::{
+    collections::BTreeMap,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 use kube::api::{Api, ListParams};
+use windlass_agent::images::Progress;
 
 use super::{runtime, say};
 use crate::{assemble, config::Settings, exit};
@@ -35,8 +43,33 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
         for line in unhealthy_pods(&pods.items) {
             say(line);
         }
+        for line in pulls(settings).iter().map(pull_line) {
+            say(line);
+        }
         Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
     })
+}
+
+/// Images that the node of this machine is pulling; none where its stats cannot be asked.
+fn pulls(settings: &Settings) -> Vec<Progress> {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&settings.stats_bind, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "GET /windlass/pulls HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = ask().unwrap_or_default();
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    serde_json::from_str(body).unwrap_or_default()
+}
+
+/// How long the node may take to say what it pulls.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+fn pull_line(pull: &Progress) -> String {
+    format!("  pulling {}: {}", pull.image, pull.words())
 }
 
 /// One line for a node, and whether it is as it should be.
@@ -116,6 +149,14 @@ mod tests {
         let (line, ok) = node_line(&node(ill));
         assert!(!ok && line.contains("KubeletNotReady") && line.contains("no Docker"), "{line}");
         assert!(!node_line(&node("[]")).1);
+    }
+
+    #[test]
+    fn pulls_are_shown_with_their_progress() {
+        let pull = r#"{"image":"nginx","since":"2026-01-01T00:00:00Z","waiting":false,"bytes":1048576,"ofBytes":3145728,
+            "layers":1,"ofLayers":4}"#;
+        let line = pull_line(&serde_json::from_str(pull).unwrap());
+        assert_eq!(line, "  pulling nginx: 1.0 MiB of 3.0 MiB, 1 of 4 layers in place");
     }
 
     #[test]

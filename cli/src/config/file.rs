@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use windlass_agent::node::eviction::thresholds::Setting;
 
 use super::{DEFAULT_FILE, LogFormat, PodNetwork, Ranges, RulesLayout, Settings, flags::parse_ports};
 
@@ -49,6 +50,25 @@ pub(super) struct File {
     cluster_dns: Option<Vec<IpAddr>>,
     log: Option<String>,
     log_format: Option<LogFormat>,
+    eviction_hard: Option<Setting>,
+    eviction_soft: Option<Setting>,
+    eviction_soft_grace_period: Option<Setting>,
+    eviction_minimum_reclaim: Option<Setting>,
+    eviction_pressure_transition_period: Option<String>,
+    eviction_max_pod_grace_period: Option<i64>,
+    #[serde(rename = "imageGCHighThresholdPercent")]
+    image_gc_high_threshold_percent: Option<u8>,
+    #[serde(rename = "imageGCLowThresholdPercent")]
+    image_gc_low_threshold_percent: Option<u8>,
+    #[serde(rename = "imageMinimumGCAge")]
+    image_minimum_gc_age: Option<String>,
+    #[serde(rename = "imageMaximumGCAge")]
+    image_maximum_gc_age: Option<String>,
+    kube_reserved: Option<Setting>,
+    system_reserved: Option<Setting>,
+    enforce_node_allocatable: Option<Vec<String>>,
+    node_status_max_images: Option<i32>,
+    max_parallel_image_pulls: Option<usize>,
 }
 
 const API_VERSION: &str = "windlass.io/v1alpha1";
@@ -120,5 +140,20 @@ impl File {
         set(self.cluster_dns, &mut to.cluster_dns);
         set(self.log, &mut to.log);
         set(self.log_format, &mut to.log_format);
+        set(self.eviction_hard, &mut to.keeping.eviction_hard);
+        set(self.eviction_soft, &mut to.keeping.eviction_soft);
+        set(self.eviction_soft_grace_period, &mut to.keeping.eviction_soft_grace_period);
+        set(self.eviction_minimum_reclaim, &mut to.keeping.eviction_minimum_reclaim);
+        set(self.eviction_pressure_transition_period, &mut to.keeping.eviction_pressure_transition_period);
+        set(self.eviction_max_pod_grace_period, &mut to.keeping.eviction_max_pod_grace_period);
+        set(self.image_gc_high_threshold_percent, &mut to.keeping.image_gc_high_threshold_percent);
+        set(self.image_gc_low_threshold_percent, &mut to.keeping.image_gc_low_threshold_percent);
+        set(self.image_minimum_gc_age, &mut to.keeping.image_minimum_gc_age);
+        set(self.image_maximum_gc_age, &mut to.keeping.image_maximum_gc_age);
+        set(self.kube_reserved, &mut to.keeping.kube_reserved);
+        set(self.system_reserved, &mut to.keeping.system_reserved);
+        set(self.enforce_node_allocatable, &mut to.keeping.enforce_node_allocatable);
+        set(self.node_status_max_images, &mut to.keeping.node_status_max_images);
+        to.keeping.max_parallel_image_pulls = self.max_parallel_image_pulls.or(to.keeping.max_parallel_image_pulls);
     }
 }

@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     LogFormat, PodNetwork, Ranges, RulesLayout, Settings,
+    keeping::KeepingFlags,
     kube_proxy::{KubeProxy, bind},
 };
 
@@ -99,6 +100,8 @@ pub(crate) struct Flags {
     /// How log lines look [default: text]
     #[arg(long, global = true, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
+    #[command(flatten)]
+    keeping: KeepingFlags,
 }
 
 impl Flags {
@@ -147,6 +150,7 @@ impl Flags {
         set(self.cluster_domain.as_ref(), &mut to.cluster_domain);
         set(self.log.as_ref(), &mut to.log);
         set(self.log_format.as_ref(), &mut to.log_format);
+        self.keeping.apply(&mut to.keeping);
     }
 }
 

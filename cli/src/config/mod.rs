@@ -3,6 +3,7 @@
 
 mod file;
 mod flags;
+pub(crate) mod keeping;
 pub(crate) mod kube_proxy;
 mod ranges;
 
@@ -13,6 +14,7 @@ use std::{
 };
 
 pub(crate) use flags::Flags;
+pub(crate) use keeping::Keeping;
 pub(crate) use ranges::Ranges;
 
 /// How log lines look.
@@ -73,6 +75,7 @@ pub(crate) struct Settings {
     pub(crate) service_cidr: Ranges,
     pub(crate) node_ports: RangeInclusive<u16>,
     pub(crate) max_pods: u32,
+    pub(crate) keeping: Keeping,
     pub(crate) network: PodNetwork,
     pub(crate) cni_conf_dir: PathBuf,
     pub(crate) cni_bin_dirs: Vec<PathBuf>,
@@ -112,6 +115,7 @@ impl Settings {
             service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
             max_pods: 110,
+            keeping: Keeping::default(),
             network: PodNetwork::Routed,
             cni_conf_dir: "/etc/cni/net.d".into(),
             // Upstream's folder, and where Debian puts them.
@@ -145,7 +149,7 @@ impl Settings {
     }
 
     fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let mut problems = self.keeping.problems();
         if !is_dns_label(&self.node_name) {
             problems.push(format!(
                 "nodeName {:?} is not a DNS name (lower case letters, digits, '-' and '.')",

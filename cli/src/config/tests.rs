@@ -29,6 +29,32 @@ fn unknown_and_wrong_settings_are_refused_by_name() {
 }
 
 #[test]
+fn what_keeps_the_node_alive_is_read_and_judged() {
+    let good = "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 5%\nkubeReserved:\n  cpu: 500m\n\
+                imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\nimageMinimumGCAge: 1m30s\n\
+                maxParallelImagePulls: 3\nenforceNodeAllocatable: [none]\n";
+    let mut settings = Settings::built_in().unwrap();
+    file::parse(good).unwrap().apply(&mut settings);
+    assert_eq!(settings.keeping.problems(), Vec::<String>::new());
+    assert_eq!(settings.keeping.thresholds().unwrap().len(), 3);
+    assert!(!settings.keeping.holds_pods());
+    for (text, words) in [
+        ("evictionHard:\n  memory.free: 1Gi\n", "evictionHard memory.free"),
+        ("evictionSoft:\n  memory.available: 1Gi\n", "evictionSoftGracePeriod must say"),
+        ("systemReserved:\n  gpu: \"1\"\n", "systemReserved gpu"),
+        ("evictionPressureTransitionPeriod: soon\n", "evictionPressureTransitionPeriod \"soon\""),
+        ("imageGCHighThresholdPercent: 50\n", "imageGCLowThresholdPercent 80 is above"),
+        ("imageGCHighThresholdPercent: 101\n", "imageGCHighThresholdPercent 101"),
+        ("maxParallelImagePulls: 0\n", "maxParallelImagePulls"),
+        ("enforceNodeAllocatable: [system-reserved]\n", "enforceNodeAllocatable \"system-reserved\""),
+        ("evictionMaxPodGracePeriod: -1\n", "evictionMaxPodGracePeriod"),
+    ] {
+        let problems = problems_of(text);
+        assert!(problems.len() == 1 && problems[0].contains(words), "{words}: {problems:?}");
+    }
+}
+
+#[test]
 fn settings_that_contradict_each_other_are_all_reported() {
     let problems = problems_of("clusterCIDR: 10.96.0.0/12\ndataDir: relative\n");
     assert_eq!(problems.len(), 2, "{problems:?}");

@@ -153,6 +153,12 @@ pub(crate) fn needs_passwd(spec: &PodSpec, container: &Container, image_user: &s
     Contexts::of(spec, container).wants_group_of_image(image_user)
 }
 
+/// The AppArmor profile of the node's that a container asks for.
+pub(crate) fn local_app_armor<'a>(spec: &'a PodSpec, container: &'a Container) -> Option<&'a str> {
+    let profile = Contexts::of(spec, container).app_armor().filter(|p| p.type_ == "Localhost")?;
+    profile.localhost_profile.as_deref()
+}
+
 /// The node's own profile that a container asks for, by its path below the profiles' folder.
 pub(crate) fn local_seccomp<'a>(spec: &'a PodSpec, container: &'a Container) -> Option<&'a str> {
     let profile = Contexts::of(spec, container).seccomp().filter(|p| p.type_ == "Localhost")?;

@@ -101,6 +101,15 @@ pub(super) fn finish(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timest
         for sandbox in observed.instances.iter().filter(|i| i.is_sandbox()) {
             plan.actions.push(Action::RemoveSandbox { id: sandbox.id.clone() });
         }
+        // What it has written is of use to nobody once the API knows that it is over.
+        let over = spec::is_terminal(spec::phase(pod));
+        if over && !observed.cleared && observed.instances.iter().all(|i| !i.is_sandbox()) {
+            plan.actions.push(Action::ClearVolumes);
+        }
+        if over && observed.drop_dead {
+            let dead = observed.instances.iter().filter(|i| !i.is_sandbox());
+            plan.actions.extend(dead.map(|i| Action::Remove { id: i.id.clone() }));
+        }
     }
     plan
 }

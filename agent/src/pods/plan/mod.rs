@@ -86,6 +86,8 @@ pub(crate) enum Action {
     RemoveSandbox {
         id: String,
     },
+    /// The volumes of a pod that is over.
+    ClearVolumes,
     /// Volumes, address, folders, cgroups.
     TearDown,
     /// The pod is over and nothing of it is left: let the API forget it.
@@ -99,7 +101,7 @@ impl Action {
     /// Two actions with the same key are never under way together.
     pub(crate) fn key(&self) -> String {
         match self {
-            Self::PrepareVolumes | Self::RefreshVolumes => "volumes".to_owned(),
+            Self::PrepareVolumes | Self::RefreshVolumes | Self::ClearVolumes => "volumes".to_owned(),
             Self::EnsureImage { container } => format!("image/{container}"),
             Self::CreateSandbox { .. } => "sandbox".to_owned(),
             Self::StartSandbox { id } | Self::RemoveSandbox { id } => format!("container/{id}"),

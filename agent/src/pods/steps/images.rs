@@ -1,6 +1,7 @@
 //! Images of containers: looked up, or pulled with what the pod and the node may show.
 
 use super::*;
+use crate::images;
 
 use crate::engine::images::{is_out_of_order, is_reference};
 
@@ -40,17 +41,22 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container, about: Option<
     let shown = credentials(shared, pod, image).await;
     let started = Instant::now();
     let pulled = async {
-        shared.engine.pull(&shared.pulls, image, &shown).await?;
-        shared.engine.image(image).await
+        let took = attended(shared.images.pulls().pull(image, shown), || {
+            let progress = shared.images.progress();
+            let words = progress.borrow().values().find(|p| p.image == image).map(images::Progress::words);
+            event(Severity::Normal, "Pulling", format!("Pulling image {image:?}: {}", words.unwrap_or_default()));
+        });
+        let took = took.await?;
+        Ok::<_, EngineError>(shared.engine.image(image).await?.map(|found| (found, took)))
     };
     match pulled.await {
-        Ok(Some(found)) => {
-            let took = format!("{:.3}s", started.elapsed().as_secs_f64());
+        Ok(Some((found, took))) => {
+            let (took, waited) = (took.as_secs_f64(), started.elapsed().as_secs_f64());
             event(
                 Severity::Normal,
                 "Pulled",
                 format!(
-                    "Successfully pulled image {image:?} in {took} ({took} including waiting). Image size: {} bytes.",
+                    "Successfully pulled image {image:?} in {took:.3}s ({waited:.3}s including waiting). Image size: {} bytes.",
                     found.size
                 ),
             );
@@ -66,6 +72,20 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container, about: Option<
                 event(Severity::Warning, "Failed", format!("Error: {reason}"));
             }
             Err(Refusal { message: error.reason.clone(), ..Refusal::of(reason, &error) })
+        }
+    }
+}
+
+/// A long pull says how far it is.
+const SAY_EVERY: Duration = Duration::from_secs(30);
+
+/// Waits for `work`, and calls `say` from time to time.
+async fn attended<T>(work: impl Future<Output = T>, say: impl Fn()) -> T {
+    let mut work = std::pin::pin!(work);
+    loop {
+        match tokio::time::timeout(SAY_EVERY, work.as_mut()).await {
+            Ok(done) => return done,
+            Err(_) => say(),
         }
     }
 }

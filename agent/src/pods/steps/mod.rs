@@ -216,6 +216,12 @@ pub(crate) async fn remove(shared: Arc<Shared>, instance: Instance) -> Outcome {
     Outcome::Removed { id: instance.id, result }
 }
 
+/// Takes away what the volumes of a pod that is over hold; it stays in the API.
+pub(crate) async fn clear_volumes(shared: Arc<Shared>, uid: String) -> Outcome {
+    let cleared = shared.volumes.teardown(&uid).await;
+    Outcome::VolumesCleared(cleared.map_err(|e| Refusal::new("FailedKillPod", e.to_string())))
+}
+
 pub(crate) async fn tear_down(shared: Arc<Shared>, uid: String) -> Outcome {
     let failed = |message: String| Refusal::new("FailedKillPod", message);
     let result = async {

@@ -151,6 +151,7 @@ impl World {
                 self.change(id, exited(137, now - 1, now));
             }
             Action::Remove { id } | Action::RemoveSandbox { id } => self.observed.forget(id),
+            Action::ClearVolumes => self.observed.cleared = true,
             Action::TearDown => self.observed.torn_down = true,
             Action::Resize { .. } | Action::Hasten { .. } | Action::Forget => {}
         }

@@ -86,6 +86,29 @@ fn what_is_taken_away() {
     assert_eq!(next(&pod, &observed, 6).actions, [Action::Remove { id: "c0-0".into() }]);
 }
 
+/// What a pod that is over has written goes at once; what it said stays until the disk is short.
+#[test]
+fn what_a_pod_that_is_over_leaves() {
+    let mut pod = pod("Never", 1);
+    let mut observed = ready_sandbox(&pod);
+    observed.put(instance("c0", 0, exited(1, 1, 2)));
+    let sandbox = Action::RemoveSandbox { id: "POD-0".into() };
+    observed.drop_dead = true;
+    assert_eq!(next(&pod, &observed, 3).actions, [sandbox], "the API does not know yet");
+    pod.status = Some(shown(&pod, &observed, 3));
+    observed.forget("POD-0");
+    observed.drop_dead = false;
+    assert_eq!(next(&pod, &observed, 4).actions, [Action::ClearVolumes]);
+    observed.cleared = true;
+    assert_eq!(next(&pod, &observed, 4).actions, []);
+    observed.drop_dead = true;
+    assert_eq!(next(&pod, &observed, 4).actions, [Action::Remove { id: "c0-0".into() }]);
+    observed.forget("c0-0");
+    assert_eq!(next(&pod, &observed, 4).actions, []);
+    let told = shown(&pod, &observed, 5).container_statuses.unwrap();
+    assert_eq!(told[0].state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 1, "how it ended stays known");
+}
+
 #[test]
 fn the_reason_comes_with_the_end_and_stays() {
     for (policy, code) in [("Always", 137), ("OnFailure", 0), ("Never", 0)] {

@@ -67,6 +67,8 @@ pub(crate) enum News {
     Changed(Changed),
     /// All that Docker has of this pod, after events may have been lost.
     Listed(Vec<Listed>),
+    /// The disk is short: what a pod that is over has left may go.
+    DropDead,
 }
 
 /// How a worker ended.
@@ -107,6 +109,8 @@ pub(crate) struct Worker {
     patch_after: Option<Timestamp>,
     /// When a wish for resources that was put off is judged again.
     judge_at: Option<Timestamp>,
+    /// The pod holds nothing of the node any more.
+    released: bool,
     /// Docker did not answer: nothing is begun before then.
     pause_until: Option<Timestamp>,
     /// Those who ordered the pod's end, each with how long it waits.
@@ -145,6 +149,7 @@ impl Worker {
             patch_after: None,
             judge_at: None,
             pause_until: None,
+            released: false,
             waiting: Vec::new(),
         }
     }
@@ -290,7 +295,7 @@ impl Worker {
     fn settle_resize(&mut self, now: Timestamp) -> Option<Timestamp> {
         let pod = self.pod.clone().filter(|p| p.metadata.deletion_timestamp.is_none() && !self.gone)?;
         let pod_spec = pod.spec.as_ref()?;
-        let over = spec::is_terminal(spec::phase(&pod));
+        let over = self.released || spec::is_terminal(spec::phase(&pod));
         if over || !resize::is_due(pod_spec, &self.observed) {
             if self.observed.resize.take() == Some(Verdict::Granted) {
                 self.shared.event(&pod, None, Severity::Normal, "ResizeCompleted", "Pod resize completed");
@@ -412,10 +417,20 @@ impl Worker {
                 let detach = newest.then(|| self.uid.clone());
                 self.push(key, steps::remove_sandbox(shared, id, detach));
             }
+            (Action::ClearVolumes, _) => self.push(key, steps::clear_volumes(shared, self.uid.clone())),
             (Action::TearDown, _) => self.push(key, steps::tear_down(shared, self.uid.clone())),
-            (Action::Forget, Some(pod)) => self.push(key, steps::forget(shared, pod)),
+            (Action::Forget, Some(pod)) => {
+                self.release();
+                self.push(key, steps::forget(shared, pod));
+            }
             (_, None) => {}
         }
+    }
+
+    /// Gives back what the pod held of the node, before anybody can hear that it is over: the next one may come at once.
+    fn release(&mut self) {
+        self.released = true;
+        self.shared.claim(&self.uid, None);
     }
 
     fn create(&mut self, key: String, pod: Arc<Pod>, name: &str, attempt: u32, sandbox: String) {
@@ -426,6 +441,7 @@ impl Worker {
             attempt,
             sandbox,
             image_id: id,
+            image_shown: shown,
             image_user: user,
             volumes: Arc::clone(&self.volumes),
             target: self.target(name),
@@ -457,7 +473,6 @@ impl Worker {
 
     fn hear(&mut self, news: News) {
         match news {
-            image_shown: shown,
             News::Changed(Changed { id, action, .. }) => {
                 let known = self.observed.instances.iter().find(|i| i.id == id);
                 let told_already = match action {
@@ -471,6 +486,7 @@ impl Worker {
                     self.look(id);
                 }
             }
+            News::DropDead => self.observed.drop_dead = true,
             News::Listed(listed) => {
                 let differs: Vec<String> = listed
                     .iter()

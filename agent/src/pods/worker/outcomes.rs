@@ -113,12 +113,17 @@ impl Worker {
             }
             Outcome::Probed { container, id, kind, answer } => self.probed(&container, &id, kind, &answer, now),
             Outcome::Removed { id, result: Ok(()) } => self.observed.forget(&id),
+            Outcome::VolumesCleared(Ok(())) => {
+                self.observed.cleared = true;
+                self.observed.volumes = false;
+            }
             Outcome::TornDown(Ok(())) => {
                 self.observed.torn_down = true;
                 self.finished = self.gone;
             }
             Outcome::Forgotten(Ok(())) => self.finished = true,
             Outcome::Removed { result: Err(refusal), .. }
+            | Outcome::VolumesCleared(Err(refusal))
             | Outcome::TornDown(Err(refusal))
             | Outcome::Forgotten(Err(refusal)) => {
                 self.warn("FailedKillPod", &refusal);

@@ -13,8 +13,7 @@ impl Worker {
         let before = pod.status.clone().unwrap_or_default();
         let wanted = status::status(&pod, &self.observed, self.shared.config.node_ip, now);
         if wanted.phase.as_deref().is_some_and(spec::is_terminal) {
-            // Before anybody can hear of it: the next pod for its place may come at once.
-            self.shared.claim(&self.uid, None);
+            self.release();
         }
         let (object, before, merged) = if spec::is_static(&pod) {
             self.keep_status(&pod, &before, &wanted);
