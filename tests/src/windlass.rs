@@ -54,6 +54,10 @@ impl<'w> Windlass<'w> {
             command.arg(flag).arg(path);
         }
         command.args(["--node-name", "node"]).args(&self.settings);
+        // How full the disk of this machine is must decide nothing, unless the test is about just that.
+        if !self.settings.iter().any(|flag| flag == "--config" || flag == "--eviction-hard") {
+            command.args(["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"]);
+        }
         // With each request that the API answers, so that a failed test shows who asked for what.
         command.env("WINDLASS_LOG", "info,windlass_control::api=debug");
         command

@@ -3,6 +3,7 @@
 
 mod crash;
 mod endings;
+mod eviction;
 mod faults;
 mod fields;
 mod kubectl;

@@ -1,0 +1,225 @@
+//! A node that defends itself: pods are evicted before it runs out of memory or disk, and unused images go.
+
+use std::{fs, path::Path, time::Duration};
+
+use nix::mount::{MsFlags, mount};
+use serde_json::{Value, json};
+use windlass_tests::{Kubectl, PATIENCE, Windlass, World, eventually};
+
+use crate::sharing::{Shared, events, is_ready, shell, wait_for};
+
+/// Layers of containers are measured once a minute.
+const MEASURED: Duration = Duration::from_secs(180);
+
+fn configured<'w>(world: &'w World, config: &str) -> Windlass<'w> {
+    let file = world.dir().join("config.yaml");
+    fs::write(&file, config).expect("the configuration can be written");
+    world.windlass().with(&["--config", &file.to_string_lossy()])
+}
+
+fn condition(object: &Value, kind: &str) -> Value {
+    let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    all.into_iter().find(|c| c["type"] == kind).unwrap_or_default()
+}
+
+/// Waits until a pod was evicted, and gives it.
+fn evicted(kubectl: &Kubectl<'_>, name: &str, within: Duration) -> Value {
+    eventually(within, &format!("{name} is evicted"), || {
+        let pod = kubectl.json(&["pod", name])?;
+        let status = &pod["status"];
+        anyhow::ensure!(status["phase"] == "Failed" && status["reason"] == "Evicted", "{status}");
+        Ok(pod)
+    })
+}
+
+fn phase(kubectl: &Kubectl<'_>, name: &str) -> String {
+    let pod = kubectl.json(&["pod", name]).expect("the pod is there");
+    pod["status"]["phase"].as_str().unwrap_or_default().to_owned()
+}
+
+fn node_is_short_of(kubectl: &Kubectl<'_>, kind: &str, taint: &str) {
+    eventually(PATIENCE, &format!("the node has {kind} and its taint"), || {
+        let node = kubectl.json(&["node", "node"])?;
+        anyhow::ensure!(condition(&node, kind)["status"] == "True", "{}", node["status"]["conditions"]);
+        let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        anyhow::ensure!(taints.iter().any(|t| t["key"] == taint && t["effect"] == "NoSchedule"), "{taints:?}");
+        Ok(())
+    });
+}
+
+/// What all pods may have together is made small, so that it does not matter what else this machine does.
+#[test]
+fn memory_hogs_are_evicted() {
+    let total = fs::read_to_string("/proc/meminfo").unwrap();
+    let total: u64 = total.lines().next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    let world = World::new();
+    let config = format!(
+        "evictionHard: {{memory.available: 200Mi}}\nsystemReserved: {{memory: {}Ki}}\n\
+         enforceNodeAllocatable: [none]\nimageGCHighThresholdPercent: 100\n",
+        total - (500 << 10)
+    );
+    let mut windlass = configured(&world, &config);
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let promised = json!({"cpu": "10m", "memory": "64Mi"});
+    let container = |line: &str| json!({"name": "main", "command": shell(line)});
+    let mut lasting = container("exec sleep 1000");
+    lasting["resources"] = json!({"requests": promised, "limits": promised});
+    kubectl.apply(&shared.pod("lasting", json!({"containers": [lasting]})));
+    wait_for(&kubectl, "lasting", "is ready", is_ready);
+    // A shell variable of 350 MiB.
+    let hog = "x=$(head -c 350m /dev/zero | tr '\\0' x); echo done; sleep 1000";
+    kubectl.apply(&shared.pod("hog", json!({"containers": [container(hog)]})));
+
+    let pod = evicted(&kubectl, "hog", MEASURED);
+    let message = pod["status"]["message"].as_str().unwrap();
+    for words in [
+        "The node was low on resource: memory. Threshold quantity: 200Mi, available: ",
+        "Container main was using ",
+        "request is 0, has larger consumption of memory. ",
+    ] {
+        assert!(message.contains(words), "{words}: {message}");
+    }
+    let disrupted = condition(&pod, "DisruptionTarget");
+    assert_eq!((&disrupted["status"], &disrupted["reason"]), (&json!("True"), &json!("TerminationByKubelet")));
+    let state = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(state["exitCode"], 137, "{state}");
+    let told = kubectl.run(&["describe", "pod", "hog"]);
+    for words in ["Status:           Failed", "Reason:           Evicted", "Warning  Evicted", "Killing"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    let all = kubectl.json(&["events", "--field-selector", "involvedObject.name=hog,reason=Evicted"]).unwrap();
+    assert_eq!(all["items"][0]["metadata"]["annotations"]["starved_resource"], "memory");
+    assert_eq!(all["items"][0]["metadata"]["annotations"]["offending_containers"], "main");
+
+    node_is_short_of(&kubectl, "MemoryPressure", "node.kubernetes.io/memory-pressure");
+    assert!(events(&kubectl, "node").contains("EvictionThresholdMet Attempting to reclaim memory"));
+    // What is put on the node all the same is refused if it was promised nothing.
+    let mut careless: Value =
+        serde_json::from_str(&shared.pod("careless", json!({"containers": [container("exec sleep 1000")]}))).unwrap();
+    careless["spec"]["nodeName"] = json!("node");
+    kubectl.apply(&careless.to_string());
+    let refused = evicted(&kubectl, "careless", PATIENCE);
+    assert_eq!(refused["status"]["message"], "Pod was rejected: The node had condition: [MemoryPressure]. ");
+    assert!(refused["status"]["containerStatuses"][0]["containerID"].is_null(), "nothing was made of it");
+    let mut modest = careless.clone();
+    modest["metadata"]["name"] = json!("modest");
+    modest["spec"]["containers"][0]["resources"] = json!({"requests": {"memory": "8Mi"}});
+    kubectl.apply(&modest.to_string());
+    wait_for(&kubectl, "modest", "is ready", is_ready);
+    assert_eq!(phase(&kubectl, "lasting"), "Running", "whoever stays within its promise is left alone");
+    // Evicted pods can be deleted as any others.
+    let _ = kubectl.run(&["delete", "pod", "hog", "careless", "--timeout=60s"]);
+}
+
+#[test]
+fn disks_are_kept_free() {
+    let world = World::new();
+    let data = world.dir().join("data");
+    fs::create_dir_all(&data).unwrap();
+    mount(Some("tmpfs"), &data, Some("tmpfs"), MsFlags::empty(), Some("size=256m")).expect("a small disk");
+    let config = "evictionHard: {nodefs.available: 100Mi}\nimageGCHighThresholdPercent: 100\n";
+    let mut windlass = configured(&world, config);
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let pod = |name: &str, line: &str| {
+        let main = json!({"name": "main", "command": shell(line), "volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+        shared.pod(name, json!({"containers": [main], "volumes": [{"name": "v", "emptyDir": {}}]}))
+    };
+    kubectl.apply(&pod("lasting", "echo small > /v/file; exec sleep 1000"));
+    wait_for(&kubectl, "lasting", "is ready", is_ready);
+    kubectl.apply(&pod("filler", "dd if=/dev/zero of=/v/file bs=1M count=180; exec sleep 1000"));
+    let filler = evicted(&kubectl, "filler", MEASURED);
+    let message = filler["status"]["message"].as_str().unwrap();
+    assert!(message.starts_with("The node was low on resource: ephemeral-storage. "), "{message}");
+    node_is_short_of(&kubectl, "DiskPressure", "node.kubernetes.io/disk-pressure");
+    let written = data.join("pods").join(filler["metadata"]["uid"].as_str().unwrap()).join("volumes");
+    eventually(PATIENCE, "what it has written is gone", || {
+        anyhow::ensure!(!written.exists(), "{} is there", written.display());
+        Ok(())
+    });
+    let told = kubectl.run(&["describe", "node", "node"]);
+    for words in ["KubeletHasDiskPressure", "kubelet has disk pressure", "Attempting to reclaim ephemeral-storage"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    assert_eq!(phase(&kubectl, "lasting"), "Running");
+}
+
+#[test]
+fn pods_that_write_more_than_they_may_are_evicted() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let fill = |path: &str| shell(&format!("dd if=/dev/zero of={path} bs=1M count=8; exec sleep 1000"));
+    let limit = |limit: &str| json!({"limits": {"ephemeral-storage": limit}});
+    kubectl.apply(&shared.pod(
+        "volume",
+        json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "2Mi"}}],
+            "containers": [{"name": "main", "command": fill("/v/file"), "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}),
+    ));
+    kubectl.apply(&shared.pod(
+        "layer",
+        json!({"containers": [{"name": "main", "command": fill("/file"), "resources": limit("2Mi")},
+            {"name": "other", "command": shell("exec sleep 1000"), "resources": limit("50Mi")}]}),
+    ));
+    kubectl.apply(&shared.pod(
+        "sum",
+        json!({"volumes": [{"name": "v", "emptyDir": {}}],
+            "containers": [{"name": "main", "command": fill("/v/file"), "resources": limit("2Mi"),
+                "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}),
+    ));
+    kubectl.apply(&shared.pod(
+        "within",
+        json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "20Mi"}}],
+            "containers": [{"name": "main", "command": fill("/v/file"), "resources": limit("20Mi"),
+                "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}),
+    ));
+    for (name, message) in [
+        ("volume", "Usage of EmptyDir volume \"v\" exceeds the limit \"2Mi\". "),
+        ("layer", "Container main exceeded its local ephemeral storage limit \"2Mi\". "),
+        ("sum", "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "),
+    ] {
+        let pod = evicted(&kubectl, name, MEASURED);
+        assert_eq!(pod["status"]["message"], message);
+        assert!(condition(&pod, "DisruptionTarget").is_null(), "it is its own fault");
+        assert!(events(&kubectl, name).contains(&format!("Evicted {}", message.trim_end())), "{name}");
+    }
+    assert_eq!(phase(&kubectl, "within"), "Running");
+    let node = kubectl.json(&["node", "node"]).unwrap();
+    assert_eq!(condition(&node, "DiskPressure")["status"], "False");
+}
+
+#[test]
+fn unused_images_go() {
+    let world = World::new();
+    let config = "evictionHard: {memory.available: 100Mi}\nimageGCHighThresholdPercent: 1\n\
+                  imageGCLowThresholdPercent: 0\nimageMinimumGCAge: 0s\n";
+    let mut windlass = configured(&world, config);
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    kubectl.apply(&shared.pod("user", json!({"containers": [{"name": "main", "command": shell("exec sleep 1000")}]})));
+    wait_for(&kubectl, "user", "is ready", is_ready);
+    // A dead container outside Kubernetes is a user too.
+    let _ = world.docker(&["create", "--name", "outsider", "windlass/redis:1", "true"]);
+    let images = || world.docker(&["images", "--format", "{{.Repository}}:{{.Tag}}"]);
+    eventually(MEASURED, "unused images are gone", || {
+        let images = images();
+        anyhow::ensure!(!images.contains("windlass/nginx:1"), "{images}");
+        Ok(())
+    });
+    let left = images();
+    for name in ["windlass/busybox:1", "windlass/redis:1", "pause"] {
+        assert!(left.contains(name), "{name}: {left}");
+    }
+    eventually(PATIENCE, "the node says that it was not enough", || {
+        let told = events(&kubectl, "node");
+        let words = "FreeDiskSpaceFailed Failed to garbage collect required amount of images. Attempted to free ";
+        anyhow::ensure!(told.contains(words), "{told}");
+        Ok(())
+    });
+    let node = kubectl.json(&["node", "node"]).unwrap();
+    let names = node["status"]["images"].to_string();
+    assert!(names.contains("windlass/busybox:1"), "{names}");
+    assert!(Path::new(&world.dir().join("data/images.json")).exists());
+}
