@@ -1,12 +1,18 @@
 //! The real kubectl.
 
 use std::{
-    io::Write as _,
+    io::{BufReader, Read as _, Write as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::mpsc::{RecvTimeoutError, channel},
+    time::{Duration, Instant},
 };
 
-use serde_json::Value;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Deserializer, Value};
 
 use crate::World;
 
@@ -15,6 +21,7 @@ use crate::World;
 pub struct Kubectl<'w> {
     world: &'w World,
     kubeconfig: PathBuf,
+    namespace: Option<String>,
 }
 
 /// What a call printed and how it ended.
@@ -30,7 +37,13 @@ pub struct Output {
 
 impl<'w> Kubectl<'w> {
     pub(crate) fn new(world: &'w World, kubeconfig: PathBuf) -> Self {
-        Self { world, kubeconfig }
+        Self { world, kubeconfig, namespace: None }
+    }
+
+    /// The same kubectl, for one namespace.
+    #[must_use]
+    pub fn within(&self, namespace: &str) -> Self {
+        Self { namespace: Some(namespace.to_owned()), ..self.clone() }
     }
 
     /// A command ready for arguments.
@@ -40,6 +53,7 @@ impl<'w> Kubectl<'w> {
         assert!(tool.exists(), "{} is missing: run scripts/kubectl.sh", tool.display());
         let mut command = self.world.command(&tool.to_string_lossy());
         command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.args(self.namespace.iter().flat_map(|n| ["--namespace", n]));
         // Its discovery cache must not outlive the world.
         command.env("HOME", self.world.dir()).env("KUBECACHEDIR", self.world.dir().join("kubecache"));
         command
@@ -105,6 +119,69 @@ impl<'w> Kubectl<'w> {
         all.extend(args);
         all.extend(["-o", "json"]);
         Ok(serde_json::from_str(&self.try_run(&all)?)?)
+    }
+
+    /// `kubectl get … --watch`: shows each object to `check` whenever it changes, until that gives a value.
+    ///
+    /// # Panics
+    /// When it gives none within `patience`; the object that was shown last is quoted.
+    #[track_caller]
+    pub fn watch<T>(
+        &self,
+        patience: Duration,
+        what: &str,
+        args: &[&str],
+        mut check: impl FnMut(&Value) -> Option<T>,
+    ) -> T {
+        let deadline = Instant::now() + patience;
+        let mut last = "nothing was shown".to_owned();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "not within {patience:?}: {what}: {last}");
+            let (found, shown) = self.watch_once(left, args, &mut check);
+            if let Some(found) = found {
+                return found;
+            }
+            last = shown.unwrap_or(last);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// One watch, until it ends by itself or `left` is over; also what was shown last, or kubectl's complaint.
+    fn watch_once<T>(
+        &self,
+        left: Duration,
+        args: &[&str],
+        check: &mut impl FnMut(&Value) -> Option<T>,
+    ) -> (Option<T>, Option<String>) {
+        let mut command = self.command();
+        command.arg("get").args(args).args(["-o", "json", "--watch"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("kubectl starts");
+        let stdout = BufReader::new(child.stdout.take().expect("piped above"));
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+        let (seen, over) = channel::<()>();
+        let (mut found, mut shown) = (None, None);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                if over.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+                    let _ = kill(pid, Signal::SIGKILL);
+                }
+            });
+            for object in Deserializer::from_reader(stdout).into_iter::<Value>().map_while(Result::ok) {
+                found = check(&object);
+                shown = Some(format!("{} {} {}", object["status"], object["reason"], object["message"]));
+                if found.is_some() {
+                    break;
+                }
+            }
+            drop(seen);
+        });
+        let _ = child.kill();
+        let mut complaint = String::new();
+        let _ = child.stderr.take().expect("piped above").read_to_string(&mut complaint);
+        let _ = child.wait();
+        (found, shown.or(Some(complaint).filter(|c| !c.is_empty())))
     }
 
     /// The pods with a label, as JSON objects.

@@ -8,6 +8,7 @@
 mod docker;
 mod kubectl;
 mod process;
+pub mod sharing;
 mod windlass;
 mod world;
 

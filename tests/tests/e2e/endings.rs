@@ -1,13 +1,9 @@
-//! How containers end and what is told of it: messages, counts that go on, deadlines; and images that need a secret.
+//! What is told of containers that ended, and that it outlives windlass: messages, and counts that go on.
 
-use std::fs;
-
-use base64::Engine as _;
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use windlass_tests::{Daemon, PATIENCE, World, eventually};
+use windlass_tests::World;
 
-use crate::sharing::{Shared, is_ready, main_of, says, shell, wait_for};
+use crate::sharing::{Shared, is_ready, main_of, shell, wait_for};
 
 #[test]
 fn termination_messages() {
@@ -73,79 +69,4 @@ fn restart_counts_go_on() {
     let kubectl = windlass.up();
     let pod = wait_for(&kubectl, "p", "runs again", |p| is_ready(p) && main_of(p)["restartCount"] != 1);
     assert_eq!(main_of(&pod)["restartCount"], 2);
-}
-
-#[test]
-fn active_deadline_seconds() {
-    let world = World::new();
-    let mut windlass = world.windlass();
-    let kubectl = windlass.up();
-    let shared = Shared::new(&world);
-    let spec =
-        json!({"activeDeadlineSeconds": 2, "containers": [{"name": "main", "command": shell("exec sleep 1000")}]});
-    kubectl.apply(&shared.pod("p", spec));
-    let pod = wait_for(&kubectl, "p", "is over", |p| p["status"]["phase"] == "Failed");
-    assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
-    assert_eq!(main_of(&pod)["state"]["terminated"]["exitCode"], 137, "{pod}");
-}
-
-#[test]
-fn image_pull_secrets() {
-    let world = World::with_registry();
-    let mut windlass = world.windlass();
-    let kubectl = windlass.up();
-    let shared = Shared::new(&world);
-    let dir = world.dir();
-    // A registry of its own that asks who comes.
-    let hash = world
-        .sh("python3 -W ignore -c 'import crypt; print(crypt.crypt(\"secret\", crypt.mksalt(crypt.METHOD_BLOWFISH)))'");
-    fs::write(dir.join("htpasswd"), format!("me:{}\n", hash.trim())).unwrap();
-    let config = format!(
-        "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {0}/private}}}}\n\
-         http: {{addr: '127.0.0.1:5001'}}\nauth: {{htpasswd: {{realm: here, path: {0}/htpasswd}}}}\n",
-        dir.display()
-    );
-    fs::write(dir.join("private.yml"), config).unwrap();
-    let mut command = world.command("docker-registry");
-    command.arg("serve").arg(dir.join("private.yml"));
-    let mut registry = Daemon::start("docker-registry", &mut command, &dir.join("private.log")).unwrap();
-    eventually(PATIENCE, "the registry asks who comes", || {
-        let code = world.try_sh("curl -s -o /dev/null -w '%{http_code}' --max-time 2 http://127.0.0.1:5001/v2/")?;
-        anyhow::ensure!(code.trim() == "401", "{code}");
-        Ok(())
-    });
-    let image = "127.0.0.1:5001/private/busybox:1";
-    let docker_config = dir.join("docker-config");
-    fs::create_dir_all(&docker_config).unwrap();
-    let auth = base64::engine::general_purpose::STANDARD.encode("me:secret");
-    let auths = json!({"auths": {"127.0.0.1:5001": {"auth": auth}}}).to_string();
-    fs::write(docker_config.join("config.json"), &auths).unwrap();
-    let _ = world.docker(&["tag", "windlass/busybox:1", image]);
-    let _ = world.docker(&["--config", &docker_config.to_string_lossy(), "push", "-q", image]);
-    let _ = world.docker(&["rmi", image]);
-
-    let pod = |name: &str, secret: Option<&str>| {
-        let mut pod: Value = serde_json::from_str(&shared.pod(
-            name,
-            json!({
-            "imagePullSecrets": secret.map(|s| json!([{"name": s}])),
-            "containers": [{"name": "main", "command": shell("exec sleep 1000")}]}),
-        ))
-        .unwrap();
-        pod["spec"]["containers"][0]["image"] = json!(image);
-        pod["spec"]["containers"][0]["imagePullPolicy"] = json!("Always");
-        pod.to_string()
-    };
-    kubectl.apply(&pod("nobody", None));
-    says(&kubectl, "nobody", "Failed to pull image");
-    kubectl.apply(&pod("lost", Some("not-there")));
-    says(&kubectl, "lost", "Unable to retrieve some image pull secrets (not-there)");
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mine"},
-        "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": auths}});
-    kubectl.apply(&secret.to_string());
-    kubectl.apply(&pod("known", Some("mine")));
-    wait_for(&kubectl, "known", "is ready", is_ready);
-    let log = fs::read_to_string(dir.join("windlass.log")).unwrap();
-    assert!(!log.contains("secret\"") && !log.contains(&auth), "no credentials in the log");
-    registry.end(Signal::SIGTERM);
 }

@@ -17,13 +17,13 @@ mod quiet;
 mod resources;
 mod restart;
 mod seeds;
-mod sharing;
 mod static_pods;
 mod storage;
 mod usage;
 mod web;
 
 use serde_json::Value;
+use windlass_tests::sharing;
 
 /// The example that the README starts with.
 const WEB: &str = include_str!("../../../examples/web.yaml");

@@ -3,9 +3,9 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use serde_json::Value;
-use windlass_tests::{Daemon, Kubectl, PATIENCE, World, eventually};
+use windlass_tests::{Daemon, Kubectl, PATIENCE, World, eventually, sharing::is_ready};
 
-use crate::{container_id, sharing::is_ready};
+use crate::container_id;
 
 /// A folder of pods, with editors' manners.
 struct Folder(PathBuf);

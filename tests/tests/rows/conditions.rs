@@ -1,0 +1,139 @@
+//! The conditions of a pod, with their reasons.
+
+use serde_json::json;
+use windlass_tests::sharing::{condition, is_ready, main_of, shell};
+
+use crate::row::{Row, STAY, text};
+
+crate::rows![
+    pod_scheduled,
+    pod_ready_to_start_containers,
+    initialized,
+    initialized_false_containers_not_initialized,
+    containers_ready_false_containers_not_ready,
+    containers_ready_false_pod_completed,
+    containers_ready_false_pod_failed,
+    ready,
+    ready_false_readiness_gates_not_ready,
+    observed_generation,
+    last_transition_time_moves_only_with_the_status,
+    conditions_of_others_stay,
+];
+
+fn pod_scheduled(row: &Row<'_>) {
+    row.shell("p", STAY, json!({}), json!({}));
+    assert_eq!(condition(&row.ready("p"), "PodScheduled")["status"], "True");
+}
+
+fn pod_ready_to_start_containers(row: &Row<'_>) {
+    // The sandbox is there before what the container lacks.
+    let env = json!({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "none", "key": "x"}}}]});
+    row.shell("waits", STAY, env, json!({}));
+    row.wait("waits", "has a sandbox", |p| condition(p, "PodReadyToStartContainers")["status"] == "True");
+    row.shell("ends", "exit 0", json!({}), json!({"restartPolicy": "Never"}));
+    row.wait("ends", "has none any more", |p| {
+        p["status"]["phase"] == "Succeeded" && condition(p, "PodReadyToStartContainers")["status"] == "False"
+    });
+}
+
+fn initialized(row: &Row<'_>) {
+    let init = json!([{"name": "a", "command": shell("exit 0")}]);
+    row.shell("p", STAY, json!({}), json!({"initContainers": init}));
+    assert_eq!(condition(&row.ready("p"), "Initialized")["status"], "True");
+}
+
+fn initialized_false_containers_not_initialized(row: &Row<'_>) {
+    let init = json!([{"name": "a", "command": shell(STAY)}, {"name": "b", "command": shell("exit 0")}]);
+    row.shell("p", STAY, json!({}), json!({"initContainers": init}));
+    let pod = row.wait("p", "runs init", |p| p["status"]["initContainerStatuses"][0]["state"]["running"].is_object());
+    let told = condition(&pod, "Initialized");
+    assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "ContainersNotInitialized"));
+    assert_eq!(told["message"], "containers with incomplete status: [a b]");
+}
+
+fn containers_ready_false_containers_not_ready(row: &Row<'_>) {
+    let never = json!({"readinessProbe": {"exec": {"command": ["false"]}}});
+    row.shell("p", STAY, never, json!({}));
+    let pod = row.wait("p", "runs", |p| main_of(p)["state"]["running"].is_object());
+    for kind in ["ContainersReady", "Ready"] {
+        let told = condition(&pod, kind);
+        assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "ContainersNotReady"));
+        assert_eq!(told["message"], "containers with unready status: [main]");
+    }
+}
+
+fn containers_ready_false_pod_completed(row: &Row<'_>) {
+    row.shell("p", "exit 0", json!({}), json!({"restartPolicy": "Never"}));
+    let pod = row.phase("p", "Succeeded");
+    for kind in ["ContainersReady", "Ready"] {
+        let told = condition(&pod, kind);
+        assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "PodCompleted"));
+    }
+}
+
+fn containers_ready_false_pod_failed(row: &Row<'_>) {
+    row.shell("p", "exit 1", json!({}), json!({"restartPolicy": "Never"}));
+    let pod = row.phase("p", "Failed");
+    for kind in ["ContainersReady", "Ready"] {
+        let told = condition(&pod, kind);
+        assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "PodFailed"));
+    }
+}
+
+fn ready(row: &Row<'_>) {
+    row.shell("p", STAY, json!({}), json!({}));
+    let pod = row.ready("p");
+    assert_eq!(condition(&pod, "ContainersReady")["status"], "True");
+}
+
+fn ready_false_readiness_gates_not_ready(row: &Row<'_>) {
+    row.shell("p", STAY, json!({}), json!({"readinessGates": [{"conditionType": "example.com/gate"}]}));
+    let pod = row.wait("p", "has ready containers", |p| condition(p, "ContainersReady")["status"] == "True");
+    let told = condition(&pod, "Ready");
+    assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "ReadinessGatesNotReady"));
+    let open = |status: &str| {
+        let patch = json!({"status": {"conditions": [{"type": "example.com/gate", "status": status}]}});
+        let _ = row.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", &patch.to_string()]);
+    };
+    open("True");
+    row.ready("p");
+    open("False");
+    row.wait("p", "is ready no more", |p| !is_ready(p));
+}
+
+fn observed_generation(row: &Row<'_>) {
+    row.shell("p", STAY, json!({}), json!({}));
+    row.ready("p");
+    let _ = row.kubectl(&["patch", "pod", "p", "-p", r#"{"spec":{"activeDeadlineSeconds":10000}}"#]);
+    let pod = row.wait("p", "is seen in its second form", |p| {
+        p["metadata"]["generation"] == 2 && p["status"]["observedGeneration"] == 2
+    });
+    for kind in ["PodScheduled", "Ready", "Initialized", "ContainersReady", "PodReadyToStartContainers"] {
+        assert_eq!(condition(&pod, kind)["observedGeneration"], 2, "{kind}");
+    }
+}
+
+fn last_transition_time_moves_only_with_the_status(row: &Row<'_>) {
+    let probe = json!({"readinessProbe": {"exec": {"command": ["test", "-e", "/shared/ready"]},
+        "periodSeconds": 1, "failureThreshold": 1}});
+    row.shell("p", STAY, probe, json!({}));
+    let before = row.wait("p", "runs", |p| main_of(p)["state"]["running"].is_object());
+    // Times are whole seconds.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    row.shared.put("ready");
+    let after = row.ready("p");
+    let since = |pod, kind| condition(pod, kind)["lastTransitionTime"].clone();
+    assert_ne!(since(&before, "Ready"), since(&after, "Ready"));
+    assert_eq!(since(&before, "PodScheduled"), since(&after, "PodScheduled"));
+    assert_eq!(since(&before, "Initialized"), since(&after, "Initialized"));
+}
+
+fn conditions_of_others_stay(row: &Row<'_>) {
+    let probe = json!({"readinessProbe": {"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1}});
+    row.shell("p", STAY, probe, json!({}));
+    row.wait("p", "runs", |p| main_of(p)["state"]["running"].is_object());
+    let patch = r#"{"status":{"conditions":[{"type":"example.com/mine","status":"True","reason":"Because"}]}}"#;
+    let _ = row.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", patch]);
+    row.shared.put("ready");
+    assert_eq!(condition(&row.ready("p"), "example.com/mine")["reason"], "Because");
+}

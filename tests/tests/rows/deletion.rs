@@ -1,0 +1,347 @@
+//! How pods end when they are asked to, and the hooks around a container's life.
+
+use serde_json::{Value, json};
+use windlass_tests::{
+    PATIENCE, eventually,
+    sharing::{condition, main_of, shell},
+};
+
+use crate::row::{Row, STAY, one, text};
+
+crate::rows![
+    containers_end_in_parallel,
+    sidecars_end_in_reverse_order,
+    grace_ends_in_sigkill,
+    grace_of_the_deletion_beats_the_spec,
+    grace_can_be_shortened,
+    pre_stop_runs_before_the_signal,
+    pre_stop_skipped_at_grace_zero,
+    pre_stop_failed,
+    pre_stop_is_cut_off_and_leaves_two_seconds,
+    pre_stop_http_get,
+    pre_stop_sleep,
+    stop_signal_of_the_image,
+    probe_termination_grace_period,
+    force_deletion,
+    sandbox_goes_with_the_pod,
+    readiness_is_asked_during_termination,
+    liveness_stops_at_termination,
+    killing_event,
+    post_start_runs_after_the_start,
+    post_start_failed,
+    post_start_http_get,
+    post_start_http_get_of_the_own_address_and_a_named_port,
+    post_start_https_without_verification,
+    post_start_https_falls_back_to_http,
+    post_start_sleep,
+    hook_tcp_socket_is_an_invalid_handler,
+];
+
+/// A container that notes the signal when it comes, takes its time, and ends well.
+fn notes(word: &str, takes: &str) -> Value {
+    let line = format!(
+        "trap 'echo {word}+ >> /shared/ends; sleep {takes}; echo {word}- >> /shared/ends; exit 0' TERM; \
+         touch /shared/up-{word}; while :; do sleep 0.05; done"
+    );
+    shell(&line)
+}
+
+/// Waits until the containers listen to signals.
+fn listens(row: &Row<'_>, words: &[&str]) {
+    eventually(PATIENCE, "the containers are up", || {
+        anyhow::ensure!(words.iter().all(|w| row.shared.0.join(format!("up-{w}")).exists()));
+        Ok(())
+    });
+}
+
+/// Makes a pod that stays in the API when it has ended, so that its last word can be read.
+fn kept(row: &Row<'_>, name: &str, spec: Value) {
+    row.pod_with(name, json!({"finalizers": ["example.com/kept"]}), spec);
+}
+
+fn delete(row: &Row<'_>, name: &str) {
+    let _ = row.kubectl(&["delete", "pod", name, "--wait=false"]);
+}
+
+/// The last state of a kept pod's first container; then the pod may go.
+#[track_caller]
+fn last_word(row: &Row<'_>, name: &str) -> Value {
+    let pod = row.wait(name, "has ended", |p| main_of(p)["state"]["terminated"].is_object());
+    let _ = row.kubectl(&["patch", "pod", name, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+    main_of(&pod)["state"]["terminated"].clone()
+}
+
+fn containers_end_in_parallel(row: &Row<'_>) {
+    row.pod(
+        "p",
+        json!({"terminationGracePeriodSeconds": 20, "containers": [
+        {"name": "a", "command": notes("a", "2")}, {"name": "b", "command": notes("b", "2")}]}),
+    );
+    listens(row, &["a", "b"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    let ends = row.shared.lines("ends");
+    assert!(ends.len() == 4 && ends[..2].iter().all(|l| l.ends_with('+')), "{ends:?}");
+}
+
+fn sidecars_end_in_reverse_order(row: &Row<'_>) {
+    let side = |name: &str| json!({"name": name, "restartPolicy": "Always", "command": notes(name, "0.3")});
+    row.pod(
+        "p",
+        json!({"terminationGracePeriodSeconds": 20, "initContainers": [side("s1"), side("s2")],
+        "containers": [{"name": "main", "command": notes("main", "0.3")}]}),
+    );
+    listens(row, &["s1", "s2", "main"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(row.shared.lines("ends"), ["main+", "main-", "s2+", "s2-", "s1+", "s1-"]);
+}
+
+fn grace_ends_in_sigkill(row: &Row<'_>) {
+    let line = "trap '' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
+    kept(row, "p", one(line, json!({}), json!({})));
+    listens(row, &["x"]);
+    delete(row, "p");
+    assert_eq!(last_word(row, "p")["exitCode"], 137);
+}
+
+fn grace_of_the_deletion_beats_the_spec(row: &Row<'_>) {
+    let line = "trap '' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
+    row.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 3000}));
+    listens(row, &["x"]);
+    let _ = row.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
+    assert!(row.ids("p", "main").is_empty());
+}
+
+fn grace_can_be_shortened(row: &Row<'_>) {
+    let line = "trap '' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
+    row.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 3000}));
+    listens(row, &["x"]);
+    delete(row, "p");
+    row.says("p", "Killing Stopping container main");
+    let _ = row.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
+    assert!(row.ids("p", "main").is_empty());
+}
+
+fn hooked(hook: &str, handler: Value, command: Value) -> Value {
+    json!({"command": command, "lifecycle": {hook: handler}})
+}
+
+fn exec(line: &str) -> Value {
+    json!({"exec": {"command": ["sh", "-c", line]}})
+}
+
+fn pre_stop_runs_before_the_signal(row: &Row<'_>) {
+    let hook = exec("echo hook+ >> /shared/ends; sleep 0.5; echo hook- >> /shared/ends");
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    row.shell("p", "", hooked("preStop", hook, notes("main", "0")), spec);
+    listens(row, &["main"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(row.shared.lines("ends"), ["hook+", "hook-", "main+", "main-"]);
+}
+
+fn pre_stop_skipped_at_grace_zero(row: &Row<'_>) {
+    let hook = exec("touch /shared/hooked");
+    row.shell("p", "", hooked("preStop", hook, notes("main", "0")), json!({"terminationGracePeriodSeconds": 0}));
+    listens(row, &["main"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    eventually(PATIENCE, "its container is gone", || {
+        anyhow::ensure!(row.ids("p", "main").is_empty());
+        Ok(())
+    });
+    assert!(!row.shared.0.join("hooked").exists());
+}
+
+fn pre_stop_failed(row: &Row<'_>) {
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    row.shell("p", "", hooked("preStop", exec("exit 9"), notes("main", "0")), spec);
+    listens(row, &["main"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    row.says("p", "FailedPreStopHook");
+    assert_eq!(row.shared.lines("ends"), ["main+", "main-"]);
+}
+
+fn pre_stop_is_cut_off_and_leaves_two_seconds(row: &Row<'_>) {
+    row.shell("p", "", hooked("preStop", exec("sleep 1000"), notes("main", "0.2")), json!({}));
+    listens(row, &["main"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(row.shared.lines("ends"), ["main+", "main-"]);
+}
+
+fn pre_stop_http_get(row: &Row<'_>) {
+    let mut get = row.get("bye");
+    get["httpHeaders"] = json!([{"name": "X-Own", "value": "mine"}]);
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    row.shell("p", "", hooked("preStop", json!({"httpGet": get}), notes("main", "0")), spec);
+    listens(row, &["main"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    let asked = row.requests();
+    assert_eq!((asked.len(), &asked[0]["headers"]["x-own"]), (1, &json!("mine")));
+}
+
+fn pre_stop_sleep(row: &Row<'_>) {
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    row.shell("p", "", hooked("preStop", json!({"sleep": {"seconds": 1}}), notes("main", "0")), spec);
+    listens(row, &["main"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(row.shared.lines("ends"), ["main+", "main-"]);
+    assert!(!row.events("p").contains("FailedPreStopHook"));
+}
+
+fn stop_signal_of_the_image(row: &Row<'_>) {
+    row.image("rows/usr1:1", "STOPSIGNAL USR1");
+    let line = "trap 'echo usr1 > /shared/signal; exit 0' USR1; touch /shared/up-x; while :; do sleep 0.05; done";
+    let container = json!({"image": "rows/usr1:1", "imagePullPolicy": "Never"});
+    row.shell("p", line, container, json!({"terminationGracePeriodSeconds": 20}));
+    listens(row, &["x"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(row.shared.lines("signal"), ["usr1"]);
+}
+
+fn probe_termination_grace_period(row: &Row<'_>) {
+    let probe = json!({"livenessProbe": {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1,
+        "terminationGracePeriodSeconds": 1}});
+    let line = "trap '' TERM; while :; do sleep 0.05; done";
+    row.shell("p", line, probe, json!({"terminationGracePeriodSeconds": 3000}));
+    let pod = row.wait("p", "is restarted", |p| main_of(p)["restartCount"].as_u64() > Some(0));
+    assert_eq!(main_of(&pod)["lastState"]["terminated"]["exitCode"], 137);
+    let _ = row.kubectl(&["delete", "pod", "p", "--grace-period=1", "--wait=false"]);
+}
+
+fn force_deletion(row: &Row<'_>) {
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    row.shell("p", "", json!({"command": notes("main", "0.2")}), spec);
+    listens(row, &["main"]);
+    let _ = row.kubectl(&["delete", "pod", "p", "--force", "--grace-period=0"]);
+    let gone = row.kubectl.output(&["get", "pod", "p"], "");
+    assert!(gone.err.contains("NotFound"), "{gone:?}");
+    // Its container has the time that the pod's spec gives.
+    eventually(PATIENCE, "its containers are gone", || {
+        anyhow::ensure!(row.ids("p", "main").is_empty() && row.ids("p", "POD").is_empty());
+        Ok(())
+    });
+    assert_eq!(row.shared.lines("ends"), ["main+", "main-"]);
+}
+
+fn sandbox_goes_with_the_pod(row: &Row<'_>) {
+    row.shell("p", STAY, json!({}), json!({}));
+    let pod = row.ready("p");
+    let dir = row.world.dir().join("data/pods").join(text(&pod["metadata"]["uid"]));
+    assert!(dir.is_dir() && !row.ids("p", "POD").is_empty());
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    assert!(row.ids("p", "POD").is_empty() && !dir.exists());
+    let address = text(&pod["status"]["podIP"]);
+    assert!(!row.world.sh("ip route").lines().any(|l| l.starts_with(&format!("{address} "))));
+}
+
+fn readiness_is_asked_during_termination(row: &Row<'_>) {
+    row.shared.put("ready");
+    let probe =
+        json!({"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1, "failureThreshold": 1});
+    let line = "trap 'rm /shared/ready; while [ ! -e /shared/go ]; do sleep 0.05; done; exit 0' TERM; \
+                while :; do sleep 0.05; done";
+    row.shell("p", line, json!({"readinessProbe": probe}), json!({"terminationGracePeriodSeconds": 60}));
+    row.ready("p");
+    delete(row, "p");
+    let pod = row.wait("p", "is not ready any more", |p| condition(p, "Ready")["status"] == "False");
+    assert!(main_of(&pod)["state"]["running"].is_object() && pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
+    row.shared.put("go");
+}
+
+fn liveness_stops_at_termination(row: &Row<'_>) {
+    row.shared.put("alive");
+    let probe =
+        json!({"exec": {"command": ["test", "-e", "/shared/alive"]}, "periodSeconds": 1, "failureThreshold": 1});
+    let line = "trap 'rm /shared/alive; sleep 3; echo done > /shared/done; exit 0' TERM; touch /shared/up-x; \
+                while :; do sleep 0.05; done";
+    row.shell("p", line, json!({"livenessProbe": probe}), json!({"terminationGracePeriodSeconds": 60}));
+    row.ready("p");
+    listens(row, &["x"]);
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(row.shared.lines("done"), ["done"]);
+    assert!(!row.events("p").contains("failed liveness probe"));
+}
+
+fn killing_event(row: &Row<'_>) {
+    row.shell("p", STAY, json!({}), json!({}));
+    row.ready("p");
+    let _ = row.kubectl(&["delete", "pod", "p"]);
+    row.says("p", "Killing Stopping container main");
+}
+
+fn post_start_runs_after_the_start(row: &Row<'_>) {
+    // In the container itself, whose first process runs; and the pod is ready only when it has ended.
+    let hook = exec("readlink /proc/1/ns/pid > /shared/hook; sleep 1; touch /shared/hooked");
+    let line = "readlink /proc/1/ns/pid > /shared/main; exec sleep 100000";
+    row.shell("p", line, json!({"lifecycle": {"postStart": hook}}), json!({}));
+    row.ready("p");
+    assert!(row.shared.0.join("hooked").exists());
+    assert_eq!(row.shared.lines("hook"), row.shared.lines("main"));
+}
+
+fn post_start_failed(row: &Row<'_>) {
+    row.shell("p", STAY, json!({"lifecycle": {"postStart": exec("echo because; exit 4")}}), json!({}));
+    row.says("p", "FailedPostStartHook");
+    row.wait("p", "is restarted", |p| main_of(p)["restartCount"].as_u64() > Some(0));
+}
+
+fn post_start_http_get(row: &Row<'_>) {
+    let mut get = row.get("hello");
+    get["httpHeaders"] = json!([{"name": "X-Own", "value": "mine"}, {"name": "Host", "value": "some.example"}]);
+    row.shell("p", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    row.ready("p");
+    let asked = row.requests();
+    let headers = &asked[0]["headers"];
+    assert_eq!((&headers["x-own"], &headers["host"]), (&json!("mine"), &json!("some.example")));
+    // A server that says no makes the hook fail.
+    let mut get = row.get("500");
+    get["scheme"] = json!("HTTP");
+    row.shell("bad", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    row.says("bad", "FailedPostStartHook");
+}
+
+fn post_start_http_get_of_the_own_address_and_a_named_port(row: &Row<'_>) {
+    let serve = "mkdir /tmp/www; echo hi > /tmp/www/page; httpd -p 8080 -h /tmp/www; exec sleep 100000";
+    let wait = exec(
+        "until nc -z 127.0.0.1 8080 2>/dev/null || wget -q -O /dev/null http://127.0.0.1:8080/page; do sleep 0.05; done",
+    );
+    let get = |port: Value| json!({"postStart": {"httpGet": {"path": "/page", "port": port}}});
+    row.pod(
+        "p",
+        json!({"containers": [
+        {"name": "server", "command": shell(serve), "lifecycle": {"postStart": wait}},
+        {"name": "number", "command": shell(STAY), "lifecycle": get(json!(8080))},
+        {"name": "named", "command": shell(STAY), "lifecycle": get(json!("web")),
+            "ports": [{"name": "web", "containerPort": 8080}]}]}),
+    );
+    row.ready("p");
+    assert!(!row.events("p").contains("FailedPostStartHook"));
+}
+
+fn post_start_https_without_verification(row: &Row<'_>) {
+    let mut get = row.get("tls");
+    get["scheme"] = json!("HTTPS");
+    get["port"] = json!(8102);
+    row.shell("p", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    row.ready("p");
+    assert_eq!(row.requests().len(), 1);
+    assert!(!row.events("p").contains("FailedPostStartHook"));
+}
+
+fn post_start_https_falls_back_to_http(row: &Row<'_>) {
+    let mut get = row.get("plain");
+    get["scheme"] = json!("HTTPS");
+    row.shell("p", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    row.ready("p");
+    row.says("p", "LifecycleHTTPFallback");
+    assert_eq!(row.requests().len(), 1);
+}
+
+fn post_start_sleep(row: &Row<'_>) {
+    row.shell("p", STAY, json!({"lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}), json!({}));
+    row.ready("p");
+    assert!(!row.events("p").contains("FailedPostStartHook"));
+}
+
+fn hook_tcp_socket_is_an_invalid_handler(row: &Row<'_>) {
+    row.shell("p", STAY, json!({"lifecycle": {"postStart": {"tcpSocket": {"port": 80}}}}), json!({}));
+    row.says("p", "FailedPostStartHook");
+}
