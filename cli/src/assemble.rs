@@ -27,7 +27,7 @@ use windlass_agent::{
         eviction::{self, EvictionConfig},
     },
     pods::Orders,
-    server::{ServerConfig, ServerState, Stats},
+    server::{ServerConfig, ServerState, Stats, Streaming},
     volumes::Volumes,
 };
 use windlass_cadvisor::{Subject, Usage};
@@ -248,6 +248,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         docker: docker.clone(),
         pulls: images.progress(),
         stats: Arc::new(UsagePages(usage.clone())),
+        streaming: Streaming::new(token.clone()),
     };
     tasks.spawn("node API", agent::server::run(server, listeners, state, token.clone()));
 

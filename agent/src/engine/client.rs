@@ -1,6 +1,6 @@
 //! The connection to Docker Engine and what the rest of the agent knows of its health.
 
-use std::time::Duration;
+use std::{path::Path, sync::Arc, time::Duration};
 
 use bollard::Docker;
 
@@ -36,6 +36,7 @@ pub struct ConnectError {
 #[derive(Debug, Clone)]
 pub struct Engine {
     docker: Docker,
+    socket: Arc<Path>,
 }
 
 impl Engine {
@@ -47,12 +48,17 @@ impl Engine {
     pub fn new(socket: &str) -> Result<Self, ConnectError> {
         let docker = Docker::connect_with_unix(socket, REQUEST_TIMEOUT, bollard::API_DEFAULT_VERSION)
             .map_err(|source| ConnectError { socket: socket.to_owned(), source })?;
-        Ok(Self { docker })
+        Ok(Self { docker, socket: Path::new(socket.strip_prefix("unix://").unwrap_or(socket)).into() })
     }
 
     /// The client, for the modules of this folder.
     pub(crate) fn docker(&self) -> &Docker {
         &self.docker
+    }
+
+    /// Where it listens, for connections that are taken over.
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// A client whose requests may take `timeout`: for stops, waits, pulls and loads.

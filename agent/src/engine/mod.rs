@@ -3,6 +3,7 @@
 //!
 //! Imports nothing of `pods`; what a container should be is decided there and handed in.
 
+pub(crate) mod attached;
 pub(crate) mod calls;
 pub mod client;
 pub(crate) mod events;
@@ -12,6 +13,7 @@ pub(crate) mod instance;
 pub mod logs;
 pub(crate) mod names;
 pub mod pause;
+pub(crate) mod process;
 
 pub use client::{ConnectError, Engine, Health};
 

@@ -8,6 +8,7 @@
 mod addresses;
 mod bandwidth;
 mod cni;
+mod dial;
 mod links;
 mod routed;
 mod rules;
@@ -18,6 +19,7 @@ use windlass_kit::net::Cidr;
 
 pub use bandwidth::Bandwidth;
 pub use cni::CniConfig;
+pub use dial::dial;
 
 use cni::Cni;
 use routed::Routed;

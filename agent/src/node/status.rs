@@ -112,6 +112,8 @@ pub(super) fn node_status(
             system_uuid: machine.system_uuid.clone(),
             swap: Some(NodeSwapStatus { capacity: Some(machine.swap_bytes) }),
         }),
+        // The API server hands connections through as clients open them, untranslated.
+        declared_features: Some(vec!["ExtendWebSocketsToKubelet".to_owned()]),
         ..NodeStatus::default()
     }
 }

@@ -1,12 +1,13 @@
-//! The node's own HTTP API: pods, logs, usage.
+//! The node's own HTTP API: pods, logs, usage, and connections to processes and ports of pods.
 //!
 //! Three doors: TLS with credentials (everything), loopback without (what may be read by anybody on the
-//! machine), and loopback for health alone. Imports `engine` for logs, nothing of `pods`.
+//! machine), and loopback for health alone. Imports `engine` and `network`, nothing of `pods`.
 
 mod auth;
 mod logs;
+mod stream;
 
-use std::{fmt, net::SocketAddr, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json, Router,
@@ -26,10 +27,15 @@ use windlass_kit::{
     serve::{self, ServeError},
 };
 
+pub use stream::Streaming;
+
 use crate::{
     engine::{Engine, Health},
     images::AllProgress,
 };
+
+/// How long processes and connections of clients have to end at shutdown.
+const STREAMS: Duration = Duration::from_secs(4);
 
 /// Where usage comes from.
 pub trait Stats: Send + Sync + fmt::Debug {
@@ -75,6 +81,8 @@ pub struct ServerState {
     pub pulls: watch::Receiver<AllProgress>,
     /// Usage.
     pub stats: Arc<dyn Stats>,
+    /// Connections that were turned over.
+    pub streaming: Streaming,
 }
 
 impl fmt::Debug for ServerState {
@@ -117,10 +125,12 @@ pub async fn run(
     let gate = auth::Gate::new(state.client.clone(), &config.node_name);
     let secure = Router::new()
         .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::container_logs))
+        .merge(stream::routes())
         .merge(readable())
         .layer(middleware::from_fn(auth::check))
         .layer(Extension(gate))
         .with_state(state.clone());
+    let streaming = state.streaming.clone();
     let read_only = readable().with_state(state);
     let health = Router::new().route("/healthz", get(|| async { "ok" }));
     tokio::join!(
@@ -128,6 +138,8 @@ pub async fn run(
         serve::serve_plain(listeners.read_only, read_only, shutdown.clone()),
         serve::serve_plain(listeners.health, health, shutdown),
     );
+    // Terminals are hung up, and what was at them is ended.
+    let _ = tokio::time::timeout(STREAMS, streaming.ended()).await;
     Ok(())
 }
 
