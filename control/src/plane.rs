@@ -178,7 +178,11 @@ impl ControlPlane {
     /// When the certificate cannot be used.
     pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), Error> {
         let tls = serve::tls_config(&self.pki.server.cert_pem, &self.pki.server.key_pem, &self.pki.ca_pem)?;
-        serve::serve_tls(listener, tls, self.router(), shutdown).await;
+        let streams = async {
+            shutdown.cancelled().await;
+            self.api.close();
+        };
+        tokio::join!(serve::serve_tls(listener, tls, self.router(), shutdown.clone()), streams);
         Ok(())
     }
 

@@ -194,7 +194,17 @@ pub static TYPES: &[ResourceType] = &[
         singular: "pod",
         short_names: &["po"],
         categories: &["all"],
-        subresources: &["binding", "ephemeralcontainers", "eviction", "log", "resize", "status"],
+        subresources: &[
+            "attach",
+            "binding",
+            "ephemeralcontainers",
+            "eviction",
+            "exec",
+            "log",
+            "portforward",
+            "resize",
+            "status",
+        ],
         generation: true,
         schema: schema!(core::Pod),
         ..BASE

@@ -96,12 +96,16 @@ fn types(group: &str, version: &str) -> Vec<&'static ResourceType> {
 /// Kind and verbs of a subresource.
 fn subresource(resource: &ResourceType, name: &str) -> (Value, Vec<&'static str>) {
     let own = json!({"group": resource.gvk.group, "version": resource.gvk.version, "kind": resource.gvk.kind});
+    let options = |kind: &str| json!({"group": "", "version": "v1", "kind": kind});
     match name {
         "scale" => (json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}), vec!["get", "patch", "update"]),
         "binding" => (json!({"group": "", "version": "v1", "kind": "Binding"}), vec!["create"]),
         "eviction" => (json!({"group": "policy", "version": "v1", "kind": "Eviction"}), vec!["create"]),
         "token" => (json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"}), vec!["create"]),
         "log" => (own, vec!["get"]),
+        "attach" => (options("PodAttachOptions"), vec!["create", "get"]),
+        "exec" => (options("PodExecOptions"), vec!["create", "get"]),
+        "portforward" => (options("PodPortForwardOptions"), vec!["create", "get"]),
         "finalize" => (own, vec!["update"]),
         _ => (own, vec!["get", "patch", "update"]),
     }

@@ -1,21 +1,34 @@
-//! The way from the API server to a node's own API, for logs.
+//! The way from the API server to a node's own API: for logs, and for connections to processes and ports.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
-use axum::{body::Body, http::StatusCode, response::Response};
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderMap, Method, StatusCode},
+    response::Response,
+};
 use http_body_util::{BodyExt as _, Empty};
-use hyper::client::conn::http1;
+use hyper::{client::conn::http1, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio::{io::copy_bidirectional_with_sizes, net::TcpStream};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::sync::CancellationToken;
 
-use super::error::ApiError;
+use super::{connect, error::ApiError};
 
 /// How long a node may take to take a connection.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How much of a connection is passed on at once.
+const PIECE: usize = 64 << 10;
+
+type Connection = (http1::SendRequest<Empty<Bytes>>, http1::Connection<TokioIo<TlsStream<TcpStream>>, Empty<Bytes>>);
 
 /// A client with the API server's certificate.
 #[derive(Clone)]
@@ -36,36 +49,37 @@ impl KubeletClient {
         Self { tls: Arc::new(tls) }
     }
 
-    /// Asks a node and hands its answer through as it comes.
-    pub(super) async fn get(&self, node: &Value, path: &str) -> Result<Response, ApiError> {
+    /// Opens a connection to a node's API.
+    async fn connect(&self, node: &Value) -> Result<(Asked, Connection), ApiError> {
         let name = node["metadata"]["name"].as_str().unwrap_or("").to_owned();
         let (address, port) =
             endpoint(node).ok_or_else(|| ApiError::internal(format!("node {name:?} has told no address yet")))?;
-        let failed = |what: &str, why: &dyn std::fmt::Display| {
-            ApiError::internal(format!(
-                "the API of node {name:?} at {address}:{port} could not be {what}: {why}; does its agent run?"
-            ))
-        };
+        let asked = Asked { name, address, port };
         let stream = tokio::time::timeout(CONNECT, TcpStream::connect((address, port)))
             .await
-            .map_err(|e| failed("reached", &e))?
-            .map_err(|e| failed("reached", &e))?;
+            .map_err(|e| asked.failed("reached", &e))?
+            .map_err(|e| asked.failed("reached", &e))?;
+        let _ = stream.set_nodelay(true);
         let connector = TlsConnector::from(Arc::clone(&self.tls));
-        let stream = connector.connect(ServerName::from(address), stream).await.map_err(|e| failed("trusted", &e))?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| failed("asked", &e))?;
+        let stream =
+            connector.connect(ServerName::from(address), stream).await.map_err(|e| asked.failed("trusted", &e))?;
+        let connection = http1::handshake(TokioIo::new(stream)).await.map_err(|e| asked.failed("asked", &e))?;
+        Ok((asked, connection))
+    }
+
+    /// Asks a node and hands its answer through as it comes.
+    pub(super) async fn get(&self, node: &Value, path: &str) -> Result<Response, ApiError> {
+        let (asked, (mut sender, connection)) = self.connect(node).await?;
         // Ends with the answer's body, which holds the other half.
         tokio::spawn(connection);
-        let request = hyper::Request::get(path)
-            .header("host", format!("{address}:{port}"))
-            .body(Empty::<bytes::Bytes>::new())
-            .map_err(|e| failed("asked", &e))?;
-        let (parts, body) = sender.send_request(request).await.map_err(|e| failed("asked", &e))?.into_parts();
+        let request = asked.request(&Method::GET, path)?;
+        let (parts, body) = sender.send_request(request).await.map_err(|e| asked.failed("asked", &e))?.into_parts();
         if parts.status != StatusCode::OK {
             let text = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             let text = String::from_utf8_lossy(&text).trim().to_owned();
             return Err(match parts.status.as_u16() {
                 code @ (400 | 404) => ApiError::new(code, if code == 404 { "NotFound" } else { "BadRequest" }, text),
-                code => ApiError::internal(format!("the API of node {name:?} answered {code}: {text}")),
+                code => ApiError::internal(format!("the API of node {:?} answered {code}: {text}", asked.name)),
             });
         }
         let mut response = Response::new(Body::new(body));
@@ -73,6 +87,70 @@ impl KubeletClient {
             response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind.clone());
         }
         Ok(response)
+    }
+
+    /// Asks a node to turn a connection over, and joins the client's to it until either ends, or `closing`.
+    pub(super) async fn turn_over(
+        &self,
+        node: &Value,
+        method: &Method,
+        path: &str,
+        headers: HeaderMap,
+        client: OnUpgrade,
+        closing: &CancellationToken,
+    ) -> Result<Response, ApiError> {
+        let (asked, (mut sender, connection)) = self.connect(node).await?;
+        tokio::spawn(connection.with_upgrades());
+        let mut request = asked.request(method, path)?;
+        request.headers_mut().extend(headers);
+        let mut answer = sender.send_request(request).await.map_err(|e| asked.failed("asked", &e))?;
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let (parts, body) = answer.into_parts();
+            return Ok(connect::answered(&parts).map(|_| Body::new(body)));
+        }
+        let node = hyper::upgrade::on(&mut answer);
+        let closing = closing.clone();
+        tokio::spawn(async move {
+            let (client, node) = match tokio::try_join!(client, node) {
+                Ok((client, node)) => (client, node),
+                Err(error) => return tracing::debug!(%error, "a connection could not be turned over"),
+            };
+            let (mut client, mut node) = (TokioIo::new(client), TokioIo::new(node));
+            tokio::select! {
+                () = closing.cancelled() => {}
+                ended = copy_bidirectional_with_sizes(&mut client, &mut node, PIECE, PIECE) => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection to a pod broke");
+                    }
+                }
+            }
+        });
+        Ok(connect::answered(&answer.into_parts().0))
+    }
+}
+
+/// A node that is asked.
+struct Asked {
+    name: String,
+    address: IpAddr,
+    port: u16,
+}
+
+impl Asked {
+    fn failed(&self, what: &str, why: &dyn std::fmt::Display) -> ApiError {
+        let Self { name, address, port } = self;
+        ApiError::internal(format!(
+            "the API of node {name:?} at {address}:{port} could not be {what}: {why}; does its agent run?"
+        ))
+    }
+
+    fn request(&self, method: &Method, path: &str) -> Result<hyper::Request<Empty<Bytes>>, ApiError> {
+        hyper::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", SocketAddr::new(self.address, self.port).to_string())
+            .body(Empty::new())
+            .map_err(|e| self.failed("asked", &e))
     }
 }
 

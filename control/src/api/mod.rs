@@ -7,6 +7,7 @@
 mod accounts;
 mod allocate;
 mod auth;
+mod connect;
 mod delete;
 mod discovery;
 mod error;
@@ -28,7 +29,7 @@ mod tests;
 use std::{
     net::Ipv4Addr,
     ops::RangeInclusive,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
 
@@ -40,7 +41,9 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http_body_util::{BodyExt as _, Limited};
+use hyper::upgrade::OnUpgrade;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 pub use error::ApiError;
 pub use identity::UserInfo;
@@ -81,6 +84,8 @@ struct Inner {
     tokens: Option<Tokens>,
     reads: Semaphore,
     writes: Semaphore,
+    /// Ends connections that were turned over.
+    closing: CancellationToken,
 }
 
 impl Api {
@@ -96,6 +101,7 @@ impl Api {
                 tokens,
                 reads: Semaphore::new(MOST_READS),
                 writes: Semaphore::new(MOST_WRITES),
+                closing: CancellationToken::new(),
             }),
         }
     }
@@ -106,6 +112,11 @@ impl Api {
         Router::new().fallback(handle).with_state(self.clone())
     }
 
+    /// Ends the connections that were turned over: they outlive their requests.
+    pub fn close(&self) {
+        self.inner.closing.cancel();
+    }
+
     fn store(&self) -> &Store {
         &self.inner.store
     }
@@ -114,16 +125,19 @@ impl Api {
 async fn handle(State(api): State<Api>, request: Request) -> Response {
     let mut user = UserInfo::of(request.extensions());
     let bearer = header_text(request.headers(), header::AUTHORIZATION);
-    if let Some(token) = bearer.strip_prefix("Bearer ").filter(|_| user.is_anonymous()) {
+    let shown = connect::token(request.headers());
+    if let Some(token) = bearer.strip_prefix("Bearer ").or(shown.as_deref()).filter(|_| user.is_anonymous()) {
         match api.account_of(token.trim(), &[crate::tokens::ISSUER]) {
             Some((account, _)) => user = account,
             None => return ApiError::unauthorized().into_response(),
         }
     }
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    let upgrade = Mutex::new(parts.extensions.remove::<OnUpgrade>());
     let accept = output::Accept::read(&parts.headers);
     let content_type = header_text(&parts.headers, header::CONTENT_TYPE);
-    let call = Call { api, user, method: parts.method, uri: parts.uri, accept, content_type, headers: parts.headers };
+    let call =
+        Call { api, user, method: parts.method, uri: parts.uri, accept, content_type, headers: parts.headers, upgrade };
     let started = Instant::now();
     let response = call.answer(body).await.unwrap_or_else(|error| error.into_response());
     // Neither bodies nor queries: both can hold what nobody should read in a log.
@@ -151,6 +165,8 @@ struct Call {
     accept: output::Accept,
     content_type: String,
     headers: axum::http::HeaderMap,
+    /// The client's connection, for whoever takes it over.
+    upgrade: Mutex<Option<OnUpgrade>>,
 }
 
 type Answer = Result<Response, ApiError>;
@@ -177,9 +193,14 @@ impl Call {
         let verb = target.verb(&self.method, &options).ok_or_else(|| target.not_allowed(&self.method))?;
         auth::authorize(&self.user, verb, &target)
             .map_err(|why| ApiError::forbidden_access(&self.user, verb, &target, &why))?;
+        if Self::also_needs_create(&target, verb) {
+            auth::authorize(&self.user, "create", &target)
+                .map_err(|why| ApiError::forbidden_access(&self.user, "create", &target, &why))?;
+        }
 
-        // Watches and logs last; they are not counted.
-        let long = verb == "watch" || target.sub.as_deref() == Some("log");
+        // Watches, logs and connections to pods last; they are not counted.
+        let sub = target.sub.as_deref().unwrap_or("");
+        let long = verb == "watch" || sub == "log" || connect::SUBRESOURCES.contains(&sub);
         let limit = if self.method == Method::GET { &self.api.inner.reads } else { &self.api.inner.writes };
         let _permit = if long { None } else { Some(limit.try_acquire().map_err(|_| ApiError::too_many_requests())?) };
         let body = if self.method == Method::GET { Bytes::new() } else { self.body(body).await? };
@@ -204,6 +225,10 @@ impl Call {
             (Some(_), _) => self.special(verb, target, options, body).await,
             (None, _) => Err(target.not_allowed(&self.method)),
         }
+    }
+
+    fn take_upgrade(&self) -> Option<OnUpgrade> {
+        self.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     async fn body(&self, body: Body) -> Result<Bytes, ApiError> {

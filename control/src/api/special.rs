@@ -4,7 +4,8 @@ use axum::{body::Bytes, http::StatusCode};
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Call,
+    Answer, Call, KubeletClient,
+    connect::SUBRESOURCES,
     error::ApiError,
     prepare,
     target::{Options, Target},
@@ -30,6 +31,7 @@ impl Call {
             (Some("finalize"), "update") => self.finalize(target, options, body).await,
             (Some("token"), "create") => self.token(target, options, body).await,
             (Some("log"), "get") => self.log(target, options).await,
+            (Some(sub), "get" | "create") if SUBRESOURCES.contains(&sub) => self.connect(target, options).await,
             _ => Err(target.not_allowed(&self.method)),
         }
     }
@@ -142,18 +144,7 @@ impl Call {
         let pod = self.fetch(target)?.value();
         let name = target.name.as_deref().unwrap_or("");
         let container = pick_container(&pod, name, options.get("container").unwrap_or(""))?;
-        let node = pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty());
-        let node = node.ok_or_else(|| ApiError::bad_request(format!("pod {name} does not have a host assigned")))?;
-        let key = Key { namespace: String::new(), name: node.to_owned() };
-        let found = self.api.store().get("nodes", &key);
-        let nodes = of_kind("Node").unwrap_or(target.resource);
-        let node_object = found.ok_or_else(|| ApiError::not_found(nodes, node))?.value();
-        let kubelet = self
-            .api
-            .inner
-            .kubelet
-            .as_ref()
-            .ok_or_else(|| ApiError::internal("this server has no credentials for nodes"))?;
+        let (kubelet, node) = self.kubelet_of(target, &pod)?;
         let namespace = target.namespace.as_deref().unwrap_or("");
         let mut path = format!("/containerLogs/{namespace}/{name}/{container}");
         let passed: Vec<String> = options
@@ -168,7 +159,20 @@ impl Call {
             path.push('?');
             path.push_str(&passed.join("&"));
         }
-        kubelet.get(&node_object, &path).await
+        kubelet.get(&node, &path).await
+    }
+
+    /// The client for nodes, and the node that a pod is on.
+    pub(super) fn kubelet_of(&self, target: &Target, pod: &Value) -> Result<(&KubeletClient, Value), ApiError> {
+        let name = target.name.as_deref().unwrap_or("");
+        let node = pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty());
+        let node = node.ok_or_else(|| ApiError::bad_request(format!("pod {name} does not have a host assigned")))?;
+        let key = Key { namespace: String::new(), name: node.to_owned() };
+        let found = self.api.store().get("nodes", &key);
+        let nodes = of_kind("Node").unwrap_or(target.resource);
+        let node = found.ok_or_else(|| ApiError::not_found(nodes, node))?.value();
+        let kubelet = self.api.inner.kubelet.as_ref();
+        Ok((kubelet.ok_or_else(|| ApiError::internal("this server has no credentials for nodes"))?, node))
     }
 }
 
@@ -179,7 +183,7 @@ pub(super) fn read(body: &Bytes) -> Result<Value, ApiError> {
 }
 
 /// The container whose log is meant; without a name there must be only one.
-fn pick_container(pod: &Value, name: &str, wanted: &str) -> Result<String, ApiError> {
+pub(super) fn pick_container(pod: &Value, name: &str, wanted: &str) -> Result<String, ApiError> {
     let names = |key: &str| -> Vec<String> {
         pod["spec"][key]
             .as_array()
