@@ -19,6 +19,7 @@ mod restart;
 mod seeds;
 mod static_pods;
 mod storage;
+mod streams;
 mod usage;
 mod web;
 

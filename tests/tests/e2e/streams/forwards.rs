@@ -1,0 +1,88 @@
+//! port-forward.
+
+use std::io::{BufRead as _, BufReader};
+
+use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+
+use super::{SPOKEN, running, started};
+
+/// Serves a large file at port 80, and repeats what it hears at port 81.
+const SERVER: &str = "mkdir /tmp/www; dd if=/dev/urandom of=/tmp/www/large bs=1M count=20 2>/dev/null; \
+     md5sum </tmp/www/large >/tmp/www/sum; httpd -p 127.0.0.1:80 -h /tmp/www; \
+     nc -ll -p 81 -e cat & touch /tmp/ready; exec sleep 100000";
+
+/// kubectl port-forward, with the local ports that it took; killed when dropped.
+struct Forward {
+    child: std::process::Child,
+    ports: Vec<u16>,
+}
+
+impl Forward {
+    fn new(kubectl: &Kubectl<'_>, websockets: &str, target: &str, ports: &[u16]) -> Self {
+        let ports: Vec<String> = ports.iter().map(|port| format!(":{port}")).collect();
+        let args: Vec<&str> = ["port-forward", "--address=127.0.0.1", target]
+            .into_iter()
+            .chain(ports.iter().map(String::as_str))
+            .collect();
+        let mut child = started(kubectl, websockets, &args);
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let local = ports.iter().map(|_| {
+            let line = lines.next().expect("it says where").expect("it can be read");
+            let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|l| l.split(' ').next());
+            port.and_then(|p| p.parse().ok()).unwrap_or_else(|| panic!("no port in {line:?}"))
+        });
+        let ports = local.collect();
+        // What it says of each connection must not stop it.
+        std::thread::spawn(move || for _ in lines.by_ref() {});
+        Self { child, ports }
+    }
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn ports_of_pods() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    running(&kubectl, "server", &crate::shell_pod("server", "Never", SERVER));
+    eventually(PATIENCE, "the pod serves", || kubectl.try_run(&["exec", "server", "--", "cat", "/tmp/ready"]));
+    let sum = kubectl.run(&["exec", "server", "--", "cat", "/tmp/www/sum"]);
+    for websockets in SPOKEN {
+        let forward = Forward::new(&kubectl, websockets, "pod/server", &[80, 81, 9]);
+        let [web, echo, closed] = forward.ports[..] else { panic!("{:?}", forward.ports) };
+        // several at once, each whole
+        let fetch = format!("curl -sS --max-time 120 http://127.0.0.1:{web}/large | md5sum");
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| world.sh(&fetch))).collect();
+            for got in all {
+                assert_eq!(got.join().expect("it was fetched"), sum, "{websockets}");
+            }
+        });
+        // one hundred short ones
+        let many = format!("for i in $(seq 100); do curl -sS --max-time 60 http://127.0.0.1:{web}/sum || exit 1; done");
+        assert_eq!(world.sh(&many).lines().count(), 100);
+        // half closes: all is answered after the client has said its last
+        let half = format!(
+            "python3 -c 'import socket; s = socket.create_connection((\"127.0.0.1\", {echo})); s.settimeout(60)\n\
+             s.sendall(b\"x\" * 300000); s.shutdown(socket.SHUT_WR)\nn = 0\n\
+             while True:\n    b = s.recv(65536)\n    n += len(b)\n    if not b: break\nprint(n)'"
+        );
+        assert_eq!(world.sh(&half).trim(), "300000", "{websockets}");
+        // a port that nothing listens on is told, by kubectl too
+        let refused = format!("curl -sS --max-time 60 http://127.0.0.1:{closed}/");
+        assert!(world.try_sh(&refused).is_err());
+        let mut forward = forward;
+        let mut said = String::new();
+        let mut err = forward.child.stderr.take().expect("piped");
+        // kubectl itself gives up the whole connection over it.
+        std::io::Read::read_to_string(&mut err, &mut said).expect("it ends");
+        assert!(said.contains("failed to connect to localhost:9 inside"), "{websockets}: {said}");
+    }
+    windlass.down(&[]);
+}
