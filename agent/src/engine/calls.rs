@@ -50,7 +50,7 @@ impl Engine {
 
     /// Holds a running container to other limits.
     pub(crate) async fn update(&self, id: &str, limits: &Limits, cpu_period: i64) -> Result<(), EngineError> {
-        // Docker takes 0 for "as it was": no quota is -1. Memory has no such word: a limit of it cannot be taken away.
+        // Docker takes nothing for "as it was". Of memory it takes a limit alone: one that is there cannot go.
         let memory = (limits.memory > 0).then_some(limits.memory);
         let body = ContainerUpdateBody {
             memory,

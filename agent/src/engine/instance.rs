@@ -108,7 +108,8 @@ impl Instance {
             grace: label(names::GRACE).and_then(|text| text.parse().ok()),
             message_from_log: label(names::MESSAGE_POLICY).as_deref() == Some(names::FROM_LOG),
             limits: Limits {
-                memory: host.and_then(|h| h.memory).unwrap_or(0),
+                // A limit that was taken away is -1 from then on.
+                memory: host.and_then(|h| h.memory).unwrap_or(0).max(0),
                 cpu_shares: host.and_then(|h| h.cpu_shares).unwrap_or(0),
                 // Docker keeps the -1 that an update has taken a quota away with.
                 cpu_quota: host.and_then(|h| h.cpu_quota).unwrap_or(0).max(0),

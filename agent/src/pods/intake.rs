@@ -11,7 +11,7 @@ impl Dispatcher {
             return Admission::TakenIn;
         }
         if !is_new {
-            self.shared.claim(uid, Some(Claim::of(pod)));
+            self.shared.hold(uid, Some(Claim::of(pod)));
             return Admission::TakenIn;
         }
         let admission = self.shared.admit(uid, pod, !self.room_made.contains(uid));

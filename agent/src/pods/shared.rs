@@ -11,7 +11,6 @@ use kube::Client;
 use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
 use windlass_kit::{
     events::{Recorder, Severity},
-    objects::requests::Amounts,
     quantity::Quantity,
 };
 
@@ -21,7 +20,7 @@ use super::{
     files::Dns,
     orders::Orders,
     preempt,
-    resize::{self, Verdict},
+    resize::{Ledger, Verdict, Wish},
     spec,
 };
 use crate::{
@@ -63,8 +62,10 @@ pub(crate) struct Shared {
     pressure: watch::Receiver<Pressure>,
     /// The node's own object, once the API has told it.
     node: watch::Receiver<Option<Arc<Node>>>,
-    /// What each pod holds of the node, by uid.
-    claims: Mutex<BTreeMap<String, Claim>>,
+    /// What each pod of the node holds, and who waits for more.
+    ledger: Mutex<Ledger>,
+    /// Counts how often those who wait were given reason to look again.
+    pub(crate) freed: watch::Sender<u64>,
 }
 
 /// What the dispatcher hands in to make the shared part.
@@ -137,7 +138,8 @@ impl Shared {
             profiles: super::host::app_armor_profiles(),
             pressure,
             node,
-            claims: Mutex::default(),
+            ledger: Mutex::default(),
+            freed: watch::Sender::new(0),
         }
     }
 
@@ -150,28 +152,17 @@ impl Shared {
         }
     }
 
-    /// Takes note of what a pod holds; `None` when it holds nothing any more.
-    pub(crate) fn claim(&self, uid: &str, claim: Option<Claim>) {
-        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        match claim {
-            Some(claim) => drop(all.insert(uid.to_owned(), claim)),
-            None => drop(all.remove(uid)),
-        }
-    }
-
     /// Whether this node takes a new pod in; if so, what it asks for is its own in the same breath. A critical pod may
     /// have `room` made.
     pub(crate) fn admit(&self, uid: &str, pod: &Pod, room: bool) -> Admission {
-        let view = self.node_view();
-        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = all.iter().filter(|(other, _)| *other != uid);
-        let Some(refused) = admission::refuse(pod, &view, others.clone().map(|(_, claim)| claim)) else {
-            all.insert(uid.to_owned(), Claim::of(pod));
+        let (view, claim) = (self.node_view(), Claim::of(pod));
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(refused) = admission::refuse(pod, &view, ledger.others(uid).map(|(_, claim)| claim)) else {
+            ledger.hold(uid, Some(claim));
             return Admission::TakenIn;
         };
-        let claim = Claim::of(pod);
         if room && claim.critical && refused.reason.starts_with("OutOf") {
-            let others: Vec<(&str, &Claim)> = others.map(|(uid, claim)| (uid.as_str(), claim)).collect();
+            let others: Vec<(&str, &Claim)> = ledger.others(uid).collect();
             let victims = preempt::victims(&claim, &view.allocatable, view.max_pods, &others);
             if !victims.is_empty() {
                 return Admission::After(victims.into_iter().map(str::to_owned).collect());
@@ -180,15 +171,21 @@ impl Shared {
         Admission::Refused(refused)
     }
 
-    /// Whether a pod may have what it asks for now; if so, that is taken note of in the same breath.
-    pub(crate) fn judge(&self, uid: &str, pod: &Pod) -> Verdict {
-        let (view, wanted) = (self.node_view(), Claim::of(pod));
-        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut others = Amounts::default();
-        all.iter().filter(|(other, _)| *other != uid).for_each(|(_, claim)| others.add(&claim.amounts));
-        let verdict = resize::judge(&wanted.amounts, &others, &view.allocatable);
-        if verdict == Verdict::Granted {
-            all.insert(uid.to_owned(), wanted);
+    /// Takes note of what a pod holds, and that it wishes for no more; `None` when it holds nothing any more.
+    pub(crate) fn hold(&self, uid: &str, claim: Option<Claim>) {
+        let freed = self.ledger.lock().unwrap_or_else(PoisonError::into_inner).hold(uid, claim);
+        if freed {
+            self.freed.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Whether a pod that `has` something may have what it wishes for; if so, that is taken note of in the same breath.
+    pub(crate) fn judge(&self, uid: &str, has: Claim, wish: Wish) -> Verdict {
+        let view = self.node_view();
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let (verdict, others_turn) = ledger.judge(uid, has, wish, &view.allocatable);
+        if others_turn {
+            self.freed.send_modify(|count| *count += 1);
         }
         verdict
     }

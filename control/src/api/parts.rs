@@ -37,7 +37,25 @@ fn resized(old: &Value, wanted: &Value) -> Result<Value, String> {
     if class_of(&object["spec"])? != class_of(&old["spec"])? {
         return Err("Pod QOS Class may not change as a result of resizing".to_owned());
     }
-    Ok(object)
+    match removed(&object["spec"], &old["spec"]) {
+        Some(what) => Err(format!("resource {what} cannot be removed")),
+        None => Ok(object),
+    }
+}
+
+/// Which list of amounts has lost one of those that a resize may change; upstream takes none away either.
+fn removed(new: &Value, old: &Value) -> Option<&'static str> {
+    let lost = |kind: &&'static str| {
+        ["containers", "initContainers"].iter().any(|list| {
+            let mut pairs =
+                old[*list].as_array().into_iter().flatten().zip(new[*list].as_array().into_iter().flatten());
+            pairs.any(|(old, new)| {
+                let amount = |container: &Value, resource| container["resources"][*kind][resource].clone();
+                ["cpu", "memory"].iter().any(|r| !amount(old, *r).is_null() && amount(new, *r).is_null())
+            })
+        })
+    };
+    ["requests", "limits"].into_iter().find(|kind| lost(kind))
 }
 
 /// A pod with more containers to look at it; those that are there stay as they are.
@@ -81,6 +99,10 @@ mod tests {
         let guaranteed = pod(json!({"name": "c", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}));
         assert!(take("resize", &old, &guaranteed).unwrap().unwrap_err().contains("QOS"));
         assert!(take("resize", &old, &json!({"spec": {"containers": []}})).unwrap().is_err());
+        let both = pod(json!({"name": "c", "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}));
+        assert!(take("resize", &both, &old).unwrap().unwrap_err().contains("limits cannot be removed"));
+        let other = pod(json!({"name": "c", "resources": {"requests": {"memory": "1Gi"}}}));
+        assert!(take("resize", &old, &other).unwrap().unwrap_err().contains("requests cannot be removed"));
         assert!(take("status", &old, &wanted).is_none());
     }
 

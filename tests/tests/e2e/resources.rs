@@ -86,6 +86,47 @@ fn in_place_resize() {
 }
 
 #[test]
+fn a_resize_waits_for_room() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let shared = Shared::new(&world);
+    let node = kubectl.json(&["node", "node"]).unwrap();
+    let cores: i64 = node["status"]["allocatable"]["cpu"].as_str().unwrap().parse().unwrap();
+    let pod = |name: &str, cpu: &str| {
+        shared.pod(
+            name,
+            json!({"containers": [{"name": "main", "command": shell("exec sleep 1000"),
+            "resources": {"requests": {"cpu": cpu, "memory": "16Mi"}}}]}),
+        )
+    };
+    kubectl.apply(&pod("p", "100m"));
+    kubectl.apply(&pod("large", &format!("{}m", cores * 1000 - 500)));
+    wait_for(&kubectl, "large", "is ready", is_ready);
+    let before = wait_for(&kubectl, "p", "is ready", is_ready);
+    let wish = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "700m"}}}]}});
+    let _ = kubectl.run(&["patch", "pod", "p", "--subresource", "resize", "-p", &wish.to_string()]);
+    says(&kubectl, "p", "ResizeDeferred");
+    // A container that is run again meanwhile has what it had.
+    let id = main_of(&before)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
+    let _ = world.docker(&["kill", &id]);
+    let again = wait_for(&kubectl, "p", "runs again", |p| main_of(p)["restartCount"] == 1 && is_ready(p));
+    assert_eq!(main_of(&again)["allocatedResources"]["cpu"], "100m", "{again}");
+    let shares = |pod: &Value| {
+        let id = main_of(pod)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
+        world.docker(&["inspect", "-f", "{{.HostConfig.CpuShares}}", &id]).trim().to_owned()
+    };
+    assert_eq!(shares(&again), "102");
+    // Room comes with another pod's end.
+    let _ = kubectl.run(&["delete", "pod", "large"]);
+    let larger = wait_for(&kubectl, "p", "has more", |p| {
+        main_of(p)["allocatedResources"]["cpu"] == "700m" && main_of(p)["resources"]["requests"]["cpu"] == "700m"
+    });
+    assert_eq!((shares(&larger).as_str(), &main_of(&larger)["restartCount"]), ("716", &json!(1)));
+    says(&kubectl, "p", "ResizeCompleted");
+}
+
+#[test]
 fn container_restart_rules() {
     let world = World::new();
     let mut windlass = world.windlass();

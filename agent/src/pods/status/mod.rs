@@ -2,7 +2,7 @@
 
 mod conditions;
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::net::IpAddr;
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -10,7 +10,7 @@ use k8s_openapi::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
         ContainerStatus, HostIP, Pod, PodIP, PodSpec, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
     },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+    apimachinery::pkg::apis::meta::v1::Time,
 };
 use windlass_kit::objects::resources::class;
 
@@ -23,7 +23,7 @@ use super::{
         shown_until, verdict,
     },
     probes::{self, Kind},
-    qos, resize,
+    resize,
     spec::{self, Role},
 };
 use crate::engine::instance::{Exit, Instance, State};
@@ -249,7 +249,12 @@ fn container_status(
         state: Some(state),
         last_state: last,
         volume_mounts: mount_statuses(container),
-        allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()).filter(|r| !r.is_empty()),
+        allocated_resources: newest
+            .filter(|_| resize::is_put_off(observed))
+            .and_then(|i| resize::held(container, i.limits))
+            .or_else(|| container.resources.clone())
+            .and_then(|r| r.requests)
+            .filter(|r| !r.is_empty()),
         resources: newest.filter(|i| i.is_running()).and_then(|i| held_to(container, i)),
         ..ContainerStatus::default()
     }
@@ -265,31 +270,10 @@ fn keep_message(state: &mut ContainerState, earlier: Option<&ContainerStatus>) {
 
 /// What a running container is held to: what its spec says, and while it is not there yet what Docker says.
 fn held_to(container: &Container, instance: &Instance) -> Option<ResourceRequirements> {
-    let wanted = container.resources.clone().filter(|r| *r != ResourceRequirements::default())?;
-    if resize::way(container, instance).is_none() {
-        return Some(wanted);
+    if resize::way(container, instance).is_some() {
+        return resize::held(container, instance.limits);
     }
-    let is = instance.limits;
-    let amounts = |cpu: Option<i64>, memory: Option<i64>| {
-        let cpu = cpu.map(|milli| ("cpu".to_owned(), Quantity(format!("{milli}m"))));
-        let memory = memory.map(|bytes| ("memory".to_owned(), Quantity(in_units(bytes))));
-        cpu.into_iter().chain(memory).collect::<BTreeMap<_, _>>()
-    };
-    let set = |value: i64| (value > 0).then_some(value);
-    let mut requests = wanted.requests.clone().unwrap_or_default();
-    requests.extend(amounts(set(is.cpu_shares).filter(|s| *s > 2).map(|s| (s * 1000 + 1023) / 1024), None));
-    Some(ResourceRequirements {
-        limits: Some(amounts(set(is.cpu_quota).map(|q| q * 1000 / qos::CPU_PERIOD), set(is.memory))),
-        requests: Some(requests),
-        ..ResourceRequirements::default()
-    })
-}
-
-/// Bytes in the largest binary unit that leaves nothing over, as the API writes quantities.
-fn in_units(bytes: i64) -> String {
-    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
-    let whole = units.into_iter().find(|(shift, _)| bytes % (1i64 << shift) == 0);
-    whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+    container.resources.clone().filter(|r| *r != ResourceRequirements::default())
 }
 
 /// What became of each mount, as far as its read-only wish goes.

@@ -111,6 +111,8 @@ pub(crate) struct Worker {
     judge_at: Option<Timestamp>,
     /// The pod holds nothing of the node any more.
     released: bool,
+    /// When the wish was first put off.
+    put_off_at: Option<Timestamp>,
     /// Docker did not answer: nothing is begun before then.
     pause_until: Option<Timestamp>,
     /// Those who ordered the pod's end, each with how long it waits.
@@ -148,6 +150,7 @@ impl Worker {
             finished: false,
             patch_after: None,
             judge_at: None,
+            put_off_at: None,
             pause_until: None,
             released: false,
             waiting: Vec::new(),
@@ -165,6 +168,7 @@ impl Worker {
         self.take_wish(&wish.borrow_and_update().clone());
         self.reconnect();
         let mut health = self.shared.health.clone();
+        let mut freed = self.shared.freed.subscribe();
         loop {
             let now = Timestamp::now();
             let mut wake_at = self.begin(now);
@@ -174,7 +178,7 @@ impl Worker {
             wake_at = wake_at.into_iter().chain(self.answer(now)).min();
             self.publish().await;
             if self.finished {
-                self.shared.claim(&self.uid, None);
+                self.shared.hold(&self.uid, None);
                 let _ = self.shared.inventory.send((self.uid.clone(), Vec::new())).await;
                 return End::Finished;
             }
@@ -201,6 +205,7 @@ impl Worker {
                 changed = health.changed() => {
                     if changed.is_ok() && self.shared.docker_answers() { self.pause_until = None; }
                 }
+                _ = freed.changed(), if matches!(self.observed.resize, Some(Verdict::Deferred(_))) => self.judge_at = None,
                 () = sleep => {}
             }
         }
@@ -233,6 +238,7 @@ impl Worker {
                         // A new image must be looked up again, and a new wish for resources judged anew.
                         self.observed.images.clear();
                         self.observed.resize = None;
+                        self.put_off_at = None;
                     }
                     self.pod = Some(Arc::clone(pod));
                     self.follow(pod);
@@ -300,8 +306,9 @@ impl Worker {
             if self.observed.resize.take() == Some(Verdict::Granted) {
                 self.shared.event(&pod, None, Severity::Normal, "ResizeCompleted", "Pod resize completed");
             }
+            self.put_off_at = None;
             let holds = !over && (self.observed.ended.is_none() || self.observed.runs());
-            self.shared.claim(&self.uid, holds.then(|| Claim::of(&pod)));
+            self.shared.hold(&self.uid, holds.then(|| Claim::of(&pod)));
             return None;
         }
         match &self.observed.resize {
@@ -309,7 +316,10 @@ impl Worker {
             Some(Verdict::Deferred(_)) if self.judge_at.is_some_and(|at| at > now) => return self.judge_at,
             _ => {}
         }
-        let verdict = self.shared.judge(&self.uid, &pod);
+        let first = self.put_off_at.get_or_insert(now);
+        let wish = resize::Wish { claim: Claim::of(&pod), since: *first };
+        let has = Claim::of(&resize::as_held(&pod, &self.observed));
+        let verdict = self.shared.judge(&self.uid, has, wish);
         if self.observed.resize.as_ref() != Some(&verdict) {
             let (severity, reason, message) = match &verdict {
                 Verdict::Granted => (Severity::Normal, "ResizeStarted", "Pod resize started".to_owned()),
@@ -321,9 +331,19 @@ impl Worker {
             self.shared.event(&pod, None, severity, reason, message);
         }
         let deferred = matches!(verdict, Verdict::Deferred(_));
+        if !deferred {
+            self.put_off_at = None;
+        }
         self.observed.resize = Some(verdict);
         self.judge_at = deferred.then(|| later(now, DEFERRED_RETRY));
         self.judge_at
+    }
+
+    /// The pod with the resources that it has while its wish for others is put off.
+    fn pod_as_held(&self) -> Option<Arc<Pod>> {
+        let pod = self.pod.as_ref()?;
+        let held = resize::is_put_off(&self.observed).then(|| Arc::new(resize::as_held(pod, &self.observed)));
+        Some(held.unwrap_or_else(|| Arc::clone(pod)))
     }
 
     fn push(&mut self, key: String, step: impl Future<Output = Outcome> + Send + 'static) {
@@ -345,8 +365,12 @@ impl Worker {
     fn start(&mut self, action: Action) {
         let key = action.key();
         let shared = Arc::clone(&self.shared);
+        let pod = match action {
+            Action::StartSandbox { .. } | Action::Create { .. } => self.pod_as_held(),
+            _ => self.pod.clone(),
+        };
         // Steps that end a pod need no object; those that run one have it.
-        match (action, self.pod.clone()) {
+        match (action, pod) {
             (Action::PrepareVolumes, Some(pod)) => self.push(key, steps::prepare_volumes(shared, pod)),
             (Action::RefreshVolumes, Some(pod)) => {
                 self.observed.stale = None;
@@ -430,11 +454,11 @@ impl Worker {
     /// Gives back what the pod held of the node, before anybody can hear that it is over: the next one may come at once.
     fn release(&mut self) {
         self.released = true;
-        self.shared.claim(&self.uid, None);
+        self.shared.hold(&self.uid, None);
     }
 
     fn create(&mut self, key: String, pod: Arc<Pod>, name: &str, attempt: u32, sandbox: String) {
-        let Some(container) = self.container(name) else { return };
+        let Some(container) = pod.spec.as_ref().and_then(|s| spec::container(s, name)) else { return };
         let Some(ImageState::Present { id, shown, user }) = self.observed.images.get(name).cloned() else { return };
         let request = steps::CreateRequest {
             container,
