@@ -57,6 +57,6 @@ bench-instructions: ## instructions that the rule builder takes, each against it
 	scripts/bench-instructions.sh
 
 .PHONY: fuzz
-fuzz: ## feed nonsense to the readers of kernel state and manifests, SECONDS_EACH=60
+fuzz: ## feed nonsense to the readers of kernel state, logs and manifests, SECONDS_EACH=60
 	scripts/install.sh test
 	scripts/fuzz.sh

@@ -5,6 +5,7 @@
 
 pub mod engine;
 pub mod images;
+pub mod logs;
 pub mod network;
 pub mod node;
 pub mod pods;
@@ -44,6 +45,24 @@ pub struct Config {
     pub max_pods: usize,
     /// What pods may have of this machine, by resource.
     pub allocatable: BTreeMap<String, Quantity>,
+    /// How much of a container's log is kept.
+    pub log_limits: LogLimits,
+}
+
+/// How much of a container's log is kept, by Docker: files of a size, the older ones rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogLimits {
+    /// Bytes of one file.
+    pub file_bytes: u64,
+    /// Files, with the one that is written.
+    pub files: u32,
+}
+
+impl Default for LogLimits {
+    /// The defaults of KubeletConfiguration's `containerLogMaxSize` and `containerLogMaxFiles`.
+    fn default() -> Self {
+        Self { file_bytes: 10 << 20, files: 5 }
+    }
 }
 
 impl Default for Config {
@@ -59,6 +78,7 @@ impl Default for Config {
             static_pods_dir: None,
             max_pods: 110,
             allocatable: BTreeMap::new(),
+            log_limits: LogLimits::default(),
         }
     }
 }

@@ -237,7 +237,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
             docker_root: data_root.clone(),
             ..windlass_cadvisor::Config::default()
         },
-        subjects_of(containers, token.clone()),
+        subjects_of(containers.clone(), token.clone()),
         token.clone(),
     );
     let (images, keeper) = Images::new(engine.clone(), images_config(settings, data_root.clone()));
@@ -245,6 +245,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         client: client.clone(),
         engine: engine.clone(),
         pods: pods.clone(),
+        containers,
         docker: docker.clone(),
         pulls: images.progress(),
         stats: Arc::new(UsagePages(usage.clone())),
@@ -276,6 +277,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         static_pods_dir: settings.static_pods_dir.clone(),
         max_pods: usize::try_from(settings.max_pods).unwrap_or(usize::MAX),
         allocatable: agent::node::allocatable(&node_config),
+        log_limits: settings.log_limits,
     };
     let (tell_pressure, pressure) = watch::channel(Pressure::default());
     let (tell_runtimes, runtimes) = watch::channel(Arc::default());

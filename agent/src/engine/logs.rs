@@ -1,100 +1,86 @@
-//! What containers have printed.
+//! What containers have printed: where Docker keeps it, and its own words where that is no file.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, io, path::PathBuf};
 
 use bollard::{
     container::LogOutput,
-    query_parameters::{ListContainersOptions, LogsOptions},
+    models::ContainerSummaryStateEnum,
+    query_parameters::{InspectContainerOptions, ListContainersOptions, LogsOptions},
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 
-use super::{Engine, EngineError, names};
+use super::{Engine, EngineError, calls::short, names};
+use crate::logs::LogRequest;
 
-/// Which lines are wanted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LogRequest {
-    /// Wait for more.
-    pub follow: bool,
-    /// Of the attempt before the newest.
-    pub previous: bool,
-    /// Each line begins with its time.
-    pub timestamps: bool,
-    /// Only so many of the last lines.
-    pub tail: Option<u64>,
-    /// Only lines since this second of 1970.
-    pub since: Option<i64>,
-    /// No more than so many bytes.
-    pub limit: Option<u64>,
-}
+/// The driver whose files are read without asking Docker.
+const FILES: &str = "json-file";
+/// Lines that go out together when the client is slower than Docker.
+const TOGETHER: usize = 256;
 
-/// Which container.
+/// One attempt at running a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogSource {
-    /// The pod's uid.
-    pub pod_uid: String,
-    /// The container's name in the pod.
-    pub container: String,
+pub(crate) struct Attempt {
+    pub(crate) number: u32,
+    pub(crate) id: String,
+    pub(crate) running: bool,
 }
 
-/// Why there are no lines.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The container was never made.
-    #[error("container is not there yet")]
-    Waiting,
-    /// There was no attempt before.
-    #[error("previous terminated container {container:?} in pod {pod:?} not found")]
-    NoPrevious {
-        /// The container.
-        container: String,
-        /// The pod.
-        pod: String,
-    },
-    /// Docker refused.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
+/// Where a container's log is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogPlace {
+    /// The newest file; `None` when Docker keeps it in another way.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) running: bool,
 }
 
 impl Engine {
-    /// The lines of a container, as they come.
-    ///
-    /// # Errors
-    /// Before the first line only; a broken connection later ends the stream.
-    pub async fn logs(
+    /// Where Docker keeps a container's log.
+    pub(crate) async fn log_place(&self, id: &str) -> Result<LogPlace, EngineError> {
+        let answer = self.docker().inspect_container(id, None::<InspectContainerOptions>).await;
+        let answer =
+            answer.map_err(|e| EngineError::new(format!("container {} could not be inspected", short(id)), &e))?;
+        let driver = answer.host_config.and_then(|h| h.log_config).and_then(|l| l.typ);
+        let path = answer.log_path.filter(|p| !p.is_empty() && driver.as_deref() == Some(FILES));
+        Ok(LogPlace {
+            file: path.map(PathBuf::from),
+            running: answer.state.and_then(|s| s.running).unwrap_or_default(),
+        })
+    }
+
+    /// The lines of a container as Docker tells them.
+    pub(crate) fn told_log(
         &self,
-        source: &LogSource,
+        id: &str,
         request: &LogRequest,
-    ) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + Send + use<>, LogError> {
-        let mut ids = self.attempts(source).await?;
-        let id = if request.previous {
-            let missing = || LogError::NoPrevious { container: source.container.clone(), pod: source.pod_uid.clone() };
-            (ids.len() > 1).then(|| ids.swap_remove(1)).ok_or_else(missing)?
-        } else {
-            ids.into_iter().next().ok_or(LogError::Waiting)?
-        };
+    ) -> impl Stream<Item = io::Result<Bytes>> + Send + use<> {
         let options = LogsOptions {
             stdout: true,
             stderr: true,
             follow: request.follow,
             timestamps: request.timestamps,
-            since: request.since.and_then(|s| i32::try_from(s).ok()).unwrap_or(0),
+            since: request.since.and_then(|s| i32::try_from(s.div_euclid(1_000_000_000)).ok()).unwrap_or(0),
             tail: request.tail.map_or_else(|| "all".to_owned(), |n| n.to_string()),
             ..LogsOptions::default()
         };
-        let lines = self.docker().logs(&id, Some(options)).map(move |line| {
-            line.map(LogOutput::into_bytes).map_err(|e| EngineError::new("the container's log could not be read", &e))
+        let lines = self.docker().logs(id, Some(options)).map(move |line| {
+            line.map(LogOutput::into_bytes)
+                .map_err(|e| io::Error::other(EngineError::new("the container's log could not be read", &e)))
         });
         let mut left = request.limit.unwrap_or(u64::MAX);
-        Ok(lines.take_while(move |_| std::future::ready(left > 0)).map(move |line| {
-            let mut bytes = line?;
-            let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-            if length > left {
-                bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-            }
-            left -= length.min(left);
-            Ok(bytes)
-        }))
+        lines
+            .ready_chunks(TOGETHER)
+            .map(|lines| {
+                let lines = lines.into_iter().collect::<io::Result<Vec<Bytes>>>()?;
+                Ok(Bytes::from(lines.concat()))
+            })
+            .take_while(move |_| std::future::ready(left > 0))
+            .map(move |piece: io::Result<Bytes>| {
+                let mut piece = piece?;
+                piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                left -= piece.len() as u64;
+                Ok(piece)
+            })
     }
 
     /// The end of what a container has printed: at most so many lines and bytes.
@@ -111,12 +97,9 @@ impl Engine {
         Ok(String::from_utf8_lossy(&out).into_owned())
     }
 
-    /// The attempts at a container, newest first.
-    async fn attempts(&self, source: &LogSource) -> Result<Vec<String>, EngineError> {
-        let labels = vec![
-            format!("{}={}", names::POD_UID, source.pod_uid),
-            format!("{}={}", names::CONTAINER_NAME, source.container),
-        ];
+    /// The attempts at a container of a pod, newest first.
+    pub(crate) async fn attempts(&self, pod_uid: &str, container: &str) -> Result<Vec<Attempt>, EngineError> {
+        let labels = vec![format!("{}={pod_uid}", names::POD_UID), format!("{}={container}", names::CONTAINER_NAME)];
         let options = ListContainersOptions {
             all: true,
             filters: Some(HashMap::from([("label".to_owned(), labels)])),
@@ -124,14 +107,18 @@ impl Engine {
         };
         let found = self.docker().list_containers(Some(options)).await;
         let found = found.map_err(|e| EngineError::new("the container could not be looked up", &e))?;
-        let mut attempts: Vec<(u32, String)> = found
+        let mut attempts: Vec<Attempt> = found
             .into_iter()
             .filter_map(|c| {
                 let name = c.names?.into_iter().next()?;
-                Some((names::Identity::read(&name, &c.labels?)?.attempt, c.id?))
+                Some(Attempt {
+                    number: names::Identity::read(&name, &c.labels?)?.attempt,
+                    id: c.id?,
+                    running: c.state == Some(ContainerSummaryStateEnum::RUNNING),
+                })
             })
             .collect();
-        attempts.sort_by(|a, b| b.cmp(a));
-        Ok(attempts.into_iter().map(|(_, id)| id).collect())
+        attempts.sort_by_key(|a| std::cmp::Reverse(a.number));
+        Ok(attempts)
     }
 }

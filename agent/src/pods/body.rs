@@ -19,7 +19,10 @@ use super::{
     mounts::{Device, Source, is_deep_read_only},
     qos, spec,
 };
-use crate::engine::names::{self, Identity};
+use crate::{
+    LogLimits,
+    engine::names::{self, Identity},
+};
 
 /// What the node adds to a pod's spec.
 #[derive(Debug, Clone)]
@@ -34,6 +37,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) seccomp: Option<&'a str>,
     /// The runtime that the pod's class names; Docker's own default where it names none.
     pub(crate) runtime: Option<&'a str>,
+    pub(crate) log_limits: LogLimits,
 }
 
 /// What a container is made from.
@@ -216,8 +220,9 @@ pub(crate) fn container(
             log_config: Some(HostConfigLogConfig {
                 typ: Some("json-file".to_owned()),
                 config: Some(HashMap::from([
-                    ("max-size".to_owned(), "10m".to_owned()),
-                    ("max-file".to_owned(), "5".to_owned()),
+                    // A bare number is bytes; Docker's own suffixes are powers of ten.
+                    ("max-size".to_owned(), around.log_limits.file_bytes.to_string()),
+                    ("max-file".to_owned(), around.log_limits.files.to_string()),
                 ])),
             }),
             ..HostConfig::default()

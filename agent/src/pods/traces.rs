@@ -25,6 +25,9 @@ const MESSAGE_LIMIT: usize = 4096;
 const LOG_LINES: usize = 80;
 const LOG_BYTES: usize = 2048;
 
+/// The longest name that a file can have on Linux.
+const LONGEST_NAME: usize = 255;
+
 /// An empty file that any user in the container can write.
 pub(crate) fn make_message_file(path: &Path) -> Result<(), String> {
     let make = || -> io::Result<()> {
@@ -77,7 +80,10 @@ pub(crate) fn log_of(config: &Config, who: &Identity) -> PathBuf {
 
 fn container_link(config: &Config, instance: &Instance) -> PathBuf {
     let who = &instance.identity;
-    config.container_logs_dir.join(format!("{}_{}_{}-{}.log", who.pod, who.namespace, who.container, instance.id))
+    let mut name = format!("{}_{}_{}-{}", who.pod, who.namespace, who.container, instance.id);
+    // Names of pods are ASCII; upstream cuts here too.
+    name.truncate(LONGEST_NAME - ".log".len());
+    config.container_logs_dir.join(name + ".log")
 }
 
 /// Makes the links that log shippers follow to Docker's own file.

@@ -30,6 +30,7 @@ use windlass_kit::{
 pub use stream::Streaming;
 
 use crate::{
+    ContainerRecord,
     engine::{Engine, Health},
     images::AllProgress,
 };
@@ -75,6 +76,8 @@ pub struct ServerState {
     pub engine: Engine,
     /// The pods of this node.
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
+    /// Containers that run, sandboxes included.
+    pub containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
     /// Whether Docker answers.
     pub docker: watch::Receiver<Health>,
     /// How far pulls of images are.

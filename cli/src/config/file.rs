@@ -9,7 +9,10 @@ use std::{
 use anyhow::Context as _;
 use windlass_agent::node::eviction::thresholds::Setting;
 
-use super::{DEFAULT_FILE, LogFormat, PodNetwork, Ranges, RulesLayout, Settings, flags::parse_ports};
+use super::{
+    DEFAULT_FILE, LogFormat, PodNetwork, Ranges, RulesLayout, Settings,
+    flags::{parse_bytes, parse_ports},
+};
 
 /// What a file may hold; absent settings keep their defaults, unknown ones are refused.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -27,6 +30,8 @@ pub(super) struct File {
     static_pod_path: Option<PathBuf>,
     pod_logs_dir: Option<PathBuf>,
     container_logs_dir: Option<PathBuf>,
+    container_log_max_size: Option<String>,
+    container_log_max_files: Option<u32>,
     docker_socket: Option<PathBuf>,
     api_bind_address: Option<SocketAddr>,
     #[serde(rename = "nodeAPIBindAddress")]
@@ -102,6 +107,9 @@ pub(super) fn parse(text: &str) -> anyhow::Result<File> {
     if let Some(range) = &file.node_port_range {
         parse_ports(range).map_err(|e| anyhow::anyhow!("nodePortRange: {e}"))?;
     }
+    if let Some(size) = &file.container_log_max_size {
+        parse_bytes(size).map_err(|e| anyhow::anyhow!("containerLogMaxSize: {e}"))?;
+    }
     Ok(file)
 }
 
@@ -121,6 +129,8 @@ impl File {
         to.static_pods_dir = self.static_pod_path.or(to.static_pods_dir.take());
         set(self.pod_logs_dir, &mut to.pod_logs_dir);
         set(self.container_logs_dir, &mut to.container_logs_dir);
+        set(self.container_log_max_size.and_then(|s| parse_bytes(&s).ok()), &mut to.log_limits.file_bytes);
+        set(self.container_log_max_files, &mut to.log_limits.files);
         set(self.docker_socket, &mut to.docker_socket);
         set(self.api_bind_address, &mut to.api_bind);
         set(self.node_api_bind_address, &mut to.node_api_bind);

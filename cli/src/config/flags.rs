@@ -46,6 +46,12 @@ pub(crate) struct Flags {
     /// Folder of links to container logs [default: /var/log/containers]
     #[arg(long, global = true, value_name = "DIR")]
     container_logs_dir: Option<PathBuf>,
+    /// How large a container's log gets before it is rotated [default: 10Mi]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes)]
+    container_log_max_size: Option<u64>,
+    /// How many files of a container's log are kept [default: 5]
+    #[arg(long, global = true, value_name = "NUMBER")]
+    container_log_max_files: Option<u32>,
     /// Docker's socket [default: /var/run/docker.sock]
     #[arg(long, global = true, value_name = "SOCKET")]
     docker_socket: Option<PathBuf>,
@@ -132,6 +138,8 @@ impl Flags {
         to.static_pods_dir = self.static_pod_path.clone().or(to.static_pods_dir.take());
         set(self.pod_logs_dir.as_ref(), &mut to.pod_logs_dir);
         set(self.container_logs_dir.as_ref(), &mut to.container_logs_dir);
+        set(self.container_log_max_size.as_ref(), &mut to.log_limits.file_bytes);
+        set(self.container_log_max_files.as_ref(), &mut to.log_limits.files);
         set(self.docker_socket.as_ref(), &mut to.docker_socket);
         set(self.api_bind_address.as_ref(), &mut to.api_bind);
         set(self.node_api_bind_address.as_ref(), &mut to.node_api_bind);
@@ -152,6 +160,12 @@ impl Flags {
         set(self.log_format.as_ref(), &mut to.log_format);
         self.keeping.apply(&mut to.keeping);
     }
+}
+
+/// Reads `10Mi`.
+pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let size = text.parse::<windlass_kit::quantity::Quantity>().ok().and_then(|q| u64::try_from(q.units()).ok());
+    size.ok_or_else(|| format!("{text:?} is not a size such as 10Mi"))
 }
 
 /// Reads `30000-32767`.

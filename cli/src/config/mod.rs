@@ -64,6 +64,7 @@ pub(crate) struct Settings {
     pub(crate) static_pods_dir: Option<PathBuf>,
     pub(crate) pod_logs_dir: PathBuf,
     pub(crate) container_logs_dir: PathBuf,
+    pub(crate) log_limits: windlass_agent::LogLimits,
     pub(crate) docker_socket: PathBuf,
     pub(crate) api_bind: SocketAddr,
     pub(crate) node_api_bind: SocketAddr,
@@ -104,6 +105,7 @@ impl Settings {
             static_pods_dir: None,
             pod_logs_dir: "/var/log/pods".into(),
             container_logs_dir: "/var/log/containers".into(),
+            log_limits: windlass_agent::LogLimits::default(),
             docker_socket: "/var/run/docker.sock".into(),
             api_bind: local(6443),
             node_api_bind: all(10250),
@@ -182,6 +184,12 @@ impl Settings {
         }
         if !self.service_cidr.ipv4().is_some_and(|(_, length)| (12..=28).contains(&length)) {
             problems.push(format!("serviceCIDR {} must have a range of IPv4 between /12 and /28", self.service_cidr));
+        }
+        if self.log_limits.file_bytes == 0 {
+            problems.push("containerLogMaxSize must be more than nothing".to_owned());
+        }
+        if self.log_limits.files < 2 {
+            problems.push(format!("containerLogMaxFiles {} must be greater than 1", self.log_limits.files));
         }
         if self.node_ports.is_empty() || *self.node_ports.start() == 0 {
             problems.push(format!("nodePortRange {}-{} is empty", self.node_ports.start(), self.node_ports.end()));

@@ -78,6 +78,7 @@ impl KubeletClient {
             let text = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             let text = String::from_utf8_lossy(&text).trim().to_owned();
             return Err(match parts.status.as_u16() {
+                422 => ApiError::new(422, "Invalid", text),
                 code @ (400 | 404) => ApiError::new(code, if code == 404 { "NotFound" } else { "BadRequest" }, text),
                 code => ApiError::internal(format!("the API of node {:?} answered {code}: {text}", asked.name)),
             });

@@ -150,16 +150,15 @@ impl Call {
         let passed: Vec<String> = options
             .all
             .iter()
-            .filter(|(k, v)| {
-                k != "container" && v.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'&' | b'#' | b'+' | b'%'))
-            })
-            .map(|(k, v)| format!("{k}={v}"))
+            .filter(|(k, _)| k != "container")
+            .map(|(k, v)| format!("{}={}", encoded(k), encoded(v)))
             .collect();
         if !passed.is_empty() {
             path.push('?');
             path.push_str(&passed.join("&"));
         }
-        kubelet.get(&node, &path).await
+        let invalid = |e: ApiError| ApiError::new(422, "Invalid", format!("PodLogOptions {name:?} is invalid: {e}"));
+        kubelet.get(&node, &path).await.map_err(|e| if e.code == 422 { invalid(e) } else { e })
     }
 
     /// The client for nodes, and the node that a pod is on.
@@ -174,6 +173,19 @@ impl Call {
         let kubelet = self.api.inner.kubelet.as_ref();
         Ok((kubelet.ok_or_else(|| ApiError::internal("this server has no credentials for nodes"))?, node))
     }
+}
+
+/// A text as a part of a query.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':') {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
 }
 
 pub(super) fn read(body: &Bytes) -> Result<Value, ApiError> {

@@ -3,17 +3,13 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    time::{Duration, Instant},
-};
+use tokio::time::{Duration, Instant};
 
 use super::documents::format_of;
+use crate::inotify::Watch;
 
 /// An editor writes in several steps: wait for the last.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -70,7 +66,7 @@ impl Folder {
         if self.watch.is_none() {
             // Before reading, so that no change falls between.
             let made = tokio::fs::create_dir_all(&self.dir).await;
-            match made.and_then(|()| Watch::new(&self.dir)) {
+            match made.and_then(|()| Watch::new(&self.dir, Watch::CONTENTS)) {
                 Ok(watch) => self.watch = Some(watch),
                 Err(error) => self.complain(&error),
             }
@@ -119,52 +115,6 @@ impl Folder {
             tracing::warn!(folder = %self.dir.display(), reason = text, "the folder of manifests cannot be watched; create it or set another");
             self.complaint = Some(text);
         }
-    }
-}
-
-/// Tells when something in the folder changes.
-#[derive(Debug)]
-struct Watch {
-    events: AsyncFd<OwnedFd>,
-}
-
-impl Watch {
-    fn new(dir: &Path) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let flags = AddWatchFlags::IN_CLOSE_WRITE
-            | AddWatchFlags::IN_CREATE
-            | AddWatchFlags::IN_MOVED_TO
-            | AddWatchFlags::IN_MOVED_FROM
-            | AddWatchFlags::IN_DELETE
-            | AddWatchFlags::IN_ATTRIB
-            | AddWatchFlags::IN_DELETE_SELF
-            | AddWatchFlags::IN_MOVE_SELF
-            | AddWatchFlags::IN_ONLYDIR;
-        inotify.add_watch(dir, flags)?;
-        // Deprecated for types that may close or swap their descriptor; an `OwnedFd` does neither, and
-        // the successor cannot be called without unsafe code.
-        #[allow(deprecated)]
-        let events = AsyncFd::with_interest(OwnedFd::from(inotify), Interest::READABLE)?;
-        Ok(Self { events })
-    }
-
-    /// Waits for a change and forgets all that have happened; the folder is read anew anyway.
-    async fn changed(&self) -> io::Result<()> {
-        let mut buffer = [0u8; 4096];
-        let mut any = false;
-        while !any {
-            let mut ready = self.events.readable().await?;
-            loop {
-                match nix::unistd::read(self.events.get_ref(), &mut buffer) {
-                    Ok(0) | Err(nix::errno::Errno::EAGAIN) => break,
-                    Ok(_) => any = true,
-                    Err(nix::errno::Errno::EINTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            ready.clear_ready();
-        }
-        Ok(())
     }
 }
 

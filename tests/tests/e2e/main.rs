@@ -9,6 +9,7 @@ mod fields;
 mod kubectl;
 mod lifecycle;
 mod load;
+mod logs;
 mod member;
 mod network;
 mod proxy;

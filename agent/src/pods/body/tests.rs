@@ -14,6 +14,7 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
         pod_dir: Path::new("/pods/u"),
         seccomp: Some("{}"),
         runtime: None,
+        log_limits: crate::LogLimits::default(),
     };
     let variables = [("A".to_owned(), "1".to_owned())];
     container(
@@ -177,6 +178,7 @@ fn one_who_looks_sees_the_processes_of_its_target() {
         pod_dir: Path::new("/p"),
         seccomp: None,
         runtime: None,
+        log_limits: crate::LogLimits::default(),
     };
     let made = |target| {
         let (_, body) = container(

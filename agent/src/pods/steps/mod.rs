@@ -69,6 +69,7 @@ fn around<'a>(shared: &Shared, dir: &'a std::path::Path) -> Surroundings<'a> {
         pod_dir: dir,
         seccomp: None,
         runtime: None,
+        log_limits: shared.config.log_limits,
     }
 }
 

@@ -1,0 +1,175 @@
+//! The files that hold one container's log: the one that is written, and those it was before it was rotated
+//! (`….1`, `….2.gz`: a higher number is older).
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::{FileExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+};
+
+use flate2::read::MultiGzDecoder;
+use memchr::memrchr;
+
+use super::entry;
+
+/// What is read at once when a file is searched from its end.
+const BLOCK: u64 = 128 << 10;
+/// An entry longer than this is none: Docker's have 16 KiB of text.
+pub(super) const LONGEST_ENTRY: usize = 4 << 20;
+
+/// One file of a log, open, so that a rotation takes it from nobody.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) file: File,
+    pub(super) gzip: bool,
+    pub(super) inode: u64,
+    /// Its length when it was opened.
+    pub(super) length: u64,
+    pub(super) begin: Begin,
+}
+
+/// Where reading begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// At this byte.
+    Byte(u64),
+    /// After so many lines; for what cannot be read from the middle.
+    Line(u64),
+}
+
+impl Part {
+    fn open(path: &Path, gzip: bool) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        Ok(Self { file, gzip, inode: metadata.ino(), length: metadata.len(), begin: Begin::Byte(0) })
+    }
+}
+
+/// All files of the log whose newest one is `path`, oldest first.
+///
+/// # Errors
+/// When there is none, or one cannot be opened.
+pub(super) fn open_all(path: &Path) -> io::Result<Vec<Part>> {
+    // Newest first: a file that is rotated meanwhile is met a second time, and none is missed.
+    let mut parts: Vec<Part> = Vec::new();
+    let mut missing = None;
+    match Part::open(path, false) {
+        Ok(part) => parts.push(part),
+        // Between the renaming and the new file there is none.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => missing = Some(error),
+        Err(error) => return Err(error),
+    }
+    let rotated = |number: u32, end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{number}{end}"));
+        PathBuf::from(name)
+    };
+    for number in 1.. {
+        let part = match Part::open(&rotated(number, ""), false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Part::open(&rotated(number, ".gz"), true),
+            opened => opened,
+        };
+        match part {
+            Ok(part) if parts.iter().any(|p| p.inode == part.inode) => {}
+            Ok(part) => parts.push(part),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        }
+    }
+    if let (true, Some(missing)) = (parts.is_empty(), missing) {
+        return Err(missing);
+    }
+    parts.reverse();
+    Ok(parts)
+}
+
+/// Leaves of `parts` what holds the last `wanted` lines.
+pub(super) fn keep_tail(parts: &mut Vec<Part>, wanted: u64) -> io::Result<()> {
+    let mut seen = 0;
+    for at in (0..parts.len()).rev() {
+        let part = &mut parts[at];
+        let begin = if part.gzip {
+            seen += count_lines(&part.file)?;
+            part.file = reopened(&part.file)?;
+            (seen > wanted).then(|| Begin::Line(seen - wanted))
+        } else {
+            before_tail(&part.file, part.length, wanted, &mut seen)?.map(Begin::Byte)
+        };
+        if let Some(begin) = begin {
+            part.begin = begin;
+            parts.drain(..at);
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// The same file with a position of its own at the start.
+fn reopened(file: &File) -> io::Result<File> {
+    use std::io::Seek as _;
+    let mut again = file.try_clone()?;
+    again.rewind()?;
+    Ok(again)
+}
+
+fn count_lines(file: &File) -> io::Result<u64> {
+    let mut lines = 0;
+    each_entry(MultiGzDecoder::new(file), |line| lines += u64::from(ends_line(line) == Some(true)))?;
+    Ok(lines)
+}
+
+fn each_entry(source: impl Read, mut look: impl FnMut(&[u8])) -> io::Result<()> {
+    use std::io::BufRead as _;
+    let mut source = io::BufReader::with_capacity(256 << 10, source);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = source.by_ref().take(LONGEST_ENTRY as u64).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(());
+        }
+        look(line.strip_suffix(b"\n").unwrap_or(&line));
+    }
+}
+
+/// Whether a printed line ends with this entry; `None` when it is none.
+fn ends_line(line: &[u8]) -> Option<bool> {
+    Some(entry::parse(line)?.printed.ends_line())
+}
+
+/// Where the last `wanted` lines begin among the first `length` bytes of a file; `None` when all of it belongs to
+/// them. `seen` lines of later files count too.
+fn before_tail(file: &File, length: u64, wanted: u64, seen: &mut u64) -> io::Result<Option<u64>> {
+    // The bytes from `from` that were not looked at yet.
+    let (mut window, mut from) = (Vec::new(), length);
+    loop {
+        let within = window.len().saturating_sub(1);
+        let start = match memrchr(b'\n', &window[..within]) {
+            Some(at) => at + 1,
+            None if from == 0 && window.is_empty() => return Ok(None),
+            None if from == 0 => 0,
+            None => {
+                if window.len() > LONGEST_ENTRY {
+                    window.clear();
+                }
+                let size = from.min(BLOCK);
+                from -= size;
+                let mut block = vec![0; usize::try_from(size).unwrap_or(0)];
+                file.read_exact_at(&mut block, from)?;
+                block.append(&mut window);
+                window = block;
+                continue;
+            }
+        };
+        let entry = window[start..].strip_suffix(b"\n").unwrap_or(&window[start..]);
+        // The newest line counts though it has not ended yet.
+        if ends_line(entry).is_some_and(|ends| ends || *seen == 0) {
+            *seen += 1;
+            if *seen > wanted {
+                return Ok(Some(from + window.len() as u64));
+            }
+        }
+        window.truncate(start);
+    }
+}

@@ -1,0 +1,216 @@
+use std::{fs, io::Write as _};
+
+use flate2::{Compression, write::GzEncoder};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A log of numbered lines as Docker keeps it.
+struct Log {
+    dir: tempfile::TempDir,
+}
+
+impl Log {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().expect("a folder") }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("x-json.log")
+    }
+
+    fn rotated(&self, end: &str) -> PathBuf {
+        self.dir.path().join(format!("x-json.log{end}"))
+    }
+
+    /// Appends the lines `numbers`, each a second after the one before it.
+    fn print(&self, numbers: std::ops::Range<u32>) {
+        self.append(&numbers.map(line).collect::<String>());
+    }
+
+    fn append(&self, text: &str) {
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(self.path()).expect("the log");
+        file.write_all(text.as_bytes()).expect("the log");
+    }
+
+    /// What Docker does when a file is large enough.
+    fn rotate(&self) {
+        for number in (1..4).rev() {
+            let _ = fs::rename(self.rotated(&format!(".{number}")), self.rotated(&format!(".{}", number + 1)));
+        }
+        fs::rename(self.path(), self.rotated(".1")).expect("the log");
+        self.append("");
+    }
+
+    fn read(&self, request: &LogRequest) -> String {
+        read_all(&mut Reader::open(&self.path(), request.clone()).expect("the log"))
+    }
+}
+
+fn line(number: u32) -> String {
+    let time = format!("1970-01-01T00:{:02}:{:02}.25Z", number / 60, number % 60);
+    format!("{{\"log\":\"line {number}\\n\",\"stream\":\"stdout\",\"time\":\"{time}\"}}\n")
+}
+
+fn read_all(reader: &mut Reader) -> String {
+    let mut all = Vec::new();
+    loop {
+        let mut piece = Vec::new();
+        let left = reader.fill(&mut piece).expect("the log");
+        all.extend(piece);
+        match left {
+            Left::More => {}
+            Left::Nothing if reader.follow_rotation().expect("the log") => {}
+            _ => return String::from_utf8(all).expect("text"),
+        }
+    }
+}
+
+fn plain(numbers: impl Iterator<Item = u32>) -> String {
+    numbers.map(|n| format!("line {n}\n")).collect()
+}
+
+#[test]
+fn all_files_of_a_log_are_read() {
+    let log = Log::new();
+    assert!(Reader::open(&log.path(), LogRequest::default()).is_err());
+    log.print(0..10);
+    log.rotate();
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&fs::read(log.rotated(".1")).unwrap()).unwrap();
+    fs::write(log.rotated(".1.gz"), gzip.finish().unwrap()).unwrap();
+    fs::remove_file(log.rotated(".1")).unwrap();
+    fs::rename(log.rotated(".1.gz"), log.rotated(".2.gz")).unwrap();
+    log.print(10..20);
+    fs::rename(log.path(), log.rotated(".1")).unwrap();
+    // Between the renaming and the new file.
+    assert_eq!(log.read(&LogRequest::default()), plain(0..20));
+    log.print(20..30);
+    assert_eq!(log.read(&LogRequest::default()), plain(0..30));
+    for tail in [0, 1, 5, 10, 11, 19, 20, 21, 29, 30, 31] {
+        let request = LogRequest { tail: Some(tail), ..LogRequest::default() };
+        assert_eq!(log.read(&request), plain(30 - u32::try_from(tail.min(30)).unwrap()..30), "{tail}");
+    }
+    for since in [0, 5, 15, 25, 30] {
+        let request = LogRequest { since: Some(i64::from(since) * 1_000_000_000), ..LogRequest::default() };
+        assert_eq!(log.read(&request), plain(since..30), "{since}");
+    }
+    let last = LogRequest { timestamps: true, tail: Some(1), ..LogRequest::default() };
+    assert_eq!(log.read(&last), "1970-01-01T00:00:29.250000000Z line 29\n");
+    for limit in [1, 7, 8, 100] {
+        let request = LogRequest { limit: Some(limit), ..LogRequest::default() };
+        assert_eq!(log.read(&request), plain(0..30)[..usize::try_from(limit).unwrap()]);
+    }
+}
+
+#[test]
+fn parts_of_a_line_are_one_line() {
+    let log = Log::new();
+    log.print(0..2);
+    let part = |text: &str| format!("{{\"log\":\"{text}\",\"stream\":\"stdout\",\"time\":\"1970-01-01T00:00:02Z\"}}\n");
+    log.append(&(part("a") + &part("b") + &part("c\\n") + &part("not ended")));
+    let read = |tail| log.read(&LogRequest { tail: Some(tail), timestamps: true, ..LogRequest::default() });
+    assert_eq!(read(1), "1970-01-01T00:00:02.000000000Z not ended");
+    assert_eq!(read(2), "1970-01-01T00:00:02.000000000Z abc\n1970-01-01T00:00:02.000000000Z not ended");
+    assert!(read(3).starts_with("1970-01-01T00:00:01.250000000Z line 1\n"));
+}
+
+#[test]
+fn what_is_damaged_is_left_out() {
+    let log = Log::new();
+    log.print(0..1);
+    log.append("garbage\n{\"log\":\n\0\0\0\0");
+    log.append(&"x".repeat(LONGEST_ENTRY + 7));
+    log.append("\n");
+    log.print(1..3);
+    // A crash has cut the last entry's newline off; its own text is whole.
+    log.append(line(3).trim_end());
+    assert_eq!(log.read(&LogRequest::default()), plain(0..4));
+    assert_eq!(log.read(&LogRequest { tail: Some(4), ..LogRequest::default() }), plain(0..4));
+    log.append("\n{\"log\":\"cut in the mid");
+    assert_eq!(log.read(&LogRequest::default()), plain(0..4));
+}
+
+#[test]
+fn the_text_format_is_read_too() {
+    let log = Log::new();
+    log.append("1970-01-01T00:00:01.5Z stdout P half \n1970-01-01T00:00:01.6Z stdout F whole\n1970-01-01T00:00:02Z stderr F \n");
+    assert_eq!(log.read(&LogRequest::default()), "half whole\n\n");
+    assert_eq!(log.read(&LogRequest { tail: Some(2), ..LogRequest::default() }), "half whole\n\n");
+}
+
+fn following(log: &Log, tail: Option<u64>) -> Reader {
+    Reader::open(&log.path(), LogRequest { follow: true, tail, ..LogRequest::default() }).expect("the log")
+}
+
+#[test]
+fn a_follower_misses_nothing_of_a_rotation() {
+    let log = Log::new();
+    log.print(0..3);
+    let mut reader = following(&log, Some(1));
+    assert_eq!(read_all(&mut reader), plain(2..3));
+    // An entry that is being written is waited for.
+    let (head, rest) = (&line(3)[..20], &line(3)[20..]);
+    log.append(head);
+    assert_eq!(read_all(&mut reader), "");
+    log.append(rest);
+    assert_eq!(read_all(&mut reader), plain(3..4));
+    log.print(4..6);
+    log.rotate();
+    assert_eq!(read_all(&mut reader), plain(4..6));
+    log.print(6..8);
+    log.rotate();
+    log.print(8..9);
+    log.rotate();
+    log.print(9..10);
+    assert_eq!(read_all(&mut reader), plain(6..10));
+    // Compressed before the follower came to its end: nothing is printed twice.
+    log.print(10..11);
+    log.rotate();
+    let text = fs::read(log.rotated(".1")).unwrap();
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&text).unwrap();
+    fs::write(log.rotated(".1.gz"), gzip.finish().unwrap()).unwrap();
+    fs::remove_file(log.rotated(".1")).unwrap();
+    log.print(11..12);
+    assert_eq!(read_all(&mut reader), plain(10..12));
+}
+
+#[test]
+fn a_file_that_is_emptied_in_place_is_read_from_its_start() {
+    let log = Log::new();
+    log.print(0..5);
+    let mut reader = following(&log, None);
+    assert_eq!(read_all(&mut reader), plain(0..5));
+    fs::write(log.path(), "").unwrap();
+    assert_eq!(read_all(&mut reader), "");
+    log.print(5..6);
+    assert_eq!(read_all(&mut reader), plain(5..6));
+}
+
+proptest! {
+    /// However lines are spread over files and parts: the last ones are those that a reading of all ends in.
+    #[test]
+    fn the_tail_is_the_end_of_all(
+        files in prop::collection::vec(prop::collection::vec((0usize..300, any::<bool>()), 0..20), 1..4),
+        tail in 0u64..40,
+        timestamps in any::<bool>(),
+    ) {
+        let log = Log::new();
+        log.append("");
+        for (number, parts) in files.iter().enumerate() {
+            if number > 0 {
+                log.rotate();
+            }
+            for (length, ends) in parts {
+                let text = "x".repeat(*length) + if *ends { "\\n" } else { "" };
+                log.append(&format!("{{\"log\":\"{text}\",\"stream\":\"stderr\",\"time\":\"1970-01-01T00:00:00Z\"}}\n"));
+            }
+        }
+        let all = log.read(&LogRequest { timestamps, ..LogRequest::default() });
+        let lines: Vec<&str> = all.split_inclusive('\n').collect();
+        let wanted = lines[lines.len().saturating_sub(usize::try_from(tail).unwrap())..].concat();
+        let got = log.read(&LogRequest { tail: Some(tail), timestamps, ..LogRequest::default() });
+        prop_assert_eq!(got, wanted);
+    }
+}

@@ -1,0 +1,20 @@
+//! Whatever stands in a line of a log's file: it is read without a panic, and JSON is read as serde reads it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use windlass_agent::logs::entry;
+
+fuzz_target!(|line: &[u8]| {
+    let Some(found) = entry::parse(line) else { return };
+    let mut out = Vec::new();
+    found.printed.write(&mut out);
+    assert!(!found.printed.ends_line() || out.ends_with(b"\n"));
+    entry::write_time(&found.time, &mut Vec::new());
+    // Surrogates that stand alone are replaced by us and refused by serde.
+    if let Ok(Value::Object(fields)) = serde_json::from_slice(line) {
+        if let (Some(log), Some(_)) = (fields.get("log").and_then(Value::as_str), fields.get("time")) {
+            assert_eq!(out, log.as_bytes());
+        }
+    }
+});

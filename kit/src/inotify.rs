@@ -1,0 +1,62 @@
+//! Waiting for changes in a folder.
+
+use std::{io, os::fd::OwnedFd, path::Path};
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// Tells when something in a folder changes.
+#[derive(Debug)]
+pub struct Watch {
+    events: AsyncFd<OwnedFd>,
+}
+
+impl Watch {
+    /// Files that come, go, are renamed, or are closed by who wrote them.
+    pub const CONTENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
+        .union(AddWatchFlags::IN_CREATE)
+        .union(AddWatchFlags::IN_MOVED_TO)
+        .union(AddWatchFlags::IN_MOVED_FROM)
+        .union(AddWatchFlags::IN_DELETE)
+        .union(AddWatchFlags::IN_ATTRIB)
+        .union(AddWatchFlags::IN_DELETE_SELF)
+        .union(AddWatchFlags::IN_MOVE_SELF);
+    /// The same, and each write while a file stays open.
+    pub const WRITES: AddWatchFlags = Self::CONTENTS.union(AddWatchFlags::IN_MODIFY);
+
+    /// Watches the folder `dir` for `changes`. Must be called inside a runtime.
+    ///
+    /// # Errors
+    /// When it is no folder, or the kernel has no watch left to give.
+    pub fn new(dir: &Path, changes: AddWatchFlags) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        inotify.add_watch(dir, changes | AddWatchFlags::IN_ONLYDIR)?;
+        // Deprecated for types that may close or swap their descriptor; an `OwnedFd` does neither, and
+        // the successor cannot be called without unsafe code.
+        #[allow(deprecated)]
+        let events = AsyncFd::with_interest(OwnedFd::from(inotify), Interest::READABLE)?;
+        Ok(Self { events })
+    }
+
+    /// Waits for a change and forgets all that have happened: whoever waits looks anew anyway.
+    ///
+    /// # Errors
+    /// When the kernel's answer cannot be read.
+    pub async fn changed(&self) -> io::Result<()> {
+        let mut buffer = [0u8; 4096];
+        let mut any = false;
+        while !any {
+            let mut ready = self.events.readable().await?;
+            loop {
+                match nix::unistd::read(self.events.get_ref(), &mut buffer) {
+                    Ok(0) | Err(nix::errno::Errno::EAGAIN) => break,
+                    Ok(_) => any = true,
+                    Err(nix::errno::Errno::EINTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            ready.clear_ready();
+        }
+        Ok(())
+    }
+}
