@@ -17,10 +17,16 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
+    time::Duration,
 };
 
 use jiff::Timestamp;
 use windlass_kit::quantity::Quantity;
+
+/// A loop that is silent for longer is stuck; upstream's limit for its sync loop.
+const STUCK_AFTER: Duration = Duration::from_secs(300);
+/// A loop that waits for news tells this often that it still does.
+const BEAT: Duration = Duration::from_secs(10);
 
 /// Settings of the part that runs pods.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -27,20 +27,29 @@ use windlass_agent::{
         eviction::{self, EvictionConfig},
     },
     pods::Orders,
-    server::{ServerConfig, ServerState, Stats, Streaming},
+    server::{About, ServerConfig, ServerState, Stats, Streaming},
     volumes::Volumes,
 };
 use windlass_cadvisor::{Subject, Usage};
 use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
-use windlass_kit::{events::Recorder, supervise::Supervisor};
+use windlass_kit::{
+    events::Recorder,
+    heartbeat::Heartbeats,
+    serve::{Pems, Tls},
+    supervise::Supervisor,
+};
 use windlass_proxy as proxy;
 
-use crate::config::{PodNetwork, Ranges, RulesLayout, Settings, keeping::duration};
+use crate::config::{PodNetwork, Ranges, RulesLayout, Settings, keeping::duration, told};
 
 /// The version that the node tells; clients expect one of Kubernetes'.
 const NODE_VERSION: &str = windlass_control::api::VERSION;
 /// How long tasks have to end.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Certificates that others keep are read again this often.
+const REREAD: Duration = Duration::from_secs(10);
+/// The folder of the machine's logs, as upstream's node API serves it.
+const SYSTEM_LOGS: &str = "/var/log";
 
 /// What runs.
 pub(crate) struct Node {
@@ -95,13 +104,6 @@ impl Waiter {
     }
 }
 
-/// Certificate, key and trusted authority of the node's own API.
-struct NodeTls {
-    cert_pem: String,
-    key_pem: String,
-    client_ca_pem: String,
-}
-
 fn ipv4(ranges: &Ranges, setting: &str) -> anyhow::Result<(Ipv4Addr, u8)> {
     ranges.ipv4().with_context(|| format!("{setting} {ranges} has no range of IPv4"))
 }
@@ -118,32 +120,30 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         node_ports: settings.node_ports.clone(),
         node_name: settings.node_name.clone(),
         node_addresses: vec![settings.node_ip()],
+        admin_kubeconfig: settings.admin_kubeconfig.clone(),
+        lifetimes: windlass_control::pki::Lifetimes::default(),
     })
     .await?;
     let listener = plane.listen().await?;
-    windlass_control::pki::write_private(&settings.admin_kubeconfig, &plane.admin_kubeconfig())?;
+    plane.write_kubeconfigs()?;
 
     let mut tasks = Supervisor::new(CancellationToken::new());
     let token = tasks.token();
     let client = plane.client(UserInfo::internal("system:windlass"));
     if node {
-        let tls = NodeTls {
-            cert_pem: plane.kubelet_pair().cert_pem.clone(),
-            key_pem: plane.kubelet_pair().key_pem.clone(),
-            client_ca_pem: plane.ca_pem().to_owned(),
-        };
         // The node acts with a node's rights here too, so that it works the same against any API server.
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::internal("system:kube-proxy"));
-        spawn_node(settings, as_node, tls, &mut tasks).await?;
+        spawn_node(settings, as_node, plane.node_tls(), &mut tasks).await?;
         spawn_proxy(proxy_config(settings), as_proxy, &mut tasks);
     }
     let (server, stop) = (plane.clone(), token.clone());
     tasks.spawn("API server", async move { server.serve(listener, stop).await });
+    tasks.spawn("renewal of certificates", plane.clone().renew(token.clone()));
     tasks.spawn("event sweeper", plane.clone().sweep_events(token.clone()));
     let config = controllers::Config {
         cluster_cidr: settings.cluster_cidr.to_string(),
-        root_ca_pem: plane.ca_pem().to_owned(),
+        root_ca_pem: plane.ca_pem(),
         ..controllers::Config::default()
     };
     let as_controllers = plane.client(UserInfo::internal("system:kube-controller-manager"));
@@ -166,18 +166,23 @@ pub(crate) async fn member(
     let client = client_of(kubeconfig).await?;
     let read =
         |path: &Path| std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()));
-    let tls = NodeTls {
-        cert_pem: read(&files.tls_cert_file)?,
-        key_pem: read(&files.tls_private_key_file)?,
-        client_ca_pem: match &files.client_ca_file {
-            Some(path) => read(path)?,
-            None => authority_of(kubeconfig)?,
-        },
+    let (files, of_kubeconfig) = (files.clone(), kubeconfig.to_owned());
+    let pems = move || -> anyhow::Result<Pems> {
+        Ok(Pems {
+            cert: read(&files.tls_cert_file)?,
+            key: read(&files.tls_private_key_file)?,
+            client_ca: match &files.client_ca_file {
+                Some(path) => read(path)?,
+                None => authority_of(&of_kubeconfig)?,
+            },
+        })
     };
+    let tls = Tls::new(pems()?)?;
     std::fs::create_dir_all(&settings.data_dir)
         .with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
     let mut tasks = Supervisor::new(CancellationToken::new());
-    spawn_node(settings, client.clone(), tls, &mut tasks).await?;
+    spawn_node(settings, client.clone(), tls.clone(), &mut tasks).await?;
+    tasks.spawn("certificates", tls.follow(move || pems().map_err(|e| format!("{e:#}")), REREAD, tasks.token()));
     if with_proxy {
         spawn_proxy(proxy_config(settings), client.clone(), &mut tasks);
     }
@@ -209,16 +214,14 @@ fn spawn_proxy(config: proxy::Config, client: Client, tasks: &mut Supervisor) {
 }
 
 /// The agent's tasks. The ports are taken before anything is begun.
-async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &mut Supervisor) -> anyhow::Result<()> {
+async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut Supervisor) -> anyhow::Result<()> {
     let token = tasks.token();
     let server = ServerConfig {
         node_name: settings.node_name.clone(),
         secure: settings.node_api_bind,
         read_only: settings.stats_bind,
         health: settings.agent_health_bind,
-        cert_pem: tls.cert_pem,
-        key_pem: tls.key_pem,
-        client_ca_pem: tls.client_ca_pem,
+        tls,
     };
     let listeners = agent::server::listen(&server).await?;
     let engine = Engine::new(&settings.docker_socket.to_string_lossy())?;
@@ -229,6 +232,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
     let (health, docker) = watch::channel(Health::Unknown);
     let (tell_containers, containers) = watch::channel(Arc::default());
     let (tell_pods, pods) = watch::channel(Arc::default());
+    let heartbeats = Heartbeats::default();
 
     let usage = Usage::start(
         windlass_cadvisor::Config {
@@ -250,6 +254,14 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         pulls: images.progress(),
         stats: Arc::new(UsagePages(usage.clone())),
         streaming: Streaming::new(token.clone()),
+        heartbeats: heartbeats.clone(),
+        system_logs: SYSTEM_LOGS.into(),
+        about: Arc::new(About {
+            version: NODE_VERSION.to_owned(),
+            started: Instant::now(),
+            settings: told::kubelet_configuration(settings),
+            flags: told::flags(settings),
+        }),
     };
     tasks.spawn("node API", agent::server::run(server, listeners, state, token.clone()));
 
@@ -289,6 +301,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
         pressure: pressure.clone(),
         images: images.clone(),
         runtimes: tell_runtimes,
+        heartbeats: heartbeats.clone(),
     };
     let news = agent::node::News { docker, pressure, images: images.list(), runtimes };
     let recorder = Recorder::new(client.clone(), "kubelet", &settings.node_name);
@@ -315,7 +328,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: NodeTls, tasks: &m
     let (duties_client, duties_token, duties_config) = (client.clone(), token.clone(), node_config.clone());
     tasks.spawn("node's duties", async move {
         match agent::node::register(&duties_client, &duties_config, &duties_token).await {
-            Some(node) => agent::node::run(duties_client, duties_config, node, news, duties_token).await,
+            Some(node) => agent::node::run(duties_client, duties_config, node, news, heartbeats, duties_token).await,
             None => Ok(()),
         }
     });

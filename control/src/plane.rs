@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::RangeInclusive,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -24,11 +24,11 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::{self, ServeError};
+use windlass_kit::serve::{self, Pems, ServeError, Tls};
 
 use crate::{
     api::{Api, KubeletClient, Settings, UserInfo},
-    pki::{self, Names, Pair, Pki},
+    pki::{self, Lifetimes, Names, Pair, Pki},
     registry::TYPES,
     store::{self, Disk, Store},
     tokens::{self, Tokens},
@@ -53,6 +53,10 @@ pub struct Config {
     pub node_name: String,
     /// Its addresses.
     pub node_addresses: Vec<IpAddr>,
+    /// Where the administrator's kubeconfig is written.
+    pub admin_kubeconfig: PathBuf,
+    /// How long certificates are good for.
+    pub lifetimes: Lifetimes,
 }
 
 /// Why the control plane could not start.
@@ -94,6 +98,8 @@ const LAYOUT: &str = "1\n";
 /// Events are forgotten after an hour, as upstream's are.
 const EVENT_LIFE: i64 = 3600;
 const SWEEP: Duration = Duration::from_secs(60);
+/// Certificates are looked at this often; they are made anew long before they end.
+const RENEW: Duration = Duration::from_secs(3600);
 
 /// Whether a folder is one that [`ControlPlane::open`] has made.
 #[must_use]
@@ -106,7 +112,11 @@ pub fn is_data_dir(path: &Path) -> bool {
 pub struct ControlPlane {
     api: Api,
     store: Store,
-    pki: Arc<Pki>,
+    pki: Arc<RwLock<Arc<Pki>>>,
+    names: Arc<Names>,
+    kubelet: KubeletClient,
+    server_tls: Tls,
+    node_tls: Tls,
     config: Arc<Config>,
 }
 
@@ -141,15 +151,16 @@ impl ControlPlane {
             node_addresses: config.node_addresses.clone(),
             domain: config.cluster_domain.clone(),
         };
-        let pki = Pki::open(&config.data_dir.join("pki"), &names)?;
+        let pki = Pki::open(&pki_dir(&config), &names, config.lifetimes)?;
         let settings = Settings { service_cidr: config.service_cidr, node_ports: config.node_ports.clone() };
         let kubelet = KubeletClient::new(client_tls(&pki)?);
         let tokens = Tokens::from_pem(&pki.service_accounts.0)?;
-        let api = Api::new(store.clone(), &settings, Some(kubelet), Some(tokens));
-        let plane = Self { api, store, pki: Arc::new(pki), config: Arc::new(config) };
+        let api = Api::new(store.clone(), &settings, Some(kubelet.clone()), Some(tokens));
+        let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
+        let pki = Arc::new(RwLock::new(Arc::new(pki)));
+        let (names, config) = (Arc::new(names), Arc::new(config));
+        let plane = Self { api, store, pki, names, kubelet, server_tls, node_tls, config };
         plane.bootstrap().await?;
-        let kubeconfig = plane.kubeconfig("node", &plane.pki.node);
-        pki::write_private(&plane.config.data_dir.join("pki/node.kubeconfig"), &kubeconfig)?;
         Ok(plane)
     }
 
@@ -175,14 +186,68 @@ impl ControlPlane {
     /// Serves the API over TLS until `shutdown`.
     ///
     /// # Errors
-    /// When the certificate cannot be used.
+    /// Never; it has the shape of the other tasks.
     pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), Error> {
-        let tls = serve::tls_config(&self.pki.server.cert_pem, &self.pki.server.key_pem, &self.pki.ca_pem)?;
         let streams = async {
             shutdown.cancelled().await;
             self.api.close();
         };
-        tokio::join!(serve::serve_tls(listener, tls, self.router(), shutdown.clone()), streams);
+        tokio::join!(serve::serve_tls(listener, self.server_tls.clone(), self.router(), shutdown.clone()), streams);
+        Ok(())
+    }
+
+    /// Makes certificates anew before they end, until `shutdown`; whoever uses them goes on without a new start.
+    ///
+    /// # Errors
+    /// Never; it has the shape of the other tasks.
+    pub async fn renew(self, shutdown: CancellationToken) -> Result<(), Error> {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                () = tokio::time::sleep(RENEW) => {}
+            }
+            match self.renew_once() {
+                Ok(true) => tracing::info!("certificates that would have ended were made anew"),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "certificates could not be renewed; it is tried again in an hour"),
+            }
+        }
+    }
+
+    /// Looks at all certificates once; `false` when all last.
+    fn renew_once(&self) -> Result<bool, Error> {
+        let before = self.pki();
+        let now = Pki::open(&pki_dir(&self.config), &self.names, self.config.lifetimes)?;
+        let certificates = |pki: &Pki| {
+            [&pki.server, &pki.admin, &pki.node, &pki.kubelet, &pki.kubelet_client].map(|pair| pair.cert_pem.clone())
+        };
+        if certificates(&before) == certificates(&now) {
+            return Ok(false);
+        }
+        self.server_tls.replace(pems(&now.server, &now))?;
+        self.node_tls.replace(pems(&now.kubelet, &now))?;
+        self.kubelet.replace(client_tls(&now)?);
+        *self.pki.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
+        self.write_kubeconfigs()?;
+        Ok(true)
+    }
+
+    fn pki(&self) -> Arc<Pki> {
+        Arc::clone(&self.pki.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Writes the kubeconfigs of the administrator and of the node.
+    ///
+    /// # Errors
+    /// Says which file and why.
+    pub fn write_kubeconfigs(&self) -> Result<(), Error> {
+        let pki = self.pki();
+        for (path, user, pair) in [
+            (&pki_dir(&self.config).join("node.kubeconfig"), "node", &pki.node),
+            (&self.config.admin_kubeconfig, "admin", &pki.admin),
+        ] {
+            pki::write_private(path, &self.kubeconfig(user, pair))?;
+        }
         Ok(())
     }
 
@@ -208,27 +273,21 @@ impl ControlPlane {
 
     /// The authority's certificate.
     #[must_use]
-    pub fn ca_pem(&self) -> &str {
-        &self.pki.ca_pem
+    pub fn ca_pem(&self) -> String {
+        self.pki().ca_pem.clone()
     }
 
-    /// Certificate and key of the node's own API.
+    /// TLS of the node's own API.
     #[must_use]
-    pub fn kubelet_pair(&self) -> &Pair {
-        &self.pki.kubelet
-    }
-
-    /// The administrator's kubeconfig.
-    #[must_use]
-    pub fn admin_kubeconfig(&self) -> String {
-        self.kubeconfig("admin", &self.pki.admin)
+    pub fn node_tls(&self) -> Tls {
+        self.node_tls.clone()
     }
 
     fn kubeconfig(&self, user: &str, pair: &Pair) -> String {
         let listen = self.config.listen;
         let host = if listen.ip().is_unspecified() { self.config.advertise } else { listen.ip() };
         let server = format!("https://{}", SocketAddr::new(host, listen.port()));
-        pki::kubeconfig(&server, &self.pki.ca_pem, user, pair)
+        pki::kubeconfig(&server, &self.ca_pem(), user, pair)
     }
 
     /// Objects that every cluster has.
@@ -312,6 +371,14 @@ fn claim(dir: &Path) -> Result<(), Error> {
     fs::write(dir.join(MARK), LAYOUT).map_err(|e| refuse(e.to_string()))
 }
 
+fn pki_dir(config: &Config) -> PathBuf {
+    config.data_dir.join("pki")
+}
+
+fn pems(pair: &Pair, pki: &Pki) -> Pems {
+    Pems { cert: pair.cert_pem.clone(), key: pair.key_pem.clone(), client_ca: pki.ca_pem.clone() }
+}
+
 /// TLS toward nodes: their certificates are of our authority, and we show ours.
 fn client_tls(pki: &Pki) -> Result<ClientConfig, Error> {
     use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
@@ -328,4 +395,57 @@ fn client_tls(pki: &Pki) -> Result<ClientConfig, Error> {
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
         .map_err(|e| wrong(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    /// The certificate that a server shows to a client that trusts the authority.
+    async fn shown(pki: &Pki, address: SocketAddr) -> Vec<u8> {
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(client_tls(pki).expect("the client's TLS")));
+        let stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
+        let stream = connector.connect(address.ip().into(), stream).await.expect("a handshake");
+        let (_, session) = stream.get_ref();
+        session.peer_certificates().and_then(<[_]>::first).expect("a certificate").to_vec()
+    }
+
+    #[tokio::test]
+    async fn a_server_shows_renewed_certificates_without_a_new_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config {
+            data_dir: dir.path().join("data"),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            advertise: "127.0.0.1".parse().unwrap(),
+            cluster_domain: "cluster.local".into(),
+            service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
+            node_ports: 30000..=32767,
+            node_name: "n".into(),
+            node_addresses: vec!["127.0.0.1".parse().unwrap()],
+            admin_kubeconfig: dir.path().join("admin.kubeconfig"),
+            // Every look finds them about to end.
+            lifetimes: Lifetimes { leaf: SignedDuration::from_hours(1), renew_before: SignedDuration::from_hours(2) },
+        };
+        let kubeconfig = config.admin_kubeconfig.clone();
+        let plane = ControlPlane::open(config).await.unwrap();
+        plane.write_kubeconfigs().unwrap();
+        let listener = plane.listen().await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let server = tokio::spawn({
+            let (plane, stop) = (plane.clone(), stop.clone());
+            async move { plane.serve(listener, stop).await }
+        });
+        let (first, first_file) = (shown(&plane.pki(), address).await, fs::read(&kubeconfig).unwrap());
+        assert_eq!(first, shown(&plane.pki(), address).await);
+        let before = plane.node_tls().ends_at();
+        assert!(plane.renew_once().unwrap());
+        assert_ne!(first, shown(&plane.pki(), address).await);
+        assert_ne!(first_file, fs::read(&kubeconfig).unwrap());
+        assert!(plane.node_tls().ends_at() >= before);
+        stop.cancel();
+        server.await.unwrap().unwrap();
+    }
 }

@@ -8,6 +8,7 @@ pub mod backoff;
 #[cfg(feature = "events")]
 pub mod events;
 pub mod expo;
+pub mod heartbeat;
 pub mod inotify;
 #[cfg(feature = "manifests")]
 pub mod manifests;

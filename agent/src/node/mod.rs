@@ -35,10 +35,11 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
+    heartbeat::{Heart, Heartbeats},
     net::Cidr,
 };
 
-use crate::{Pressure, engine::Health, images::StoredImage, scratch};
+use crate::{Pressure, STUCK_AFTER, engine::Health, images::StoredImage, scratch};
 pub use capacity::{Amounts, parse_reserved};
 use eviction::thresholds::Threshold;
 use machine::Machine;
@@ -211,6 +212,7 @@ pub async fn run(
     config: NodeConfig,
     node: Node,
     mut news: News,
+    heartbeats: Heartbeats,
     shutdown: CancellationToken,
 ) -> Result<(), NodeError> {
     let recorder = Recorder::new(client.clone(), "kubelet", &config.name);
@@ -220,12 +222,15 @@ pub async fn run(
     let mut belief = Belief::default();
     let mut held = false;
     tell_of_machine(&recorder, &object, &config, &node);
-    let leases = tokio::spawn(renew(client.clone(), node.clone(), shutdown.clone()));
+    let heart = heartbeats.begin("node lease", "", STUCK_AFTER);
+    let leases = tokio::spawn(renew(client.clone(), node.clone(), heart, shutdown.clone()));
+    let heart = heartbeats.begin("node status", "", STUCK_AFTER);
     let api: Api<Node> = Api::all(client);
     let mut known = node.status.clone().unwrap_or_default();
     let mut sent_at: Option<tokio::time::Instant> = None;
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
+        heart.beat();
         let machine = Machine::read(&config.data_dir);
         let now = Timestamp::now();
         let (docker, holds) = belief.of(news.docker.borrow_and_update().clone(), now);
@@ -273,6 +278,7 @@ pub async fn run(
             () = tokio::time::sleep(wait) => {}
         }
     }
+    heart.end();
     let _ = leases.await;
     Ok(())
 }
@@ -323,7 +329,7 @@ fn tell(recorder: &Recorder, object: &ObjectReference, name: &str, before: &Node
 }
 
 /// The heartbeat.
-async fn renew(client: Client, node: Node, shutdown: CancellationToken) {
+async fn renew(client: Client, node: Node, heart: Heart, shutdown: CancellationToken) {
     let api: Api<Lease> = Api::namespaced(client, LEASES);
     let name = node.metadata.name.clone().unwrap_or_default();
     let spec = |at: Timestamp| LeaseSpec {
@@ -341,6 +347,7 @@ async fn renew(client: Client, node: Node, shutdown: CancellationToken) {
     };
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
+        heart.beat();
         let patch = serde_json::json!({"spec": spec(Timestamp::now())});
         let renewed = match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Err(kube::Error::Api(answer)) if answer.code == 404 => {
@@ -364,7 +371,7 @@ async fn renew(client: Client, node: Node, shutdown: CancellationToken) {
             }
         };
         tokio::select! {
-            () = shutdown.cancelled() => return,
+            () = shutdown.cancelled() => return heart.end(),
             () = tokio::time::sleep(wait) => {}
         }
     }

@@ -57,6 +57,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
+use windlass_kit::heartbeat::{Heart, Heartbeats};
 
 pub(crate) use cgroup::hold_all;
 pub use orders::{Ended, Orders};
@@ -65,7 +66,7 @@ pub(crate) use spec::reference;
 pub use teardown::teardown;
 
 use crate::{
-    Config, ContainerRecord, Pressure,
+    BEAT, Config, ContainerRecord, Pressure, STUCK_AFTER,
     engine::{
         Engine, EngineError, Health,
         calls::{Info, Listed},
@@ -101,6 +102,8 @@ pub struct Published {
     pub images: Images,
     /// Names of Docker's runtimes.
     pub runtimes: watch::Sender<Arc<BTreeSet<String>>>,
+    /// Whether the loops move.
+    pub heartbeats: Heartbeats,
 }
 
 /// Runs the pods of this node until `shutdown`; their containers go on running after it.
@@ -138,6 +141,7 @@ pub async fn run(
         orders,
         pressure: published.pressure,
         images: published.images,
+        heartbeats: published.heartbeats.clone(),
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(services::follow(client.clone(), tell_services, shutdown.clone()));
@@ -146,7 +150,9 @@ pub async fn run(
     tasks.spawn(static_pods::follow(folder, name, tell_statics, shutdown.clone()));
     tasks.spawn(static_pods::mirrors::keep(client.clone(), node, images, shutdown.clone()));
     tasks.spawn(keep_runtimes(parts.info.clone(), published.runtimes));
-    tasks.spawn(follow_docker(engine, health, tell_info, tell_docker, shutdown.clone()));
+    let heart = published.heartbeats.begin("Docker's events", "", STUCK_AFTER);
+    let follower = DockerFollower { engine, health, info: tell_info, tell: tell_docker, heart, first: true };
+    tasks.spawn(follower.run(shutdown.clone()));
     tasks.spawn(keep_inventory(inventories, published.containers));
 
     let dispatcher = Dispatcher {
@@ -162,6 +168,7 @@ pub async fn run(
         tell_pods: published.pods,
         orders: inbox,
         settled: false,
+        heart: published.heartbeats.begin("pods", "", STUCK_AFTER),
         shutdown: shutdown.clone(),
     };
     let api: Api<Pod> = Api::all(client);
@@ -180,81 +187,86 @@ enum DockerNews {
 }
 
 /// Keeps the connection to Docker: lists, follows events, and tells whether it answers.
-async fn follow_docker(
+struct DockerFollower {
     engine: Engine,
     health: watch::Sender<Health>,
     info: watch::Sender<Info>,
     tell: mpsc::Sender<DockerNews>,
-    shutdown: CancellationToken,
-) {
-    let mut first = true;
-    loop {
-        let followed = tokio::select! {
-            () = shutdown.cancelled() => return,
-            followed = follow_once(&engine, &health, &info, &tell, &mut first) => followed,
-        };
-        let Err(error) = followed else { return };
-        let reason = error.to_string();
-        let news = health.send_if_modified(|old| {
-            let was_down = matches!(old, Health::Down { .. });
-            *old = Health::Down { reason: reason.clone() };
-            !was_down
-        });
-        if news {
-            tracing::warn!(reason, "Docker does not answer; pods are left alone until it does");
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(RECONNECT) => {}
-        }
-    }
+    heart: Heart,
+    /// The details of what runs were not read yet.
+    first: bool,
 }
 
-async fn follow_once(
-    engine: &Engine,
-    health: &watch::Sender<Health>,
-    tell_info: &watch::Sender<Info>,
-    tell: &mpsc::Sender<DockerNews>,
-    first: &mut bool,
-) -> Result<(), EngineError> {
-    let info = engine.info().await?;
-    // Subscribed before listing, so that nothing falls between.
-    let mut events = Box::pin(engine.events());
-    let listed = engine.list().await?;
-    let mut details = Vec::new();
-    if *first {
-        let looks = futures::stream::iter(listed.clone())
-            .map(|l| async move { engine.inspect(&l.id).await })
-            .buffer_unordered(8);
-        details = looks.try_filter_map(|found| async { Ok(found) }).try_collect().await?;
-        *first = false;
+impl DockerFollower {
+    async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            let followed = tokio::select! {
+                () = shutdown.cancelled() => break,
+                followed = self.follow_once() => followed,
+            };
+            let Err(error) = followed else { break };
+            self.heart.beat();
+            let reason = error.to_string();
+            let news = self.health.send_if_modified(|old| {
+                let was_down = matches!(old, Health::Down { .. });
+                *old = Health::Down { reason: reason.clone() };
+                !was_down
+            });
+            if news {
+                tracing::warn!(reason, "Docker does not answer; pods are left alone until it does");
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = tokio::time::sleep(RECONNECT) => {}
+            }
+        }
+        self.heart.end();
     }
-    let version = info.version.clone();
-    let _ = tell_info.send(info);
-    if tell.send(DockerNews::Listed(listed, details)).await.is_err() {
-        return Ok(());
-    }
-    let up = Health::Up { version: version.clone() };
-    if health.send_replace(up) != (Health::Up { version: version.clone() }) {
-        tracing::info!(version, "Docker answers");
-    }
-    let mut relist = tokio::time::interval(RELIST);
-    relist.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    relist.tick().await;
-    loop {
-        let news = tokio::select! {
-            event = events.next() => match event {
-                Some(event) => DockerNews::Changed(event?),
-                None => return Err(EngineError {
-                    attempt: "Docker's events could not be followed".to_owned(),
-                    reason: "the stream ended; Docker may be restarting".to_owned(),
-                    status: None,
-                }),
-            },
-            _ = relist.tick() => DockerNews::Listed(engine.list().await?, Vec::new()),
-        };
-        if tell.send(news).await.is_err() {
+
+    async fn follow_once(&mut self) -> Result<(), EngineError> {
+        let engine = &self.engine;
+        let info = engine.info().await?;
+        self.heart.beat();
+        // Subscribed before listing, so that nothing falls between.
+        let mut events = Box::pin(engine.events());
+        let listed = engine.list().await?;
+        let mut details = Vec::new();
+        if self.first {
+            let looks = futures::stream::iter(listed.clone())
+                .map(|l| async move { engine.inspect(&l.id).await })
+                .buffer_unordered(8)
+                .inspect(|_| self.heart.beat());
+            details = looks.try_filter_map(|found| async { Ok(found) }).try_collect().await?;
+            self.first = false;
+        }
+        let version = info.version.clone();
+        let _ = self.info.send(info);
+        if self.tell.send(DockerNews::Listed(listed, details)).await.is_err() {
             return Ok(());
+        }
+        let up = Health::Up { version: version.clone() };
+        if self.health.send_replace(up.clone()) != up {
+            tracing::info!(version, "Docker answers");
+        }
+        let mut relist = tokio::time::interval(RELIST);
+        relist.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        relist.tick().await;
+        loop {
+            self.heart.beat();
+            let news = tokio::select! {
+                event = events.next() => match event {
+                    Some(event) => DockerNews::Changed(event?),
+                    None => return Err(EngineError {
+                        attempt: "Docker's events could not be followed".to_owned(),
+                        reason: "the stream ended; Docker may be restarting".to_owned(),
+                        status: None,
+                    }),
+                },
+                _ = relist.tick() => DockerNews::Listed(engine.list().await?, Vec::new()),
+            };
+            if self.tell.send(news).await.is_err() {
+                return Ok(());
+            }
         }
     }
 }
@@ -314,6 +326,7 @@ struct Dispatcher {
     orders: orders::Inbox,
     /// Both the API and Docker have told what they have.
     settled: bool,
+    heart: Heart,
     shutdown: CancellationToken,
 }
 
@@ -326,7 +339,9 @@ impl Dispatcher {
     ) {
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.shared.config.node_name));
         let mut events = Box::pin(watcher(api, config).default_backoff());
+        let mut still_here = tokio::time::interval(BEAT);
         loop {
+            self.heart.beat();
             tokio::select! {
                 () = self.shutdown.cancelled() => break,
                 event = events.try_next() => match event {
@@ -344,12 +359,14 @@ impl Dispatcher {
                 Some(news) = docker.recv() => self.hear(news),
                 Some(asked) = self.orders.next() => self.obey(asked),
                 Some(Ok(uid)) = self.rooms.join_next(), if !self.rooms.is_empty() => self.room_is_made(&uid),
+                _ = still_here.tick() => {}
                 Some(ended) = self.running.join_next(), if !self.running.is_empty() => self.reap(ended),
             }
             if !self.settled && self.sources.are_complete() && self.found.is_some() {
                 self.settle().await;
             }
         }
+        self.heart.end();
         self.shutdown.cancel();
         while self.running.join_next().await.is_some() {}
     }

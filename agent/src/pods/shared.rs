@@ -11,6 +11,7 @@ use kube::Client;
 use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
 use windlass_kit::{
     events::{Recorder, Severity},
+    heartbeat::Heartbeats,
     quantity::Quantity,
 };
 
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     ledger: Mutex<Ledger>,
     /// Counts how often those who wait were given reason to look again.
     pub(crate) freed: watch::Sender<u64>,
+    pub(crate) heartbeats: Heartbeats,
 }
 
 /// What the dispatcher hands in to make the shared part.
@@ -82,6 +84,7 @@ pub(crate) struct Parts {
     pub(crate) orders: Orders,
     pub(crate) pressure: watch::Receiver<Pressure>,
     pub(crate) images: Images,
+    pub(crate) heartbeats: Heartbeats,
 }
 
 impl Shared {
@@ -99,6 +102,7 @@ impl Shared {
             orders,
             pressure,
             images,
+            heartbeats,
         } = parts;
         let memory = super::host::total_memory();
         let allocatable = config.allocatable.clone();
@@ -140,6 +144,7 @@ impl Shared {
             node,
             ledger: Mutex::default(),
             freed: watch::Sender::new(0),
+            heartbeats,
         }
     }
 

@@ -3,28 +3,40 @@
 //! Three doors: TLS with credentials (everything), loopback without (what may be read by anybody on the
 //! machine), and loopback for health alone. Imports `engine` and `network`, nothing of `pods`.
 
+mod attributes;
 mod auth;
+mod files;
+mod health;
 mod logs;
+mod pages;
 mod stream;
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
-    Extension, Json, Router,
-    extract::{Query, State},
+    Extension, Router,
+    body::Body,
+    extract::{Request, State},
     http::{StatusCode, header},
     middleware,
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use http_body_util::Limited;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use serde_json::json;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     expo,
-    serve::{self, ServeError},
+    heartbeat::Heartbeats,
+    serve::{self, ServeError, Tls},
 };
 
 pub use stream::Streaming;
@@ -37,6 +49,8 @@ use crate::{
 
 /// How long processes and connections of clients have to end at shutdown.
 const STREAMS: Duration = Duration::from_secs(4);
+/// The longest body of a request.
+const LONGEST_BODY: usize = 64 << 10;
 
 /// Where usage comes from.
 pub trait Stats: Send + Sync + fmt::Debug {
@@ -59,12 +73,21 @@ pub struct ServerConfig {
     pub read_only: SocketAddr,
     /// The door for health.
     pub health: SocketAddr,
-    /// Certificate of the secure door.
-    pub cert_pem: String,
-    /// Its key.
-    pub key_pem: String,
-    /// Whose client certificates are trusted.
-    pub client_ca_pem: String,
+    /// What the secure door shows, and whose client certificates it trusts.
+    pub tls: Tls,
+}
+
+/// What the node tells of itself.
+#[derive(Debug)]
+pub struct About {
+    /// The program's version.
+    pub version: String,
+    /// When it began.
+    pub started: Instant,
+    /// The settings in effect, by the names of KubeletConfiguration.
+    pub settings: serde_json::Value,
+    /// The settings as they were given: names and values.
+    pub flags: Vec<(String, String)>,
 }
 
 /// What the handlers need.
@@ -86,6 +109,12 @@ pub struct ServerState {
     pub stats: Arc<dyn Stats>,
     /// Connections that were turned over.
     pub streaming: Streaming,
+    /// Whether the agent's loops move.
+    pub heartbeats: Heartbeats,
+    /// The folder whose files `/logs/` serves.
+    pub system_logs: PathBuf,
+    /// What is told of the program.
+    pub about: Arc<About>,
 }
 
 impl fmt::Debug for ServerState {
@@ -117,27 +146,20 @@ pub async fn listen(config: &ServerConfig) -> Result<Listeners, ServeError> {
 /// Serves all three doors until `shutdown`.
 ///
 /// # Errors
-/// When the certificate cannot be used.
+/// Never; it has the shape of the other tasks.
 pub async fn run(
     config: ServerConfig,
     listeners: Listeners,
     state: ServerState,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let tls = serve::tls_config(&config.cert_pem, &config.key_pem, &config.client_ca_pem)?;
     let gate = auth::Gate::new(state.client.clone(), &config.node_name);
-    let secure = Router::new()
-        .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::container_logs))
-        .merge(stream::routes())
-        .merge(readable())
-        .layer(middleware::from_fn(auth::check))
-        .layer(Extension(gate))
-        .with_state(state.clone());
     let streaming = state.streaming.clone();
-    let read_only = readable().with_state(state);
-    let health = Router::new().route("/healthz", get(|| async { "ok" }));
+    let secure = secure_door(gate).with_state(state.clone());
+    let read_only = read_only_door().with_state(state.clone());
+    let health = health_door().with_state(state);
     tokio::join!(
-        serve::serve_tls(listeners.secure, tls, secure, shutdown.clone()),
+        serve::serve_tls(listeners.secure, config.tls, secure, shutdown.clone()),
         serve::serve_plain(listeners.read_only, read_only, shutdown.clone()),
         serve::serve_plain(listeners.health, health, shutdown),
     );
@@ -146,54 +168,66 @@ pub async fn run(
     Ok(())
 }
 
+/// Everything, for whoever has the right to it.
+fn secure_door(gate: auth::Gate) -> Router<ServerState> {
+    Router::new()
+        .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::container_logs))
+        .route("/pods", get(pages::pods))
+        .route("/runningpods/", get(pages::running_pods))
+        .route("/runningpods", get(pages::running_pods))
+        .route("/logs/", get(files::root))
+        .route("/logs/{*path}", get(files::serve))
+        .route("/configz", get(pages::configz))
+        .route("/flagz", get(pages::flagz))
+        .route("/statusz", get(pages::statusz))
+        .merge(stream::routes())
+        .merge(readable())
+        .fallback(unknown)
+        .layer(middleware::from_fn(auth::check))
+        .layer(Extension(gate))
+        .layer(middleware::map_request(bounded))
+}
+
 /// What may be read without credentials on the machine itself.
+fn read_only_door() -> Router<ServerState> {
+    readable().route("/pods", get(pages::pods_without_values)).fallback(unknown).layer(middleware::map_request(bounded))
+}
+
+fn health_door() -> Router<ServerState> {
+    Router::new()
+        .route("/healthz", get(health::all))
+        .route("/healthz/{check}", get(health::one))
+        .fallback(unknown)
+        .layer(middleware::map_request(bounded))
+}
+
+/// What both doors have alike.
 fn readable() -> Router<ServerState> {
     Router::new()
-        .route("/healthz", get(|| async { "ok" }))
-        .route("/pods", get(pods))
-        .route("/windlass/pulls", get(pulls))
-        .route("/stats/summary", get(summary).post(summary))
+        .route("/healthz", get(health::all))
+        .route("/healthz/{check}", get(health::one))
+        .route("/stats/summary", get(pages::summary).post(pages::summary))
+        .route("/windlass/pulls", get(pages::pulls))
         .route("/metrics", get(metrics))
         .route("/metrics/cadvisor", get(|State(s): State<ServerState>| async move { text(s.stats.cadvisor_text()) }))
         .route("/metrics/resource", get(|State(s): State<ServerState>| async move { text(s.stats.resource_text()) }))
 }
 
+async fn unknown() -> Response {
+    refuse(StatusCode::NOT_FOUND, "404 page not found")
+}
+
+/// Nothing here takes a body of any size; a stream that a client upgrades to is none.
+async fn bounded(request: Request) -> Result<Request, Response> {
+    let length = request.headers().get(header::CONTENT_LENGTH).map(|v| v.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|l| l.is_none_or(|l| l > LONGEST_BODY as u64)) {
+        return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("a body may have {LONGEST_BODY} bytes")));
+    }
+    Ok(request.map(|body| Body::new(Limited::new(body, LONGEST_BODY))))
+}
+
 fn text(page: String) -> Response {
     ([(header::CONTENT_TYPE, expo::CONTENT_TYPE)], page).into_response()
-}
-
-#[derive(Debug, serde::Deserialize)]
-struct SummaryQuery {
-    #[serde(default)]
-    only_cpu_and_memory: bool,
-}
-
-async fn summary(State(state): State<ServerState>, query: Query<SummaryQuery>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], state.stats.summary_json(query.only_cpu_and_memory)).into_response()
-}
-
-async fn pods(State(state): State<ServerState>) -> Response {
-    let pods = state.pods.borrow().clone();
-    let mut items = Vec::with_capacity(pods.len());
-    for pod in pods.iter() {
-        let mut pod = serde_json::to_value(pod.as_ref()).unwrap_or_default();
-        // Environments may hold secrets, and this door asks for no credentials.
-        for key in ["containers", "initContainers"] {
-            for container in pod["spec"][key].as_array_mut().into_iter().flatten() {
-                for variable in container["env"].as_array_mut().into_iter().flatten().filter_map(|v| v.as_object_mut())
-                {
-                    variable.remove("value");
-                }
-            }
-        }
-        items.push(pod);
-    }
-    Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})).into_response()
-}
-
-/// Images that are being pulled, and how far.
-async fn pulls(State(state): State<ServerState>) -> Response {
-    Json(state.pulls.borrow().values().cloned().collect::<Vec<_>>()).into_response()
 }
 
 /// The agent's own metrics.

@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Certificates of the node's own API.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct AgentFiles {
     /// Certificate of the node's own API
     #[arg(long, value_name = "FILE")]

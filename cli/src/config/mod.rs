@@ -6,6 +6,7 @@ mod flags;
 pub(crate) mod keeping;
 pub(crate) mod kube_proxy;
 mod ranges;
+pub(crate) mod told;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},

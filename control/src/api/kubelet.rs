@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -33,7 +33,7 @@ type Connection = (http1::SendRequest<Empty<Bytes>>, http1::Connection<TokioIo<T
 /// A client with the API server's certificate.
 #[derive(Clone)]
 pub struct KubeletClient {
-    tls: Arc<ClientConfig>,
+    tls: Arc<RwLock<Arc<ClientConfig>>>,
 }
 
 impl std::fmt::Debug for KubeletClient {
@@ -46,7 +46,16 @@ impl KubeletClient {
     /// A client with this configuration: it must present the server's certificate and trust the nodes' ones.
     #[must_use]
     pub fn new(tls: ClientConfig) -> Self {
-        Self { tls: Arc::new(tls) }
+        Self { tls: Arc::new(RwLock::new(Arc::new(tls))) }
+    }
+
+    /// Shows nodes another certificate from now on.
+    pub fn replace(&self, tls: ClientConfig) {
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tls);
+    }
+
+    fn tls(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.tls.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Opens a connection to a node's API.
@@ -60,7 +69,7 @@ impl KubeletClient {
             .map_err(|e| asked.failed("reached", &e))?
             .map_err(|e| asked.failed("reached", &e))?;
         let _ = stream.set_nodelay(true);
-        let connector = TlsConnector::from(Arc::clone(&self.tls));
+        let connector = TlsConnector::from(self.tls());
         let stream =
             connector.connect(ServerName::from(address), stream).await.map_err(|e| asked.failed("trusted", &e))?;
         let connection = http1::handshake(TokioIo::new(stream)).await.map_err(|e| asked.failed("asked", &e))?;

@@ -1,4 +1,4 @@
-//! Certificates: one authority, and a leaf for each who needs one. Made once, renewed at start.
+//! Certificates: one authority, and a leaf for each who needs one. Made once, renewed at start and while it runs.
 //!
 //! Keys are P-256; files are 0600 in a folder of 0700.
 
@@ -23,6 +23,25 @@ use rcgen::{
 const AUTHORITY_DAYS: i64 = 3650;
 const LEAF_DAYS: i64 = 365;
 const RENEW_DAYS: i64 = 90;
+
+/// How long certificates are good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// Each but the authority's own.
+    pub leaf: SignedDuration,
+    /// Before its end each is made anew.
+    pub renew_before: SignedDuration,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Self {
+        Self { leaf: days(LEAF_DAYS), renew_before: days(RENEW_DAYS) }
+    }
+}
+
+const fn days(number: i64) -> SignedDuration {
+    SignedDuration::from_hours(24 * number)
+}
 
 /// Why certificates could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -127,9 +146,9 @@ impl Pki {
     ///
     /// # Errors
     /// Says which file and why.
-    pub fn open(dir: &Path, names: &Names) -> Result<Self, Error> {
+    pub fn open(dir: &Path, names: &Names, lifetimes: Lifetimes) -> Result<Self, Error> {
         files::make_dir(dir)?;
-        let authority = Authority::open(dir)?;
+        let authority = Authority::open(dir, lifetimes)?;
         let usage = ExtendedKeyUsagePurpose::ClientAuth;
         let client = |file, common_name: String, organisation| Leaf {
             file,
@@ -193,10 +212,11 @@ fn service_accounts(dir: &Path) -> Result<ServiceAccountKey, Error> {
 struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
+    lifetimes: Lifetimes,
 }
 
 impl Authority {
-    fn open(dir: &Path) -> Result<Self, Error> {
+    fn open(dir: &Path, lifetimes: Lifetimes) -> Result<Self, Error> {
         let (cert, key) = (dir.join("ca.crt"), dir.join("ca.key"));
         let make = |e: &dyn std::fmt::Display| Error::Make {
             name: "the cluster's authority".to_owned(),
@@ -209,10 +229,10 @@ impl Authority {
             };
             let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
             let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| wrong(&cert, &e))?;
-            return Ok(Self { pem, issuer });
+            return Ok(Self { pem, issuer, lifetimes });
         }
         let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
-        let mut params = params("windlass", None, AUTHORITY_DAYS);
+        let mut params = params("windlass", None, days(AUTHORITY_DAYS));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages =
             vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
@@ -224,7 +244,7 @@ impl Authority {
         files::write(&cert, &pem)?;
         let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| make(&e))?;
         let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| make(&e))?;
-        Ok(Self { pem, issuer })
+        Ok(Self { pem, issuer, lifetimes })
     }
 
     fn leaf(&self, dir: &Path, leaf: &Leaf<'_>) -> Result<Pair, Error> {
@@ -236,7 +256,7 @@ impl Authority {
         }
         let make = |e: &dyn std::fmt::Display| Error::Make { name: leaf.common_name.clone(), reason: e.to_string() };
         let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
-        let mut params = params(&leaf.common_name, leaf.organisation, LEAF_DAYS);
+        let mut params = params(&leaf.common_name, leaf.organisation, self.lifetimes.leaf);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![leaf.usage.clone()];
         params.use_authority_key_identifier_extension = true;
@@ -260,7 +280,7 @@ impl Authority {
             let authority = authority.parse_x509().ok()?;
             let signed = parsed.issuer() == authority.subject()
                 && parsed.validity().not_before.timestamp() >= authority.validity().not_before.timestamp();
-            let limit = Timestamp::now().as_second() + RENEW_DAYS * 86400;
+            let limit = Timestamp::now().as_second() + self.lifetimes.renew_before.as_secs();
             let lasts = parsed.validity().not_after.timestamp() > limit;
             let name = parsed.subject().iter_common_name().next()?.as_str().ok()? == leaf.common_name;
             let sans =
@@ -282,7 +302,7 @@ impl Authority {
     }
 }
 
-fn params(common_name: &str, organisation: Option<&str>, days: i64) -> CertificateParams {
+fn params(common_name: &str, organisation: Option<&str>, lifetime: SignedDuration) -> CertificateParams {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
@@ -291,13 +311,13 @@ fn params(common_name: &str, organisation: Option<&str>, days: i64) -> Certifica
     }
     params.distinguished_name = name;
     // A clock that is a little behind must not refuse what was made just now.
-    params.not_before = date(-1);
-    params.not_after = date(days);
+    params.not_before = date(days(-1));
+    params.not_after = date(lifetime);
     params
 }
 
-fn date(days: i64) -> time::OffsetDateTime {
-    let at = Timestamp::now().checked_add(SignedDuration::from_hours(24 * days)).unwrap_or(Timestamp::MAX);
+fn date(after: SignedDuration) -> time::OffsetDateTime {
+    let at = Timestamp::now().checked_add(after).unwrap_or(Timestamp::MAX);
     time::OffsetDateTime::from_unix_timestamp(at.as_second()).unwrap_or(time::OffsetDateTime::UNIX_EPOCH)
 }
 

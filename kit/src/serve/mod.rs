@@ -1,25 +1,40 @@
 //! Sockets of HTTP servers: TLS, client certificates, connections that end in order, ports that are taken.
 
 mod holder;
+mod open;
+mod tls;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use axum::{Router, body::Body, http::Request};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+    server::{
+        conn::auto,
+        graceful::{GracefulShutdown, Watcher},
+    },
 };
-use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
-use tokio::net::TcpListener;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
+
+use open::{Admitted, Answering, Open};
+pub use tls::{Pems, Tls, certificates, ends_at};
 
 /// A client that does not finish its handshake is let go.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Time that open requests have to end; watches are cut.
 const DRAIN: Duration = Duration::from_secs(3);
+/// Time that a client has for the head of a request, the wait for it included.
+const HEAD: Duration = Duration::from_secs(30);
+/// Connections that a server keeps. The process may have 1,024 files open where nobody raised that.
+const CONNECTIONS: usize = 400;
+/// The longest head of a request.
+const LONGEST_HEAD: u32 = 64 << 10;
 
 /// Who a verified client certificate names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,54 +78,18 @@ pub async fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListen
 
 /// Serves without TLS until `shutdown`: for loopback only.
 pub async fn serve_plain(listener: TcpListener, router: Router, shutdown: CancellationToken) {
-    let served = axum::serve(listener, router).with_graceful_shutdown(async move { shutdown.cancelled().await });
-    if let Err(error) = served.await {
-        tracing::warn!(%error, "a server ended");
-    }
-}
-
-/// TLS with certificates of clients, which are asked for but not demanded.
-///
-/// # Errors
-/// When one of the PEM texts does not hold what it should.
-pub fn tls_config(cert_pem: &str, key_pem: &str, client_ca_pem: &str) -> Result<ServerConfig, ServeError> {
-    let wrong = |e: &dyn std::fmt::Display| ServeError::Certificate(e.to_string());
-    let chain = certificates(cert_pem)?;
-    let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).map_err(|e| wrong(&e))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(client_ca_pem)? {
-        roots.add(certificate).map_err(|e| wrong(&e))?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .allow_unauthenticated()
-        .build()
-        .map_err(|e| wrong(&e))?;
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| wrong(&e))?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(|e| wrong(&e))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
-}
-
-/// The certificates in a PEM text.
-///
-/// # Errors
-/// When it holds something else.
-pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, ServeError> {
-    CertificateDer::pem_slice_iter(pem.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| ServeError::Certificate(e.to_string()))
+    serve(listener, None, router, shutdown).await;
 }
 
 /// Serves over TLS until `shutdown`, then lets open requests end. Requests carry a [`Peer`] extension when
 /// the client has shown a certificate.
-pub async fn serve_tls(listener: TcpListener, tls: ServerConfig, router: Router, shutdown: CancellationToken) {
-    let acceptor = TlsAcceptor::from(Arc::new(tls));
+pub async fn serve_tls(listener: TcpListener, tls: Tls, router: Router, shutdown: CancellationToken) {
+    serve(listener, Some(tls), router, shutdown).await;
+}
+
+async fn serve(listener: TcpListener, tls: Option<Tls>, router: Router, shutdown: CancellationToken) {
     let graceful = GracefulShutdown::new();
+    let open = Open::new(CONNECTIONS);
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -125,37 +104,17 @@ pub async fn serve_tls(listener: TcpListener, tls: ServerConfig, router: Router,
                 continue;
             }
         };
+        let Some(admitted) = open.admit() else {
+            tracing::debug!(connections = CONNECTIONS, "a connection was refused: all others have requests");
+            continue;
+        };
         let _ = stream.set_nodelay(true);
-        let (acceptor, router, watcher) = (acceptor.clone(), router.clone(), graceful.watcher());
+        let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
+        let give_way = admitted.closed();
         tokio::spawn(async move {
-            let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
-                Err(_) => return tracing::debug!("a TLS handshake took too long"),
-            };
-            let peer = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-            let peer = peer.and_then(identity);
-            let service = hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
-                if let Some(peer) = &peer {
-                    request.extensions_mut().insert(peer.clone());
-                }
-                let mut router = router.clone();
-                async move { router.call(request.map(Body::new)).await }
-            });
-            let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder
-                .http1()
-                .timer(TokioTimer::new())
-                .header_read_timeout(Duration::from_secs(30))
-                .max_buf_size(64 << 10);
-            builder
-                .http2()
-                .timer(TokioTimer::new())
-                .keep_alive_interval(Some(Duration::from_secs(30)))
-                .max_header_list_size(64 << 10);
-            let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-            if let Err(error) = watcher.watch(connection.into_owned()).await {
-                tracing::debug!(%error, "a connection broke");
+            tokio::select! {
+                () = give_way.cancelled() => {}
+                () = connection(stream, tls, admitted, router, watcher) => {}
             }
         });
     }
@@ -163,11 +122,47 @@ pub async fn serve_tls(listener: TcpListener, tls: ServerConfig, router: Router,
     let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
 }
 
-/// Common name and organisations of a certificate that TLS has verified.
-fn identity(certificate: &CertificateDer<'_>) -> Option<Peer> {
-    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let subject = parsed.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
-    Some(Peer { name, groups })
+async fn connection(stream: TcpStream, tls: Option<Tls>, admitted: Admitted, router: Router, watcher: Watcher) {
+    let Some(tls) = tls else { return answer(stream, None, admitted, router, watcher).await };
+    let acceptor = TlsAcceptor::from(tls.config());
+    match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let peer = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let peer = peer.and_then(tls::identity);
+            answer(stream, peer, admitted, router, watcher).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    }
+}
+
+async fn answer(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Option<Peer>,
+    admitted: Admitted,
+    router: Router,
+    watcher: Watcher,
+) {
+    let service = hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
+        let mut router = router.clone();
+        let busy = admitted.request();
+        async move {
+            let answer = router.call(request.map(Body::new)).await;
+            answer.map(|response| response.map(|body| Answering::wrap(body, busy)))
+        }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD as usize);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(Duration::from_secs(30)))
+        .max_header_list_size(LONGEST_HEAD);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(connection.into_owned()).await {
+        tracing::debug!(%error, "a connection broke");
+    }
 }

@@ -12,6 +12,7 @@ mod load;
 mod logs;
 mod member;
 mod network;
+mod node_api;
 mod proxy;
 mod purge;
 mod quiet;

@@ -38,7 +38,7 @@ use super::{
     spec, status, steps,
 };
 use crate::{
-    ContainerRecord,
+    ContainerRecord, STUCK_AFTER,
     engine::{
         calls::Listed,
         events::{self, Changed},
@@ -169,7 +169,9 @@ impl Worker {
         self.reconnect();
         let mut health = self.shared.health.clone();
         let mut freed = self.shared.freed.subscribe();
+        let heart = self.shared.heartbeats.begin("pod worker", self.uid.clone(), STUCK_AFTER);
         loop {
+            heart.beat();
             let now = Timestamp::now();
             let mut wake_at = self.begin(now);
             if let Some(at) = self.write_status(now) {
@@ -180,6 +182,7 @@ impl Worker {
             if self.finished {
                 self.shared.hold(&self.uid, None);
                 let _ = self.shared.inventory.send((self.uid.clone(), Vec::new())).await;
+                heart.end();
                 return End::Finished;
             }
             let sleep = async {
@@ -188,6 +191,8 @@ impl Worker {
                     None => std::future::pending().await,
                 }
             };
+            // Until something happens to the pod nothing is to be done.
+            heart.rest();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return End::Shutdown,

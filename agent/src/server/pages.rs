@@ -1,0 +1,148 @@
+//! What the node tells of its pods, its settings and itself.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use axum::{
+    Json,
+    extract::{Query, State},
+    http::header,
+    response::{IntoResponse as _, Response},
+};
+use serde_json::{Value, json};
+
+use super::ServerState;
+use crate::ContainerRecord;
+
+/// The warning of upstream's pages for people.
+const FOR_PEOPLE: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.";
+
+#[derive(Debug, serde::Deserialize)]
+pub(super) struct SummaryQuery {
+    #[serde(default)]
+    only_cpu_and_memory: bool,
+}
+
+pub(super) async fn summary(State(state): State<ServerState>, query: Query<SummaryQuery>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], state.stats.summary_json(query.only_cpu_and_memory)).into_response()
+}
+
+/// The pods as the API last told them.
+pub(super) async fn pods(State(state): State<ServerState>) -> Response {
+    let pods = state.pods.borrow().clone();
+    list(pods.iter().map(|pod| serde_json::to_value(pod.as_ref()).unwrap_or_default()).collect())
+}
+
+/// The same for whoever asks without credentials.
+pub(super) async fn pods_without_values(State(state): State<ServerState>) -> Response {
+    let pods = state.pods.borrow().clone();
+    let values = pods.iter().map(|pod| without_values(serde_json::to_value(pod.as_ref()).unwrap_or_default()));
+    list(values.collect())
+}
+
+/// Images that are being pulled, and how far.
+pub(super) async fn pulls(State(state): State<ServerState>) -> Response {
+    Json(state.pulls.borrow().values().cloned().collect::<Vec<_>>()).into_response()
+}
+
+fn list(items: Vec<Value>) -> Response {
+    Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})).into_response()
+}
+
+/// Environments may hold secrets.
+fn without_values(mut pod: Value) -> Value {
+    for key in ["containers", "initContainers", "ephemeralContainers"] {
+        for container in pod["spec"][key].as_array_mut().into_iter().flatten() {
+            for variable in container["env"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+                variable.remove("value");
+            }
+        }
+    }
+    pod
+}
+
+/// The pods that run, as Docker alone knows them.
+pub(super) async fn running_pods(State(state): State<ServerState>) -> Response {
+    list(running(&state.containers.borrow()))
+}
+
+fn running(records: &[ContainerRecord]) -> Vec<Value> {
+    let mut pods: BTreeMap<&str, (&ContainerRecord, Vec<Value>)> = BTreeMap::new();
+    for record in records {
+        let (_, containers) = pods.entry(&record.pod_uid).or_insert((record, Vec::new()));
+        if !record.is_sandbox {
+            containers.push(json!({"name": record.container_name, "image": record.image, "resources": {}}));
+        }
+    }
+    let pods = pods.into_values().map(|(first, containers)| {
+        let metadata = json!({"name": first.pod_name, "namespace": first.pod_namespace, "uid": first.pod_uid});
+        json!({"metadata": metadata, "spec": {"containers": containers}, "status": {}})
+    });
+    pods.collect()
+}
+
+/// The settings in effect, as a KubeletConfiguration has them.
+pub(super) async fn configz(State(state): State<ServerState>) -> Response {
+    Json(json!({"kubeletconfig": state.about.settings})).into_response()
+}
+
+/// The settings that were given, a line each.
+pub(super) async fn flagz(State(state): State<ServerState>) -> Response {
+    let mut page = format!("\nkubelet flags\n{FOR_PEOPLE}\n\n");
+    for (name, value) in &state.about.flags {
+        page.push_str(&format!("{name}={value}\n"));
+    }
+    page.into_response()
+}
+
+pub(super) async fn statusz(State(state): State<ServerState>) -> Response {
+    let about = &state.about;
+    let up = Instant::now().saturating_duration_since(about.started).as_secs();
+    let begun = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(i64::try_from(up).unwrap_or(0));
+    let page = format!(
+        "\nkubelet statusz\n{FOR_PEOPLE}\n\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nBinary version: {}\nLoops: {}\n",
+        begun.strftime("%a %b %e %H:%M:%S UTC %Y"),
+        up / 3600,
+        up / 60 % 60,
+        up % 60,
+        about.version,
+        state.heartbeats.names().join(", ")
+    );
+    page.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_environments_are_left_out() {
+        let pod = json!({"spec": {
+            "containers": [{"env": [{"name": "A", "value": "secret"}, {"name": "B", "valueFrom": {"x": 1}}]}, {}],
+            "initContainers": [{"env": [{"name": "C", "value": "secret"}]}],
+            "ephemeralContainers": [{"env": [{"name": "D", "value": "secret"}]}],
+        }});
+        let text = without_values(pod).to_string();
+        assert!(!text.contains("secret") && text.contains("valueFrom"), "{text}");
+    }
+
+    #[test]
+    fn pods_that_run() {
+        let record = |pod: &str, container: &str| ContainerRecord {
+            id: String::new(),
+            pid: 1,
+            docker_name: String::new(),
+            image: "i".into(),
+            pod_name: pod.into(),
+            pod_namespace: "n".into(),
+            pod_uid: format!("uid-{pod}"),
+            container_name: container.into(),
+            is_sandbox: container == "POD",
+            started_at: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let pods = running(&[record("a", "POD"), record("a", "x"), record("b", "POD"), record("a", "y")]);
+        assert_eq!(pods.len(), 2);
+        assert_eq!(pods[0]["metadata"], json!({"name": "a", "namespace": "n", "uid": "uid-a"}));
+        assert_eq!(pods[0]["spec"]["containers"][1]["name"], "y");
+        assert_eq!(pods[1]["spec"]["containers"], json!([]));
+    }
+}

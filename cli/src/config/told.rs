@@ -1,0 +1,76 @@
+//! The settings in effect as the node's API tells them: `/configz` and `/flagz`.
+
+use serde_json::{Value, json};
+
+use super::{PodNetwork, Settings};
+
+/// In the shape of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1): what is set, and what is so without being
+/// set.
+pub(crate) fn kubelet_configuration(settings: &Settings) -> Value {
+    let dns: Vec<String> = settings.cluster_dns.iter().map(ToString::to_string).collect();
+    json!({
+        "address": settings.node_api_bind.ip().to_string(),
+        "port": settings.node_api_bind.port(),
+        "readOnlyPort": settings.stats_bind.port(),
+        "healthzBindAddress": settings.agent_health_bind.ip().to_string(),
+        "healthzPort": settings.agent_health_bind.port(),
+        "clusterDomain": settings.cluster_domain,
+        "clusterDNS": dns,
+        "maxPods": settings.max_pods,
+        "podCIDR": settings.cluster_cidr.to_string(),
+        "podLogsDir": settings.pod_logs_dir,
+        "containerLogMaxSize": settings.log_limits.file_bytes.to_string(),
+        "containerLogMaxFiles": settings.log_limits.files,
+        "containerRuntimeEndpoint": format!("unix://{}", settings.docker_socket.display()),
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true, "cacheTTL": "2m0s"},
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {"cacheAuthorizedTTL": "5m0s", "cacheUnauthorizedTTL": "30s"},
+        },
+        "nodeStatusUpdateFrequency": "10s",
+        "nodeStatusReportFrequency": "5m0s",
+        "nodeLeaseDurationSeconds": 40,
+        "runtimeRequestTimeout": "2m0s",
+        "enableServer": true,
+        "enableDebuggingHandlers": true,
+        "enableSystemLogHandler": true,
+        "seccompDefault": true,
+        "serializeImagePulls": false,
+    })
+}
+
+/// Name and value of each setting, by the names of the flags.
+pub(crate) fn flags(settings: &Settings) -> Vec<(String, String)> {
+    let path = |p: &std::path::Path| p.display().to_string();
+    let network = if settings.network == PodNetwork::Cni { "cni" } else { "routed" };
+    let all = [
+        ("admin-kubeconfig", path(&settings.admin_kubeconfig)),
+        ("agent-healthz-bind-address", settings.agent_health_bind.to_string()),
+        ("api-bind-address", settings.api_bind.to_string()),
+        ("cluster-cidr", settings.cluster_cidr.to_string()),
+        ("cluster-domain", settings.cluster_domain.clone()),
+        ("container-log-max-files", settings.log_limits.files.to_string()),
+        ("container-log-max-size", settings.log_limits.file_bytes.to_string()),
+        ("container-logs-dir", path(&settings.container_logs_dir)),
+        ("data-dir", path(&settings.data_dir)),
+        ("docker-socket", path(&settings.docker_socket)),
+        ("healthz-bind-address", settings.proxy_health_bind.to_string()),
+        ("log", settings.log.clone()),
+        ("manifests-dir", path(&settings.manifests_dir)),
+        ("max-pods", settings.max_pods.to_string()),
+        ("metrics-bind-address", settings.proxy_metrics_bind.to_string()),
+        ("network", network.to_owned()),
+        ("node-api-bind-address", settings.node_api_bind.to_string()),
+        ("node-ip", settings.node_ip().to_string()),
+        ("node-name", settings.node_name.clone()),
+        ("node-port-range", format!("{}-{}", settings.node_ports.start(), settings.node_ports.end())),
+        ("pod-logs-dir", path(&settings.pod_logs_dir)),
+        ("run-dir", path(&settings.run_dir)),
+        ("service-cidr", settings.service_cidr.to_string()),
+        ("stats-bind-address", settings.stats_bind.to_string()),
+    ];
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,168 @@
+//! TLS of a server whose certificates may change while it runs.
+
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use tokio_util::sync::CancellationToken;
+
+use super::{Peer, ServeError};
+
+/// What a server shows and whom it trusts, in PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pems {
+    /// Its certificate, with those that vouch for it.
+    pub cert: String,
+    /// The certificate's key.
+    pub key: String,
+    /// The authorities whose clients are known.
+    pub client_ca: String,
+}
+
+impl fmt::Debug for Pems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the key.
+        f.write_str("Pems")
+    }
+}
+
+/// See the module. Clones share what they are replaced with; open connections keep what they began with.
+#[derive(Clone)]
+pub struct Tls {
+    current: Arc<RwLock<Current>>,
+}
+
+struct Current {
+    pems: Pems,
+    config: Arc<ServerConfig>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+impl Tls {
+    /// TLS with certificates of clients, which are asked for but not demanded.
+    ///
+    /// # Errors
+    /// When one of the PEM texts does not hold what it should.
+    pub fn new(pems: Pems) -> Result<Self, ServeError> {
+        let config = Arc::new(config(&pems)?);
+        Ok(Self { current: Arc::new(RwLock::new(Current { pems, config })) })
+    }
+
+    /// Gives new connections other certificates; `false` when they are what they were.
+    ///
+    /// # Errors
+    /// When they cannot be used; nothing is changed then.
+    pub fn replace(&self, pems: Pems) -> Result<bool, ServeError> {
+        if self.current.read().unwrap_or_else(PoisonError::into_inner).pems == pems {
+            return Ok(false);
+        }
+        let config = Arc::new(config(&pems)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Current { pems, config };
+        Ok(true)
+    }
+
+    /// When the certificate that is shown ends, in seconds since 1970.
+    #[must_use]
+    pub fn ends_at(&self) -> Option<i64> {
+        ends_at(&self.current.read().unwrap_or_else(PoisonError::into_inner).pems.cert)
+    }
+
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config)
+    }
+
+    /// Reads the certificates again every so often until `shutdown`. What cannot be used is warned of, and what was
+    /// used before stays.
+    ///
+    /// # Errors
+    /// Never; it has the shape of the other tasks.
+    pub async fn follow(
+        self,
+        read: impl Fn() -> Result<Pems, String> + Send,
+        every: Duration,
+        shutdown: CancellationToken,
+    ) -> Result<(), ServeError> {
+        let mut complained = String::new();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                () = tokio::time::sleep(every) => {}
+            }
+            match read().and_then(|pems| self.replace(pems).map_err(|e| e.to_string())) {
+                Ok(changed) => {
+                    complained.clear();
+                    if changed {
+                        tracing::info!(
+                            "the serving certificate or its client authority has changed; new connections use it"
+                        );
+                    }
+                }
+                // A pair that is being replaced does not match for a moment: said once, tried again.
+                Err(reason) if reason != complained => {
+                    tracing::warn!(reason, "changed certificates cannot be used; those from before stay");
+                    complained = reason;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// When the first certificate of a PEM text ends, in seconds since 1970.
+#[must_use]
+pub fn ends_at(pem: &str) -> Option<i64> {
+    let first = certificates(pem).ok()?.into_iter().next()?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(&first).ok()?;
+    Some(parsed.validity().not_after.timestamp())
+}
+
+fn config(pems: &Pems) -> Result<ServerConfig, ServeError> {
+    let wrong = |e: &dyn fmt::Display| ServeError::Certificate(e.to_string());
+    let chain = certificates(&pems.cert)?;
+    let key = PrivateKeyDer::from_pem_slice(pems.key.as_bytes()).map_err(|e| wrong(&e))?;
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(&pems.client_ca)? {
+        roots.add(certificate).map_err(|e| wrong(&e))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        .allow_unauthenticated()
+        .build()
+        .map_err(|e| wrong(&e))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| wrong(&e))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(|e| wrong(&e))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// The certificates in a PEM text.
+///
+/// # Errors
+/// When it holds something else.
+pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, ServeError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| ServeError::Certificate(e.to_string()))
+}
+
+/// Common name and organisations of a certificate that TLS has verified.
+pub(super) fn identity(certificate: &CertificateDer<'_>) -> Option<Peer> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let subject = parsed.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
+    Some(Peer { name, groups })
+}
