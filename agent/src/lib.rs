@@ -6,6 +6,7 @@
 pub mod engine;
 pub mod images;
 pub mod logs;
+pub mod metrics;
 pub mod network;
 pub mod node;
 pub mod pods;

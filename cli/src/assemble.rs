@@ -21,6 +21,7 @@ use windlass_agent::{
     self as agent, ContainerRecord, Pressure,
     engine::{Engine, Health},
     images::{Images, ImagesConfig},
+    metrics::Metrics,
     network::{CniConfig, Network, NetworkConfig},
     node::{
         NodeConfig,
@@ -224,7 +225,8 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         tls,
     };
     let listeners = agent::server::listen(&server).await?;
-    let engine = Engine::new(&settings.docker_socket.to_string_lossy())?;
+    let metrics = Arc::new(Metrics::default());
+    let engine = Engine::new(&settings.docker_socket.to_string_lossy(), Arc::clone(&metrics))?;
     let data_root = engine.data_root().await.unwrap_or_else(|error| {
         tracing::warn!(%error, "Docker's data is taken to be at its usual place until Windlass is started again");
         "/var/lib/docker".into()
@@ -244,7 +246,8 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         subjects_of(containers.clone(), token.clone()),
         token.clone(),
     );
-    let (images, keeper) = Images::new(engine.clone(), images_config(settings, data_root.clone()));
+    let (images, keeper) =
+        Images::new(engine.clone(), images_config(settings, data_root.clone()), Arc::clone(&metrics));
     let state = ServerState {
         client: client.clone(),
         engine: engine.clone(),
@@ -255,8 +258,11 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         stats: Arc::new(UsagePages(usage.clone())),
         streaming: Streaming::new(token.clone()),
         heartbeats: heartbeats.clone(),
+        metrics: Arc::clone(&metrics),
         system_logs: SYSTEM_LOGS.into(),
         about: Arc::new(About {
+            node_name: settings.node_name.clone(),
+            certificate: server.tls.clone(),
             version: NODE_VERSION.to_owned(),
             started: Instant::now(),
             settings: told::kubelet_configuration(settings),
@@ -302,6 +308,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         images: images.clone(),
         runtimes: tell_runtimes,
         heartbeats: heartbeats.clone(),
+        metrics: Arc::clone(&metrics),
     };
     let news = agent::node::News { docker, pressure, images: images.list(), runtimes };
     let recorder = Recorder::new(client.clone(), "kubelet", &settings.node_name);
@@ -312,7 +319,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         anyhow::Ok(())
     });
     let defence = eviction_config(settings, &node_config, data_root);
-    let parts = eviction::Parts { recorder, usage, pods, orders, images, pressure: tell_pressure };
+    let parts = eviction::Parts { recorder, usage, pods, metrics, orders, images, pressure: tell_pressure };
     let defending = eviction::run(defence, parts, token.clone());
     tasks.spawn("eviction", async move {
         defending.await;
@@ -473,7 +480,7 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
         container_logs_dir: settings.container_logs_dir.clone(),
         ..agent::Config::default()
     };
-    match Engine::new(&settings.docker_socket.to_string_lossy()) {
+    match Engine::new(&settings.docker_socket.to_string_lossy(), Arc::default()) {
         Ok(engine) => {
             problems.extend(agent::pods::teardown(&engine, &config).await);
             if purge {

@@ -12,6 +12,7 @@ pub mod heartbeat;
 pub mod inotify;
 #[cfg(feature = "manifests")]
 pub mod manifests;
+pub mod meter;
 pub mod net;
 #[cfg(feature = "events")]
 pub mod objects;

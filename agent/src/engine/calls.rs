@@ -30,20 +30,20 @@ impl Engine {
     pub(crate) async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
         let attempt = || format!("container {name} could not be created");
         let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
-        match self.docker().create_container(Some(options.clone()), body.clone()).await {
+        let first = self.docker().create_container(Some(options.clone()), body.clone());
+        match self.counted("create_container", first).await {
             Ok(made) => return Ok(made.id),
             Err(error) if EngineError::new("", &error).status == Some(409) => {}
             Err(error) => return Err(EngineError::new(attempt(), &error)),
         }
         self.remove(name).await?;
-        let made =
-            self.docker().create_container(Some(options), body).await.map_err(|e| EngineError::new(attempt(), &e))?;
+        let again = self.docker().create_container(Some(options), body);
+        let made = self.counted("create_container", again).await.map_err(|e| EngineError::new(attempt(), &e))?;
         Ok(made.id)
     }
 
     pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
-        self.docker()
-            .start_container(id, None::<StartContainerOptions>)
+        self.counted("start_container", self.docker().start_container(id, None::<StartContainerOptions>))
             .await
             .map_err(|e| EngineError::new(format!("container {} could not be started", short(id)), &e))
     }
@@ -61,15 +61,15 @@ impl Engine {
             cpu_period: Some(cpu_period),
             ..ContainerUpdateBody::default()
         };
-        self.docker()
-            .update_container(id, body)
+        self.counted("update_container", self.docker().update_container(id, body))
             .await
             .map_err(|e| EngineError::new(format!("container {} could not be resized", short(id)), &e))
     }
 
     /// What Docker says of a container; `None` when it is gone or none of ours.
     pub(crate) async fn inspect(&self, id: &str) -> Result<Option<Instance>, EngineError> {
-        match self.docker().inspect_container(id, None::<InspectContainerOptions>).await {
+        let look = self.docker().inspect_container(id, None::<InspectContainerOptions>);
+        match self.counted("container_status", look).await {
             Ok(answer) => Ok(Instance::read(&answer)),
             Err(error) => {
                 let error = EngineError::new(format!("container {} could not be inspected", short(id)), &error);
@@ -83,7 +83,7 @@ impl Engine {
         let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
         let options = StopContainerOptions { t: Some(seconds), ..StopContainerOptions::default() };
         let patient = self.patient(grace.saturating_add(Duration::from_secs(60)));
-        done(patient.stop_container(id, Some(options)).await, || {
+        done(self.counted("stop_container", patient.stop_container(id, Some(options))).await, || {
             format!("container {} could not be stopped", short(id))
         })
     }
@@ -91,7 +91,7 @@ impl Engine {
     /// Kills a container at once. Gone or ended already is success.
     pub(crate) async fn kill(&self, id: &str) -> Result<(), EngineError> {
         let options = KillContainerOptions { signal: "SIGKILL".to_owned() };
-        done(self.docker().kill_container(id, Some(options)).await, || {
+        done(self.counted("kill_container", self.docker().kill_container(id, Some(options))).await, || {
             format!("container {} could not be killed", short(id))
         })
     }
@@ -99,7 +99,7 @@ impl Engine {
     /// Removes a container, running or not, with its anonymous volumes. Gone already is success.
     pub(crate) async fn remove(&self, id: &str) -> Result<(), EngineError> {
         let options = RemoveContainerOptions { force: true, v: true, link: false };
-        done(self.docker().remove_container(id, Some(options)).await, || {
+        done(self.counted("remove_container", self.docker().remove_container(id, Some(options))).await, || {
             format!("container {} could not be removed", short(id))
         })
     }
@@ -109,8 +109,7 @@ impl Engine {
         let filters = HashMap::from([("label".to_owned(), vec![names::TYPE.to_owned()])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
         let all = self
-            .docker()
-            .list_containers(Some(options))
+            .counted("list_containers", self.docker().list_containers(Some(options)))
             .await
             .map_err(|e| EngineError::new("the containers of pods could not be listed", &e))?;
         Ok(all
@@ -131,14 +130,20 @@ impl Engine {
     /// When Docker does not answer.
     pub async fn data_root(&self) -> Result<std::path::PathBuf, EngineError> {
         let docker = self.patient(Duration::from_secs(10));
-        let info = docker.info().await.map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
+        let info = self
+            .counted("version", docker.info())
+            .await
+            .map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
         Ok(info.docker_root_dir.map_or_else(|| "/var/lib/docker".into(), Into::into))
     }
 
     /// Docker's version and cgroup driver; also the way to learn whether it answers.
     pub(crate) async fn info(&self) -> Result<Info, EngineError> {
         let docker = self.patient(Duration::from_secs(10));
-        let info = docker.info().await.map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
+        let info = self
+            .counted("version", docker.info())
+            .await
+            .map_err(|e| EngineError::new("Docker could not be asked for its state", &e))?;
         Ok(Info {
             version: info.server_version.unwrap_or_default(),
             systemd_cgroups: info.cgroup_driver.is_some_and(|d| d.to_string() == "systemd"),

@@ -1,8 +1,15 @@
 //! The connection to Docker Engine and what the rest of the agent knows of its health.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bollard::Docker;
+
+use super::EngineError;
+use crate::metrics::Metrics;
 
 /// Seconds that one request may take until its headers arrive; upstream's `runtimeRequestTimeout`.
 const REQUEST_TIMEOUT: u64 = 120;
@@ -37,18 +44,20 @@ pub struct ConnectError {
 pub struct Engine {
     docker: Docker,
     socket: Arc<Path>,
+    metrics: Arc<Metrics>,
 }
 
 impl Engine {
     /// Prepares a client for the Unix socket `socket`, such as `/var/run/docker.sock`. Nothing is
-    /// sent yet.
+    /// sent yet. Calls are counted in `metrics`.
     ///
     /// # Errors
     /// When the socket's path cannot be used.
-    pub fn new(socket: &str) -> Result<Self, ConnectError> {
+    pub fn new(socket: &str, metrics: Arc<Metrics>) -> Result<Self, ConnectError> {
         let docker = Docker::connect_with_unix(socket, REQUEST_TIMEOUT, bollard::API_DEFAULT_VERSION)
             .map_err(|source| ConnectError { socket: socket.to_owned(), source })?;
-        Ok(Self { docker, socket: Path::new(socket.strip_prefix("unix://").unwrap_or(socket)).into() })
+        let path = Path::new(socket.strip_prefix("unix://").unwrap_or(socket));
+        Ok(Self { docker, socket: path.into(), metrics })
     }
 
     /// The client, for the modules of this folder.
@@ -59,6 +68,24 @@ impl Engine {
     /// Where it listens, for connections that are taken over.
     pub(super) fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Waits for a call to Docker and counts it as an `operation`, in upstream's words for those. What is not there, or
+    /// is as it should be already, is no failure.
+    pub(super) async fn counted<T>(
+        &self,
+        operation: &str,
+        call: impl Future<Output = Result<T, bollard::errors::Error>>,
+    ) -> Result<T, bollard::errors::Error> {
+        let begun = Instant::now();
+        let result = call.await;
+        self.metrics.operations.add([operation]);
+        self.metrics.operation_seconds.took([operation], begun.elapsed());
+        let failed = result.as_ref().err().map(|error| EngineError::new("", error).status);
+        if failed.is_some_and(|status| !matches!(status, Some(304 | 404))) {
+            self.metrics.operation_errors.add([operation]);
+        }
+        result
     }
 
     /// A client whose requests may take `timeout`: for stops, waits, pulls and loads.

@@ -29,7 +29,7 @@ impl Engine {
             attach_stderr: Some(true),
             ..ExecConfig::default()
         };
-        let exec = self.docker().create_exec(id, config).await.map_err(|e| failed(&e))?.id;
+        let exec = self.counted("exec", self.docker().create_exec(id, config)).await.map_err(|e| failed(&e))?.id;
         let options = StartExecOptions { detach: false, ..StartExecOptions::default() };
         let started = self.docker().start_exec(&exec, Some(options)).await.map_err(|e| failed(&e))?;
         let mut bytes = Vec::new();

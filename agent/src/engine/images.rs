@@ -56,7 +56,7 @@ const LARGEST: u64 = 4 << 20;
 impl Engine {
     /// The image of a name, or `None` when it is not in the store.
     pub(crate) async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {
-        match self.docker().inspect_image(name).await {
+        match self.counted("image_status", self.docker().inspect_image(name)).await {
             Ok(found) => Ok(Some(Image {
                 shown: shown(name, found.repo_digests.as_deref().unwrap_or(&[]), found.id.as_deref().unwrap_or("")),
                 id: found.id.unwrap_or_default(),
@@ -109,7 +109,7 @@ impl Engine {
 
     /// Every image that is more than a layer of another.
     pub(crate) async fn images(&self) -> Result<Vec<Stored>, EngineError> {
-        let all = self.docker().list_images(None::<ListImagesOptions>).await;
+        let all = self.counted("list_images", self.docker().list_images(None::<ListImagesOptions>)).await;
         let all = all.map_err(|e| EngineError::new("images could not be listed", &e))?;
         // Docker's old way of saying that there is none.
         let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains("<none>")).collect();
@@ -125,7 +125,7 @@ impl Engine {
     /// The ids of images that containers are made of, whoever made them, dead ones too.
     pub(crate) async fn images_in_use(&self) -> Result<BTreeSet<String>, EngineError> {
         let options = ListContainersOptions { all: true, ..ListContainersOptions::default() };
-        let all = self.docker().list_containers(Some(options)).await;
+        let all = self.counted("list_containers", self.docker().list_containers(Some(options))).await;
         let all = all.map_err(|e| EngineError::new("containers could not be listed", &e))?;
         Ok(all.into_iter().filter_map(|container| container.image_id).collect())
     }
@@ -135,7 +135,8 @@ impl Engine {
         // The last name takes the image with it; one without names goes by its id.
         let names = image.tags.iter().chain(&image.digests).chain([&image.id]);
         for name in names {
-            if let Err(error) = self.docker().remove_image(name, None::<RemoveImageOptions>, None).await {
+            let gone = self.docker().remove_image(name, None::<RemoveImageOptions>, None);
+            if let Err(error) = self.counted("remove_image", gone).await {
                 let error = EngineError::new(format!("image {name:?} could not be removed"), &error);
                 if !error.is_not_found() {
                     return Err(error);

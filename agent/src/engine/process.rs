@@ -70,7 +70,7 @@ impl Engine {
             detach_keys: Some(DETACH_KEYS.to_owned()),
             ..ExecConfig::default()
         };
-        let made = self.docker().create_exec(container, config).await.map_err(|e| {
+        let made = self.counted("exec", self.docker().create_exec(container, config)).await.map_err(|e| {
             EngineError::new(format!("a command could not be run in container {}", short(container)), &e)
         })?;
         Ok(Process::Command { exec: made.id, container: container.to_owned() })

@@ -22,7 +22,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::events::{Recorder, Severity};
 
-use crate::engine::{Engine, EngineError, images::Stored};
+use crate::{
+    engine::{Engine, EngineError, images::Stored},
+    metrics::Metrics,
+};
 use gc::Memory;
 pub(crate) use pulls::Pulls;
 pub use pulls::{AllProgress, Progress};
@@ -79,18 +82,19 @@ pub struct Keeper {
     pulls: watch::Receiver<AllProgress>,
     memory: Memory,
     failures: u32,
+    metrics: Arc<Metrics>,
 }
 
 impl Images {
     /// The handle, and what stands behind it.
     #[must_use]
-    pub fn new(engine: Engine, config: ImagesConfig) -> (Self, Keeper) {
+    pub fn new(engine: Engine, config: ImagesConfig, metrics: Arc<Metrics>) -> (Self, Keeper) {
         let (ask, asked) = mpsc::channel(4);
         let (list, listed) = watch::channel(Arc::default());
         let pulls = Pulls::new(engine.clone(), config.parallel_pulls.unwrap_or(PULLS_AT_ONCE));
         let memory = read(&config.file);
         let progress = pulls.progress();
-        let keeper = Keeper { config, engine, asked, list, pulls: progress, memory, failures: 0 };
+        let keeper = Keeper { config, engine, asked, list, pulls: progress, memory, failures: 0, metrics };
         (Self { pulls, ask, list: listed }, keeper)
     }
 
@@ -147,7 +151,7 @@ impl Keeper {
                 Some(answer) = self.asked.recv() => {
                     if let Some(store) = self.look(&pods).await {
                         let all = gc::unused(&self.memory, &store.stored, &store.in_use, Duration::ZERO, Timestamp::now());
-                        self.remove(&all, |_| true).await;
+                        self.remove(&all, "space", |_| true).await;
                     }
                     let _ = answer.send(());
                 }
@@ -206,7 +210,7 @@ impl Keeper {
         let unused = gc::unused(&self.memory, &store.stored, &store.in_use, self.config.minimum_age, now);
         let (stale, unused): (Vec<&Stored>, Vec<&Stored>) =
             unused.into_iter().partition(|image| gc::is_stale(&self.memory, image, self.config.maximum_age, now));
-        self.remove(&stale, |_| true).await;
+        self.remove(&stale, "age", |_| true).await;
         let (root, high, low) = (self.config.data_root.clone(), self.config.high, self.config.low);
         let Some(wanted) = space(&root).and_then(|(all, free)| gc::to_free(all, free, high, low)) else {
             self.failures = 0;
@@ -216,7 +220,7 @@ impl Keeper {
         tracing::info!(bytes = wanted, images = unused.len(), "images are removed: the disk is nearly full");
         // Layers are shared, so that only the file system knows what was gained.
         let left = |_: &Stored| space(&root).is_some_and(|(all, free)| gc::to_free(all, free, low, low).is_some());
-        self.remove(&unused, left).await;
+        self.remove(&unused, "space", left).await;
         if space(&root).and_then(|(all, free)| gc::to_free(all, free, high, low)).is_none() {
             self.failures = 0;
             return;
@@ -233,7 +237,7 @@ impl Keeper {
 
     /// Removes images one after the other for as long as `go_on` says so. One that is being pulled, or that something
     /// has begun to use meanwhile, stays.
-    async fn remove(&self, images: &[&Stored], go_on: impl Fn(&Stored) -> bool) {
+    async fn remove(&self, images: &[&Stored], reason: &str, go_on: impl Fn(&Stored) -> bool) {
         for image in images {
             if !go_on(image) {
                 return;
@@ -244,7 +248,8 @@ impl Keeper {
             }
             match self.engine.remove_image(image).await {
                 Ok(()) => {
-                    tracing::info!(image = image.tags.first().unwrap_or(&image.id), "an unused image was removed")
+                    self.metrics.images_collected.add([reason]);
+                    tracing::info!(image = image.tags.first().unwrap_or(&image.id), "an unused image was removed");
                 }
                 // Docker refuses what a container or another image is made of.
                 Err(error) => tracing::debug!(%error, "an image stays"),

@@ -16,6 +16,7 @@ impl Dispatcher {
         }
         let admission = self.shared.admit(uid, pod, !self.room_made.contains(uid));
         if let Admission::Refused(refused) = &admission {
+            self.shared.metrics.rejections.add([refused.reason.as_str()]);
             self.shared.event(pod, None, Severity::Warning, &refused.reason, refused.message.clone());
         }
         admission
@@ -30,6 +31,7 @@ impl Dispatcher {
             disruption: true,
         };
         for pod in victims.iter().filter_map(|victim| self.sources.api.get(victim)) {
+            self.shared.metrics.preemptions.add(["resources"]);
             self.shared.event(pod, None, Severity::Warning, &ended.reason, ended.message.clone());
         }
         self.making_room.insert(uid.to_owned());

@@ -61,8 +61,7 @@ use windlass_kit::heartbeat::{Heart, Heartbeats};
 
 pub(crate) use cgroup::hold_all;
 pub use orders::{Ended, Orders};
-pub(crate) use spec::is_critical;
-pub(crate) use spec::reference;
+pub(crate) use spec::{is_critical, is_mirror, reference, uid_at_docker};
 pub use teardown::teardown;
 
 use crate::{
@@ -74,6 +73,7 @@ use crate::{
         instance::Instance,
     },
     images::Images,
+    metrics::Metrics,
     network::Network,
 };
 use admission::Admission;
@@ -104,6 +104,8 @@ pub struct Published {
     pub runtimes: watch::Sender<Arc<BTreeSet<String>>>,
     /// Whether the loops move.
     pub heartbeats: Heartbeats,
+    /// What the work counts.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Runs the pods of this node until `shutdown`; their containers go on running after it.
@@ -142,6 +144,7 @@ pub async fn run(
         pressure: published.pressure,
         images: published.images,
         heartbeats: published.heartbeats.clone(),
+        metrics: Arc::clone(&published.metrics),
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(services::follow(client.clone(), tell_services, shutdown.clone()));
@@ -151,7 +154,8 @@ pub async fn run(
     tasks.spawn(static_pods::mirrors::keep(client.clone(), node, images, shutdown.clone()));
     tasks.spawn(keep_runtimes(parts.info.clone(), published.runtimes));
     let heart = published.heartbeats.begin("Docker's events", "", STUCK_AFTER);
-    let follower = DockerFollower { engine, health, info: tell_info, tell: tell_docker, heart, first: true };
+    let metrics = Arc::clone(&published.metrics);
+    let follower = DockerFollower { engine, health, info: tell_info, tell: tell_docker, heart, metrics, first: true };
     tasks.spawn(follower.run(shutdown.clone()));
     tasks.spawn(keep_inventory(inventories, published.containers));
 
@@ -193,6 +197,7 @@ struct DockerFollower {
     info: watch::Sender<Info>,
     tell: mpsc::Sender<DockerNews>,
     heart: Heart,
+    metrics: Arc<Metrics>,
     /// The details of what runs were not read yet.
     first: bool,
 }
@@ -262,7 +267,12 @@ impl DockerFollower {
                         status: None,
                     }),
                 },
-                _ = relist.tick() => DockerNews::Listed(engine.list().await?, Vec::new()),
+                _ = relist.tick() => {
+                    let begun = tokio::time::Instant::now();
+                    let listed = engine.list().await?;
+                    self.metrics.relist.took([], begun.elapsed());
+                    DockerNews::Listed(listed, Vec::new())
+                }
             };
             if self.tell.send(news).await.is_err() {
                 return Ok(());

@@ -28,6 +28,7 @@ use crate::{
     Config, ContainerRecord, Pressure,
     engine::{Engine, EngineError, Health, calls::Info},
     images::Images,
+    metrics::Metrics,
     network::Network,
     volumes::{Volumes, follow::Following},
 };
@@ -68,6 +69,7 @@ pub(crate) struct Shared {
     /// Counts how often those who wait were given reason to look again.
     pub(crate) freed: watch::Sender<u64>,
     pub(crate) heartbeats: Heartbeats,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// What the dispatcher hands in to make the shared part.
@@ -85,6 +87,7 @@ pub(crate) struct Parts {
     pub(crate) pressure: watch::Receiver<Pressure>,
     pub(crate) images: Images,
     pub(crate) heartbeats: Heartbeats,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Shared {
@@ -103,6 +106,7 @@ impl Shared {
             pressure,
             images,
             heartbeats,
+            metrics,
         } = parts;
         let memory = super::host::total_memory();
         let allocatable = config.allocatable.clone();
@@ -145,6 +149,7 @@ impl Shared {
             ledger: Mutex::default(),
             freed: watch::Sender::new(0),
             heartbeats,
+            metrics,
         }
     }
 

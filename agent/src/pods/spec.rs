@@ -145,15 +145,23 @@ pub(crate) fn is_static(pod: &Pod) -> bool {
     annotation(pod, SOURCE).is_some_and(|source| source != "api")
 }
 
+/// The image in the API of a static pod.
+pub(crate) fn is_mirror(pod: &Pod) -> bool {
+    annotation(pod, MIRROR).is_some()
+}
+
 /// Pods that the node ends last and makes room for; upstream's.
 pub(crate) fn is_critical(pod: &Pod) -> bool {
-    is_static(pod)
-        || annotation(pod, MIRROR).is_some()
-        || pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= SYSTEM_CRITICAL)
+    is_static(pod) || is_mirror(pod) || pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= SYSTEM_CRITICAL)
 }
 
 /// The first priority that the system keeps to itself; upstream's.
 pub(crate) const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+
+/// The uid that Docker's labels show of a pod that the API has: the image of a static pod has another than the pod.
+pub(crate) fn uid_at_docker(pod: &Pod) -> &str {
+    annotation(pod, HASH).filter(|_| is_mirror(pod)).unwrap_or_else(|| uid(pod))
+}
 
 pub(crate) fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or("")

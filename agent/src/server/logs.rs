@@ -18,6 +18,7 @@ use crate::{
     ContainerRecord,
     engine::{Engine, logs::Attempt},
     logs::{self, Follow, LogRequest},
+    pods::uid_at_docker,
 };
 
 /// Whether a followed container still runs is asked this often, should its end have been missed.
@@ -114,8 +115,7 @@ pub(super) async fn container_logs(
         let why = format!("container {container:?} not found in pod \"{pod}_{namespace}\"");
         return refuse(StatusCode::NOT_FOUND, why);
     }
-    let uid = found.metadata.uid.as_deref().unwrap_or_default();
-    let attempts = match state.engine.attempts(uid, &container).await {
+    let attempts = match state.engine.attempts(uid_at_docker(found), &container).await {
         Ok(attempts) => attempts,
         Err(error) => return refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };

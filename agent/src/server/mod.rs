@@ -1,13 +1,14 @@
 //! The node's own HTTP API: pods, logs, usage, and connections to processes and ports of pods.
 //!
 //! Three doors: TLS with credentials (everything), loopback without (what may be read by anybody on the
-//! machine), and loopback for health alone. Imports `engine` and `network`, nothing of `pods`.
+//! machine), and loopback for health alone. Imports `engine` and `network`, and of `pods` only how a pod's object is read.
 
 mod attributes;
 mod auth;
 mod files;
 mod health;
 mod logs;
+mod metrics;
 mod pages;
 mod stream;
 
@@ -45,6 +46,7 @@ use crate::{
     ContainerRecord,
     engine::{Engine, Health},
     images::AllProgress,
+    metrics::Metrics,
 };
 
 /// How long processes and connections of clients have to end at shutdown.
@@ -80,6 +82,10 @@ pub struct ServerConfig {
 /// What the node tells of itself.
 #[derive(Debug)]
 pub struct About {
+    /// The node's name.
+    pub node_name: String,
+    /// What the secure door shows.
+    pub certificate: Tls,
     /// The program's version.
     pub version: String,
     /// When it began.
@@ -111,6 +117,8 @@ pub struct ServerState {
     pub streaming: Streaming,
     /// Whether the agent's loops move.
     pub heartbeats: Heartbeats,
+    /// What the agent counted.
+    pub metrics: Arc<Metrics>,
     /// The folder whose files `/logs/` serves.
     pub system_logs: PathBuf,
     /// What is told of the program.
@@ -155,9 +163,13 @@ pub async fn run(
 ) -> Result<(), ServeError> {
     let gate = auth::Gate::new(state.client.clone(), &config.node_name);
     let streaming = state.streaming.clone();
-    let secure = secure_door(gate).with_state(state.clone());
-    let read_only = read_only_door().with_state(state.clone());
-    let health = health_door().with_state(state);
+    let counted = |router: Router<ServerState>, door: &'static str| {
+        let counting = metrics::Counting { metrics: Arc::clone(&state.metrics), door };
+        router.layer(middleware::from_fn_with_state(counting, metrics::count)).with_state(state.clone())
+    };
+    let secure = counted(secure_door(gate), "secure");
+    let read_only = counted(read_only_door(), "readonly");
+    let health = counted(health_door(), "healthz");
     tokio::join!(
         serve::serve_tls(listeners.secure, config.tls, secure, shutdown.clone()),
         serve::serve_plain(listeners.read_only, read_only, shutdown.clone()),
@@ -208,7 +220,7 @@ fn readable() -> Router<ServerState> {
         .route("/healthz/{check}", get(health::one))
         .route("/stats/summary", get(pages::summary).post(pages::summary))
         .route("/windlass/pulls", get(pages::pulls))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(metrics::page))
         .route("/metrics/cadvisor", get(|State(s): State<ServerState>| async move { text(s.stats.cadvisor_text()) }))
         .route("/metrics/resource", get(|State(s): State<ServerState>| async move { text(s.stats.resource_text()) }))
 }
@@ -228,20 +240,6 @@ async fn bounded(request: Request) -> Result<Request, Response> {
 
 fn text(page: String) -> Response {
     ([(header::CONTENT_TYPE, expo::CONTENT_TYPE)], page).into_response()
-}
-
-/// The agent's own metrics.
-async fn metrics(State(state): State<ServerState>) -> Response {
-    let mut page = expo::Text::new();
-    let pods = state.pods.borrow().len();
-    #[allow(clippy::cast_precision_loss, reason = "a node has few pods")]
-    let pods = pods as f64;
-    page.family("kubelet_desired_pods", "Pods of this node that the API knows.", expo::Kind::Gauge);
-    page.sample("kubelet_desired_pods", &[], pods);
-    let up = f64::from(u8::from(matches!(*state.docker.borrow(), Health::Up { .. })));
-    page.family("windlass_docker_up", "Whether Docker answers.", expo::Kind::Gauge);
-    page.sample("windlass_docker_up", &[], up);
-    text(page.finish())
 }
 
 /// A plain refusal.

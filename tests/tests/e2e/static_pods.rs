@@ -46,7 +46,7 @@ fn ready(kubectl: &Kubectl<'_>, name: &str) -> Value {
 }
 
 fn running(world: &World, pod: &str) -> Vec<String> {
-    let listed = world.sh(&format!("docker ps -q --no-trunc --filter name=k8s_c_{pod}_"));
+    let listed = world.docker(&["ps", "-q", "--no-trunc", "--filter", &format!("name=k8s_c_{pod}_")]);
     listed.lines().map(str::to_owned).collect()
 }
 
@@ -64,8 +64,8 @@ fn static_pods_follow_their_files() {
     assert_eq!(meta["annotations"]["kubernetes.io/config.mirror"], hash.as_str());
     assert_eq!(meta["annotations"]["kubernetes.io/config.source"], "file");
     eventually(PATIENCE, "its log is read", || {
-        let log = kubectl.run(&["logs", "a-node"]);
-        anyhow::ensure!(log == "one\n", "{log}");
+        let log = kubectl.output(&["logs", "a-node"], "");
+        anyhow::ensure!(log.out == "one\n", "{} {}", log.out, log.err);
         Ok(())
     });
 
@@ -154,7 +154,7 @@ fn pods_go_on_while_the_api_is_away_and_statuses_catch_up() {
     std::thread::sleep(Duration::from_secs(30));
     folder.put("s.yaml", &sleeper("s", "static"));
     let id = container_id(&before);
-    world.sh(&format!("docker kill {}", id.trim_start_matches("docker://")));
+    let _ = world.docker(&["kill", id.trim_start_matches("docker://")]);
     eventually(PATIENCE, "a container that died is started again, and a static pod begins", || {
         anyhow::ensure!(running(&world, "p").iter().any(|c| !id.ends_with(c.as_str())), "no new container");
         anyhow::ensure!(!running(&world, "s-node").is_empty(), "no static pod");

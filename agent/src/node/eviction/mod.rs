@@ -26,6 +26,7 @@ use super::reference;
 use crate::{
     Pressure,
     images::Images,
+    metrics::Metrics,
     pods::{self, Ended, Orders},
 };
 use ranking::Candidate;
@@ -76,6 +77,8 @@ pub struct Parts {
     pub usage: windlass_cadvisor::Usage,
     /// The pods of this node.
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
+    /// Where evictions are counted.
+    pub metrics: Arc<Metrics>,
     /// Ends pods.
     pub orders: Orders,
     /// What is reclaimed before pods.
@@ -172,7 +175,10 @@ impl Eviction {
             })
             .collect();
         let beyond = candidates.iter().filter(|c| !pods::is_critical(c.pod));
-        if let Some((pod, why)) = beyond.clone().find_map(|c| Some((c.pod, ranking::beyond_limits(c.pod, c.usage)?))) {
+        if let Some((pod, (limit, why))) =
+            beyond.clone().find_map(|c| Some((c.pod, ranking::beyond_limits(c.pod, c.usage)?)))
+        {
+            self.parts.metrics.evictions.add([limit]);
             self.evict(pod, AT_ONCE, why, BTreeMap::new(), false);
             return wait;
         }
@@ -196,6 +202,7 @@ impl Eviction {
         };
         let (message, annotations) = ranking::words(&threshold, observation, first);
         let grace = if threshold.soft.is_some() { self.config.max_pod_grace } else { AT_ONCE };
+        self.parts.metrics.evictions.add([threshold.signal.name()]);
         self.evict(first.pod, grace, message, annotations, true);
         wait
     }

@@ -160,28 +160,30 @@ pub(super) fn words(
 }
 
 /// Why a pod has written more than it may, in upstream's words and order; `None` if it has not.
-pub(super) fn beyond_limits(pod: &Pod, usage: &Usage) -> Option<String> {
+pub(super) fn beyond_limits(pod: &Pod, usage: &Usage) -> Option<(&'static str, String)> {
     let spec = pod.spec.as_ref()?;
     for volume in spec.volumes.iter().flatten() {
         let Some(limit) = volume.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()) else { continue };
         let bytes = limit.0.parse::<Quantity>().ok().map(Quantity::units).filter(|b| *b > 0);
         let used = usage.empty_dirs.get(&volume.name).and_then(|u| i64::try_from(*u).ok());
         if bytes.zip(used).is_some_and(|(limit, used)| used > limit) {
-            return Some(format!("Usage of EmptyDir volume {:?} exceeds the limit {:?}. ", volume.name, limit.0));
+            let why = format!("Usage of EmptyDir volume {:?} exceeds the limit {:?}. ", volume.name, limit.0);
+            return Some(("emptydirfs.limit", why));
         }
     }
     let storage = "ephemeral-storage";
     let all = total(pod, |c| limited(c, storage));
     if let Some(total) = all.filter(|total| usage.of(Signal::NodeFs).is_some_and(|used| used > *total)) {
         let total = Quantity::from_bytes(total);
-        return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {total}. "));
+        let why = format!("Pod ephemeral local storage usage exceeds the total limit of containers {total}. ");
+        return Some(("ephemeralpodfs.limit", why));
     }
     containers(pod).find_map(|container| {
         let limit = limited(container, storage)?;
         let used = i64::try_from(usage.containers.get(&container.name)?.disk?).ok()?;
         let text = container.resources.as_ref()?.limits.as_ref()?.get(storage)?.0.clone();
-        (used > limit)
-            .then(|| format!("Container {} exceeded its local ephemeral storage limit {text:?}. ", container.name))
+        let why = format!("Container {} exceeded its local ephemeral storage limit {text:?}. ", container.name);
+        (used > limit).then_some(("ephemeralcontainerfs.limit", why))
     })
 }
 

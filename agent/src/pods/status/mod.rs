@@ -395,18 +395,20 @@ fn go_duration(delay: std::time::Duration) -> String {
     if minutes == 0 { format!("{seconds}s") } else { format!("{minutes}m{seconds}s") }
 }
 
+/// Upstream's word for how a container ended.
+pub(crate) fn exit_reason(exit: &Exit) -> &'static str {
+    match exit {
+        Exit { oom_killed: true, .. } => "OOMKilled",
+        Exit { code: 0, .. } => "Completed",
+        Exit { started_at: None, .. } => "StartError",
+        _ => "Error",
+    }
+}
+
 fn terminated(instance: &Instance) -> ContainerState {
     let State::Exited(exit) = &instance.state else { return ContainerState::default() };
+    let reason = exit_reason(exit);
     let never_ran = exit.started_at.is_none();
-    let reason = if exit.oom_killed {
-        "OOMKilled"
-    } else if never_ran && exit.code != 0 {
-        "StartError"
-    } else if exit.code == 0 {
-        "Completed"
-    } else {
-        "Error"
-    };
     let message = if exit.message.is_empty() && never_ran { exit.error.clone() } else { exit.message.clone() };
     ContainerState {
         terminated: Some(ContainerStateTerminated {

@@ -3,7 +3,10 @@
 use super::*;
 use crate::images;
 
-use crate::engine::images::{is_out_of_order, is_reference};
+use crate::{
+    engine::images::{is_out_of_order, is_reference},
+    metrics::size_word,
+};
 
 pub(crate) async fn ensure_image(shared: Arc<Shared>, pod: Arc<Pod>, container: Container) -> Outcome {
     let name = container.name.clone();
@@ -51,6 +54,7 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container, about: Option<
     };
     match pulled.await {
         Ok(Some((found, took))) => {
+            shared.metrics.pulls.took([size_word(found.size)], took);
             let (took, waited) = (took.as_secs_f64(), started.elapsed().as_secs_f64());
             event(
                 Severity::Normal,

@@ -1,6 +1,7 @@
 //! One task per pod: it alone knows what runs of the pod, decides by [`plan`](super::plan) and writes
 //! the pod's status.
 
+mod counted;
 mod obey;
 mod outcomes;
 mod told;
@@ -113,6 +114,8 @@ pub(crate) struct Worker {
     released: bool,
     /// When the wish was first put off.
     put_off_at: Option<Timestamp>,
+    /// Until the pod has run through its start, how it goes; `None` for one that was found running.
+    start: Option<counted::Start>,
     /// Docker did not answer: nothing is begun before then.
     pause_until: Option<Timestamp>,
     /// Those who ordered the pod's end, each with how long it waits.
@@ -122,6 +125,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// A worker that finds `instances` in Docker: empty for a new pod, which the node may have refused: then it has `ended`.
     pub(crate) fn new(shared: Arc<Shared>, uid: String, instances: Vec<Instance>, ended: Option<Ended>) -> Self {
+        let start = instances.is_empty().then(counted::Start::new);
         let mut observed = Observed { ended, ..Observed::default() };
         for instance in instances {
             observed.put(super::traces::with_written_message(&shared, instance));
@@ -153,6 +157,7 @@ impl Worker {
             put_off_at: None,
             pause_until: None,
             released: false,
+            start,
             waiting: Vec::new(),
         }
     }
@@ -198,6 +203,7 @@ impl Worker {
                 () = shutdown.cancelled() => return End::Shutdown,
                 Some((key, outcome)) = self.steps.next(), if !self.steps.is_empty() => {
                     self.observed.in_flight.remove(&key);
+                    self.count(&outcome);
                     self.take(outcome);
                 }
                 changed = wish.changed() => match changed {
@@ -310,6 +316,7 @@ impl Worker {
         if over || !resize::is_due(pod_spec, &self.observed) {
             if self.observed.resize.take() == Some(Verdict::Granted) {
                 self.shared.event(&pod, None, Severity::Normal, "ResizeCompleted", "Pod resize completed");
+                self.shared.metrics.completed_resizes.add([]);
             }
             self.put_off_at = None;
             let holds = !over && (self.observed.ended.is_none() || self.observed.runs());
@@ -330,6 +337,7 @@ impl Worker {
                 Verdict::Granted => (Severity::Normal, "ResizeStarted", "Pod resize started".to_owned()),
                 Verdict::Deferred(why) => (Severity::Warning, "ResizeDeferred", format!("Pod resize deferred: {why}")),
                 Verdict::Infeasible(why) => {
+                    self.shared.metrics.infeasible_resizes.add([]);
                     (Severity::Warning, "ResizeInfeasible", format!("Pod resize infeasible: {why}"))
                 }
             };
@@ -383,6 +391,7 @@ impl Worker {
             }
             (Action::EnsureImage { container }, Some(pod)) => {
                 if let Some(container) = self.container(&container) {
+                    self.start.iter_mut().for_each(counted::Start::asks_for_image);
                     self.push(key, steps::ensure_image(shared, pod, container));
                 }
             }

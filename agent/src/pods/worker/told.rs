@@ -34,11 +34,13 @@ impl Worker {
         if !spec::is_static(&object) {
             self.tell_turns(&object, &before, &wanted);
         }
-        let client = self.shared.client.clone();
+        let (client, metrics) = (self.shared.client.clone(), Arc::clone(&self.shared.metrics));
         self.push(KEY.to_owned(), async move {
             let api: Api<Pod> = Api::namespaced(client, spec::namespace(&object));
             let patch = patch_of(&object, &before, &merged);
+            let begun = tokio::time::Instant::now();
             let result = api.patch_status(spec::name(&object), &PatchParams::default(), &Patch::Strategic(patch)).await;
+            metrics.status_sync.took([], begun.elapsed());
             Outcome::Patched { from: version(&object), result: result.map(Box::new) }
         });
         None

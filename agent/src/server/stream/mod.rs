@@ -39,10 +39,13 @@ use self::{
     session::{Activity, Wanted},
 };
 use super::ServerState;
-use crate::engine::{
-    EngineError,
-    names::SANDBOX_NAME,
-    process::{Process, Streams},
+use crate::{
+    engine::{
+        EngineError,
+        names::SANDBOX_NAME,
+        process::{Process, Streams},
+    },
+    pods::uid_at_docker,
 };
 
 /// How much is read from a socket at once.
@@ -154,8 +157,7 @@ fn has_tty(pod: &Pod, name: &str) -> Option<bool> {
 
 /// The running container, by its Docker id.
 async fn running(state: &ServerState, pod: &Pod, name: &str) -> Result<String, Refusal> {
-    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let found = state.engine.running(uid, name).await.map_err(|e| failed(&e))?;
+    let found = state.engine.running(uid_at_docker(pod), name).await.map_err(|e| failed(&e))?;
     found.ok_or_else(|| refuse(StatusCode::BAD_REQUEST, format!("container {name:?} is not running")))
 }
 

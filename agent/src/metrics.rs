@@ -1,0 +1,243 @@
+//! What the agent counts of its own work, under the names of the kubelet's metrics; what it can tell from its state is
+//! added by `server::metrics` when the page is asked for.
+
+use windlass_kit::{
+    expo::Text,
+    meter::{Counter, Histogram, SECONDS},
+};
+
+/// Bounds for the start of a pod; upstream's.
+const START: &[f64] = &[
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
+    600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+/// Bounds for pulls; upstream's.
+const PULL: &[f64] =
+    &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0];
+/// Sizes of images that pulls are told apart by: the bound in bytes, and its word.
+const SIZES: [(i64, &str); 7] = [
+    (10 << 20, "0-10MB"),
+    (100 << 20, "10MB-100MB"),
+    (500 << 20, "100MB-500MB"),
+    (1 << 30, "500MB-1GB"),
+    (5 << 30, "1GB-5GB"),
+    (10 << 30, "5GB-10GB"),
+    (20 << 30, "10GB-20GB"),
+];
+
+/// See the module. The fields are families, named after what follows `kubelet_` in their names.
+#[derive(Debug)]
+pub struct Metrics {
+    pub(crate) operations: Counter<1>,
+    pub(crate) operation_errors: Counter<1>,
+    pub(crate) operation_seconds: Histogram<1>,
+    pub(crate) sandbox_seconds: Histogram<1>,
+    pub(crate) sandbox_errors: Counter<1>,
+    pub(crate) started_pods: Counter<0>,
+    pub(crate) started_pod_errors: Counter<1>,
+    pub(crate) started_containers: Counter<1>,
+    pub(crate) started_container_errors: Counter<2>,
+    pub(crate) terminated_containers: Counter<3>,
+    pub(crate) pod_start: Histogram<0>,
+    pub(crate) pod_start_sli: Histogram<0>,
+    pub(crate) status_sync: Histogram<0>,
+    pub(crate) relist: Histogram<0>,
+    pub(crate) evictions: Counter<1>,
+    pub(crate) preemptions: Counter<1>,
+    pub(crate) rejections: Counter<1>,
+    pub(crate) pulls: Histogram<1>,
+    pub(crate) images_collected: Counter<1>,
+    pub(crate) infeasible_resizes: Counter<0>,
+    pub(crate) completed_resizes: Counter<0>,
+    pub(crate) requests: Counter<4>,
+    pub(crate) request_seconds: Histogram<4>,
+    pub(crate) streams: Counter<1>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            operations: Counter::new(
+                "kubelet_runtime_operations_total",
+                "Calls to Docker, by what they do.",
+                ["operation_type"],
+            ),
+            operation_errors: Counter::new(
+                "kubelet_runtime_operations_errors_total",
+                "Calls to Docker that failed; what was not there is no failure.",
+                ["operation_type"],
+            ),
+            operation_seconds: Histogram::new(
+                "kubelet_runtime_operations_duration_seconds",
+                "How long calls to Docker took.",
+                ["operation_type"],
+                SECONDS,
+            ),
+            sandbox_seconds: Histogram::new(
+                "kubelet_run_podsandbox_duration_seconds",
+                "How long it took to make and start the sandbox of a pod.",
+                ["runtime_handler"],
+                SECONDS,
+            ),
+            sandbox_errors: Counter::new(
+                "kubelet_run_podsandbox_errors_total",
+                "Sandboxes that could not be made or started.",
+                ["runtime_handler"],
+            ),
+            started_pods: Counter::new("kubelet_started_pods_total", "Sandboxes that were started.", []),
+            started_pod_errors: Counter::new(
+                "kubelet_started_pods_errors_total",
+                "Sandboxes that could not be made or started, by reason.",
+                ["code"],
+            ),
+            started_containers: Counter::new(
+                "kubelet_started_containers_total",
+                "Containers that were started.",
+                ["container_type"],
+            ),
+            started_container_errors: Counter::new(
+                "kubelet_started_containers_errors_total",
+                "Containers that could not be made or started, by reason.",
+                ["container_type", "code"],
+            ),
+            terminated_containers: Counter::new(
+                "kubelet_terminated_containers_total",
+                "Containers that ended.",
+                ["container_type", "exit_code", "reason"],
+            ),
+            pod_start: Histogram::new(
+                "kubelet_pod_start_duration_seconds",
+                "From the agent's first sight of a pod until all its containers have started.",
+                [],
+                START,
+            ),
+            pod_start_sli: Histogram::new(
+                "kubelet_pod_start_sli_duration_seconds",
+                "From a pod's creation until all its containers have started, without the time in which images were pulled.",
+                [],
+                START,
+            ),
+            status_sync: Histogram::new(
+                "kubelet_pod_status_sync_duration_seconds",
+                "How long the API took to take the status of a pod.",
+                [],
+                SECONDS,
+            ),
+            relist: Histogram::new(
+                "kubelet_pleg_relist_duration_seconds",
+                "How long it took to list all containers anew, in case an event was lost.",
+                [],
+                SECONDS,
+            ),
+            evictions: Counter::new(
+                "kubelet_evictions",
+                "Pods that were evicted, by what was short.",
+                ["eviction_signal"],
+            ),
+            preemptions: Counter::new(
+                "kubelet_preemptions",
+                "Pods that had to go for a critical one, by what that asked for.",
+                ["preemption_signal"],
+            ),
+            rejections: Counter::new(
+                "kubelet_admission_rejections_total",
+                "Pods that the node did not take, by reason.",
+                ["reason"],
+            ),
+            pulls: Histogram::new(
+                "kubelet_image_pull_duration_seconds",
+                "How long pulls took, without the time in which they waited for others.",
+                ["image_size_in_bytes"],
+                PULL,
+            ),
+            images_collected: Counter::new(
+                "kubelet_image_garbage_collected_total",
+                "Unused images that were removed, for their age or for space.",
+                ["reason"],
+            ),
+            infeasible_resizes: Counter::new(
+                "kubelet_pod_infeasible_resizes_total",
+                "Wishes for other resources that this node can never grant.",
+                [],
+            ),
+            completed_resizes: Counter::new("windlass_pod_resizes_total", "Resizes of pods that have come true.", []),
+            requests: Counter::new(
+                "kubelet_http_requests_total",
+                "Requests to the node's API.",
+                ["method", "path", "server_type", "long_running"],
+            ),
+            request_seconds: Histogram::new(
+                "kubelet_http_requests_duration_seconds",
+                "How long requests to the node's API took, until the answer's body began.",
+                ["method", "path", "server_type", "long_running"],
+                SECONDS,
+            ),
+            streams: Counter::new(
+                "kubelet_websocket_streaming_requests_total",
+                "Requests over WebSockets, by what they connect to.",
+                ["subresource"],
+            ),
+        }
+    }
+}
+
+impl Metrics {
+    /// Writes all families.
+    pub(crate) fn write(&self, page: &mut Text) {
+        self.operations.write(page);
+        self.operation_errors.write(page);
+        self.operation_seconds.write(page);
+        self.sandbox_seconds.write(page);
+        self.sandbox_errors.write(page);
+        self.started_pods.write(page);
+        self.started_pod_errors.write(page);
+        self.started_containers.write(page);
+        self.started_container_errors.write(page);
+        self.terminated_containers.write(page);
+        self.pod_start.write(page);
+        self.pod_start_sli.write(page);
+        self.status_sync.write(page);
+        self.relist.write(page);
+        self.evictions.write(page);
+        self.preemptions.write(page);
+        self.rejections.write(page);
+        self.pulls.write(page);
+        self.images_collected.write(page);
+        self.infeasible_resizes.write(page);
+        self.completed_resizes.write(page);
+        self.requests.write(page);
+        self.request_seconds.write(page);
+        self.streams.write(page);
+    }
+}
+
+/// The word of an image's size in bytes.
+pub(crate) fn size_word(size: i64) -> &'static str {
+    SIZES.iter().find(|(bound, _)| size <= *bound).map_or("GT20GB", |(_, word)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_words() {
+        assert_eq!(size_word(0), "0-10MB");
+        assert_eq!(size_word(10 << 20), "0-10MB");
+        assert_eq!(size_word((10 << 20) + 1), "10MB-100MB");
+        assert_eq!(size_word(21 << 30), "GT20GB");
+    }
+
+    #[test]
+    fn every_family_is_written_once() {
+        let mut page = Text::new();
+        Metrics::default().write(&mut page);
+        let page = page.finish();
+        let mut names: Vec<&str> = page.lines().filter_map(|l| l.strip_prefix("# TYPE ")).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        assert_eq!(all, page.matches("# HELP ").count());
+    }
+}

@@ -1,0 +1,200 @@
+//! The page of the agent's own metrics, and the counting of requests.
+
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
+use axum::{
+    extract::{Request, State},
+    http::{Method, header},
+    middleware::Next,
+    response::Response,
+};
+use k8s_openapi::api::core::v1::Pod;
+use procfs::{WithCurrentSystemInfo as _, process::Process};
+use windlass_kit::expo::{Kind, Text};
+
+use super::{ServerState, text};
+use crate::{ContainerRecord, engine::Health, metrics::Metrics, pods::is_mirror};
+
+/// What requests are counted with.
+#[derive(Clone)]
+pub(super) struct Counting {
+    pub(super) metrics: Arc<Metrics>,
+    /// Upstream's word for the door.
+    pub(super) door: &'static str,
+}
+
+/// Counts a request and how long its answer took.
+pub(super) async fn count(State(counting): State<Counting>, request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), first_part(request.uri().path()));
+    let follows = request.uri().query().is_some_and(|q| q.contains("follow=true"));
+    let over_websocket = request.headers().get(header::UPGRADE).is_some_and(|v| v.as_bytes() == b"websocket");
+    let long = matches!(path, "exec" | "attach" | "portForward") || follows;
+    let labels = [method_word(&method), path, counting.door, if long { "true" } else { "false" }];
+    if over_websocket && long {
+        counting.metrics.streams.add([path]);
+    }
+    let begun = Instant::now();
+    let response = next.run(request).await;
+    counting.metrics.requests.add(labels);
+    counting.metrics.request_seconds.took(labels, begun.elapsed());
+    response
+}
+
+fn method_word(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::HEAD => "HEAD",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}
+
+/// A path without what callers choose, so that they cannot make families of any size.
+fn first_part(path: &str) -> &'static str {
+    const KNOWN: [&str; 19] = [
+        "metrics/cadvisor",
+        "metrics/resource",
+        "metrics/probes",
+        "metrics",
+        "stats/summary",
+        "containerLogs",
+        "exec",
+        "attach",
+        "portForward",
+        "run",
+        "pods",
+        "runningpods",
+        "logs",
+        "configz",
+        "flagz",
+        "statusz",
+        "healthz",
+        "api",
+        "windlass",
+    ];
+    let path = path.trim_start_matches('/');
+    let is = |known: &str| path.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    KNOWN.into_iter().find(|known| is(known)).unwrap_or("other")
+}
+
+/// The agent's own metrics.
+pub(super) async fn page(State(state): State<ServerState>) -> Response {
+    let mut page = Text::new();
+    pods(&mut page, &state.pods.borrow(), &state.containers.borrow());
+    page.family("windlass_docker_up", "Whether Docker answers.", Kind::Gauge);
+    let up = matches!(*state.docker.borrow(), Health::Up { .. });
+    page.sample("windlass_docker_up", &[], f64::from(u8::from(up)));
+    page.family("kubelet_node_name", "The node's name, as a label.", Kind::Gauge);
+    page.sample("kubelet_node_name", &[("node", &state.about.node_name)], 1.0);
+    page.family("kubernetes_build_info", "The version, as labels.", Kind::Gauge);
+    page.sample("kubernetes_build_info", &[("git_version", &state.about.version), ("platform", PLATFORM)], 1.0);
+    if let Some(ends_at) = state.about.certificate.ends_at() {
+        page.family(
+            "kubelet_certificate_manager_server_ttl_seconds",
+            "How long the certificate of the node's API is good for; below zero when it has ended.",
+            Kind::Gauge,
+        );
+        let left = ends_at - jiff::Timestamp::now().as_second();
+        page.sample("kubelet_certificate_manager_server_ttl_seconds", &[], number(left));
+    }
+    state.metrics.write(&mut page);
+    process(&mut page);
+    text(page.finish())
+}
+
+const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
+
+fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
+    let statics = pods.iter().filter(|pod| is_mirror(pod)).count();
+    page.family("kubelet_desired_pods", "Pods that the node is to run.", Kind::Gauge);
+    page.sample("kubelet_desired_pods", &[("static", "")], count_of(pods.len() - statics));
+    page.sample("kubelet_desired_pods", &[("static", "true")], count_of(statics));
+    page.family("kubelet_mirror_pods", "Static pods that the API shows.", Kind::Gauge);
+    page.sample("kubelet_mirror_pods", &[], count_of(statics));
+    let sandboxes = containers.iter().filter(|c| c.is_sandbox).count();
+    page.family("kubelet_running_pods", "Pods with a sandbox that runs.", Kind::Gauge);
+    page.sample("kubelet_running_pods", &[], count_of(sandboxes));
+    page.family("kubelet_running_containers", "Containers that run, without sandboxes.", Kind::Gauge);
+    page.sample(
+        "kubelet_running_containers",
+        &[("container_state", "running")],
+        count_of(containers.len() - sandboxes),
+    );
+    page.family("windlass_pods", "Pods of this node, by phase.", Kind::Gauge);
+    let mut phases: BTreeMap<&str, usize> = BTreeMap::new();
+    for pod in pods {
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
+        *phases.entry(phase).or_default() += 1;
+    }
+    for (phase, count) in phases {
+        page.sample("windlass_pods", &[("phase", phase)], count_of(count));
+    }
+}
+
+/// What this process uses; what cannot be read is left out.
+fn process(page: &mut Text) {
+    let Ok(me) = Process::myself() else { return };
+    let Ok(stat) = me.stat() else { return };
+    let mut one = |name: &str, help: &str, kind: Kind, value: f64| {
+        page.family(name, help, kind);
+        page.sample(name, &[], value);
+    };
+    #[allow(clippy::cast_precision_loss, reason = "sizes and times are far from 2^53")]
+    let (ticks, rss, virtual_bytes) =
+        ((stat.utime + stat.stime) as f64, stat.rss_bytes().get() as f64, stat.vsize as f64);
+    #[allow(clippy::cast_precision_loss, reason = "a hundred or so")]
+    let per_second = procfs::ticks_per_second() as f64;
+    let counter = Kind::Counter;
+    one("process_cpu_seconds_total", "CPU time of this process.", counter, ticks / per_second);
+    one("process_resident_memory_bytes", "Resident memory.", Kind::Gauge, rss);
+    one("process_virtual_memory_bytes", "Virtual memory.", Kind::Gauge, virtual_bytes);
+    if let Ok(open) = me.fd_count() {
+        one("process_open_fds", "Open descriptors.", Kind::Gauge, count_of(open));
+    }
+    if let Ok(limits) = me.limits()
+        && let procfs::process::LimitValue::Value(most) = limits.max_open_files.soft_limit
+    {
+        one(
+            "process_max_fds",
+            "Descriptors that may be open.",
+            Kind::Gauge,
+            number(i64::try_from(most).unwrap_or(i64::MAX)),
+        );
+    }
+    if let Ok(booted) = procfs::boot_time_secs() {
+        #[allow(clippy::cast_precision_loss, reason = "seconds of this century, and of an uptime")]
+        let (booted, after) = (booted as f64, stat.starttime as f64 / per_second);
+        one("process_start_time_seconds", "When the process began, since 1970.", Kind::Gauge, booted + after);
+    }
+}
+
+fn count_of(count: usize) -> f64 {
+    number(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts and seconds are far from 2^53")]
+fn number(value: i64) -> f64 {
+    value as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lose_what_callers_choose() {
+        for (path, word) in [
+            ("/exec/ns/pod/c", "exec"),
+            ("/metrics", "metrics"),
+            ("/metrics/cadvisor", "metrics/cadvisor"),
+            ("/metrics/other", "metrics"),
+            ("/healthz/ping", "healthz"),
+            ("/execute", "other"),
+            ("/", "other"),
+        ] {
+            assert_eq!(first_part(path), word, "{path}");
+        }
+    }
+}

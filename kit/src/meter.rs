@@ -1,0 +1,163 @@
+//! Counters and histograms that a process keeps of itself until somebody asks for its page of metrics.
+//!
+//! What can be told from state when the page is asked for needs none of this: it is written to the page directly.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::expo::{Kind, Text};
+
+/// Bounds in seconds for work that takes between milliseconds and minutes; upstream's for requests.
+pub const SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// Something that only grows, by `N` labels. The values of labels must come from a set that does not grow for ever.
+#[derive(Debug)]
+pub struct Counter<const N: usize> {
+    name: &'static str,
+    help: &'static str,
+    labels: [&'static str; N],
+    values: Mutex<BTreeMap<[String; N], f64>>,
+}
+
+impl<const N: usize> Counter<N> {
+    /// Nothing counted yet.
+    #[must_use]
+    pub const fn new(name: &'static str, help: &'static str, labels: [&'static str; N]) -> Self {
+        Self { name, help, labels, values: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// One more.
+    pub fn add(&self, labels: [&str; N]) {
+        let mut values = held(&self.values);
+        *values.entry(labels.map(str::to_owned)).or_default() += 1.0;
+    }
+
+    /// Writes the family; one without labels is there from the beginning.
+    pub fn write(&self, page: &mut Text) {
+        let values = held(&self.values);
+        page.family(self.name, self.help, Kind::Counter);
+        if N == 0 && values.is_empty() {
+            page.sample(self.name, &[], 0.0);
+        }
+        for (with, value) in values.iter() {
+            page.sample(self.name, &pairs(&self.labels, with), *value);
+        }
+    }
+}
+
+/// How long things took, or how large they were, by `N` labels.
+#[derive(Debug)]
+pub struct Histogram<const N: usize> {
+    name: &'static str,
+    help: &'static str,
+    labels: [&'static str; N],
+    bounds: &'static [f64],
+    values: Mutex<BTreeMap<[String; N], Series>>,
+}
+
+#[derive(Debug, Default)]
+struct Series {
+    /// By bound, each alone: they are added up when they are written.
+    counts: Vec<u64>,
+    sum: f64,
+    count: u64,
+}
+
+impl<const N: usize> Histogram<N> {
+    /// Nothing seen yet. `bounds` rise.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        help: &'static str,
+        labels: [&'static str; N],
+        bounds: &'static [f64],
+    ) -> Self {
+        Self { name, help, labels, bounds, values: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Takes a value in.
+    pub fn observe(&self, labels: [&str; N], value: f64) {
+        let mut values = held(&self.values);
+        let series = values.entry(labels.map(str::to_owned)).or_default();
+        series.counts.resize(self.bounds.len(), 0);
+        if let Some(count) = self.bounds.iter().position(|bound| value <= *bound).and_then(|i| series.counts.get_mut(i))
+        {
+            *count += 1;
+        }
+        series.sum += value;
+        series.count += 1;
+    }
+
+    /// Takes a time in, in seconds.
+    pub fn took(&self, labels: [&str; N], time: Duration) {
+        self.observe(labels, time.as_secs_f64());
+    }
+
+    /// Writes the family.
+    pub fn write(&self, page: &mut Text) {
+        page.family(self.name, self.help, Kind::Histogram);
+        for (with, series) in held(&self.values).iter() {
+            let mut below = 0;
+            let buckets: Vec<(f64, u64)> = self
+                .bounds
+                .iter()
+                .zip(&series.counts)
+                .map(|(bound, count)| {
+                    below += count;
+                    (*bound, below)
+                })
+                .collect();
+            page.histogram(self.name, &pairs(&self.labels, with), &buckets, series.sum, series.count);
+        }
+    }
+}
+
+fn pairs<'a, const N: usize>(labels: &'a [&'static str; N], with: &'a [String; N]) -> Vec<(&'a str, &'a str)> {
+    labels.iter().copied().zip(with.iter().map(String::as_str)).collect()
+}
+
+/// A value that a panic left behind is as good as any: each change is one step.
+fn held<T>(values: &Mutex<T>) -> MutexGuard<'_, T> {
+    values.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_by_label_and_without() {
+        let counter = Counter::new("ends_total", "Ends.", ["reason"]);
+        counter.add(["b"]);
+        counter.add(["a"]);
+        counter.add(["b"]);
+        let mut page = Text::new();
+        counter.write(&mut page);
+        Counter::new("none_total", "None.", []).write(&mut page);
+        assert_eq!(
+            page.finish(),
+            "# HELP ends_total Ends.\n# TYPE ends_total counter\n\
+             ends_total{reason=\"a\"} 1\nends_total{reason=\"b\"} 2\n\
+             # HELP none_total None.\n# TYPE none_total counter\nnone_total 0\n"
+        );
+    }
+
+    #[test]
+    fn a_value_on_a_bound_is_below_it_and_one_above_all_counts_in_the_last() {
+        let histogram = Histogram::new("t_seconds", "T.", [], &[0.5, 1.0]);
+        for value in [0.5, 0.75, 3.0] {
+            histogram.observe([], value);
+        }
+        let mut page = Text::new();
+        histogram.write(&mut page);
+        assert_eq!(
+            page.finish(),
+            "# HELP t_seconds T.\n# TYPE t_seconds histogram\n\
+             t_seconds_bucket{le=\"0.5\"} 1\nt_seconds_bucket{le=\"1\"} 2\nt_seconds_bucket{le=\"+Inf\"} 3\n\
+             t_seconds_sum 4.25\nt_seconds_count 3\n"
+        );
+    }
+}
