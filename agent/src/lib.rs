@@ -50,6 +50,8 @@ pub struct Config {
     pub static_pods_dir: Option<PathBuf>,
     /// How many pods the node takes; upstream's default is 110.
     pub max_pods: usize,
+    /// How many processes and threads one pod may have; `None` for as many as the node.
+    pub pod_pids_limit: Option<u32>,
     /// What pods may have of this machine, by resource.
     pub allocatable: BTreeMap<String, Quantity>,
     /// How much of a container's log is kept.
@@ -84,6 +86,7 @@ impl Default for Config {
             container_logs_dir: "/var/log/containers".into(),
             static_pods_dir: None,
             max_pods: 110,
+            pod_pids_limit: None,
             allocatable: BTreeMap::new(),
             log_limits: LogLimits::default(),
         }

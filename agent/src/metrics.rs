@@ -1,8 +1,10 @@
 //! What the agent counts of its own work, under the names of the kubelet's metrics; what it can tell from its state is
 //! added by `server::metrics` when the page is asked for.
 
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use windlass_kit::{
-    expo::Text,
+    expo::{Kind, Text},
     meter::{Counter, Histogram, SECONDS},
 };
 
@@ -52,6 +54,8 @@ pub struct Metrics {
     pub(crate) requests: Counter<4>,
     pub(crate) request_seconds: Histogram<4>,
     pub(crate) streams: Counter<1>,
+    /// Begin and end of the machine's last end, in seconds since 1970; zero before there was one.
+    shutdown: [AtomicI64; 2],
 }
 
 impl Default for Metrics {
@@ -177,11 +181,21 @@ impl Default for Metrics {
                 "Requests over WebSockets, by what they connect to.",
                 ["subresource"],
             ),
+            shutdown: Default::default(),
         }
     }
 }
 
 impl Metrics {
+    pub(crate) fn shutdown_begun(&self) {
+        self.shutdown[0].store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
+        self.shutdown[1].store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shutdown_ended(&self) {
+        self.shutdown[1].store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
+    }
+
     /// Writes all families.
     pub(crate) fn write(&self, page: &mut Text) {
         self.operations.write(page);
@@ -208,6 +222,15 @@ impl Metrics {
         self.requests.write(page);
         self.request_seconds.write(page);
         self.streams.write(page);
+        let [begun, ended] = [0, 1].map(|i| self.shutdown[i].load(Ordering::Relaxed));
+        for (name, help, at) in [
+            ("kubelet_graceful_shutdown_start_time_seconds", "When the end of the machine was heard of.", begun),
+            ("kubelet_graceful_shutdown_end_time_seconds", "When pods had ended before it.", ended),
+        ] {
+            page.family(name, help, Kind::Gauge);
+            #[allow(clippy::cast_precision_loss, reason = "seconds of this century")]
+            page.sample(name, &[], at as f64);
+        }
     }
 }
 

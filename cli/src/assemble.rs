@@ -26,6 +26,7 @@ use windlass_agent::{
     node::{
         NodeConfig,
         eviction::{self, EvictionConfig},
+        shutdown,
     },
     pods::Orders,
     server::{About, ServerConfig, ServerState, Stats, Streaming},
@@ -294,10 +295,12 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         container_logs_dir: settings.container_logs_dir.clone(),
         static_pods_dir: settings.static_pods_dir.clone(),
         max_pods: usize::try_from(settings.max_pods).unwrap_or(usize::MAX),
+        pod_pids_limit: u32::try_from(settings.keeping.pod_pids_limit).ok().filter(|most| *most > 0),
         allocatable: agent::node::allocatable(&node_config),
         log_limits: settings.log_limits,
     };
     let (tell_pressure, pressure) = watch::channel(Pressure::default());
+    let (tell_going_down, going_down) = watch::channel(false);
     let (tell_runtimes, runtimes) = watch::channel(Arc::default());
     let (orders, inbox) = Orders::new();
     let published = agent::pods::Published {
@@ -305,17 +308,32 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         pods: tell_pods,
         orders: (orders.clone(), inbox),
         pressure: pressure.clone(),
+        going_down: going_down.clone(),
         images: images.clone(),
         runtimes: tell_runtimes,
         heartbeats: heartbeats.clone(),
         metrics: Arc::clone(&metrics),
     };
-    let news = agent::node::News { docker, pressure, images: images.list(), runtimes };
+    let news = agent::node::News { docker, pressure, going_down, images: images.list(), runtimes };
     let recorder = Recorder::new(client.clone(), "kubelet", &settings.node_name);
     let object = agent::node::reference(&settings.node_name);
     let keeping = keeper.run(object, recorder.clone(), pods.clone(), token.clone());
     tasks.spawn("images", async move {
         keeping.await;
+        anyhow::Ok(())
+    });
+    let ending = shutdown::Parts {
+        node_name: settings.node_name.clone(),
+        shares: settings.keeping.shutdown_shares(),
+        recorder: recorder.clone(),
+        pods: pods.clone(),
+        orders: orders.clone(),
+        going_down: tell_going_down,
+        metrics: Arc::clone(&metrics),
+    };
+    let stop = token.clone();
+    tasks.spawn("machine's end", async move {
+        shutdown::run(ending, stop).await;
         anyhow::Ok(())
     });
     let defence = eviction_config(settings, &node_config, data_root);

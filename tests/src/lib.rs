@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says what it saw")]
 
+pub mod bench;
 mod docker;
 mod kubectl;
 mod process;

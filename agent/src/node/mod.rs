@@ -8,6 +8,7 @@ pub mod eviction;
 mod machine;
 mod oom;
 mod own;
+pub mod shutdown;
 mod status;
 
 use std::{
@@ -79,6 +80,8 @@ pub struct News {
     pub docker: watch::Receiver<Health>,
     /// What the node is short of.
     pub pressure: watch::Receiver<Pressure>,
+    /// Whether the machine is about to end.
+    pub going_down: watch::Receiver<bool>,
     /// The images in Docker's store.
     pub images: watch::Receiver<Arc<Vec<StoredImage>>>,
     /// Names that RuntimeClasses may have as their handlers.
@@ -236,6 +239,7 @@ pub async fn run(
         let (docker, holds) = belief.of(news.docker.borrow_and_update().clone(), now);
         let told = Known {
             pressure: *news.pressure.borrow_and_update(),
+            going_down: *news.going_down.borrow_and_update(),
             images: news.images.borrow().clone(),
             runtimes: news.runtimes.borrow().clone(),
         };
@@ -275,6 +279,7 @@ pub async fn run(
             () = shutdown.cancelled() => break,
             changed = news.docker.changed() => if changed.is_err() { shutdown.cancelled().await; break },
             changed = news.pressure.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            changed = news.going_down.changed() => if changed.is_err() { shutdown.cancelled().await; break },
             () = tokio::time::sleep(wait) => {}
         }
     }

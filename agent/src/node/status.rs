@@ -30,6 +30,8 @@ use crate::{Pressure, engine::Health, images::StoredImage};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     pub(super) pressure: Pressure,
+    /// The machine is about to end.
+    pub(super) going_down: bool,
     pub(super) images: Arc<Vec<StoredImage>>,
     /// What RuntimeClasses may name.
     pub(super) runtimes: Arc<BTreeSet<String>>,
@@ -92,7 +94,7 @@ pub(super) fn node_status(
         addresses: Some(addresses(config)),
         allocatable: Some(shown(capacity::allocatable(&capacity, &config.reserved, &config.thresholds))),
         capacity: Some(shown(capacity)),
-        conditions: Some(conditions(known.pressure, docker, before, now)),
+        conditions: Some(conditions(known, docker, before, now)),
         images: Some(images(&known.images, config.max_images)),
         runtime_handlers: Some(runtime_handlers(&known.runtimes)),
         features: Some(NodeFeatures { supplemental_groups_policy: Some(true) }),
@@ -146,7 +148,8 @@ fn runtime_handlers(names: &BTreeSet<String>) -> Vec<NodeRuntimeHandler> {
     [""].into_iter().chain(names.iter().map(String::as_str)).map(one).collect()
 }
 
-fn conditions(pressure: Pressure, docker: &Health, before: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
+fn conditions(known: &Known, docker: &Health, before: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
+    let pressure = known.pressure;
     let short = |kind, is: bool, word: &'static str, thing: &'static str| {
         let (reason, message) = if is {
             (format!("KubeletHasInsufficient{word}"), format!("kubelet has insufficient {thing} available"))
@@ -161,6 +164,7 @@ fn conditions(pressure: Pressure, docker: &Health, before: &NodeStatus, now: Tim
         ("DiskPressure", "False", "KubeletHasNoDiskPressure".to_owned(), "kubelet has no disk pressure".to_owned())
     };
     let ready = match docker {
+        _ if known.going_down => ("Ready", "False", "KubeletNotReady".to_owned(), "node is shutting down".to_owned()),
         Health::Up { .. } => ("Ready", "True", "KubeletReady".to_owned(), "kubelet is posting ready status".to_owned()),
         Health::Unknown => ("Ready", "False", "KubeletNotReady".to_owned(), "Docker has not been asked yet".to_owned()),
         Health::Down { reason } => {

@@ -68,6 +68,8 @@ pub(crate) struct NodeView {
     pub(crate) allocatable: Amounts,
     pub(crate) max_pods: usize,
     pub(crate) pressure: Pressure,
+    /// The machine is about to end.
+    pub(crate) going_down: bool,
     /// The AppArmor profiles that the kernel has.
     pub(crate) profiles: BTreeSet<String>,
 }
@@ -116,6 +118,9 @@ const SAFE_SYSCTLS: [&str; 12] = [
 /// Whether this node refuses a pod, beside what the `others` hold: upstream's order of questions.
 pub(crate) fn refuse<'a>(pod: &Pod, node: &NodeView, others: impl Iterator<Item = &'a Claim> + Clone) -> Option<Ended> {
     let spec = pod.spec.as_ref()?;
+    if node.going_down {
+        return Some(refused("NodeShutdown", "The node is shutting down"));
+    }
     pressure::refuse(pod, node.pressure)
         .or_else(|| sysctls(spec))
         .or_else(|| predicates(pod, spec, node, others.clone()))

@@ -22,12 +22,14 @@ fn hierarchies(root: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Holds a pod's cgroup, which `parent` names as Docker does, to `limits` and `pages`. Hierarchies where it does not
+/// Holds a pod's cgroup, which `parent` names as Docker does, to `limits`, `pages`, and a number of processes and threads. Hierarchies where it does not
 /// exist are left out; what the kernel refuses, such as less memory than is in use, is told and stays as it was.
-pub(crate) fn hold_pod(parent: &str, limits: &Limits, pages: &HugePages) {
+pub(crate) fn hold_pod(parent: &str, limits: &Limits, pages: &HugePages, pids: Option<u32>) {
     for (hierarchy, dir) in pod_dirs(Path::new(ROOT), parent) {
         write_all(&dir, settings(&hierarchy, &dir, limits).into_iter().map(|(file, value)| (file.to_owned(), value)));
         write_all(&dir, huge_pages(&dir, pages));
+        let most = pids.map_or_else(|| "max".to_owned(), |most| most.to_string());
+        write_all(&dir, [("pids.max".to_owned(), most)]);
     }
 }
 

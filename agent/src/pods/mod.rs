@@ -6,6 +6,7 @@
 mod admission;
 mod body;
 mod cgroup;
+mod clock;
 mod credentials;
 mod env;
 mod env_file;
@@ -61,7 +62,7 @@ use windlass_kit::heartbeat::{Heart, Heartbeats};
 
 pub(crate) use cgroup::hold_all;
 pub use orders::{Ended, Orders};
-pub(crate) use spec::{is_critical, is_mirror, reference, uid_at_docker};
+pub(crate) use spec::{SYSTEM_CRITICAL, is_critical, is_mirror, is_over, reference, uid_at_docker};
 pub use teardown::teardown;
 
 use crate::{
@@ -98,6 +99,8 @@ pub struct Published {
     pub orders: (Orders, orders::Inbox),
     /// What the node is short of.
     pub pressure: watch::Receiver<Pressure>,
+    /// Whether the machine is about to end.
+    pub going_down: watch::Receiver<bool>,
     /// Pulls images.
     pub images: Images,
     /// Names of Docker's runtimes.
@@ -142,6 +145,7 @@ pub async fn run(
         inventory,
         orders,
         pressure: published.pressure,
+        going_down: published.going_down,
         images: published.images,
         heartbeats: published.heartbeats.clone(),
         metrics: Arc::clone(&published.metrics),

@@ -62,6 +62,7 @@ pub(crate) struct Shared {
     profiles: BTreeSet<String>,
     /// What the node is short of.
     pressure: watch::Receiver<Pressure>,
+    going_down: watch::Receiver<bool>,
     /// The node's own object, once the API has told it.
     node: watch::Receiver<Option<Arc<Node>>>,
     /// What each pod of the node holds, and who waits for more.
@@ -85,6 +86,7 @@ pub(crate) struct Parts {
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
     pub(crate) orders: Orders,
     pub(crate) pressure: watch::Receiver<Pressure>,
+    pub(crate) going_down: watch::Receiver<bool>,
     pub(crate) images: Images,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) metrics: Arc<Metrics>,
@@ -104,6 +106,7 @@ impl Shared {
             inventory,
             orders,
             pressure,
+            going_down,
             images,
             heartbeats,
             metrics,
@@ -145,6 +148,7 @@ impl Shared {
             orders,
             profiles: super::host::app_armor_profiles(),
             pressure,
+            going_down,
             node,
             ledger: Mutex::default(),
             freed: watch::Sender::new(0),
@@ -157,6 +161,7 @@ impl Shared {
         let node = self.node.borrow();
         NodeView {
             pressure: *self.pressure.borrow(),
+            going_down: *self.going_down.borrow(),
             profiles: self.profiles.clone(),
             ..NodeView::of(&self.config.node_name, node.as_deref(), &self.allocatable, self.config.max_pods)
         }

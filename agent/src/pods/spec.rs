@@ -197,6 +197,11 @@ pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("")
 }
 
+/// Whether a pod has ended for good.
+pub(crate) fn is_over(pod: &Pod) -> bool {
+    is_terminal(phase(pod))
+}
+
 pub(crate) fn is_terminal(phase: &str) -> bool {
     matches!(phase, "Succeeded" | "Failed")
 }

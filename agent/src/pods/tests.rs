@@ -1,6 +1,7 @@
 //! Tables of the pod lifecycle: what is done and what is shown, for each way in which containers end.
 
 mod attend;
+mod clock;
 mod model;
 mod orders;
 mod shown;

@@ -12,6 +12,7 @@ use windlass_agent::node::eviction::thresholds::Setting;
 use super::{
     DEFAULT_FILE, LogFormat, PodNetwork, Ranges, RulesLayout, Settings,
     flags::{parse_bytes, parse_ports},
+    keeping::PriorityShare,
 };
 
 /// What a file may hold; absent settings keep their defaults, unknown ones are refused.
@@ -73,7 +74,11 @@ pub(super) struct File {
     system_reserved: Option<Setting>,
     enforce_node_allocatable: Option<Vec<String>>,
     node_status_max_images: Option<i32>,
+    pod_pids_limit: Option<i64>,
     max_parallel_image_pulls: Option<usize>,
+    shutdown_grace_period: Option<String>,
+    shutdown_grace_period_critical_pods: Option<String>,
+    shutdown_grace_period_by_pod_priority: Option<Vec<PriorityShare>>,
 }
 
 const API_VERSION: &str = "windlass.io/v1alpha1";
@@ -163,7 +168,11 @@ impl File {
         set(self.kube_reserved, &mut to.keeping.kube_reserved);
         set(self.system_reserved, &mut to.keeping.system_reserved);
         set(self.enforce_node_allocatable, &mut to.keeping.enforce_node_allocatable);
+        set(self.pod_pids_limit, &mut to.keeping.pod_pids_limit);
         set(self.node_status_max_images, &mut to.keeping.node_status_max_images);
+        set(self.shutdown_grace_period, &mut to.keeping.shutdown_grace_period);
+        set(self.shutdown_grace_period_critical_pods, &mut to.keeping.shutdown_grace_period_critical_pods);
+        set(self.shutdown_grace_period_by_pod_priority, &mut to.keeping.shutdown_grace_period_by_pod_priority);
         to.keeping.max_parallel_image_pulls = self.max_parallel_image_pulls.or(to.keeping.max_parallel_image_pulls);
     }
 }

@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
 use windlass_agent::node::{
     Amounts,
     eviction::thresholds::{self, Setting, Threshold},
     parse_reserved,
+    shutdown::{Share, of_two},
 };
 
 /// Settings with no gaps left; texts are read by the functions below.
@@ -27,6 +30,19 @@ pub(crate) struct Keeping {
     /// `None` for as many as are wanted, within reason.
     pub(crate) max_parallel_image_pulls: Option<usize>,
     pub(crate) node_status_max_images: i32,
+    /// Below one for no limit, as upstream has it.
+    pub(crate) pod_pids_limit: i64,
+    pub(crate) shutdown_grace_period: String,
+    pub(crate) shutdown_grace_period_critical_pods: String,
+    pub(crate) shutdown_grace_period_by_pod_priority: Vec<PriorityShare>,
+}
+
+/// How long pods of a priority have to end before the machine does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct PriorityShare {
+    pub(crate) priority: i32,
+    pub(crate) shutdown_grace_period_seconds: u64,
 }
 
 impl Default for Keeping {
@@ -48,6 +64,10 @@ impl Default for Keeping {
             enforce_node_allocatable: vec!["pods".to_owned()],
             max_parallel_image_pulls: None,
             node_status_max_images: 50,
+            pod_pids_limit: -1,
+            shutdown_grace_period: "0s".to_owned(),
+            shutdown_grace_period_critical_pods: "0s".to_owned(),
+            shutdown_grace_period_by_pod_priority: Vec::new(),
         }
     }
 }
@@ -78,6 +98,19 @@ impl Keeping {
         }
     }
 
+    /// How long pods have to end before the machine does; empty when nobody is given any time.
+    pub(crate) fn shutdown_shares(&self) -> Vec<Share> {
+        if self.shutdown_grace_period_by_pod_priority.is_empty() {
+            let (whole, critical) = (&self.shutdown_grace_period, &self.shutdown_grace_period_critical_pods);
+            return of_two(duration(whole), duration(critical));
+        }
+        let share = |s: &PriorityShare| Share {
+            priority: s.priority,
+            period: Duration::from_secs(s.shutdown_grace_period_seconds),
+        };
+        self.shutdown_grace_period_by_pod_priority.iter().map(share).collect()
+    }
+
     /// Whether all pods together are held to what is not reserved.
     pub(crate) fn holds_pods(&self) -> bool {
         self.enforce_node_allocatable.iter().any(|what| what == "pods")
@@ -90,6 +123,8 @@ impl Keeping {
             ("evictionPressureTransitionPeriod", &self.eviction_pressure_transition_period),
             ("imageMinimumGCAge", &self.image_minimum_gc_age),
             ("imageMaximumGCAge", &self.image_maximum_gc_age),
+            ("shutdownGracePeriod", &self.shutdown_grace_period),
+            ("shutdownGracePeriodCriticalPods", &self.shutdown_grace_period_critical_pods),
         ] {
             if thresholds::duration(text).is_none() {
                 all.push(format!("{name} {text:?} is not a duration such as 90s or 1m30s"));
@@ -104,6 +139,18 @@ impl Keeping {
         }
         if self.eviction_max_pod_grace_period < 0 {
             all.push("evictionMaxPodGracePeriod is below zero".to_owned());
+        }
+        let (whole, critical) = (&self.shutdown_grace_period, &self.shutdown_grace_period_critical_pods);
+        if let (Some(whole), Some(critical)) = (thresholds::duration(whole), thresholds::duration(critical)) {
+            if critical > whole {
+                all.push(
+                    "shutdownGracePeriodCriticalPods is longer than shutdownGracePeriod, which it is a part of"
+                        .to_owned(),
+                );
+            }
+            if !(whole.is_zero() || self.shutdown_grace_period_by_pod_priority.is_empty()) {
+                all.push("shutdownGracePeriod and shutdownGracePeriodByPodPriority exclude each other".to_owned());
+            }
         }
         if self.max_parallel_image_pulls == Some(0) {
             all.push("maxParallelImagePulls is 0: no image could be pulled".to_owned());
@@ -170,6 +217,9 @@ pub(crate) struct KeepingFlags {
     /// How many images the node's status names; below zero is all [default: 50]
     #[arg(long, global = true, value_name = "NUMBER", allow_negative_numbers = true)]
     node_status_max_images: Option<i32>,
+    /// How many processes and threads one pod may have; below one is no limit [default: -1]
+    #[arg(long, global = true, value_name = "NUMBER", allow_negative_numbers = true)]
+    pod_max_pids: Option<i64>,
 }
 
 /// One flag's pairs.
@@ -214,6 +264,7 @@ impl KeepingFlags {
             to.enforce_node_allocatable.clone_from(what);
         }
         to.max_parallel_image_pulls = self.max_parallel_image_pulls.or(to.max_parallel_image_pulls);
+        to.pod_pids_limit = self.pod_max_pids.unwrap_or(to.pod_pids_limit);
         to.node_status_max_images = self.node_status_max_images.unwrap_or(to.node_status_max_images);
         to.eviction_max_pod_grace_period =
             self.eviction_max_pod_grace_period.unwrap_or(to.eviction_max_pod_grace_period);

@@ -17,6 +17,7 @@ pub(crate) fn kubelet_configuration(settings: &Settings) -> Value {
         "clusterDomain": settings.cluster_domain,
         "clusterDNS": dns,
         "maxPods": settings.max_pods,
+        "podPidsLimit": settings.keeping.pod_pids_limit,
         "podCIDR": settings.cluster_cidr.to_string(),
         "podLogsDir": settings.pod_logs_dir,
         "containerLogMaxSize": settings.log_limits.file_bytes.to_string(),
@@ -38,6 +39,9 @@ pub(crate) fn kubelet_configuration(settings: &Settings) -> Value {
         "enableDebuggingHandlers": true,
         "enableSystemLogHandler": true,
         "seccompDefault": true,
+        "shutdownGracePeriod": settings.keeping.shutdown_grace_period,
+        "shutdownGracePeriodCriticalPods": settings.keeping.shutdown_grace_period_critical_pods,
+        "shutdownGracePeriodByPodPriority": settings.keeping.shutdown_grace_period_by_pod_priority,
         "serializeImagePulls": false,
     })
 }

@@ -1,6 +1,9 @@
 //! The engine on disk: redb, one file. A transaction is on disk before it is answered.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use bytes::Bytes;
 use redb::{Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition};
@@ -20,7 +23,11 @@ const CACHE: usize = 2 << 20;
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,
-    database: Database,
+    /// `None` after something could not be written: it is opened anew then.
+    database: Option<Database>,
+    /// What was written lazily since the last write that is known to be on disk, by key. A file that is opened anew does not
+    /// have it.
+    unsynced: BTreeMap<String, Option<Bytes>>,
 }
 
 impl Disk {
@@ -33,14 +40,12 @@ impl Disk {
         let failed = |attempt: &'static str, reason: String| Error::Disk { path: path.to_owned(), attempt, reason };
         let there = path.exists();
         let database = if there {
-            let length = std::fs::metadata(path).map_err(|e| failed("opened", e.to_string()))?.len();
-            check_length(path, length).map_err(|reason| failed("opened", reason))?;
-            Database::builder().set_cache_size(CACHE).open(path)
+            open_existing(path)
         } else {
-            Database::builder().set_cache_size(CACHE).create(path)
-        }
-        .map_err(|e| failed("opened", format!("{e}; it is left as it is")))?;
-        let disk = Self { path: path.to_owned(), database };
+            Database::builder().set_cache_size(CACHE).create(path).map_err(|e| e.to_string())
+        };
+        let database = database.map_err(|reason| failed("opened", format!("{reason}; it is left as it is")))?;
+        let disk = Self { path: path.to_owned(), database: Some(database), unsynced: BTreeMap::new() };
         if there {
             disk.check_schema()?
         } else {
@@ -53,10 +58,46 @@ impl Disk {
         move |reason| Error::Disk { path: self.path.clone(), attempt, reason }
     }
 
+    /// As after a write that has failed.
+    #[cfg(test)]
+    pub(super) fn lose(&mut self) {
+        self.database = None;
+    }
+
+    fn begin_read(&self) -> Result<redb::ReadTransaction, redb::Error> {
+        let database = self.database.as_ref().ok_or(redb::Error::PreviousIo)?;
+        Ok(database.begin_read()?)
+    }
+
+    fn begin_write(&self) -> Result<redb::WriteTransaction, redb::Error> {
+        let database = self.database.as_ref().ok_or(redb::Error::PreviousIo)?;
+        Ok(database.begin_write()?)
+    }
+
+    fn write(&self, records: &[Record], revision: u64, lazy: bool) -> Result<(), redb::Error> {
+        let mut transaction = self.begin_write()?;
+        if lazy {
+            transaction.set_durability(Durability::None)?;
+        }
+        {
+            let mut objects = transaction.open_table(OBJECTS)?;
+            let unsynced = self.unsynced.iter().filter(|_| !lazy).map(|(key, bytes)| (key.as_str(), bytes));
+            for (key, bytes) in unsynced.chain(records.iter().map(|r| (r.key.as_str(), &r.bytes))) {
+                match bytes {
+                    Some(bytes) => drop(objects.insert(key, bytes.as_ref())?),
+                    None => drop(objects.remove(key)?),
+                }
+            }
+            transaction.open_table(META)?.insert(REVISION, revision)?;
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
     fn begin_schema(&self) -> Result<(), Error> {
         let failed = self.failed("made");
         let made = || -> Result<(), redb::Error> {
-            let transaction = self.database.begin_write()?;
+            let transaction = self.begin_write()?;
             transaction.open_table(OBJECTS)?;
             let mut meta = transaction.open_table(META)?;
             meta.insert(SCHEMA, SCHEMA_VERSION)?;
@@ -72,7 +113,7 @@ impl Disk {
     fn check_schema(&self) -> Result<(), Error> {
         let failed = self.failed("read");
         let read = || -> Result<Option<u64>, redb::Error> {
-            let transaction = self.database.begin_read()?;
+            let transaction = self.begin_read()?;
             Ok(transaction.open_table(META)?.get(SCHEMA)?.map(|v| v.value()))
         };
         match read() {
@@ -84,6 +125,12 @@ impl Disk {
             Err(error) => Err(failed(format!("it is not a store of windlass, or it is damaged: {error}"))),
         }
     }
+}
+
+fn open_existing(path: &Path) -> Result<Database, String> {
+    let length = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
+    check_length(path, length)?;
+    Database::builder().set_cache_size(CACHE).open(path).map_err(|e| e.to_string())
 }
 
 /// redb grows its file in whole pages behind a header that says how long it must be; opening a shorter one
@@ -116,7 +163,7 @@ impl Engine for Disk {
     fn load(&mut self) -> Result<(Vec<Record>, u64), Error> {
         let failed = self.failed("read");
         let read = || -> Result<(Vec<Record>, u64), redb::Error> {
-            let transaction = self.database.begin_read()?;
+            let transaction = self.begin_read()?;
             let revision = transaction.open_table(META)?.get(REVISION)?.map_or(1, |v| v.value());
             let mut records = Vec::new();
             for entry in transaction.open_table(OBJECTS)?.iter()? {
@@ -130,25 +177,23 @@ impl Engine for Disk {
     }
 
     fn commit(&mut self, records: &[Record], revision: u64, lazy: bool) -> Result<(), Error> {
-        let failed = self.failed("written");
-        let write = || -> Result<(), redb::Error> {
-            let mut transaction = self.database.begin_write()?;
-            if lazy {
-                transaction.set_durability(Durability::None)?;
-            }
-            {
-                let mut objects = transaction.open_table(OBJECTS)?;
-                for record in records {
-                    match &record.bytes {
-                        Some(bytes) => drop(objects.insert(record.key.as_str(), bytes.as_ref())?),
-                        None => drop(objects.remove(record.key.as_str())?),
-                    }
-                }
-                transaction.open_table(META)?.insert(REVISION, revision)?;
-            }
-            transaction.commit()?;
-            Ok(())
-        };
-        write().map_err(|e| failed(e.to_string()))
+        // The engine takes nothing any more after a write that has failed, such as on a full disk, until its file is opened
+        // anew. Its file is then as after the last write that worked.
+        let reopened = self.database.is_none();
+        if reopened {
+            self.database = Some(open_existing(&self.path).map_err(self.failed("opened"))?);
+        }
+        // What the file lost when it was opened anew goes with the first write.
+        let lazy = lazy && !reopened;
+        if let Err(error) = self.write(records, revision, lazy) {
+            self.database = None;
+            return Err(self.failed("written")(error.to_string()));
+        }
+        if lazy {
+            self.unsynced.extend(records.iter().map(|r| (r.key.clone(), r.bytes.clone())));
+        } else {
+            self.unsynced.clear();
+        }
+        Ok(())
     }
 }

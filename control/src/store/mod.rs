@@ -78,7 +78,7 @@ pub struct Write {
 }
 
 /// Why a write or a start did not work.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Somebody was faster, or the object is (not) there.
     #[error("the object was changed or is not there")]

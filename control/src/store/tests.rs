@@ -140,3 +140,27 @@ async fn many_writers_lose_nothing() {
     assert!(items.windows(2).all(|w| w[0].0 < w[1].0));
     assert!(store.list(THINGS, Some("other")).0.is_empty());
 }
+
+#[test]
+fn what_was_lazy_is_written_again_when_the_file_is_opened_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let record = |key: &str, text: Option<&'static str>| Record {
+        key: key.to_owned(),
+        bytes: text.map(|text| bytes::Bytes::from_static(text.as_bytes())),
+    };
+    let mut disk = Disk::open(&path).unwrap();
+    disk.commit(&[record("a", Some("1")), record("b", Some("1"))], 2, false).unwrap();
+    disk.commit(&[record("a", Some("2")), record("c", Some("2"))], 3, true).unwrap();
+    disk.commit(&[record("b", None)], 4, true).unwrap();
+    disk.lose();
+    // The first write after it is on disk, however lazy, and brings the others along.
+    disk.commit(&[record("d", Some("5"))], 5, true).unwrap();
+    disk.lose();
+    drop(disk);
+    let (records, revision) = Disk::open(&path).unwrap().load().unwrap();
+    let shown: Vec<(String, String)> =
+        records.into_iter().map(|r| (r.key, String::from_utf8(r.bytes.unwrap().to_vec()).unwrap())).collect();
+    let expected = [("a", "2"), ("c", "2"), ("d", "5")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    assert_eq!((shown, revision), (expected.to_vec(), 5));
+}

@@ -36,6 +36,8 @@ pub(super) fn run(
     requests: &mpsc::Receiver<Request>,
     tell: &tokio_watch::Sender<u64>,
 ) {
+    // What was last told of a write that failed: the next ones fail alike.
+    let mut told: Option<String> = None;
     while let Ok(first) = requests.recv() {
         let batch = std::iter::once(first).chain(requests.try_iter().take(BATCH - 1));
         let (accepted, revision, lazy) = check(batch, state);
@@ -44,16 +46,18 @@ pub(super) fn run(
         }
         let records: Vec<Record> = accepted.iter().map(|a| a.record.clone()).collect();
         if let Err(error) = engine.commit(&records, revision, lazy) {
-            tracing::error!(%error, "a write could not be put on disk; nothing of it was done");
-            let reason = error.to_string();
+            let words = error.to_string();
+            if told.as_ref() != Some(&words) {
+                tracing::error!(%error, "a write could not be put on disk; nothing of it was done");
+            }
+            told = Some(words);
             for Accepted { answer, .. } in accepted {
-                let _ = answer.send(Err(Error::Disk {
-                    path: std::path::PathBuf::new(),
-                    attempt: "written",
-                    reason: reason.clone(),
-                }));
+                let _ = answer.send(Err(error.clone()));
             }
             continue;
+        }
+        if told.take().is_some() {
+            tracing::info!("writes can be put on disk again");
         }
         let mut answers = Vec::with_capacity(accepted.len());
         {

@@ -67,8 +67,8 @@ fn memory_hogs_are_evicted() {
     lasting["resources"] = json!({"requests": promised, "limits": promised});
     kubectl.apply(&shared.pod("lasting", json!({"containers": [lasting]})));
     wait_for(&kubectl, "lasting", "is ready", is_ready);
-    // A shell variable of 350 MiB.
-    let hog = "x=$(head -c 350m /dev/zero | tr '\\0' x); echo done; sleep 1000";
+    // A shell variable of 350 MiB. The last command of all would take the shell's place.
+    let hog = "x=$(head -c 350m /dev/zero | tr '\\0' x); sleep 1000; true";
     kubectl.apply(&shared.pod("hog", json!({"containers": [container(hog)]})));
 
     let pod = evicted(&kubectl, "hog", MEASURED);

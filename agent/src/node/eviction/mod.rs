@@ -27,7 +27,7 @@ use crate::{
     Pressure,
     images::Images,
     metrics::Metrics,
-    pods::{self, Ended, Orders},
+    pods::{self, Ended, Orders, is_over},
 };
 use ranking::Candidate;
 use signals::Observations;
@@ -273,8 +273,4 @@ impl Eviction {
             let _ = tokio::time::timeout(CLEAN_UP, over).await;
         }));
     }
-}
-
-fn is_over(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
 }

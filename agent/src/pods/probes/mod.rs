@@ -56,6 +56,12 @@ pub(crate) struct Record {
     at: Timestamp,
 }
 
+impl Record {
+    pub(crate) fn clock_was_set(&mut self, by: jiff::SignedDuration) {
+        self.at = super::clock::moved(self.at, by);
+    }
+}
+
 /// The records of a pod, by container and probe.
 pub(crate) type Records = BTreeMap<(String, Kind), Record>;
 

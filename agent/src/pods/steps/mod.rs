@@ -148,7 +148,8 @@ fn hold(shared: &Shared, pod: &Pod, on_the_way: bool) {
     if on_the_way {
         limits = Limits { memory: 0, cpu_quota: 0, ..limits };
     }
-    cgroup::hold_pod(&parent(shared, spec, spec::uid(pod)), &limits, &qos::pod_huge_pages(spec));
+    let (parent, pages) = (parent(shared, spec, spec::uid(pod)), qos::pod_huge_pages(spec));
+    cgroup::hold_pod(&parent, &limits, &pages, shared.config.pod_pids_limit);
 }
 
 /// The cgroup of a pod, as Docker names it.

@@ -27,6 +27,7 @@ use windlass_kit::{backoff::delay_after, events::Severity};
 
 use super::{
     admission::Claim,
+    clock::{Clock, moved, understood},
     handlers::Answer,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, Observed, later},
     orders::{self, Ended, Order},
@@ -114,6 +115,9 @@ pub(crate) struct Worker {
     released: bool,
     /// When the wish was first put off.
     put_off_at: Option<Timestamp>,
+    clock: Clock,
+    /// The machine's clock was set while this worker was there.
+    clock_was_set: bool,
     /// Until the pod has run through its start, how it goes; `None` for one that was found running.
     start: Option<counted::Start>,
     /// Docker did not answer: nothing is begun before then.
@@ -128,7 +132,8 @@ impl Worker {
         let start = instances.is_empty().then(counted::Start::new);
         let mut observed = Observed { ended, ..Observed::default() };
         for instance in instances {
-            observed.put(super::traces::with_written_message(&shared, instance));
+            let instance = super::traces::with_written_message(&shared, instance);
+            observed.put(understood(instance, None, false, Timestamp::now()));
         }
         // A sandbox that runs was connected by whoever started it; that is made sure of below.
         observed.attached =
@@ -157,6 +162,8 @@ impl Worker {
             put_off_at: None,
             pause_until: None,
             released: false,
+            clock: Clock::new(),
+            clock_was_set: false,
             start,
             waiting: Vec::new(),
         }
@@ -177,7 +184,7 @@ impl Worker {
         let heart = self.shared.heartbeats.begin("pod worker", self.uid.clone(), STUCK_AFTER);
         loop {
             heart.beat();
-            let now = Timestamp::now();
+            let now = self.now();
             let mut wake_at = self.begin(now);
             if let Some(at) = self.write_status(now) {
                 wake_at = Some(wake_at.map_or(at, |earlier| earlier.min(at)));
@@ -220,6 +227,26 @@ impl Worker {
                 () = sleep => {}
             }
         }
+    }
+
+    /// The time. When the clock was set, all that is remembered moves along.
+    fn now(&mut self) -> Timestamp {
+        let (now, set) = self.clock.look();
+        if let Some(by) = set {
+            self.clock_was_set = true;
+            self.observed.clock_was_set(by);
+            let own = [&mut self.patch_after, &mut self.judge_at, &mut self.put_off_at, &mut self.pause_until];
+            let own = own.into_iter().flatten().chain(self.waiting.iter_mut().map(|(_, until)| until));
+            own.for_each(|at| *at = moved(*at, by));
+        }
+        now
+    }
+
+    /// Takes in what Docker says of a container.
+    fn put(&mut self, instance: Instance) {
+        let now = self.now();
+        let known = self.observed.instances.iter().find(|i| i.id == instance.id);
+        self.observed.put(understood(instance, known, self.clock_was_set, now));
     }
 
     fn take_wish(&mut self, wish: &Wish) {
@@ -274,7 +301,7 @@ impl Worker {
 
     /// What the pod is made of changed: files are written anew, and what waited for it is tried at once.
     fn contents_changed(&mut self) {
-        let now = Timestamp::now();
+        let now = self.now();
         self.observed.stale = Some(now);
         let waiting = self.observed.start_failures.values_mut().filter(|f| f.reason == "CreateContainerConfigError");
         waiting.chain(self.observed.volumes_failure.as_mut()).for_each(|failure| failure.retry_at = now);
@@ -377,6 +404,7 @@ impl Worker {
 
     fn start(&mut self, action: Action) {
         let key = action.key();
+        let now = self.now();
         let shared = Arc::clone(&self.shared);
         let pod = match action {
             Action::StartSandbox { .. } | Action::Create { .. } => self.pod_as_held(),
@@ -432,11 +460,11 @@ impl Worker {
                 }
             }
             (Action::Hasten { id, grace }, _) => {
-                self.observed.stopping.insert(id.clone(), after(grace));
+                self.observed.stopping.insert(id.clone(), after(now, grace));
                 self.push(key, steps::hasten(shared, id, grace));
             }
             (Action::Stop { container, id, grace, why }, pod) => {
-                let first = self.observed.stopping.insert(id.clone(), after(grace)).is_none();
+                let first = self.observed.stopping.insert(id.clone(), after(now, grace)).is_none();
                 if let Some(pod) = pod.filter(|_| first) {
                     let message = if why.is_empty() { format!("Stopping container {container}") } else { why };
                     self.shared.event(&pod, Some(&container), Severity::Normal, "Killing", message);
@@ -576,8 +604,8 @@ fn references(pod: &Pod) -> Vec<Reference> {
     out
 }
 
-fn after(grace: i64) -> Timestamp {
-    later(Timestamp::now(), Duration::from_secs(u64::try_from(grace).unwrap_or(0)))
+fn after(now: Timestamp, grace: i64) -> Timestamp {
+    later(now, Duration::from_secs(u64::try_from(grace).unwrap_or(0)))
 }
 
 fn until(at: Timestamp) -> Duration {

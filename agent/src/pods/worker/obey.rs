@@ -8,7 +8,7 @@ use crate::pods::{
 
 impl Worker {
     pub(super) fn obey(&mut self, order: Order) {
-        let now = Timestamp::now();
+        let now = self.now();
         let Some(own) = self.grace_of_live_pod() else {
             let _ = order.answer.send(Answer::Over);
             return;

@@ -4,7 +4,7 @@ use super::*;
 
 impl Worker {
     pub(super) fn take(&mut self, outcome: Outcome) {
-        let now = Timestamp::now();
+        let now = self.now();
         match outcome {
             Outcome::Image { container, result: Ok(state) } => drop(self.observed.images.insert(container, state)),
             Outcome::Image { container, result: Err(refusal) } => {
@@ -35,13 +35,13 @@ impl Worker {
             }
             Outcome::SandboxCreated(Ok(instance)) => {
                 self.know_addresses(&instance);
-                self.observed.put(instance);
+                self.put(instance);
             }
             Outcome::SandboxStarted { result: Ok(instance) } => {
                 self.observed.attached.insert(instance.id.clone());
                 self.observed.sandbox_failure = None;
                 self.know_addresses(&instance);
-                self.observed.put(instance);
+                self.put(instance);
             }
             Outcome::SandboxCreated(Err(refusal)) | Outcome::SandboxStarted { result: Err(refusal) } => {
                 self.warn("FailedCreatePodSandBox", &refusal);
@@ -61,19 +61,19 @@ impl Worker {
                 if self.container(&container).is_some_and(|c| c.image_pull_policy.as_deref() == Some("Always")) {
                     self.observed.images.remove(&container);
                 }
-                self.observed.put(instance);
+                self.put(instance);
             }
             Outcome::Created { container, result: Err(refusal) } => self.start_failed(container, refusal, now),
             Outcome::Started { result: Ok(seen), .. } => {
                 if let Some(instance) = seen {
-                    self.observed.put(instance);
+                    self.put(instance);
                 }
             }
             Outcome::Started { container, result: Err((refusal, seen)) } => {
                 match seen {
                     // Docker has made an exited container of it: the restart policy decides.
                     Some(instance) if matches!(instance.state, State::Exited(_)) => {
-                        self.observed.put(instance);
+                        self.put(instance);
                         self.run_failed(container, refusal, now);
                     }
                     _ => self.start_failed(container, refusal, now),
@@ -83,7 +83,7 @@ impl Worker {
                 if !instance.is_running() {
                     self.observed.attached.remove(&instance.id);
                 }
-                self.observed.put(instance);
+                self.put(instance);
             }
             Outcome::Seen { id, result: Ok(None) } => self.observed.forget(&id),
             Outcome::Seen { id, result: Err(error) } => {
@@ -103,7 +103,7 @@ impl Worker {
             Outcome::Resized { id, result: Ok(seen) } => {
                 self.observed.resize_failure = None;
                 match seen {
-                    Some(instance) => self.observed.put(instance),
+                    Some(instance) => self.put(instance),
                     None => self.observed.forget(&id),
                 }
             }

@@ -11,12 +11,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
-    config::{KubeConfigOptions, Kubeconfig},
 };
-use windlass_tests::{PATIENCE, RawDocker, Usage, World, eventually, page, resident_megabytes};
+use windlass_tests::{
+    PATIENCE, RawDocker, Usage, World,
+    bench::{COMMAND, IMAGE, client, compare, create, enter, looked_after, pod, running, wait_ready},
+    eventually, resident_megabytes,
+};
 
-const IMAGE: &str = "windlass/busybox:1";
-const COMMAND: [&str; 2] = ["sleep", "100000"];
 /// Ends as soon as it is asked to.
 const OBEDIENT: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 100000 & wait; done"];
 /// How many pods at once and how often; raw and ours take turns so that a change of the machine's speed meets both.
@@ -30,9 +31,7 @@ fn main() -> anyhow::Result<()> {
     let world = World::new();
     let mut windlass = world.windlass().with(&["--max-pods", "250"]);
     windlass.up();
-    // The API's port is in the world's network namespace, so this process must enter it.
-    let namespace = std::fs::File::open(world.namespace())?;
-    nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("the world's network namespace")?;
+    enter(&world)?;
     let pid = windlass.daemon().pid();
     std::thread::sleep(Duration::from_secs(30));
     let idle = resident_megabytes(pid)?;
@@ -83,9 +82,7 @@ fn main() -> anyhow::Result<()> {
     let started = Instant::now();
     windlass.start();
     let taken_over = eventually(PATIENCE, "every pod is looked after again", || {
-        let told = summary()?;
-        let pods =
-            told["pods"].as_array().map_or(0, |all| all.iter().filter(|p| p["containers"][0].is_object()).count());
+        let pods = looked_after()?;
         anyhow::ensure!(pods >= HELD, "{pods} of {HELD}");
         Ok(started.elapsed())
     });
@@ -104,19 +101,6 @@ fn main() -> anyhow::Result<()> {
     println!("| restart with {HELD} pods: all looked after | {:.0} ms | | | 1 s |", taken_over.as_secs_f64() * 1000.0);
     println!("| — containers left alone | {} | | | all |", if untouched { "all" } else { "NOT all" });
     Ok(())
-}
-
-/// The containers that run, each with since when.
-fn running(world: &World) -> String {
-    let ids = world.docker(&["ps", "-q", "--no-trunc"]);
-    let mut args = vec!["inspect", "-f", "{{.Id}} {{.State.StartedAt}}"];
-    args.extend(ids.lines());
-    world.docker(&args)
-}
-
-/// What the node tells of usage.
-fn summary() -> anyhow::Result<serde_json::Value> {
-    Ok(serde_json::from_str(&page(10255, "/stats/summary")?)?)
 }
 
 /// How long Docker takes to stop a container that obeys.
@@ -154,39 +138,6 @@ async fn deleted(client: &Client) -> anyhow::Result<Duration> {
     }
 }
 
-struct Comparison {
-    ours: f64,
-    raw: f64,
-    ratio: f64,
-}
-
-/// Runs both sides in turn; medians in milliseconds, and the median of the pairs' ratios.
-fn compare(
-    rounds: usize,
-    mut raw: impl FnMut() -> anyhow::Result<Duration>,
-    mut ours: impl FnMut() -> anyhow::Result<Duration>,
-) -> anyhow::Result<Comparison> {
-    let (mut raws, mut all_ours, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..rounds {
-        let (a, b) = if round % 2 == 0 {
-            let a = raw()?;
-            (a, ours()?)
-        } else {
-            let b = ours()?;
-            (raw()?, b)
-        };
-        raws.push(a.as_secs_f64() * 1000.0);
-        all_ours.push(b.as_secs_f64() * 1000.0);
-        ratios.push(b.as_secs_f64() / a.as_secs_f64());
-    }
-    Ok(Comparison { ours: median(all_ours), raw: median(raws), ratio: median(ratios) })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// The same containers without Kubernetes, `count` pairs side by side.
 fn raw(world: &World, pause: &str, count: usize) -> anyhow::Result<Duration> {
     let socket = world.docker_socket();
@@ -211,28 +162,6 @@ fn raw(world: &World, pause: &str, count: usize) -> anyhow::Result<Duration> {
     Ok(took)
 }
 
-async fn client(kubeconfig: &std::path::Path) -> anyhow::Result<Client> {
-    let config =
-        kube::Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
-}
-
-fn pod(name: &str) -> anyhow::Result<Pod> {
-    Ok(serde_json::from_value(serde_json::json!({
-        "metadata": {"name": name, "labels": {"bench": "yes"}},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": IMAGE, "command": COMMAND}]},
-    }))?)
-}
-
-async fn create(pods: &Api<Pod>, count: usize, prefix: &str) -> anyhow::Result<()> {
-    futures::stream::iter((0..count).map(|i| pod(&format!("{prefix}-{i}"))))
-        .map_ok(|pod| async move { pods.create(&PostParams::default(), &pod).await.map_err(anyhow::Error::from) })
-        .try_buffer_unordered(count)
-        .try_collect::<Vec<_>>()
-        .await?;
-    Ok(())
-}
-
 /// Creates pods and waits until all are Ready, then removes them.
 async fn ours(client: &Client, count: usize) -> anyhow::Result<Duration> {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
@@ -249,22 +178,4 @@ async fn ours(client: &Client, count: usize) -> anyhow::Result<Duration> {
     // The containers' removal must not be paid by the next round.
     tokio::time::sleep(Duration::from_millis(500)).await;
     Ok(took)
-}
-
-async fn wait_ready(pods: &Api<Pod>, count: usize) -> anyhow::Result<()> {
-    let mut ready = std::collections::BTreeSet::new();
-    let mut events = pods.watch(&WatchParams::default(), "0").await?.boxed();
-    while ready.len() < count {
-        let event = tokio::time::timeout(PATIENCE, events.try_next()).await.context("the pods are not Ready")??;
-        let Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event else { continue };
-        let is_ready = pod
-            .status
-            .iter()
-            .flat_map(|s| s.conditions.iter().flatten())
-            .any(|c| c.type_ == "Ready" && c.status == "True");
-        if is_ready {
-            ready.insert(pod.metadata.name.unwrap_or_default());
-        }
-    }
-    Ok(())
 }

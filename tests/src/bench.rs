@@ -1,0 +1,160 @@
+//! What benchmarks share: both sides measured in turn, many pods at once, and what a node tells of them.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    api::{PostParams, WatchEvent, WatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+
+use crate::{PATIENCE, World, page};
+
+/// The image of pods that are measured.
+pub const IMAGE: &str = "windlass/busybox:1";
+/// What they run.
+pub const COMMAND: [&str; 2] = ["sleep", "100000"];
+
+/// Enters a world's network namespace, where the API's port is.
+///
+/// # Errors
+/// Without root.
+pub fn enter(world: &World) -> anyhow::Result<()> {
+    let namespace = std::fs::File::open(world.namespace())?;
+    nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("the world's network namespace")
+}
+
+/// The pods whose containers the node measures.
+///
+/// # Errors
+/// When it does not answer.
+pub fn looked_after() -> anyhow::Result<usize> {
+    let told: serde_json::Value = serde_json::from_str(&page(10255, "/stats/summary")?)?;
+    Ok(told["pods"].as_array().map_or(0, |all| all.iter().filter(|p| p["containers"][0].is_object()).count()))
+}
+
+/// How long something took.
+///
+/// # Errors
+/// Those of `work`.
+pub fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
+    let started = Instant::now();
+    work()?;
+    Ok(started.elapsed())
+}
+
+/// Both sides of a figure.
+#[derive(Debug)]
+pub struct Comparison {
+    /// Milliseconds; the median.
+    pub ours: f64,
+    /// Milliseconds; the median.
+    pub raw: f64,
+    /// The median of the pairs' ratios.
+    pub ratio: f64,
+}
+
+/// Runs both sides in turn, the first one changing each round.
+///
+/// # Errors
+/// Those of either side.
+pub fn compare(
+    rounds: usize,
+    mut raw: impl FnMut() -> anyhow::Result<Duration>,
+    mut ours: impl FnMut() -> anyhow::Result<Duration>,
+) -> anyhow::Result<Comparison> {
+    let (mut raws, mut all_ours, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let (a, b) = if round % 2 == 0 {
+            let a = raw()?;
+            (a, ours()?)
+        } else {
+            let b = ours()?;
+            (raw()?, b)
+        };
+        raws.push(a.as_secs_f64() * 1000.0);
+        all_ours.push(b.as_secs_f64() * 1000.0);
+        ratios.push(b.as_secs_f64() / a.as_secs_f64());
+    }
+    Ok(Comparison { ours: median(all_ours), raw: median(raws), ratio: median(ratios) })
+}
+
+/// The value in the middle.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A client of the API.
+///
+/// # Errors
+/// When the file cannot be used.
+pub async fn client(kubeconfig: &std::path::Path) -> anyhow::Result<Client> {
+    let config =
+        kube::Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+/// A pod of one container.
+///
+/// # Errors
+/// Never.
+pub fn pod(name: &str) -> anyhow::Result<Pod> {
+    Ok(serde_json::from_value(serde_json::json!({
+        "metadata": {"name": name, "labels": {"bench": "yes"}},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": IMAGE, "command": COMMAND}]},
+    }))?)
+}
+
+/// Creates many pods side by side.
+///
+/// # Errors
+/// When the API refuses one.
+pub async fn create(pods: &Api<Pod>, count: usize, prefix: &str) -> anyhow::Result<()> {
+    futures::stream::iter((0..count).map(|i| pod(&format!("{prefix}-{i}"))))
+        .map_ok(|pod| async move { pods.create(&PostParams::default(), &pod).await.map_err(anyhow::Error::from) })
+        .try_buffer_unordered(count)
+        .try_collect::<Vec<_>>()
+        .await?;
+    Ok(())
+}
+
+/// Waits until so many pods are Ready.
+///
+/// # Errors
+/// When they are not in time.
+pub async fn wait_ready(pods: &Api<Pod>, count: usize) -> anyhow::Result<()> {
+    let mut ready = BTreeSet::new();
+    let mut events = pods.watch(&WatchParams::default(), "0").await?.boxed();
+    while ready.len() < count {
+        let event = tokio::time::timeout(PATIENCE, events.try_next()).await.context("the pods are not Ready")??;
+        let Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event else { continue };
+        let is_ready = pod
+            .status
+            .iter()
+            .flat_map(|s| s.conditions.iter().flatten())
+            .any(|c| c.type_ == "Ready" && c.status == "True");
+        if is_ready {
+            ready.insert(pod.metadata.name.unwrap_or_default());
+        }
+    }
+    Ok(())
+}
+/// The containers that run, each with since when.
+#[must_use]
+pub fn running(world: &World) -> String {
+    let ids = world.docker(&["ps", "-q", "--no-trunc"]);
+    let mut args = vec!["inspect", "-f", "{{.Id}} {{.State.StartedAt}}"];
+    args.extend(ids.lines());
+    world.docker(&args)
+}
