@@ -137,6 +137,13 @@ impl Engine {
         Ok(info.docker_root_dir.map_or_else(|| "/var/lib/docker".into(), Into::into))
     }
 
+    /// Asks whether Docker answers at all, which costs it nothing.
+    pub(crate) async fn ping(&self) -> Result<(), EngineError> {
+        let docker = self.patient(Duration::from_secs(10));
+        let asked = self.counted("status", docker.ping()).await;
+        asked.map(drop).map_err(|e| EngineError::new("Docker could not be asked whether it is there", &e))
+    }
+
     /// Docker's version and cgroup driver; also the way to learn whether it answers.
     pub(crate) async fn info(&self) -> Result<Info, EngineError> {
         let docker = self.patient(Duration::from_secs(10));

@@ -85,6 +85,8 @@ use worker::{End, News, Wish, Worker};
 
 /// Everything of Docker is listed this often, in case an event was lost.
 const RELIST: Duration = Duration::from_secs(60);
+/// Docker is asked this often whether it is there: one that hangs keeps its connections open.
+const PING: Duration = Duration::from_secs(5);
 /// Between attempts to reach Docker.
 const RECONNECT: Duration = Duration::from_secs(1);
 
@@ -257,9 +259,11 @@ impl DockerFollower {
         if self.health.send_replace(up.clone()) != up {
             tracing::info!(version, "Docker answers");
         }
-        let mut relist = tokio::time::interval(RELIST);
-        relist.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        relist.tick().await;
+        let (mut relist, mut ping) = (tokio::time::interval(RELIST), tokio::time::interval(PING));
+        for timer in [&mut relist, &mut ping] {
+            timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            timer.tick().await;
+        }
         loop {
             self.heart.beat();
             let news = tokio::select! {
@@ -271,6 +275,10 @@ impl DockerFollower {
                         status: None,
                     }),
                 },
+                _ = ping.tick() => {
+                    engine.ping().await?;
+                    continue;
+                }
                 _ = relist.tick() => {
                     let begun = tokio::time::Instant::now();
                     let listed = engine.list().await?;

@@ -17,9 +17,21 @@ use crate::{
     shell_pod,
 };
 
-fn signal(pid: &str, what: Signal) {
-    let pid: i32 = pid.trim().parse().expect("a process id");
-    kill(Pid::from_raw(pid), what).expect("the process can be signalled");
+/// A process that does not move until this is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pid: &str) -> Self {
+        let pid = Pid::from_raw(pid.trim().parse().expect("a process id"));
+        kill(pid, Signal::SIGSTOP).expect("the process can be signalled");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
 }
 
 fn node_ready(kubectl: &windlass_tests::Kubectl<'_>) -> Value {
@@ -34,8 +46,7 @@ fn docker_hangs_for_a_minute() {
     kubectl.apply(WEB);
     let before = eventually(PATIENCE, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
     let ids = |pods: &[Value]| pods.iter().map(container_id).collect::<Vec<_>>();
-    let docker = world.docker_pid().to_string();
-    signal(&docker, Signal::SIGSTOP);
+    let stopped = Stopped::new(&world.docker_pid().to_string());
     let mut away_was_told = false;
     for round in 0..30 {
         // Traffic and the API need no Docker.
@@ -55,7 +66,7 @@ fn docker_hangs_for_a_minute() {
         std::thread::sleep(Duration::from_secs(2));
     }
     assert!(away_was_told, "{}", node_ready(&kubectl));
-    signal(&docker, Signal::SIGCONT);
+    drop(stopped);
     wait_for(&kubectl, "late", "is ready", is_ready);
     eventually(PATIENCE, "the node is Ready", || {
         anyhow::ensure!(node_ready(&kubectl)["status"] == "True");
@@ -74,7 +85,7 @@ fn a_container_that_cannot_be_ended_is_its_pods_alone() {
     let pod = wait_for(&kubectl, "stuck", "is ready", is_ready);
     // What carries out the kill for Docker does not answer.
     let shim = world.sh(&format!("pgrep -f -- '[c]ontainerd-shim.* -id {}'", container_id(&pod)));
-    signal(&shim, Signal::SIGSTOP);
+    let stopped = Stopped::new(&shim);
     let _ = kubectl.run(&["delete", "pod", "stuck", "--wait=false"]);
     for round in 0..2 {
         let name = format!("other-{round}");
@@ -84,7 +95,7 @@ fn a_container_that_cannot_be_ended_is_its_pods_alone() {
     }
     assert!(!kubectl.json(&["pod", "stuck"]).expect("it is there")["metadata"]["deletionTimestamp"].is_null());
     assert_eq!(node_ready(&kubectl)["status"], "True");
-    signal(&shim, Signal::SIGCONT);
+    drop(stopped);
     eventually(PATIENCE, "the stuck pod is gone", || {
         anyhow::ensure!(kubectl.output(&["get", "pod", "stuck"], "").err.contains("NotFound"));
         Ok(())
