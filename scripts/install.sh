@@ -41,3 +41,6 @@ fi
 if [ "$what" != build ]; then
     scripts/kubectl.sh >/dev/null
 fi
+if [ "$what" = test ]; then
+    scripts/python.sh >/dev/null
+fi

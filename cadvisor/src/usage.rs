@@ -88,6 +88,12 @@ impl Usage {
         Arc::clone(&self.inner.snapshot.borrow())
     }
 
+    /// Each round as it is taken.
+    #[must_use]
+    pub fn rounds(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.inner.snapshot.clone()
+    }
+
     /// The newest sizes on disk.
     #[must_use]
     pub fn storage(&self) -> Arc<Storage> {

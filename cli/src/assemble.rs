@@ -32,8 +32,11 @@ use windlass_agent::{
     server::{About, ServerConfig, ServerState, Stats, Streaming},
     volumes::Volumes,
 };
-use windlass_cadvisor::{Subject, Usage};
-use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
+use windlass_cadvisor::{
+    Subject, Usage,
+    model::{Sample, Snapshot},
+};
+use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, metrics, scheduler};
 use windlass_kit::{
     events::Recorder,
     heartbeat::Heartbeats,
@@ -136,7 +139,9 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         // The node acts with a node's rights here too, so that it works the same against any API server.
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::internal("system:kube-proxy"));
-        spawn_node(settings, as_node, plane.node_tls(), &mut tasks).await?;
+        let usage = spawn_node(settings, as_node, plane.node_tls(), &mut tasks).await?;
+        let rounds = readings_of(&usage, &settings.node_name, token.clone());
+        tasks.spawn("metrics API", plane.clone().follow_usage(rounds, token.clone()));
         spawn_proxy(proxy_config(settings), as_proxy, &mut tasks);
     }
     let (server, stop) = (plane.clone(), token.clone());
@@ -215,8 +220,8 @@ fn spawn_proxy(config: proxy::Config, client: Client, tasks: &mut Supervisor) {
     tasks.spawn("service proxy", proxy::run(client, config, tasks.token()));
 }
 
-/// The agent's tasks. The ports are taken before anything is begun.
-async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut Supervisor) -> anyhow::Result<()> {
+/// The agent's tasks. The ports are taken before anything is begun. Gives the usage that it reads.
+async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut Supervisor) -> anyhow::Result<Usage> {
     let token = tasks.token();
     let server = ServerConfig {
         node_name: settings.node_name.clone(),
@@ -337,7 +342,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         anyhow::Ok(())
     });
     let defence = eviction_config(settings, &node_config, data_root);
-    let parts = eviction::Parts { recorder, usage, pods, metrics, orders, images, pressure: tell_pressure };
+    let parts = eviction::Parts { recorder, usage: usage.clone(), pods, metrics, orders, images, pressure: tell_pressure };
     let defending = eviction::run(defence, parts, token.clone());
     tasks.spawn("eviction", async move {
         defending.await;
@@ -371,7 +376,7 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         agent::pods::run(client, engine, network, config, health, published, token).await?;
         anyhow::Ok(())
     });
-    Ok(())
+    Ok(usage)
 }
 
 fn images_config(settings: &Settings, data_root: PathBuf) -> ImagesConfig {
@@ -445,6 +450,46 @@ fn subjects_of(
         }
     });
     subjects
+}
+
+/// What the control plane needs to know of each round of cadvisor's.
+fn readings_of(usage: &Usage, node: &str, shutdown: CancellationToken) -> watch::Receiver<Arc<metrics::Readings>> {
+    let mut rounds = usage.rounds();
+    let (tell, told) = watch::channel(Arc::default());
+    let node = node.to_owned();
+    tokio::spawn(async move {
+        loop {
+            let round = Arc::clone(&rounds.borrow_and_update());
+            tell.send_replace(Arc::new(readings(&node, &round)));
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = rounds.changed() => if changed.is_err() { return },
+            }
+        }
+    });
+    told
+}
+
+fn readings(node: &str, round: &Snapshot) -> metrics::Readings {
+    let reading = |sample: &Sample| metrics::Reading {
+        at: sample.at,
+        cpu_ns: sample.cpu.usage_ns,
+        memory_bytes: sample.memory.working_set_bytes(),
+    };
+    let of_pods = round.rows.iter().filter(|row| !row.subject.pod_uid.is_empty() && !row.subject.is_sandbox());
+    metrics::Readings {
+        node: node.to_owned(),
+        machine: Some(reading(&round.node.sample)),
+        containers: of_pods
+            .map(|row| metrics::ContainerReading {
+                id: row.subject.container_id.clone(),
+                namespace: row.subject.pod_namespace.clone(),
+                pod: row.subject.pod_name.clone(),
+                name: row.subject.container_name.clone(),
+                reading: reading(&row.sample),
+            })
+            .collect(),
+    }
 }
 
 /// Usage as the node's API shows it.

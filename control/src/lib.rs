@@ -6,6 +6,7 @@
 pub mod api;
 pub mod controllers;
 pub mod manifests;
+pub mod metrics;
 pub mod patch;
 pub mod pki;
 pub mod registry;

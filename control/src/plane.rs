@@ -22,12 +22,13 @@ use kube::{
 };
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::serve::{self, Pems, ServeError, Tls};
 
 use crate::{
     api::{Api, KubeletClient, Settings, UserInfo},
+    metrics::Readings,
     pki::{self, Lifetimes, Names, Pair, Pki},
     registry::TYPES,
     store::{self, Disk, Store},
@@ -249,6 +250,29 @@ impl ControlPlane {
             pki::write_private(path, &self.kubeconfig(user, pair))?;
         }
         Ok(())
+    }
+
+    /// Lets `metrics.k8s.io` tell what `rounds` say, until `shutdown` or until nobody reads usage any more.
+    ///
+    /// # Errors
+    /// Never; it has the shape of the other tasks.
+    pub async fn follow_usage(
+        self,
+        mut rounds: watch::Receiver<Arc<Readings>>,
+        shutdown: CancellationToken,
+    ) -> Result<(), Error> {
+        loop {
+            let round = Arc::clone(&rounds.borrow_and_update());
+            self.api.take_usage(&round);
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                changed = rounds.changed() => if changed.is_err() {
+                    // Only an end of the whole node may end this task.
+                    shutdown.cancelled().await;
+                    return Ok(());
+                },
+            }
+        }
     }
 
     /// Forgets old events until `shutdown`.

@@ -6,6 +6,8 @@
 
 use schemars::{Schema, SchemaGenerator};
 
+use crate::metrics::{NodeMetrics, PodMetrics};
+
 /// What an object is: its API group (empty for core), version and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvk {
@@ -52,6 +54,8 @@ pub struct ResourceType {
     pub generation: bool,
     /// Heartbeats: may reach the disk a little later.
     pub lazy: bool,
+    /// What can be done with the type.
+    pub verbs: &'static [&'static str],
     /// The schema, from the published API description.
     pub schema: fn(&mut SchemaGenerator) -> Schema,
 }
@@ -66,7 +70,7 @@ impl ResourceType {
             let name = |t: &ResourceType| {
                 if t.gvk.group.is_empty() { t.plural.to_owned() } else { format!("{}.{}", t.plural, t.gvk.group) }
             };
-            TYPES.iter().map(|t| (t.gvk, name(t))).collect()
+            all().map(|t| (t.gvk, name(t))).collect()
         });
         names.iter().find(|(gvk, _)| *gvk == self.gvk).map_or("", |(_, name)| name)
     }
@@ -117,10 +121,11 @@ const BASE: ResourceType = ResourceType {
     orphans_by_default: false,
     generation: false,
     lazy: false,
+    verbs: &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
     schema: schema!(core::Pod),
 };
 
-/// All types, in the order in which discovery tells them.
+/// The types that are stored, in the order in which discovery tells them.
 pub static TYPES: &[ResourceType] = &[
     ResourceType {
         gvk: core("ConfigMap"),
@@ -279,22 +284,49 @@ pub static TYPES: &[ResourceType] = &[
     },
 ];
 
+/// The group of [`COMPUTED`].
+pub const METRICS: &str = "metrics.k8s.io";
+
+/// The types whose objects are made as they are asked for.
+pub static COMPUTED: &[ResourceType] = &[
+    ResourceType {
+        gvk: Gvk { group: METRICS, version: "v1beta1", kind: "NodeMetrics" },
+        plural: "nodes",
+        namespaced: false,
+        verbs: &["get", "list"],
+        schema: schema!(NodeMetrics),
+        ..BASE
+    },
+    ResourceType {
+        gvk: Gvk { group: METRICS, version: "v1beta1", kind: "PodMetrics" },
+        plural: "pods",
+        verbs: &["get", "list"],
+        schema: schema!(PodMetrics),
+        ..BASE
+    },
+];
+
+/// All types, stored and computed.
+pub fn all() -> impl Iterator<Item = &'static ResourceType> {
+    TYPES.iter().chain(COMPUTED)
+}
+
 /// The type of a path's group, version and plural name.
 #[must_use]
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static ResourceType> {
-    TYPES.iter().find(|t| t.gvk.group == group && t.gvk.version == version && t.plural == plural)
+    all().find(|t| t.gvk.group == group && t.gvk.version == version && t.plural == plural)
 }
 
 /// The type of a kind.
 #[must_use]
 pub fn of_kind(kind: &str) -> Option<&'static ResourceType> {
-    TYPES.iter().find(|t| t.gvk.kind == kind)
+    all().find(|t| t.gvk.kind == kind)
 }
 
 /// The groups with their versions, core first.
 #[must_use]
 pub fn group_versions() -> Vec<(&'static str, &'static str)> {
-    let mut all: Vec<(&str, &str)> = TYPES.iter().map(|t| (t.gvk.group, t.gvk.version)).collect();
+    let mut all: Vec<(&str, &str)> = all().map(|t| (t.gvk.group, t.gvk.version)).collect();
     all.sort_unstable();
     all.dedup();
     all

@@ -5,6 +5,7 @@
 //! belongs in that crate.
 
 pub mod backoff;
+pub mod duration;
 #[cfg(feature = "events")]
 pub mod events;
 pub mod expo;

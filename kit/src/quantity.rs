@@ -64,6 +64,12 @@ impl Quantity {
         narrow(ceil_div(self.nanos, 1_000_000))
     }
 
+    /// Billionths, such as the nanocores of usage.
+    #[must_use]
+    pub const fn from_nano(nano: i64) -> Self {
+        Self { nanos: nano as i128, style: Style::Decimal }
+    }
+
     /// Whether the amount is zero.
     #[must_use]
     pub const fn is_zero(self) -> bool {

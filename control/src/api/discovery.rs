@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 
 use super::{Answer, VERSION, error::ApiError, header_text, output::Accept, target::Options};
 use crate::{
-    registry::{ResourceType, TYPES, group_versions},
+    registry::{self, ResourceType, group_versions},
     schema,
 };
 
-const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Answers paths that describe the API; `None` for all others.
@@ -90,7 +89,7 @@ fn group(name: &str, version: &str) -> Value {
 }
 
 fn types(group: &str, version: &str) -> Vec<&'static ResourceType> {
-    TYPES.iter().filter(|t| t.gvk.group == group && t.gvk.version == version).collect()
+    registry::all().filter(|t| t.gvk.group == group && t.gvk.version == version).collect()
 }
 
 /// Kind and verbs of a subresource.
@@ -118,7 +117,7 @@ fn resources(group: &str, version: &str) -> Option<Value> {
     }
     let mut list = Vec::new();
     for t in all {
-        let mut entry = json!({"name": t.plural, "singularName": t.singular, "namespaced": t.namespaced, "kind": t.gvk.kind, "verbs": VERBS});
+        let mut entry = json!({"name": t.plural, "singularName": t.singular, "namespaced": t.namespaced, "kind": t.gvk.kind, "verbs": t.verbs});
         if !t.short_names.is_empty() {
             entry["shortNames"] = json!(t.short_names);
         }
@@ -142,7 +141,7 @@ fn resources(group: &str, version: &str) -> Option<Value> {
 
 /// Everything in one answer, which clients keep by its tag.
 fn aggregated(headers: &HeaderMap, core: bool) -> Answer {
-    let tag = format!("\"{VERSION}-{core}-{}\"", TYPES.len());
+    let tag = format!("\"{VERSION}-{core}-{}\"", registry::all().count());
     if header_text(headers, header::IF_NONE_MATCH) == tag {
         return Ok(tagged(StatusCode::NOT_MODIFIED.into_response(), &tag));
     }
@@ -163,7 +162,7 @@ fn aggregated(headers: &HeaderMap, core: bool) -> Answer {
                         .collect();
                     let mut entry = json!({
                         "resource": t.plural, "responseKind": {"group": g, "version": v, "kind": t.gvk.kind},
-                        "scope": if t.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": t.singular, "verbs": VERBS,
+                        "scope": if t.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": t.singular, "verbs": t.verbs,
                     });
                     for (key, list) in [("shortNames", t.short_names), ("categories", t.categories)] {
                         if !list.is_empty() {

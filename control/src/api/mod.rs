@@ -13,6 +13,7 @@ mod discovery;
 mod error;
 mod identity;
 mod kubelet;
+mod metrics;
 mod output;
 mod parts;
 mod prepare;
@@ -29,7 +30,7 @@ mod tests;
 use std::{
     net::Ipv4Addr,
     ops::RangeInclusive,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Instant,
 };
 
@@ -49,7 +50,12 @@ pub use error::ApiError;
 pub use identity::UserInfo;
 pub use kubelet::KubeletClient;
 
-use crate::{store::Store, tokens::Tokens};
+use crate::{
+    metrics::{Ledger, Readings},
+    registry,
+    store::Store,
+    tokens::Tokens,
+};
 use allocate::Allocator;
 use target::{Options, Target};
 
@@ -82,6 +88,7 @@ struct Inner {
     allocator: Mutex<Allocator>,
     kubelet: Option<KubeletClient>,
     tokens: Option<Tokens>,
+    usage: RwLock<Ledger>,
     reads: Semaphore,
     writes: Semaphore,
     /// Ends connections that were turned over.
@@ -99,6 +106,7 @@ impl Api {
                 allocator: Mutex::new(allocator),
                 kubelet,
                 tokens,
+                usage: RwLock::default(),
                 reads: Semaphore::new(MOST_READS),
                 writes: Semaphore::new(MOST_WRITES),
                 closing: CancellationToken::new(),
@@ -110,6 +118,11 @@ impl Api {
     /// they are anonymous.
     pub fn router(&self) -> Router {
         Router::new().fallback(handle).with_state(self.clone())
+    }
+
+    /// Adds a round of readings to what `metrics.k8s.io` tells.
+    pub fn take_usage(&self, round: &Readings) {
+        self.inner.usage.write().unwrap_or_else(PoisonError::into_inner).take(round);
     }
 
     /// Ends the connections that were turned over: they outlive their requests.
@@ -208,6 +221,12 @@ impl Call {
     }
 
     async fn route(&self, verb: &str, target: &Target, options: &Options, body: &Bytes) -> Answer {
+        if !target.resource.verbs.contains(&verb) && target.sub.is_none() {
+            return Err(target.not_allowed(&self.method));
+        }
+        if target.resource.gvk.group == registry::METRICS {
+            return self.metrics(target, options);
+        }
         match (target.sub.as_deref(), verb) {
             (None, "get") => self.get(target),
             (None, "list") => self.list(target, options),

@@ -1,5 +1,7 @@
 //! Requests against the router, over a store in memory.
 
+mod metrics;
+
 use std::time::Duration;
 
 use axum::{

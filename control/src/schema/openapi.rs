@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     patch::{is_atomic_map, is_set, list_keys, merge_key, retains_keys},
-    registry::{ResourceType, TYPES},
+    registry::{self, ResourceType},
 };
 
 /// The list of documents: `api/v1`, `apis/coordination.k8s.io/v1` …, each with a hash of what it says.
@@ -43,7 +43,8 @@ fn hash_of(path: &str) -> String {
 /// The document of one group and version. Made on each request: it is large, and seldom asked for.
 #[must_use]
 pub fn document(group: &str, version: &str) -> Value {
-    let types: Vec<&ResourceType> = TYPES.iter().filter(|t| t.gvk.group == group && t.gvk.version == version).collect();
+    let types: Vec<&ResourceType> =
+        registry::all().filter(|t| t.gvk.group == group && t.gvk.version == version).collect();
     let mut generator = SchemaSettings::openapi3().into_generator();
     let mut roots = Vec::new();
     for resource in &types {
@@ -221,6 +222,9 @@ fn place(resource: &ResourceType, named: bool) -> Value {
 }
 
 fn item_path(resource: &ResourceType, name: &str) -> Value {
+    if !resource.verbs.contains(&"create") {
+        return json!({"parameters": place(resource, true), "get": operation(resource, name, "get", "")});
+    }
     json!({
         "parameters": place(resource, true),
         "get": operation(resource, name, "get", ""),
@@ -240,6 +244,9 @@ fn status_path(resource: &ResourceType, name: &str) -> Value {
 }
 
 fn collection_path(resource: &ResourceType, name: &str) -> Value {
+    if !resource.verbs.contains(&"create") {
+        return json!({"parameters": place(resource, false), "get": operation(resource, name, "list", "")});
+    }
     json!({
         "parameters": place(resource, false),
         "get": operation(resource, name, "list", ""),

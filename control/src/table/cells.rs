@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use windlass_kit::quantity::Quantity;
 
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("")
@@ -20,6 +21,14 @@ pub(super) fn or_unknown(value: &Value) -> String {
 
 pub(super) fn joined(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(",")
+}
+
+/// An amount of a node's or a pod's metrics; a pod uses what its containers use.
+pub(super) fn used(object: &Value, resource: &str) -> String {
+    let containers = object["containers"].as_array();
+    let all = containers.into_iter().flatten().map(|c| &c["usage"]).chain([&object["usage"]]);
+    let amounts = all.filter_map(|usage| usage[resource].as_str()?.parse::<Quantity>().ok());
+    amounts.reduce(Quantity::plus).map(|sum| sum.to_string()).unwrap_or_default()
 }
 
 /// `a=b,c=d`.

@@ -144,6 +144,14 @@ pub fn columns(gvk: &Gvk) -> Vec<Column> {
             AGE,
         ],
         "RuntimeClass" => &[column("Handler", "The runtime's name on the nodes."), AGE],
+        "NodeMetrics" | "PodMetrics" => {
+            const USAGE: [Column; 3] = [
+                column("cpu", "CPU in use."),
+                column("memory", "Memory in use that cannot be freed easily."),
+                column("Window", "The time that CPU was measured over."),
+            ];
+            return std::iter::once(NAME).chain(USAGE).collect();
+        }
         "Lease" => &[column("Holder", "Who holds it."), AGE],
         _ => &[AGE],
     };
@@ -260,6 +268,14 @@ pub fn row(gvk: &Gvk, object: &Value, now: Timestamp) -> Vec<Value> {
             ]
         }
         "RuntimeClass" => vec![name, object["handler"].clone(), json!(age)],
+        "NodeMetrics" | "PodMetrics" => {
+            vec![
+                name,
+                json!(cells::used(object, "cpu")),
+                json!(cells::used(object, "memory")),
+                object["window"].clone(),
+            ]
+        }
         "Lease" => vec![name, spec["holderIdentity"].clone(), json!(age)],
         _ => vec![name, json!(age)],
     }

@@ -12,6 +12,7 @@ mod lifecycle;
 mod load;
 mod logs;
 mod member;
+mod metrics_api;
 mod network;
 mod node_api;
 mod proxy;

@@ -12,7 +12,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use windlass_kit::objects::resources::class;
+use windlass_kit::{duration, objects::resources::class};
 
 use super::{
     mounts::is_deep_read_only,
@@ -386,13 +386,7 @@ fn crash_loop(
 
 /// Upstream's words for a container that is held back.
 pub(crate) fn crash_message(pod: &Pod, container: &str, delay: std::time::Duration) -> String {
-    format!("back-off {} restarting failed container={container} pod={}", go_duration(delay), spec::pod_full_name(pod))
-}
-
-/// `10s`, `1m20s`, `5m0s`: how upstream prints a duration.
-fn go_duration(delay: std::time::Duration) -> String {
-    let (minutes, seconds) = (delay.as_secs() / 60, delay.as_secs() % 60);
-    if minutes == 0 { format!("{seconds}s") } else { format!("{minutes}m{seconds}s") }
+    format!("back-off {} restarting failed container={container} pod={}", duration::go(delay), spec::pod_full_name(pod))
 }
 
 /// Upstream's word for how a container ended.

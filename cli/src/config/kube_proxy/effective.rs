@@ -1,30 +1,17 @@
 //! The settings in force, in kube-proxy's form: for `--write-config-to` and `/configz`.
 
-use std::time::Duration;
-
 use serde_json::json;
+use windlass_kit::duration;
 use windlass_proxy::{Config, DetectLocal, NodePortAddresses, Timeout};
 
 use super::{API_VERSION, Conntrack, DetectLocalFile, Iptables, KIND, KubeProxy, OOM_SCORE};
-
-/// As Go writes it: `24h0m0s`, `1.5s`.
-fn duration(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    let rest = f64::from(u32::try_from(seconds % 60).unwrap_or_default()) + f64::from(time.subsec_millis()) / 1000.0;
-    match (hours, minutes) {
-        (0, 0) => format!("{rest}s"),
-        (0, _) => format!("{minutes}m{rest}s"),
-        _ => format!("{hours}h{minutes}m{rest}s"),
-    }
-}
 
 /// A least time is nobody's setting but our default; a file can only say an exact one.
 fn timeout(timeout: Timeout) -> Option<String> {
     match timeout {
         Timeout::Keep => Some("0s".to_owned()),
         Timeout::AtLeast(_) => None,
-        Timeout::Exactly(time) => Some(duration(time)),
+        Timeout::Exactly(time) => Some(duration::go(time)),
     }
 }
 
@@ -64,8 +51,8 @@ impl KubeProxy {
                 masquerade_bit: Some(config.masquerade_bit),
                 masquerade_all: Some(config.masquerade_all),
                 localhost_node_ports: Some(config.localhost_node_ports),
-                sync_period: Some(duration(config.sync_period)),
-                min_sync_period: Some(duration(config.min_sync_period)),
+                sync_period: Some(duration::go(config.sync_period)),
+                min_sync_period: Some(duration::go(config.min_sync_period)),
             },
             node_port_addresses: Some(match &config.node_port_addresses {
                 NodePortAddresses::All => Vec::new(),

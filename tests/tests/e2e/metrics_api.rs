@@ -1,0 +1,139 @@
+//! `metrics.k8s.io`, as those read it that scale and those that look.
+
+use std::{path::Path, process::Command};
+
+use serde_json::Value;
+use windlass_tests::{PATIENCE, World, eventually};
+
+use crate::shell_pod;
+
+/// Two containers and labels; the first one keeps half a core busy.
+const BUSY: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: busy
+  namespace: work
+  labels: {app: busy}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: burns
+    image: windlass/busybox:1
+    command: [sh, -c, "while :; do :; done"]
+    resources: {limits: {cpu: 500m, memory: 64Mi}}
+  - name: holds
+    image: windlass/busybox:1
+    # A variable of 20 MB that stays in memory.
+    command: [sh, -c, "x=$(head -c 20000000 /dev/zero | tr '\\0' x); while :; do sleep 1000; done; echo $x"]
+"#;
+
+/// What the official client says of the API, as JSON.
+const READS: &str = r#"
+import json, sys
+from kubernetes import client, config
+config.load_kube_config(sys.argv[1])
+metrics = client.CustomObjectsApi()
+group = ("metrics.k8s.io", "v1beta1")
+selected = metrics.list_namespaced_custom_object(*group, "work", "pods", label_selector="app=busy")
+print(json.dumps({
+    "nodes": metrics.list_cluster_custom_object(*group, "nodes"),
+    "node": metrics.get_cluster_custom_object(*group, "nodes", "node"),
+    "pods": metrics.list_cluster_custom_object(*group, "pods"),
+    "selected": selected,
+    "busy": metrics.get_namespaced_custom_object(*group, "work", "pods", "busy"),
+    "groups": [g.name for g in client.ApisApi().get_api_versions().groups],
+}))
+"#;
+
+/// The lines of a table without its heading, in cells.
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect()
+}
+
+fn milli(cell: &str) -> i64 {
+    cell.strip_suffix('m').and_then(|n| n.parse().ok()).unwrap_or(-1)
+}
+
+fn mebibytes(cell: &str) -> i64 {
+    cell.strip_suffix("Mi").and_then(|n| n.parse().ok()).unwrap_or(-1)
+}
+
+#[test]
+fn kubectl_top_and_the_official_python_client_read_usage() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let _ = kubectl.run(&["create", "namespace", "work"]);
+    kubectl.apply(BUSY);
+    kubectl.apply(&shell_pod("idle", "Always", "exec sleep 100000"));
+
+    // A new pod shows after two rounds, and is measured over ten seconds from the third on.
+    let table = eventually(PATIENCE, "half a core shows", || {
+        let table = kubectl.try_run(&["top", "pod", "-n", "work", "busy", "--containers"])?;
+        let rows = rows(&table);
+        anyhow::ensure!(rows.len() == 2, "{table}");
+        anyhow::ensure!((450..=550).contains(&milli(rows[0][2])), "{table}");
+        Ok(table)
+    });
+    let of_containers = rows(&table);
+    assert_eq!((of_containers[0][0], of_containers[0][1]), ("busy", "burns"), "{table}");
+    assert_eq!(of_containers[1][1], "holds", "{table}");
+    assert!(milli(of_containers[1][2]) < 50 && mebibytes(of_containers[1][3]) >= 19, "{table}");
+
+    let everywhere = kubectl.run(&["top", "pod", "-A"]);
+    let all: Vec<(&str, &str)> = rows(&everywhere).iter().map(|row| (row[0], row[1])).collect();
+    assert_eq!(
+        all.iter().filter(|pod| [("default", "idle"), ("work", "busy")].contains(pod)).count(),
+        2,
+        "{everywhere}"
+    );
+    let selected = kubectl.run(&["top", "pod", "-A", "-l", "app=busy"]);
+    assert_eq!(rows(&selected).len(), 1, "{selected}");
+    let sorted = kubectl.run(&["top", "pod", "-A", "--sort-by=cpu", "--no-headers"]);
+    assert!(sorted.starts_with("work"), "{sorted}");
+    let node = kubectl.run(&["top", "node"]);
+    let node = rows(&node);
+    assert!(node.len() == 1 && node[0][0] == "node" && milli(node[0][1]) >= 400, "{node:?}");
+    assert!(node[0][2].ends_with('%') && mebibytes(node[0][3]) > 50 && node[0][4].ends_with('%'), "{node:?}");
+    // The computed types beside the stored ones of the same name.
+    let shown = kubectl.run(&["get", "pods.metrics.k8s.io", "-n", "work"]);
+    assert!(shown.lines().next().is_some_and(|l| l.contains("CPU") && l.contains("WINDOW")), "{shown}");
+    assert!(kubectl.run(&["get", "pods", "-n", "work"]).contains("STATUS"));
+    assert!(kubectl.run(&["explain", "pods", "--api-version=metrics.k8s.io/v1beta1"]).contains("containers"));
+    let deleted = kubectl.output(&["delete", "pods.metrics.k8s.io", "busy", "-n", "work"], "");
+    assert!(!deleted.ok && deleted.err.contains("not supported"), "{deleted:?}");
+
+    let told = read_with_python(&world, &windlass.kubeconfig());
+    assert_eq!(told["nodes"]["items"].as_array().map(Vec::len), Some(1), "{told}");
+    assert_eq!(told["node"]["kind"], "NodeMetrics");
+    assert!(told["groups"].as_array().is_some_and(|all| all.contains(&"metrics.k8s.io".into())), "{told}");
+    assert_eq!(told["selected"]["items"][0]["metadata"]["name"], "busy", "{told}");
+    let busy = &told["busy"];
+    assert_eq!(busy["metadata"]["labels"]["app"], "busy", "{busy}");
+    let burns = &busy["containers"][0];
+    let nano = burns["usage"]["cpu"].as_str().and_then(nano_cores).unwrap_or_default();
+    assert!((450_000_000..=550_000_000).contains(&nano), "{burns}");
+    let window: f64 = busy["window"].as_str().and_then(|w| w.strip_suffix('s')?.parse().ok()).unwrap_or_default();
+    assert!((1.0..=30.0).contains(&window), "{busy}");
+}
+
+/// Reads what the API writes: whole cores, thousandths, millionths or billionths.
+fn nano_cores(text: &str) -> Option<i64> {
+    let scales = [("n", 1), ("u", 1_000), ("m", 1_000_000)];
+    let (number, scale) = scales
+        .iter()
+        .find_map(|(suffix, scale)| Some((text.strip_suffix(suffix)?, *scale)))
+        .unwrap_or((text, 1_000_000_000));
+    number.parse::<i64>().ok().map(|n| n * scale)
+}
+
+fn read_with_python(world: &World, kubeconfig: &Path) -> Value {
+    let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/python");
+    assert!(packages.join("kubernetes").is_dir(), "{} is missing: run scripts/python.sh", packages.display());
+    let mut command: Command = world.command("python3");
+    command.args(["-c", READS]).arg(kubeconfig).env("PYTHONPATH", packages);
+    let output = command.output().expect("python3 starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("the script prints JSON")
+}
