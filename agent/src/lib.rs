@@ -5,6 +5,7 @@
 
 pub mod engine;
 pub mod images;
+pub mod live;
 pub mod logs;
 pub mod metrics;
 pub mod network;

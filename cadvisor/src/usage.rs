@@ -73,10 +73,10 @@ impl Usage {
         }
     }
 
-    /// The past of a container (oldest first), or of the node for an empty id.
-    pub async fn history(&self, container_id: &str) -> Vec<Point> {
+    /// The past (oldest first) of a container, of a pod by its uid, or of the node for an empty id.
+    pub async fn history(&self, id: &str) -> Vec<Point> {
         let (answer, answered) = oneshot::channel();
-        if self.inner.requests.try_send(Request::History(container_id.to_owned(), answer)).is_err() {
+        if self.inner.requests.try_send(Request::History(id.to_owned(), answer)).is_err() {
             return Vec::new();
         }
         tokio::time::timeout(PATIENCE, answered).await.ok().and_then(Result::ok).unwrap_or_default()

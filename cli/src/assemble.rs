@@ -262,6 +262,8 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         docker: docker.clone(),
         pulls: images.progress(),
         stats: Arc::new(UsagePages(usage.clone())),
+        usage: usage.clone(),
+        node_name: settings.node_name.clone(),
         streaming: Streaming::new(token.clone()),
         heartbeats: heartbeats.clone(),
         metrics: Arc::clone(&metrics),

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says what it saw")]
 
 pub mod bench;
+mod browser;
 mod docker;
 mod kubectl;
 mod process;
@@ -13,6 +14,7 @@ pub mod sharing;
 mod windlass;
 mod world;
 
+pub use browser::Browser;
 pub use docker::RawDocker;
 pub use kubectl::{Kubectl, Output};
 pub use process::{Daemon, Usage, page, resident_megabytes, run, try_run};

@@ -5,6 +5,7 @@
 
 mod attributes;
 mod auth;
+mod dashboard;
 mod files;
 mod health;
 mod logs;
@@ -34,6 +35,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
+use windlass_cadvisor::Usage;
 use windlass_kit::{
     expo,
     heartbeat::Heartbeats,
@@ -113,6 +115,10 @@ pub struct ServerState {
     pub pulls: watch::Receiver<AllProgress>,
     /// Usage.
     pub stats: Arc<dyn Stats>,
+    /// The same for those who look at it live.
+    pub usage: Usage,
+    /// The node's name.
+    pub node_name: String,
     /// Connections that were turned over.
     pub streaming: Streaming,
     /// Whether the agent's loops move.
@@ -202,7 +208,11 @@ fn secure_door(gate: auth::Gate) -> Router<ServerState> {
 
 /// What may be read without credentials on the machine itself.
 fn read_only_door() -> Router<ServerState> {
-    readable().route("/pods", get(pages::pods_without_values)).fallback(unknown).layer(middleware::map_request(bounded))
+    readable()
+        .merge(dashboard::routes())
+        .route("/pods", get(pages::pods_without_values))
+        .fallback(unknown)
+        .layer(middleware::map_request(bounded))
 }
 
 fn health_door() -> Router<ServerState> {

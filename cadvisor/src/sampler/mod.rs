@@ -32,7 +32,7 @@ const SECOND_LOOK: Duration = Duration::from_millis(1100);
 pub(crate) enum Request {
     /// Take a round unless the last is young enough; answered when it is published.
     Fresh(oneshot::Sender<()>),
-    /// The past of a container, or of the node for an empty id.
+    /// The past of a container, of a pod by its uid, or of the node for an empty id.
     History(String, oneshot::Sender<Vec<Point>>),
 }
 
@@ -163,8 +163,11 @@ impl Sampler {
                         let _ = answer.send(());
                     }
                     Some(Request::History(id, answer)) => {
-                        let history =
-                            if id.is_empty() { Some(&self.node_history) } else { self.containers.get(&id).map(|t| &t.history) };
+                        let history = if id.is_empty() {
+                            Some(&self.node_history)
+                        } else {
+                            self.containers.get(&id).or_else(|| self.pods.get(&id)).map(|t| &t.history)
+                        };
                         let _ = answer.send(history.map(|h| h.points().copied().collect()).unwrap_or_default());
                     }
                 },

@@ -2,6 +2,7 @@
 //! has a machine of its own made of network namespaces.
 
 mod crash;
+mod dashboard;
 mod endings;
 mod eviction;
 mod faults;

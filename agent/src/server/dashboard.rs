@@ -1,0 +1,94 @@
+//! The page for people on the read-only door, and the figures that it and `windlass top` show.
+//!
+//! Everything that the page needs is in the program: it works without any other host, and its policy lets the browser
+//! ask none.
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{ServerState, refuse};
+use crate::live::{live, series};
+
+/// Only this server's own files, and nothing around them: no frames, no forms, no inline scripts.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Name, type and content of each file of the page.
+const FILES: [(&str, &str, &[u8]); 6] = [
+    ("page.css", "text/css; charset=utf-8", include_bytes!("page/page.css")),
+    ("page.js", "text/javascript; charset=utf-8", include_bytes!("page/page.js")),
+    ("graphs.js", "text/javascript; charset=utf-8", include_bytes!("page/graphs.js")),
+    ("icon.svg", "image/svg+xml", include_bytes!("page/icon.svg")),
+    ("uplot.js", "text/javascript; charset=utf-8", include_bytes!("page/uplot/uPlot.iife.min.js")),
+    ("uplot.css", "text/css; charset=utf-8", include_bytes!("page/uplot/uPlot.min.css")),
+];
+
+pub(super) fn routes() -> Router<ServerState> {
+    Router::new()
+        .route("/", get(|| async { file("text/html; charset=utf-8", include_bytes!("page/index.html")) }))
+        .route("/page/{name}", get(asset))
+        .route("/windlass/usage", get(usage))
+        .route("/windlass/history/node", get(node_history))
+        .route("/windlass/history/pods/{uid}", get(pod_history))
+}
+
+async fn asset(Path(name): Path<String>) -> Response {
+    match FILES.iter().find(|(known, ..)| *known == name) {
+        Some((_, kind, content)) => file(kind, content),
+        None => refuse(StatusCode::NOT_FOUND, "404 page not found"),
+    }
+}
+
+fn file(kind: &'static str, content: &'static [u8]) -> Response {
+    let mut response = content.into_response();
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // Another version of the program has other files under the same names.
+        (header::CACHE_CONTROL, "no-cache"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+async fn usage(State(state): State<ServerState>) -> Response {
+    state.usage.refresh().await;
+    let pods = state.pods.borrow().clone();
+    Json(live(&state.node_name, &state.usage.snapshot(), &state.usage.storage(), &pods, Timestamp::now()))
+        .into_response()
+}
+
+async fn node_history(State(state): State<ServerState>) -> Response {
+    Json(series(&state.usage.history("").await)).into_response()
+}
+
+/// The pod as a whole, its traffic, and each container that runs.
+async fn pod_history(State(state): State<ServerState>, Path(uid): Path<String>) -> Response {
+    let snapshot = state.usage.snapshot();
+    let mut containers = serde_json::Map::new();
+    let mut network = None;
+    for row in snapshot.rows.iter().filter(|row| row.subject.pod_uid == uid) {
+        let past = series(&state.usage.history(&row.subject.container_id).await);
+        if row.subject.is_sandbox() {
+            network = Some(past).filter(|_| !row.host_network);
+        } else {
+            containers.insert(row.subject.container_name.clone(), json!(past));
+        }
+    }
+    let known = !containers.is_empty() || state.pods.borrow().iter().any(|p| p.metadata.uid.as_deref() == Some(&uid));
+    if uid.is_empty() || !known {
+        return refuse(StatusCode::NOT_FOUND, format!("no pod of this node has the uid {uid:?}"));
+    }
+    let whole = series(&state.usage.history(&uid).await);
+    Json(json!({"pod": whole, "network": network, "containers": containers})).into_response()
+}
