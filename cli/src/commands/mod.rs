@@ -4,7 +4,10 @@ mod agent;
 mod down;
 mod proxy;
 mod rules;
+mod stats;
 mod status;
+mod table;
+mod top;
 mod up;
 
 pub(crate) use agent::AgentFiles;
@@ -38,6 +41,8 @@ enum Command {
     Down(down::Args),
     /// Show what runs and what is wrong
     Status(status::Args),
+    /// Show what the node, its pods and containers use, live
+    Top(top::Args),
     /// Show the service rules in the kernel, or those that manifests would give
     Rules(rules::Args),
 }
@@ -78,6 +83,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Down(args) => down::run(&args, &settings),
         Command::Status(args) => status::run(&args, &settings),
+        Command::Top(args) => top::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),
     }
 }

@@ -1,20 +1,13 @@
 //! `windlass status`: the node and its pods, as the API sees them.
 
-use std::{
-    collections::BTreeMap,
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    path::PathBuf,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 use kube::api::{Api, ListParams};
 use windlass_agent::images::Progress;
 
-use super::{runtime, say};
+use super::{runtime, say, stats};
 use crate::{assemble, config::Settings, exit};
 
 #[derive(Debug, clap::Args)]
@@ -52,21 +45,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
 
 /// Images that the node of this machine is pulling; none where its stats cannot be asked.
 fn pulls(settings: &Settings) -> Vec<Progress> {
-    let ask = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&settings.stats_bind, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        write!(stream, "GET /windlass/pulls HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = ask().unwrap_or_default();
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    serde_json::from_str(body).unwrap_or_default()
+    stats::ask(settings.stats_bind, "/windlass/pulls").unwrap_or_default()
 }
-
-/// How long the node may take to say what it pulls.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 fn pull_line(pull: &Progress) -> String {
     format!("  pulling {}: {}", pull.image, pull.words())

@@ -6,7 +6,7 @@ use windlass_tests::{Browser, PATIENCE, World, eventually};
 use crate::shell_pod;
 
 /// Uses a part of its CPU and memory, writes to the disk, and knows a secret.
-const BUSY: &str = r#"
+pub(crate) const BUSY: &str = r#"
 apiVersion: v1
 kind: Pod
 metadata: {name: busy}

@@ -28,6 +28,7 @@ mod storage;
 mod storm;
 mod streams;
 mod surroundings;
+mod top;
 mod usage;
 mod web;
 

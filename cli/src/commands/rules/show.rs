@@ -4,6 +4,8 @@ use std::{collections::BTreeSet, fmt::Write as _};
 
 use windlass_proxy::explain::{Branch, ServiceRow};
 
+use super::super::table::columns;
+
 /// A line for each way into each service port.
 pub(super) fn list(rows: &[&ServiceRow]) -> String {
     let mut table = vec![["SERVICE", "PROTO", "VIA", "ENDPOINTS", "PACKETS"].map(str::to_owned)];
@@ -19,27 +21,6 @@ pub(super) fn list(rows: &[&ServiceRow]) -> String {
         }
     }
     columns(&table)
-}
-
-/// Sets rows in columns as wide as their longest cell.
-fn columns<const N: usize>(rows: &[[String; N]]) -> String {
-    let mut widths = [0; N];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            let _ = write!(line, "{cell:<width$}   ");
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out.truncate(out.trim_end().len());
-    out
 }
 
 /// One service port: each way in, and below it what its rules do.
