@@ -1,7 +1,9 @@
 //! The commands, one file each.
 
 mod agent;
+mod config;
 mod down;
+mod generate;
 mod proxy;
 mod rules;
 mod stats;
@@ -13,6 +15,8 @@ mod up;
 pub(crate) use agent::AgentFiles;
 
 use std::process::ExitCode;
+
+use clap::CommandFactory as _;
 
 use crate::{
     config::{Flags, LogFormat, Settings, kube_proxy::KubeProxy},
@@ -43,6 +47,12 @@ enum Command {
     Status(status::Args),
     /// Show what the node, its pods and containers use, live
     Top(top::Args),
+    /// Check, show or explain the settings
+    Config(config::Args),
+    /// Print a script that completes commands in a shell
+    Completions(generate::Completions),
+    /// Write the manual pages to a folder
+    Manual(generate::Manual),
     /// Show the service rules in the kernel, or those that manifests would give
     Rules(rules::Args),
 }
@@ -52,6 +62,13 @@ enum Command {
 /// # Errors
 /// What failed, with its cause; printed by the caller.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    // These need no settings, or are there to say what is wrong with them.
+    match &cli.command {
+        Command::Config(args) => return config::run(args, &cli.flags, &Cli::command()),
+        Command::Completions(args) => return generate::completions(args, &mut Cli::command()),
+        Command::Manual(args) => return generate::manual(args, Cli::command()),
+        _ => {}
+    }
     let read = || -> anyhow::Result<(Settings, KubeProxy, bool)> {
         let (kube_proxy, is_file) = match &cli.command {
             Command::Proxy(args) => proxy::configuration(args, &cli.flags)?,
@@ -85,6 +102,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(&args, &settings),
         Command::Top(args) => top::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),
+        // Answered above.
+        Command::Config(_) | Command::Completions(_) | Command::Manual(_) => Ok(ExitCode::SUCCESS),
     }
 }
 

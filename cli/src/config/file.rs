@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use windlass_agent::node::eviction::thresholds::Setting;
 
 use super::{
-    DEFAULT_FILE, LogFormat, PodNetwork, Ranges, RulesLayout, Settings,
+    DEFAULT_FILE, LogFormat, PodNetwork, Problem, Ranges, RulesLayout, Settings,
     flags::{parse_bytes, parse_ports},
     keeping::PriorityShare,
 };
@@ -18,7 +18,7 @@ use super::{
 /// What a file may hold; absent settings keep their defaults, unknown ones are refused.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct File {
+pub(crate) struct File {
     api_version: Option<String>,
     kind: Option<String>,
     node_name: Option<String>,
@@ -81,8 +81,8 @@ pub(super) struct File {
     shutdown_grace_period_by_pod_priority: Option<Vec<PriorityShare>>,
 }
 
-const API_VERSION: &str = "windlass.io/v1alpha1";
-const KIND: &str = "WindlassConfiguration";
+pub(crate) const API_VERSION: &str = "windlass.io/v1alpha1";
+pub(crate) const KIND: &str = "WindlassConfiguration";
 
 /// Reads the file named, or the default one if it exists.
 pub(super) fn read(named: Option<&Path>) -> anyhow::Result<Option<File>> {
@@ -97,29 +97,51 @@ pub(super) fn read(named: Option<&Path>) -> anyhow::Result<Option<File>> {
     parse(&text).with_context(|| format!("the configuration {} cannot be used", path.display())).map(Some)
 }
 
-pub(super) fn parse(text: &str) -> anyhow::Result<File> {
-    // A file of comments only is an empty document.
-    if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
-        return Ok(File::default());
+/// Reads a file's text.
+///
+/// # Errors
+/// Everything in it that cannot be read, with its line.
+pub(crate) fn parse(text: &str) -> anyhow::Result<File> {
+    let problems: Vec<String> = problems(text).iter().map(ToString::to_string).collect();
+    anyhow::ensure!(problems.is_empty(), "{}", problems.join("; "));
+    read_text(text).map_err(|reason| anyhow::anyhow!(reason))
+}
+
+/// Everything that is wrong with a file's text, apart from what its settings mean together.
+pub(super) fn problems(text: &str) -> Vec<Problem> {
+    if is_empty(text) {
+        return Vec::new();
     }
-    let file: File = serde_saphyr::from_str(text).map_err(|e| anyhow::anyhow!("{e}"))?;
-    if let Some(version) = file.api_version.as_deref().filter(|v| *v != API_VERSION) {
-        anyhow::bail!("apiVersion is {version:?}; this version of windlass reads {API_VERSION:?}");
+    let unreadable = super::problems::problems(text);
+    if !unreadable.is_empty() {
+        return unreadable;
     }
-    if let Some(kind) = file.kind.as_deref().filter(|k| *k != KIND) {
-        anyhow::bail!("kind is {kind:?}; expected {KIND:?}");
-    }
-    if let Some(range) = &file.node_port_range {
-        parse_ports(range).map_err(|e| anyhow::anyhow!("nodePortRange: {e}"))?;
-    }
-    if let Some(size) = &file.container_log_max_size {
-        parse_bytes(size).map_err(|e| anyhow::anyhow!("containerLogMaxSize: {e}"))?;
-    }
-    Ok(file)
+    let Ok(file) = read_text(text) else { return Vec::new() };
+    let version = file.api_version.as_deref().filter(|v| *v != API_VERSION);
+    let kind = file.kind.as_deref().filter(|k| *k != KIND);
+    let all = [
+        version.map(|v| format!("apiVersion is {v:?}; this version of windlass reads {API_VERSION:?}")),
+        kind.map(|k| format!("kind is {k:?}; expected {KIND:?}")),
+        file.node_port_range.as_ref().and_then(|r| parse_ports(r).err()).map(|e| format!("nodePortRange {e}")),
+        file.container_log_max_size
+            .as_ref()
+            .and_then(|s| parse_bytes(s).err())
+            .map(|e| format!("containerLogMaxSize {e}")),
+    ];
+    all.into_iter().flatten().map(|reason| super::problems::placed(text, reason)).collect()
+}
+
+/// A file of comments only is an empty document.
+fn is_empty(text: &str) -> bool {
+    text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+}
+
+fn read_text(text: &str) -> Result<File, String> {
+    if is_empty(text) { Ok(File::default()) } else { serde_saphyr::from_str(text).map_err(|e| e.to_string()) }
 }
 
 impl File {
-    pub(super) fn apply(self, to: &mut Settings) {
+    pub(crate) fn apply(self, to: &mut Settings) {
         fn set<T>(value: Option<T>, to: &mut T) {
             if let Some(value) = value {
                 *to = value;

@@ -1,10 +1,13 @@
 //! Settings: built-in defaults, then the configuration file, then flags. All of it is read before
 //! anything is opened, and wrong settings are reported together.
 
-mod file;
+pub(crate) mod file;
 mod flags;
 pub(crate) mod keeping;
 pub(crate) mod kube_proxy;
+pub(crate) mod list;
+pub(crate) mod names;
+mod problems;
 mod ranges;
 pub(crate) mod told;
 
@@ -16,6 +19,7 @@ use std::{
 
 pub(crate) use flags::Flags;
 pub(crate) use keeping::Keeping;
+pub(crate) use problems::Problem;
 pub(crate) use ranges::Ranges;
 
 /// How log lines look.
@@ -93,12 +97,16 @@ pub(crate) const DEFAULT_FILE: &str = "/etc/windlass/config.yaml";
 
 impl Settings {
     fn built_in() -> anyhow::Result<Self> {
+        Ok(Self::of(host_name()?, outward_address()))
+    }
+
+    fn of(node_name: String, outward: IpAddr) -> Self {
         let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let all = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-        Ok(Self {
-            node_name: host_name()?,
+        Self {
+            node_name,
             node_ip: None,
-            outward: outward_address(),
+            outward,
             data_dir: "/var/lib/windlass".into(),
             run_dir: "/run/windlass".into(),
             admin_kubeconfig: "/etc/windlass/admin.kubeconfig".into(),
@@ -128,7 +136,28 @@ impl Settings {
             cluster_dns: Vec::new(),
             log: "info".to_owned(),
             log_format: LogFormat::Text,
-        })
+        }
+    }
+
+    /// The defaults, for a machine that nobody has.
+    pub(crate) fn example() -> Self {
+        let mut settings = Self::of("my-node".to_owned(), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)));
+        settings.node_ip = Some(settings.outward);
+        settings
+    }
+
+    /// Everything that is wrong with a file of this text.
+    ///
+    /// # Errors
+    /// When the host's name is needed and cannot be read.
+    pub(crate) fn check(text: &str) -> anyhow::Result<Vec<Problem>> {
+        let unreadable = file::problems(text);
+        if !unreadable.is_empty() {
+            return Ok(unreadable);
+        }
+        let mut settings = Self::built_in()?;
+        file::parse(text)?.apply(&mut settings);
+        Ok(settings.problems().into_iter().map(|p| problems::placed(text, p)).collect())
     }
 
     /// Reads defaults, file and flags; no file of ours where `--config` names one of kube-proxy's.

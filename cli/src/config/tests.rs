@@ -29,6 +29,32 @@ fn unknown_and_wrong_settings_are_refused_by_name() {
 }
 
 #[test]
+fn everything_that_is_wrong_is_told_with_its_line() {
+    let text = "# mine\nnodeName: a\nclusterCidr: 10.0.0.0/8\nmaxPods: many\nevictionHard:\n  memory.available: [1]\nnodeIP: x\nport: 1\n";
+    let told: Vec<(Option<usize>, String)> =
+        Settings::check(text).unwrap().into_iter().map(|p| (p.line, p.reason)).collect();
+    let wanted = [
+        (3, "there is no setting \"clusterCidr\"; did you mean \"clusterCIDR\"?"),
+        (4, "maxPods: "),
+        (6, "evictionHard: "),
+        (7, "nodeIP: invalid IP address"),
+        (8, "there is no setting \"port\""),
+    ];
+    assert_eq!(told.len(), wanted.len(), "{told:?}");
+    for ((line, reason), (at, words)) in told.iter().zip(wanted) {
+        assert!(*line == Some(at) && reason.starts_with(words), "line {line:?}: {reason}; wanted line {at}: {words}");
+    }
+    let places = |text: &str| -> Vec<Option<usize>> { Settings::check(text).unwrap().iter().map(|p| p.line).collect() };
+    assert_eq!(
+        places("maxPods: 5\n\nclusterCIDR: 10.96.0.0/12\nimageGCHighThresholdPercent: 101\n"),
+        [Some(4), Some(3)]
+    );
+    assert_eq!(places("maxPods: 5\nmaxPods: 6\n").len(), 1, "a name that stands twice");
+    assert_eq!(places("- a list\n"), [Some(1)]);
+    assert_eq!(places("maxPods: 5\nnodePortRange: 9-3\napiVersion: v9\n"), [Some(3), Some(2)]);
+}
+
+#[test]
 fn what_keeps_the_node_alive_is_read_and_judged() {
     let good = "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 5%\nkubeReserved:\n  cpu: 500m\n\
                 imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\nimageMinimumGCAge: 1m30s\n\

@@ -1,0 +1,166 @@
+//! `windlass config`: whether a file can be used, what is in effect, and what there is to set.
+
+use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::say;
+use crate::{
+    config::{
+        DEFAULT_FILE, Flags, Settings,
+        file::{API_VERSION, KIND},
+        kube_proxy,
+        list::{Entry, entries},
+    },
+    exit,
+};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Say everything that is wrong with a file, with line and reason; nothing is started
+    Check {
+        /// The file [default: that of --config, or /etc/windlass/config.yaml]
+        file: Option<PathBuf>,
+    },
+    /// Print the settings in effect: defaults, file and flags together
+    Show,
+    /// Print a file with every setting, explained and commented out
+    Default,
+}
+
+pub(super) fn run(args: &Args, flags: &Flags, help: &clap::Command) -> anyhow::Result<ExitCode> {
+    match &args.action {
+        Action::Check { file } => check(file.clone().or_else(|| flags.config.clone())),
+        Action::Show => {
+            say(shown(&entries(&Settings::read(flags, true)?)));
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::Default => {
+            say(default_file(&entries(&Settings::example()), help));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn check(file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+    let file = file.unwrap_or_else(|| DEFAULT_FILE.into());
+    let name = file.display();
+    let text = std::fs::read_to_string(&file).with_context(|| format!("the configuration {name} could not be read"))?;
+    if kube_proxy::is_kube_proxy(&text) {
+        let (_, unknown) = kube_proxy::parse(&text).with_context(|| format!("{name} cannot be used"))?;
+        let unknown: Vec<String> = unknown.iter().map(|key| format!("; {key} is unknown and is passed over")).collect();
+        say(format!("{name}: can be used by `windlass proxy`{}", unknown.concat()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let problems = Settings::check(&text)?;
+    for problem in &problems {
+        match problem.line {
+            Some(line) => say(format!("{name}:{line}: {}", problem.reason)),
+            None => say(format!("{name}: {}", problem.reason)),
+        }
+    }
+    if problems.is_empty() {
+        say(format!("{name}: can be used"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::from(exit::USAGE))
+}
+
+fn header() -> String {
+    format!("apiVersion: {API_VERSION}\nkind: {KIND}\n")
+}
+
+/// Values stand as JSON, which is YAML too.
+fn shown(entries: &[Entry]) -> String {
+    let mut out = header();
+    for entry in entries.iter().filter(|e| !e.value.is_null()) {
+        let _ = writeln!(out, "{}: {}", entry.name, entry.value);
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+fn default_file(entries: &[Entry], help: &clap::Command) -> String {
+    let mut out = String::from(
+        "# Settings of Windlass. Every line shows a default; take the `#` before a name away to set it.\n\
+         # `windlass config check` says what is wrong, `windlass config show` what is in effect.\n",
+    );
+    out.push_str(&header());
+    for entry in entries {
+        let _ = writeln!(out, "\n# {}", explained(entry, help));
+        let value = if entry.value == Value::Null { "\"\"".to_owned() } else { entry.value.to_string() };
+        let _ = writeln!(out, "#{}: {value}", entry.name);
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// What a setting is for, in the words of its flag.
+fn explained(entry: &Entry, help: &clap::Command) -> String {
+    match entry.flag {
+        Err(words) => words.to_owned(),
+        Ok(flag) => {
+            let argument = help.get_arguments().find(|a| a.get_long() == Some(flag));
+            argument.and_then(clap::Arg::get_help).map(ToString::to_string).unwrap_or_default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::{commands::Cli, config::file};
+
+    #[test]
+    fn every_setting_is_listed_and_explained() {
+        let help = Cli::command();
+        let all = entries(&Settings::example());
+        let listed: BTreeSet<&str> = all.iter().map(|e| e.name).chain(["apiVersion", "kind"]).collect();
+        let read: BTreeSet<&str> = crate::config::names::names::<file::File>().iter().copied().collect();
+        assert_eq!(listed, read);
+        for entry in &all {
+            assert!(explained(entry, &help).len() > 10, "{} has no explanation", entry.name);
+        }
+    }
+
+    #[test]
+    fn what_is_shown_can_be_read_again() {
+        let mut settings = Settings::example();
+        settings.max_pods = 17;
+        settings.keeping.eviction_soft = [("memory.available".to_owned(), "2Gi".to_owned())].into();
+        settings.keeping.eviction_soft_grace_period = [("memory.available".to_owned(), "1m".to_owned())].into();
+        let text = shown(&entries(&settings));
+        assert_eq!(Settings::check(&text).unwrap(), vec![], "{text}");
+        let mut again = Settings::example();
+        file::parse(&text).unwrap().apply(&mut again);
+        assert_eq!(shown(&entries(&again)), text);
+        assert!(text.contains("maxPods: 17\n"), "{text}");
+    }
+
+    #[test]
+    fn the_default_file_is_all_defaults_with_and_without_its_comments() {
+        let text = default_file(&entries(&Settings::example()), &Cli::command());
+        assert_eq!(Settings::check(&text).unwrap(), vec![]);
+        // Without what has no default.
+        let unset = ["staticPodPath", "maxParallelImagePulls"];
+        let lines = text.lines().filter(|l| !unset.iter().any(|name| l.starts_with(&format!("#{name}:"))));
+        let set: Vec<&str> =
+            lines.map(|l| l.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(l)).collect();
+        let set = set.join("\n");
+        assert_eq!(Settings::check(&set).unwrap(), vec![], "{set}");
+        let mut settings = Settings::example();
+        file::parse(&set).unwrap().apply(&mut settings);
+        assert_eq!(shown(&entries(&settings)), shown(&entries(&Settings::example())));
+    }
+}

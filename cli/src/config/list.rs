@@ -1,0 +1,84 @@
+//! All settings with their values, by the names of the file: for `windlass config`. Pure.
+
+use serde_json::{Value, json};
+use windlass_kit::quantity::Quantity;
+
+use super::Settings;
+
+/// One setting.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// In the file.
+    pub(crate) name: &'static str,
+    /// Of the flag that means the same, and whose help explains it.
+    pub(crate) flag: Result<&'static str, &'static str>,
+    /// Null where nothing is set.
+    pub(crate) value: Value,
+}
+
+fn word<T: clap::ValueEnum>(value: &T) -> Value {
+    json!(value.to_possible_value().map(|v| v.get_name().to_owned()))
+}
+
+/// In the order in which a reader looks for them.
+pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
+    let k = &s.keeping;
+    let entry = |name, flag, value| Entry { name, flag: Ok(flag), value };
+    let size = Quantity::from_bytes(i64::try_from(s.log_limits.file_bytes).unwrap_or(i64::MAX)).to_string();
+    let ports = format!("{}-{}", s.node_ports.start(), s.node_ports.end());
+    vec![
+        entry("nodeName", "node-name", json!(s.node_name)),
+        entry("nodeIP", "node-ip", json!(s.node_ip())),
+        entry("dataDir", "data-dir", json!(s.data_dir)),
+        entry("runDir", "run-dir", json!(s.run_dir)),
+        entry("adminKubeconfig", "admin-kubeconfig", json!(s.admin_kubeconfig)),
+        entry("manifestsDir", "manifests-dir", json!(s.manifests_dir)),
+        entry("staticPodPath", "static-pod-path", json!(s.static_pods_dir)),
+        entry("podLogsDir", "pod-logs-dir", json!(s.pod_logs_dir)),
+        entry("containerLogsDir", "container-logs-dir", json!(s.container_logs_dir)),
+        entry("containerLogMaxSize", "container-log-max-size", json!(size)),
+        entry("containerLogMaxFiles", "container-log-max-files", json!(s.log_limits.files)),
+        entry("dockerSocket", "docker-socket", json!(s.docker_socket)),
+        entry("apiBindAddress", "api-bind-address", json!(s.api_bind)),
+        entry("nodeAPIBindAddress", "node-api-bind-address", json!(s.node_api_bind)),
+        entry("statsBindAddress", "stats-bind-address", json!(s.stats_bind)),
+        entry("agentHealthzBindAddress", "agent-healthz-bind-address", json!(s.agent_health_bind)),
+        entry("healthzBindAddress", "healthz-bind-address", json!(s.proxy_health_bind)),
+        entry("metricsBindAddress", "metrics-bind-address", json!(s.proxy_metrics_bind)),
+        entry("clusterCIDR", "cluster-cidr", json!(s.cluster_cidr.to_string())),
+        entry("serviceCIDR", "service-cidr", json!(s.service_cidr.to_string())),
+        entry("nodePortRange", "node-port-range", json!(ports)),
+        entry("maxPods", "max-pods", json!(s.max_pods)),
+        entry("network", "network", word(&s.network)),
+        entry("cniConfDir", "cni-conf-dir", json!(s.cni_conf_dir)),
+        entry("cniBinDirs", "cni-bin-dir", json!(s.cni_bin_dirs)),
+        entry("rulesLayout", "rules-layout", word(&s.rules_layout)),
+        entry("clusterDomain", "cluster-domain", json!(s.cluster_domain)),
+        Entry {
+            name: "clusterDNS",
+            flag: Err("Name servers that pods ask first [default: none]"),
+            value: json!(s.cluster_dns),
+        },
+        entry("log", "log", json!(s.log)),
+        entry("logFormat", "log-format", word(&s.log_format)),
+        entry("evictionHard", "eviction-hard", json!(k.eviction_hard)),
+        entry("evictionSoft", "eviction-soft", json!(k.eviction_soft)),
+        entry("evictionSoftGracePeriod", "eviction-soft-grace-period", json!(k.eviction_soft_grace_period)),
+        entry("evictionMinimumReclaim", "eviction-minimum-reclaim", json!(k.eviction_minimum_reclaim)),
+        entry(
+            "evictionPressureTransitionPeriod",
+            "eviction-pressure-transition-period",
+            json!(k.eviction_pressure_transition_period),
+        ),
+        entry("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", json!(k.eviction_max_pod_grace_period)),
+        entry("imageGCHighThresholdPercent", "image-gc-high-threshold", json!(k.image_gc_high_threshold_percent)),
+        entry("imageGCLowThresholdPercent", "image-gc-low-threshold", json!(k.image_gc_low_threshold_percent)),
+        entry("imageMinimumGCAge", "minimum-image-ttl-duration", json!(k.image_minimum_gc_age)),
+        entry("imageMaximumGCAge", "image-maximum-gc-age", json!(k.image_maximum_gc_age)),
+        entry("kubeReserved", "kube-reserved", json!(k.kube_reserved)),
+        entry("systemReserved", "system-reserved", json!(k.system_reserved)),
+        entry("enforceNodeAllocatable", "enforce-node-allocatable", json!(k.enforce_node_allocatable)),
+        entry("nodeStatusMaxImages", "node-status-max-images", json!(k.node_status_max_images)),
+        entry("maxParallelImagePulls", "max-parallel-image-pulls", json!(k.max_parallel_image_pulls)),
+    ]
+}
