@@ -9,6 +9,7 @@ pub mod duration;
 #[cfg(feature = "events")]
 pub mod events;
 pub mod expo;
+pub mod finding;
 pub mod heartbeat;
 pub mod inotify;
 #[cfg(feature = "manifests")]

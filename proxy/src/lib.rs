@@ -7,6 +7,7 @@
 //! loop: `sync` owns all state and ties them. Imports nothing of ours but `windlass-kit`.
 
 pub mod apply;
+mod check;
 mod cleanup;
 mod config;
 pub mod conntrack;
@@ -24,6 +25,7 @@ mod subject;
 mod sync;
 mod sysctls;
 
+pub use check::check;
 pub use cleanup::{CleanupError, cleanup, prepare, record};
 pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page, Variant, rules_from_objects};
 pub use inspect::{InspectError, inspect, kernel_rules, node_addresses};

@@ -5,6 +5,7 @@
 
 pub(crate) mod attached;
 pub(crate) mod calls;
+pub mod check;
 pub mod client;
 pub(crate) mod events;
 pub(crate) mod exec;

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod agent;
+mod check;
 mod config;
 mod down;
 mod generate;
@@ -47,6 +48,8 @@ enum Command {
     Status(status::Args),
     /// Show what the node, its pods and containers use, live
     Top(top::Args),
+    /// Say whether this machine can be a node, and what is missing
+    Check(check::Args),
     /// Check, show or explain the settings
     Config(config::Args),
     /// Print a script that completes commands in a shell
@@ -100,6 +103,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Down(args) => down::run(&args, &settings),
         Command::Status(args) => status::run(&args, &settings),
+        Command::Check(args) => check::run(&args, &settings),
         Command::Top(args) => top::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),
         // Answered above.

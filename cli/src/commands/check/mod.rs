@@ -1,0 +1,97 @@
+//! `windlass check`: whether this machine can be a node, found by trying; nothing of it is changed.
+
+mod machine;
+
+#[cfg(test)]
+mod tests;
+
+use std::{net::SocketAddr, process::ExitCode};
+
+use windlass_agent::engine::{Engine, check as engine};
+use windlass_kit::{
+    finding::{Finding, Verdict},
+    serve,
+};
+use windlass_proxy as proxy;
+
+use super::{require_root, runtime, say, table::columns};
+use crate::{assemble::proxy_config, config::Settings, exit};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only what is not as it should be
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+    require_root("windlass check")?;
+    let findings = runtime()?.block_on(all(settings))?;
+    let shown: Vec<Finding> = findings.iter().filter(|f| !args.quiet || f.verdict != Verdict::Fine).cloned().collect();
+    if !shown.is_empty() {
+        say(text(&shown));
+    }
+    say(verdict(&findings));
+    let missing = findings.iter().any(|f| f.verdict == Verdict::Missing);
+    Ok(if missing { ExitCode::from(exit::DIFFERS) } else { ExitCode::SUCCESS })
+}
+
+pub(super) async fn all(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
+    let mut all = match Engine::new(&settings.docker_socket.to_string_lossy()) {
+        Ok(found) => engine::check(&found).await,
+        Err(error) => vec![Finding::missing("docker", error.to_string(), "name Docker's socket with --docker-socket")],
+    };
+    let variant = proxy_config(settings).variant;
+    all.extend(tokio::task::spawn_blocking(move || proxy::check(variant)).await?);
+    for (what, address) in [
+        ("the Kubernetes API", settings.api_bind),
+        ("the node's API", settings.node_api_bind),
+        ("the read-only stats", settings.stats_bind),
+        ("the agent's health", settings.agent_health_bind),
+        ("the proxy's health", settings.proxy_health_bind),
+        ("the proxy's metrics", settings.proxy_metrics_bind),
+    ] {
+        let taken = serve::listen(what, address).await.err().map(|error| error.to_string());
+        all.push(port(what, address, taken));
+    }
+    all.extend(machine::judge(&machine::read(&settings.data_dir, settings.node_ip().is_loopback())));
+    Ok(all)
+}
+
+/// A port that could be had, or why not.
+fn port(what: &str, address: SocketAddr, taken: Option<String>) -> Finding {
+    match taken {
+        None => Finding::fine(format!("port {}", address.port()), format!("free for {what}")),
+        Some(why) if why.contains("(windlass)") => {
+            Finding::fine(format!("port {}", address.port()), format!("windlass serves {what} there"))
+        }
+        Some(why) => {
+            Finding::missing(format!("port {}", address.port()), why, "end its holder, or choose another address")
+        }
+    }
+}
+
+/// Worst first, so that nobody has to look for it.
+pub(super) fn text(findings: &[Finding]) -> String {
+    let mut sorted: Vec<&Finding> = findings.iter().collect();
+    sorted.sort_by_key(|f| std::cmp::Reverse(f.verdict));
+    let row = |f: &&Finding| {
+        let word = match f.verdict {
+            Verdict::Fine => "ok",
+            Verdict::Doubtful => "doubtful",
+            Verdict::Missing => "missing",
+        };
+        let advice = if f.advice.is_empty() { String::new() } else { format!(" -> {}", f.advice) };
+        [word.to_owned(), f.what.clone(), format!("{}{advice}", f.seen)]
+    };
+    columns(&sorted.iter().map(row).collect::<Vec<_>>())
+}
+
+fn verdict(findings: &[Finding]) -> String {
+    let count = |verdict: Verdict| findings.iter().filter(|f| f.verdict == verdict).count();
+    match (count(Verdict::Missing), count(Verdict::Doubtful)) {
+        (0, 0) => "this machine can be a node".to_owned(),
+        (0, doubtful) => format!("this machine can be a node; {doubtful} doubtful"),
+        (missing, _) => format!("this machine cannot be a node yet: {missing} missing"),
+    }
+}

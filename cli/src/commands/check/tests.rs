@@ -1,0 +1,65 @@
+use std::collections::BTreeMap;
+
+use super::{machine::Facts, *};
+
+fn good() -> Facts {
+    let sysctls = [
+        ("net/ipv4/ip_forward", "1"),
+        ("fs/inotify/max_user_instances", "128"),
+        ("fs/inotify/max_user_watches", "65536"),
+        ("kernel/pid_max", "4194304"),
+    ];
+    Facts {
+        programs: vec!["bash".into(), "dockerd".into()],
+        sysctls: sysctls.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        swaps: 0,
+        disk: Some((50, 100)),
+        inodes: Some((50, 100)),
+        node_ip_is_loopback: false,
+    }
+}
+
+fn sysctl(name: &str, value: &str) -> BTreeMap<String, String> {
+    let mut all = good().sysctls;
+    all.insert(name.to_owned(), value.to_owned());
+    all
+}
+
+#[test]
+fn a_good_machine_is_fine_and_each_flaw_is_told_once() {
+    assert!(machine::judge(&good()).iter().all(|f| f.verdict == Verdict::Fine));
+    for (facts, what, verdict) in [
+        (Facts { disk: Some((9, 100)), ..good() }, "disk", Verdict::Doubtful),
+        (Facts { inodes: Some((4, 100)), ..good() }, "inodes", Verdict::Doubtful),
+        (Facts { swaps: 1, ..good() }, "swap", Verdict::Doubtful),
+        (Facts { programs: vec!["kubelet".into()], ..good() }, "other programs: kubelet", Verdict::Doubtful),
+        (Facts { programs: vec!["ufw".into()], ..good() }, "other programs: ufw", Verdict::Doubtful),
+        (Facts { sysctls: sysctl("net/ipv4/ip_forward", ""), ..good() }, "forwarding", Verdict::Missing),
+        (Facts { sysctls: sysctl("kernel/pid_max", "4096"), ..good() }, "kernel.pid_max", Verdict::Doubtful),
+        (Facts { node_ip_is_loopback: true, ..good() }, "the node's address", Verdict::Doubtful),
+    ] {
+        let bad: Vec<Finding> = machine::judge(&facts).into_iter().filter(|f| f.verdict != Verdict::Fine).collect();
+        assert_eq!(bad.len(), 1, "{bad:?}");
+        assert!(bad[0].what == what && bad[0].verdict == verdict && !bad[0].advice.is_empty(), "{bad:?}");
+    }
+    // No fixed number of inodes is no lack of them.
+    assert!(machine::judge(&Facts { inodes: Some((0, 0)), ..good() }).iter().all(|f| f.verdict == Verdict::Fine));
+}
+
+#[test]
+fn a_port_that_windlass_itself_holds_is_fine() {
+    let address: SocketAddr = "127.0.0.1:6443".parse().unwrap();
+    assert_eq!(port("the API", address, None).verdict, Verdict::Fine);
+    assert_eq!(port("the API", address, Some("process 7 (windlass) holds it".into())).verdict, Verdict::Fine);
+    let taken = port("the API", address, Some("process 7 (nginx) holds it".into()));
+    assert!(taken.verdict == Verdict::Missing && taken.seen.contains("nginx"), "{taken:?}");
+}
+
+#[test]
+fn the_worst_comes_first() {
+    let findings =
+        [Finding::fine("a", "x"), Finding::missing("b", "y", "do this"), Finding::doubtful("c", "z", "do that")];
+    assert_eq!(text(&findings), "missing    b   y -> do this\ndoubtful   c   z -> do that\nok         a   x");
+    assert_eq!(verdict(&findings), "this machine cannot be a node yet: 1 missing");
+    assert_eq!(verdict(&findings[..1]), "this machine can be a node");
+}

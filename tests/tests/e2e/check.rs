@@ -1,0 +1,43 @@
+//! `windlass check`: tries, tells, and changes nothing.
+
+use windlass_tests::World;
+
+#[test]
+fn a_machine_is_checked_by_trying_and_left_as_it_was() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let rules = || world.sh("iptables-save; ip6tables-save; ip -o link; ls /proc/sys/net/ipv4/conf");
+    let before = rules();
+    let text = windlass.try_run("check", &[]).unwrap();
+    assert!(text.contains("Docker Engine") && text.contains("kinds of rules are taken"), "{text}");
+    assert!(text.contains("free for the Kubernetes API") && text.contains("this machine can be a node"), "{text}");
+    // This engine was started without it.
+    assert!(text.contains("live-restore") && text.contains("daemon.json"), "{text}");
+    assert_eq!(rules(), before, "something was changed");
+    assert!(!world.dir().join("data").exists(), "something was made");
+
+    let mut command = world.command("python3");
+    command
+        .args(["-c", "import socket,time; s=socket.socket(); s.bind(('127.0.0.1',6443)); s.listen(); time.sleep(60)"]);
+    let holder =
+        windlass_tests::Daemon::start("a holder of a port", &mut command, &world.dir().join("holder.log")).unwrap();
+    windlass_tests::eventually(windlass_tests::PATIENCE, "the port is taken", || {
+        let refused = windlass.try_run("check", &["--quiet"]).err().map(|e| e.to_string());
+        let refused = refused.ok_or_else(|| anyhow::anyhow!("nothing is wrong"))?;
+        anyhow::ensure!(
+            refused.contains("6443") && refused.contains("python3") && refused.contains("1 missing"),
+            "{refused}"
+        );
+        anyhow::ensure!(!refused.contains("free for"), "{refused}");
+        Ok(())
+    });
+    drop(holder);
+
+    let elsewhere = windlass.command("check").args(["--docker-socket", "/nowhere/docker.sock"]).output().unwrap();
+    let told = String::from_utf8_lossy(&elsewhere.stdout).into_owned();
+    assert!(elsewhere.status.code() == Some(3) && told.contains("/nowhere/docker.sock"), "{told}");
+
+    let _ = windlass.up();
+    let text = windlass.try_run("check", &[]).unwrap();
+    assert!(text.contains("windlass serves the Kubernetes API there"), "{text}");
+}
