@@ -78,7 +78,7 @@ fn header() -> String {
 }
 
 /// Values stand as JSON, which is YAML too.
-fn shown(entries: &[Entry]) -> String {
+pub(super) fn shown(entries: &[Entry]) -> String {
     let mut out = header();
     for entry in entries.iter().filter(|e| !e.value.is_null()) {
         let _ = writeln!(out, "{}: {}", entry.name, entry.value);

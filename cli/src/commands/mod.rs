@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod agent;
+mod bundle;
 mod check;
 mod config;
 mod down;
@@ -50,6 +51,8 @@ enum Command {
     Top(top::Args),
     /// Say whether this machine can be a node, and what is missing
     Check(check::Args),
+    /// Put what helps to find a fault into one archive, without secrets
+    Bundle(bundle::Args),
     /// Check, show or explain the settings
     Config(config::Args),
     /// Print a script that completes commands in a shell
@@ -103,6 +106,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Down(args) => down::run(&args, &settings),
         Command::Status(args) => status::run(&args, &settings),
+        Command::Bundle(args) => bundle::run(&args, &settings),
         Command::Check(args) => check::run(&args, &settings),
         Command::Top(args) => top::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),

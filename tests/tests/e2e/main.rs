@@ -1,6 +1,7 @@
 //! A node, driven as its users drive it: real kubectl, real Docker Engine, real iptables. Each test
 //! has a machine of its own made of network namespaces.
 
+mod bundle;
 mod check;
 mod crash;
 mod dashboard;

@@ -1,0 +1,64 @@
+use std::io::Read as _;
+
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn what_may_be_a_secret_is_withheld_and_the_shape_stays() {
+    let mut pods = json!({"items": [{
+        "metadata": {"name": "web", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "hunter2"}, "labels": {"app": "web"}},
+        "spec": {
+            "initContainers": [{"command": ["sh", "-c", "echo hunter2"]}],
+            "containers": [{
+                "name": "c", "image": "i", "args": ["--password=hunter2"],
+                "env": [{"name": "A", "value": "hunter2"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                "livenessProbe": {"httpGet": {"path": "/", "httpHeaders": [{"name": "Authorization", "value": "hunter2"}]}},
+                "lifecycle": {"preStop": {"exec": {"command": ["hunter2"]}}},
+            }],
+        },
+        "status": {"containerStatuses": [{"state": {"terminated": {"exitCode": 1, "message": "my password hunter2"}},
+            "lastState": {"terminated": {"exitCode": 2, "message": "hunter2"}}}]},
+    }, {"kind": "Secret", "data": {"k": "hunter2"}, "stringData": {"k": "hunter2"}}, {"kind": "ConfigMap", "binaryData": {"k": "hunter2"}}]});
+    withhold(&mut pods);
+    let text = pods.to_string();
+    assert!(!text.contains("hunter2"), "{text}");
+    for kept in [
+        "\"web\"",
+        "\"app\"",
+        "\"A\"",
+        "secretKeyRef",
+        "Authorization",
+        "exitCode",
+        "(3 words withheld)",
+        "last-applied-configuration",
+    ] {
+        assert!(text.contains(kept), "{kept} is gone: {text}");
+    }
+}
+
+#[test]
+fn secrets_are_not_even_asked_for() {
+    assert!(
+        OBJECTS
+            .iter()
+            .all(|(name, path)| !path.contains("secret") && !path.contains("configmap") && path.ends_with(name))
+    );
+}
+
+#[test]
+fn the_archive_is_the_owners_alone_and_never_replaces_a_file() {
+    let packed = archive(&[("a/b.txt".to_owned(), b"hello".to_vec())]).unwrap();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(packed.as_slice()));
+    let mut entry = archive.entries().unwrap().next().unwrap().unwrap();
+    let mut text = String::new();
+    entry.read_to_string(&mut text).unwrap();
+    assert_eq!((entry.path().unwrap().to_str(), text.as_str()), (Some("windlass-bundle/a/b.txt"), "hello"));
+    assert_eq!(entry.header().mode().unwrap(), 0o600);
+    let path = std::env::temp_dir().join(format!("windlass-bundle-test-{}", std::process::id()));
+    write(&path, &packed).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(write(&path, b"x").unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    std::fs::remove_file(path).unwrap();
+}
