@@ -1,12 +1,58 @@
-//! Writes the Prometheus text exposition format (version 0.0.4) from plain data.
+//! Writes the Prometheus text exposition format (version 0.0.4) or OpenMetrics (1.0.0) from plain data.
 //!
 //! Our own because the endpoints that replace kubelet, cAdvisor and kube-proxy need exact metric
 //! names and sample time stamps, which client libraries do not write.
 
 use std::fmt::Write as _;
 
-/// The content type of the text that [`Text`] builds.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// The content type of the text that [`Text::new`] builds.
+pub const CONTENT_TYPE: &str = Format::Plain.content_type();
+
+/// Which of the two formats a page is written in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' own, 0.0.4.
+    #[default]
+    Plain,
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What a client is told that it gets.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Plain => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The one of the two that an `Accept` header likes better; the older one when it names neither, or likes
+    /// both alike without naming OpenMetrics.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        let (mut plain, mut open) = (0.0_f64, 0.0_f64);
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let name = parts.next().unwrap_or_default();
+            let (mut quality, mut version) = (1.0_f64, "");
+            for (key, value) in parts.filter_map(|part| part.split_once('=')) {
+                match key.trim() {
+                    "q" => quality = value.trim().parse().unwrap_or(0.0),
+                    "version" => version = value.trim().trim_matches('"'),
+                    _ => {}
+                }
+            }
+            match name {
+                "application/openmetrics-text" if matches!(version, "" | "0.0.1" | "1.0.0") => open = quality.max(open),
+                "text/plain" | "text/*" | "*/*" => plain = quality.max(plain),
+                _ => {}
+            }
+        }
+        if open > 0.0 && open >= plain { Self::OpenMetrics } else { Self::Plain }
+    }
+}
 
 /// What a metric family is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +79,7 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Text {
     out: String,
+    format: Format,
 }
 
 impl Text {
@@ -42,13 +89,27 @@ impl Text {
         Self::default()
     }
 
+    /// An empty page of a format.
+    #[must_use]
+    pub fn of(format: Format) -> Self {
+        Self { out: String::new(), format }
+    }
+
     /// Starts a family: its HELP and TYPE lines.
     pub fn family(&mut self, name: &str, help: &str, kind: Kind) {
+        let (name, word) = match (self.format, kind) {
+            // There a counter's samples end in `_total` and its family does not. One that is called otherwise must
+            // keep its name, so its kind is not told.
+            (Format::OpenMetrics, Kind::Counter) => {
+                name.strip_suffix("_total").map_or((name, "unknown"), |family| (family, "counter"))
+            }
+            _ => (name, kind.word()),
+        };
         self.out.push_str("# HELP ");
         self.out.push_str(name);
         self.out.push(' ');
-        escape(&mut self.out, help, false);
-        let _ = writeln!(self.out, "\n# TYPE {name} {}", kind.word());
+        escape(&mut self.out, help, self.format == Format::OpenMetrics);
+        let _ = writeln!(self.out, "\n# TYPE {name} {word}");
     }
 
     /// One sample without a time stamp.
@@ -74,8 +135,15 @@ impl Text {
         }
         self.out.push(' ');
         number(&mut self.out, value);
-        if let Some(at) = at {
-            let _ = write!(self.out, " {at}");
+        match at {
+            None => {}
+            Some(at) if self.format == Format::Plain => {
+                let _ = write!(self.out, " {at}");
+            }
+            // Seconds there.
+            Some(at) => {
+                let _ = write!(self.out, " {}.{:03}", at.div_euclid(1000), at.rem_euclid(1000));
+            }
         }
         self.out.push('\n');
     }
@@ -102,7 +170,10 @@ impl Text {
 
     /// The finished page.
     #[must_use]
-    pub fn finish(self) -> String {
+    pub fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.out.push_str("# EOF\n");
+        }
         self.out
     }
 }
@@ -144,6 +215,40 @@ mod tests {
             "# HELP a_total Counts a\\nthing with \\\\.\n# TYPE a_total counter\n\
              a_total{name=\"x\\\"y\\\\z\\n\"} 3\na_total 0.25 1700000000123\na_total{n=\"inf\"} +Inf\n"
         );
+    }
+
+    #[test]
+    fn open_metrics_has_names_times_and_an_end_of_its_own() {
+        let mut page = Text::of(Format::OpenMetrics);
+        page.family("a_total", "Says \"a\".", Kind::Counter);
+        page.sample_at("a_total", &[("n", "1")], 2.0, Some(1_700_000_000_023));
+        page.family("failcnt", "Counts.", Kind::Counter);
+        page.sample("failcnt", &[], 1.0);
+        assert_eq!(
+            page.finish(),
+            "# HELP a Says \\\"a\\\".\n# TYPE a counter\na_total{n=\"1\"} 2 1700000000.023\n\
+             # HELP failcnt Counts.\n# TYPE failcnt unknown\nfailcnt 1\n# EOF\n"
+        );
+    }
+
+    #[test]
+    fn the_better_liked_format_is_taken() {
+        for (accept, wanted) in [
+            ("", Format::Plain),
+            ("*/*", Format::Plain),
+            ("text/plain", Format::Plain),
+            ("text/html,*/*;q=0.8", Format::Plain),
+            (
+                "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+                 text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+                Format::OpenMetrics,
+            ),
+            ("application/openmetrics-text; version=\"1.0.0\"; q=0.2, text/plain; q=0.9", Format::Plain),
+            ("application/openmetrics-text;version=7.0.0", Format::Plain),
+            ("application/openmetrics-text;q=0", Format::Plain),
+        ] {
+            assert_eq!(Format::accepted(accept), wanted, "{accept}");
+        }
     }
 
     #[test]
