@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod network;
 pub mod node;
 pub mod pods;
+pub mod probe_counts;
 mod scratch;
 pub mod server;
 pub mod volumes;
@@ -128,4 +129,6 @@ pub struct ContainerRecord {
     pub is_sandbox: bool,
     /// Since when it runs.
     pub started_at: Timestamp,
+    /// Its weight for CPU time, as it was asked for.
+    pub cpu_shares: u64,
 }

@@ -1,6 +1,6 @@
 //! What the caller says: settings, and the containers to watch.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 /// How and where to read. All paths are as seen by this process.
 #[derive(Debug, Clone)]
@@ -50,8 +50,23 @@ pub struct SystemProcess {
     pub pid_file: Option<PathBuf>,
 }
 
-/// A running container that usage is wanted of.
+/// A volume of a pod that a size is wanted of.
 #[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// The pod.
+    pub pod_uid: String,
+    /// Its name in the pod.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Namespace and name of the claim that it comes from.
+    pub claim: Option<(String, String)>,
+    /// Belongs to the pod alone, so that its files are counted; else its file system is asked.
+    pub of_pod: bool,
+}
+
+/// A running container that usage is wanted of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject {
     /// 64 hexadecimal digits.
     pub container_id: String,
@@ -73,6 +88,14 @@ pub struct Subject {
     pub started_at: jiff::Timestamp,
     /// The pod's `status.startTime`.
     pub pod_started_at: jiff::Timestamp,
+    /// Labels, for containers outside pods.
+    pub labels: BTreeMap<String, String>,
+    /// Weight for CPU time as it was asked for; none when only the kernel knows.
+    pub cpu_shares: Option<u64>,
+    /// What the container's own check says.
+    pub healthy: Option<bool>,
+    /// Its network is another container's, where it is told.
+    pub shares_network: bool,
 }
 
 impl Subject {

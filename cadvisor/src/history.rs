@@ -13,6 +13,14 @@ pub struct Point {
     pub mono_ns: u64,
     /// CPU time used so far.
     pub cpu_ns: u64,
+    /// In user mode.
+    pub user_ns: u64,
+    /// In the kernel.
+    pub system_ns: u64,
+    /// Memory in use, page cache included.
+    pub usage_bytes: u64,
+    /// Anonymous memory.
+    pub rss_bytes: u64,
     /// Memory that cannot be freed easily.
     pub working_set_bytes: u64,
     /// Received so far.

@@ -3,15 +3,17 @@
 //!
 //! - [`model`], [`history`], `parse/`, `derive`, `expose/`: plain data and pure functions. No clock, no files, no tokio.
 //! - `source/`: the only place that touches `/proc`, `/sys` and directories of containers.
-//! - `sampler`, `sizes`: the two tasks that own state; [`Usage`] is the handle to both.
+//! - `lane`: threads for reads that may hang. `sampler`, `sizes`: the two tasks that own state; [`Usage`] is the handle to both.
 //!
 //! May import `windlass-kit` and nothing else of this workspace. Knows no Docker client and no Kubernetes client:
 //! who runs containers tells it about them as [`Subject`]s.
 
 mod config;
 mod derive;
+mod events;
 pub mod expose;
 pub mod history;
+mod lane;
 pub mod model;
 mod parse;
 mod sampler;
@@ -19,7 +21,8 @@ mod sizes;
 mod source;
 mod usage;
 
-pub use config::{Config, Subject, SystemProcess};
+pub use config::{Config, Subject, SystemProcess, Volume};
 pub use expose::summary::Summary;
-pub use source::{SourceError, tree as disk_usage};
+pub use parse::oom::Kill;
+pub use source::{KernelLog, SourceError, tree as disk_usage};
 pub use usage::Usage;

@@ -256,12 +256,118 @@ pub struct Limits {
 }
 
 /// What is counted only now and then because it costs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Descriptors {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seldom {
     /// Open files of all processes of the container.
     pub files: u64,
     /// Those that are sockets.
     pub sockets: u64,
+    /// What its processes were doing at that moment.
+    pub tasks: Tasks,
+    /// Huge pages of each size that the machine has.
+    pub huge_pages: Vec<HugePages>,
+    /// Connections in the network namespace; only of those whose network is told.
+    pub sockets_of: Option<Sockets>,
+}
+
+/// How many processes were in which state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// Wait for something that a signal can end.
+    pub sleeping: u64,
+    /// Run or could run.
+    pub running: u64,
+    /// Held by a signal or a debugger.
+    pub stopped: u64,
+    /// Wait for something that no signal ends: a disk, mostly.
+    pub uninterruptible: u64,
+}
+
+/// Huge pages of one size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HugePages {
+    /// As the kernel writes it: `2MB`.
+    pub size: String,
+    /// In use.
+    pub usage_bytes: u64,
+    /// Most that was in use; 0 where the kernel does not tell (v2).
+    pub max_usage_bytes: u64,
+    /// Times that the limit was hit.
+    pub failures: u64,
+}
+
+/// States of TCP as the kernel numbers them, from 1.
+pub const TCP_STATES: [&str; 11] = [
+    "established",
+    "synsent",
+    "synrecv",
+    "finwait1",
+    "finwait2",
+    "timewait",
+    "close",
+    "closewait",
+    "lastack",
+    "listen",
+    "closing",
+];
+
+/// Sockets of a network namespace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sockets {
+    /// Of IPv4, by state as in [`TCP_STATES`].
+    pub tcp: [u64; 11],
+    /// Of IPv6.
+    pub tcp6: [u64; 11],
+    /// Of IPv4.
+    pub udp: Udp,
+    /// Of IPv6.
+    pub udp6: Udp,
+}
+
+/// UDP sockets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Udp {
+    /// Sockets.
+    pub listen: u64,
+    /// Datagrams thrown away.
+    pub dropped: u64,
+    /// Bytes that wait to be read.
+    pub rx_queued: u64,
+    /// Bytes that wait to be sent.
+    pub tx_queued: u64,
+}
+
+/// One block device of the machine: counters so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Device number.
+    pub major: u32,
+    /// Device number.
+    pub minor: u32,
+    /// Path below `/dev`.
+    pub name: String,
+    /// Requests.
+    pub reads: u64,
+    /// Requests that were joined with others.
+    pub reads_merged: u64,
+    /// 512 bytes each.
+    pub sectors_read: u64,
+    /// Time that requests took.
+    pub read_ms: u64,
+    /// Requests.
+    pub writes: u64,
+    /// Requests that were joined with others.
+    pub writes_merged: u64,
+    /// 512 bytes each.
+    pub sectors_written: u64,
+    /// Time that requests took.
+    pub write_ms: u64,
+    /// Requests under way now.
+    pub in_progress: u64,
+    /// Time with a request under way.
+    pub io_ms: u64,
+    /// The same, times the number of requests.
+    pub weighted_ms: u64,
 }
 
 /// One container (or one pod's own cgroup) in a snapshot.
@@ -277,8 +383,8 @@ pub struct Row {
     pub usage_nano_cores: Option<u64>,
     /// What it is allowed.
     pub limits: Limits,
-    /// Open files and sockets.
-    pub descriptors: Descriptors,
+    /// What is counted now and then.
+    pub seldom: Arc<Seldom>,
     /// Shares the node's network namespace, so that its traffic is the node's.
     pub host_network: bool,
     /// The newest attempt to read failed: the numbers are those of the attempt before.
@@ -317,6 +423,10 @@ pub struct Node {
     pub default_interface: Option<InterfaceName>,
     /// Threads that exist now.
     pub threads: u64,
+    /// Block devices, without partitions, loops and memory.
+    pub disks: Vec<Disk>,
+    /// Load over 1, 5 and 15 minutes.
+    pub load: [f64; 3],
 }
 
 /// What does not change while the machine runs.
@@ -346,6 +456,57 @@ pub struct Machine {
     pub kernel_version: String,
     /// Name of the distribution.
     pub os_version: String,
+    /// Who made the processor.
+    pub vendor: String,
+    /// Fastest clock of the first processor.
+    pub frequency_khz: u64,
+    /// Huge pages: size in KiB, and how many are set aside.
+    pub huge_pages: Vec<(u64, u64)>,
+    /// Network devices that are not containers' or bridges'.
+    pub network: Vec<NetworkDevice>,
+    /// Block devices.
+    pub disks: Vec<DiskInfo>,
+    /// NUMA nodes.
+    pub nodes: Vec<NumaNode>,
+}
+
+/// A network device of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NetworkDevice {
+    /// Its name.
+    pub name: String,
+    /// Hardware address.
+    pub address: String,
+    /// Megabits a second; 0 when it does not say.
+    pub speed: u64,
+    /// Largest packet.
+    pub mtu: u64,
+}
+
+/// A block device of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DiskInfo {
+    /// Name below `/dev`.
+    pub name: String,
+    /// Device number.
+    pub major: u32,
+    /// Device number.
+    pub minor: u32,
+    /// Bytes.
+    pub size: u64,
+    /// What orders its requests.
+    pub scheduler: String,
+}
+
+/// A NUMA node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NumaNode {
+    /// Its number.
+    pub id: u64,
+    /// Bytes.
+    pub memory_bytes: u64,
+    /// Cores: number, package, logical processors.
+    pub cores: Vec<(u64, u64, Vec<u64>)>,
 }
 
 /// The result of one round: what every page is rendered from.
@@ -399,6 +560,25 @@ pub struct ContainerSize {
     pub logs_bytes: u64,
     /// Log files.
     pub logs_inodes: u64,
+    /// A walk is under way for longer than walks should take.
+    pub stale: bool,
+}
+
+/// Size of a volume, from the last look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeSize {
+    /// Its name in the pod.
+    pub name: String,
+    /// Namespace and name of the claim that it comes from.
+    pub claim: Option<(String, String)>,
+    /// Goes with the pod and lies on the node's disk, so that it counts as ephemeral storage.
+    pub ephemeral: bool,
+    /// What it uses, and the space and inodes of its file system.
+    pub space: Filesystem,
+    /// Files and directories in it.
+    pub inodes_used: u64,
+    /// The newest look has not ended: its file system does not answer.
+    pub stale: bool,
 }
 
 /// The result of the background walks.
@@ -412,4 +592,8 @@ pub struct Storage {
     pub images_device: String,
     /// By container id.
     pub containers: BTreeMap<String, ContainerSize>,
+    /// By pod uid.
+    pub volumes: BTreeMap<String, Vec<VolumeSize>>,
+    /// Bytes of all layers of images, where Docker keeps a list of them.
+    pub image_bytes: Option<u64>,
 }

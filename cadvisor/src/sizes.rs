@@ -1,8 +1,8 @@
-//! The task that owns sizes on disk. Walks are slow and a dead file system can hang them, so they run on a thread
-//! of their own, one after the other, and pages show the last result.
+//! The task that owns sizes on disk. Looks are slow and a dead file system can hang them, so they run on a lane of
+//! their own, and pages show the last result.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -13,8 +13,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::Config,
-    model::{ContainerSize, Filesystem, Storage},
+    config::{Config, Volume},
+    lane::Lane,
+    model::{ContainerSize, Filesystem, Storage, VolumeSize},
     sampler::Layers,
     source,
 };
@@ -23,103 +24,248 @@ use crate::{
 const SPACE_EVERY: Duration = Duration::from_secs(30);
 /// A walk may take this part of the time at most: the next comes after its cost times this.
 const SHARE: u32 = 50;
+/// A look that takes longer goes on by itself, and another begins.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How many may do so.
+const HANGING_MOST: u64 = 32;
+
+/// What is looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Key {
+    /// The node's file system and the images'.
+    Spaces,
+    Container(String),
+    /// By pod and name.
+    Volume(String, String),
+}
+
+#[derive(Debug, Clone)]
+enum Job {
+    Spaces { node: PathBuf, images: PathBuf },
+    Container { id: String, layer: Option<PathBuf>, docker_root: PathBuf },
+    Volume(Volume),
+}
+
+#[derive(Debug)]
+enum Found {
+    Spaces { node: Option<(Filesystem, u64)>, images: Option<(Filesystem, u64)>, image_bytes: Option<u64> },
+    Container(Option<ContainerSize>),
+    Volume(Option<VolumeSize>),
+}
+
+/// What came of a look, and how long it took.
+type Answer = (Found, Duration);
 
 #[derive(Debug)]
 pub(crate) struct Sizes {
     config: Config,
-    due: HashMap<String, Instant>,
+    lane: Lane<Key, Job, Answer>,
+    /// When the next look is due; none while one is under way.
+    due: HashMap<Key, Option<Instant>>,
     storage: watch::Sender<Arc<Storage>>,
 }
 
 impl Sizes {
-    pub(crate) fn new(config: Config) -> (Self, watch::Receiver<Arc<Storage>>) {
+    pub(crate) fn new(config: Config, shutdown: CancellationToken) -> (Self, watch::Receiver<Arc<Storage>>) {
         let (storage, receiver) = watch::channel(Arc::default());
-        (Self { config, due: HashMap::new(), storage }, receiver)
+        let lane = Lane::new("sizes", HANGING_MOST, PATIENCE, move |job| {
+            let began = Instant::now();
+            (look(job, &|| !shutdown.is_cancelled()), began.elapsed())
+        });
+        (Self { config, lane, due: HashMap::new(), storage }, receiver)
     }
 
     /// Works until told to stop, or until the sampler is gone.
-    pub(crate) async fn run(mut self, mut layers: watch::Receiver<Layers>, shutdown: CancellationToken) {
-        let mut space_at = Instant::now();
-        self.space();
+    pub(crate) async fn run(
+        mut self,
+        mut layers: watch::Receiver<Layers>,
+        mut volumes: watch::Receiver<Arc<Vec<Volume>>>,
+        shutdown: CancellationToken,
+    ) {
+        let mut told = true;
         loop {
-            let list = Arc::clone(&layers.borrow_and_update());
-            self.forget(&list);
-            self.walk(&list, &shutdown);
-            let walk = self.due.values().min().map_or(SPACE_EVERY, |due| due.saturating_duration_since(Instant::now()));
-            let rest = SPACE_EVERY.saturating_sub(space_at.elapsed()).min(walk).max(Duration::from_millis(100));
+            let jobs = self.jobs(&layers.borrow_and_update(), &volumes.borrow_and_update());
+            self.forget(&jobs);
+            self.look_at(jobs);
+            let now = Instant::now();
+            let next = self.due.values().flatten().min().map_or(SPACE_EVERY, |due| due.saturating_duration_since(now));
+            // What is late is asked for again soon.
+            let most = if self.due.values().any(Option::is_none) { PATIENCE } else { SPACE_EVERY };
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 changed = layers.changed() => if changed.is_err() { break },
-                () = tokio::time::sleep(rest) => {}
-            }
-            if space_at.elapsed() >= SPACE_EVERY {
-                self.space();
-                space_at = Instant::now();
+                changed = volumes.changed(), if told => told = changed.is_ok(),
+                () = tokio::time::sleep(next.clamp(Duration::from_millis(100), most)) => {}
             }
         }
     }
 
-    fn space(&self) {
-        let of = |path: &Path| -> Option<(Filesystem, u64)> {
-            let path = source::under(&self.config.root, path);
-            // Before the first pod the directory may not be there: its parent is on the same file system.
-            let there = path.ancestors().find(|p| p.exists())?;
-            source::space(there, jiff::Timestamp::now())
-                .inspect_err(|error| tracing::debug!(%error, "space of a file system is unknown for now"))
-                .ok()
-        };
-        let (node, images) = (of(&self.config.data_dir), of(&self.config.docker_root));
-        let device = images.map(|(_, device)| {
-            let (major, minor) = (u32::try_from(major(device)), u32::try_from(minor(device)));
-            major
-                .ok()
-                .zip(minor.ok())
-                .and_then(|(major, minor)| source::block_device_name(&self.config.root, major, minor))
-                .unwrap_or_else(|| self.config.docker_root.display().to_string())
+    /// Everything that has a size.
+    fn jobs(&self, layers: &[(String, Option<PathBuf>)], volumes: &[Volume]) -> BTreeMap<Key, Job> {
+        let under = |path: &Path| source::under(&self.config.root, path);
+        let docker_root = under(&self.config.docker_root);
+        let spaces = Job::Spaces { node: under(&self.config.data_dir), images: docker_root.clone() };
+        let containers = layers.iter().map(|(id, layer)| {
+            let job = Job::Container { id: id.clone(), layer: layer.clone(), docker_root: docker_root.clone() };
+            (Key::Container(id.clone()), job)
         });
-        self.storage.send_modify(|storage| {
-            let storage = Arc::make_mut(storage);
-            storage.node = node.map(|(space, _)| space);
-            storage.images = images.map(|(space, _)| space);
-            storage.images_device = device.unwrap_or_default();
+        let volumes = volumes.iter().map(|volume| {
+            let there = Volume { path: under(&volume.path), ..volume.clone() };
+            (Key::Volume(volume.pod_uid.clone(), volume.name.clone()), Job::Volume(there))
         });
+        std::iter::once((Key::Spaces, spaces)).chain(containers).chain(volumes).collect()
     }
 
-    fn forget(&mut self, list: &[(String, Option<PathBuf>)]) {
-        let listed = |id: &str| list.binary_search_by(|(known, _)| known.as_str().cmp(id)).is_ok();
-        self.due.retain(|id, _| listed(id));
+    fn forget(&mut self, jobs: &BTreeMap<Key, Job>) {
+        self.due.retain(|key, _| jobs.contains_key(key));
         self.storage.send_if_modified(|storage| {
-            let before = storage.containers.len();
-            if storage.containers.keys().all(|id| listed(id)) {
+            let has_container = |id: &String| jobs.contains_key(&Key::Container(id.clone()));
+            let has_volume =
+                |uid: &str, volume: &VolumeSize| jobs.contains_key(&Key::Volume(uid.to_owned(), volume.name.clone()));
+            let kept = storage.containers.keys().all(has_container)
+                && storage.volumes.iter().all(|(uid, all)| all.iter().all(|v| has_volume(uid, v)));
+            if kept {
                 return false;
             }
-            Arc::make_mut(storage).containers.retain(|id, _| listed(id));
-            storage.containers.len() != before
+            let storage = Arc::make_mut(storage);
+            storage.containers.retain(|id, _| has_container(id));
+            storage.volumes.retain(|uid, all| {
+                all.retain(|volume| has_volume(uid, volume));
+                !all.is_empty()
+            });
+            true
         });
     }
 
-    fn walk(&mut self, list: &[(String, Option<PathBuf>)], shutdown: &CancellationToken) {
-        for (id, layer) in list {
-            let began = Instant::now();
-            if shutdown.is_cancelled() {
-                return;
-            }
-            if self.due.get(id).is_some_and(|due| *due > began) {
-                continue;
-            }
-            let go_on = || !shutdown.is_cancelled();
-            let (rootfs_bytes, rootfs_inodes) =
-                layer.as_deref().and_then(|dir| source::tree(dir, &go_on)).unwrap_or_default();
-            let docker_root = source::under(&self.config.root, &self.config.docker_root);
-            let (logs_bytes, logs_inodes) = source::logs(&docker_root, id);
-            let at = jiff::Timestamp::now();
-            let size = ContainerSize { at, rootfs_bytes, rootfs_inodes, logs_bytes, logs_inodes };
-            self.storage.send_modify(|storage| {
-                Arc::make_mut(storage).containers.insert(id.clone(), size);
-            });
-            let pause = self.config.walk_interval.max(began.elapsed() * SHARE);
-            self.due.insert(id.clone(), Instant::now() + pause);
+    /// Does what is due.
+    fn look_at(&mut self, jobs: BTreeMap<Key, Job>) {
+        let now = Instant::now();
+        let due: Vec<(Key, Job)> = jobs
+            .into_iter()
+            .filter(|(key, _)| match self.due.get(key) {
+                None => true,
+                Some(Some(due)) => *due <= now,
+                Some(None) => false,
+            })
+            .collect();
+        self.due.extend(due.iter().map(|(key, _)| (key.clone(), None)));
+        let round = self.lane.round(due);
+        for (key, _) in round.left {
+            self.due.insert(key, Some(now + PATIENCE));
         }
+        for (key, (found, took)) in round.done {
+            let pause = if key == Key::Spaces { SPACE_EVERY } else { self.config.walk_interval };
+            // Forgotten meanwhile.
+            let Some(due) = self.due.get_mut(&key) else { continue };
+            *due = Some(Instant::now() + pause.max(took * SHARE));
+            self.put(key, found);
+        }
+        let late: Vec<Key> = self.due.iter().filter(|(_, due)| due.is_none()).map(|(key, _)| key.clone()).collect();
+        self.mark_stale(&late);
+    }
+
+    fn put(&self, key: Key, found: Found) {
+        self.storage.send_modify(|storage| {
+            let storage = Arc::make_mut(storage);
+            match (key, found) {
+                (_, Found::Spaces { node, images, image_bytes }) => {
+                    storage.node = node.map(|(space, _)| space);
+                    storage.images = images.map(|(space, _)| space);
+                    storage.images_device = images.map_or_else(String::new, |(_, device)| self.device(device));
+                    storage.image_bytes = image_bytes;
+                }
+                (Key::Container(id), Found::Container(Some(size))) => {
+                    storage.containers.insert(id, size);
+                }
+                (Key::Volume(uid, _), Found::Volume(Some(size))) => {
+                    let all = storage.volumes.entry(uid).or_default();
+                    match all.binary_search_by(|known| known.name.cmp(&size.name)) {
+                        Ok(at) => all[at] = size,
+                        Err(at) => all.insert(at, size),
+                    }
+                }
+                // A folder that is not there (yet, or any more) has no size.
+                _ => {}
+            }
+        });
+    }
+
+    fn mark_stale(&self, late: &[Key]) {
+        self.storage.send_if_modified(|storage| {
+            let is_late = |key: &Key| late.contains(key);
+            let container = |id: &String| is_late(&Key::Container(id.clone()));
+            let volume = |uid: &str, v: &VolumeSize| is_late(&Key::Volume(uid.to_owned(), v.name.clone()));
+            let right = storage.containers.iter().all(|(id, size)| size.stale == container(id))
+                && storage.volumes.iter().all(|(uid, all)| all.iter().all(|v| v.stale == volume(uid, v)));
+            if right {
+                return false;
+            }
+            let storage = Arc::make_mut(storage);
+            for (id, size) in &mut storage.containers {
+                size.stale = container(id);
+            }
+            for (uid, all) in &mut storage.volumes {
+                for size in all {
+                    size.stale = volume(uid, size);
+                }
+            }
+            true
+        });
+    }
+
+    fn device(&self, device: u64) -> String {
+        let numbers = u32::try_from(major(device)).ok().zip(u32::try_from(minor(device)).ok());
+        numbers
+            .and_then(|(major, minor)| source::block_device_name(&self.config.root, major, minor))
+            .unwrap_or_else(|| self.config.docker_root.display().to_string())
     }
 }
+
+fn look(job: Job, go_on: &dyn Fn() -> bool) -> Found {
+    let at = jiff::Timestamp::now();
+    match job {
+        Job::Spaces { node, images } => {
+            Found::Spaces { node: space_of(&node), images: space_of(&images), image_bytes: source::layers(&images) }
+        }
+        Job::Container { id, layer, docker_root } => {
+            let walked = layer.as_deref().map(|dir| source::tree(dir, go_on));
+            let (logs_bytes, logs_inodes) = source::logs(&docker_root, &id);
+            // Stopped in the middle, a walk tells nothing.
+            let size = (walked != Some(None)).then(|| {
+                let (rootfs_bytes, rootfs_inodes) = walked.flatten().unwrap_or_default();
+                ContainerSize { at, rootfs_bytes, rootfs_inodes, logs_bytes, logs_inodes, stale: false }
+            });
+            Found::Container(size)
+        }
+        Job::Volume(volume) => Found::Volume(volume_size(volume, go_on)),
+    }
+}
+
+/// Before the first pod the directory may not be there: its parent is on the same file system.
+fn space_of(path: &Path) -> Option<(Filesystem, u64)> {
+    let there = path.ancestors().find(|p| p.exists())?;
+    source::space(there, jiff::Timestamp::now())
+        .inspect_err(|error| tracing::debug!(%error, "space of a file system is unknown for now"))
+        .ok()
+}
+
+fn volume_size(volume: Volume, go_on: &dyn Fn() -> bool) -> Option<VolumeSize> {
+    let (mut space, _) = source::space(&volume.path, jiff::Timestamp::now()).ok()?;
+    let mut inodes_used = space.inodes.saturating_sub(space.inodes_free);
+    let in_memory = source::is_mount(&volume.path);
+    if volume.of_pod {
+        (space.used_bytes, inodes_used) = source::tree(&volume.path, go_on)?;
+    }
+    Some(VolumeSize {
+        name: volume.name,
+        claim: volume.claim,
+        ephemeral: volume.of_pod && !in_memory,
+        space,
+        inodes_used,
+        stale: false,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! The handle that others hold.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -13,10 +14,12 @@ use tokio::{
     sync::{mpsc, oneshot, watch},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use windlass_kit::expo::{Format, Text};
 
 use crate::{
-    config::{Config, Subject},
-    expose::{self, View, summary::Summary},
+    config::{Config, Subject, Volume},
+    events::Events,
+    expose::{self, View, rest, summary::Summary},
     history::Point,
     model::{Snapshot, Storage},
     sampler::{Request, Sampler},
@@ -39,6 +42,7 @@ struct Inner {
     snapshot: watch::Receiver<Arc<Snapshot>>,
     storage: watch::Receiver<Arc<Storage>>,
     requests: mpsc::Sender<Request>,
+    events: Events,
     image_bytes: AtomicU64,
     tasks: TaskTracker,
 }
@@ -48,18 +52,24 @@ impl Usage {
     /// for as long as it runs. A machine without cgroups is an error in the log, not here: the node's own
     /// numbers are still served.
     #[must_use]
-    pub fn start(config: Config, subjects: watch::Receiver<Arc<Vec<Subject>>>, shutdown: CancellationToken) -> Self {
+    pub fn start(
+        config: Config,
+        subjects: watch::Receiver<Arc<Vec<Subject>>>,
+        volumes: watch::Receiver<Arc<Vec<Volume>>>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let events = Events::default();
         let (layers, layers_seen) = watch::channel(Arc::default());
-        let (sampler, snapshot) = Sampler::new(config.clone(), layers);
-        let (sizes, storage) = Sizes::new(config.clone());
+        let (sampler, snapshot) = Sampler::new(config.clone(), layers, events.clone());
+        let (sizes, storage) = Sizes::new(config.clone(), shutdown.clone());
         let (requests, asked) = mpsc::channel(64);
         let tasks = TaskTracker::new();
         let runtime = Handle::current();
         let (handle, token) = (runtime.clone(), shutdown.clone());
         tasks.spawn_blocking(move || handle.block_on(sampler.run(subjects, asked, token)));
-        tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, shutdown)));
+        tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, volumes, shutdown)));
         tasks.close();
-        let inner = Inner { config, snapshot, storage, requests, image_bytes: AtomicU64::new(0), tasks };
+        let inner = Inner { config, snapshot, storage, requests, events, image_bytes: AtomicU64::new(0), tasks };
         Self { inner: Arc::new(inner) }
     }
 
@@ -100,7 +110,8 @@ impl Usage {
         Arc::clone(&self.inner.storage.borrow())
     }
 
-    /// Tells the bytes that images take, as the engine counts them; shown as `imageFs.usedBytes`.
+    /// Tells the bytes that images take, as the engine counts them; shown as `imageFs.usedBytes` where Docker keeps no
+    /// list of layers to add up.
     pub fn set_image_bytes(&self, bytes: u64) {
         self.inner.image_bytes.store(bytes, Ordering::Relaxed);
     }
@@ -113,14 +124,38 @@ impl Usage {
 
     /// The kubelet's `/metrics/cadvisor`. Never blocks.
     #[must_use]
-    pub fn cadvisor_text(&self) -> String {
-        expose::prom_cadvisor::text(&self.view(), jiff::Timestamp::now())
+    pub fn cadvisor_text(&self, format: Format) -> String {
+        expose::prom_cadvisor::text(&self.view(), jiff::Timestamp::now(), format)
     }
 
     /// The kubelet's `/metrics/resource`. Never blocks.
     #[must_use]
-    pub fn resource_text(&self) -> String {
-        expose::prom_resource::text(&self.view())
+    pub fn resource_text(&self, format: Format) -> String {
+        expose::prom_resource::text(&self.view(), format)
+    }
+
+    /// Adds the families that tell of volumes and logs to the node's own page.
+    pub fn put_volumes(&self, page: &mut Text) {
+        expose::prom_volumes::put(&self.view(), page);
+    }
+
+    /// cAdvisor's REST API, read-only: the JSON that answers a path from `/api/` on, with its query and its body.
+    ///
+    /// # Errors
+    /// An HTTP status and what is wrong with the request.
+    pub async fn rest(&self, path: &str, query: &str, body: &[u8]) -> Result<Vec<u8>, (u16, String)> {
+        let request = rest::Request::read(path, query, body)?;
+        if request.max_age().is_some_and(|age| age < self.inner.config.interval) {
+            self.refresh().await;
+        }
+        let view = self.view();
+        let mut histories = HashMap::new();
+        for id in request.wanted(&view)? {
+            let past = self.history(&id).await;
+            histories.insert(id, past);
+        }
+        let answer = request.answer(&view, &histories, &self.inner.events.all());
+        answer.map(|json| serde_json::to_vec(&json).unwrap_or_default())
     }
 
     /// Waits until both tasks have ended, after the token was cancelled.
@@ -129,11 +164,12 @@ impl Usage {
     }
 
     fn view(&self) -> View {
+        let told = self.inner.image_bytes.load(Ordering::Relaxed);
         View {
             node_name: self.inner.config.node_name.clone(),
             snapshot: self.snapshot(),
             storage: self.storage(),
-            image_bytes: Some(self.inner.image_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0),
+            image_bytes: self.storage().image_bytes.or(Some(told).filter(|bytes| *bytes > 0)),
         }
     }
 }

@@ -3,13 +3,17 @@
 
 use std::{
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::{Config, Subject, Usage};
+use windlass_kit::expo::Format;
 
 fn docker(arguments: &[&str]) -> Option<String> {
     let out = Command::new("docker").args(arguments).stdin(Stdio::null()).output().ok()?;
@@ -40,12 +44,14 @@ fn image() -> Option<Made> {
     std::fs::create_dir_all(&bin).ok()?;
     std::fs::create_dir_all(dir.path().join("data")).ok()?;
     std::fs::copy(busybox, bin.join("busybox")).ok()?;
-    for name in ["sh", "dd", "cat", "ping", "sleep", "head", "tail", "sync"] {
+    for name in ["sh", "dd", "cat", "nc", "sleep", "sync"] {
         std::os::unix::fs::symlink("busybox", bin.join(name)).ok()?;
     }
     let archive = dir.path().with_extension("tar");
     let made = Command::new("tar").arg("-C").arg(dir.path()).arg("-cf").arg(&archive).arg(".").status().ok()?;
-    let name = format!("windlass-cadvisor-test:{}", std::process::id());
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let name = format!("windlass-cadvisor-test:{}-{serial}", std::process::id());
     let loaded = made.success().then(|| docker(&["import", archive.to_str()?, &name])).flatten();
     let _ = std::fs::remove_file(&archive);
     loaded.map(|_| Made { image: name, containers: Vec::new() })
@@ -71,23 +77,30 @@ impl Made {
             container_name: "load".to_owned(),
             started_at: jiff::Timestamp::now(),
             pod_started_at: jiff::Timestamp::now(),
+            ..Subject::default()
         })
     }
 }
 
+/// Whether a measured number is within 5 % of the true one.
+fn near(measured: u64, truth: u64) -> bool {
+    measured.abs_diff(truth) <= truth / 20
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn known_loads_are_measured() {
+async fn known_loads_are_measured_within_five_percent() {
     let Some(mut made) = image() else {
         println!("not run: needs a Docker engine and a static busybox");
         return;
     };
-    // Half a core by quota; 100 MB held in a memory file system that the cgroup is charged for; 20 MB written to the
-    // layer; packets over the bridge to its own gateway, and one container that does nothing.
+    let started = jiff::Timestamp::now();
+    // Half a core by quota; 100 MB held in a memory file system that the cgroup is charged for; 50 MiB written to the
+    // layer past the page cache, since v1 does not know whose pages are written back; 10 MB sent over the bridge to its gateway.
     let busy = made.run(&["--cpus", "0.5", "--network", "none"], "while :; do :; done").expect("busy container");
     let hog = made
         .run(
             &["--memory", "300m", "--network", "none", "--tmpfs", "/hold:size=150m"],
-            "dd if=/dev/zero of=/hold/x bs=1M count=100 2>/dev/null; dd if=/dev/zero of=/data/y bs=1M count=20 2>/dev/null; sleep 1000",
+            "dd if=/dev/zero of=/hold/x bs=1000000 count=100; dd if=/dev/zero of=/data/y bs=1M count=50 oflag=direct; sleep 1000",
         )
         .expect("hog container");
     let mut talker = made.run(&[], "sleep 1000").expect("talking container");
@@ -96,53 +109,90 @@ async fn known_loads_are_measured() {
     talker.pod_namespace = "default".to_owned();
     talker.container_name = "POD".to_owned();
 
-    let config =
-        Config { node_name: "node".to_owned(), walk_interval: Duration::from_millis(500), ..Config::default() };
+    let config = Config {
+        node_name: "node".to_owned(),
+        max_age: Duration::ZERO,
+        walk_interval: Duration::from_millis(500),
+        ..Config::default()
+    };
     let (tell, subjects) = watch::channel(Arc::new(vec![busy.clone(), hog.clone(), talker.clone()]));
     let shutdown = CancellationToken::new();
-    let usage = Usage::start(config, subjects, shutdown.clone());
+    let usage = Usage::start(config, subjects, watch::channel(Arc::default()).1, shutdown.clone());
 
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    usage.refresh().await;
-    let received = |usage: &Usage| {
+    let sent = |usage: &Usage| {
         let snapshot = usage.snapshot();
         let row = snapshot.rows.iter().find(|row| row.subject.container_id == talker.container_id);
         row.and_then(|row| row.sample.network.first()).map(|i| i.tx_bytes)
     };
-    let before = received(&usage).expect("network of the talking container");
-    let gateway = docker(&["inspect", "-f", "{{.NetworkSettings.Gateway}}", &talker.container_id]).expect("gateway");
-    let ping = ["exec", &talker.container_id, "/bin/ping", "-c", "20", "-i", "0.05", "-s", "1000", &gateway];
-    // Sent is sent, whether the gateway answers or not.
-    docker(&ping);
-
-    // A rate over three seconds that begin after the start.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     usage.refresh().await;
+    let before = sent(&usage).expect("network of the talking container");
+    let gateway = docker(&["inspect", "-f", "{{.NetworkSettings.Gateway}}", &talker.container_id]).expect("gateway");
+    let listener = std::net::TcpListener::bind((gateway.as_str(), 0)).expect("a port of the gateway");
+    let port = listener.local_addr().expect("its address").port();
+    let takes = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("the container's connection");
+        std::io::copy(&mut stream, &mut std::io::sink()).expect("all that it sends")
+    });
+    let send = format!("dd if=/dev/zero bs=1000000 count=10 | nc {gateway} {port}");
+    docker(&["exec", &talker.container_id, "/bin/sh", "-c", &send]).expect("sending");
+    assert_eq!(takes.join().expect("the listener's thread"), 10_000_000);
+    usage.refresh().await;
+    let sent = sent(&usage).expect("network") - before;
+    println!("talker: {sent} bytes sent");
+    assert!(near(sent, 10_000_000), "10 MB sent, measured {sent}");
+
+    // The machine may be busy with other things in one window, not in all.
+    let mut rates = Vec::new();
+    while rates.len() < 6 && !rates.last().is_some_and(|rate| near(*rate, 500_000_000)) {
+        let row = |usage: &Usage| {
+            let snapshot = usage.snapshot();
+            let row = snapshot.rows.iter().find(|row| row.subject.container_id == busy.container_id).expect("row");
+            (row.sample.mono_ns, row.sample.cpu.usage_ns, row.usage_nano_cores)
+        };
+        usage.refresh().await;
+        let (from, used, _) = row(&usage);
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        usage.refresh().await;
+        let (to, now_used, told) = row(&usage);
+        assert!(told.is_some_and(|rate| rate > 300_000_000), "told rate {told:?}");
+        rates.push(u64::try_from(u128::from(now_used - used) * 1_000_000_000 / u128::from(to - from)).unwrap());
+    }
+    println!("busy: {rates:?} nanocores");
+    assert!(rates.last().is_some_and(|rate| near(*rate, 500_000_000)), "half a core, measured {rates:?}");
     let snapshot = usage.snapshot();
     let row = |id: &str| snapshot.rows.iter().find(|row| row.subject.container_id == id).expect("row");
-    let rate = row(&busy.container_id).usage_nano_cores.expect("rate");
-    println!("busy: {rate} nanocores; node: {:?}", snapshot.node.usage_nano_cores);
-    assert!((425_000_000..=575_000_000).contains(&rate), "half a core, measured {rate}");
     assert!(row(&busy.container_id).sample.cpu.throttled_periods > 0);
     assert_eq!(row(&busy.container_id).limits.cpu_quota_us, Some(50_000));
-    assert!(snapshot.node.usage_nano_cores.is_some_and(|node| node >= rate * 9 / 10));
+    assert!(snapshot.node.usage_nano_cores.is_some_and(|node| node >= 400_000_000));
+
     let memory = row(&hog.container_id).sample.memory;
     println!("hog: {memory:?}");
     let held = memory.working_set_bytes();
-    assert!((100_000_000..140_000_000).contains(&held), "100 MB held, measured {held}");
+    assert!(near(held, 100_000_000), "100 MB held, measured {held}");
     assert_eq!(row(&hog.container_id).limits.memory_bytes, Some(300 << 20));
-    let after = received(&usage).unwrap();
-    println!("talker: {before} -> {after} bytes sent");
-    assert!(after - before >= 15 * 1000, "20 pings of 1 kB, measured {}", after - before);
-
+    let written: u64 = row(&hog.container_id).sample.block.iter().map(|device| device.write_bytes).sum();
+    println!("hog: {written} bytes written to devices");
+    assert!(near(written, 50 << 20), "50 MiB written, measured {written}");
     let storage = usage.storage();
     let size = storage.containers.get(&hog.container_id).expect("size of the layer");
     println!("hog's layer: {size:?}");
-    assert!((20_000_000..25_000_000).contains(&size.rootfs_bytes), "20 MB written, measured {}", size.rootfs_bytes);
+    assert!(near(size.rootfs_bytes, 50 << 20), "50 MiB in the layer, measured {}", size.rootfs_bytes);
+    assert!(storage.image_bytes.is_some_and(|bytes| bytes > 500_000), "{:?}", storage.image_bytes);
+
+    // The ranges that upstream's own node tests hold a container's numbers to.
     let summary = serde_json::to_value(usage.summary(false)).unwrap();
     assert_eq!(summary["pods"][0]["network"]["name"], "eth0");
     assert!(summary["node"]["fs"]["capacityBytes"].as_u64().is_some_and(|bytes| bytes > 100 << 20));
-    assert!(usage.cadvisor_text().contains("container_network_transmit_bytes_total{container=\"POD\""));
+    let row = row(&talker.container_id);
+    assert!((1..=10).contains(&row.sample.pids.processes) && row.sample.memory.faults > 100, "{:?}", row.sample);
+    assert!((1..=100).contains(&row.seldom.files) && row.seldom.tasks.sleeping >= 1, "{:?}", row.seldom);
+    assert!(row.seldom.sockets_of.is_some() && row.limits.open_files.is_none_or(|n| n <= 1_073_741_816));
+    assert!(row.subject.started_at >= started && !row.stale);
+    let page = usage.cadvisor_text(Format::Plain);
+    for series in ["container_network_transmit_bytes_total{container=\"POD\"", "container_fs_io_time_seconds_total{"] {
+        assert!(page.contains(series), "{series}");
+    }
     assert!(usage.history(&busy.container_id).await.len() >= 2);
 
     // A container that dies loses its row; the others keep theirs.
@@ -157,4 +207,41 @@ async fn known_loads_are_measured() {
 
     shutdown.cancel();
     tokio::time::timeout(Duration::from_secs(5), usage.stopped()).await.expect("both tasks end");
+}
+
+/// Each run of the container is ended by the kernel, and takes its cgroup with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn kills_for_lack_of_memory_are_counted_over_runs() {
+    let Some(mut made) = image() else {
+        println!("not run: needs a Docker engine and a static busybox");
+        return;
+    };
+    let (tell, subjects) = watch::channel(Arc::default());
+    let shutdown = CancellationToken::new();
+    let usage = Usage::start(Config::default(), subjects, watch::channel(Arc::default()).1, shutdown.clone());
+    // The shell is not what is killed: it outlives its first child and then grows itself.
+    let line = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; sleep 2; exec dd if=/dev/zero of=/dev/null bs=100M count=1";
+    for run in 1..=2_u64 {
+        let mut subject = made.run(&["--memory", "16m", "--memory-swap", "16m"], line).expect("container");
+        subject.pod_uid = "uid-oom".to_owned();
+        subject.container_name = "greedy".to_owned();
+        tell.send_replace(Arc::new(vec![subject.clone()]));
+        let count = || usage.snapshot().rows.first().map(|row| row.sample.memory.oom_kills);
+        let wanted = (run - 1) * 2 + 1;
+        let mut seen = None;
+        for _ in 0..100 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            usage.refresh().await;
+            seen = count().or(seen);
+            if seen >= Some(wanted) {
+                break;
+            }
+        }
+        println!("run {run}: {seen:?} kills");
+        assert_eq!(seen, Some(wanted), "run {run}");
+        docker(&["wait", &subject.container_id]).expect("its end");
+    }
+    tell.send_replace(Arc::default());
+    shutdown.cancel();
+    usage.stopped().await;
 }

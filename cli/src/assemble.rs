@@ -1,8 +1,9 @@
 //! The only file that joins the parts: control plane, agent, proxy and cadvisor, each given a client of the
 //! Kubernetes API and nothing of the others.
 
+mod usage;
+
 use std::{
-    collections::HashMap,
     net::Ipv4Addr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -18,8 +19,8 @@ use kube::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_agent::{
-    self as agent, ContainerRecord, Pressure,
-    engine::{Engine, Health},
+    self as agent, Pressure,
+    engine::{Engine, Health, strangers},
     images::{Images, ImagesConfig},
     metrics::Metrics,
     network::{CniConfig, Network, NetworkConfig},
@@ -29,14 +30,12 @@ use windlass_agent::{
         shutdown,
     },
     pods::Orders,
-    server::{About, ServerConfig, ServerState, Stats, Streaming},
-    volumes::Volumes,
+    probe_counts::ProbeCounts,
+    server::{About, ServerConfig, ServerState, Streaming},
+    volumes::{Volumes, placed::Placed},
 };
-use windlass_cadvisor::{
-    Subject, Usage,
-    model::{Sample, Snapshot},
-};
-use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, metrics, scheduler};
+use windlass_cadvisor::Usage;
+use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
 use windlass_kit::{
     events::Recorder,
     heartbeat::Heartbeats,
@@ -140,7 +139,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::internal("system:kube-proxy"));
         let usage = spawn_node(settings, as_node, plane.node_tls(), &mut tasks).await?;
-        let rounds = readings_of(&usage, &settings.node_name, token.clone());
+        let rounds = usage::readings(&usage, &settings.node_name, token.clone());
         tasks.spawn("metrics API", plane.clone().follow_usage(rounds, token.clone()));
         spawn_proxy(proxy_config(settings), as_proxy, &mut tasks);
     }
@@ -242,6 +241,13 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
     let (tell_pods, pods) = watch::channel(Arc::default());
     let heartbeats = Heartbeats::default();
 
+    let (tell_strangers, strangers) = watch::channel(Arc::default());
+    let following = strangers::follow(engine.clone(), tell_strangers, token.clone());
+    tasks.spawn("containers outside pods", async move {
+        following.await;
+        anyhow::Ok(())
+    });
+    let (probes, placed) = (ProbeCounts::default(), Placed::default());
     let usage = Usage::start(
         windlass_cadvisor::Config {
             node_name: settings.node_name.clone(),
@@ -249,11 +255,13 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
             docker_root: data_root.clone(),
             ..windlass_cadvisor::Config::default()
         },
-        subjects_of(containers.clone(), token.clone()),
+        usage::subjects(containers.clone(), strangers, token.clone()),
+        usage::volumes(placed.subscribe(), token.clone()),
         token.clone(),
     );
     let (images, keeper) =
         Images::new(engine.clone(), images_config(settings, data_root.clone()), Arc::clone(&metrics));
+    tokio::spawn(usage::tell_image_bytes(images.list(), usage.clone(), token.clone()));
     let state = ServerState {
         client: client.clone(),
         engine: engine.clone(),
@@ -261,9 +269,10 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         containers,
         docker: docker.clone(),
         pulls: images.progress(),
-        stats: Arc::new(UsagePages(usage.clone())),
+        stats: Arc::new(usage::UsagePages(usage.clone())),
         usage: usage.clone(),
         node_name: settings.node_name.clone(),
+        probes: probes.clone(),
         streaming: Streaming::new(token.clone()),
         heartbeats: heartbeats.clone(),
         metrics: Arc::clone(&metrics),
@@ -320,6 +329,8 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         runtimes: tell_runtimes,
         heartbeats: heartbeats.clone(),
         metrics: Arc::clone(&metrics),
+        probes,
+        placed,
     };
     let news = agent::node::News { docker, pressure, going_down, images: images.list(), runtimes };
     let recorder = Recorder::new(client.clone(), "kubelet", &settings.node_name);
@@ -344,7 +355,8 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         anyhow::Ok(())
     });
     let defence = eviction_config(settings, &node_config, data_root);
-    let parts = eviction::Parts { recorder, usage: usage.clone(), pods, metrics, orders, images, pressure: tell_pressure };
+    let parts =
+        eviction::Parts { recorder, usage: usage.clone(), pods, metrics, orders, images, pressure: tell_pressure };
     let defending = eviction::run(defence, parts, token.clone());
     tasks.spawn("eviction", async move {
         defending.await;
@@ -415,100 +427,6 @@ fn cni_config(settings: &Settings) -> CniConfig {
         conf_dir: settings.cni_conf_dir.clone(),
         bin_dirs: settings.cni_bin_dirs.clone(),
         state_dir: settings.data_dir.join("cni"),
-    }
-}
-
-/// What cadvisor needs to know of the agent's containers.
-fn subjects_of(
-    mut containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
-    shutdown: CancellationToken,
-) -> watch::Receiver<Arc<Vec<Subject>>> {
-    let (tell, subjects) = watch::channel(Arc::default());
-    tokio::spawn(async move {
-        loop {
-            let records = containers.borrow_and_update().clone();
-            let begun: HashMap<&str, jiff::Timestamp> =
-                records.iter().filter(|r| r.is_sandbox).map(|r| (r.pod_uid.as_str(), r.started_at)).collect();
-            let all = records
-                .iter()
-                .map(|r| Subject {
-                    container_id: r.id.clone(),
-                    pid: r.pid,
-                    name: r.docker_name.clone(),
-                    image: r.image.clone(),
-                    pod_name: r.pod_name.clone(),
-                    pod_namespace: r.pod_namespace.clone(),
-                    pod_uid: r.pod_uid.clone(),
-                    container_name: r.container_name.clone(),
-                    started_at: r.started_at,
-                    pod_started_at: begun.get(r.pod_uid.as_str()).copied().unwrap_or(r.started_at),
-                })
-                .collect();
-            tell.send_replace(Arc::new(all));
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                changed = containers.changed() => if changed.is_err() { return },
-            }
-        }
-    });
-    subjects
-}
-
-/// What the control plane needs to know of each round of cadvisor's.
-fn readings_of(usage: &Usage, node: &str, shutdown: CancellationToken) -> watch::Receiver<Arc<metrics::Readings>> {
-    let mut rounds = usage.rounds();
-    let (tell, told) = watch::channel(Arc::default());
-    let node = node.to_owned();
-    tokio::spawn(async move {
-        loop {
-            let round = Arc::clone(&rounds.borrow_and_update());
-            tell.send_replace(Arc::new(readings(&node, &round)));
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                changed = rounds.changed() => if changed.is_err() { return },
-            }
-        }
-    });
-    told
-}
-
-fn readings(node: &str, round: &Snapshot) -> metrics::Readings {
-    let reading = |sample: &Sample| metrics::Reading {
-        at: sample.at,
-        cpu_ns: sample.cpu.usage_ns,
-        memory_bytes: sample.memory.working_set_bytes(),
-    };
-    let of_pods = round.rows.iter().filter(|row| !row.subject.pod_uid.is_empty() && !row.subject.is_sandbox());
-    metrics::Readings {
-        node: node.to_owned(),
-        machine: Some(reading(&round.node.sample)),
-        containers: of_pods
-            .map(|row| metrics::ContainerReading {
-                id: row.subject.container_id.clone(),
-                namespace: row.subject.pod_namespace.clone(),
-                pod: row.subject.pod_name.clone(),
-                name: row.subject.container_name.clone(),
-                reading: reading(&row.sample),
-            })
-            .collect(),
-    }
-}
-
-/// Usage as the node's API shows it.
-#[derive(Debug)]
-struct UsagePages(Usage);
-
-impl Stats for UsagePages {
-    fn summary_json(&self, only_cpu_and_memory: bool) -> Vec<u8> {
-        serde_json::to_vec(&self.0.summary(only_cpu_and_memory)).unwrap_or_default()
-    }
-
-    fn cadvisor_text(&self) -> String {
-        self.0.cadvisor_text()
-    }
-
-    fn resource_text(&self) -> String {
-        self.0.resource_text()
     }
 }
 

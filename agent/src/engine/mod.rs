@@ -15,6 +15,7 @@ pub mod logs;
 pub(crate) mod names;
 pub mod pause;
 pub(crate) mod process;
+pub mod strangers;
 
 pub use client::{ConnectError, Engine, Health};
 

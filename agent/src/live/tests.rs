@@ -4,7 +4,7 @@ use serde_json::json;
 use windlass_cadvisor::{
     Subject,
     history::Point,
-    model::{BlockDevice, Cpu, Descriptors, Interface, InterfaceName, Limits, Memory, Node},
+    model::{BlockDevice, Cpu, Interface, InterfaceName, Limits, Memory, Node},
 };
 
 use super::*;
@@ -41,20 +41,19 @@ fn row(name: &str, started: i64, memory: u64, rate: Option<u64>) -> Arc<Row> {
         subject: Arc::new(Subject {
             container_id: format!("{name}{started}"),
             pid: 1,
-            name: String::new(),
-            image: String::new(),
             pod_name: "web".into(),
             pod_namespace: "n".into(),
             pod_uid: UID.into(),
             container_name: name.into(),
             started_at: at(started),
             pod_started_at: at(0),
+            ..Subject::default()
         }),
         cgroup: Arc::from("/x"),
         sample: sample(memory),
         usage_nano_cores: rate,
         limits: Limits::default(),
-        descriptors: Descriptors::default(),
+        seldom: Arc::default(),
         host_network: false,
         stale: false,
     })
@@ -71,6 +70,8 @@ fn snapshot(rows: Vec<Arc<Row>>, pods: BTreeMap<String, Arc<Row>>) -> Snapshot {
             swap_free_bytes: 0,
             default_interface: None,
             threads: 1,
+            disks: Vec::new(),
+            load: [0.0; 3],
         },
         rows,
         pods,

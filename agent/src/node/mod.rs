@@ -1,12 +1,11 @@
 //! The node's own duties: its object, its heartbeat, its conditions.
 //!
-//! `status` and `capacity` decide what the node says of itself and are pure; `machine` and `oom` read the host;
+//! `status` and `capacity` decide what the node says of itself and are pure; `machine` reads the host;
 //! `eviction` defends it; this module is the loop. Of `pods` only what ends pods or holds all of them is imported.
 
 mod capacity;
 pub mod eviction;
 mod machine;
-mod oom;
 mod own;
 pub mod shutdown;
 mod status;
@@ -33,6 +32,7 @@ use kube::{
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use windlass_cadvisor::KernelLog;
 use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
@@ -44,7 +44,6 @@ use crate::{Pressure, STUCK_AFTER, engine::Health, images::StoredImage, scratch}
 pub use capacity::{Amounts, parse_reserved};
 use eviction::thresholds::Threshold;
 use machine::Machine;
-use oom::KernelLog;
 pub(crate) use own::follow;
 use status::{Belief, Known};
 
@@ -243,7 +242,8 @@ pub async fn run(
             images: news.images.borrow().clone(),
             runtimes: news.runtimes.borrow().clone(),
         };
-        for victim in kernel.victims() {
+        // Whoever was over a limit of a cgroup was not the machine's fault.
+        for victim in kernel.kills().into_iter().filter(|kill| kill.constraint == "CONSTRAINT_NONE") {
             let message = format!("System OOM encountered, victim process: {}, pid: {}", victim.name, victim.pid);
             recorder.record(&object, Severity::Warning, "SystemOOM", message);
         }

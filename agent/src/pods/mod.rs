@@ -76,6 +76,8 @@ use crate::{
     images::Images,
     metrics::Metrics,
     network::Network,
+    probe_counts::ProbeCounts,
+    volumes::placed::Placed,
 };
 use admission::Admission;
 use shared::{Parts, Shared};
@@ -111,6 +113,10 @@ pub struct Published {
     pub heartbeats: Heartbeats,
     /// What the work counts.
     pub metrics: Arc<Metrics>,
+    /// What came of probes.
+    pub probes: ProbeCounts,
+    /// Where volumes are.
+    pub placed: Placed,
 }
 
 /// Runs the pods of this node until `shutdown`; their containers go on running after it.
@@ -151,6 +157,8 @@ pub async fn run(
         images: published.images,
         heartbeats: published.heartbeats.clone(),
         metrics: Arc::clone(&published.metrics),
+        probes: published.probes,
+        placed: published.placed,
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(services::follow(client.clone(), tell_services, shutdown.clone()));
@@ -486,6 +494,8 @@ impl Dispatcher {
         match ended {
             Ok((uid, End::Finished)) => {
                 self.workers.remove(&uid);
+                self.shared.probes.forget(&uid);
+                self.shared.placed.forget(&uid);
                 // Added again meanwhile, as static pods may be: those are settled below.
                 if let Some(pod) =
                     self.sources.api.get(&uid).filter(|p| p.metadata.deletion_timestamp.is_none()).cloned()

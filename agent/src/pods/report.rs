@@ -25,6 +25,7 @@ pub(super) fn record(instance: &Instance) -> Option<ContainerRecord> {
         container_name: who.container.clone(),
         is_sandbox: who.container == names::SANDBOX_NAME,
         started_at,
+        cpu_shares: u64::try_from(instance.limits.cpu_shares).unwrap_or(0),
     })
 }
 

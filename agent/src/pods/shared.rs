@@ -30,7 +30,8 @@ use crate::{
     images::Images,
     metrics::Metrics,
     network::Network,
-    volumes::{Volumes, follow::Following},
+    probe_counts::ProbeCounts,
+    volumes::{Volumes, follow::Following, placed::Placed},
 };
 
 /// Docker calls that run at once: more make each slower, since Docker serialises much of its work.
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) freed: watch::Sender<u64>,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) probes: ProbeCounts,
+    pub(crate) placed: Placed,
 }
 
 /// What the dispatcher hands in to make the shared part.
@@ -90,6 +93,8 @@ pub(crate) struct Parts {
     pub(crate) images: Images,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) probes: ProbeCounts,
+    pub(crate) placed: Placed,
 }
 
 impl Shared {
@@ -110,6 +115,8 @@ impl Shared {
             images,
             heartbeats,
             metrics,
+            probes,
+            placed,
         } = parts;
         let memory = super::host::total_memory();
         let allocatable = config.allocatable.clone();
@@ -154,6 +161,8 @@ impl Shared {
             freed: watch::Sender::new(0),
             heartbeats,
             metrics,
+            probes,
+            placed,
         }
     }
 

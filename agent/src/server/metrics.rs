@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use procfs::{WithCurrentSystemInfo as _, process::Process};
 use windlass_kit::expo::{Kind, Text};
 
-use super::{ServerState, text};
+use super::ServerState;
 use crate::{ContainerRecord, engine::Health, metrics::Metrics, pods::is_mirror};
 
 /// What requests are counted with.
@@ -79,10 +79,9 @@ fn first_part(path: &str) -> &'static str {
     KNOWN.into_iter().find(|known| is(known)).unwrap_or("other")
 }
 
-/// The agent's own metrics.
-pub(super) async fn page(State(state): State<ServerState>) -> Response {
-    let mut page = Text::new();
-    pods(&mut page, &state.pods.borrow(), &state.containers.borrow());
+/// Writes the agent's own metrics.
+pub(super) fn write(state: &ServerState, page: &mut Text) {
+    pods(page, &state.pods.borrow(), &state.containers.borrow());
     page.family("windlass_docker_up", "Whether Docker answers.", Kind::Gauge);
     let up = matches!(*state.docker.borrow(), Health::Up { .. });
     page.sample("windlass_docker_up", &[], f64::from(u8::from(up)));
@@ -99,9 +98,8 @@ pub(super) async fn page(State(state): State<ServerState>) -> Response {
         let left = ends_at - jiff::Timestamp::now().as_second();
         page.sample("kubelet_certificate_manager_server_ttl_seconds", &[], number(left));
     }
-    state.metrics.write(&mut page);
-    process(&mut page);
-    text(page.finish())
+    state.metrics.write(page);
+    process(page);
 }
 
 const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };

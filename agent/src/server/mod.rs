@@ -12,6 +12,7 @@ mod logs;
 mod metrics;
 mod pages;
 mod stream;
+mod usage;
 
 use std::{
     fmt,
@@ -24,7 +25,7 @@ use std::{
 use axum::{
     Extension, Router,
     body::Body,
-    extract::{Request, State},
+    extract::Request,
     http::{StatusCode, header},
     middleware,
     response::{IntoResponse as _, Response},
@@ -37,34 +38,25 @@ use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::Usage;
 use windlass_kit::{
-    expo,
     heartbeat::Heartbeats,
     serve::{self, ServeError, Tls},
 };
 
 pub use stream::Streaming;
+pub use usage::Stats;
 
 use crate::{
     ContainerRecord,
     engine::{Engine, Health},
     images::AllProgress,
     metrics::Metrics,
+    probe_counts::ProbeCounts,
 };
 
 /// How long processes and connections of clients have to end at shutdown.
 const STREAMS: Duration = Duration::from_secs(4);
 /// The longest body of a request.
 const LONGEST_BODY: usize = 64 << 10;
-
-/// Where usage comes from.
-pub trait Stats: Send + Sync + fmt::Debug {
-    /// The Summary API's answer, as JSON.
-    fn summary_json(&self, only_cpu_and_memory: bool) -> Vec<u8>;
-    /// The metrics of cAdvisor, as text.
-    fn cadvisor_text(&self) -> String;
-    /// The resource metrics, as text.
-    fn resource_text(&self) -> String;
-}
 
 /// Settings of the node's API.
 #[derive(Debug, Clone)]
@@ -119,6 +111,8 @@ pub struct ServerState {
     pub usage: Usage,
     /// The node's name.
     pub node_name: String,
+    /// What came of probes.
+    pub probes: ProbeCounts,
     /// Connections that were turned over.
     pub streaming: Streaming,
     /// Whether the agent's loops move.
@@ -228,11 +222,8 @@ fn readable() -> Router<ServerState> {
     Router::new()
         .route("/healthz", get(health::all))
         .route("/healthz/{check}", get(health::one))
-        .route("/stats/summary", get(pages::summary).post(pages::summary))
         .route("/windlass/pulls", get(pages::pulls))
-        .route("/metrics", get(metrics::page))
-        .route("/metrics/cadvisor", get(|State(s): State<ServerState>| async move { text(s.stats.cadvisor_text()) }))
-        .route("/metrics/resource", get(|State(s): State<ServerState>| async move { text(s.stats.resource_text()) }))
+        .merge(usage::routes())
 }
 
 async fn unknown() -> Response {
@@ -246,10 +237,6 @@ async fn bounded(request: Request) -> Result<Request, Response> {
         return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("a body may have {LONGEST_BODY} bytes")));
     }
     Ok(request.map(|body| Body::new(Limited::new(body, LONGEST_BODY))))
-}
-
-fn text(page: String) -> Response {
-    ([(header::CONTENT_TYPE, expo::CONTENT_TYPE)], page).into_response()
 }
 
 /// A plain refusal.

@@ -4,8 +4,7 @@ use std::{collections::BTreeMap, time::Instant};
 
 use axum::{
     Json,
-    extract::{Query, State},
-    http::header,
+    extract::State,
     response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
@@ -15,16 +14,6 @@ use crate::ContainerRecord;
 
 /// The warning of upstream's pages for people.
 const FOR_PEOPLE: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.";
-
-#[derive(Debug, serde::Deserialize)]
-pub(super) struct SummaryQuery {
-    #[serde(default)]
-    only_cpu_and_memory: bool,
-}
-
-pub(super) async fn summary(State(state): State<ServerState>, query: Query<SummaryQuery>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], state.stats.summary_json(query.only_cpu_and_memory)).into_response()
-}
 
 /// The pods as the API last told them.
 pub(super) async fn pods(State(state): State<ServerState>) -> Response {
@@ -138,6 +127,7 @@ mod tests {
             container_name: container.into(),
             is_sandbox: container == "POD",
             started_at: jiff::Timestamp::UNIX_EPOCH,
+            cpu_shares: 2,
         };
         let pods = running(&[record("a", "POD"), record("a", "x"), record("b", "POD"), record("a", "y")]);
         assert_eq!(pods.len(), 2);

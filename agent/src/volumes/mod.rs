@@ -11,6 +11,7 @@ pub(crate) mod follow;
 mod host;
 mod image;
 pub(crate) mod mounted;
+pub mod placed;
 pub(crate) mod subpath;
 mod tokens;
 

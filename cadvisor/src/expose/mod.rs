@@ -2,6 +2,8 @@
 
 pub mod prom_cadvisor;
 pub mod prom_resource;
+pub(crate) mod prom_volumes;
+pub(crate) mod rest;
 pub mod summary;
 
 use std::{collections::BTreeMap, sync::Arc};

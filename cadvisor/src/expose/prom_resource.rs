@@ -1,7 +1,7 @@
 //! The kubelet's `/metrics/resource`: what metrics-server reads. Its reader wants these names, exactly the labels
 //! container, pod and namespace, and sample times; one zero makes it drop the whole pod, so zeros are left out.
 
-use windlass_kit::expo::{Kind, Text};
+use windlass_kit::expo::{Format, Kind, Text};
 
 use super::{Pod, View, float, pods, seconds, unix_seconds};
 use crate::{derive::available, model::Row};
@@ -10,11 +10,11 @@ type Value = fn(&Row) -> Option<f64>;
 
 /// The page.
 #[must_use]
-pub fn text(view: &View) -> String {
+pub fn text(view: &View, format: Format) -> String {
     let snapshot = &view.snapshot;
     let pods = pods(snapshot);
     let live = |row: &&Row| row.sample.cpu.usage_ns > 0 && row.sample.memory.working_set_bytes() > 0;
-    let mut page = Text::new();
+    let mut page = Text::of(format);
 
     let each_container = |page: &mut Text, name: &str, help: &str, kind: Kind, timed: bool, value: Value| {
         page.family(name, help, kind);

@@ -6,7 +6,9 @@ use serde::{Serialize, Serializer};
 use super::{Pod, View, pods};
 use crate::{
     derive::available,
-    model::{ContainerSize, Filesystem, Interface, InterfaceName, Node, Pressure, Psi, Row, Stall, Storage},
+    model::{
+        ContainerSize, Filesystem, Interface, InterfaceName, Node, Pressure, Psi, Row, Stall, Storage, VolumeSize,
+    },
 };
 
 /// A time in whole seconds, UTC: the resolution that clients of this API expect.
@@ -89,12 +91,27 @@ shapes! {
         io: Option<IoStats>,
         #[serde(skip_serializing_if = "Option::is_none")]
         network: Option<NetworkStats>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        volume: Vec<VolumeStats>,
         #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
         ephemeral_storage: Option<FsStats>,
         #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
         process_stats: Option<ProcessStats>,
         #[serde(skip_serializing_if = "Option::is_none")]
         swap: Option<SwapStats>,
+    }
+    /// One volume of a pod.
+    VolumeStats {
+        #[serde(flatten)]
+        fs: FsStats,
+        name: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pvc_ref: Option<PvcReference>,
+    }
+    /// Which claim.
+    PvcReference {
+        name: String,
+        namespace: String,
     }
     /// Processes of a pod.
     ProcessStats {
@@ -325,6 +342,7 @@ fn pod_stats(pod: &Pod<'_>, storage: &Storage, full: bool) -> PodStats {
         memory: total.map(|total| memory(Time(total.at), &total.memory, total.limit_bytes, pressure.memory)),
         io: total.zip(pressure.io).map(|(total, io)| IoStats { time: Time(total.at), psi: psi(io) }),
         network: sandbox.map(|row| network(Time(row.sample.at), &row.sample.network, InterfaceName::new(b"eth0"))),
+        volume: if full { volumes(pod, storage) } else { Vec::new() },
         ephemeral_storage: full.then(|| ephemeral(pod, storage)).flatten(),
         process_stats: total.filter(|_| full).map(|total| ProcessStats { process_count: total.processes }),
         swap: total.map(|total| SwapStats {
@@ -437,11 +455,26 @@ fn part(space: &Filesystem, used: Option<(Timestamp, u64, u64)>) -> FsStats {
     }
 }
 
+fn volumes(pod: &Pod<'_>, storage: &Storage) -> Vec<VolumeStats> {
+    let one = |size: &VolumeSize| VolumeStats {
+        fs: FsStats { inodes_used: Some(size.inodes_used), ..whole(&size.space) },
+        name: size.name.clone(),
+        pvc_ref: size
+            .claim
+            .as_ref()
+            .map(|(namespace, name)| PvcReference { name: name.clone(), namespace: namespace.clone() }),
+    };
+    storage.volumes.get(pod.uid).into_iter().flatten().map(one).collect()
+}
+
 fn ephemeral(pod: &Pod<'_>, storage: &Storage) -> Option<FsStats> {
     let sizes: Vec<&ContainerSize> =
         pod.containers.iter().filter_map(|row| storage.containers.get(&row.subject.container_id)).collect();
-    let at = sizes.iter().map(|size| size.at).max()?;
-    let bytes = sizes.iter().map(|size| size.rootfs_bytes.saturating_add(size.logs_bytes)).sum();
-    let inodes = sizes.iter().map(|size| size.rootfs_inodes.saturating_add(size.logs_inodes)).sum();
+    let volumes = || storage.volumes.get(pod.uid).into_iter().flatten().filter(|volume| volume.ephemeral);
+    let at = sizes.iter().map(|size| size.at).chain(volumes().map(|volume| volume.space.at)).max()?;
+    let of_containers = sizes.iter().map(|size| size.rootfs_bytes.saturating_add(size.logs_bytes));
+    let bytes = of_containers.chain(volumes().map(|volume| volume.space.used_bytes)).sum();
+    let of_containers = sizes.iter().map(|size| size.rootfs_inodes.saturating_add(size.logs_inodes));
+    let inodes = of_containers.chain(volumes().map(|volume| volume.inodes_used)).sum();
     Some(part(&storage.node?, Some((at, bytes, inodes))))
 }

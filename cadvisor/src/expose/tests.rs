@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
+use windlass_kit::expo::Format;
+
 use super::*;
 use crate::{
     config::Subject,
@@ -25,7 +27,7 @@ fn golden(name: &str, found: &str) {
     assert_eq!(wanted.lines().count(), found.lines().count(), "{name}: number of lines");
 }
 
-fn at(second: i64) -> jiff::Timestamp {
+pub(super) fn at(second: i64) -> jiff::Timestamp {
     jiff::Timestamp::from_millisecond(1_770_091_600_250 + second * 1000).unwrap()
 }
 
@@ -42,13 +44,31 @@ fn row(root: &Path, subject: Subject, usage_nano_cores: Option<u64>, second: i64
         sample,
         usage_nano_cores,
         limits,
-        descriptors: Descriptors { files: 5, sockets: 1 },
+        seldom: Arc::new(Seldom {
+            files: 5,
+            sockets: 1,
+            tasks: Tasks { sleeping: 1, running: 1, ..Tasks::default() },
+            ..files.seldom(root, &mut buffer)
+        }),
         host_network: false,
         stale: false,
     }
 }
 
-fn view(tree: Tree) -> View {
+/// An emptyDir on the disk, one in memory, and a claim's.
+fn volumes(space: Filesystem) -> Vec<VolumeSize> {
+    let of = |name: &str, claim: Option<&str>, ephemeral, used_bytes| VolumeSize {
+        name: name.to_owned(),
+        claim: claim.map(|claim| ("default".to_owned(), claim.to_owned())),
+        ephemeral,
+        space: Filesystem { used_bytes, ..space },
+        inodes_used: 3,
+        stale: false,
+    };
+    vec![of("data", Some("claim"), false, 7 << 30), of("memory", None, false, 4096), of("scratch", None, true, 1 << 20)]
+}
+
+pub(super) fn view(tree: Tree) -> View {
     let dir = unpack(tree);
     let root = dir.path();
     let layout = cgroups(root).unwrap();
@@ -78,8 +98,14 @@ fn view(tree: Tree) -> View {
         inodes: 6_000_000,
         inodes_free: 5_000_000,
     };
-    let size =
-        ContainerSize { at: at(-10), rootfs_bytes: 5_251_072, rootfs_inodes: 7, logs_bytes: 4096, logs_inodes: 1 };
+    let size = ContainerSize {
+        at: at(-10),
+        rootfs_bytes: 5_251_072,
+        rootfs_inodes: 7,
+        logs_bytes: 4096,
+        logs_inodes: 1,
+        stale: false,
+    };
     let mut machine = machine(root, jiff::Timestamp::UNIX_EPOCH);
     machine.os_version = "Debian GNU/Linux 12 (bookworm)".to_owned();
     let snapshot = Snapshot {
@@ -105,6 +131,8 @@ fn view(tree: Tree) -> View {
         images: Some(space),
         images_device: "/dev/vda".to_owned(),
         containers: BTreeMap::from([(CONTAINER.to_owned(), size)]),
+        volumes: BTreeMap::from([(POD.to_owned(), volumes(space))]),
+        image_bytes: None,
     };
     View {
         node_name: "n1".to_owned(),
@@ -121,8 +149,50 @@ fn pages_are_golden() {
         let json = |only| serde_json::to_string_pretty(&summary::summary(&view, only)).unwrap() + "\n";
         golden(&format!("{name}.summary.json"), &json(false));
         golden(&format!("{name}.summary.reduced.json"), &json(true));
-        golden(&format!("{name}.cadvisor.txt"), &prom_cadvisor::text(&view, at(5)));
-        golden(&format!("{name}.resource.txt"), &prom_resource::text(&view));
+        golden(&format!("{name}.cadvisor.txt"), &prom_cadvisor::text(&view, at(5), Format::Plain));
+        golden(&format!("{name}.resource.txt"), &prom_resource::text(&view, Format::Plain));
+    }
+}
+
+/// Debian's prometheus has it; scripts/install.sh installs that for the tests.
+fn promtool(page: &str, name: &str) {
+    use std::{io::Write as _, process::Stdio};
+    let mut command = std::process::Command::new("promtool");
+    let spawned =
+        command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = spawned.spawn().expect("promtool: scripts/install.sh test installs it");
+    child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    // Upstream's names are what clients ask for, so what it says of style is not for us to change. Anything else is.
+    let style = [
+        "counter metrics should have \"_total\" suffix",
+        "non-counter metrics should not have \"_total\" suffix",
+        "label names should be written in 'snake_case'",
+        "should not contain abbreviated units",
+    ];
+    let style = |line: &str| style.iter().any(|known| line.contains(known)) || line.contains("should be used");
+    let other: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty() && !style(line)).collect();
+    assert!(other.is_empty(), "{name}: {other:?}");
+    assert!(matches!(out.status.code(), Some(0 | 3)), "{name}: {:?} {said}", out.status);
+}
+
+#[test]
+fn promtool_reads_every_page() {
+    for tree in [Tree::V1, Tree::Hybrid, Tree::V2] {
+        let view = view(tree);
+        promtool(&prom_cadvisor::text(&view, at(5), Format::Plain), "cadvisor");
+        promtool(&prom_resource::text(&view, Format::Plain), "resource");
+        let mut page = windlass_kit::expo::Text::new();
+        prom_volumes::put(&view, &mut page);
+        let page = page.finish();
+        assert!(
+            page.contains(
+                "kubelet_volume_stats_used_bytes{namespace=\"default\",persistentvolumeclaim=\"claim\"} 7516192768"
+            ),
+            "{page}"
+        );
+        promtool(&page, "volumes");
     }
 }
 
@@ -130,7 +200,7 @@ fn pages_are_golden() {
 fn no_series_stands_twice() {
     for tree in [Tree::V1, Tree::V2] {
         let view = view(tree);
-        for page in [prom_cadvisor::text(&view, at(5)), prom_resource::text(&view)] {
+        for page in [prom_cadvisor::text(&view, at(5), Format::Plain), prom_resource::text(&view, Format::Plain)] {
             let mut seen = std::collections::BTreeSet::new();
             for line in page.lines().filter(|line| !line.starts_with('#')) {
                 let series = line.find('}').map_or_else(|| line.split(' ').next().unwrap(), |end| &line[..=end]);
@@ -175,8 +245,11 @@ fn just_made_containers_and_host_networks_stay_out() {
         }
     }
     view.snapshot = Arc::new(snapshot);
-    let page = prom_resource::text(&view);
+    let page = prom_resource::text(&view, Format::Plain);
     assert!(!page.contains("container=\"busy\""), "a zero would make metrics-server drop the pod");
     assert!(summary::summary(&view, false).pods[0].network.is_none());
-    assert!(!prom_cadvisor::text(&view, at(5)).contains("container_network_receive_bytes_total{container=\"POD\""));
+    assert!(
+        !prom_cadvisor::text(&view, at(5), Format::Plain)
+            .contains("container_network_receive_bytes_total{container=\"POD\"")
+    );
 }

@@ -1,7 +1,7 @@
-//! Block I/O: `blkio.*` of v1 and `io.stat` of v2.
+//! Block I/O: `blkio.*` of v1, `io.stat` of v2, `/proc/diskstats`.
 
 use super::{lines, number, words};
-use crate::model::BlockDevice;
+use crate::model::{BlockDevice, Disk};
 
 fn device(text: &[u8]) -> Option<(u32, u32)> {
     let colon = text.iter().position(|byte| *byte == b':')?;
@@ -74,4 +74,36 @@ pub(crate) fn v2(text: &[u8], devices: &mut Vec<BlockDevice>) {
             }
         }
     }
+}
+
+/// Rows of `/proc/diskstats`, of every kind of device but loops, memory and optical drives.
+pub(crate) fn disks(text: &[u8]) -> impl Iterator<Item = Disk> {
+    lines(text).filter_map(|line| {
+        let mut words = words(line);
+        let (major, minor) = (words.next().and_then(number)?, words.next().and_then(number)?);
+        let name = std::str::from_utf8(words.next()?).ok()?;
+        if ["loop", "ram", "zram", "sr", "fd"]
+            .iter()
+            .any(|prefix| name.strip_prefix(prefix).is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit())))
+        {
+            return None;
+        }
+        let mut next = || words.next().and_then(number);
+        Some(Disk {
+            major: major.try_into().ok()?,
+            minor: minor.try_into().ok()?,
+            name: format!("/dev/{name}"),
+            reads: next()?,
+            reads_merged: next()?,
+            sectors_read: next()?,
+            read_ms: next()?,
+            writes: next()?,
+            writes_merged: next()?,
+            sectors_written: next()?,
+            write_ms: next()?,
+            in_progress: next()?,
+            io_ms: next()?,
+            weighted_ms: next()?,
+        })
+    })
 }

@@ -66,6 +66,34 @@ pub(crate) fn processors(cpuinfo: &[u8]) -> (u64, u64, u64) {
     (logical, count(cores.len(), logical), count(packages.len(), 1))
 }
 
+/// The processor's maker, and its clock in kHz as far as it is told here.
+pub(crate) fn processor(cpuinfo: &[u8]) -> (String, u64) {
+    let field = |wanted: &[u8]| {
+        lines(cpuinfo).find_map(|line| {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let (key, value) = line.split_at(colon);
+            let value = value.get(1..)?.trim_ascii();
+            (key.trim_ascii() == wanted).then(|| String::from_utf8_lossy(value).into_owned())
+        })
+    };
+    let vendor: Option<String> = field(b"vendor_id");
+    let megahertz: Option<String> = field(b"cpu MHz");
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a clock in kHz, cut at 0")]
+    let khz = megahertz.and_then(|mhz| mhz.parse::<f64>().ok()).map_or(0, |mhz| (mhz.max(0.0) * 1000.0) as u64);
+    (vendor.unwrap_or_default(), khz)
+}
+
+/// `MemTotal` of a NUMA node's own `meminfo`: `Node 0 MemTotal: 123 kB`.
+pub(crate) fn node_memory(meminfo: &[u8]) -> u64 {
+    lines(meminfo)
+        .find_map(|line| {
+            let mut words = words(line).skip_while(|word| *word != b"MemTotal:");
+            words.next()?;
+            words.next().and_then(number)
+        })
+        .map_or(0, |kib| kib.saturating_mul(1024))
+}
+
 /// `PRETTY_NAME` of `os-release`, without its quotes.
 pub(crate) fn distribution(os_release: &str) -> Option<String> {
     os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).map(|name| name.trim_matches('"').to_owned())

@@ -7,6 +7,7 @@ pub(crate) mod io;
 pub(crate) mod machine;
 pub(crate) mod memory;
 pub(crate) mod net;
+pub(crate) mod oom;
 pub(crate) mod pids;
 pub(crate) mod psi;
 

@@ -1,7 +1,7 @@
-//! Network: `/proc/PID/net/dev` and `/proc/net/route`.
+//! Network: `/proc/PID/net/dev`, `tcp`, `udp` and their like of IPv6, `/proc/net/route`.
 
 use super::{lines, number, words};
-use crate::model::{Interface, InterfaceName};
+use crate::model::{Interface, InterfaceName, Udp};
 
 /// Whether an interface only repeats what others carry: loopback, Docker's bridges, host ends of containers' pairs.
 pub(crate) fn is_inner(name: &[u8]) -> bool {
@@ -49,4 +49,32 @@ pub(crate) fn default_interface(text: &[u8]) -> Option<InterfaceName> {
         let name = words.next()?;
         (words.next() == Some(b"00000000")).then(|| InterfaceName::new(name)).flatten()
     })
+}
+
+fn hex(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok())
+}
+
+/// Sockets of `/proc/PID/net/tcp` by state.
+pub(crate) fn tcp(text: &[u8], states: &mut [u64; 11]) {
+    for line in lines(text).skip(1) {
+        let state = words(line).nth(3).and_then(hex).and_then(|state| usize::try_from(state).ok());
+        if let Some(count) = state.and_then(|state| states.get_mut(state.checked_sub(1)?)) {
+            *count += 1;
+        }
+    }
+}
+
+/// Sockets of `/proc/PID/net/udp`.
+pub(crate) fn udp(text: &[u8], found: &mut Udp) {
+    for line in lines(text).skip(1) {
+        let mut words = words(line);
+        // The fifth word is `tx:rx`, the thirteenth what was thrown away.
+        let Some(queues) = words.nth(4) else { continue };
+        let mut queues = queues.split(|byte| *byte == b':').map(|queue| hex(queue).unwrap_or(0));
+        found.listen += 1;
+        found.tx_queued = found.tx_queued.saturating_add(queues.next().unwrap_or(0));
+        found.rx_queued = found.rx_queued.saturating_add(queues.next().unwrap_or(0));
+        found.dropped = found.dropped.saturating_add(words.nth(7).and_then(number).unwrap_or(0));
+    }
 }

@@ -1,6 +1,9 @@
 //! The task that owns all samples: reads every cgroup at aligned ticks, new ones at once, and everything on
 //! request when the last round is older than allowed. Runs on a thread of the blocking pool, for its reads block.
 
+mod kills;
+mod reading;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
@@ -13,17 +16,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Config, Subject},
+    events::{Event, Events, Happened},
     history::{History, Point},
-    model::{Descriptors, Limits, Machine, Node, Row, Sample, Snapshot, SystemRow},
-    parse::cgroup::Layout,
-    source::{self, Buffer, ContainerFiles, MachineFiles, SourceError},
+    lane::Lane,
+    model::{Limits, Machine, Node, Row, Sample, Seldom, Snapshot, SystemRow},
+    source::{self, Buffer, ContainerFiles, KernelLog, MachineFiles, SourceError},
 };
+use kills::Kills;
+use reading::{Look, Seen, Surroundings, Whose};
 
 #[cfg(test)]
 mod tests;
 
 /// Limits, rare counters and descriptors are read again after this time.
 const RARELY_NS: u64 = 60_000_000_000;
+/// A cgroup whose files do not answer in this time is left to a thread of its own; the others go on.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How many cgroups may hang at once.
+const HANGING_MOST: u64 = 64;
 /// A container that has one point only gets its second, and so a rate, this soon.
 const SECOND_LOOK: Duration = Duration::from_millis(1100);
 
@@ -39,57 +49,161 @@ pub(crate) enum Request {
 /// Containers whose sizes the background walks look after: id and writable layer.
 pub(crate) type Layers = Arc<Vec<(String, Option<PathBuf>)>>;
 
+/// Whose row it is: a container's by its id, a pod's own by its uid.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Container(Arc<str>),
+    Pod(Arc<str>),
+}
+
 #[derive(Debug)]
 struct Tracked {
+    key: Key,
     subject: Arc<Subject>,
+    /// Not here while a look is under way.
     files: Option<ContainerFiles>,
+    under_way: bool,
+    /// A look at it was late: others go first.
+    slow: bool,
     cgroup: Arc<str>,
     layer: Option<PathBuf>,
     history: History,
     limits: Limits,
-    descriptors: Descriptors,
-    limits_at: Option<u64>,
+    seldom: Arc<Seldom>,
+    seldom_at: Option<u64>,
     row: Option<Arc<Row>>,
     complained: bool,
 }
 
 impl Tracked {
-    fn new(subject: Arc<Subject>) -> Self {
+    fn new(key: Key, subject: Arc<Subject>) -> Self {
         Self {
+            key,
             subject,
             files: None,
+            under_way: false,
+            slow: false,
             cgroup: Arc::from(""),
             layer: None,
             history: History::default(),
             limits: Limits::default(),
-            descriptors: Descriptors::default(),
-            limits_at: None,
+            seldom: Arc::default(),
+            seldom_at: None,
             row: None,
             complained: false,
         }
     }
+
+    fn of(subject: &Subject) -> Self {
+        Self::new(Key::Container(Arc::from(subject.container_id.as_str())), Arc::new(subject.clone()))
+    }
+
+    /// The look that is due. Its answer is awaited from then on.
+    fn look(&mut self, mono_ns: u64) -> (Ticket, Look) {
+        self.under_way = true;
+        let whose = match &self.key {
+            Key::Container(_) => Whose::Container(Arc::clone(&self.subject)),
+            Key::Pod(_) => Whose::Pod(Arc::clone(&self.cgroup)),
+        };
+        let seldom = self.seldom_at.is_none_or(|at| mono_ns.saturating_sub(at) >= RARELY_NS);
+        (Ticket { key: self.key.clone(), pid: self.subject.pid }, Look { whose, files: self.files.take(), seldom })
+    }
+
+    /// Takes what a look has seen. What is gone loses its row; what cannot be read keeps its last, marked stale.
+    fn take(&mut self, seen: Seen, mono_ns: u64) {
+        self.under_way = false;
+        self.files = seen.files;
+        if let Some(layer) = seen.opened {
+            self.layer = layer;
+            self.complained = false;
+        }
+        if let (Some(files), Key::Container(_)) = (&self.files, &self.key)
+            && *self.cgroup != *files.cgroup
+        {
+            self.cgroup = Arc::from(files.cgroup.as_str());
+        }
+        if let Some((limits, seldom)) = seen.seldom {
+            self.limits = limits;
+            if let Some(shares) = self.subject.cpu_shares {
+                self.limits.cpu_shares = shares;
+            }
+            if *self.seldom != seldom {
+                self.seldom = Arc::new(seldom);
+            }
+            self.seldom_at = Some(mono_ns);
+        }
+        match seen.result {
+            Ok(sample) => {
+                self.history.push(point(&sample));
+                self.row = Some(Arc::new(Row {
+                    subject: Arc::clone(&self.subject),
+                    cgroup: Arc::clone(&self.cgroup),
+                    sample,
+                    usage_nano_cores: self.history.nano_cores(),
+                    limits: self.limits,
+                    seldom: Arc::clone(&self.seldom),
+                    host_network: self.files.as_ref().is_some_and(|files| files.host_network),
+                    stale: false,
+                }));
+            }
+            Err(SourceError::Gone { .. } | SourceError::NotThere { .. }) => {
+                self.row = None;
+                self.complain(|id| tracing::debug!(container = id, "no usage of this container for now"));
+            }
+            Err(error) => {
+                self.mark_stale();
+                self.complain(|id| tracing::warn!(container = id, %error, "usage of this container is stale"));
+            }
+        }
+    }
+
+    fn mark_stale(&mut self) {
+        if let Some(row) = self.row.as_mut().filter(|row| !row.stale) {
+            Arc::make_mut(row).stale = true;
+        }
+    }
+
+    fn complain(&mut self, say: impl FnOnce(&str)) {
+        if !std::mem::replace(&mut self.complained, true) {
+            say(&self.subject.container_id);
+        }
+    }
+}
+
+/// Tells the answers of looks apart. Another process under the same id is another container.
+#[derive(Debug)]
+struct Ticket {
+    key: Key,
+    pid: i32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Sampler {
     config: Config,
-    clock: Instant,
-    layout: Option<Layout>,
+    around: Arc<Surroundings>,
+    lane: Lane<Ticket, Look, Seen>,
     machine: Arc<Machine>,
     machine_files: MachineFiles,
     buffer: Buffer,
-    containers: HashMap<String, Tracked>,
-    pods: HashMap<String, Tracked>,
+    containers: HashMap<Arc<str>, Tracked>,
+    pods: HashMap<Arc<str>, Tracked>,
+    kernel: KernelLog,
+    kills: Kills,
     node_history: History,
     system: HashMap<String, History>,
     devices: Arc<BTreeMap<(u32, u32), String>>,
+    events: Events,
     snapshot: watch::Sender<Arc<Snapshot>>,
     layers: watch::Sender<Layers>,
 }
 
 impl Sampler {
     /// Opens the machine's files and takes the first look at the node. Answers with the first snapshot inside the channel.
-    pub(crate) fn new(config: Config, layers: watch::Sender<Layers>) -> (Self, watch::Receiver<Arc<Snapshot>>) {
+    pub(crate) fn new(
+        config: Config,
+        layers: watch::Sender<Layers>,
+        events: Events,
+    ) -> (Self, watch::Receiver<Arc<Snapshot>>) {
         let layout = source::cgroups(&config.root)
             .inspect_err(|error| tracing::error!(%error, "usage of containers is not available"))
             .ok();
@@ -109,18 +223,24 @@ impl Sampler {
             devices: Arc::default(),
         };
         let (snapshot, receiver) = watch::channel(Arc::new(first));
+        let around = Arc::new(Surroundings::new(&config, layout, Instant::now()));
+        let reader = Arc::clone(&around);
+        let lane = Lane::new("usage", HANGING_MOST, PATIENCE, move |look| reading::look(&reader, look));
         let sampler = Self {
+            kernel: KernelLog::of(&source::under(&config.root, std::path::Path::new("/dev/kmsg"))),
             config,
-            clock: Instant::now(),
-            layout,
+            around,
+            lane,
             machine,
             machine_files,
             buffer,
             containers: HashMap::new(),
             pods: HashMap::new(),
+            kills: Kills::default(),
             node_history: History::default(),
             system: HashMap::new(),
             devices: Arc::default(),
+            events,
             snapshot,
             layers,
         };
@@ -166,7 +286,7 @@ impl Sampler {
                         let history = if id.is_empty() {
                             Some(&self.node_history)
                         } else {
-                            self.containers.get(&id).or_else(|| self.pods.get(&id)).map(|t| &t.history)
+                            self.containers.get(id.as_str()).or_else(|| self.pods.get(id.as_str())).map(|t| &t.history)
                         };
                         let _ = answer.send(history.map(|h| h.points().copied().collect()).unwrap_or_default());
                     }
@@ -192,36 +312,40 @@ impl Sampler {
     }
 
     fn mono_ns(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.around.mono_ns()
     }
 
     /// Takes over a new list of containers: forgets those that are not in it, adds those that are new.
     fn adopt(&mut self, list: &[Subject]) {
         let wanted: HashMap<&str, &Subject> = list.iter().map(|s| (s.container_id.as_str(), s)).collect();
-        self.containers.retain(|id, _| wanted.contains_key(id.as_str()));
+        let events = &self.events;
+        self.containers.retain(|id, tracked| {
+            let stays = wanted.contains_key(&**id);
+            if !stays && !tracked.cgroup.is_empty() {
+                events.put(Event::now(&tracked.cgroup, Happened::Deleted));
+            }
+            stays
+        });
         for (id, subject) in wanted {
             match self.containers.get_mut(id) {
                 Some(known) if *known.subject == *subject => {}
                 // Another process: the container was started again in the same place.
-                Some(known) if known.subject.pid != subject.pid => *known = Tracked::new(Arc::new(subject.clone())),
+                Some(known) if known.subject.pid != subject.pid => *known = Tracked::of(subject),
                 Some(known) => known.subject = Arc::new(subject.clone()),
                 None => {
-                    self.containers.insert(id.to_owned(), Tracked::new(Arc::new(subject.clone())));
+                    self.containers.insert(Arc::from(id), Tracked::of(subject));
                 }
             }
         }
         let uids: HashSet<&str> = list.iter().map(|s| s.pod_uid.as_str()).collect();
-        self.pods.retain(|uid, _| uids.contains(uid.as_str()));
+        self.pods.retain(|uid, _| uids.contains(&**uid));
         self.containers.shrink_to(self.containers.len() * 2 + 8);
+        self.kills.adopt(list);
     }
 
     /// Reads what has not been read yet, and publishes it beside what is known of the others.
     fn look_at_new(&mut self) {
-        let new: Vec<String> =
-            self.containers.iter().filter(|(_, t)| t.history.is_empty()).map(|(id, _)| id.clone()).collect();
-        for id in new {
-            self.look_at(&id);
-        }
+        self.look_at(|tracked| tracked.history.is_empty());
         let last = Arc::clone(&self.snapshot.borrow());
         self.publish(last.node.clone(), last.system.clone(), last.mono_ns);
     }
@@ -229,14 +353,7 @@ impl Sampler {
     /// Reads everything and publishes it. Answers how long that took.
     fn round(&mut self) -> Duration {
         let began = Instant::now();
-        let ids: Vec<String> = self.containers.keys().cloned().collect();
-        for id in ids {
-            self.look_at(&id);
-        }
-        let uids: Vec<String> = self.pods.keys().cloned().collect();
-        for uid in uids {
-            self.look_at_pod(&uid);
-        }
+        self.look_at(|_| true);
         let system = self.look_at_system();
         // Last, so that the node has used at least what its containers have used.
         let sample = Sample::empty(jiff::Timestamp::now(), self.mono_ns());
@@ -247,61 +364,93 @@ impl Sampler {
         began.elapsed()
     }
 
-    fn look_at(&mut self, id: &str) {
+    /// Looks at the containers that are chosen, and at pods' own cgroups, as far as no earlier look is under way.
+    fn look_at(&mut self, chosen: impl Fn(&Tracked) -> bool) {
         let mono_ns = self.mono_ns();
-        let Some(tracked) = self.containers.get_mut(id) else { return };
-        if tracked.files.is_none() {
-            let Some(layout) = &self.layout else { return };
-            match ContainerFiles::open(&self.config.root, layout, &tracked.subject, &mut self.buffer) {
-                Ok(files) => {
-                    tracked.cgroup = Arc::from(files.cgroup.as_str());
-                    tracked.layer = files.upper_dir(&self.config.root, &self.config.docker_root);
-                    if let Some(path) = &files.pod_cgroup
-                        && !self.pods.contains_key(&tracked.subject.pod_uid)
-                        && let Ok(files) = ContainerFiles::open_pod(&self.config.root, layout, path)
-                    {
-                        let mut pod = Tracked::new(Arc::new(Subject {
-                            container_id: String::new(),
-                            pid: 0,
-                            name: String::new(),
-                            image: String::new(),
-                            container_name: String::new(),
-                            ..Subject::clone(&tracked.subject)
-                        }));
-                        pod.cgroup = Arc::from(path.as_str());
-                        pod.files = Some(files);
-                        self.pods.insert(tracked.subject.pod_uid.clone(), pod);
-                    }
-                    tracked.files = Some(files);
-                    tracked.limits_at = None;
-                    tracked.complained = false;
-                }
-                Err(error) => {
-                    if !tracked.complained {
-                        tracked.complained = true;
-                        tracing::debug!(container = id, %error, "no usage of this container for now");
-                    }
-                    return;
-                }
+        let all = self.containers.values_mut().chain(self.pods.values_mut());
+        let mut wanted: Vec<&mut Tracked> = all.filter(|t| !t.under_way && chosen(t)).collect();
+        wanted.sort_unstable_by_key(|tracked| tracked.slow);
+        let looks: Vec<(Ticket, Look)> = wanted.into_iter().map(|tracked| tracked.look(mono_ns)).collect();
+        let round = self.lane.round(looks);
+        for (ticket, look) in round.left {
+            if let Some(tracked) = self.tracked(&ticket) {
+                tracked.under_way = false;
+                tracked.files = look.files;
+                tracked.mark_stale();
             }
         }
-        observe(tracked, &self.config, &mut self.buffer, mono_ns);
+        for (ticket, seen) in round.done {
+            self.take(&ticket, seen, mono_ns);
+        }
+        for tracked in self.containers.values_mut().chain(self.pods.values_mut()).filter(|t| t.under_way) {
+            tracked.slow = true;
+            tracked.mark_stale();
+            tracked.complain(|id| {
+                tracing::warn!(
+                    container = id,
+                    "the kernel does not answer for this container: its usage is stale until it does"
+                );
+            });
+        }
+        // The next container of the pod opens them again.
+        self.pods.retain(|_, pod| pod.files.is_some() || pod.under_way);
     }
 
-    fn look_at_pod(&mut self, uid: &str) {
-        let mono_ns = self.mono_ns();
-        let Some(pod) = self.pods.get_mut(uid) else { return };
-        observe(pod, &self.config, &mut self.buffer, mono_ns);
-        if pod.files.is_none() {
-            // Its next container, if there is one, opens it again.
-            self.pods.remove(uid);
+    fn tracked(&mut self, ticket: &Ticket) -> Option<&mut Tracked> {
+        let found = match &ticket.key {
+            Key::Container(id) => self.containers.get_mut(id),
+            Key::Pod(uid) => self.pods.get_mut(uid),
+        };
+        found.filter(|tracked| tracked.subject.pid == ticket.pid)
+    }
+
+    fn take(&mut self, ticket: &Ticket, seen: Seen, mono_ns: u64) {
+        let opened = seen.opened.is_some();
+        let pod_cgroup = seen.files.as_ref().and_then(|files| files.pod_cgroup.clone());
+        // Forgotten meanwhile: its files close here.
+        let Some(tracked) = self.tracked(ticket) else { return };
+        tracked.take(seen, mono_ns);
+        if opened && let Key::Container(_) = ticket.key {
+            let created = Event { at: tracked.subject.started_at, ..Event::now(&tracked.cgroup, Happened::Created) };
+            self.events.put(created);
+        }
+        let Some(tracked) = self.tracked(ticket) else { return };
+        let subject = Arc::clone(&tracked.subject);
+        if let (Some(row), Key::Container(id)) = (&tracked.row, &ticket.key) {
+            let (id, kills) = (Arc::clone(id), row.sample.memory.oom_kills);
+            self.kills.counted(&id, kills);
+        }
+        if let Some(path) = pod_cgroup.filter(|_| opened)
+            && !self.pods.contains_key(subject.pod_uid.as_str())
+        {
+            self.follow_pod(&subject, &path, mono_ns);
+        }
+    }
+
+    /// Begins with the cgroup that a pod has for itself.
+    fn follow_pod(&mut self, subject: &Subject, path: &str, mono_ns: u64) {
+        let uid: Arc<str> = Arc::from(subject.pod_uid.as_str());
+        let own = Subject {
+            pod_name: subject.pod_name.clone(),
+            pod_namespace: subject.pod_namespace.clone(),
+            pod_uid: subject.pod_uid.clone(),
+            started_at: subject.pod_started_at,
+            pod_started_at: subject.pod_started_at,
+            ..Subject::default()
+        };
+        let mut pod = Tracked::new(Key::Pod(Arc::clone(&uid)), Arc::new(own));
+        pod.cgroup = Arc::from(path);
+        let (ticket, look) = pod.look(mono_ns);
+        self.pods.insert(uid, pod);
+        for (ticket, seen) in self.lane.round([(ticket, look)]).done {
+            self.take(&ticket, seen, mono_ns);
         }
     }
 
     fn look_at_system(&mut self) -> Vec<SystemRow> {
         let mut rows = Vec::with_capacity(self.config.system_processes.len());
         for process in &self.config.system_processes {
-            let mono_ns = u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let mono_ns = self.mono_ns();
             let now = jiff::Timestamp::now();
             let row =
                 source::daemon(&self.config.root, process, self.machine.booted_at, now, mono_ns, &mut self.buffer);
@@ -316,6 +465,7 @@ impl Sampler {
     }
 
     fn publish(&mut self, node: Node, system: Vec<SystemRow>, mono_ns: u64) {
+        self.count_kills();
         let mut rows: Vec<Arc<Row>> = self.containers.values().filter_map(|t| t.row.clone()).collect();
         rows.sort_unstable_by(|a, b| order(a).cmp(&order(b)));
         for device in rows.iter().flat_map(|row| &row.sample.block) {
@@ -330,8 +480,8 @@ impl Sampler {
             let mut layers: Vec<_> = self
                 .containers
                 .iter()
-                .filter(|(_, tracked)| tracked.files.is_some())
-                .map(|(id, tracked)| (id.clone(), tracked.layer.clone()))
+                .filter(|(_, tracked)| tracked.files.is_some() || tracked.under_way)
+                .map(|(id, tracked)| (id.to_string(), tracked.layer.clone()))
                 .collect();
             layers.sort_unstable();
             layers
@@ -349,10 +499,30 @@ impl Sampler {
             machine: Arc::clone(&self.machine),
             node,
             rows,
-            pods: self.pods.iter().filter_map(|(uid, t)| Some((uid.clone(), t.row.clone()?))).collect(),
+            pods: self.pods.iter().filter_map(|(uid, t)| Some((uid.to_string(), t.row.clone()?))).collect(),
             system,
             devices: Arc::clone(&self.devices),
         }));
+    }
+}
+
+impl Sampler {
+    /// Puts the kills of all runs of a container where its cgroup has only those of this run.
+    fn count_kills(&mut self) {
+        for kill in self.kernel.kills() {
+            self.kills.logged(&kill.cgroup);
+            self.events.put(Event::now(&kill.cgroup.clone(), Happened::Killed(kill)));
+        }
+        let totals = self.kills.totals();
+        if totals.is_empty() {
+            return;
+        }
+        for tracked in self.containers.values_mut().chain(self.pods.values_mut()) {
+            let kills = Kills::of(&totals, &tracked.subject);
+            if let Some(row) = tracked.row.as_mut().filter(|row| row.sample.memory.oom_kills < kills) {
+                Arc::make_mut(row).sample.memory.oom_kills = kills;
+            }
+        }
     }
 }
 
@@ -367,49 +537,14 @@ fn point(sample: &Sample) -> Point {
         at_ms: sample.at.as_millisecond(),
         mono_ns: sample.mono_ns,
         cpu_ns: sample.cpu.usage_ns,
+        user_ns: sample.cpu.user_ns,
+        system_ns: sample.cpu.system_ns,
+        usage_bytes: sample.memory.usage_bytes,
+        rss_bytes: sample.memory.rss_bytes,
         working_set_bytes: sample.memory.working_set_bytes(),
         rx_bytes: sum(|s| s.network.iter().map(|i| i.rx_bytes).sum()),
         tx_bytes: sum(|s| s.network.iter().map(|i| i.tx_bytes).sum()),
         read_bytes: sum(|s| s.block.iter().map(|d| d.read_bytes).sum()),
         write_bytes: sum(|s| s.block.iter().map(|d| d.write_bytes).sum()),
-    }
-}
-
-/// Reads one cgroup. What is gone loses its row; what cannot be read keeps its last, marked stale.
-fn observe(tracked: &mut Tracked, config: &Config, buffer: &mut Buffer, mono_ns: u64) {
-    let Some(files) = &mut tracked.files else { return };
-    if tracked.limits_at.is_none_or(|at| mono_ns - at >= RARELY_NS) {
-        tracked.limits = files.read_limits(buffer);
-        tracked.descriptors = files.descriptors(&config.root, buffer);
-        tracked.limits_at = Some(mono_ns);
-    }
-    let mut sample = Sample::empty(jiff::Timestamp::now(), mono_ns);
-    match files.read(buffer, &mut sample) {
-        Ok(()) => {
-            tracked.history.push(point(&sample));
-            tracked.row = Some(Arc::new(Row {
-                subject: Arc::clone(&tracked.subject),
-                cgroup: Arc::clone(&tracked.cgroup),
-                sample,
-                usage_nano_cores: tracked.history.nano_cores(),
-                limits: tracked.limits,
-                descriptors: tracked.descriptors,
-                host_network: files.host_network,
-                stale: false,
-            }));
-        }
-        Err(SourceError::Gone { .. }) => {
-            tracked.files = None;
-            tracked.row = None;
-        }
-        Err(error) => {
-            if let Some(row) = &mut tracked.row {
-                Arc::make_mut(row).stale = true;
-            }
-            if !tracked.complained {
-                tracked.complained = true;
-                tracing::warn!(container = %tracked.subject.container_id, %error, "usage of this container is stale");
-            }
-        }
     }
 }

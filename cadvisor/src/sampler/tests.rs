@@ -10,12 +10,12 @@ use crate::{
 
 /// Waits until the newest snapshot is as wanted.
 async fn until(usage: &Usage, wanted: impl Fn(&Snapshot) -> bool) -> Arc<Snapshot> {
-    for _ in 0..100 {
+    for _ in 0..500 {
         let snapshot = usage.snapshot();
         if wanted(&snapshot) {
             return snapshot;
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("not within 5 s: {:?}", usage.snapshot());
 }
@@ -24,11 +24,15 @@ fn config(root: &std::path::Path) -> Config {
     Config { root: root.to_owned(), interval: Duration::from_secs(3600), max_age: Duration::ZERO, ..Config::default() }
 }
 
+fn start(dir: &tempfile::TempDir, subjects: watch::Receiver<Arc<Vec<Subject>>>) -> Usage {
+    Usage::start(config(dir.path()), subjects, watch::channel(Arc::default()).1, CancellationToken::new())
+}
+
 #[tokio::test]
 async fn new_containers_are_read_at_once_and_again_for_a_rate() {
     let dir = unpack(Tree::Hybrid);
     let (tell, subjects) = watch::channel(Arc::default());
-    let usage = Usage::start(config(dir.path()), subjects, CancellationToken::new());
+    let usage = start(&dir, subjects);
     usage.refresh().await;
     assert!(usage.snapshot().rows.is_empty());
     let missing = Subject { container_id: "e".repeat(64), pid: 7, ..subject() };
@@ -48,22 +52,46 @@ async fn new_containers_are_read_at_once_and_again_for_a_rate() {
 }
 
 #[tokio::test]
-async fn short_lived_containers_leave_no_descriptors() {
+async fn two_thousand_short_lived_containers_leave_nothing() {
     let dir = unpack(Tree::V2);
     let (tell, subjects) = watch::channel(Arc::default());
-    let usage = Usage::start(config(dir.path()), subjects, CancellationToken::new());
+    let usage = start(&dir, subjects);
     let of_tree = || {
         let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(dir.path().join("sys")))).count()
     };
     usage.refresh().await;
     let before = of_tree();
-    for turn in 0..40 {
-        tell.send_replace(Arc::new(vec![Subject { pod_name: format!("p{turn}"), ..subject() }]));
-        until(&usage, |s| s.rows.len() == 1).await;
+    // Fifty at once, each with a cgroup of its own, forty times.
+    let scope = dir.path().join("proc/4242/cgroup");
+    let path = std::fs::read_to_string(&scope).unwrap();
+    let of = |id: &str| path.replace(CONTAINER, id);
+    let cgroup = dir.path().join("sys/fs/cgroup").join(path.trim().trim_start_matches("0::/"));
+    for turn in 0..40_usize {
+        let batch: Vec<Subject> = (0..50)
+            .map(|n| {
+                let (id, pid) = (format!("{:064x}", turn * 50 + n), 10_000 + i32::try_from(n).unwrap());
+                let process = dir.path().join(format!("proc/{pid}"));
+                std::fs::create_dir_all(&process).unwrap();
+                std::fs::write(process.join("cgroup"), of(&id)).unwrap();
+                let new = std::path::PathBuf::from(cgroup.to_str().unwrap().replace(CONTAINER, &id));
+                std::fs::create_dir_all(&new).unwrap();
+                for file in ["cpu.stat", "memory.current", "memory.stat", "cgroup.procs"] {
+                    std::fs::copy(cgroup.join(file), new.join(file)).unwrap();
+                }
+                Subject { container_id: id, pid, pod_name: format!("p{turn}"), ..subject() }
+            })
+            .collect();
+        let gone: Vec<String> =
+            batch.iter().map(|s| cgroup.to_str().unwrap().replace(CONTAINER, &s.container_id)).collect();
+        tell.send_replace(Arc::new(batch));
+        until(&usage, |s| s.rows.len() == 50).await;
         tell.send_replace(Arc::default());
         until(&usage, |s| s.rows.is_empty()).await;
+        gone.iter().for_each(|dir| std::fs::remove_dir_all(dir).unwrap());
     }
+    let snapshot = usage.snapshot();
+    assert!(snapshot.rows.is_empty() && snapshot.pods.is_empty() && usage.storage().containers.is_empty());
     assert_eq!(of_tree(), before);
 }
 
@@ -72,8 +100,82 @@ async fn a_machine_without_cgroups_still_shows_the_node() {
     let dir = unpack(Tree::V2);
     std::fs::write(dir.path().join("proc/self/mountinfo"), "1 0 8:1 / / rw - ext4 /dev/sda rw\n").unwrap();
     let (_tell, subjects) = watch::channel(Arc::new(vec![subject()]));
-    let usage = Usage::start(config(dir.path()), subjects, CancellationToken::new());
+    let usage = start(&dir, subjects);
     usage.refresh().await;
     let summary = usage.summary(false);
     assert!(summary.node.cpu.usage_core_nano_seconds > 0 && summary.pods.is_empty());
+}
+
+/// A pipe without a writer stands for a file of the kernel that does not answer: opening it hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_hangs_costs_its_own_row_only() {
+    let dir = unpack(Tree::V2);
+    let path = std::fs::read_to_string(dir.path().join("proc/4242/cgroup")).unwrap();
+    let cgroup = dir.path().join("sys/fs/cgroup").join(path.trim().trim_start_matches("0::/"));
+    let other = "b".repeat(64);
+    let hanging = std::path::PathBuf::from(cgroup.to_str().unwrap().replace(CONTAINER, &other));
+    std::fs::create_dir_all(&hanging).unwrap();
+    for file in ["cpu.stat", "memory.current", "cgroup.procs"] {
+        std::fs::copy(cgroup.join(file), hanging.join(file)).unwrap();
+    }
+    let pipe = hanging.join("memory.peak");
+    std::fs::write(&pipe, "1").unwrap();
+    std::fs::create_dir_all(dir.path().join("proc/5000")).unwrap();
+    std::fs::write(dir.path().join("proc/5000/cgroup"), path.replace(CONTAINER, &other)).unwrap();
+    let slow = Subject { container_id: other, pid: 5000, container_name: "slow".to_owned(), ..subject() };
+
+    let around = Surroundings::new(&config(dir.path()), Some(source::cgroups(dir.path()).unwrap()), Instant::now());
+    let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
+    sampler.around = Arc::new(around);
+    sampler.adopt(&[subject(), slow]);
+    let row = |name: &str| -> Arc<Row> {
+        let snapshot = snapshot.borrow();
+        Arc::clone(snapshot.rows.iter().find(|row| row.subject.container_name == name).expect("row"))
+    };
+    sampler.round();
+    assert!(!row("slow").stale && !row("busy").stale);
+    // Limits are read again from here on, and the pipe among them.
+    std::fs::remove_file(&pipe).unwrap();
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    sampler.containers.values_mut().for_each(|tracked| tracked.seldom_at = None);
+    let before = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
+    let took = sampler.round();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let after = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
+    assert!(after.0 > before.0 && !row("busy").stale, "the other was read");
+    assert!(after.1 == before.1 && row("slow").stale, "the old numbers, marked");
+    // Now nobody waits for it.
+    let took = sampler.round();
+    assert!(took < PATIENCE, "{took:?}");
+    assert!(row("slow").stale);
+    // A writer comes and goes: the read ends, and the row is right again.
+    std::fs::write(&pipe, "4096\n").unwrap();
+    std::fs::remove_file(&pipe).unwrap();
+    for _ in 0..100 {
+        sampler.round();
+        if !row("slow").stale {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    sampler.round();
+    assert!(!row("slow").stale && row("slow").sample.mono_ns > after.0);
+}
+
+#[tokio::test]
+async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() {
+    let dir = unpack(Tree::V2);
+    let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
+    let second = Subject { container_id: "d".repeat(64), pid: 77, ..subject() };
+    sampler.adopt(&[subject(), second]);
+    sampler.round();
+    assert_eq!(snapshot.borrow().rows.len(), 1, "the second was gone before its files were opened");
+    // A pipe whose reader is gone answers with an error, as the files of a removed cgroup do.
+    let tracked = sampler.containers.get_mut(CONTAINER).unwrap();
+    let gone = SourceError::Gone { container: CONTAINER.to_owned() };
+    let seen = Seen { files: None, opened: None, seldom: None, result: Err(gone) };
+    tracked.take(seen, 1);
+    assert!(tracked.row.is_none() && tracked.files.is_none());
+    sampler.round();
+    assert_eq!(snapshot.borrow().rows.len(), 1, "it is there after all, and is opened again");
 }

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     config::Subject,
     derive,
-    model::{BlockDevice, Cpu, Descriptors, Limits, Memory, Pressure, Sample},
+    model::{BlockDevice, Cpu, HugePages, Limits, Memory, Pressure, Sample, Seldom, Sockets, Tasks},
     parse::{
         self,
         cgroup::{Layout, Mode, cut_at, path_of, pod_of, upper_dir},
@@ -45,6 +45,7 @@ struct V1 {
     cpu_dir: Option<PathBuf>,
     memory_dir: Option<PathBuf>,
     pids_dir: Option<PathBuf>,
+    huge_dir: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -93,8 +94,8 @@ pub(crate) struct ContainerFiles {
 }
 
 fn files_v1(dir_of: impl Fn(&str) -> Option<PathBuf>) -> Option<V1> {
-    let dirs = ["cpuacct", "cpu", "memory", "blkio", "pids"].map(dir_of);
-    let [cpuacct, cpu, memory, block, pids] = &dirs;
+    let dirs = ["cpuacct", "cpu", "memory", "blkio", "pids", "hugetlb"].map(dir_of);
+    let [cpuacct, cpu, memory, block, pids, huge] = &dirs;
     let kept = |dir: &Option<PathBuf>, name: &str| dir.as_deref().and_then(|dir| Kept::open(dir, name));
     let first = |dir: &Option<PathBuf>, names: [&str; 3]| names.iter().find_map(|name| kept(dir, name));
     Some(V1 {
@@ -121,6 +122,7 @@ fn files_v1(dir_of: impl Fn(&str) -> Option<PathBuf>) -> Option<V1> {
         cpu_dir: cpu.clone(),
         memory_dir: memory.clone(),
         pids_dir: pids.clone(),
+        huge_dir: huge.clone(),
     })
 }
 
@@ -159,7 +161,7 @@ impl ContainerFiles {
         let v2_dir = || cut("").and_then(|path| layout.v2_dir(path)).map(|dir| under(root, &dir));
         let mut files = Self::at(&subject.container_id, cgroup, layout, v1_dir, v2_dir)?;
         files.pod_cgroup = pod_cgroup;
-        files.network = subject.is_sandbox() || subject.pod_uid.is_empty();
+        files.network = !subject.shares_network && (subject.is_sandbox() || subject.pod_uid.is_empty());
         let namespace = |of: &str| std::fs::read_link(root.join("proc").join(of).join("ns/net")).ok();
         files.host_network = namespace(&subject.pid.to_string()).is_some_and(|ns| Some(ns) == namespace("self"));
         files.process = Some(process);
@@ -259,23 +261,59 @@ impl ContainerFiles {
         limits
     }
 
-    /// Counts open files of the container's processes. Costs a directory walk per process: once a minute at most.
-    pub(crate) fn descriptors(&self, root: &Path, buffer: &mut Buffer) -> Descriptors {
-        let mut found = Descriptors::default();
-        let Some(text) = text_of(self.processes.as_ref(), buffer) else { return found };
-        for pid in pids::ids(text).take(PROCESSES_MOST) {
-            let Ok(entries) = std::fs::read_dir(root.join(format!("proc/{pid}/fd"))) else { continue };
-            for (at, entry) in entries.flatten().enumerate() {
-                found.files += 1;
-                if at < LINKS_MOST
-                    && std::fs::read_link(entry.path())
-                        .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket"))
-                {
-                    found.sockets += 1;
-                }
+    /// Counts what costs a walk over the container's processes or sockets: once a minute at most.
+    pub(crate) fn seldom(&self, root: &Path, buffer: &mut Buffer) -> Seldom {
+        let mut found = Seldom {
+            huge_pages: match &self.version {
+                Version::V1(files) => files.huge_dir.as_deref().map(|dir| huge_pages_v1(dir, buffer)),
+                Version::V2(files) => Some(huge_pages_v2(&files.dir, buffer)),
             }
+            .unwrap_or_default(),
+            sockets_of: self.sockets(buffer),
+            ..Seldom::default()
+        };
+        let ids: Vec<u64> = text_of(self.processes.as_ref(), buffer)
+            .map(|text| pids::ids(text).take(PROCESSES_MOST).collect())
+            .unwrap_or_default();
+        for pid in ids {
+            self.processes_of(&root.join(format!("proc/{pid}")), buffer, &mut found);
         }
         found
+    }
+
+    fn processes_of(&self, process: &Path, buffer: &mut Buffer, found: &mut Seldom) {
+        let tasks: &mut Tasks = &mut found.tasks;
+        if let Ok(text) = read_once(&process.join("stat"), buffer) {
+            pids::state(text, tasks);
+        }
+        let Ok(entries) = std::fs::read_dir(process.join("fd")) else { return };
+        for (at, entry) in entries.flatten().enumerate() {
+            found.files += 1;
+            if at < LINKS_MOST
+                && std::fs::read_link(entry.path())
+                    .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket"))
+            {
+                found.sockets += 1;
+            }
+        }
+    }
+
+    /// Sockets of the container's own network namespace.
+    fn sockets(&self, buffer: &mut Buffer) -> Option<Sockets> {
+        let process = self.process.as_ref().filter(|_| self.network && !self.host_network)?;
+        let mut text = |name: &str, then: &mut dyn FnMut(&[u8])| {
+            if let Ok(file) = openat(process, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, FileMode::empty())
+                && let Ok(text) = read_all(&File::from(file), buffer)
+            {
+                then(text);
+            }
+        };
+        let mut found = Sockets::default();
+        text("net/tcp", &mut |text| net::tcp(text, &mut found.tcp));
+        text("net/tcp6", &mut |text| net::tcp(text, &mut found.tcp6));
+        text("net/udp", &mut |text| net::udp(text, &mut found.udp));
+        text("net/udp6", &mut |text| net::udp(text, &mut found.udp6));
+        Some(found)
     }
 
     /// The directory that holds what the container has written, if it runs on an overlay.
@@ -305,6 +343,45 @@ fn number_of(file: Option<&Kept>, buffer: &mut Buffer) -> Option<u64> {
 
 fn rare(dir: Option<&Path>, name: &str, buffer: &mut Buffer) -> Option<u64> {
     read_once(&dir?.join(name), buffer).ok().and_then(parse::number)
+}
+
+/// The sizes that a directory has files of: `hugetlb.2MB.usage_in_bytes` → `2MB`.
+fn huge_sizes(dir: &Path, end: &str) -> Vec<String> {
+    let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut sizes: Vec<String> = names
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let size = name.strip_prefix("hugetlb.")?.strip_suffix(end)?;
+            (!size.contains('.')).then(|| size.to_owned())
+        })
+        .collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+fn huge_pages_v1(dir: &Path, buffer: &mut Buffer) -> Vec<HugePages> {
+    let mut page = |size: String| {
+        let mut read = |what: &str| rare(Some(dir), &format!("hugetlb.{size}.{what}"), buffer);
+        HugePages {
+            // Reserved pages are taken from others whether they are touched or not.
+            usage_bytes: read("rsvd.usage_in_bytes").or_else(|| read("usage_in_bytes")).unwrap_or(0),
+            max_usage_bytes: read("rsvd.max_usage_in_bytes").or_else(|| read("max_usage_in_bytes")).unwrap_or(0),
+            failures: read("rsvd.failcnt").or_else(|| read("failcnt")).unwrap_or(0),
+            size,
+        }
+    };
+    huge_sizes(dir, ".usage_in_bytes").into_iter().map(&mut page).collect()
+}
+
+fn huge_pages_v2(dir: &Path, buffer: &mut Buffer) -> Vec<HugePages> {
+    let mut page = |size: String| {
+        let mut read = |what: &str| rare(Some(dir), &format!("hugetlb.{size}.{what}"), buffer);
+        let usage_bytes = read("rsvd.current").or_else(|| read("current")).unwrap_or(0);
+        let events = read_once(&dir.join(format!("hugetlb.{size}.events")), buffer).unwrap_or_default();
+        let failures = parse::pairs(events).find(|(key, _)| *key == b"max").map_or(0, |(_, count)| count);
+        HugePages { size, usage_bytes, max_usage_bytes: 0, failures }
+    };
+    huge_sizes(dir, ".current").into_iter().map(&mut page).collect()
 }
 
 impl V1 {

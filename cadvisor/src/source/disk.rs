@@ -69,6 +69,25 @@ pub fn tree(top: &Path, go_on: &dyn Fn() -> bool) -> Option<(u64, u64)> {
     Some((bytes, entries))
 }
 
+/// Whether a directory lies on another device than the one above it.
+pub(crate) fn is_mount(dir: &Path) -> bool {
+    let device = |path: &Path| fs::symlink_metadata(path).ok().map(|meta| meta.dev());
+    dir.parent().is_some_and(|parent| device(dir) != device(parent))
+}
+
+/// Bytes of all layers of images, each counted once however many images have it. None where Docker keeps no such
+/// list, as with the containerd image store.
+pub(crate) fn layers(docker_root: &Path) -> Option<u64> {
+    let drivers = fs::read_dir(docker_root.join("image")).ok()?;
+    let mut sum = None;
+    for driver in drivers.flatten() {
+        let Ok(layers) = fs::read_dir(driver.path().join("layerdb/sha256")) else { continue };
+        let size = |layer: fs::DirEntry| fs::read_to_string(layer.path().join("size")).ok()?.trim().parse::<u64>().ok();
+        sum = Some(layers.flatten().filter_map(size).fold(sum.unwrap_or(0), u64::saturating_add));
+    }
+    sum
+}
+
 /// Blocks (in bytes) and number of a container's log files: json-file's and local's.
 pub(crate) fn logs(docker_root: &Path, container_id: &str) -> (u64, u64) {
     let home = docker_root.join("containers").join(container_id);

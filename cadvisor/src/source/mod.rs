@@ -4,6 +4,7 @@
 mod container;
 mod disk;
 mod kept;
+mod kernel_log;
 mod node;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -12,8 +13,9 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use container::ContainerFiles;
 pub use disk::tree;
-pub(crate) use disk::{logs, space};
+pub(crate) use disk::{is_mount, layers, logs, space};
 pub(crate) use kept::Buffer;
+pub use kernel_log::KernelLog;
 pub(crate) use node::{MachineFiles, block_device_name, daemon, machine};
 
 use crate::parse::cgroup::{Layout, layout};

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     config::SystemProcess,
-    model::{Cpu, Machine, Node, Sample, SystemRow},
+    model::{BlockDevice, Cpu, Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode, Sample, SystemRow},
     parse::{
         self,
         cgroup::{Layout, Mode},
@@ -35,6 +35,8 @@ pub(crate) struct MachineFiles {
     pressure: [Option<Kept>; 3],
     network: Option<Kept>,
     routes: Option<Kept>,
+    disks: Option<Kept>,
+    root: PathBuf,
 }
 
 impl MachineFiles {
@@ -57,12 +59,22 @@ impl MachineFiles {
             pressure: ["pressure/cpu", "pressure/memory", "pressure/io"].map(kept),
             network: kept("self/net/dev"),
             routes: kept("self/net/route"),
+            disks: kept("diskstats"),
+            root: root.to_owned(),
         }
     }
 
     /// Reads the machine. What cannot be read stays zero.
     pub(crate) fn read(&self, buffer: &mut Buffer, sample: Sample) -> Node {
-        let mut node = Node { sample, usage_nano_cores: None, swap_free_bytes: 0, default_interface: None, threads: 0 };
+        let mut node = Node {
+            sample,
+            usage_nano_cores: None,
+            swap_free_bytes: 0,
+            default_interface: None,
+            threads: 0,
+            disks: Vec::new(),
+            load: [0.0; 3],
+        };
         let sample = &mut node.sample;
         let mut text = |file: &Option<Kept>, then: &mut dyn FnMut(&[u8])| {
             if let Some(Ok(text)) = file.as_ref().map(|file| file.read(buffer)) {
@@ -76,7 +88,14 @@ impl MachineFiles {
             node.swap_free_bytes = memory::machine(text, &mut sample.memory).swap_free_bytes
         });
         text(&self.vmstat, &mut |text| memory::machine_events(text, &mut sample.memory));
-        text(&self.loadavg, &mut |text| node.threads = pids::machine_threads(text).unwrap_or(0));
+        text(&self.loadavg, &mut |text| {
+            node.threads = pids::machine_threads(text).unwrap_or(0);
+            node.load = pids::load(text);
+        });
+        text(&self.disks, &mut |text| {
+            node.disks = parse::io::disks(text).filter(|disk| !is_partition(&self.root, disk)).collect();
+        });
+        sample.block = node.disks.iter().filter(|disk| !is_layered(&self.root, disk)).map(moved).collect();
         sample.pids.threads = node.threads;
         text(&self.network, &mut |text| net::devices(text, &mut sample.network));
         text(&self.routes, &mut |text| node.default_interface = net::default_interface(text));
@@ -97,6 +116,101 @@ impl MachineFiles {
     }
 }
 
+fn is_partition(root: &Path, disk: &Disk) -> bool {
+    root.join(format!("sys/dev/block/{}:{}/partition", disk.major, disk.minor)).exists()
+}
+
+/// Whether what it moves is moved once more by the devices that it is made of.
+fn is_layered(root: &Path, disk: &Disk) -> bool {
+    std::fs::read_dir(root.join(format!("sys/dev/block/{}:{}/slaves", disk.major, disk.minor)))
+        .is_ok_and(|mut below| below.next().is_some())
+}
+
+fn moved(disk: &Disk) -> BlockDevice {
+    BlockDevice {
+        major: disk.major,
+        minor: disk.minor,
+        read_bytes: disk.sectors_read.saturating_mul(512),
+        write_bytes: disk.sectors_written.saturating_mul(512),
+        reads: disk.reads,
+        writes: disk.writes,
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn line(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn network_devices(root: &Path) -> Vec<NetworkDevice> {
+    let dir = root.join("sys/class/net");
+    let outer = names(&dir).into_iter().filter(|name| !net::is_inner(name.as_bytes()));
+    let device = |name: String| {
+        let field = |field: &str| line(&dir.join(&name).join(field));
+        NetworkDevice {
+            address: field("address"),
+            // Virtual ones answer -1.
+            speed: field("speed").parse().unwrap_or(0),
+            mtu: field("mtu").parse().unwrap_or(0),
+            name,
+        }
+    };
+    outer.map(device).collect()
+}
+
+fn block_devices(root: &Path) -> Vec<DiskInfo> {
+    let dir = root.join("sys/block");
+    let real = names(&dir).into_iter().filter(|name| !["loop", "ram", "sr"].iter().any(|p| name.starts_with(p)));
+    real.filter_map(|name| {
+        let field = |field: &str| line(&dir.join(&name).join(field));
+        let (major, minor) =
+            field("dev").split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)))?;
+        // The one in use stands in brackets.
+        let schedulers = field("queue/scheduler");
+        let scheduler =
+            schedulers.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("none", |(s, _)| s);
+        let size = field("size").parse::<u64>().unwrap_or(0).saturating_mul(512);
+        Some(DiskInfo { major, minor, size, scheduler: scheduler.to_owned(), name })
+    })
+    .collect()
+}
+
+fn numbered(dir: &Path, prefix: &str) -> Vec<(u64, String)> {
+    let of = |name: String| Some((name.strip_prefix(prefix)?.parse().ok()?, name));
+    let mut all: Vec<(u64, String)> = names(dir).into_iter().filter_map(of).collect();
+    all.sort_unstable();
+    all
+}
+
+fn numa_nodes(root: &Path) -> Vec<NumaNode> {
+    let dir = root.join("sys/devices/system/node");
+    let node = |(id, name): (u64, String)| {
+        let dir = dir.join(name);
+        let memory = parsed::node_memory(line(&dir.join("meminfo")).as_bytes());
+        let mut cores: Vec<(u64, u64, Vec<u64>)> = Vec::new();
+        for (thread, name) in numbered(&dir, "cpu") {
+            let topology = dir.join(name).join("topology");
+            let (Ok(core), Ok(package)) =
+                (line(&topology.join("core_id")).parse(), line(&topology.join("physical_package_id")).parse())
+            else {
+                continue;
+            };
+            match cores.iter_mut().find(|(c, p, _)| (*c, *p) == (core, package)) {
+                Some((.., threads)) => threads.push(thread),
+                None => cores.push((core, package, vec![thread])),
+            }
+        }
+        NumaNode { id, memory_bytes: memory, cores }
+    };
+    numbered(&dir, "node").into_iter().map(node).collect()
+}
+
 /// Reads what stays while the machine runs. Missing pieces stay empty.
 pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
     let read = |path: &str| std::fs::read(root.join(path)).unwrap_or_default();
@@ -104,7 +218,15 @@ pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
     let boot = parsed::boot_second(&read("proc/stat"))
         .and_then(|second| jiff::Timestamp::from_second(i64::try_from(second).ok()?).ok())
         .unwrap_or(fallback_boot);
-    let (cores, physical_cores, sockets) = parsed::processors(&read("proc/cpuinfo"));
+    let cpuinfo = read("proc/cpuinfo");
+    let (cores, physical_cores, sockets) = parsed::processors(&cpuinfo);
+    let (vendor, frequency_khz) = parsed::processor(&cpuinfo);
+    let fastest = parse::number(&read("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"));
+    let huge = root.join("sys/kernel/mm/hugepages");
+    let huge_pages = names(&huge).into_iter().filter_map(|name| {
+        let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        Some((size, line(&huge.join(&name).join("nr_hugepages")).parse().unwrap_or(0)))
+    });
     let memory = memory::machine(&read("proc/meminfo"), &mut crate::model::Memory::default());
     let kernel_limit = |name: &str| parse::number(&read(&format!("proc/sys/kernel/{name}"))).unwrap_or(u64::MAX);
     let first = |paths: [&str; 2]| paths.iter().map(|path| text(path)).find(|t| !t.is_empty()).unwrap_or_default();
@@ -124,6 +246,12 @@ pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
             .lines()
             .find_map(parsed::distribution)
             .unwrap_or_default(),
+        vendor,
+        frequency_khz: fastest.unwrap_or(frequency_khz),
+        huge_pages: huge_pages.collect(),
+        network: network_devices(root),
+        disks: block_devices(root),
+        nodes: numa_nodes(root),
     }
 }
 

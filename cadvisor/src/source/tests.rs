@@ -8,7 +8,7 @@ use std::{
 use super::{kept::Buffer, *};
 use crate::{
     config::Subject,
-    model::{BlockDevice, Sample},
+    model::{BlockDevice, HugePages, Sample},
 };
 
 pub(crate) const CONTAINER: &str = "121c04b0ed1889da37e2507bd0a728f95cb1da9540996d2ddc27e55bc86f85b7";
@@ -58,6 +58,7 @@ pub(crate) fn subject() -> Subject {
         container_name: "busy".to_owned(),
         started_at: "2026-02-03T04:05:06.789Z".parse().unwrap(),
         pod_started_at: "2026-02-03T04:05:05Z".parse().unwrap(),
+        ..Subject::default()
     }
 }
 
@@ -122,6 +123,17 @@ fn reads_v2_under_systemd() {
     assert_eq!((cpu.some.avg10, cpu.full.total_us), (6.52, 1_250_000));
     assert_eq!(sample.network.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["eth0"]);
     assert_eq!((limits.cpu_shares, limits.cpu_quota_us, limits.memory_bytes), (4537, Some(50_000), Some(83_886_080)));
+    let seldom = files.seldom(dir.path(), &mut Buffer::new());
+    let page = |size: &str, usage_bytes, failures| HugePages {
+        size: size.to_owned(),
+        usage_bytes,
+        max_usage_bytes: 0,
+        failures,
+    };
+    assert_eq!(seldom.huge_pages, [page("1GB", 0, 0), page("2MB", 6 << 20, 3)]);
+    let sockets = seldom.sockets_of.unwrap();
+    assert_eq!((sockets.tcp[0], sockets.tcp[5], sockets.tcp[9], sockets.tcp6[9]), (1, 1, 1, 1));
+    assert_eq!((sockets.udp.listen, sockets.udp.rx_queued, sockets.udp.dropped), (1, 0x300, 5));
     let upper = files.upper_dir(dir.path(), Path::new("/var/lib/docker"));
     let expected = "var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/13/fs";
     assert_eq!(upper, Some(dir.path().join(expected)));
@@ -166,6 +178,12 @@ fn the_machine_is_read() {
         assert!(sample.network.iter().all(|i| !i.name.as_str().starts_with("veth") && i.name.as_str() != "lo"));
         assert_eq!(node.default_interface.map(|name| name.as_str().to_owned()), Some("eth0".to_owned()));
         assert!(sample.pressure.memory.is_some());
+        let disks: Vec<&str> = node.disks.iter().map(|disk| disk.name.as_str()).collect();
+        if matches!(tree, Tree::V2) {
+            assert_eq!(disks, ["/dev/vda", "/dev/nvme0n1"], "neither partitions nor loops");
+            assert_eq!((sample.block[0].read_bytes, node.disks[0].write_ms), (2_966_546 * 512, 79_212));
+            assert!(node.load[0] > 0.0);
+        }
         let machine = machine(dir.path(), jiff::Timestamp::UNIX_EPOCH);
         assert_eq!((machine.cores, machine.max_pids > 1000, machine.memory_bytes > 1 << 30), (2, true, true));
         assert!(machine.booted_at > jiff::Timestamp::UNIX_EPOCH);

@@ -44,6 +44,7 @@ use crate::{
         instance::{Instance, Limits, State},
     },
     network::{Attach, Bandwidth, HostPort, Protocol},
+    probe_counts::Probed,
     volumes::{Place, subpath::read_part},
 };
 
@@ -170,10 +171,19 @@ pub(crate) async fn post_start(shared: Arc<Shared>, asked: Asked) -> Outcome {
 }
 
 pub(crate) async fn probe(shared: Arc<Shared>, asked: Asked, kind: Kind) -> Outcome {
+    let begun = Instant::now();
     let answer = match kind.of(&asked.container) {
         Some(probe) => question(&shared, &asked, probe).await,
         None => Answer::Good,
     };
+    let who = Probed {
+        uid: spec::uid(&asked.pod).to_owned(),
+        namespace: spec::namespace(&asked.pod).to_owned(),
+        pod: spec::name(&asked.pod).to_owned(),
+        container: asked.container.name.clone(),
+        kind: kind.name(),
+    };
+    shared.probes.take(who, !matches!(answer, Answer::Bad(_)), begun.elapsed());
     match &answer {
         Answer::Good => {}
         Answer::Doubtful(why) => {

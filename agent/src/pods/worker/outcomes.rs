@@ -17,6 +17,9 @@ impl Worker {
                 }
             }
             Outcome::Volumes(Ok(prepared)) => {
+                if let Some(pod) = &self.pod {
+                    self.shared.placed.tell(pod, &prepared.places);
+                }
                 self.volumes = Arc::new(prepared.places);
                 self.renew_at(prepared.renew_at);
                 self.observed.volumes = true;

@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
 }
 
 pub(super) async fn all(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
-    let mut all = match Engine::new(&settings.docker_socket.to_string_lossy()) {
+    let mut all = match Engine::new(&settings.docker_socket.to_string_lossy(), std::sync::Arc::default()) {
         Ok(found) => engine::check(&found).await,
         Err(error) => vec![Finding::missing("docker", error.to_string(), "name Docker's socket with --docker-socket")],
     };

@@ -1,11 +1,15 @@
 //! The kubelet's `/metrics/cadvisor`, with the labels that clusters on containerd have: container, id, image, name,
 //! namespace, pod on every series, empty where they have no meaning.
 
-use jiff::Timestamp;
-use windlass_kit::expo::{Kind, Text};
+mod extra;
+mod families;
 
-use super::{View, float, seconds, unix_seconds};
-use crate::model::{BlockDevice, Interface, Limits, Psi, Row, Sample};
+use jiff::Timestamp;
+use windlass_kit::expo::{Format, Kind, Text};
+
+use self::families::{OF_DEVICE, OF_DISK, OF_INTERFACE, OF_ROW, PLAIN};
+use super::{View, float, seconds};
+use crate::model::{BlockDevice, Interface, Row, Sample};
 
 /// One line of the page's table: a container, a pod's own cgroup, or the machine.
 struct Subject<'a> {
@@ -46,220 +50,6 @@ fn subjects(view: &View) -> Vec<Subject<'_>> {
         .collect()
 }
 
-type Plain = (&'static str, &'static str, Kind, fn(&Sample) -> Option<f64>);
-
-fn stalled(psi: Option<Psi>) -> Option<f64> {
-    psi.map(|psi| float(psi.full.total_us) / 1e6)
-}
-
-fn waiting(psi: Option<Psi>) -> Option<f64> {
-    psi.map(|psi| float(psi.some.total_us) / 1e6)
-}
-
-/// Families with one series per subject and no further label.
-const PLAIN: &[Plain] = &[
-    ("container_cpu_system_seconds_total", "CPU time in the kernel, in seconds", Kind::Counter, |s| {
-        Some(seconds(s.cpu.system_ns))
-    }),
-    ("container_cpu_user_seconds_total", "CPU time in user mode, in seconds", Kind::Counter, |s| {
-        Some(seconds(s.cpu.user_ns))
-    }),
-    ("container_memory_cache", "Page cache, in bytes", Kind::Gauge, |s| Some(float(s.memory.cache_bytes))),
-    ("container_memory_events_high_total", "Times that memory.high was exceeded", Kind::Counter, |s| {
-        Some(float(s.memory.high_events))
-    }),
-    ("container_memory_events_max_total", "Times that memory.max was about to be exceeded", Kind::Counter, |s| {
-        Some(float(s.memory.max_events))
-    }),
-    ("container_memory_failcnt", "Times that the memory limit was hit", Kind::Counter, |s| {
-        Some(float(s.memory.limit_hits))
-    }),
-    ("container_memory_file_dirty_bytes", "File pages that wait to be written, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.dirty_bytes))
-    }),
-    ("container_memory_file_writeback_bytes", "File pages that are being written, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.writeback_bytes))
-    }),
-    ("container_memory_kernel_usage", "Memory of the kernel, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.kernel_bytes))
-    }),
-    ("container_memory_mapped_file", "Mapped files, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.mapped_file_bytes))
-    }),
-    ("container_memory_max_usage_bytes", "Highest memory usage so far, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.max_usage_bytes))
-    }),
-    ("container_memory_pgscan_total", "Pages scanned for reclaim", Kind::Counter, |s| {
-        Some(float(s.memory.scanned_pages))
-    }),
-    ("container_memory_pgsteal_total", "Pages reclaimed", Kind::Counter, |s| Some(float(s.memory.stolen_pages))),
-    ("container_memory_rss", "Anonymous memory, in bytes", Kind::Gauge, |s| Some(float(s.memory.rss_bytes))),
-    ("container_memory_swap", "Swap in use, in bytes", Kind::Gauge, |s| Some(float(s.memory.swap_bytes))),
-    ("container_memory_total_active_file_bytes", "File pages in recent use, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.active_file_bytes))
-    }),
-    (
-        "container_memory_total_inactive_file_bytes",
-        "File pages that can be dropped first, in bytes",
-        Kind::Gauge,
-        |s| Some(float(s.memory.inactive_file_bytes)),
-    ),
-    ("container_memory_usage_bytes", "Memory in use, page cache included, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.usage_bytes))
-    }),
-    ("container_memory_working_set_bytes", "Memory that cannot be freed easily, in bytes", Kind::Gauge, |s| {
-        Some(float(s.memory.working_set_bytes()))
-    }),
-    (
-        "container_memory_workingset_refault_anon_total",
-        "Anonymous pages that came back soon after eviction",
-        Kind::Counter,
-        |s| Some(float(s.memory.refault_anon_pages)),
-    ),
-    (
-        "container_memory_workingset_refault_file_total",
-        "File pages that came back soon after eviction",
-        Kind::Counter,
-        |s| Some(float(s.memory.refault_file_pages)),
-    ),
-    ("container_oom_events_total", "Processes killed for lack of memory", Kind::Counter, |s| {
-        Some(float(s.memory.oom_kills))
-    }),
-    (
-        "container_pressure_cpu_stalled_seconds_total",
-        "Time in which all tasks waited for a CPU, in seconds",
-        Kind::Counter,
-        |s| stalled(s.pressure.cpu),
-    ),
-    (
-        "container_pressure_cpu_waiting_seconds_total",
-        "Time in which a task waited for a CPU, in seconds",
-        Kind::Counter,
-        |s| waiting(s.pressure.cpu),
-    ),
-    (
-        "container_pressure_io_stalled_seconds_total",
-        "Time in which all tasks waited for a block device, in seconds",
-        Kind::Counter,
-        |s| stalled(s.pressure.io),
-    ),
-    (
-        "container_pressure_io_waiting_seconds_total",
-        "Time in which a task waited for a block device, in seconds",
-        Kind::Counter,
-        |s| waiting(s.pressure.io),
-    ),
-    (
-        "container_pressure_memory_stalled_seconds_total",
-        "Time in which all tasks waited for memory, in seconds",
-        Kind::Counter,
-        |s| stalled(s.pressure.memory),
-    ),
-    (
-        "container_pressure_memory_waiting_seconds_total",
-        "Time in which a task waited for memory, in seconds",
-        Kind::Counter,
-        |s| waiting(s.pressure.memory),
-    ),
-    ("container_processes", "Processes", Kind::Gauge, |s| Some(float(s.pids.processes)).filter(|n| *n > 0.0)),
-    ("container_threads", "Threads", Kind::Gauge, |s| Some(float(s.pids.threads))),
-];
-
-type OfRow = (&'static str, &'static str, Kind, bool, fn(&Row) -> Option<f64>);
-
-fn with_quota(row: &Row, value: f64) -> Option<f64> {
-    row.limits.cpu_quota_us.map(|_| value)
-}
-
-fn limit(of: fn(&Limits) -> Option<u64>, row: &Row) -> Option<f64> {
-    Some(of(&row.limits).map_or(0.0, float))
-}
-
-/// Families of containers and pods alone. The flag says whether the sample's time goes with the value.
-const OF_ROW: &[OfRow] = &[
-    (
-        "container_cpu_cfs_burst_periods_total",
-        "Periods in which saved-up CPU time was used",
-        Kind::Counter,
-        true,
-        |r| with_quota(r, float(r.sample.cpu.burst_periods)),
-    ),
-    ("container_cpu_cfs_burst_seconds_total", "CPU time used above the quota, in seconds", Kind::Counter, true, |r| {
-        with_quota(r, seconds(r.sample.cpu.burst_ns))
-    }),
-    ("container_cpu_cfs_periods_total", "Enforcement periods that have passed", Kind::Counter, true, |r| {
-        with_quota(r, float(r.sample.cpu.periods))
-    }),
-    ("container_cpu_cfs_throttled_periods_total", "Periods in which the quota was used up", Kind::Counter, true, |r| {
-        with_quota(r, float(r.sample.cpu.throttled_periods))
-    }),
-    (
-        "container_cpu_cfs_throttled_seconds_total",
-        "Time that threads were held back, in seconds",
-        Kind::Counter,
-        true,
-        |r| with_quota(r, seconds(r.sample.cpu.throttled_ns)),
-    ),
-    ("container_file_descriptors", "Open files", Kind::Gauge, true, |r| Some(float(r.descriptors.files))),
-    ("container_sockets", "Open sockets", Kind::Gauge, true, |r| Some(float(r.descriptors.sockets))),
-    ("container_spec_cpu_period", "Length of an enforcement period, in microseconds", Kind::Gauge, false, |r| {
-        Some(float(r.limits.cpu_period_us))
-    }),
-    ("container_spec_cpu_quota", "CPU time per period, in microseconds", Kind::Gauge, false, |r| {
-        r.limits.cpu_quota_us.map(float)
-    }),
-    ("container_spec_cpu_shares", "Relative weight for CPU time", Kind::Gauge, false, |r| {
-        Some(float(r.limits.cpu_shares))
-    }),
-    ("container_spec_memory_limit_bytes", "Memory limit, in bytes; 0 when unlimited", Kind::Gauge, false, |r| {
-        limit(|l| l.memory_bytes, r)
-    }),
-    (
-        "container_spec_memory_reservation_limit_bytes",
-        "Memory kept back, in bytes; 0 when none",
-        Kind::Gauge,
-        false,
-        |r| limit(|l| l.reservation_bytes, r),
-    ),
-    (
-        "container_spec_memory_swap_limit_bytes",
-        "Swap limit as the cgroup version counts, in bytes; 0 when unlimited",
-        Kind::Gauge,
-        false,
-        |r| limit(|l| l.swap_file_bytes, r),
-    ),
-    ("container_start_time_seconds", "When it started, in seconds since 1970", Kind::Gauge, false, |r| {
-        Some(unix_seconds(started(r)))
-    }),
-    ("container_threads_max", "Threads allowed; 0 when unlimited", Kind::Gauge, true, |r| limit(|l| l.threads, r)),
-];
-
-fn started(row: &Row) -> Timestamp {
-    if row.subject.container_id.is_empty() { row.subject.pod_started_at } else { row.subject.started_at }
-}
-
-type OfInterface = (&'static str, &'static str, fn(&Interface) -> u64);
-
-const OF_INTERFACE: &[OfInterface] = &[
-    ("container_network_receive_bytes_total", "Bytes received", |i| i.rx_bytes),
-    ("container_network_receive_errors_total", "Bad packets received", |i| i.rx_errors),
-    ("container_network_receive_packets_dropped_total", "Packets received and thrown away", |i| i.rx_dropped),
-    ("container_network_receive_packets_total", "Packets received", |i| i.rx_packets),
-    ("container_network_transmit_bytes_total", "Bytes sent", |i| i.tx_bytes),
-    ("container_network_transmit_errors_total", "Packets that failed to be sent", |i| i.tx_errors),
-    ("container_network_transmit_packets_dropped_total", "Packets thrown away instead of sent", |i| i.tx_dropped),
-    ("container_network_transmit_packets_total", "Packets sent", |i| i.tx_packets),
-];
-
-type OfDevice = (&'static str, &'static str, fn(&BlockDevice) -> u64);
-
-const OF_DEVICE: &[OfDevice] = &[
-    ("container_fs_reads_bytes_total", "Bytes read from the device", |d| d.read_bytes),
-    ("container_fs_reads_total", "Requests to read from the device", |d| d.reads),
-    ("container_fs_writes_bytes_total", "Bytes written to the device", |d| d.write_bytes),
-    ("container_fs_writes_total", "Requests to write to the device", |d| d.writes),
-];
-
 struct Page<'a> {
     text: Text,
     labels: Vec<(&'a str, &'a str)>,
@@ -275,11 +65,11 @@ impl<'a> Page<'a> {
 
 /// The page; `now` is the time of the scrape.
 #[must_use]
-pub fn text(view: &View, now: Timestamp) -> String {
+pub fn text(view: &View, now: Timestamp, format: Format) -> String {
     let subjects = subjects(view);
     let snapshot = &view.snapshot;
     let machine = &snapshot.machine;
-    let mut page = Page { text: Text::new(), labels: Vec::with_capacity(10) };
+    let mut page = Page { text: Text::of(format), labels: Vec::with_capacity(10) };
     let time = |s: &Subject<'_>| Some(s.sample.at.as_millisecond());
 
     page.text.family("cadvisor_version_info", "Versions of the kernel, the distribution and this program", Kind::Gauge);
@@ -344,7 +134,9 @@ pub fn text(view: &View, now: Timestamp) -> String {
             }
         }
     }
+    extra::families(&subjects, &mut page);
     devices(view, &subjects, &mut page);
+    disks(&snapshot.node.disks, &subjects, &mut page);
     filesystems(view, &subjects, &mut page);
     machine_families(view, &mut page.text);
     page.text.finish()
@@ -386,6 +178,17 @@ fn devices<'a>(view: &'a View, subjects: &[Subject<'a>], page: &mut Page<'a>) {
                 ]);
                 page.text.sample_at(name, &labels, float(value), Some(subject.sample.at.as_millisecond()));
             }
+        }
+    }
+}
+
+fn disks<'a>(disks: &'a [crate::model::Disk], subjects: &[Subject<'a>], page: &mut Page<'a>) {
+    let Some(machine) = subjects.iter().find(|subject| subject.row.is_none()) else { return };
+    for (name, help, kind, value) in OF_DISK {
+        page.text.family(name, help, *kind);
+        for disk in disks {
+            let more = [("device", disk.name.as_str())];
+            page.put(name, machine, &more, value(disk), Some(machine.sample.at.as_millisecond()));
         }
     }
 }
@@ -441,6 +244,29 @@ fn machine_families(view: &View, text: &mut Text) {
     ] {
         text.family(name, help, Kind::Gauge);
         text.sample(name, &labels, float(value));
+    }
+    let at_node = |id: u64| {
+        let mut all: Vec<(&str, String)> = labels.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+        all.push(("node_id", id.to_string()));
+        all
+    };
+    let put = |text: &mut Text, name: &str, labels: &[(&str, String)], value: u64| {
+        let labels: Vec<(&str, &str)> = labels.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        text.sample(name, &labels, float(value));
+    };
+    text.family("machine_node_memory_capacity_bytes", "Memory of a NUMA node, in bytes", Kind::Gauge);
+    for node in &machine.nodes {
+        put(text, "machine_node_memory_capacity_bytes", &at_node(node.id), node.memory_bytes);
+    }
+    text.family("machine_thread_siblings_count", "Logical processors of a core", Kind::Gauge);
+    for node in &machine.nodes {
+        for (core, _, threads) in &node.cores {
+            for thread in threads {
+                let mut labels = at_node(node.id);
+                labels.extend([("core_id", core.to_string()), ("thread_id", thread.to_string())]);
+                put(text, "machine_thread_siblings_count", &labels, threads.len() as u64);
+            }
+        }
     }
     text.family("machine_scrape_error", "1 when the machine could not be read, else 0", Kind::Gauge);
     text.sample("machine_scrape_error", &[], f64::from(u8::from(machine.memory_bytes == 0)));

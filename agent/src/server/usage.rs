@@ -1,0 +1,183 @@
+//! Usage: the Summary API, metrics and cAdvisor's REST API, from whoever measures.
+
+use std::{fmt, io::Write as _};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{OriginalUri, Query, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
+use futures::future::BoxFuture;
+use windlass_kit::expo::{self, Format};
+
+use super::{ServerState, refuse};
+
+/// Smaller pages are not worth the packing.
+const PACK_ABOVE: usize = 1024;
+
+/// Where usage comes from.
+pub trait Stats: Send + Sync + fmt::Debug {
+    /// Waits, not for long, until what the other calls tell is of now.
+    fn refresh(&self) -> BoxFuture<'_, ()>;
+    /// The Summary API's answer, as JSON.
+    fn summary_json(&self, only_cpu_and_memory: bool) -> Vec<u8>;
+    /// The metrics of cAdvisor, as text.
+    fn cadvisor_text(&self, format: Format) -> String;
+    /// The resource metrics, as text.
+    fn resource_text(&self, format: Format) -> String;
+    /// Metrics of volumes and logs, for the node's own page.
+    fn put_volumes(&self, page: &mut expo::Text);
+    /// cAdvisor's REST API: the JSON for a path below `/api/` with the query or body that came with it.
+    ///
+    /// # Errors
+    /// The status and the words for whoever asked.
+    fn rest<'a>(
+        &'a self,
+        path: &'a str,
+        query: &'a str,
+        body: &'a [u8],
+    ) -> BoxFuture<'a, Result<Vec<u8>, (u16, String)>>;
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct SummaryQuery {
+    #[serde(default)]
+    only_cpu_and_memory: bool,
+}
+
+/// What both doors have alike of usage.
+pub(super) fn routes() -> Router<ServerState> {
+    Router::new()
+        .route("/stats/summary", get(summary).post(summary))
+        .route("/metrics", get(own))
+        .route("/metrics/cadvisor", get(cadvisor))
+        .route("/metrics/resource", get(resource))
+        .route("/metrics/probes", get(probes))
+        .route("/api/", get(rest))
+        .route("/api/{*path}", get(rest).post(rest))
+}
+
+/// The small form is what scalers ask for, and is of now. The full one is what dashboards ask for: each number in
+/// it carries the time of its round, and nobody waits for a new one.
+async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Query<SummaryQuery>) -> Response {
+    if query.only_cpu_and_memory {
+        state.stats.refresh().await;
+    }
+    let page = state.stats.summary_json(query.only_cpu_and_memory);
+    packed(&headers, "application/json", page)
+}
+
+async fn cadvisor(State(state): State<ServerState>, headers: HeaderMap) -> Response {
+    let format = accepted(&headers);
+    metrics(&headers, format, state.stats.cadvisor_text(format))
+}
+
+/// What metrics-server reads: it computes rates of its own from these numbers and their times.
+async fn resource(State(state): State<ServerState>, headers: HeaderMap) -> Response {
+    state.stats.refresh().await;
+    let format = accepted(&headers);
+    metrics(&headers, format, state.stats.resource_text(format))
+}
+
+async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Response {
+    let format = accepted(&headers);
+    metrics(&headers, format, state.probes.page(format, began(&state)))
+}
+
+/// The agent's own metrics.
+async fn own(State(state): State<ServerState>, headers: HeaderMap) -> Response {
+    let format = accepted(&headers);
+    let mut page = expo::Text::of(format);
+    super::metrics::write(&state, &mut page);
+    state.stats.put_volumes(&mut page);
+    metrics(&headers, format, page.finish())
+}
+
+async fn rest(
+    State(state): State<ServerState>,
+    OriginalUri(uri): OriginalUri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    match state.stats.rest(uri.path(), uri.query().unwrap_or_default(), &body).await {
+        Ok(page) => packed(&headers, "application/json", page),
+        Err((code, why)) => refuse(StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), why),
+    }
+}
+
+fn began(state: &ServerState) -> f64 {
+    #[allow(clippy::cast_precision_loss, reason = "milliseconds of this century fit")]
+    let now = jiff::Timestamp::now().as_millisecond() as f64 / 1e3;
+    (now - state.about.started.elapsed().as_secs_f64()).floor()
+}
+
+fn accepted(headers: &HeaderMap) -> Format {
+    let ranges: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
+    Format::accepted(&ranges.join(","))
+}
+
+fn metrics(headers: &HeaderMap, format: Format, page: String) -> Response {
+    packed(headers, format.content_type(), page.into_bytes())
+}
+
+/// Whether a client takes gzip.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let all = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
+    all.flat_map(|value| value.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let named = matches!(parts.next(), Some("gzip" | "x-gzip"));
+        let refused = parts.filter_map(|p| p.strip_prefix("q=")).any(|q| q.parse() == Ok(0.0_f32));
+        named && !refused
+    })
+}
+
+fn packed(headers: &HeaderMap, kind: &'static str, page: Vec<u8>) -> Response {
+    let kind = (header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let vary = (header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
+    if page.len() < PACK_ABOVE || !takes_gzip(headers) {
+        return ([kind, vary], page).into_response();
+    }
+    let mut packer = flate2::write::GzEncoder::new(Vec::with_capacity(page.len() / 8), flate2::Compression::fast());
+    match packer.write_all(&page).and_then(|()| packer.finish()) {
+        Ok(small) => {
+            ([kind, vary, (header::CONTENT_ENCODING, HeaderValue::from_static("gzip"))], small).into_response()
+        }
+        Err(_) => ([kind, vary], page).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    fn with(encoding: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static(encoding))])
+    }
+
+    #[tokio::test]
+    async fn pages_are_packed_for_those_who_take_it() {
+        let page = "a_metric 1\n".repeat(500);
+        for (encoding, is_packed) in
+            [("", false), ("gzip", true), ("deflate, gzip;q=0.5", true), ("gzip;q=0", false), ("br", false)]
+        {
+            let answer = packed(&with(encoding), "text/plain", page.clone().into_bytes());
+            assert_eq!(answer.headers().contains_key(header::CONTENT_ENCODING), is_packed, "{encoding}");
+            assert_eq!(answer.headers()[header::VARY], "Accept, Accept-Encoding");
+            let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+            if is_packed {
+                let mut found = String::new();
+                flate2::read::GzDecoder::new(&body[..]).read_to_string(&mut found).unwrap();
+                assert_eq!(found, page);
+            } else {
+                assert_eq!(body, page.as_bytes());
+            }
+        }
+        let small = packed(&with("gzip"), "text/plain", b"a 1\n".to_vec());
+        assert!(!small.headers().contains_key(header::CONTENT_ENCODING));
+    }
+}

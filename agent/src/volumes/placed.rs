@@ -1,0 +1,113 @@
+//! Where the volumes of running pods are, for whoever measures them.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::watch;
+use windlass_kit::objects::claims::claim_of;
+
+use super::{Place, volumes_of};
+
+/// A volume that has a size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedVolume {
+    /// Its name in the pod.
+    pub name: String,
+    /// On the host.
+    pub path: PathBuf,
+    /// The claim that it comes from.
+    pub claim: Option<String>,
+    /// The pod's namespace, which is the claim's.
+    pub namespace: String,
+    /// Belongs to the pod alone and goes with it; else it is a file system of its own, whose space is its size.
+    pub of_pod: bool,
+}
+
+/// The volumes of all pods by uid. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Placed(watch::Sender<Arc<BTreeMap<String, Vec<PlacedVolume>>>>);
+
+impl Placed {
+    /// Follows them.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Arc<BTreeMap<String, Vec<PlacedVolume>>>> {
+        self.0.subscribe()
+    }
+
+    pub(crate) fn tell(&self, pod: &Pod, places: &BTreeMap<String, Place>) {
+        let Some(uid) = pod.metadata.uid.clone() else { return };
+        let volumes = measurable(pod, places);
+        self.0.send_if_modified(|known| {
+            let differs = known.get(&uid) != Some(&volumes);
+            if differs {
+                Arc::make_mut(known).insert(uid, volumes);
+            }
+            differs
+        });
+    }
+
+    pub(crate) fn forget(&self, uid: &str) {
+        self.0.send_if_modified(|known| known.contains_key(uid) && Arc::make_mut(known).remove(uid).is_some());
+    }
+}
+
+/// The volumes that have a size to tell: not the host's own folders, images and devices. Pure.
+fn measurable(pod: &Pod, places: &BTreeMap<String, Place>) -> Vec<PlacedVolume> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    let one = |volume| {
+        let volume: &k8s_openapi::api::core::v1::Volume = volume;
+        let place = places.get(&volume.name).filter(|place| !place.device)?;
+        if volume.host_path.is_some() || volume.image.is_some() {
+            return None;
+        }
+        let claim = claim_of(pod, volume).map(|claim| claim.name);
+        Some(PlacedVolume {
+            name: volume.name.clone(),
+            path: place.path.clone(),
+            of_pod: claim.is_none() && volume.nfs.is_none(),
+            claim,
+            namespace: namespace.to_owned(),
+        })
+    };
+    volumes_of(pod).filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_size_is_told_and_forgotten() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":{"containers":[],"volumes":[
+                {"name":"scratch","emptyDir":{}},{"name":"host","hostPath":{"path":"/"}},{"name":"made","ephemeral":{}},
+                {"name":"data","persistentVolumeClaim":{"claimName":"c"}},{"name":"raw","persistentVolumeClaim":{"claimName":"d"}},
+                {"name":"far","nfs":{"server":"s","path":"/"}},{"name":"late","secret":{"secretName":"s"}}]}}"#,
+        )
+        .unwrap();
+        let place = |name: &str| {
+            let place = Place { path: PathBuf::from("/v").join(name), read_only: false, device: name == "raw" };
+            (name.to_owned(), place)
+        };
+        let places = ["scratch", "host", "made", "data", "raw", "far"].map(place).into();
+        let placed = Placed::default();
+        let mut news = placed.subscribe();
+        placed.tell(&pod, &places);
+        let told = Arc::clone(&news.borrow_and_update());
+        let told: Vec<(&str, Option<&str>, bool)> =
+            told["u"].iter().map(|v| (v.name.as_str(), v.claim.as_deref(), v.of_pod)).collect();
+        assert_eq!(
+            told,
+            [
+                ("scratch", None, true),
+                ("made", Some("p-made"), false),
+                ("data", Some("c"), false),
+                ("far", None, false)
+            ]
+        );
+        placed.tell(&pod, &places);
+        assert!(!news.has_changed().unwrap(), "the same again is no news");
+        placed.forget("u");
+        assert!(news.borrow_and_update().is_empty());
+    }
+}

@@ -1,0 +1,352 @@
+//! A container's limits and samples, in the shapes of v1 and v2. The newest sample is whole; older ones are what the
+//! past keeps of them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::Found;
+use crate::{
+    expose::View,
+    history::Point,
+    model::{BlockDevice, Interface, Limits, Psi, Row, Sample, Seldom, Stall, TCP_STATES, Udp},
+};
+
+/// How cAdvisor writes that there is no limit.
+const UNLIMITED: u64 = u64::MAX;
+
+fn at(point: &Point) -> String {
+    jiff::Timestamp::from_millisecond(point.at_ms).unwrap_or_default().to_string()
+}
+
+fn psi(psi: Option<Psi>) -> Value {
+    let stall = |s: Stall| json!({"total": s.total_us, "avg10": s.avg10, "avg60": s.avg60, "avg300": s.avg300});
+    psi.map_or(Value::Null, |psi| json!({"full": stall(psi.full), "some": stall(psi.some)}))
+}
+
+fn cpu(sample: &Sample, seldom: Option<&Seldom>) -> Value {
+    let cpu = &sample.cpu;
+    json!({
+        "usage": {"total": cpu.usage_ns, "user": cpu.user_ns, "system": cpu.system_ns},
+        "cfs": {
+            "periods": cpu.periods, "throttled_periods": cpu.throttled_periods, "throttled_time": cpu.throttled_ns,
+            "bursts_periods": cpu.burst_periods, "burst_time": cpu.burst_ns,
+        },
+        "schedstat": {"run_time": 0, "runqueue_time": 0, "run_periods": 0},
+        "load_average": seldom.map_or(0, |s| s.tasks.running.saturating_mul(1000)),
+        "load_d_average": seldom.map_or(0, |s| s.tasks.uninterruptible.saturating_mul(1000)),
+        "psi": psi(sample.pressure.cpu),
+    })
+}
+
+fn memory(sample: &Sample) -> Value {
+    let memory = &sample.memory;
+    let faults = json!({"pgfault": memory.faults, "pgmajfault": memory.major_faults, "numa_stats": {}});
+    json!({
+        "usage": memory.usage_bytes, "max_usage": memory.max_usage_bytes, "cache": memory.cache_bytes,
+        "rss": memory.rss_bytes, "swap": memory.swap_bytes, "mapped_file": memory.mapped_file_bytes,
+        "working_set": memory.working_set_bytes(), "total_active_file": memory.active_file_bytes,
+        "total_inactive_file": memory.inactive_file_bytes, "failcnt": memory.limit_hits,
+        "kernel": memory.kernel_bytes, "container_data": faults, "hierarchical_data": faults,
+        "events": {"high": memory.high_events, "max": memory.max_events},
+        "file_dirty": memory.dirty_bytes, "file_writeback": memory.writeback_bytes,
+        "psi": psi(sample.pressure.memory),
+    })
+}
+
+fn block(view: &View, sample: &Sample) -> Value {
+    let each = |read: fn(&BlockDevice) -> u64, write: fn(&BlockDevice) -> u64| -> Vec<Value> {
+        let one = |device: &BlockDevice| {
+            let (read, write) = (read(device), write(device));
+            json!({
+                "device": view.snapshot.devices.get(&(device.major, device.minor)).map_or("", String::as_str),
+                "major": device.major, "minor": device.minor,
+                "stats": {"Read": read, "Write": write, "Total": read.saturating_add(write)},
+            })
+        };
+        sample.block.iter().map(one).collect()
+    };
+    json!({
+        "io_service_bytes": each(|d| d.read_bytes, |d| d.write_bytes),
+        "io_serviced": each(|d| d.reads, |d| d.writes),
+        "psi": psi(sample.pressure.io),
+    })
+}
+
+fn interface(i: &Interface) -> Value {
+    json!({
+        "name": i.name.as_str(), "rx_bytes": i.rx_bytes, "rx_packets": i.rx_packets, "rx_errors": i.rx_errors,
+        "rx_dropped": i.rx_dropped, "tx_bytes": i.tx_bytes, "tx_packets": i.tx_packets, "tx_errors": i.tx_errors,
+        "tx_dropped": i.tx_dropped,
+    })
+}
+
+fn sockets(seldom: Option<&Seldom>) -> Map<String, Value> {
+    let found = seldom.and_then(|s| s.sockets_of).unwrap_or_default();
+    // Names of v1: `SynSent` of `synsent`.
+    let names = [
+        "Established",
+        "SynSent",
+        "SynRecv",
+        "FinWait1",
+        "FinWait2",
+        "TimeWait",
+        "Close",
+        "CloseWait",
+        "LastAck",
+        "Listen",
+        "Closing",
+    ];
+    debug_assert_eq!(names.len(), TCP_STATES.len());
+    let tcp =
+        |counts: &[u64; 11]| names.iter().zip(counts).map(|(n, c)| ((*n).to_owned(), json!(c))).collect::<Map<_, _>>();
+    let udp = |udp: &Udp| json!({"Listen": udp.listen, "Dropped": udp.dropped, "RxQueued": udp.rx_queued, "TxQueued": udp.tx_queued});
+    [
+        ("tcp".to_owned(), Value::Object(tcp(&found.tcp))),
+        ("tcp6".to_owned(), Value::Object(tcp(&found.tcp6))),
+        ("udp".to_owned(), udp(&found.udp)),
+        ("udp6".to_owned(), udp(&found.udp6)),
+    ]
+    .into_iter()
+    .collect()
+}
+
+fn network(sample: &Sample, seldom: Option<&Seldom>) -> Value {
+    let mut all = sockets(seldom);
+    if let Some(first) = sample.network.first().map(interface)
+        && let Value::Object(fields) = first
+    {
+        all.extend(fields);
+    }
+    all.insert("interfaces".to_owned(), sample.network.iter().map(interface).collect());
+    Value::Object(all)
+}
+
+fn processes(row: &Row) -> Value {
+    let limit = row.limits.open_files.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
+    json!({
+        "process_count": row.sample.pids.processes, "fd_count": row.seldom.files, "socket_count": row.seldom.sockets,
+        "threads_current": row.sample.pids.threads, "threads_max": row.limits.threads.unwrap_or(0),
+        "ulimits": [{"name": "max_open_files", "soft_limit": limit, "hard_limit": limit}],
+    })
+}
+
+fn tasks(seldom: Option<&Seldom>) -> Value {
+    let tasks = seldom.map(|s| s.tasks).unwrap_or_default();
+    json!({
+        "nr_sleeping": tasks.sleeping, "nr_running": tasks.running, "nr_stopped": tasks.stopped,
+        "nr_uninterruptible": tasks.uninterruptible, "nr_io_wait": 0,
+    })
+}
+
+fn huge_pages(seldom: Option<&Seldom>) -> Value {
+    let pages = seldom.into_iter().flat_map(|s| &s.huge_pages);
+    let one = |p: &crate::model::HugePages| {
+        (p.size.clone(), json!({"usage": p.usage_bytes, "max_usage": p.max_usage_bytes, "failcnt": p.failures}))
+    };
+    Value::Object(pages.map(one).collect())
+}
+
+fn labels(row: &Row) -> BTreeMap<&str, &str> {
+    let s = &row.subject;
+    let of_pod = [
+        ("io.kubernetes.container.name", s.container_name.as_str()),
+        ("io.kubernetes.pod.name", s.pod_name.as_str()),
+        ("io.kubernetes.pod.namespace", s.pod_namespace.as_str()),
+        ("io.kubernetes.pod.uid", s.pod_uid.as_str()),
+    ];
+    let own = s.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    own.chain(of_pod.into_iter().filter(|(_, value)| !value.is_empty())).collect()
+}
+
+fn limits(limits: &Limits) -> [(&'static str, Value); 3] {
+    let cpu = json!({
+        "limit": limits.cpu_shares, "max_limit": 0, "mask": "",
+        "quota": limits.cpu_quota_us.unwrap_or(0), "period": limits.cpu_period_us,
+    });
+    let memory = json!({
+        "limit": limits.memory_bytes.unwrap_or(UNLIMITED), "reservation": limits.reservation_bytes.unwrap_or(0),
+        "swap_limit": limits.swap_file_bytes.unwrap_or(UNLIMITED),
+    });
+    [("cpu", cpu), ("memory", memory), ("processes", json!({"limit": limits.threads.unwrap_or(0)}))]
+}
+
+fn spec(found: &Found<'_>) -> Value {
+    let (started, held, shown, image, network) = match found {
+        Found::Machine(view) => {
+            let machine = &view.snapshot.machine;
+            let held = Limits {
+                memory_bytes: Some(machine.memory_bytes),
+                swap_file_bytes: Some(machine.swap_bytes),
+                cpu_shares: 1024,
+                ..Limits::default()
+            };
+            (machine.booted_at, held, BTreeMap::new(), "", true)
+        }
+        Found::Row(row) => {
+            let s = &row.subject;
+            (s.started_at, row.limits, labels(row), s.image.as_str(), !row.sample.network.is_empty())
+        }
+    };
+    let mut all = json!({
+        "creation_time": started.to_string(), "start_time": started.to_string(), "labels": shown, "envs": {},
+        "has_cpu": true, "has_memory": true, "has_hugetlb": true, "has_network": network, "has_processes": true,
+        "has_filesystem": true, "has_diskio": true, "has_custom_metrics": false, "image": image,
+    });
+    if let Some(fields) = all.as_object_mut() {
+        fields.extend(limits(&held).map(|(key, value)| (key.to_owned(), value)));
+    }
+    all
+}
+
+/// The same without the quota, which v2 does not have.
+pub(super) fn spec_v2(found: &Found<'_>) -> Value {
+    let mut all = spec(found);
+    if let Found::Row(row) = found
+        && let Some(fields) = all.as_object_mut()
+    {
+        fields.insert("namespace".to_owned(), json!("docker"));
+        fields.insert("aliases".to_owned(), json!(aliases(row)));
+    }
+    if let Some(cpu) = all["cpu"].as_object_mut() {
+        cpu.remove("quota");
+        cpu.remove("period");
+    }
+    all
+}
+
+fn aliases(row: &Row) -> Vec<&str> {
+    [row.subject.name.as_str(), row.subject.container_id.as_str()].into_iter().filter(|a| !a.is_empty()).collect()
+}
+
+fn filesystem(view: &View, row: &Row) -> Value {
+    let storage = &view.storage;
+    let (Some(space), Some(size)) = (storage.images, storage.containers.get(&row.subject.container_id)) else {
+        return json!([]);
+    };
+    json!([{
+        "device": storage.images_device, "type": "vfs", "capacity": space.capacity_bytes,
+        "usage": size.rootfs_bytes.saturating_add(size.logs_bytes), "base_usage": size.rootfs_bytes,
+        "available": space.available_bytes, "has_inodes": true, "inodes": size.rootfs_inodes,
+        "inodes_free": space.inodes_free,
+    }])
+}
+
+fn sample_of<'a>(found: &Found<'a>) -> (&'a Sample, Option<&'a Seldom>) {
+    match found {
+        Found::Machine(view) => (&view.snapshot.node.sample, None),
+        Found::Row(row) => (&row.sample, Some(row.seldom.as_ref())),
+    }
+}
+
+fn v1_of_sample(view: &View, found: &Found<'_>) -> Value {
+    let (sample, seldom) = sample_of(found);
+    let mut all = json!({
+        "timestamp": sample.at.to_string(), "cpu": cpu(sample, seldom), "diskio": block(view, sample),
+        "memory": memory(sample), "hugetlb": huge_pages(seldom), "network": network(sample, seldom),
+        "task_stats": tasks(seldom), "oom_events": sample.memory.oom_kills,
+    });
+    if let (Found::Row(row), Some(fields)) = (found, all.as_object_mut()) {
+        fields.insert("filesystem".to_owned(), filesystem(view, row));
+        fields.insert("processes".to_owned(), processes(row));
+        let healthy = row.subject.healthy.map_or("", |healthy| if healthy { "healthy" } else { "unhealthy" });
+        fields.insert("health".to_owned(), json!({"status": healthy}));
+    }
+    all
+}
+
+fn v1_of_point(point: &Point) -> Value {
+    json!({
+        "timestamp": at(point),
+        "cpu": {"usage": {"total": point.cpu_ns, "user": point.user_ns, "system": point.system_ns}},
+        "memory": {"usage": point.usage_bytes, "rss": point.rss_bytes, "working_set": point.working_set_bytes},
+        "network": {"rx_bytes": point.rx_bytes, "tx_bytes": point.tx_bytes},
+    })
+}
+
+/// The older of the newest `count` samples.
+fn older(past: &[Point], count: usize) -> &[Point] {
+    let older = past.get(..past.len().saturating_sub(1)).unwrap_or_default();
+    older.get(older.len().saturating_sub(count.saturating_sub(1))..).unwrap_or_default()
+}
+
+/// A container as v1 tells it.
+pub(super) fn container_info(view: &View, found: &Found<'_>, past: &[Point], count: usize) -> Value {
+    let mut stats: Vec<Value> = older(past, count).iter().map(v1_of_point).collect();
+    stats.push(v1_of_sample(view, found));
+    let name = found.name();
+    let rows = view.snapshot.pods.values().chain(&view.snapshot.rows).map(|row| &*row.cgroup);
+    // What is directly below; of what lies deeper, the group that holds it.
+    let prefix = name.trim_end_matches('/');
+    let below: std::collections::BTreeSet<String> = rows
+        .filter_map(|path| {
+            let first = path.strip_prefix(prefix)?.strip_prefix('/')?.split('/').next()?;
+            (!first.is_empty()).then(|| format!("{prefix}/{first}"))
+        })
+        .collect();
+    let below: Vec<Value> = below.into_iter().map(|name| json!({"name": name})).collect();
+    let mut all = json!({"name": name, "subcontainers": below, "spec": spec(found), "stats": stats});
+    if let (Found::Row(row), Some(fields)) = (found, all.as_object_mut())
+        && !row.subject.container_id.is_empty()
+    {
+        fields.insert("id".to_owned(), json!(row.subject.container_id));
+        fields.insert("aliases".to_owned(), json!(aliases(row)));
+        fields.insert("namespace".to_owned(), json!("docker"));
+    }
+    all
+}
+
+pub(super) fn v2_of_point(point: &Point) -> Value {
+    let mut all = v1_of_point(point);
+    if let Some(fields) = all.as_object_mut() {
+        let network = json!({"interfaces": [{"name": "", "rx_bytes": point.rx_bytes, "tx_bytes": point.tx_bytes}]});
+        fields.insert("network".to_owned(), network);
+    }
+    all
+}
+
+pub(super) fn v2_of_sample(sample: &Sample, usage_nano_cores: Option<u64>) -> Value {
+    let mut all = json!({
+        "timestamp": sample.at.to_string(), "cpu": cpu(sample, None), "memory": memory(sample),
+        "network": network(sample, None), "load_stats": tasks(None),
+    });
+    if let (Some(rate), Some(fields)) = (usage_nano_cores, all.as_object_mut()) {
+        fields.insert("cpu_inst".to_owned(), json!({"usage": {"total": rate, "per_cpu": [], "user": 0, "system": 0}}));
+    }
+    all
+}
+
+/// Samples as v2 tells them.
+pub(super) fn v2(view: &View, found: &Found<'_>, past: &[Point], count: usize) -> Value {
+    let mut all: Vec<Value> = older(past, count).iter().map(v2_of_point).collect();
+    let (sample, seldom) = sample_of(found);
+    let rate = match found {
+        Found::Machine(view) => view.snapshot.node.usage_nano_cores,
+        Found::Row(row) => row.usage_nano_cores,
+    };
+    let mut newest = v2_of_sample(sample, rate);
+    if let Some(fields) = newest.as_object_mut() {
+        for (key, value) in [
+            ("cpu", cpu(sample, seldom)),
+            ("diskio", block(view, sample)),
+            ("hugetlb", huge_pages(seldom)),
+            ("network", network(sample, seldom)),
+            ("load_stats", tasks(seldom)),
+        ] {
+            fields.insert(key.to_owned(), value);
+        }
+        if let Found::Row(row) = found {
+            fields.insert("processes".to_owned(), processes(row));
+            if let Some(size) = view.storage.containers.get(&row.subject.container_id) {
+                // So it is spelt on the wire.
+                let space = json!({
+                    "totalUsageBytes": size.rootfs_bytes.saturating_add(size.logs_bytes),
+                    "baseUsageBytes": size.rootfs_bytes, "containter_inode_usage": size.rootfs_inodes,
+                });
+                fields.insert("filesystem".to_owned(), space);
+            }
+        }
+    }
+    all.push(newest);
+    Value::Array(all)
+}

@@ -1,0 +1,70 @@
+//! Sizes of real folders.
+
+use std::fs;
+
+use super::*;
+
+async fn until(storage: &mut watch::Receiver<Arc<Storage>>, wanted: impl Fn(&Storage) -> bool) -> Arc<Storage> {
+    let found = tokio::time::timeout(Duration::from_secs(10), storage.wait_for(|s| wanted(s))).await;
+    Arc::clone(&found.expect("within 10 s").expect("the task runs"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("docker");
+    for (layer, bytes) in [("a", "1000\n"), ("b", "234\n"), ("broken", "x")] {
+        let layer = home.join("image/overlay2/layerdb/sha256").join(layer);
+        fs::create_dir_all(&layer).unwrap();
+        fs::write(layer.join("size"), bytes).unwrap();
+    }
+    let upper = dir.path().join("upper");
+    fs::create_dir_all(&upper).unwrap();
+    fs::write(upper.join("x"), vec![1; 300_000]).unwrap();
+    let scratch = dir.path().join("scratch");
+    fs::create_dir_all(scratch.join("inner")).unwrap();
+    fs::write(scratch.join("inner/y"), vec![1; 100_000]).unwrap();
+    let volume = |name: &str, path: PathBuf, claim: Option<&str>, of_pod| Volume {
+        pod_uid: "u".to_owned(),
+        name: name.to_owned(),
+        path,
+        claim: claim.map(|c| ("n".to_owned(), c.to_owned())),
+        of_pod,
+    };
+    let list = vec![
+        volume("data", dir.path().to_owned(), Some("c"), false),
+        volume("none", dir.path().join("nowhere"), None, true),
+        volume("scratch", scratch, None, true),
+    ];
+    let config = Config { root: "/".into(), docker_root: home, data_dir: dir.path().to_owned(), ..Config::default() };
+    let shutdown = CancellationToken::new();
+    let (sizes, mut storage) = Sizes::new(config, shutdown.clone());
+    let (tell_layers, layers) = watch::channel(Arc::new(vec![("id".to_owned(), Some(upper))]));
+    let (tell_volumes, volumes) = watch::channel(Arc::new(list.clone()));
+    let task = tokio::task::spawn_blocking(move || {
+        tokio::runtime::Handle::current().block_on(sizes.run(layers, volumes, shutdown));
+    });
+    let found =
+        until(&mut storage, |s| !s.containers.is_empty() && s.volumes.get("u").is_some_and(|all| all.len() == 2)).await;
+    assert_eq!(found.image_bytes, Some(1234));
+    assert!((300_000..400_000).contains(&found.containers["id"].rootfs_bytes), "{found:?}");
+    let [data, scratch] = &found.volumes["u"][..] else { panic!("{found:?}") };
+    assert_eq!(
+        (data.name.as_str(), data.claim.clone(), data.ephemeral),
+        ("data", Some(("n".into(), "c".into())), false)
+    );
+    let whole = source::space(dir.path(), data.space.at).unwrap().0;
+    assert_eq!(data.space.capacity_bytes, whole.capacity_bytes);
+    assert!(data.space.used_bytes.abs_diff(whole.used_bytes) < whole.capacity_bytes / 20, "others write too: {data:?}");
+    assert_eq!((scratch.name.as_str(), scratch.ephemeral, scratch.inodes_used), ("scratch", true, 3));
+    assert!((100_000..200_000).contains(&scratch.space.used_bytes) && scratch.space.capacity_bytes > 1 << 20);
+    assert!(!data.stale && !scratch.stale && found.node.is_some());
+
+    tell_volumes.send_replace(Arc::new(list[..1].to_vec()));
+    until(&mut storage, |s| s.volumes.get("u").is_some_and(|all| all.len() == 1)).await;
+    tell_volumes.send_replace(Arc::default());
+    tell_layers.send_replace(Arc::default());
+    until(&mut storage, |s| s.volumes.is_empty() && s.containers.is_empty()).await;
+    drop(tell_layers);
+    task.await.unwrap();
+}
