@@ -16,7 +16,7 @@ use crate::{
     config::{Config, Volume},
     lane::Lane,
     model::{ContainerSize, Filesystem, Storage, VolumeSize},
-    sampler::Layers,
+    sampler::{Layers, name_thread},
     source,
 };
 
@@ -82,6 +82,7 @@ impl Sizes {
         mut volumes: watch::Receiver<Arc<Vec<Volume>>>,
         shutdown: CancellationToken,
     ) {
+        name_thread("sizes rounds");
         let mut told = true;
         loop {
             let jobs = self.jobs(&layers.borrow_and_update(), &volumes.borrow_and_update());

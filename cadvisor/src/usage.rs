@@ -43,6 +43,7 @@ struct Inner {
     storage: watch::Receiver<Arc<Storage>>,
     requests: mpsc::Sender<Request>,
     events: Events,
+    rounds: Arc<AtomicU64>,
     image_bytes: AtomicU64,
     tasks: TaskTracker,
 }
@@ -61,6 +62,7 @@ impl Usage {
         let events = Events::default();
         let (layers, layers_seen) = watch::channel(Arc::default());
         let (sampler, snapshot) = Sampler::new(config.clone(), layers, events.clone());
+        let rounds = sampler.rounds();
         let (sizes, storage) = Sizes::new(config.clone(), shutdown.clone());
         let (requests, asked) = mpsc::channel(64);
         let tasks = TaskTracker::new();
@@ -69,7 +71,8 @@ impl Usage {
         tasks.spawn_blocking(move || handle.block_on(sampler.run(subjects, asked, token)));
         tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, volumes, shutdown)));
         tasks.close();
-        let inner = Inner { config, snapshot, storage, requests, events, image_bytes: AtomicU64::new(0), tasks };
+        let inner =
+            Inner { config, snapshot, storage, requests, events, rounds, image_bytes: AtomicU64::new(0), tasks };
         Self { inner: Arc::new(inner) }
     }
 
@@ -134,9 +137,9 @@ impl Usage {
         expose::prom_resource::text(&self.view(), format)
     }
 
-    /// Adds the families that tell of volumes and logs to the node's own page.
-    pub fn put_volumes(&self, page: &mut Text) {
-        expose::prom_volumes::put(&self.view(), page);
+    /// Adds the families that tell of volumes, logs and this very work to the node's own page.
+    pub fn put_own(&self, page: &mut Text) {
+        expose::prom_own::put(&self.view(), self.inner.rounds.load(Ordering::Relaxed), page);
     }
 
     /// cAdvisor's REST API, read-only: the JSON that answers a path from `/api/` on, with its query and its body.

@@ -28,8 +28,8 @@ pub trait Stats: Send + Sync + fmt::Debug {
     fn cadvisor_text(&self, format: Format) -> String;
     /// The resource metrics, as text.
     fn resource_text(&self, format: Format) -> String;
-    /// Metrics of volumes and logs, for the node's own page.
-    fn put_volumes(&self, page: &mut expo::Text);
+    /// Metrics of volumes, logs and the measuring itself, for the node's own page.
+    fn put_own(&self, page: &mut expo::Text);
     /// cAdvisor's REST API: the JSON for a path below `/api/` with the query or body that came with it.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ async fn own(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
     let mut page = expo::Text::of(format);
     super::metrics::write(&state, &mut page);
-    state.stats.put_volumes(&mut page);
+    state.stats.put_own(&mut page);
     metrics(&headers, format, page.finish())
 }
 

@@ -1,8 +1,8 @@
 //! The shapes that others read. Pure: a [`View`] in, JSON-ready structs or text out.
 
 pub mod prom_cadvisor;
+pub(crate) mod prom_own;
 pub mod prom_resource;
-pub(crate) mod prom_volumes;
 pub(crate) mod rest;
 pub mod summary;
 

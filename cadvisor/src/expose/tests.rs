@@ -184,7 +184,7 @@ fn promtool_reads_every_page() {
         promtool(&prom_cadvisor::text(&view, at(5), Format::Plain), "cadvisor");
         promtool(&prom_resource::text(&view, Format::Plain), "resource");
         let mut page = windlass_kit::expo::Text::new();
-        prom_volumes::put(&view, &mut page);
+        prom_own::put(&view, 3, &mut page);
         let page = page.finish();
         assert!(
             page.contains(

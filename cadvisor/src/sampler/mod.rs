@@ -3,11 +3,15 @@
 
 mod kills;
 mod reading;
+mod tracked;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -19,11 +23,12 @@ use crate::{
     events::{Event, Events, Happened},
     history::{History, Point},
     lane::Lane,
-    model::{Limits, Machine, Node, Row, Sample, Seldom, Snapshot, SystemRow},
-    source::{self, Buffer, ContainerFiles, KernelLog, MachineFiles, SourceError},
+    model::{Machine, Node, Row, Sample, Snapshot, SystemRow},
+    source::{self, Buffer, KernelLog, MachineFiles},
 };
 use kills::Kills;
-use reading::{Look, Seen, Surroundings, Whose};
+use reading::{Look, Seen, Surroundings};
+use tracked::{Key, Ticket, Tracked, point};
 
 #[cfg(test)]
 mod tests;
@@ -49,134 +54,6 @@ pub(crate) enum Request {
 /// Containers whose sizes the background walks look after: id and writable layer.
 pub(crate) type Layers = Arc<Vec<(String, Option<PathBuf>)>>;
 
-/// Whose row it is: a container's by its id, a pod's own by its uid.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
-    Container(Arc<str>),
-    Pod(Arc<str>),
-}
-
-#[derive(Debug)]
-struct Tracked {
-    key: Key,
-    subject: Arc<Subject>,
-    /// Not here while a look is under way.
-    files: Option<ContainerFiles>,
-    under_way: bool,
-    /// A look at it was late: others go first.
-    slow: bool,
-    cgroup: Arc<str>,
-    layer: Option<PathBuf>,
-    history: History,
-    limits: Limits,
-    seldom: Arc<Seldom>,
-    seldom_at: Option<u64>,
-    row: Option<Arc<Row>>,
-    complained: bool,
-}
-
-impl Tracked {
-    fn new(key: Key, subject: Arc<Subject>) -> Self {
-        Self {
-            key,
-            subject,
-            files: None,
-            under_way: false,
-            slow: false,
-            cgroup: Arc::from(""),
-            layer: None,
-            history: History::default(),
-            limits: Limits::default(),
-            seldom: Arc::default(),
-            seldom_at: None,
-            row: None,
-            complained: false,
-        }
-    }
-
-    fn of(subject: &Subject) -> Self {
-        Self::new(Key::Container(Arc::from(subject.container_id.as_str())), Arc::new(subject.clone()))
-    }
-
-    /// The look that is due. Its answer is awaited from then on.
-    fn look(&mut self, mono_ns: u64) -> (Ticket, Look) {
-        self.under_way = true;
-        let whose = match &self.key {
-            Key::Container(_) => Whose::Container(Arc::clone(&self.subject)),
-            Key::Pod(_) => Whose::Pod(Arc::clone(&self.cgroup)),
-        };
-        let seldom = self.seldom_at.is_none_or(|at| mono_ns.saturating_sub(at) >= RARELY_NS);
-        (Ticket { key: self.key.clone(), pid: self.subject.pid }, Look { whose, files: self.files.take(), seldom })
-    }
-
-    /// Takes what a look has seen. What is gone loses its row; what cannot be read keeps its last, marked stale.
-    fn take(&mut self, seen: Seen, mono_ns: u64) {
-        self.under_way = false;
-        self.files = seen.files;
-        if let Some(layer) = seen.opened {
-            self.layer = layer;
-            self.complained = false;
-        }
-        if let (Some(files), Key::Container(_)) = (&self.files, &self.key)
-            && *self.cgroup != *files.cgroup
-        {
-            self.cgroup = Arc::from(files.cgroup.as_str());
-        }
-        if let Some((limits, seldom)) = seen.seldom {
-            self.limits = limits;
-            if let Some(shares) = self.subject.cpu_shares {
-                self.limits.cpu_shares = shares;
-            }
-            if *self.seldom != seldom {
-                self.seldom = Arc::new(seldom);
-            }
-            self.seldom_at = Some(mono_ns);
-        }
-        match seen.result {
-            Ok(sample) => {
-                self.history.push(point(&sample));
-                self.row = Some(Arc::new(Row {
-                    subject: Arc::clone(&self.subject),
-                    cgroup: Arc::clone(&self.cgroup),
-                    sample,
-                    usage_nano_cores: self.history.nano_cores(),
-                    limits: self.limits,
-                    seldom: Arc::clone(&self.seldom),
-                    host_network: self.files.as_ref().is_some_and(|files| files.host_network),
-                    stale: false,
-                }));
-            }
-            Err(SourceError::Gone { .. } | SourceError::NotThere { .. }) => {
-                self.row = None;
-                self.complain(|id| tracing::debug!(container = id, "no usage of this container for now"));
-            }
-            Err(error) => {
-                self.mark_stale();
-                self.complain(|id| tracing::warn!(container = id, %error, "usage of this container is stale"));
-            }
-        }
-    }
-
-    fn mark_stale(&mut self) {
-        if let Some(row) = self.row.as_mut().filter(|row| !row.stale) {
-            Arc::make_mut(row).stale = true;
-        }
-    }
-
-    fn complain(&mut self, say: impl FnOnce(&str)) {
-        if !std::mem::replace(&mut self.complained, true) {
-            say(&self.subject.container_id);
-        }
-    }
-}
-
-/// Tells the answers of looks apart. Another process under the same id is another container.
-#[derive(Debug)]
-struct Ticket {
-    key: Key,
-    pid: i32,
-}
-
 #[derive(Debug)]
 pub(crate) struct Sampler {
     config: Config,
@@ -193,6 +70,7 @@ pub(crate) struct Sampler {
     system: HashMap<String, History>,
     devices: Arc<BTreeMap<(u32, u32), String>>,
     events: Events,
+    rounds: Arc<AtomicU64>,
     snapshot: watch::Sender<Arc<Snapshot>>,
     layers: watch::Sender<Layers>,
 }
@@ -241,10 +119,16 @@ impl Sampler {
             system: HashMap::new(),
             devices: Arc::default(),
             events,
+            rounds: Arc::default(),
             snapshot,
             layers,
         };
         (sampler, receiver)
+    }
+
+    /// How many rounds there were so far.
+    pub(crate) fn rounds(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.rounds)
     }
 
     /// Works until told to stop, or until nobody can ask any more.
@@ -254,6 +138,7 @@ impl Sampler {
         mut requests: mpsc::Receiver<Request>,
         shutdown: CancellationToken,
     ) {
+        name_thread("usage rounds");
         let interval = self.config.interval.max(Duration::from_secs(1));
         let start = tokio::time::Instant::now();
         let mut told = true;
@@ -353,6 +238,7 @@ impl Sampler {
     /// Reads everything and publishes it. Answers how long that took.
     fn round(&mut self) -> Duration {
         let began = Instant::now();
+        self.rounds.fetch_add(1, Ordering::Relaxed);
         self.look_at(|_| true);
         let system = self.look_at_system();
         // Last, so that the node has used at least what its containers have used.
@@ -526,25 +412,13 @@ impl Sampler {
     }
 }
 
+/// So that tools tell what it costs; the thread is this task's as long as it works.
+pub(crate) fn name_thread(name: &str) {
+    // A name that does not take changes nothing else.
+    let _ = std::ffi::CString::new(name).map(|name| nix::sys::prctl::set_name(&name));
+}
+
 fn order(row: &Row) -> (&str, &str, &str, &str) {
     let s = &row.subject;
     (&s.pod_namespace, &s.pod_name, &s.container_name, &s.container_id)
-}
-
-fn point(sample: &Sample) -> Point {
-    let sum = |of: fn(&Sample) -> u64| of(sample);
-    Point {
-        at_ms: sample.at.as_millisecond(),
-        mono_ns: sample.mono_ns,
-        cpu_ns: sample.cpu.usage_ns,
-        user_ns: sample.cpu.user_ns,
-        system_ns: sample.cpu.system_ns,
-        usage_bytes: sample.memory.usage_bytes,
-        rss_bytes: sample.memory.rss_bytes,
-        working_set_bytes: sample.memory.working_set_bytes(),
-        rx_bytes: sum(|s| s.network.iter().map(|i| i.rx_bytes).sum()),
-        tx_bytes: sum(|s| s.network.iter().map(|i| i.tx_bytes).sum()),
-        read_bytes: sum(|s| s.block.iter().map(|d| d.read_bytes).sum()),
-        write_bytes: sum(|s| s.block.iter().map(|d| d.write_bytes).sum()),
-    }
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::*;
+use super::{reading::Seen, *};
 use crate::{
     Usage,
+    source::SourceError,
     source::tests::{CONTAINER, POD, Tree, subject, unpack},
 };
 

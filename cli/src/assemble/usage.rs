@@ -141,8 +141,8 @@ impl Stats for UsagePages {
         self.0.resource_text(format)
     }
 
-    fn put_volumes(&self, page: &mut expo::Text) {
-        self.0.put_volumes(page);
+    fn put_own(&self, page: &mut expo::Text) {
+        self.0.put_own(page);
     }
 
     fn rest<'a>(

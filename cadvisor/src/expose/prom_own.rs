@@ -1,4 +1,4 @@
-//! The families of the kubelet's own `/metrics` that tell of volumes and logs.
+//! The families of the kubelet's own `/metrics` that tell of volumes, logs and the measuring itself.
 
 use windlass_kit::expo::{Kind, Text};
 
@@ -20,7 +20,7 @@ const OF_VOLUME: [OfVolume; 7] = [
 ];
 
 /// Adds them to a page. A claim that several pods use is told once.
-pub(crate) fn put(view: &View, page: &mut Text) {
+pub(crate) fn put(view: &View, rounds: u64, page: &mut Text) {
     let logs = "kubelet_container_log_filesystem_used_bytes";
     page.family(logs, "Bytes that the container's logs take", Kind::Gauge);
     for pod in pods(&view.snapshot) {
@@ -44,4 +44,9 @@ pub(crate) fn put(view: &View, page: &mut Text) {
             page.sample(name, &labels, float(value(volume)));
         }
     }
+    let stale = view.snapshot.rows.iter().filter(|row| row.stale).count() as u64;
+    page.family("windlass_usage_rounds_total", "Rounds in which all usage was read", Kind::Counter);
+    page.sample("windlass_usage_rounds_total", &[], float(rounds));
+    page.family("windlass_usage_stale_rows", "Containers whose usage could not be read in the last round", Kind::Gauge);
+    page.sample("windlass_usage_stale_rows", &[], float(stale));
 }

@@ -1,0 +1,160 @@
+//! What is known of one cgroup from look to look.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{
+    RARELY_NS,
+    reading::{Look, Seen, Whose},
+};
+use crate::{
+    config::Subject,
+    history::{History, Point},
+    model::{Limits, Row, Sample, Seldom},
+    source::{ContainerFiles, SourceError},
+};
+
+/// Whose row it is: a container's by its id, a pod's own by its uid.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Container(Arc<str>),
+    Pod(Arc<str>),
+}
+
+#[derive(Debug)]
+pub(super) struct Tracked {
+    pub(super) key: Key,
+    pub(super) subject: Arc<Subject>,
+    /// Not here while a look is under way.
+    pub(super) files: Option<ContainerFiles>,
+    pub(super) under_way: bool,
+    /// A look at it was late: others go first.
+    pub(super) slow: bool,
+    pub(super) cgroup: Arc<str>,
+    pub(super) layer: Option<PathBuf>,
+    pub(super) history: History,
+    pub(super) limits: Limits,
+    pub(super) seldom: Arc<Seldom>,
+    pub(super) seldom_at: Option<u64>,
+    pub(super) row: Option<Arc<Row>>,
+    pub(super) complained: bool,
+}
+
+impl Tracked {
+    pub(super) fn new(key: Key, subject: Arc<Subject>) -> Self {
+        Self {
+            key,
+            subject,
+            files: None,
+            under_way: false,
+            slow: false,
+            cgroup: Arc::from(""),
+            layer: None,
+            history: History::default(),
+            limits: Limits::default(),
+            seldom: Arc::default(),
+            seldom_at: None,
+            row: None,
+            complained: false,
+        }
+    }
+
+    pub(super) fn of(subject: &Subject) -> Self {
+        Self::new(Key::Container(Arc::from(subject.container_id.as_str())), Arc::new(subject.clone()))
+    }
+
+    /// The look that is due. Its answer is awaited from then on.
+    pub(super) fn look(&mut self, mono_ns: u64) -> (Ticket, Look) {
+        self.under_way = true;
+        let whose = match &self.key {
+            Key::Container(_) => Whose::Container(Arc::clone(&self.subject)),
+            Key::Pod(_) => Whose::Pod(Arc::clone(&self.cgroup)),
+        };
+        let seldom = self.seldom_at.is_none_or(|at| mono_ns.saturating_sub(at) >= RARELY_NS);
+        (Ticket { key: self.key.clone(), pid: self.subject.pid }, Look { whose, files: self.files.take(), seldom })
+    }
+
+    /// Takes what a look has seen. What is gone loses its row; what cannot be read keeps its last, marked stale.
+    pub(super) fn take(&mut self, seen: Seen, mono_ns: u64) {
+        self.under_way = false;
+        self.files = seen.files;
+        if let Some(layer) = seen.opened {
+            self.layer = layer;
+            self.complained = false;
+        }
+        if let (Some(files), Key::Container(_)) = (&self.files, &self.key)
+            && *self.cgroup != *files.cgroup
+        {
+            self.cgroup = Arc::from(files.cgroup.as_str());
+        }
+        if let Some((limits, seldom)) = seen.seldom {
+            self.limits = limits;
+            if let Some(shares) = self.subject.cpu_shares {
+                self.limits.cpu_shares = shares;
+            }
+            if *self.seldom != seldom {
+                self.seldom = Arc::new(seldom);
+            }
+            self.seldom_at = Some(mono_ns);
+        }
+        match seen.result {
+            Ok(sample) => {
+                self.history.push(point(&sample));
+                self.row = Some(Arc::new(Row {
+                    subject: Arc::clone(&self.subject),
+                    cgroup: Arc::clone(&self.cgroup),
+                    sample,
+                    usage_nano_cores: self.history.nano_cores(),
+                    limits: self.limits,
+                    seldom: Arc::clone(&self.seldom),
+                    host_network: self.files.as_ref().is_some_and(|files| files.host_network),
+                    stale: false,
+                }));
+            }
+            Err(SourceError::Gone { .. } | SourceError::NotThere { .. }) => {
+                self.row = None;
+                self.complain(|id| tracing::debug!(container = id, "no usage of this container for now"));
+            }
+            Err(error) => {
+                self.mark_stale();
+                self.complain(|id| tracing::warn!(container = id, %error, "usage of this container is stale"));
+            }
+        }
+    }
+
+    pub(super) fn mark_stale(&mut self) {
+        if let Some(row) = self.row.as_mut().filter(|row| !row.stale) {
+            Arc::make_mut(row).stale = true;
+        }
+    }
+
+    pub(super) fn complain(&mut self, say: impl FnOnce(&str)) {
+        if !std::mem::replace(&mut self.complained, true) {
+            say(&self.subject.container_id);
+        }
+    }
+}
+
+/// Tells the answers of looks apart. Another process under the same id is another container.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub(super) key: Key,
+    pub(super) pid: i32,
+}
+
+pub(super) fn point(sample: &Sample) -> Point {
+    let sum = |of: fn(&Sample) -> u64| of(sample);
+    Point {
+        at_ms: sample.at.as_millisecond(),
+        mono_ns: sample.mono_ns,
+        cpu_ns: sample.cpu.usage_ns,
+        user_ns: sample.cpu.user_ns,
+        system_ns: sample.cpu.system_ns,
+        usage_bytes: sample.memory.usage_bytes,
+        rss_bytes: sample.memory.rss_bytes,
+        working_set_bytes: sample.memory.working_set_bytes(),
+        rx_bytes: sum(|s| s.network.iter().map(|i| i.rx_bytes).sum()),
+        tx_bytes: sum(|s| s.network.iter().map(|i| i.tx_bytes).sum()),
+        read_bytes: sum(|s| s.block.iter().map(|d| d.read_bytes).sum()),
+        write_bytes: sum(|s| s.block.iter().map(|d| d.write_bytes).sum()),
+    }
+}
