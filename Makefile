@@ -39,7 +39,7 @@ lint: ## formatting and lints, warnings denied
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 .PHONY: bench
-bench: bench-agent bench-node bench-proxy bench-instructions ## all figures of docs/performance.md, measured here
+bench: bench-agent bench-cadvisor bench-node bench-proxy bench-instructions ## all figures of docs/performance.md, measured here
 
 .PHONY: bench-agent
 bench-agent: build ## pods beside raw Docker, and the node with 100 of them
@@ -50,6 +50,11 @@ bench-agent: build ## pods beside raw Docker, and the node with 100 of them
 bench-node: build ## commands, logs and copies beside raw Docker; restart with 250 pods; images collected
 	scripts/install.sh test
 	scripts/bench.sh node
+
+.PHONY: bench-cadvisor
+bench-cadvisor: build ## measuring 100 and 500 containers, and the pages of 250 pods
+	scripts/install.sh test
+	scripts/bench-cadvisor.sh
 
 .PHONY: bench-proxy
 bench-proxy: build ## the proxy with 1,000 and 10,000 services

@@ -16,6 +16,7 @@ pub mod history;
 mod lane;
 pub mod model;
 mod parse;
+mod rendered;
 mod sampler;
 mod sizes;
 mod source;

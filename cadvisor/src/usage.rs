@@ -22,6 +22,7 @@ use crate::{
     expose::{self, View, rest, summary::Summary},
     history::Point,
     model::{Snapshot, Storage},
+    rendered::Rendered,
     sampler::{Request, Sampler},
     sizes::Sizes,
 };
@@ -44,6 +45,8 @@ struct Inner {
     requests: mpsc::Sender<Request>,
     events: Events,
     rounds: Arc<AtomicU64>,
+    summaries: [Rendered; 2],
+    resources: [Rendered; 2],
     image_bytes: AtomicU64,
     tasks: TaskTracker,
 }
@@ -71,8 +74,18 @@ impl Usage {
         tasks.spawn_blocking(move || handle.block_on(sampler.run(subjects, asked, token)));
         tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, volumes, shutdown)));
         tasks.close();
-        let inner =
-            Inner { config, snapshot, storage, requests, events, rounds, image_bytes: AtomicU64::new(0), tasks };
+        let inner = Inner {
+            config,
+            snapshot,
+            storage,
+            requests,
+            events,
+            rounds,
+            summaries: Default::default(),
+            resources: Default::default(),
+            image_bytes: AtomicU64::new(0),
+            tasks,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -125,16 +138,27 @@ impl Usage {
         expose::summary::summary(&self.view(), only_cpu_and_memory)
     }
 
+    /// The same as JSON, rendered once for all who ask between two rounds.
+    #[must_use]
+    pub fn summary_json(&self, only_cpu_and_memory: bool) -> Arc<[u8]> {
+        let [full, small] = &self.inner.summaries;
+        (if only_cpu_and_memory { small } else { full }).of(&self.view(), |view| {
+            serde_json::to_vec(&expose::summary::summary(view, only_cpu_and_memory)).unwrap_or_default()
+        })
+    }
+
     /// The kubelet's `/metrics/cadvisor`. Never blocks.
     #[must_use]
     pub fn cadvisor_text(&self, format: Format) -> String {
         expose::prom_cadvisor::text(&self.view(), jiff::Timestamp::now(), format)
     }
 
-    /// The kubelet's `/metrics/resource`. Never blocks.
+    /// The kubelet's `/metrics/resource`, rendered once for all who ask between two rounds.
     #[must_use]
-    pub fn resource_text(&self, format: Format) -> String {
-        expose::prom_resource::text(&self.view(), format)
+    pub fn resource_text(&self, format: Format) -> Arc<[u8]> {
+        let [plain, open] = &self.inner.resources;
+        let page = if format == Format::Plain { plain } else { open };
+        page.of(&self.view(), |view| expose::prom_resource::text(view, format).into_bytes())
     }
 
     /// Adds the families that tell of volumes, logs and this very work to the node's own page.

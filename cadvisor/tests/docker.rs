@@ -82,6 +82,13 @@ impl Made {
     }
 }
 
+/// The device that Docker's data is on.
+fn disk() -> Option<String> {
+    let root = docker(&["info", "-f", "{{.DockerRootDir}}"])?;
+    let out = Command::new("df").args(["--output=source", &root]).output().ok()?;
+    String::from_utf8_lossy(&out.stdout).lines().nth(1).map(|device| device.trim().to_owned())
+}
+
 /// Whether a measured number is within 5 % of the true one.
 fn near(measured: u64, truth: u64) -> bool {
     measured.abs_diff(truth) <= truth / 20
@@ -97,9 +104,11 @@ async fn known_loads_are_measured_within_five_percent() {
     // Half a core by quota; 100 MB held in a memory file system that the cgroup is charged for; 50 MiB written to the
     // layer past the page cache, since v1 does not know whose pages are written back; 10 MB sent over the bridge to its gateway.
     let busy = made.run(&["--cpus", "0.5", "--network", "none"], "while :; do :; done").expect("busy container");
+    // Newer kernels count on v1 only where there is a limit; this one is never reached.
+    let limit = format!("{}:10gb", disk().expect("the device of Docker's data"));
     let hog = made
         .run(
-            &["--memory", "300m", "--network", "none", "--tmpfs", "/hold:size=150m"],
+            &["--memory", "300m", "--network", "none", "--tmpfs", "/hold:size=150m", "--device-write-bps", &limit],
             "dd if=/dev/zero of=/hold/x bs=1000000 count=100; dd if=/dev/zero of=/data/y bs=1M count=50 oflag=direct; sleep 1000",
         )
         .expect("hog container");

@@ -70,6 +70,14 @@ impl RawDocker {
         Ok(id)
     }
 
+    /// Creates and starts a container that nobody looks after, without a network.
+    ///
+    /// # Errors
+    /// When Docker refuses.
+    pub fn lone_container(&mut self, name: &str, image: &str, command: &[&str]) -> anyhow::Result<String> {
+        self.create_and_start(name, &json!({"Image": image, "Cmd": command, "HostConfig": {"NetworkMode": "none"}}))
+    }
+
     /// Creates and starts what a pod of one container needs: a sandbox without a network, and a
     /// container that joins it. Gives both ids.
     ///

@@ -1,6 +1,6 @@
 //! Usage: the Summary API, metrics and cAdvisor's REST API, from whoever measures.
 
-use std::{fmt, io::Write as _};
+use std::{fmt, io::Write as _, sync::Arc};
 
 use axum::{
     Router,
@@ -23,11 +23,11 @@ pub trait Stats: Send + Sync + fmt::Debug {
     /// Waits, not for long, until what the other calls tell is of now.
     fn refresh(&self) -> BoxFuture<'_, ()>;
     /// The Summary API's answer, as JSON.
-    fn summary_json(&self, only_cpu_and_memory: bool) -> Vec<u8>;
+    fn summary_json(&self, only_cpu_and_memory: bool) -> Arc<[u8]>;
     /// The metrics of cAdvisor, as text.
     fn cadvisor_text(&self, format: Format) -> String;
     /// The resource metrics, as text.
-    fn resource_text(&self, format: Format) -> String;
+    fn resource_text(&self, format: Format) -> Arc<[u8]>;
     /// Metrics of volumes, logs and the measuring itself, for the node's own page.
     fn put_own(&self, page: &mut expo::Text);
     /// cAdvisor's REST API: the JSON for a path below `/api/` with the query or body that came with it.
@@ -67,24 +67,24 @@ async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Qu
         state.stats.refresh().await;
     }
     let page = state.stats.summary_json(query.only_cpu_and_memory);
-    packed(&headers, "application/json", page)
+    packed(&headers, "application/json", Bytes::from_owner(page))
 }
 
 async fn cadvisor(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    metrics(&headers, format, state.stats.cadvisor_text(format))
+    metrics(&headers, format, state.stats.cadvisor_text(format).into())
 }
 
 /// What metrics-server reads: it computes rates of its own from these numbers and their times.
 async fn resource(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     state.stats.refresh().await;
     let format = accepted(&headers);
-    metrics(&headers, format, state.stats.resource_text(format))
+    metrics(&headers, format, Bytes::from_owner(state.stats.resource_text(format)))
 }
 
 async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    metrics(&headers, format, state.probes.page(format, began(&state)))
+    metrics(&headers, format, state.probes.page(format, began(&state)).into())
 }
 
 /// The agent's own metrics.
@@ -93,7 +93,7 @@ async fn own(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let mut page = expo::Text::of(format);
     super::metrics::write(&state, &mut page);
     state.stats.put_own(&mut page);
-    metrics(&headers, format, page.finish())
+    metrics(&headers, format, page.finish().into())
 }
 
 async fn rest(
@@ -103,7 +103,7 @@ async fn rest(
     body: Bytes,
 ) -> Response {
     match state.stats.rest(uri.path(), uri.query().unwrap_or_default(), &body).await {
-        Ok(page) => packed(&headers, "application/json", page),
+        Ok(page) => packed(&headers, "application/json", page.into()),
         Err((code, why)) => refuse(StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), why),
     }
 }
@@ -119,8 +119,8 @@ fn accepted(headers: &HeaderMap) -> Format {
     Format::accepted(&ranges.join(","))
 }
 
-fn metrics(headers: &HeaderMap, format: Format, page: String) -> Response {
-    packed(headers, format.content_type(), page.into_bytes())
+fn metrics(headers: &HeaderMap, format: Format, page: Bytes) -> Response {
+    packed(headers, format.content_type(), page)
 }
 
 /// Whether a client takes gzip.
@@ -134,7 +134,7 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-fn packed(headers: &HeaderMap, kind: &'static str, page: Vec<u8>) -> Response {
+fn packed(headers: &HeaderMap, kind: &'static str, page: Bytes) -> Response {
     let kind = (header::CONTENT_TYPE, HeaderValue::from_static(kind));
     let vary = (header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
     if page.len() < PACK_ABOVE || !takes_gzip(headers) {
@@ -165,7 +165,7 @@ mod tests {
         for (encoding, is_packed) in
             [("", false), ("gzip", true), ("deflate, gzip;q=0.5", true), ("gzip;q=0", false), ("br", false)]
         {
-            let answer = packed(&with(encoding), "text/plain", page.clone().into_bytes());
+            let answer = packed(&with(encoding), "text/plain", page.clone().into());
             assert_eq!(answer.headers().contains_key(header::CONTENT_ENCODING), is_packed, "{encoding}");
             assert_eq!(answer.headers()[header::VARY], "Accept, Accept-Encoding");
             let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
@@ -177,7 +177,7 @@ mod tests {
                 assert_eq!(body, page.as_bytes());
             }
         }
-        let small = packed(&with("gzip"), "text/plain", b"a 1\n".to_vec());
+        let small = packed(&with("gzip"), "text/plain", Bytes::from_static(b"a 1\n"));
         assert!(!small.headers().contains_key(header::CONTENT_ENCODING));
     }
 }

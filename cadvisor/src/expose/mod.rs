@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::model::{Cpu, Memory, Row, Snapshot, Storage};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// All that a page is made from.
 #[derive(Debug, Clone)]

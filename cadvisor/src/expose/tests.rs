@@ -68,7 +68,7 @@ fn volumes(space: Filesystem) -> Vec<VolumeSize> {
     vec![of("data", Some("claim"), false, 7 << 30), of("memory", None, false, 4096), of("scratch", None, true, 1 << 20)]
 }
 
-pub(super) fn view(tree: Tree) -> View {
+pub(crate) fn view(tree: Tree) -> View {
     let dir = unpack(tree);
     let root = dir.path();
     let layout = cgroups(root).unwrap();

@@ -129,15 +129,15 @@ impl Stats for UsagePages {
         self.0.refresh().boxed()
     }
 
-    fn summary_json(&self, only_cpu_and_memory: bool) -> Vec<u8> {
-        serde_json::to_vec(&self.0.summary(only_cpu_and_memory)).unwrap_or_default()
+    fn summary_json(&self, only_cpu_and_memory: bool) -> Arc<[u8]> {
+        self.0.summary_json(only_cpu_and_memory)
     }
 
     fn cadvisor_text(&self, format: Format) -> String {
         self.0.cadvisor_text(format)
     }
 
-    fn resource_text(&self, format: Format) -> String {
+    fn resource_text(&self, format: Format) -> Arc<[u8]> {
         self.0.resource_text(format)
     }
 

@@ -16,6 +16,7 @@ mod load;
 mod logs;
 mod member;
 mod metrics_api;
+mod metrics;
 mod network;
 mod node_api;
 mod proxy;

@@ -1,0 +1,232 @@
+//! `make bench-cadvisor`: what a round of measuring costs beside bare reads of the same files in the same run, the memory
+//! that a container takes, and how fast the pages of 250 pods are. Prints lines for docs/performance.md.
+
+#![allow(clippy::print_stdout, reason = "the figures are the output")]
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    os::unix::fs::FileExt as _,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use windlass_tests::{PATIENCE, RawDocker, World, eventually, page, resident_megabytes};
+
+const IMAGE: &str = "windlass/busybox:1";
+const SLEEP: [&str; 2] = ["sleep", "100000"];
+/// Containers outside pods: they cost measuring and nothing else of ours.
+const LONE: [usize; 2] = [100, 500];
+/// Rounds that are asked for, at least this far apart: a younger one is not taken again.
+const ROUNDS: u32 = 20;
+const APART: Duration = Duration::from_millis(1150);
+/// What the node does by itself meanwhile.
+const INTERVAL: Duration = Duration::from_secs(10);
+const PODS: usize = 250;
+const CLIENTS: usize = 10;
+const LOAD: Duration = Duration::from_secs(8);
+
+fn main() -> anyhow::Result<()> {
+    let world = World::new();
+    let mut windlass = world.windlass().with(&["--max-pods", "300"]);
+    let kubectl = windlass.up();
+    // The node's ports are in the world's network namespace, so this process must enter it.
+    let namespace = File::open(world.namespace())?;
+    nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("the world's network namespace")?;
+    let pid = windlass.daemon().pid();
+    std::thread::sleep(Duration::from_secs(20));
+    let empty = resident_megabytes(pid)?;
+
+    println!("| figure | 100 containers | 500 containers | goal |");
+    println!("|---|---|---|---|");
+    let (mut columns, mut made) = (Vec::new(), 0);
+    for count in LONE {
+        let mut docker = RawDocker::connect(&world.docker_socket())?;
+        for n in made..count {
+            docker.lone_container(&format!("lone-{n}"), IMAGE, &SLEEP)?;
+        }
+        made = count;
+        eventually(PATIENCE, "all are measured", || {
+            let told = page(10255, "/metrics/cadvisor")?;
+            let seen = told.lines().filter(|l| l.starts_with("container_start_time_seconds{")).count();
+            anyhow::ensure!(seen >= count, "{seen} of {count}");
+            Ok(())
+        });
+        // Sizes on disk are looked at once for each, and histories begin.
+        std::thread::sleep(Duration::from_secs(30));
+        columns.push(measure(pid, count, empty)?);
+    }
+    let row = |what: &str, of: &dyn Fn(&Column) -> String, goal: &str| {
+        println!("| {what} | {} | {} | {goal} |", of(&columns[0]), of(&columns[1]));
+    };
+    row("one round: CPU", &|c| format!("{:.2} ms", c.round_ms), "");
+    row("— the same files read again by bare calls", &|c| format!("{:.2} ms", c.bare_ms), "");
+    row("— ratio", &|c| format!("{:.2}{}", c.round_ms / c.bare_ms, miss(c.round_ms / c.bare_ms > 1.2)), "1.2");
+    row("— of a core at 10 s, for each container", &|c| format!("{:.4} %{}", c.share, miss(c.share > 0.1)), "0.1 %");
+    row(
+        "resident memory for each container",
+        &|c| format!("{:.1} KB{}", c.kilobytes, miss(c.kilobytes > 40.0)),
+        "40 KB",
+    );
+
+    let ids = world.docker(&["ps", "-aq"]);
+    let mut args = vec!["rm", "-f"];
+    args.extend(ids.lines());
+    world.docker(&args);
+    let pods: String = (0..PODS).map(pod).collect();
+    kubectl.apply(&pods);
+    eventually(PATIENCE * 5, "all pods are measured", || {
+        let told: serde_json::Value = serde_json::from_str(&page(10255, "/stats/summary")?)?;
+        let all =
+            told["pods"].as_array().map_or(0, |all| all.iter().filter(|p| p["containers"][0].is_object()).count());
+        anyhow::ensure!(all >= PODS, "{all} of {PODS}");
+        Ok(())
+    });
+    std::thread::sleep(Duration::from_secs(20));
+    println!("\n| page, {PODS} pods, {CLIENTS} clients at once | p50 | p99 | size | answers/s | goal, p99 |");
+    println!("|---|---|---|---|---|---|");
+    for (path, goal) in [
+        ("/stats/summary", Some(5.0)),
+        ("/stats/summary?only_cpu_and_memory=true", None),
+        ("/metrics/resource", None),
+        ("/metrics/cadvisor", None),
+        ("/metrics/probes", None),
+        ("/metrics", None),
+        ("/api/v2.1/machinestats", None),
+    ] {
+        let load = load(path)?;
+        let goal_text = goal.map_or(String::new(), |goal| format!("{goal:.0} ms"));
+        let mark = miss(goal.is_some_and(|goal| load.p99 > goal));
+        println!(
+            "| `{path}` | {:.2} ms | {:.2} ms{mark} | {} KB | {:.0} | {goal_text} |",
+            load.p50,
+            load.p99,
+            load.bytes / 1024,
+            load.rate
+        );
+    }
+    Ok(())
+}
+
+fn miss(missed: bool) -> &'static str {
+    if missed { " ✗" } else { "" }
+}
+
+struct Column {
+    round_ms: f64,
+    bare_ms: f64,
+    share: f64,
+    kilobytes: f64,
+}
+
+/// Asks for rounds one by one and sets their cost beside bare reads.
+fn measure(pid: u32, count: usize, empty_megabytes: f64) -> anyhow::Result<Column> {
+    let files = kept_files(pid)?;
+    let (mut ours, mut bare) = (Duration::ZERO, Duration::ZERO);
+    let mut buffer = vec![0; 64 << 10];
+    for _ in 0..ROUNDS {
+        std::thread::sleep(APART);
+        let (before, rounds) = (round_cpu(pid)?, rounds()?);
+        page(10255, "/metrics/resource")?;
+        let (after, now) = (round_cpu(pid)?, self::rounds()?);
+        anyhow::ensure!(now > rounds, "no round was taken");
+        ours += (after - before) / u32::try_from(now - rounds)?;
+        // Both sides in turn, so that a change of the machine's speed meets both.
+        let clock = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID;
+        let begun = Duration::from(nix::time::clock_gettime(clock)?);
+        for file in &files {
+            // One that is gone answers with an error, as fast.
+            let _ = file.read_at(&mut buffer, 0);
+        }
+        bare += Duration::from(nix::time::clock_gettime(clock)?) - begun;
+    }
+    #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
+    let containers = count as f64;
+    let round = (ours / ROUNDS).as_secs_f64();
+    Ok(Column {
+        round_ms: round * 1000.0,
+        bare_ms: (bare / ROUNDS).as_secs_f64() * 1000.0,
+        share: round / INTERVAL.as_secs_f64() / containers * 100.0,
+        kilobytes: (resident_megabytes(pid)? - empty_megabytes) * 1024.0 / containers,
+    })
+}
+
+/// The files of cgroups that the node keeps open, opened by us too.
+fn kept_files(pid: u32) -> anyhow::Result<Vec<File>> {
+    let mut paths = BTreeSet::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let Ok(path) = fs::read_link(entry?.path()) else { continue };
+        if path.starts_with("/sys/fs/cgroup") {
+            paths.insert(path);
+        }
+    }
+    anyhow::ensure!(paths.len() > 100, "the node keeps only {} files of cgroups open", paths.len());
+    println!("<!-- {} files of cgroups -->", paths.len());
+    Ok(paths.into_iter().filter_map(|path: PathBuf| File::open(path).ok()).collect())
+}
+
+/// CPU time of the threads that take rounds.
+fn round_cpu(pid: u32) -> anyhow::Result<Duration> {
+    let mut sum = 0_u64;
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let dir = entry?.path();
+        let Ok(name) = fs::read_to_string(dir.join("comm")) else { continue };
+        if name.starts_with("usage") {
+            let text = fs::read_to_string(dir.join("schedstat")).unwrap_or_default();
+            sum += text.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    Ok(Duration::from_nanos(sum))
+}
+
+fn rounds() -> anyhow::Result<u64> {
+    let told = page(10255, "/metrics")?;
+    let line =
+        told.lines().find_map(|l| l.strip_prefix("windlass_usage_rounds_total ")).context("no count of rounds")?;
+    Ok(line.parse()?)
+}
+
+fn pod(n: usize) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{n}}}\nspec:\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
+         - {{name: main, image: '{IMAGE}', command: [sleep, '100000']}}\n---\n"
+    )
+}
+
+struct Load {
+    p50: f64,
+    p99: f64,
+    bytes: usize,
+    rate: f64,
+}
+
+/// Many clients at once, each asking again as soon as it has its answer.
+fn load(path: &str) -> anyhow::Result<Load> {
+    let begun = Instant::now();
+    let answers: Vec<anyhow::Result<Vec<(f64, usize)>>> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                scope.spawn(move || {
+                    let mut all = Vec::new();
+                    while begun.elapsed() < LOAD {
+                        let asked = Instant::now();
+                        let body = page(10255, path)?;
+                        all.push((asked.elapsed().as_secs_f64() * 1000.0, body.len()));
+                    }
+                    Ok(all)
+                })
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().expect("a client's thread")).collect()
+    });
+    let mut all = Vec::new();
+    for answers in answers {
+        all.extend(answers?);
+    }
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let at = |share: usize| all.get((all.len() * share / 100).min(all.len() - 1)).map_or(f64::NAN, |(ms, _)| *ms);
+    #[allow(clippy::cast_precision_loss, reason = "some thousands")]
+    let rate = all.len() as f64 / begun.elapsed().as_secs_f64();
+    Ok(Load { p50: at(50), p99: at(99), bytes: all.first().map_or(0, |(_, bytes)| *bytes), rate })
+}
