@@ -90,7 +90,14 @@ impl Worker {
 
     /// Tells the rest of the agent which containers run, when that has changed.
     pub(super) async fn publish(&mut self) {
-        let records: Vec<ContainerRecord> = self.observed.instances.iter().filter_map(record).collect();
+        let records = self.observed.instances.iter().filter_map(record).map(|mut record| {
+            // Docker knows the image by its id: that is what containers are made from.
+            if let Some(container) = self.container(&record.container_name) {
+                record.image = spec::image_of(&container).to_owned();
+            }
+            record
+        });
+        let records: Vec<ContainerRecord> = records.collect();
         if records != self.published {
             self.published.clone_from(&records);
             let _ = self.shared.inventory.send((self.uid.clone(), records)).await;
