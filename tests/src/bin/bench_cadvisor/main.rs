@@ -25,7 +25,7 @@ const APART: Duration = Duration::from_millis(1150);
 const INTERVAL: Duration = Duration::from_secs(10);
 const PODS: usize = 250;
 const CLIENTS: usize = 10;
-const LOAD: Duration = Duration::from_secs(8);
+const LOAD: Duration = Duration::from_secs(5);
 
 fn main() -> anyhow::Result<()> {
     let world = World::new();
@@ -35,7 +35,7 @@ fn main() -> anyhow::Result<()> {
     let namespace = File::open(world.namespace())?;
     nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("the world's network namespace")?;
     let pid = windlass.daemon().pid();
-    std::thread::sleep(Duration::from_secs(20));
+    std::thread::sleep(Duration::from_secs(10));
     let empty = resident_megabytes(pid)?;
 
     println!("| figure | 100 containers | 500 containers | goal |");
@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         });
         // Sizes on disk are looked at once for each, and histories begin.
-        std::thread::sleep(Duration::from_secs(30));
+        std::thread::sleep(Duration::from_secs(15));
         columns.push(measure(pid, count, empty)?);
     }
     let row = |what: &str, of: &dyn Fn(&Column) -> String, goal: &str| {
@@ -83,7 +83,7 @@ fn main() -> anyhow::Result<()> {
         anyhow::ensure!(all >= PODS, "{all} of {PODS}");
         Ok(())
     });
-    std::thread::sleep(Duration::from_secs(20));
+    std::thread::sleep(Duration::from_secs(10));
     println!("\n| page, {PODS} pods, {CLIENTS} clients at once | p50 | p99 | size | answers/s | goal, p99 |");
     println!("|---|---|---|---|---|---|");
     for (path, goal) in [
@@ -162,7 +162,6 @@ fn kept_files(pid: u32) -> anyhow::Result<Vec<File>> {
         }
     }
     anyhow::ensure!(paths.len() > 100, "the node keeps only {} files of cgroups open", paths.len());
-    println!("<!-- {} files of cgroups -->", paths.len());
     Ok(paths.into_iter().filter_map(|path: PathBuf| File::open(path).ok()).collect())
 }
 
