@@ -78,7 +78,27 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("kubeReserved", "kube-reserved", json!(k.kube_reserved)),
         entry("systemReserved", "system-reserved", json!(k.system_reserved)),
         entry("enforceNodeAllocatable", "enforce-node-allocatable", json!(k.enforce_node_allocatable)),
+        entry("podPidsLimit", "pod-max-pids", json!(k.pod_pids_limit)),
         entry("nodeStatusMaxImages", "node-status-max-images", json!(k.node_status_max_images)),
         entry("maxParallelImagePulls", "max-parallel-image-pulls", json!(k.max_parallel_image_pulls)),
+        Entry {
+            name: "shutdownGracePeriod",
+            flag: Err(
+                "How long pods have to end before the machine does; systemd-logind is asked to wait; 0s is not at all [default: 0s]",
+            ),
+            value: json!(k.shutdown_grace_period),
+        },
+        Entry {
+            name: "shutdownGracePeriodCriticalPods",
+            flag: Err("The last part of that time, for critical pods alone [default: 0s]"),
+            value: json!(k.shutdown_grace_period_critical_pods),
+        },
+        Entry {
+            name: "shutdownGracePeriodByPodPriority",
+            flag: Err(
+                "Instead of both: how many seconds pods of each priority have, as priority and shutdownGracePeriodSeconds",
+            ),
+            value: json!(k.shutdown_grace_period_by_pod_priority),
+        },
     ]
 }
