@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use tokio::sync::watch;
 
-use super::{ServerState, refuse};
+use super::{ServerState, known_pod, refuse};
 use crate::{
     ContainerRecord,
     engine::{Engine, logs::Attempt},
@@ -104,22 +104,18 @@ pub(super) async fn container_logs(
         Err(Wrong::Unreadable(why)) => return refuse(StatusCode::BAD_REQUEST, why),
         Err(Wrong::Invalid(why)) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, why),
     };
-    let pods = state.pods.borrow().clone();
-    let found = pods
-        .iter()
-        .find(|p| p.metadata.namespace.as_deref() == Some(&namespace) && p.metadata.name.as_deref() == Some(&pod));
-    let Some(found) = found else {
+    let Some(found) = known_pod(&state, &namespace, &pod).await else {
         return refuse(StatusCode::NOT_FOUND, format!("pod \"{pod}_{namespace}\" does not exist"));
     };
-    if !has_container(found, &container) {
+    if !has_container(&found, &container) {
         let why = format!("container {container:?} not found in pod \"{pod}_{namespace}\"");
         return refuse(StatusCode::NOT_FOUND, why);
     }
-    let attempts = match state.engine.attempts(uid_at_docker(found), &container).await {
+    let attempts = match state.engine.attempts(uid_at_docker(&found), &container).await {
         Ok(attempts) => attempts,
         Err(error) => return refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };
-    match pick(status_of(found, &container), &attempts, wanted.previous) {
+    match pick(status_of(&found, &container), &attempts, wanted.previous) {
         Ok(id) => printed(&state, id, wanted).await,
         Err(why) => refuse(StatusCode::BAD_REQUEST, why.message(&container, &pod)),
     }

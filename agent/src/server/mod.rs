@@ -55,6 +55,8 @@ use crate::{
 
 /// How long processes and connections of clients have to end at shutdown.
 const STREAMS: Duration = Duration::from_secs(4);
+/// How long the API's word on a pod may be on its way.
+const HEARD_OF: Duration = Duration::from_secs(1);
 /// The longest body of a request.
 const LONGEST_BODY: usize = 64 << 10;
 
@@ -224,6 +226,20 @@ fn readable() -> Router<ServerState> {
         .route("/healthz/{check}", get(health::one))
         .route("/windlass/pulls", get(pages::pulls))
         .merge(usage::routes())
+}
+
+/// The pod of this name. One that was bound just now, or that is not heard of yet after a start, is waited for a moment.
+async fn known_pod(state: &ServerState, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+    let find = |all: &Arc<Vec<Arc<Pod>>>| {
+        let is = |pod: &Pod| {
+            let metadata = &pod.metadata;
+            metadata.namespace.as_deref() == Some(namespace) && metadata.name.as_deref() == Some(name)
+        };
+        all.iter().find(|pod| is(pod)).cloned()
+    };
+    let mut pods = state.pods.clone();
+    let heard = tokio::time::timeout(HEARD_OF, pods.wait_for(|all| find(all).is_some())).await;
+    heard.ok()?.ok().and_then(|all| find(&all))
 }
 
 async fn unknown() -> Response {

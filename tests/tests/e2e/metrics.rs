@@ -306,7 +306,7 @@ fn scraped(world: &World) {
             ask("container_memory_working_set_bytes{container=\"busybox\"}")?.len() == 2,
             "one of each page"
         );
-        anyhow::ensure!(ask("prober_probe_total{pod=\"stats\"}")?.len() == 1);
+        anyhow::ensure!(ask("prober_probe_total{pod=\"stats\",result=\"successful\"}")?.len() == 1);
         Ok(())
     });
     let told = world.sh("curl -fsS http://127.0.0.1:9090/metrics");

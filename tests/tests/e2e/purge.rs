@@ -4,6 +4,13 @@ use windlass_tests::{PATIENCE, World, eventually};
 
 use crate::WEB;
 
+/// Docker lists images of the same second in any order.
+fn sorted(lines: &str) -> String {
+    let mut all: Vec<&str> = lines.lines().collect();
+    all.sort_unstable();
+    all.join("\n")
+}
+
 /// What must be the same before `up` and after `down --purge`. Packet counters do not count.
 fn traces(world: &World) -> Vec<(&'static str, String)> {
     let strip = |text: String| {
@@ -19,7 +26,7 @@ fn traces(world: &World) -> Vec<(&'static str, String)> {
         ("ip link", world.sh("ip -o link | sed -E 's/@.*//; s/^[0-9]+: //' | sort")),
         ("ip route", world.sh("ip route | sort")),
         ("docker ps -a", world.docker(&["ps", "-a", "--format", "{{.Names}}"])),
-        ("docker images", world.docker(&["images", "-a", "--format", "{{.Repository}}:{{.Tag}}"])),
+        ("docker images", sorted(&world.docker(&["images", "-a", "--format", "{{.Repository}}:{{.Tag}}"]))),
         (
             "mounts",
             world

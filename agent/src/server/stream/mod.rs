@@ -38,7 +38,7 @@ use self::{
     negotiate::{Refusal, Upgrade, refuse},
     session::{Activity, Wanted},
 };
-use super::ServerState;
+use super::{ServerState, known_pod};
 use crate::{
     engine::{
         EngineError,
@@ -130,15 +130,10 @@ struct Named {
 
 type Parameters = Query<Vec<(String, String)>>;
 
-fn find(state: &ServerState, named: &Named) -> Result<Arc<Pod>, Refusal> {
-    let pods = state.pods.borrow().clone();
-    let found = pods.iter().find(|p| {
-        let metadata = &p.metadata;
-        metadata.namespace.as_deref() == Some(&named.namespace)
-            && metadata.name.as_deref() == Some(&named.pod)
-            && named.uid.as_ref().is_none_or(|uid| metadata.uid.as_ref() == Some(uid))
-    });
-    found.cloned().ok_or_else(|| refuse(StatusCode::NOT_FOUND, "pod does not exist"))
+async fn find(state: &ServerState, named: &Named) -> Result<Arc<Pod>, Refusal> {
+    let found = known_pod(state, &named.namespace, &named.pod).await;
+    let found = found.filter(|pod| named.uid.as_ref().is_none_or(|uid| pod.metadata.uid.as_ref() == Some(uid)));
+    found.ok_or_else(|| refuse(StatusCode::NOT_FOUND, "pod does not exist"))
 }
 
 fn container_of<'p>(pod: &'p Pod, name: &str) -> Option<&'p Container> {
@@ -211,7 +206,7 @@ async fn begin(
     let mut wanted = wanted(query)?;
     let upgrade = Upgrade::read(request.headers())?;
     let protocol = upgrade.choose(&channels::PROTOCOLS, &spdy_session::PROTOCOLS)?;
-    let pod = find(&state, &named)?;
+    let pod = find(&state, &named).await?;
     let missing = || refuse(StatusCode::NOT_FOUND, format!("container not found ({:?})", named.container));
     let has_tty = has_tty(&pod, &named.container).ok_or_else(missing)?;
     let container = running(&state, &pod, &named.container).await?;
@@ -271,7 +266,7 @@ async fn forward_ports(
     let is_legacy = is_websocket && protocol != Some(forward::TUNNEL);
     let ports =
         if is_legacy { forward::ports(query).map_err(|why| refuse(StatusCode::BAD_REQUEST, why))? } else { Vec::new() };
-    let pod = find(&state, &named)?;
+    let pod = find(&state, &named).await?;
     let pid = if pod.spec.as_ref().and_then(|s| s.host_network) == Some(true) {
         None
     } else {
@@ -305,7 +300,7 @@ async fn run(State(state): State<ServerState>, Path(named): Path<Named>, Query(q
         return refuse(StatusCode::BAD_REQUEST, "you must specify a command").into_response();
     }
     let ran = async {
-        let pod = find(&state, &named)?;
+        let pod = find(&state, &named).await?;
         let missing = || refuse(StatusCode::NOT_FOUND, format!("container not found ({:?})", named.container));
         has_tty(&pod, &named.container).ok_or_else(missing)?;
         let container = running(&state, &pod, &named.container).await?;
