@@ -69,17 +69,18 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     kubectl.apply(&shell_pod("idle", "Always", "exec sleep 100000"));
 
     // A new pod shows after two rounds, and is measured over ten seconds from the third on.
-    let table = eventually(PATIENCE, "half a core shows", || {
+    let table = eventually(PATIENCE, "half a core and 20 MB show", || {
         let table = kubectl.try_run(&["top", "pod", "-n", "work", "busy", "--containers"])?;
         let rows = rows(&table);
         anyhow::ensure!(rows.len() == 2, "{table}");
         anyhow::ensure!((450..=550).contains(&milli(rows[0][2])), "{table}");
+        // The first rate still has the making of the variable in it.
+        anyhow::ensure!(milli(rows[1][2]) < 50 && mebibytes(rows[1][3]) >= 19, "{table}");
         Ok(table)
     });
     let of_containers = rows(&table);
     assert_eq!((of_containers[0][0], of_containers[0][1]), ("busy", "burns"), "{table}");
     assert_eq!(of_containers[1][1], "holds", "{table}");
-    assert!(milli(of_containers[1][2]) < 50 && mebibytes(of_containers[1][3]) >= 19, "{table}");
 
     let everywhere = kubectl.run(&["top", "pod", "-A"]);
     let all: Vec<(&str, &str)> = rows(&everywhere).iter().map(|row| (row[0], row[1])).collect();
