@@ -291,7 +291,7 @@ fn log_driver_and_path(row: &Row<'_>) {
     row.shell("p", "echo word; exec sleep 100000", json!({}), json!({}));
     let pod = row.ready("p");
     let log = row.inspect("p", "main")["HostConfig"]["LogConfig"].clone();
-    assert_eq!((text(&log["Type"]), text(&log["Config"]["max-size"])), ("json-file", "10m"));
+    assert_eq!((text(&log["Type"]), text(&log["Config"]["max-size"])), ("json-file", "10485760"));
     let logs = row.world.dir().join("log");
     let (uid, id) = (text(&pod["metadata"]["uid"]), &row.ids("p", "main")[0]);
     let namespace = &row.namespace;
