@@ -54,7 +54,7 @@ bench-node: build ## commands, logs and copies beside raw Docker; restart with 2
 .PHONY: bench-cadvisor
 bench-cadvisor: build ## measuring 100 and 500 containers, and the pages of 250 pods
 	scripts/install.sh test
-	scripts/bench-cadvisor.sh
+	scripts/bench.sh cadvisor
 
 .PHONY: bench-proxy
 bench-proxy: build ## the proxy with 1,000 and 10,000 services

@@ -271,7 +271,6 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         pulls: images.progress(),
         stats: Arc::new(usage::UsagePages(usage.clone())),
         usage: usage.clone(),
-        node_name: settings.node_name.clone(),
         probes: probes.clone(),
         streaming: Streaming::new(token.clone()),
         heartbeats: heartbeats.clone(),

@@ -18,6 +18,7 @@ pub mod meter;
 pub mod net;
 #[cfg(feature = "events")]
 pub mod objects;
+pub mod percent;
 pub mod quantity;
 #[cfg(feature = "serve")]
 pub mod serve;

@@ -64,7 +64,7 @@ fn file(kind: &'static str, content: &'static [u8]) -> Response {
 async fn usage(State(state): State<ServerState>) -> Response {
     state.usage.refresh().await;
     let pods = state.pods.borrow().clone();
-    Json(live(&state.node_name, &state.usage.snapshot(), &state.usage.storage(), &pods, Timestamp::now()))
+    Json(live(&state.about.node_name, &state.usage.snapshot(), &state.usage.storage(), &pods, Timestamp::now()))
         .into_response()
 }
 

@@ -19,6 +19,7 @@ use nix::{
     sys::stat::Mode,
 };
 use tokio_util::io::ReaderStream;
+use windlass_kit::percent;
 
 use super::{ServerState, refuse};
 
@@ -52,7 +53,8 @@ pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<Str
         Ok(Ok(Found::Folder(_))) if !as_folder => {
             // Its links are relative to it.
             let name = path.rsplit('/').next().unwrap_or("logs");
-            Redirect::permanent(&format!("{}/", escaped(if name.is_empty() { "logs" } else { name }))).into_response()
+            Redirect::permanent(&format!("{}/", percent::encoded(if name.is_empty() { "logs" } else { name }, "/")))
+                .into_response()
         }
         Ok(Ok(Found::Folder(names))) => Html(listing(&names)).into_response(),
         Ok(Err(error)) => match error.kind() {
@@ -101,7 +103,7 @@ fn look(root: &FilePath, wanted: &FilePath) -> io::Result<Found> {
 fn listing(names: &[String]) -> String {
     let mut page = "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n".to_owned();
     for name in names {
-        page.push_str(&format!("<a href=\"{}\">{}</a>\n", escaped(name), html(name)));
+        page.push_str(&format!("<a href=\"{}\">{}</a>\n", percent::encoded(name, "/"), html(name)));
     }
     page + "</pre>\n"
 }
@@ -116,19 +118,6 @@ fn html(text: &str) -> String {
             '"' => out.push_str("&#34;"),
             '\'' => out.push_str("&#39;"),
             c => out.push(c),
-        }
-    }
-    out
-}
-
-/// A name as a part of an address.
-fn escaped(name: &str) -> String {
-    let mut out = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
         }
     }
     out

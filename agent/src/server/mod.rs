@@ -111,8 +111,6 @@ pub struct ServerState {
     pub stats: Arc<dyn Stats>,
     /// The same for those who look at it live.
     pub usage: Usage,
-    /// The node's name.
-    pub node_name: String,
     /// What came of probes.
     pub probes: ProbeCounts,
     /// Connections that were turned over.

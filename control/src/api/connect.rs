@@ -5,6 +5,7 @@ use axum::{
     response::Response,
 };
 use serde_json::Value;
+use windlass_kit::percent;
 
 use super::{
     Answer, Call,
@@ -56,7 +57,8 @@ fn path(target: &Target, options: &Options, pod: &Value) -> Result<String, ApiEr
     let mut query: Vec<String> = Vec::new();
     let sub = target.sub.as_deref().unwrap_or("");
     if sub == "portforward" {
-        let ports = options.all.iter().filter(|(k, _)| k == "ports").map(|(_, v)| format!("port={}", encode(v)));
+        let ports =
+            options.all.iter().filter(|(k, _)| k == "ports").map(|(_, v)| format!("port={}", percent::encoded(v, "")));
         query.extend(ports);
         return Ok(format!("/portForward/{namespace}/{name}?{}", query.join("&")));
     }
@@ -74,23 +76,15 @@ fn path(target: &Target, options: &Options, pod: &Value) -> Result<String, ApiEr
         }
     }
     if sub == "exec" {
-        query.extend(options.all.iter().filter(|(k, _)| k == "command").map(|(_, v)| format!("command={}", encode(v))));
+        query.extend(
+            options
+                .all
+                .iter()
+                .filter(|(k, _)| k == "command")
+                .map(|(_, v)| format!("command={}", percent::encoded(v, ""))),
+        );
     }
     Ok(format!("/{sub}/{namespace}/{name}/{container}?{}", query.join("&")))
-}
-
-/// Text as a value of a query.
-fn encode(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
 }
 
 /// The headers that the node is to see: never those that show who asks.

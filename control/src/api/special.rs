@@ -2,6 +2,7 @@
 
 use axum::{body::Bytes, http::StatusCode};
 use serde_json::{Value, json};
+use windlass_kit::percent;
 
 use super::{
     Answer, Call, KubeletClient,
@@ -151,7 +152,7 @@ impl Call {
             .all
             .iter()
             .filter(|(k, _)| k != "container")
-            .map(|(k, v)| format!("{}={}", encoded(k), encoded(v)))
+            .map(|(k, v)| format!("{}={}", percent::encoded(k, ":"), percent::encoded(v, ":")))
             .collect();
         if !passed.is_empty() {
             path.push('?');
@@ -173,19 +174,6 @@ impl Call {
         let kubelet = self.api.inner.kubelet.as_ref();
         Ok((kubelet.ok_or_else(|| ApiError::internal("this server has no credentials for nodes"))?, node))
     }
-}
-
-/// A text as a part of a query.
-fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }
 
 pub(super) fn read(body: &Bytes) -> Result<Value, ApiError> {
