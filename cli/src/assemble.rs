@@ -39,7 +39,7 @@ use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, sche
 use windlass_kit::{
     events::Recorder,
     heartbeat::Heartbeats,
-    serve::{Pems, Tls},
+    serve::{Inside, Pems, Tls},
     supervise::Supervisor,
 };
 use windlass_proxy as proxy;
@@ -138,7 +138,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         // The node acts with a node's rights here too, so that it works the same against any API server.
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::internal("system:kube-proxy"));
-        let usage = spawn_node(settings, as_node, plane.node_tls(), &mut tasks).await?;
+        let usage = spawn_node(settings, as_node, plane.node_tls(), Some(plane.node_inside()), &mut tasks).await?;
         let rounds = usage::readings(&usage, &settings.node_name, token.clone());
         tasks.spawn("metrics API", plane.clone().follow_usage(rounds, token.clone()));
         spawn_proxy(proxy_config(settings), as_proxy, &mut tasks);
@@ -187,7 +187,7 @@ pub(crate) async fn member(
     std::fs::create_dir_all(&settings.data_dir)
         .with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
     let mut tasks = Supervisor::new(CancellationToken::new());
-    spawn_node(settings, client.clone(), tls.clone(), &mut tasks).await?;
+    spawn_node(settings, client.clone(), tls.clone(), None, &mut tasks).await?;
     tasks.spawn("certificates", tls.follow(move || pems().map_err(|e| format!("{e:#}")), REREAD, tasks.token()));
     if with_proxy {
         spawn_proxy(proxy_config(settings), client.clone(), &mut tasks);
@@ -220,7 +220,13 @@ fn spawn_proxy(config: proxy::Config, client: Client, tasks: &mut Supervisor) {
 }
 
 /// The agent's tasks. The ports are taken before anything is begun. Gives the usage that it reads.
-async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut Supervisor) -> anyhow::Result<Usage> {
+async fn spawn_node(
+    settings: &Settings,
+    client: Client,
+    tls: Tls,
+    inside: Option<Inside>,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<Usage> {
     let token = tasks.token();
     let server = ServerConfig {
         node_name: settings.node_name.clone(),
@@ -229,7 +235,10 @@ async fn spawn_node(settings: &Settings, client: Client, tls: Tls, tasks: &mut S
         health: settings.agent_health_bind,
         tls,
     };
-    let listeners = agent::server::listen(&server).await?;
+    let mut listeners = agent::server::listen(&server).await?;
+    if let Some(inside) = inside {
+        listeners = listeners.with_inside(inside);
+    }
     let metrics = Arc::new(Metrics::default());
     let engine = Engine::new(&settings.docker_socket.to_string_lossy(), Arc::clone(&metrics))?;
     let data_root = engine.data_root().await.unwrap_or_else(|error| {

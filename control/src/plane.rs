@@ -24,7 +24,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::{self, Pems, ServeError, Tls};
+use windlass_kit::serve::{self, Inside, Peer, Pems, ServeError, Tls};
 
 use crate::{
     api::{Api, KubeletClient, Settings, UserInfo},
@@ -305,6 +305,16 @@ impl ControlPlane {
     #[must_use]
     pub fn node_tls(&self) -> Tls {
         self.node_tls.clone()
+    }
+
+    /// The node's side of a door through which the API server reaches the node of this process: with the name that its
+    /// certificate shows other nodes.
+    #[must_use]
+    pub fn node_inside(&self) -> Inside {
+        let peer = Peer { name: pki::KUBELET_CLIENT.to_owned(), groups: vec![pki::MASTERS.to_owned()] };
+        let (door, inside) = serve::inside(peer);
+        self.kubelet.reach_inside(self.config.node_name.clone(), door);
+        inside
     }
 
     fn kubeconfig(&self, user: &str, pair: &Pair) -> String {

@@ -8,6 +8,8 @@ mod body;
 mod cgroup;
 mod clock;
 mod credentials;
+mod crew;
+mod docker;
 mod env;
 mod env_file;
 pub(crate) mod fields;
@@ -42,12 +44,12 @@ mod traces;
 mod worker;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client, ResourceExt as _,
@@ -70,7 +72,6 @@ use crate::{
     engine::{
         Engine, EngineError, Health,
         calls::{Info, Listed},
-        events::Changed,
         instance::Instance,
     },
     images::Images,
@@ -80,17 +81,15 @@ use crate::{
     volumes::placed::Placed,
 };
 use admission::Admission;
+use crew::{Crew, Ended as WorkerEnded};
+use docker::{DockerFollower, DockerNews, keep_inventory, keep_runtimes};
 use shared::{Parts, Shared};
 use sources::Sources;
 use static_pods::Running;
 use worker::{End, News, Wish, Worker};
 
-/// Everything of Docker is listed this often, in case an event was lost.
-const RELIST: Duration = Duration::from_secs(60);
-/// Docker is asked this often whether it is there: one that hangs keeps its connections open.
-const PING: Duration = Duration::from_secs(5);
-/// Between attempts to reach Docker.
-const RECONNECT: Duration = Duration::from_secs(1);
+/// A lost worker is replaced after this, so that a mistake that happens each time does not fill the machine.
+const AFTER_LOSS: Duration = Duration::from_secs(10);
 
 /// What others may watch while the agent runs, and what they may ask of it.
 #[derive(Debug)]
@@ -176,7 +175,9 @@ pub async fn run(
     let dispatcher = Dispatcher {
         shared: Arc::new(Shared::new(parts)),
         workers: HashMap::new(),
-        running: JoinSet::new(),
+        running: Crew::default(),
+        searches: JoinSet::new(),
+        lost: BTreeSet::new(),
         rooms: JoinSet::new(),
         making_room: BTreeSet::new(),
         room_made: BTreeSet::new(),
@@ -196,137 +197,6 @@ pub async fn run(
     Ok(())
 }
 
-/// What the Docker side tells the dispatcher.
-#[derive(Debug)]
-enum DockerNews {
-    Changed(Changed),
-    /// All containers, with their details when this is the first list.
-    Listed(Vec<Listed>, Vec<Instance>),
-}
-
-/// Keeps the connection to Docker: lists, follows events, and tells whether it answers.
-struct DockerFollower {
-    engine: Engine,
-    health: watch::Sender<Health>,
-    info: watch::Sender<Info>,
-    tell: mpsc::Sender<DockerNews>,
-    heart: Heart,
-    metrics: Arc<Metrics>,
-    /// The details of what runs were not read yet.
-    first: bool,
-}
-
-impl DockerFollower {
-    async fn run(mut self, shutdown: CancellationToken) {
-        loop {
-            let followed = tokio::select! {
-                () = shutdown.cancelled() => break,
-                followed = self.follow_once() => followed,
-            };
-            let Err(error) = followed else { break };
-            self.heart.beat();
-            let reason = error.to_string();
-            let news = self.health.send_if_modified(|old| {
-                let was_down = matches!(old, Health::Down { .. });
-                *old = Health::Down { reason: reason.clone() };
-                !was_down
-            });
-            if news {
-                tracing::warn!(reason, "Docker does not answer; pods are left alone until it does");
-            }
-            tokio::select! {
-                () = shutdown.cancelled() => break,
-                () = tokio::time::sleep(RECONNECT) => {}
-            }
-        }
-        self.heart.end();
-    }
-
-    async fn follow_once(&mut self) -> Result<(), EngineError> {
-        let engine = &self.engine;
-        let info = engine.info().await?;
-        self.heart.beat();
-        // Subscribed before listing, so that nothing falls between.
-        let mut events = Box::pin(engine.events());
-        let listed = engine.list().await?;
-        let mut details = Vec::new();
-        if self.first {
-            let looks = futures::stream::iter(listed.clone())
-                .map(|l| async move { engine.inspect(&l.id).await })
-                .buffer_unordered(8)
-                .inspect(|_| self.heart.beat());
-            details = looks.try_filter_map(|found| async { Ok(found) }).try_collect().await?;
-            self.first = false;
-        }
-        let version = info.version.clone();
-        let _ = self.info.send(info);
-        if self.tell.send(DockerNews::Listed(listed, details)).await.is_err() {
-            return Ok(());
-        }
-        let up = Health::Up { version: version.clone() };
-        if self.health.send_replace(up.clone()) != up {
-            tracing::info!(version, "Docker answers");
-        }
-        let (mut relist, mut ping) = (tokio::time::interval(RELIST), tokio::time::interval(PING));
-        for timer in [&mut relist, &mut ping] {
-            timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            timer.tick().await;
-        }
-        loop {
-            self.heart.beat();
-            let news = tokio::select! {
-                event = events.next() => match event {
-                    Some(event) => DockerNews::Changed(event?),
-                    None => return Err(EngineError {
-                        attempt: "Docker's events could not be followed".to_owned(),
-                        reason: "the stream ended; Docker may be restarting".to_owned(),
-                        status: None,
-                    }),
-                },
-                _ = ping.tick() => {
-                    engine.ping().await?;
-                    continue;
-                }
-                _ = relist.tick() => {
-                    let begun = tokio::time::Instant::now();
-                    let listed = engine.list().await?;
-                    self.metrics.relist.took([], begun.elapsed());
-                    DockerNews::Listed(listed, Vec::new())
-                }
-            };
-            if self.tell.send(news).await.is_err() {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Tells which runtimes RuntimeClasses may name.
-async fn keep_runtimes(mut info: watch::Receiver<Info>, tell: watch::Sender<Arc<BTreeSet<String>>>) {
-    while info.changed().await.is_ok() {
-        tell.send_replace(Arc::new(info.borrow_and_update().runtimes.clone()));
-    }
-}
-
-async fn keep_inventory(
-    mut inventories: mpsc::Receiver<(String, Vec<ContainerRecord>)>,
-    tell: watch::Sender<Arc<Vec<ContainerRecord>>>,
-) {
-    let mut by_pod: BTreeMap<String, Vec<ContainerRecord>> = BTreeMap::new();
-    while let Some((uid, records)) = inventories.recv().await {
-        if records.is_empty() {
-            drop(by_pod.remove(&uid))
-        } else {
-            drop(by_pod.insert(uid, records))
-        }
-        // Many pods change together; one list serves them all.
-        while let Ok((uid, records)) = inventories.try_recv() {
-            if records.is_empty() { drop(by_pod.remove(&uid)) } else { drop(by_pod.insert(uid, records)) }
-        }
-        tell.send_replace(Arc::new(by_pod.values().flatten().cloned().collect()));
-    }
-}
-
 #[derive(Debug)]
 struct Handle {
     wish: watch::Sender<Wish>,
@@ -342,7 +212,11 @@ struct Handle {
 struct Dispatcher {
     shared: Arc<Shared>,
     workers: HashMap<String, Handle>,
-    running: JoinSet<(String, End)>,
+    running: Crew,
+    /// Looks at what Docker has of pods whose worker was lost.
+    searches: JoinSet<(String, Vec<Instance>)>,
+    /// Their uids: no worker may start before Docker was looked at.
+    lost: BTreeSet<String>,
     /// Ends of pods for whose sake: the uids of critical pods.
     rooms: JoinSet<String>,
     making_room: BTreeSet<String>,
@@ -390,7 +264,8 @@ impl Dispatcher {
                 Some(asked) = self.orders.next() => self.obey(asked),
                 Some(Ok(uid)) = self.rooms.join_next(), if !self.rooms.is_empty() => self.room_is_made(&uid),
                 _ = still_here.tick() => {}
-                Some(ended) = self.running.join_next(), if !self.running.is_empty() => self.reap(ended),
+                Some(Ok((uid, found))) = self.searches.join_next(), if !self.searches.is_empty() => self.replace(uid, found),
+                Some((uid, ended)) = self.running.next_ended(), if !self.running.is_empty() => self.reap(uid, ended),
             }
             if !self.settled && self.sources.are_complete() && self.found.is_some() {
                 self.settle().await;
@@ -398,7 +273,7 @@ impl Dispatcher {
         }
         self.heart.end();
         self.shutdown.cancel();
-        while self.running.join_next().await.is_some() {}
+        while self.running.next_ended().await.is_some() {}
     }
 
     fn wish(&mut self, uid: &str, wish: Wish) {
@@ -406,7 +281,7 @@ impl Dispatcher {
             worker.wish.send_replace(wish);
             return;
         }
-        if self.making_room.contains(uid) {
+        if self.making_room.contains(uid) || self.lost.contains(uid) {
             return;
         }
         // Before Docker was listed nobody knows what runs already: no worker may start.
@@ -427,7 +302,7 @@ impl Dispatcher {
         let (orders, all_orders) = mpsc::unbounded_channel();
         let worker = Worker::new(Arc::clone(&self.shared), uid.to_owned(), instances, refused);
         let (name, shutdown) = (uid.to_owned(), self.shutdown.clone());
-        self.running.spawn(async move { (name, worker.run(wishes, all_news, all_orders, shutdown).await) });
+        self.running.spawn(name, worker.run(wishes, all_news, all_orders, shutdown));
         let stands_for = shown.as_deref().map(Running::of);
         self.workers.insert(uid.to_owned(), Handle { wish, news, orders, stands_for, shown });
     }
@@ -490,9 +365,9 @@ impl Dispatcher {
         drop(tokio::task::spawn_blocking(move || sweep::sweep(&pod_logs, &container_logs, &known)));
     }
 
-    fn reap(&mut self, ended: Result<(String, End), tokio::task::JoinError>) {
+    fn reap(&mut self, uid: String, ended: WorkerEnded) {
         match ended {
-            Ok((uid, End::Finished)) => {
+            WorkerEnded::As(End::Finished) => {
                 self.workers.remove(&uid);
                 self.shared.probes.forget(&uid);
                 self.shared.placed.forget(&uid);
@@ -504,10 +379,37 @@ impl Dispatcher {
                 }
                 self.settle_statics();
             }
-            Ok((_, End::Shutdown)) => {}
-            Err(error) => {
-                tracing::error!(%error, "a pod's worker was lost; its pod is not looked after until the agent starts again")
+            WorkerEnded::As(End::Shutdown) => {}
+            WorkerEnded::Lost(why) => {
+                tracing::error!(
+                    pod = uid,
+                    why,
+                    seconds = AFTER_LOSS.as_secs(),
+                    "a pod's worker was lost, which is a mistake in Windlass; its containers go on, and another looks after them soon"
+                );
+                self.workers.remove(&uid);
+                self.lost.insert(uid.clone());
+                let engine = self.shared.engine.clone();
+                self.searches.spawn(async move {
+                    tokio::time::sleep(AFTER_LOSS).await;
+                    let found = docker::all_of(&engine, &uid).await;
+                    (uid, found)
+                });
             }
+        }
+    }
+
+    /// Gives a pod whose worker was lost another one, which takes over what Docker has of it.
+    fn replace(&mut self, uid: String, instances: Vec<Instance>) {
+        self.lost.remove(&uid);
+        let runs = !instances.is_empty();
+        if let Some(found) = self.found.as_mut().filter(|_| runs) {
+            found.insert(uid.clone(), instances);
+        }
+        match self.sources.wish(&uid) {
+            Some(wish) => self.wish(&uid, wish),
+            None if runs => self.wish(&uid, Wish::Gone),
+            None => {}
         }
     }
 }

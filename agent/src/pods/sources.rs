@@ -1,5 +1,7 @@
 //! Where the dispatcher's wishes come from: the API's pods of this node, and the node's own folder.
 
+use std::collections::BTreeMap;
+
 use super::{
     static_pods::{self, Change, FullName, Running, full_name, mirrors},
     *,

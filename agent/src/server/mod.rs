@@ -1,7 +1,7 @@
 //! The node's own HTTP API: pods, logs, usage, and connections to processes and ports of pods.
 //!
-//! Three doors: TLS with credentials (everything), loopback without (what may be read by anybody on the
-//! machine), and loopback for health alone. Imports `engine` and `network`, and of `pods` only how a pod's object is read.
+//! Three doors: TLS with credentials (everything; in one process with an API server also a door without TLS for it
+//! alone), loopback without (what may be read by anybody on the machine), and loopback for health alone. Imports `engine` and `network`, and of `pods` only how a pod's object is read.
 
 mod attributes;
 mod auth;
@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::Usage;
 use windlass_kit::{
     heartbeat::Heartbeats,
-    serve::{self, ServeError, Tls},
+    serve::{self, Inside, ServeError, Tls},
 };
 
 pub use stream::Streaming;
@@ -137,6 +137,15 @@ pub struct Listeners {
     secure: TcpListener,
     read_only: TcpListener,
     health: TcpListener,
+    inside: Option<Inside>,
+}
+
+impl Listeners {
+    /// One more: for the API server of this process.
+    #[must_use]
+    pub fn with_inside(self, inside: Inside) -> Self {
+        Self { inside: Some(inside), ..self }
+    }
 }
 
 /// Takes the three ports, so that a taken one is known before anything else starts.
@@ -148,10 +157,11 @@ pub async fn listen(config: &ServerConfig) -> Result<Listeners, ServeError> {
         secure: serve::listen("the node's API", config.secure).await?,
         read_only: serve::listen("the read-only stats", config.read_only).await?,
         health: serve::listen("the agent's health", config.health).await?,
+        inside: None,
     })
 }
 
-/// Serves all three doors until `shutdown`.
+/// Serves all doors until `shutdown`.
 ///
 /// # Errors
 /// Never; it has the shape of the other tasks.
@@ -170,7 +180,14 @@ pub async fn run(
     let secure = counted(secure_door(gate), "secure");
     let read_only = counted(read_only_door(), "readonly");
     let health = counted(health_door(), "healthz");
+    let (door, stop) = (secure.clone(), shutdown.clone());
+    let inside = async move {
+        if let Some(inside) = listeners.inside {
+            serve::serve_inside(inside, door, stop).await;
+        }
+    };
     tokio::join!(
+        inside,
         serve::serve_tls(listeners.secure, config.tls, secure, shutdown.clone()),
         serve::serve_plain(listeners.read_only, read_only, shutdown.clone()),
         serve::serve_plain(listeners.health, health, shutdown),

@@ -25,7 +25,7 @@ pub(super) struct Attributes<'a> {
 }
 
 pub(super) fn decide(user: &UserInfo, verb: &str, what: &Attributes<'_>) -> Result<(), String> {
-    if user.is_in("system:masters") {
+    if user.is_in(crate::pki::MASTERS) {
         return Ok(());
     }
     let Some(node) = user.name.strip_prefix("system:node:").filter(|_| user.is_in("system:nodes")) else {

@@ -19,7 +19,7 @@ impl UserInfo {
     /// A part of this process, which may do everything.
     #[must_use]
     pub fn internal(name: &str) -> Self {
-        Self { name: name.to_owned(), groups: vec!["system:masters".to_owned()] }
+        Self { name: name.to_owned(), groups: vec![crate::pki::MASTERS.to_owned()] }
     }
 
     /// The node's agent.

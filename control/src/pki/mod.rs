@@ -19,6 +19,10 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 
+/// The group that may do everything.
+pub(crate) const MASTERS: &str = "system:masters";
+/// The name of the API server toward nodes.
+pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// Days that certificates are good for, and before whose end they are renewed.
 const AUTHORITY_DAYS: i64 = 3650;
 const LEAF_DAYS: i64 = 365;
@@ -183,14 +187,10 @@ impl Pki {
         let leaf = |leaf: &Leaf<'_>| authority.leaf(dir, leaf);
         Ok(Self {
             server: leaf(&server)?,
-            admin: leaf(&client("admin", "kubernetes-admin".to_owned(), "system:masters"))?,
+            admin: leaf(&client("admin", "kubernetes-admin".to_owned(), MASTERS))?,
             node: leaf(&client("node", format!("system:node:{}", names.node), "system:nodes"))?,
             kubelet: leaf(&kubelet)?,
-            kubelet_client: leaf(&client(
-                "apiserver-kubelet-client",
-                "kube-apiserver-kubelet-client".to_owned(),
-                "system:masters",
-            ))?,
+            kubelet_client: leaf(&client("apiserver-kubelet-client", KUBELET_CLIENT.to_owned(), MASTERS))?,
             service_accounts: service_accounts(dir)?,
             ca_pem: authority.pem,
         })

@@ -1,6 +1,8 @@
-//! Sockets of HTTP servers: TLS, client certificates, connections that end in order, ports that are taken.
+//! Doors of HTTP servers: TLS, client certificates, connections that end in order, ports that are taken, callers of
+//! the same process.
 
 mod holder;
+mod inside;
 mod open;
 mod tls;
 
@@ -22,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
+pub use inside::{Door, Inside, inside, serve_inside};
 use open::{Admitted, Answering, Open};
 pub use tls::{Pems, Tls, certificates, ends_at};
 
