@@ -11,7 +11,7 @@ run) wanted=(docker.io=dockerd iptables=iptables conntrack=conntrack busybox-sta
 test) wanted=(gcc=cc docker.io=dockerd iptables=iptables conntrack=conntrack iproute2=ip busybox-static=busybox nginx-light=nginx
     redis-server=redis-server docker-registry=docker-registry curl=curl python3=python3 util-linux=nsenter
     containernetworking-plugins=host-local faketime=faketime dbus-daemon=dbus-daemon chromium=chromium bsdutils=script
-    prometheus=promtool systemd=systemd-analyze) ;;
+    prometheus=promtool systemd=systemd-analyze nftables=nft) ;;
 instructions) wanted=(gcc=cc valgrind=valgrind) ;;
 *) echo "install.sh: $what is not one of build, run, test, instructions" >&2; exit 2 ;;
 esac
