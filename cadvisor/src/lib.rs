@@ -26,4 +26,4 @@ pub use config::{Config, Subject, SystemProcess, Volume};
 pub use expose::summary::Summary;
 pub use parse::oom::Kill;
 pub use source::{KernelLog, SourceError, tree as disk_usage};
-pub use usage::Usage;
+pub use usage::{EventStream, Rest, Usage};

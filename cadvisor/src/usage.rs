@@ -11,24 +11,58 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::{mpsc, oneshot, watch},
+    sync::{broadcast, mpsc, oneshot, watch},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use windlass_kit::expo::{Format, Text};
 
 use crate::{
     config::{Config, Subject, Volume},
-    events::Events,
+    events::{Event, Events},
     expose::{self, View, rest, summary::Summary},
     history::Point,
     model::{Snapshot, Storage},
     rendered::Rendered,
     sampler::{Request, Sampler},
     sizes::Sizes,
+    source,
 };
 
 /// A caller that asks for fresh numbers waits this long at most and then takes what there is.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// An answer of the REST API.
+#[derive(Debug)]
+pub enum Rest {
+    /// JSON.
+    Page(Vec<u8>),
+    /// One JSON object after the other, without end.
+    Stream(EventStream),
+}
+
+/// Events as they happen.
+#[derive(Debug)]
+pub struct EventStream {
+    request: rest::Request,
+    events: broadcast::Receiver<Event>,
+}
+
+impl EventStream {
+    /// The next one that was asked for, on a line; `None` when usage is not read any more.
+    pub async fn next(&mut self) -> Option<Vec<u8>> {
+        loop {
+            let event = match self.events.recv().await {
+                Ok(event) => event,
+                // Some were missed; those to come are not.
+                Err(broadcast::error::RecvError::Lagged(_)) => continue,
+                Err(broadcast::error::RecvError::Closed) => return None,
+            };
+            if let Some(line) = self.request.as_it_comes(&event).filter(|line| !line.is_empty()) {
+                return Some(line);
+            }
+        }
+    }
+}
 
 /// Usage of the node, its pods and containers. Clones share the same tasks; the tasks end when the token given to
 /// [`Usage::start`] is cancelled or the last clone is dropped.
@@ -170,8 +204,16 @@ impl Usage {
     ///
     /// # Errors
     /// An HTTP status and what is wrong with the request.
-    pub async fn rest(&self, path: &str, query: &str, body: &[u8]) -> Result<Vec<u8>, (u16, String)> {
+    pub async fn rest(&self, path: &str, query: &str, body: &[u8]) -> Result<Rest, (u16, String)> {
         let request = rest::Request::read(path, query, body)?;
+        if request.has_no_end() {
+            return Ok(Rest::Stream(EventStream { request, events: self.inner.events.to_come() }));
+        }
+        if request.wants_processes() {
+            let listed = tokio::task::spawn_blocking(source::processes).await.map_err(std::io::Error::other).flatten();
+            let all = listed.map_err(|e| (500, format!("the processes could not be listed: {e}")))?;
+            return Ok(Rest::Page(serde_json::to_vec(&request.processes(&all)).unwrap_or_default()));
+        }
         if request.max_age().is_some_and(|age| age < self.inner.config.interval) {
             self.refresh().await;
         }
@@ -182,7 +224,13 @@ impl Usage {
             histories.insert(id, past);
         }
         let answer = request.answer(&view, &histories, &self.inner.events.all());
-        answer.map(|json| serde_json::to_vec(&json).unwrap_or_default())
+        answer.map(|json| Rest::Page(serde_json::to_vec(&json).unwrap_or_default()))
+    }
+
+    /// The starts of a pod's containers that were seen, with the name of each: as far back as events are kept.
+    #[must_use]
+    pub fn starts(&self, pod_uid: &str) -> Vec<(String, jiff::Timestamp)> {
+        self.inner.events.starts(pod_uid)
     }
 
     /// Waits until both tasks have ended, after the token was cancelled.

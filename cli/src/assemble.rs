@@ -278,7 +278,6 @@ async fn spawn_node(
         containers,
         docker: docker.clone(),
         pulls: images.progress(),
-        stats: Arc::new(usage::UsagePages(usage.clone())),
         usage: usage.clone(),
         probes: probes.clone(),
         streaming: Streaming::new(token.clone()),

@@ -72,7 +72,7 @@ async fn node_history(State(state): State<ServerState>) -> Response {
     Json(series(&state.usage.history("").await)).into_response()
 }
 
-/// The pod as a whole, its traffic, and each container that runs.
+/// The pod as a whole, its traffic, each container that runs, and when each was started.
 async fn pod_history(State(state): State<ServerState>, Path(uid): Path<String>) -> Response {
     let snapshot = state.usage.snapshot();
     let mut containers = serde_json::Map::new();
@@ -90,5 +90,7 @@ async fn pod_history(State(state): State<ServerState>, Path(uid): Path<String>) 
         return refuse(StatusCode::NOT_FOUND, format!("no pod of this node has the uid {uid:?}"));
     }
     let whole = series(&state.usage.history(&uid).await);
-    Json(json!({"pod": whole, "network": network, "containers": containers})).into_response()
+    let starts = state.usage.starts(&uid).into_iter();
+    let starts: Vec<_> = starts.map(|(name, at)| json!({"name": name, "at": at})).collect();
+    Json(json!({"pod": whole, "network": network, "containers": containers, "starts": starts})).into_response()
 }

@@ -43,7 +43,6 @@ use windlass_kit::{
 };
 
 pub use stream::Streaming;
-pub use usage::Stats;
 
 use crate::{
     ContainerRecord,
@@ -107,9 +106,7 @@ pub struct ServerState {
     pub docker: watch::Receiver<Health>,
     /// How far pulls of images are.
     pub pulls: watch::Receiver<AllProgress>,
-    /// Usage.
-    pub stats: Arc<dyn Stats>,
-    /// The same for those who look at it live.
+    /// What is used.
     pub usage: Usage,
     /// What came of probes.
     pub probes: ProbeCounts,
@@ -127,7 +124,7 @@ pub struct ServerState {
 
 impl fmt::Debug for ServerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerState").field("stats", &self.stats).finish_non_exhaustive()
+        f.debug_struct("ServerState").field("usage", &self.usage).finish_non_exhaustive()
     }
 }
 

@@ -1,46 +1,22 @@
-//! Usage: the Summary API, metrics and cAdvisor's REST API, from whoever measures.
+//! Usage: the Summary API, metrics and cAdvisor's REST API.
 
-use std::{fmt, io::Write as _, sync::Arc};
+use std::{convert::Infallible, io::Write as _};
 
 use axum::{
     Router,
-    body::Bytes,
+    body::{Body, Bytes},
     extract::{OriginalUri, Query, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
-use futures::future::BoxFuture;
+use windlass_cadvisor::Rest;
 use windlass_kit::expo::{self, Format};
 
 use super::{ServerState, refuse};
 
 /// Smaller pages are not worth the packing.
 const PACK_ABOVE: usize = 1024;
-
-/// Where usage comes from.
-pub trait Stats: Send + Sync + fmt::Debug {
-    /// Waits, not for long, until what the other calls tell is of now.
-    fn refresh(&self) -> BoxFuture<'_, ()>;
-    /// The Summary API's answer, as JSON.
-    fn summary_json(&self, only_cpu_and_memory: bool) -> Arc<[u8]>;
-    /// The metrics of cAdvisor, as text.
-    fn cadvisor_text(&self, format: Format) -> String;
-    /// The resource metrics, as text.
-    fn resource_text(&self, format: Format) -> Arc<[u8]>;
-    /// Metrics of volumes, logs and the measuring itself, for the node's own page.
-    fn put_own(&self, page: &mut expo::Text);
-    /// cAdvisor's REST API: the JSON for a path below `/api/` with the query or body that came with it.
-    ///
-    /// # Errors
-    /// The status and the words for whoever asked.
-    fn rest<'a>(
-        &'a self,
-        path: &'a str,
-        query: &'a str,
-        body: &'a [u8],
-    ) -> BoxFuture<'a, Result<Vec<u8>, (u16, String)>>;
-}
 
 #[derive(Debug, serde::Deserialize)]
 struct SummaryQuery {
@@ -64,22 +40,22 @@ pub(super) fn routes() -> Router<ServerState> {
 /// it carries the time of its round, and nobody waits for a new one.
 async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Query<SummaryQuery>) -> Response {
     if query.only_cpu_and_memory {
-        state.stats.refresh().await;
+        state.usage.refresh().await;
     }
-    let page = state.stats.summary_json(query.only_cpu_and_memory);
+    let page = state.usage.summary_json(query.only_cpu_and_memory);
     packed(&headers, "application/json", Bytes::from_owner(page))
 }
 
 async fn cadvisor(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    metrics(&headers, format, state.stats.cadvisor_text(format).into())
+    metrics(&headers, format, state.usage.cadvisor_text(format).into())
 }
 
 /// What metrics-server reads: it computes rates of its own from these numbers and their times.
 async fn resource(State(state): State<ServerState>, headers: HeaderMap) -> Response {
-    state.stats.refresh().await;
+    state.usage.refresh().await;
     let format = accepted(&headers);
-    metrics(&headers, format, Bytes::from_owner(state.stats.resource_text(format)))
+    metrics(&headers, format, Bytes::from_owner(state.usage.resource_text(format)))
 }
 
 async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Response {
@@ -92,7 +68,7 @@ async fn own(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
     let mut page = expo::Text::of(format);
     super::metrics::write(&state, &mut page);
-    state.stats.put_own(&mut page);
+    state.usage.put_own(&mut page);
     metrics(&headers, format, page.finish().into())
 }
 
@@ -102,8 +78,15 @@ async fn rest(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    match state.stats.rest(uri.path(), uri.query().unwrap_or_default(), &body).await {
-        Ok(page) => packed(&headers, "application/json", page.into()),
+    match state.usage.rest(uri.path(), uri.query().unwrap_or_default(), &body).await {
+        Ok(Rest::Page(page)) => packed(&headers, "application/json", page.into()),
+        Ok(Rest::Stream(events)) => {
+            let lines = futures::stream::unfold(events, |mut events| async move {
+                let line = events.next().await?;
+                Some((Ok::<_, Infallible>(line), events))
+            });
+            ([(header::CONTENT_TYPE, "application/json")], Body::from_stream(lines)).into_response()
+        }
         Err((code, why)) => refuse(StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), why),
     }
 }

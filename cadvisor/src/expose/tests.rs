@@ -11,7 +11,7 @@ use crate::{
     model::*,
     source::{
         Buffer, ContainerFiles, MachineFiles, cgroups, machine,
-        tests::{CONTAINER, POD, Tree, subject, unpack},
+        tests::{CGROUPFS, CONTAINER, POD, SYSTEMD, Tree, as_driver, subject, unpack},
     },
 };
 
@@ -151,6 +151,22 @@ fn pages_are_golden() {
         golden(&format!("{name}.summary.reduced.json"), &json(true));
         golden(&format!("{name}.cadvisor.txt"), &prom_cadvisor::text(&view, at(5), Format::Plain));
         golden(&format!("{name}.resource.txt"), &prom_resource::text(&view, Format::Plain));
+    }
+}
+
+/// Whoever made the cgroups, the numbers are the same: paths alone differ.
+#[test]
+fn drivers_of_cgroups_differ_in_paths_alone() {
+    for (tree, other, names) in
+        [(Tree::V1, Tree::V1Systemd, (SYSTEMD, CGROUPFS)), (Tree::V2, Tree::V2Cgroupfs, (CGROUPFS, SYSTEMD))]
+    {
+        let (view, other) = (view(tree), view(other));
+        let (page, of_other) = [&view, &other].map(|view| prom_cadvisor::text(view, at(5), Format::Plain)).into();
+        assert_ne!(page, of_other);
+        assert_eq!(page, as_driver(&of_other, names));
+        assert_eq!(prom_resource::text(&view, Format::Plain), prom_resource::text(&other, Format::Plain));
+        let json = |view| serde_json::to_value(summary::summary(view, false)).unwrap();
+        assert_eq!(json(&view), json(&other));
     }
 }
 

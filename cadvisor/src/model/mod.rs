@@ -1,11 +1,13 @@
 //! Samples: plain numbers, the unit in every field's name.
 
 mod machine;
+mod process;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use crate::config::Subject;
 pub use machine::{Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode};
+pub use process::Process;
 
 /// CPU time used so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Config, Subject},
-    events::{Event, Events, Happened},
+    events::{Event, Events, Happened, Whose},
     history::{History, Point},
     lane::Lane,
     model::{Machine, Node, Row, Sample, Snapshot, SystemRow},
@@ -297,7 +297,10 @@ impl Sampler {
         let Some(tracked) = self.tracked(ticket) else { return };
         tracked.take(seen, mono_ns);
         if opened && let Key::Container(_) = ticket.key {
-            let created = Event { at: tracked.subject.started_at, ..Event::now(&tracked.cgroup, Happened::Created) };
+            let subject = &tracked.subject;
+            let whose = (!subject.pod_uid.is_empty() && !subject.is_sandbox())
+                .then(|| Whose { pod_uid: subject.pod_uid.clone(), container: subject.container_name.clone() });
+            let created = Event { at: subject.started_at, whose, ..Event::now(&tracked.cgroup, Happened::Created) };
             self.events.put(created);
         }
         let Some(tracked) = self.tracked(ticket) else { return };

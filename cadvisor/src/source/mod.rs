@@ -6,6 +6,7 @@ mod disk;
 mod kept;
 mod kernel_log;
 mod node;
+mod processes;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -17,6 +18,7 @@ pub(crate) use disk::{is_mount, layers, logs, space};
 pub(crate) use kept::Buffer;
 pub use kernel_log::KernelLog;
 pub(crate) use node::{MachineFiles, block_device_name, daemon, machine};
+pub(crate) use processes::processes;
 
 use crate::parse::cgroup::{Layout, layout};
 

@@ -21,19 +21,43 @@ pub(crate) enum Tree {
     V1,
     Hybrid,
     V2,
+    /// The first and the last, where the other driver of cgroups made the groups.
+    V1Systemd,
+    V2Cgroupfs,
+}
+
+/// The path of the fixtures' pod as each driver of cgroups names it, and what stands around a container's id below it.
+pub(crate) const CGROUPFS: (&str, &str, &str) = ("kubepods/burstable/pod0f6ad2a9-5d2f-4b60-9a41-6f9d1b7f2c11", "", "");
+pub(crate) const SYSTEMD: (&str, &str, &str) = (
+    "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f6ad2a9_5d2f_4b60_9a41_6f9d1b7f2c11.slice",
+    "docker-",
+    ".scope",
+);
+
+/// A text with the cgroups of one driver as another would have named them.
+pub(crate) fn as_driver(text: &str, (from, to): ((&str, &str, &str), (&str, &str, &str))) -> String {
+    let container = |(pod, before, after): (&str, &str, &str), id: &str| format!("{pod}/{before}{id}{after}");
+    let ids = [CONTAINER.to_owned(), "a".repeat(64)];
+    let named = ids.iter().fold(text.to_owned(), |text, id| text.replace(&container(from, id), &container(to, id)));
+    named.replace(from.0, to.0)
 }
 
 /// Unpacks a fixture into a directory that goes with the value.
 pub(crate) fn unpack(tree: Tree) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let text = match tree {
-        Tree::V1 | Tree::Hybrid => include_str!("../../tests/fixtures/hybrid.tree"),
-        Tree::V2 => include_str!("../../tests/fixtures/v2.tree"),
+        Tree::V1 | Tree::Hybrid | Tree::V1Systemd => include_str!("../../tests/fixtures/hybrid.tree"),
+        Tree::V2 | Tree::V2Cgroupfs => include_str!("../../tests/fixtures/v2.tree"),
+    };
+    let text = match tree {
+        Tree::V1Systemd => as_driver(text, (CGROUPFS, SYSTEMD)),
+        Tree::V2Cgroupfs => as_driver(text, (SYSTEMD, CGROUPFS)),
+        _ => text.to_owned(),
     };
     for part in format!("\n{text}").split("\n== ").skip(1) {
         let (path, content) = part.split_once('\n').unwrap_or((part, ""));
         let mut content: String = content.lines().map(|line| format!("{line}\n")).collect();
-        if matches!(tree, Tree::V1) {
+        if matches!(tree, Tree::V1 | Tree::V1Systemd) {
             if path.contains("/unified/") {
                 continue;
             }

@@ -1,22 +1,20 @@
-//! What cadvisor is told of containers, volumes and images, and how its numbers become pages of the node's API.
+//! What cadvisor is told of containers, volumes and images, and what the control plane is told of its numbers.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
-use futures::future::{BoxFuture, FutureExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_agent::{
-    ContainerRecord, engine::strangers::Stranger, images::StoredImage, server::Stats, volumes::placed::PlacedVolume,
+    ContainerRecord, engine::strangers::Stranger, images::StoredImage, volumes::placed::PlacedVolume,
 };
 use windlass_cadvisor::{
     Subject, Usage, Volume,
     model::{Sample, Snapshot},
 };
 use windlass_control::metrics;
-use windlass_kit::expo::{self, Format};
 
 /// Gives what a function makes of the newest of two values, again whenever one of them changes.
 fn follow<A: Send + Sync + 'static, B: Send + Sync + 'static, T: Send + Sync + 'static>(
@@ -117,41 +115,6 @@ pub(super) async fn tell_image_bytes(
             () = shutdown.cancelled() => return,
             changed = images.changed() => if changed.is_err() { return },
         }
-    }
-}
-
-/// Usage as the node's API shows it.
-#[derive(Debug)]
-pub(super) struct UsagePages(pub(super) Usage);
-
-impl Stats for UsagePages {
-    fn refresh(&self) -> BoxFuture<'_, ()> {
-        self.0.refresh().boxed()
-    }
-
-    fn summary_json(&self, only_cpu_and_memory: bool) -> Arc<[u8]> {
-        self.0.summary_json(only_cpu_and_memory)
-    }
-
-    fn cadvisor_text(&self, format: Format) -> String {
-        self.0.cadvisor_text(format)
-    }
-
-    fn resource_text(&self, format: Format) -> Arc<[u8]> {
-        self.0.resource_text(format)
-    }
-
-    fn put_own(&self, page: &mut expo::Text) {
-        self.0.put_own(page);
-    }
-
-    fn rest<'a>(
-        &'a self,
-        path: &'a str,
-        query: &'a str,
-        body: &'a [u8],
-    ) -> BoxFuture<'a, Result<Vec<u8>, (u16, String)>> {
-        self.0.rest(path, query, body).boxed()
     }
 }
 

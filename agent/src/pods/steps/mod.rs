@@ -7,7 +7,7 @@ mod sandbox;
 pub(crate) use containers::{CreateRequest, create, resize, start};
 pub(crate) use images::ensure_image;
 use sandbox::write_pod_files;
-pub(crate) use sandbox::{create_sandbox, remove_sandbox, start_sandbox};
+pub(crate) use sandbox::{create_sandbox, reconnect_sandbox, remove_sandbox, start_sandbox};
 
 use std::{
     collections::BTreeMap,

@@ -74,13 +74,20 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
 
 /// Starts a sandbox and connects its network; both may be done already.
 pub(crate) async fn start_sandbox(shared: Arc<Shared>, pod: Arc<Pod>, sandbox: Instance) -> Outcome {
-    Outcome::SandboxStarted { result: connect(&shared, &pod, sandbox).await }
+    Outcome::SandboxStarted { result: connect(&shared, &pod, sandbox, false).await }
 }
 
-async fn connect(shared: &Shared, pod: &Pod, sandbox: Instance) -> Result<Instance, Refusal> {
+/// Makes sure of the network of a sandbox that was found running just now: Docker need not be asked again.
+pub(crate) async fn reconnect_sandbox(shared: Arc<Shared>, pod: Arc<Pod>, sandbox: Instance) -> Outcome {
+    Outcome::SandboxStarted { result: connect(&shared, &pod, sandbox, true).await }
+}
+
+async fn connect(shared: &Shared, pod: &Pod, sandbox: Instance, seen_now: bool) -> Result<Instance, Refusal> {
     let failed = |e: &EngineError| Refusal::of("CreatePodSandboxError", e);
     let id = sandbox.id.clone();
-    let running = {
+    let running = if seen_now {
+        Some(sandbox.clone())
+    } else {
         let _slot = shared.slots.acquire().await;
         if !sandbox.is_running() {
             shared.engine.start(&id).await.map_err(|e| failed(&e))?;

@@ -348,7 +348,7 @@ impl Worker {
         let Some(sandbox) = self.observed.sandbox().filter(|s| s.is_running()).cloned() else { return };
         if self.shared.docker_answers() {
             let key = Action::StartSandbox { id: sandbox.id.clone() }.key();
-            self.push(key, steps::start_sandbox(Arc::clone(&self.shared), pod, sandbox));
+            self.push(key, steps::reconnect_sandbox(Arc::clone(&self.shared), pod, sandbox));
         }
     }
 

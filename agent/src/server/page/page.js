@@ -200,12 +200,14 @@ function boundsOf(requests, limits) {
   return { cpu: two(requests.cpuMilli, limits.cpuMilli, 1000), memory: two(requests.memoryBytes, limits.memoryBytes, 1) };
 }
 
-/** Starts after the first and bad ends, as far as the API tells them or the page has seen them. */
-function marksOf(pod) {
+/** Starts after the first, as the node has seen them, and bad ends, as far as the API tells or the page has seen them. */
+function marksOf(pod, starts) {
   const known = seen.get(pod.uid) ?? new Map();
   seen.set(pod.uid, known);
   for (const c of pod.containers) {
-    if (c.restarts > 0 && c.started) known.set(`${c.name} ${c.started}`, { at: when(c.started), name: c.name, bad: false });
+    const own = starts.filter((s) => s.name === c.name);
+    // The newest of them are the starts after the first.
+    for (const s of c.restarts > 0 ? own.slice(-c.restarts) : []) known.set(`${c.name} ${s.at}`, { at: when(s.at), name: c.name, bad: false });
     if (c.ended) known.set(`${c.name} ended ${c.ended.at}`, { at: when(c.ended.at), name: c.name, bad: c.ended.code !== 0 });
   }
   return [...known.values()];
@@ -238,7 +240,7 @@ async function showPod(uid) {
   get("pod-facts").textContent = facts.join(" · ");
   const past = await ask(`windlass/history/pods/${encodeURIComponent(uid)}`);
   if (opened !== uid) return;
-  const marks = marksOf(pod);
+  const marks = marksOf(pod, past.starts);
   // A pod without a group of its own has the past of its only container.
   const whole = past.pod.at.length || pod.containers.length !== 1 ? past.pod : past.containers[pod.containers[0].name] ?? past.pod;
   four(get("graphs"), uid, whole, past.network, boundsOf(pod.requests, pod.limits), marks, { disk: true });

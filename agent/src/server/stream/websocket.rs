@@ -62,11 +62,7 @@ pub(super) fn session(
         gone: gone.clone(),
         activity: activity.clone(),
     };
-    tasks.spawn(async move {
-        let gone = reader.gone.clone();
-        reader.run(incoming).await;
-        gone.cancel();
-    });
+    tasks.spawn(reader.run(incoming));
     let over = gone.clone();
     tasks.spawn(async move {
         tokio::select! {
@@ -94,6 +90,8 @@ struct Reader {
 
 impl Reader {
     async fn run(mut self, mut incoming: Incoming) {
+        // Told before the process's input is closed, which would look as if the client had said all that it wanted.
+        let _gone = self.gone.clone().drop_guard();
         loop {
             let message = tokio::select! {
                 () = self.gone.cancelled() => return,

@@ -20,7 +20,7 @@ use super::View;
 use crate::{
     events::{Event, Happened},
     history::Point,
-    model::Row,
+    model::{Process, Row},
 };
 
 /// A status and the words that go with it.
@@ -51,6 +51,10 @@ enum What {
     Subcontainers(Which),
     DockerContainers(Which),
     Events(String),
+    /// Those to come, without end.
+    EventsToCome(String),
+    /// Processes of one cgroup; of all for `/`.
+    Processes(String),
     Version,
     Attributes,
     Summary(Which),
@@ -180,9 +184,7 @@ impl Request {
             (0..10, "containers") => What::Containers(one),
             (1..10, "subcontainers") => What::Subcontainers(Which::Cgroup { path, below: true }),
             (2..10, "docker") => What::DockerContainers(Which::Docker(path.trim_start_matches('/').to_owned())),
-            (3 | 10.., "events") if flag("stream") => {
-                return Err((501, "events are not streamed here; ask again for those since start_time".to_owned()));
-            }
+            (3 | 10.., "events") if flag("stream") => What::EventsToCome(path),
             (3 | 10.., "events") => What::Events(path),
             (10.., "version") => What::Version,
             (10.., "attributes") => What::Attributes,
@@ -191,6 +193,7 @@ impl Request {
             (10.., "spec") => What::Spec(which()?),
             (10.., "storage") => What::Storage,
             (10.., "appmetrics") => What::AppMetrics,
+            (10.., "ps") => What::Processes(path),
             (11.., "machinestats") => What::MachineStats,
             _ => return Err(broken(format!("unknown request type {kind:?}"))),
         };
@@ -220,6 +223,29 @@ impl Request {
     /// How old the newest sample may be.
     pub(crate) fn max_age(&self) -> Option<Duration> {
         self.max_age
+    }
+
+    /// The words for an event, if it is one of those that are asked for as they come; `None` for any other request.
+    pub(crate) fn as_it_comes(&self, event: &Event) -> Option<Vec<u8>> {
+        let What::EventsToCome(path) = &self.what else { return None };
+        let told = self.told(path, event);
+        Some(told.iter().flat_map(|one| format!("{one}\n").into_bytes()).collect())
+    }
+
+    /// Whether it is for what is still to come.
+    pub(crate) fn has_no_end(&self) -> bool {
+        matches!(self.what, What::EventsToCome(_))
+    }
+
+    /// Whether the answer needs the processes that run.
+    pub(crate) fn wants_processes(&self) -> bool {
+        matches!(self.what, What::Processes(_))
+    }
+
+    /// The processes of the cgroup that is asked for.
+    pub(crate) fn processes(&self, all: &[Process]) -> Value {
+        let What::Processes(path) = &self.what else { return Value::Null };
+        all.iter().filter(|process| path == "/" || process.cgroup == *path).map(process_info).collect()
     }
 
     /// The containers whose past the answer needs; an empty id is the machine's.
@@ -259,6 +285,8 @@ impl Request {
             What::Subcontainers(which) => Ok(find(view, which)?.iter().map(info).collect()),
             What::DockerContainers(which) => by_name(which, &info),
             What::Events(path) => Ok(self.events(path, events)),
+            // Answered as they come, and from what runs at the moment.
+            What::EventsToCome(_) | What::Processes(_) => Ok(Value::Array(Vec::new())),
             What::Version => Ok(json!(env!("CARGO_PKG_VERSION"))),
             What::Attributes => Ok(machine::attributes(view)),
             What::Summary(which) => by_name(which, &|found| past::summary(found, &past(found))),
@@ -288,44 +316,68 @@ impl Request {
     }
 
     fn events(&self, path: &str, events: &[Event]) -> Value {
-        let asked = |key: &str| self.query.get(key).or(self.query.get("all_events")).is_some_and(|v| v == "true");
-        let below = self.query.get("subcontainers").is_some_and(|v| v == "true");
         let most = self.query.get("max_events").and_then(|n| n.parse::<i64>().ok());
         let most = most.map_or(EVENTS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let mut found: Vec<Value> = events
             .iter()
-            .filter(|event| event.cgroup == path || (below && is_below(&event.cgroup, path)))
             .filter(|event| self.from.is_none_or(|from| event.at >= from) && self.to.is_none_or(|to| event.at <= to))
-            .flat_map(|event| {
-                let one = |kind: &str, cgroup: &str, data: Value| {
-                    json!({"container_name": cgroup, "timestamp": event.at.to_string(), "event_type": kind, "event_data": data})
-                };
-                let mut out = Vec::new();
-                match &event.what {
-                    Happened::Created if asked("creation_events") => {
-                        out.push(one("containerCreation", &event.cgroup, json!({})));
-                    }
-                    Happened::Deleted if asked("deletion_events") => {
-                        out.push(one("containerDeletion", &event.cgroup, json!({})));
-                    }
-                    Happened::Killed(kill) => {
-                        if asked("oom_events") {
-                            out.push(one("oom", &event.cgroup, json!({})));
-                        }
-                        if asked("oom_kill_events") {
-                            let data = json!({"oom": {"pid": kill.pid, "process_name": kill.name, "constraint": kill.constraint}});
-                            out.push(one("oomKill", &kill.limited, data));
-                        }
-                    }
-                    _ => {}
-                }
-                out
-            })
+            .flat_map(|event| self.told(path, event))
             .collect();
         // The newest of them.
         found.drain(..found.len().saturating_sub(most));
         Value::Array(found)
     }
+
+    /// An event in upstream's words: none of another place or kind than is asked for, two for a kill.
+    fn told(&self, path: &str, event: &Event) -> Vec<Value> {
+        let asked = |key: &str| self.query.get(key).or(self.query.get("all_events")).is_some_and(|v| v == "true");
+        let below = self.query.get("subcontainers").is_some_and(|v| v == "true");
+        if event.cgroup != path && !(below && is_below(&event.cgroup, path)) {
+            return Vec::new();
+        }
+        let one = |kind: &str, cgroup: &str, data: Value| json!({"container_name": cgroup, "timestamp": event.at.to_string(), "event_type": kind, "event_data": data});
+        let mut out = Vec::new();
+        match &event.what {
+            Happened::Created if asked("creation_events") => {
+                out.push(one("containerCreation", &event.cgroup, json!({})));
+            }
+            Happened::Deleted if asked("deletion_events") => {
+                out.push(one("containerDeletion", &event.cgroup, json!({})));
+            }
+            Happened::Killed(kill) => {
+                if asked("oom_events") {
+                    out.push(one("oom", &event.cgroup, json!({})));
+                }
+                if asked("oom_kill_events") {
+                    let data =
+                        json!({"oom": {"pid": kill.pid, "process_name": kill.name, "constraint": kill.constraint}});
+                    out.push(one("oomKill", &kill.limited, data));
+                }
+            }
+            _ => {}
+        }
+        out
+    }
+}
+
+/// A process in upstream's words.
+fn process_info(process: &Process) -> Value {
+    json!({
+        "user": process.user,
+        "pid": process.pid,
+        "parent_pid": process.parent,
+        "start_time": process.started,
+        "percent_cpu": process.cpu_percent,
+        "percent_mem": process.memory_percent,
+        "rss": process.rss_bytes,
+        "virtual_size": process.virtual_bytes,
+        "status": process.state,
+        "running_time": process.running_time,
+        "cgroup_path": process.cgroup,
+        "cmd": process.command,
+        "fd_count": process.files,
+        "psr": process.processor,
+    })
 }
 
 /// Somebody with numbers.

@@ -97,7 +97,7 @@ fn usage_of_the_past_is_summed_up() {
 
 #[test]
 fn events_are_filtered() {
-    let event = |second, cgroup: &str, what| Event { at: at(second), cgroup: cgroup.to_owned(), what };
+    let event = |second, cgroup: &str, what| Event { at: at(second), cgroup: cgroup.to_owned(), what, whose: None };
     let kill = Kill {
         limited: "/docker/a".into(),
         pid: 9,
@@ -126,6 +126,54 @@ fn events_are_filtered() {
 }
 
 #[test]
+fn events_to_come_are_told_as_they_happen() {
+    let request = |query: &str| Request::read("/api/v1.3/events/docker/a", query, b"").unwrap();
+    let created = |cgroup: &str| Event::now(cgroup, Happened::Created);
+    assert!(!request("creation_events=true").has_no_end());
+    let all = request("stream=true&creation_events=true");
+    assert!(all.has_no_end());
+    let line = all.as_it_comes(&created("/docker/a")).unwrap();
+    assert_eq!(line.last(), Some(&b'\n'));
+    assert_eq!(serde_json::from_slice::<Value>(&line).unwrap()["event_type"], "containerCreation");
+    // Of another container, or of a kind that was not asked for.
+    assert_eq!(all.as_it_comes(&created("/docker/b")), Some(Vec::new()));
+    assert_eq!(request("stream=true&oom_events=true").as_it_comes(&created("/docker/a")), Some(Vec::new()));
+}
+
+#[test]
+fn processes_of_a_cgroup() {
+    let process = |pid, cgroup: &str| Process {
+        user: "root".into(),
+        pid,
+        parent: 1,
+        started: "12:34".into(),
+        cpu_percent: 1.5,
+        memory_percent: 0.1,
+        rss_bytes: 4096,
+        virtual_bytes: 8192,
+        state: "S".into(),
+        running_time: "00:00:01".into(),
+        cgroup: cgroup.into(),
+        command: "sh".into(),
+        files: 3,
+        processor: 1,
+    };
+    let all = [process(7, "/docker/a"), process(8, "/")];
+    let ask = |path: &str| {
+        let request = Request::read(path, "", b"").unwrap();
+        assert!(request.wants_processes());
+        request.processes(&all)
+    };
+    let one = ask("/api/v2.0/ps/docker/a");
+    assert_eq!(one.as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        (one[0]["pid"].as_i64(), one[0]["cmd"].as_str(), one[0]["psr"].as_i64()),
+        (Some(7), Some("sh"), Some(1))
+    );
+    assert_eq!(ask("/api/v2.1/ps/").as_array().map(Vec::len), Some(2));
+}
+
+#[test]
 fn what_cannot_be_answered_is_refused_with_reasons() {
     for (path, query, body, code, word) in [
         ("/api/", "", "", 400, "v2.1"),
@@ -138,7 +186,6 @@ fn what_cannot_be_answered_is_refused_with_reasons() {
         ("/api/v2.1/stats/x", "type=rkt", "", 500, "rkt"),
         ("/api/v2.1/stats/", "count=many", "", 500, "many"),
         ("/api/v2.1/stats/", "max_age=5", "", 500, "max_age"),
-        ("/api/v2.1/events/", "stream=true", "", 501, "stream"),
     ] {
         let (found, why) = ask_with(path, query, body, &[]).unwrap_err();
         assert!(found == code && why.contains(word), "{path}: {found} {why}");
