@@ -16,7 +16,7 @@ mod usage;
 
 use std::{
     fmt,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -26,7 +26,7 @@ use axum::{
     Extension, Router,
     body::Body,
     extract::Request,
-    http::{StatusCode, header},
+    http::{StatusCode, header, uri::Authority},
     middleware,
     response::{IntoResponse as _, Response},
     routing::get,
@@ -175,7 +175,11 @@ pub async fn run(
         router.layer(middleware::from_fn_with_state(counting, metrics::count)).with_state(state.clone())
     };
     let secure = counted(secure_door(gate), "secure");
-    let read_only = counted(read_only_door(), "readonly");
+    let mut read_only = read_only_door();
+    if config.read_only.ip().is_loopback() {
+        read_only = read_only.layer(middleware::map_request(local_name));
+    }
+    let read_only = counted(read_only, "readonly");
     let health = counted(health_door(), "healthz");
     let (door, stop) = (secure.clone(), shutdown.clone());
     let inside = async move {
@@ -254,6 +258,30 @@ async fn known_pod(state: &ServerState, namespace: &str, name: &str) -> Option<A
     heard.ok()?.ok().and_then(|all| find(&all))
 }
 
+/// A page of another host whose name was made to lead here asks by that name: it may not read what is for people on this
+/// machine alone.
+async fn local_name(request: Request) -> Result<Request, Response> {
+    let told = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    match told.or_else(|| request.uri().authority().map(Authority::as_str)) {
+        Some(host) if !is_local_name(host) => Err(refuse(
+            StatusCode::FORBIDDEN,
+            format!("{host} is no name of this machine's own: ask for localhost or by an address"),
+        )),
+        _ => Ok(request),
+    }
+}
+
+/// Whether a host, with a port or without, is an address or `localhost`: names that nobody else can make lead here.
+fn is_local_name(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    let plain = name.trim_start_matches('[').trim_end_matches(']');
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    plain.parse::<IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
+}
+
 async fn unknown() -> Response {
     refuse(StatusCode::NOT_FOUND, "404 page not found")
 }
@@ -270,4 +298,30 @@ async fn bounded(request: Request) -> Result<Request, Response> {
 /// A plain refusal.
 fn refuse(code: StatusCode, why: impl Into<String>) -> Response {
     (code, why.into()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_here_alone() {
+        for (host, local) in [
+            ("localhost", true),
+            ("localhost:10255", true),
+            ("LOCALHOST.:10255", true),
+            ("node.localhost", true),
+            ("127.0.0.1:10255", true),
+            ("10.0.0.5", true),
+            ("[::1]:10255", true),
+            ("[::1]", true),
+            ("evil.example:10255", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("evillocalhost", false),
+            ("", false),
+        ] {
+            assert_eq!(is_local_name(host), local, "{host}");
+        }
+    }
 }
