@@ -4,9 +4,13 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
-use tokio::time::{Duration, Instant};
+use tokio::{
+    sync::watch,
+    time::{Duration, Instant},
+};
 
 use super::documents::format_of;
 use crate::inotify::Watch;
@@ -15,6 +19,14 @@ use crate::inotify::Watch;
 const SETTLE: Duration = Duration::from_millis(100);
 /// Larger files are refused.
 const MAX_BYTES: u64 = 10 * 1024 * 1024;
+
+/// Counts how often all folders were asked to look again.
+static ASKED: LazyLock<watch::Sender<u64>> = LazyLock::new(watch::Sender::default);
+
+/// Has all folders of this process read anew: somebody says that there is something new, whatever the kernel tells.
+pub fn rescan() {
+    ASKED.send_modify(|asked| *asked += 1);
+}
 
 /// What a scan found of one file: its text, or why it cannot be read.
 pub type Scanned = BTreeMap<PathBuf, Result<String, String>>;
@@ -52,13 +64,14 @@ pub struct Folder {
     watch: Option<Watch>,
     /// The last complaint about the folder as a whole, to say it once.
     complaint: Option<String>,
+    asked: watch::Receiver<u64>,
 }
 
 impl Folder {
     /// Looks at nothing yet.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, watch: None, complaint: None }
+        Self { dir, watch: None, complaint: None, asked: ASKED.subscribe() }
     }
 
     /// Reads all files. `None` when the folder cannot be read, which is logged once.
@@ -96,6 +109,7 @@ impl Folder {
         tokio::select! {
             // The folder itself may have been replaced: the old watch would stay silent.
             () = tokio::time::sleep_until(latest) => self.watch = None,
+            _ = self.asked.changed() => self.watch = None,
             result = changed => {
                 if let Err(error) = result {
                     self.complain(&error);
@@ -138,5 +152,8 @@ mod tests {
         let names: Vec<_> = found.keys().map(|p| p.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["a.yaml", "d.json"]);
         assert!(found.values().last().unwrap().is_err(), "not UTF-8");
+        // Somebody asks, and nothing has changed.
+        rescan();
+        tokio::time::timeout(Duration::from_secs(5), folder.changed(late)).await.unwrap();
     }
 }

@@ -5,4 +5,4 @@ mod documents;
 mod folder;
 
 pub use documents::{Broken, Document, Format, format_of, read};
-pub use folder::{Folder, Scanned};
+pub use folder::{Folder, Scanned, rescan};
