@@ -1,6 +1,7 @@
 //! The only file that joins the parts: control plane, agent, proxy and cadvisor, each given a client of the
 //! Kubernetes API and nothing of the others.
 
+mod access;
 mod usage;
 
 use std::{
@@ -12,10 +13,7 @@ use std::{
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node as NodeObject;
-use kube::{
-    Api, Client,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_agent::{
@@ -38,13 +36,18 @@ use windlass_cadvisor::Usage;
 use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
 use windlass_kit::{
     events::Recorder,
-    heartbeat::Heartbeats,
     serve::{Inside, Pems, Tls},
     supervise::Supervisor,
 };
 use windlass_proxy as proxy;
 
-use crate::config::{PodNetwork, Ranges, RulesLayout, Settings, keeping::duration, told};
+pub(crate) use access::client_of;
+use access::{access_of, authority_of, install_crypto};
+
+use crate::{
+    config::{PodNetwork, Ranges, RulesLayout, Settings, keeping::duration, told},
+    systemd::Vitals,
+};
 
 /// The version that the node tells; clients expect one of Kubernetes'.
 const NODE_VERSION: &str = windlass_control::api::VERSION;
@@ -52,6 +55,10 @@ const NODE_VERSION: &str = windlass_control::api::VERSION;
 const DRAIN: Duration = Duration::from_secs(10);
 /// Certificates that others keep are read again this often.
 const REREAD: Duration = Duration::from_secs(10);
+/// How long a loop may be silent before the process hangs: longer where the API is far away, since a request that the
+/// network swallows ends after five minutes only.
+const SILENT: Duration = Duration::from_secs(300);
+const SILENT_FAR: Duration = Duration::from_secs(600);
 /// The folder of the machine's logs, as upstream's node API serves it.
 const SYSTEM_LOGS: &str = "/var/log";
 
@@ -59,6 +66,7 @@ const SYSTEM_LOGS: &str = "/var/log";
 pub(crate) struct Node {
     tasks: Supervisor,
     client: Client,
+    vitals: Option<Vitals>,
 }
 
 impl Node {
@@ -71,6 +79,11 @@ impl Node {
             },
             None => anyhow::anyhow!("nothing runs"),
         }
+    }
+
+    /// What shows whether it lives; once.
+    pub(crate) fn vitals(&mut self) -> Option<Vitals> {
+        self.vitals.take()
     }
 
     /// What waits for the node to be Ready, apart from the tasks.
@@ -134,14 +147,17 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     let mut tasks = Supervisor::new(CancellationToken::new());
     let token = tasks.token();
     let client = plane.client(UserInfo::internal("system:windlass"));
+    let mut vitals = Vitals::new(SILENT);
+    vitals.api = Some(access::of_own_api(settings.api_bind, &plane.ca_pem()).await?);
     if node {
         // The node acts with a node's rights here too, so that it works the same against any API server.
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::internal("system:kube-proxy"));
-        let usage = spawn_node(settings, as_node, plane.node_tls(), Some(plane.node_inside()), &mut tasks).await?;
+        let inside = Some(plane.node_inside());
+        let usage = spawn_node(settings, as_node, plane.node_tls(), inside, &mut vitals, &mut tasks).await?;
         let rounds = usage::readings(&usage, &settings.node_name, token.clone());
         tasks.spawn("metrics API", plane.clone().follow_usage(rounds, token.clone()));
-        spawn_proxy(proxy_config(settings), as_proxy, &mut tasks);
+        spawn_proxy(proxy_config(settings), as_proxy, &vitals, &mut tasks);
     }
     let (server, stop) = (plane.clone(), token.clone());
     tasks.spawn("API server", async move { server.serve(listener, stop).await });
@@ -158,7 +174,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("scheduler", scheduler::run(as_scheduler, token.clone()));
     let as_manifests = plane.client(UserInfo::internal("system:manifests"));
     tasks.spawn("manifests folder", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
-    Ok(Node { tasks, client })
+    Ok(Node { tasks, client, vitals: Some(vitals) })
 }
 
 /// A node of the cluster that a kubeconfig leads to.
@@ -187,12 +203,13 @@ pub(crate) async fn member(
     std::fs::create_dir_all(&settings.data_dir)
         .with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
     let mut tasks = Supervisor::new(CancellationToken::new());
-    spawn_node(settings, client.clone(), tls.clone(), None, &mut tasks).await?;
+    let mut vitals = Vitals::new(SILENT_FAR);
+    spawn_node(settings, client.clone(), tls.clone(), None, &mut vitals, &mut tasks).await?;
     tasks.spawn("certificates", tls.follow(move || pems().map_err(|e| format!("{e:#}")), REREAD, tasks.token()));
     if with_proxy {
-        spawn_proxy(proxy_config(settings), client.clone(), &mut tasks);
+        spawn_proxy(proxy_config(settings), client.clone(), &vitals, &mut tasks);
     }
-    Ok(Node { tasks, client })
+    Ok(Node { tasks, client, vitals: Some(vitals) })
 }
 
 /// The service proxy alone.
@@ -211,20 +228,23 @@ pub(crate) async fn proxy_alone(
     }
     let client = Client::try_from(access)?;
     let mut tasks = Supervisor::new(CancellationToken::new());
-    spawn_proxy(config, client.clone(), &mut tasks);
-    Ok(Node { tasks, client })
+    let vitals = Vitals::new(SILENT_FAR);
+    spawn_proxy(config, client.clone(), &vitals, &mut tasks);
+    Ok(Node { tasks, client, vitals: Some(vitals) })
 }
 
-fn spawn_proxy(config: proxy::Config, client: Client, tasks: &mut Supervisor) {
-    tasks.spawn("service proxy", proxy::run(client, config, tasks.token()));
+fn spawn_proxy(config: proxy::Config, client: Client, vitals: &Vitals, tasks: &mut Supervisor) {
+    tasks.spawn("service proxy", proxy::run(client, config, vitals.heartbeats.clone(), tasks.token()));
 }
 
-/// The agent's tasks. The ports are taken before anything is begun. Gives the usage that it reads.
+/// The agent's tasks. The ports are taken before anything is begun. Gives the usage that it reads; what shows whether
+/// it lives comes into `vitals`.
 async fn spawn_node(
     settings: &Settings,
     client: Client,
     tls: Tls,
     inside: Option<Inside>,
+    vitals: &mut Vitals,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<Usage> {
     let token = tasks.token();
@@ -248,7 +268,8 @@ async fn spawn_node(
     let (health, docker) = watch::channel(Health::Unknown);
     let (tell_containers, containers) = watch::channel(Arc::default());
     let (tell_pods, pods) = watch::channel(Arc::default());
-    let heartbeats = Heartbeats::default();
+    let heartbeats = vitals.heartbeats.clone();
+    vitals.node = Some((docker.clone(), pods.clone()));
 
     let (tell_strangers, strangers) = watch::channel(Arc::default());
     let following = strangers::follow(engine.clone(), tell_strangers, token.clone());
@@ -494,44 +515,4 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
 /// Whether a folder is one of the control plane, or of an agent that keeps no store.
 pub(crate) fn is_data_dir(path: &Path) -> bool {
     windlass_control::is_data_dir(path) || path.join("pod-cidr").is_file() || path.join("cni").is_dir()
-}
-
-/// A client from a kubeconfig.
-pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
-    install_crypto();
-    Client::try_from(access_of(kubeconfig).await?).with_context(|| unusable(kubeconfig))
-}
-
-fn unusable(kubeconfig: &Path) -> String {
-    format!("the kubeconfig {} cannot be used", kubeconfig.display())
-}
-
-/// Where the API is and how to show who we are.
-async fn access_of(kubeconfig: &Path) -> anyhow::Result<kube::Config> {
-    let read = Kubeconfig::read_from(kubeconfig).with_context(|| unusable(kubeconfig))?;
-    let access = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
-    access.with_context(|| unusable(kubeconfig))
-}
-
-/// The authority that a kubeconfig trusts.
-fn authority_of(kubeconfig: &Path) -> anyhow::Result<String> {
-    use base64::Engine as _;
-    let missing = || {
-        anyhow::anyhow!("the kubeconfig {} names no certificate authority; give --client-ca-file", kubeconfig.display())
-    };
-    let read = Kubeconfig::read_from(kubeconfig)?;
-    let cluster = read.clusters.into_iter().find_map(|c| c.cluster).ok_or_else(missing)?;
-    if let Some(data) = cluster.certificate_authority_data {
-        let bytes = base64::engine::general_purpose::STANDARD
-            .decode(data)
-            .context("certificate-authority-data is not base64")?;
-        return Ok(String::from_utf8(bytes)?);
-    }
-    let file = cluster.certificate_authority.ok_or_else(missing)?;
-    std::fs::read_to_string(&file).with_context(|| format!("{file} could not be read"))
-}
-
-/// One provider of cryptography for the whole process; a second call changes nothing.
-fn install_crypto() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -10,6 +10,8 @@ mod config;
 mod exit;
 mod instance;
 mod logging;
+mod reload;
+mod systemd;
 
 /// Gives memory back after a crowd of pods, which glibc's does not: its arenas stay as large as they ever
 /// were. Its settings stand in `.cargo/config.toml`.

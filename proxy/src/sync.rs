@@ -22,6 +22,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
+    heartbeat::{Heart, Heartbeats},
     supervise::Supervisor,
 };
 
@@ -47,16 +48,26 @@ const NFT_CHECK: Duration = Duration::from_secs(5);
 /// How long the first write waits for our Node.
 const NODE_WAIT: Duration = Duration::from_secs(30);
 
+/// The loop shows that it lives this often; one that does not for so long hangs. All rules of the largest clusters are
+/// written in less.
+const BEAT: Duration = Duration::from_secs(10);
+const STUCK_AFTER: Duration = Duration::from_secs(300);
+
 /// Changes that may wait for the loop.
 const WAITING: usize = 4096;
 
 /// Runs the proxy until `shutdown` is cancelled. Rules stay in the kernel then, so that connections
-/// and new traffic go on; [`cleanup`](crate::cleanup()) removes them.
+/// and new traffic go on; [`cleanup`](crate::cleanup()) removes them. Its loop shows in `heartbeats` that it moves.
 ///
 /// # Errors
 /// Settings that cannot be, no working iptables for IPv4, or an address that cannot be bound while
 /// [`Config::bind_hard_fail`] is set. What happens later is retried and told by health and metrics.
-pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), Error> {
+pub async fn run(
+    client: Client,
+    config: Config,
+    heartbeats: Heartbeats,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
     config.check()?;
     let config = Arc::new(config);
     // Behind a prefix the rules are those of another namespace, whose name this one cannot hold.
@@ -116,6 +127,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         status,
         config,
         failed: None,
+        heart: heartbeats.begin("service rules", "", STUCK_AFTER),
     };
     let ended = tokio::select! {
         () = work.run(ReceiverStream::new(changes), shutdown.clone()) => Ok(()),
@@ -166,6 +178,7 @@ struct Loop {
     status: Arc<Status>,
     config: Arc<Config>,
     failed: Option<Instant>,
+    heart: Heart,
 }
 
 impl Loop {
@@ -184,7 +197,9 @@ impl Loop {
         checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let node_wait = tokio::time::sleep(NODE_WAIT);
         tokio::pin!(node_wait);
+        let mut still_here = tokio::time::interval(BEAT);
         loop {
+            self.heart.beat();
             let ready = wanted && lists.complete();
             let due = self.failed.unwrap_or_else(|| pace.due(Instant::now()));
             tokio::select! {
@@ -232,8 +247,10 @@ impl Loop {
                     wanted |= self.check().await;
                     wanted |= self.addresses_moved();
                 }
+                _ = still_here.tick() => {}
             }
         }
+        self.heart.end();
         self.health.close().await;
     }
 

@@ -1,12 +1,15 @@
 //! `windlass agent --kubeconfig F`: a node of an existing cluster.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{convert::Infallible, path::PathBuf, process::ExitCode};
 
 use super::{asked_to_end, require_root, runtime, say};
 use crate::{
     assemble,
-    config::Settings,
+    config::{Flags, Settings},
     instance::{Instance, Taken},
+    logging,
+    reload::Reloader,
+    systemd::{Kind, Manager},
 };
 
 #[derive(Debug, clap::Args)]
@@ -35,7 +38,7 @@ pub(crate) struct AgentFiles {
     pub(crate) client_ca_file: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Result<ExitCode> {
     require_root("windlass agent")?;
     let _instance = match Instance::take(&settings.run_dir)? {
         Taken::Ours(instance) => instance,
@@ -48,15 +51,31 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
         }
     };
     runtime()?.block_on(async {
+        let reloader = Reloader::new(flags, settings)?;
+        let manager = Manager::start(Kind::Node);
         let mut node = assemble::member(settings, &args.kubeconfig, &args.files, !args.no_proxy).await?;
+        if let Some(vitals) = node.vitals() {
+            manager.started(vitals);
+        }
         let waiter = node.waiter();
         let ended = tokio::select! {
             signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: pods and traffic go on"); Ok(()) }
             failed = node.failed() => Err(failed),
-            never = async { waiter.ready(&settings.node_name).await; say(format!("node {} is Ready", settings.node_name)); let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); std::future::pending::<std::convert::Infallible>().await } => match never {},
+            never = reloader.run(&manager) => match never {},
+            never = logging::count_up() => match never {},
+            never = announce(waiter, settings, &manager) => match never {},
         };
+        manager.ending();
         node.shutdown().await;
         ended
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says when the node is Ready, once, and then waits for ever.
+async fn announce(waiter: assemble::Waiter, settings: &Settings, manager: &Manager) -> Infallible {
+    waiter.ready(&settings.node_name).await;
+    say(format!("node {} is Ready", settings.node_name));
+    manager.ready();
+    std::future::pending().await
 }

@@ -7,6 +7,7 @@ mod config;
 mod down;
 mod generate;
 mod proxy;
+mod reload;
 mod rules;
 mod stats;
 mod status;
@@ -45,6 +46,8 @@ enum Command {
     Proxy(Box<proxy::Args>),
     /// Stop the node: pods, rules and interfaces go, data stays
     Down(down::Args),
+    /// Have the running node read its settings and manifests again
+    Reload,
     /// Show what runs and what is wrong
     Status(status::Args),
     /// Show what the node, its pods and containers use, live
@@ -97,14 +100,15 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
     };
     logging::start(&settings.log, settings.log_format)?;
-    match cli.command {
-        Command::Up(args) => up::run(&args, &settings),
-        Command::Agent(args) => agent::run(&args, &settings),
+    let ended = match cli.command {
+        Command::Up(args) => up::run(&args, &settings, &cli.flags),
+        Command::Agent(args) => agent::run(&args, &settings, &cli.flags),
         Command::Proxy(args) => {
             let file = cli.flags.config.as_deref().filter(|_| is_file);
-            proxy::run(&args, &settings, &kube_proxy, file)
+            proxy::run(&args, &settings, &kube_proxy, file, &cli.flags)
         }
         Command::Down(args) => down::run(&args, &settings),
+        Command::Reload => reload::run(&settings),
         Command::Status(args) => status::run(&args, &settings),
         Command::Bundle(args) => bundle::run(&args, &settings),
         Command::Check(args) => check::run(&args, &settings),
@@ -112,7 +116,9 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Rules(args) => rules::run(&args, &settings),
         // Answered above.
         Command::Config(_) | Command::Completions(_) | Command::Manual(_) => Ok(ExitCode::SUCCESS),
-    }
+    };
+    logging::finish();
+    ended
 }
 
 /// Says that root is needed before anything is touched.

@@ -1,6 +1,7 @@
 //! `windlass proxy`: the service proxy alone, with kube-proxy's flags and file, and its clean-up.
 
 use std::{
+    convert::Infallible,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -16,6 +17,9 @@ use crate::{
         Flags, Settings,
         kube_proxy::{self, KubeProxy, OOM_SCORE},
     },
+    logging,
+    reload::Reloader,
+    systemd::{Kind, Manager},
 };
 
 #[derive(Debug, clap::Args)]
@@ -246,6 +250,7 @@ pub(crate) fn run(
     settings: &Settings,
     kube_proxy: &KubeProxy,
     file: Option<&Path>,
+    flags: &Flags,
 ) -> anyhow::Result<ExitCode> {
     if args.write_config_to.is_none() {
         require_root("windlass proxy")?;
@@ -286,16 +291,34 @@ pub(crate) fn run(
     let kubeconfig = args.kubeconfig.as_deref().or(kube_proxy.client_connection.kubeconfig.as_deref());
     let kubeconfig: Option<&Path> = kubeconfig.filter(|path| !path.as_os_str().is_empty());
     runtime()?.block_on(async {
+        let reloader = Reloader::new(flags, settings)?;
+        let manager = Manager::start(Kind::Proxy);
         let mut proxy = assemble::proxy_alone(config, kubeconfig, args.master.as_deref()).await?;
+        if let Some(vitals) = proxy.vitals() {
+            manager.started(vitals);
+            // Rules come with the API, which may be long in coming; those of an earlier start serve meanwhile.
+            manager.ready();
+        }
         let ended = tokio::select! {
             signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: the rules stay"); Ok(()) }
             failed = proxy.failed() => Err(failed),
             changed = changed(file) => Err(changed),
+            never = reloads(reloader, &manager, file) => match never {},
+            never = logging::count_up() => match never {},
         };
+        manager.ending();
         proxy.shutdown().await;
         ended
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file of kube-proxy's kind is followed without being asked: the signal means nothing then, and ends nothing.
+async fn reloads(reloader: Reloader, manager: &Manager, file: Option<&Path>) -> Infallible {
+    match file {
+        None => reloader.run(manager).await,
+        Some(_) => reloader.ignore().await,
+    }
 }
 
 /// Upstream's pages of settings: as its file has them, and as its command line would.

@@ -12,8 +12,11 @@ use anyhow::Context as _;
 use super::{asked_to_end, require_root, runtime, say};
 use crate::{
     assemble,
-    config::Settings,
+    config::{Flags, Settings},
     instance::{self, Instance, Taken},
+    logging,
+    reload::Reloader,
+    systemd::{Kind, Manager},
 };
 
 /// Set for the process that `--detach` leaves behind.
@@ -31,7 +34,7 @@ pub(crate) struct Args {
     no_node: bool,
 }
 
-pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Result<ExitCode> {
     require_root("windlass up")?;
     if args.detach && std::env::var_os(DETACHED).is_none() {
         return detach(settings);
@@ -51,13 +54,21 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
         }
     };
     runtime()?.block_on(async {
+        let reloader = Reloader::new(flags, settings)?;
+        let manager = Manager::start(if args.no_node { Kind::Api } else { Kind::Node });
         let mut node = assemble::standalone(settings, !args.no_node).await?;
+        if let Some(vitals) = node.vitals() {
+            manager.started(vitals);
+        }
         let waiter = node.waiter();
         let ended = tokio::select! {
             signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: pods and traffic go on"); Ok(()) }
             failed = node.failed() => Err(failed),
-            never = announce(waiter, settings, &instance, started, !args.no_node) => match never {},
+            never = reloader.run(&manager) => match never {},
+            never = logging::count_up() => match never {},
+            never = announce(waiter, settings, &instance, &manager, started, !args.no_node) => match never {},
         };
+        manager.ending();
         node.shutdown().await;
         ended
     })?;
@@ -69,6 +80,7 @@ async fn announce(
     node: assemble::Waiter,
     settings: &Settings,
     instance: &Instance,
+    manager: &Manager,
     started: Instant,
     with_node: bool,
 ) -> std::convert::Infallible {
@@ -84,7 +96,7 @@ async fn announce(
     if let Err(error) = instance.tell_ready() {
         tracing::warn!(%error, folder = %settings.run_dir.display(), "the ready file could not be written; windlass up --detach will not return");
     }
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status("node is Ready")]);
+    manager.ready();
     std::future::pending().await
 }
 
