@@ -34,9 +34,15 @@ test: ## lint and all tests
 	scripts/test.sh
 
 .PHONY: lint
-lint: ## formatting and lints, warnings denied
+lint: ## formatting and lints, warnings denied; licences and sources of what we depend on
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	"$$(scripts/cargo-tool.sh cargo-deny)" --offline --locked check bans licenses sources
+
+.PHONY: audit
+audit: ## known weaknesses of what we depend on; fetches the RustSec database, so it needs the network
+	"$$(scripts/cargo-tool.sh cargo-deny)" --locked check advisories
+	"$$(scripts/cargo-tool.sh cargo-audit)" audit
 
 .PHONY: bench
 bench: bench-agent bench-cadvisor bench-node bench-proxy bench-instructions ## all figures of docs/performance.md, measured here

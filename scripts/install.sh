@@ -44,4 +44,5 @@ if [ "$what" != build ]; then
 fi
 if [ "$what" = test ]; then
     scripts/python.sh >/dev/null
+    scripts/cargo-tool.sh cargo-deny >/dev/null
 fi

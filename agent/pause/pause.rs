@@ -51,6 +51,7 @@ fn call(n: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     result
 }
 
+// SAFETY: nothing else is linked in, so that no other symbol can have this name.
 #[unsafe(no_mangle)]
 extern "C" fn _start() -> ! {
     let set: u64 = 1 << (SIGINT - 1) | 1 << (SIGTERM - 1) | 1 << (SIGCHLD - 1);
