@@ -5,12 +5,12 @@ SHELL := /bin/bash
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
 
 .PHONY: build
 build: ## the release binary: target/release/windlass
 	scripts/install.sh build
-	cargo build --release --locked -p windlass
+	scripts/build.sh
 
 .PHONY: run
 run: build ## a node on this machine with the examples applied
@@ -43,6 +43,30 @@ lint: ## formatting and lints, warnings denied; licences and sources of what we 
 audit: ## known weaknesses of what we depend on; fetches the RustSec database, so it needs the network
 	"$$(scripts/cargo-tool.sh cargo-deny)" --locked check advisories
 	"$$(scripts/cargo-tool.sh cargo-audit)" audit
+
+.PHONY: package
+package: ## dist/: .deb, .rpm, archive, bill of materials, checksums, of the release binary (or WINDLASS_BIN)
+	$(if $(WINDLASS_BIN),,$(MAKE) --no-print-directory build)
+	scripts/install.sh package
+	scripts/package.sh
+
+.PHONY: test-package
+test-package: ## the packages in dist/: their content, and install, upgrade, remove and purge in a root of their own
+	scripts/install.sh package
+	scripts/test-package.sh
+
+.PHONY: test-boot
+test-boot: ## a virtual machine with systemd, where the package in dist/ is installed and made to suffer; 15 to 25 minutes
+	scripts/install.sh boot
+	scripts/dockerd.sh
+	tests/images/build.sh
+	scripts/test-images.sh busybox nginx
+	tests/boot/boot.sh
+
+.PHONY: reproducible
+reproducible: ## two builds in two folders, compared byte by byte: two release builds long
+	scripts/install.sh package
+	scripts/reproducible.sh
 
 .PHONY: bench
 bench: bench-agent bench-cadvisor bench-node bench-proxy bench-instructions ## all figures of docs/performance.md, measured here

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the path of a cargo command in the version that this project was tried with; installs it when it is not there.
-# Built without optimisation: that takes a third of the time, and it runs for seconds.
+# Built without optimisation, which takes a third of the time, but for what is C: that compresses.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=${1:?a cargo command}
@@ -16,6 +16,6 @@ bin=${CARGO_INSTALL_ROOT:-${CARGO_HOME:-$HOME/.cargo}}/bin
 record=$bin/../.crates.toml
 if ! { [ -x "$bin/$name" ] && grep -q "^\"$name $version " "$record"; }; then
     echo "installing $name $version (some minutes, once)" >&2
-    CARGO_PROFILE_DEV_DEBUG=0 cargo install "$name" --version "=$version" --locked --debug --quiet --root "$bin/.." >&2
+    CFLAGS=-O2 CARGO_PROFILE_DEV_DEBUG=0 cargo install "$name" --version "=$version" --locked --debug --quiet --root "$bin/.." >&2
 fi
 echo "$bin/$name"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing for: build | run | test. Does nothing when all is there.
+# Installs what is missing for: build | run | test | package | boot | instructions. Does nothing when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-what=${1:?build, run or test}
+what=${1:?build, run, test, package, boot or instructions}
 
 # package=command that proves it is there
 case $what in
@@ -10,10 +10,13 @@ build) wanted=(gcc=cc) ;;
 run) wanted=(docker.io=dockerd iptables=iptables conntrack=conntrack busybox-static=busybox nginx-light=nginx curl=curl) ;;
 test) wanted=(gcc=cc docker.io=dockerd iptables=iptables conntrack=conntrack iproute2=ip busybox-static=busybox nginx-light=nginx
     redis-server=redis-server docker-registry=docker-registry curl=curl python3=python3 util-linux=nsenter
-    containernetworking-plugins=host-local faketime=faketime dbus-daemon=dbus-daemon chromium=chromium bsdutils=script
+    containernetworking-plugins=host-local faketime=faketime dbus-daemon=dbus-daemon chromium=chromium bsdutils=script openssl=openssl
     prometheus=promtool systemd=systemd-analyze nftables=nft) ;;
+package) wanted=(gcc=cc python3=python3 rpm=rpm dpkg-dev=dpkg-shlibdeps binutils=objdump xz-utils=xz debootstrap=debootstrap) ;;
+boot) wanted=(docker.io=dockerd busybox-static=busybox nginx-light=nginx curl=curl python3=python3 debootstrap=debootstrap
+    qemu-system-x86=qemu-system-x86_64 openssh-client=ssh e2fsprogs=mke2fs) ;;
 instructions) wanted=(gcc=cc valgrind=valgrind) ;;
-*) echo "install.sh: $what is not one of build, run, test, instructions" >&2; exit 2 ;;
+*) echo "install.sh: $what is not one of build, run, test, package, boot, instructions" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -39,7 +42,9 @@ if ((${#missing[@]})); then
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-if [ "$what" != build ]; then
+if [ "$what" = package ]; then
+    for tool in cargo-deb cargo-generate-rpm cargo-cyclonedx; do scripts/cargo-tool.sh $tool >/dev/null; done
+elif [ "$what" != build ]; then
     scripts/kubectl.sh >/dev/null
 fi
 if [ "$what" = test ]; then

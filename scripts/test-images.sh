@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Saves the sample images as files that each test's own Docker Engine loads.
+# Saves the sample images, or those named, as files that each test's own Docker Engine loads.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p tests/out/images
-for name in busybox nginx redis; do
+(($#)) || set -- busybox nginx redis
+for name in "$@"; do
     id=$(docker image inspect -f '{{.Id}}' "windlass/$name:1")
     if [ "$(cat "tests/out/images/$name.id" 2>/dev/null || true)" != "$id" ] || [ ! -e "tests/out/images/$name.tar" ]; then
         docker save -o "tests/out/images/$name.tar" "windlass/$name:1"

@@ -249,6 +249,7 @@ impl ControlPlane {
         ] {
             pki::write_private(path, &self.kubeconfig(user, pair))?;
         }
+        pki::share_with_group(&self.config.admin_kubeconfig)?;
         Ok(())
     }
 
@@ -444,6 +445,18 @@ mod tests {
         let stream = connector.connect(address.ip().into(), stream).await.expect("a handshake");
         let (_, session) = stream.get_ref();
         session.peer_certificates().and_then(<[_]>::first).expect("a certificate").to_vec()
+    }
+
+    #[test]
+    fn a_folder_of_a_newer_program_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("data");
+        claim(&folder).unwrap();
+        claim(&folder).unwrap();
+        fs::write(folder.join(MARK), "2\n").unwrap();
+        let said = claim(&folder).unwrap_err().to_string();
+        assert!(said.contains("layout is \"2\"") && said.contains("a newer one"), "{said}");
+        assert_eq!(fs::read_to_string(folder.join(MARK)).unwrap(), "2\n");
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::Path,
 };
 
@@ -39,4 +39,18 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), Error> {
         Ok(())
     };
     put().map_err(|source| Error::File { path: path.to_owned(), attempt: "written", source })
+}
+
+pub(super) fn share_with_group(path: &Path) -> Result<(), Error> {
+    const GIVES_ITS_GROUP: u32 = 0o2000;
+    let share = || -> io::Result<()> {
+        let Some(folder) = path.parent() else { return Ok(()) };
+        let folder = fs::metadata(folder)?;
+        // A file from before the folder did may still have another group.
+        if folder.mode() & GIVES_ITS_GROUP != 0 && fs::metadata(path)?.gid() == folder.gid() {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o640))?;
+        }
+        Ok(())
+    };
+    share().map_err(|source| Error::File { path: path.to_owned(), attempt: "shared", source })
 }

@@ -352,3 +352,12 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     }
     files::write(path, text)
 }
+
+/// Lets the group of a private file read it, if its folder gives files its own group (the set-group-ID bit): the folder of a
+/// package does, so that an administrator says who rules the cluster by who is in that group.
+///
+/// # Errors
+/// Says which file and why.
+pub fn share_with_group(path: &Path) -> Result<(), Error> {
+    files::share_with_group(path)
+}

@@ -40,6 +40,19 @@ fn private_files_are_private() {
 }
 
 #[test]
+fn a_kubeconfig_is_the_groups_only_where_the_folder_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("admin.kubeconfig");
+    let mode = || std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+    write_private(&file, "key").unwrap();
+    share_with_group(&file).unwrap();
+    assert_eq!(mode(), 0o600);
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o2750)).unwrap();
+    share_with_group(&file).unwrap();
+    assert_eq!(mode(), 0o640);
+}
+
+#[test]
 fn a_broken_authority_is_named_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();

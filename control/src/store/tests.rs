@@ -79,6 +79,28 @@ fn files_that_are_none_of_ours_or_cut_short_are_left_alone() {
     assert!(Disk::open(&path).is_ok());
 }
 
+/// What the next version may write, an older program must not take apart.
+#[test]
+fn data_of_a_newer_program_is_refused_and_left_as_it_is() {
+    const META: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("meta");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    drop(Disk::open(&path).unwrap());
+    let set = |schema: u64| {
+        let database = redb::Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(META).unwrap().insert("schema", schema).unwrap();
+        transaction.commit().unwrap();
+    };
+    set(2);
+    let before = std::fs::read(&path).unwrap();
+    let said = Disk::open(&path).unwrap_err().to_string();
+    assert!(said.contains("layout 2") && said.contains("a newer one"), "{said}");
+    assert_eq!(before.len(), std::fs::read(&path).unwrap().len());
+    set(1);
+    Disk::open(&path).unwrap();
+}
+
 #[tokio::test]
 async fn a_watch_tells_every_change_once_and_in_order() {
     let store = open(Memory::default());

@@ -1,0 +1,79 @@
+//! What the API's door speaks: TLS 1.2 and 1.3 with ciphers of today, tried by OpenSSL, which still knows the old ones. The
+//! node's door is made by the same code (`kit/src/serve/tls.rs`).
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    process::{Command, Stdio},
+};
+
+use tokio_util::sync::CancellationToken;
+use windlass_control::{Config, ControlPlane, pki::Lifetimes};
+
+/// Shakes hands as `arguments` say; whether it came to a session, and what was said.
+fn shake(address: SocketAddr, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new("openssl")
+        .args(["s_client", "-connect", &address.to_string(), "-brief"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("openssl, which scripts/install.sh test installs");
+    let text = [output.stdout, output.stderr].map(|out| String::from_utf8_lossy(&out).into_owned()).concat();
+    (text.contains("CONNECTION ESTABLISHED"), text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_versions_and_weak_ciphers_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        data_dir: dir.path().join("data"),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        advertise: "127.0.0.1".parse().unwrap(),
+        cluster_domain: "cluster.local".into(),
+        service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
+        node_ports: 30000..=32767,
+        node_name: "n".into(),
+        node_addresses: vec!["127.0.0.1".parse().unwrap()],
+        admin_kubeconfig: dir.path().join("admin.kubeconfig"),
+        lifetimes: Lifetimes::default(),
+    };
+    let plane = ControlPlane::open(config).await.unwrap();
+    let listener = plane.listen().await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = CancellationToken::new();
+    let server = tokio::spawn({
+        let stop = stop.clone();
+        async move { plane.serve(listener, stop).await }
+    });
+
+    let tried = tokio::task::spawn_blocking(move || {
+        // The lowest level lets this client offer what it would not offer of its own accord.
+        let old = "ALL:COMPLEMENTOFALL:@SECLEVEL=0";
+        for offered in [
+            &["-tls1_3"][..],
+            &["-tls1_2"],
+            &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384"],
+            &["-tls1_2", "-cipher", "ECDHE-ECDSA-CHACHA20-POLY1305"],
+        ] {
+            let (established, said) = shake(address, offered);
+            assert!(established, "{offered:?} is refused: {said}");
+        }
+        for (offered, alert) in [
+            (&["-tls1", "-cipher", old][..], "protocol version"),
+            (&["-tls1_1", "-cipher", old], "protocol version"),
+            // No forward secrecy; blocks in a chain; SHA-1; no encryption; no certificate.
+            (&["-tls1_2", "-cipher", "AES128-GCM-SHA256:AES256-GCM-SHA384"], "handshake failure"),
+            (&["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-SHA256:ECDHE-RSA-AES256-SHA384"], "handshake failure"),
+            (&["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0"], "handshake failure"),
+            (&["-tls1_2", "-cipher", "NULL:@SECLEVEL=0"], "handshake failure"),
+            (&["-tls1_2", "-cipher", "aNULL:@SECLEVEL=0"], "handshake failure"),
+        ] {
+            let (established, said) = shake(address, offered);
+            assert!(!established, "{offered:?} is taken: {said}");
+            // The server itself says no: a client that could not even ask would prove nothing.
+            assert!(said.contains(&format!("alert {alert}")), "{offered:?} did not reach the server: {said}");
+        }
+    });
+    tried.await.unwrap();
+    stop.cancel();
+    server.await.unwrap().unwrap();
+}

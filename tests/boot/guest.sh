@@ -1,0 +1,240 @@
+#!/usr/bin/env bash
+# The checks of `make test-boot` that run on the machine itself, one function each. Every line says what was seen; the first
+# thing that is not as it should be ends the run with what is needed to understand it.
+set -euo pipefail
+cd /root
+export KUBECONFIG=/etc/windlass/admin.kubeconfig
+kubectl=/root/kubectl
+
+ok() { echo "   ok: $*"; }
+fail() {
+    echo "FAILED: $*"
+    echo "--- unit"; systemctl status windlass --no-pager -n 0 || true
+    echo "--- pods"; $kubectl get pods -o wide 2>&1 || true
+    echo "--- log"; journalctl -b -u windlass --no-pager -n 40 || true
+    exit 1
+} >&2
+
+# As grep -q, which would end what writes to it before that is done, and so the whole pipe with an error.
+has() { grep "$@" >/dev/null; }
+
+# until_true SECONDS WHAT COMMAND… : asks again until the command succeeds.
+until_true() {
+    local limit=$1 what=$2 deadline=$((SECONDS + $1))
+    shift 2
+    until "$@" >/tmp/last 2>&1; do
+        ((SECONDS > deadline)) && { cat /tmp/last; fail "$what: not within $limit s"; }
+        sleep 1
+    done
+    ok "$what"
+}
+
+node_is_ready() { [ "$($kubectl get nodes -o 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}')" = True ]; }
+pods_are_ready() {
+    local pods
+    pods=$($kubectl get pods -o 'jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}')
+    echo "$pods"
+    [ "$(grep -c . <<<"$pods")" = 6 ] && ! grep -qv '=True$' <<<"$pods"
+}
+page() { curl -fsS -m 5 -o /dev/null "$1"; }
+containers() { docker ps -q --no-trunc --filter label=io.kubernetes.pod.namespace | sort; }
+runs() { $kubectl get pods -o 'jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{"\n"}{end}' | sort; }
+main_pid() { systemctl show windlass -p MainPID --value; }
+services() { curl -fsS -m 5 -o /dev/null "http://$($kubectl get service web -o 'jsonpath={.spec.clusterIP}')/" && page http://127.0.0.1:30080/; }
+
+booted() {
+    [ "$(ps -o comm= 1)" = systemd ] || fail "process 1 is $(ps -o comm= 1)"
+    [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ] || fail "no cgroup v2: $(stat -fc %T /sys/fs/cgroup)"
+    ok "$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release), kernel $(uname -r), systemd as process 1, cgroup v2"
+    until_true 120 "Docker $(docker version -f '{{.Server.Version}}' 2>/dev/null || true) answers" docker info
+}
+
+# The package starts the daemon itself.
+installed() {
+    for image in images/*.tar; do docker load -qi "$image"; done
+    local began=$SECONDS
+    DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i windlass.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -i"; }
+    ok "$(tail -n 1 /tmp/dpkg.log | cut -c1-80)"
+    until_true 300 "the unit is active, which says that the node is Ready" systemctl is-active windlass
+    node_is_ready || fail "the unit is active and the node is not Ready"
+    ok "Ready $((SECONDS - began)) s after the installation began; status: $(systemctl show windlass -p StatusText --value)"
+    systemctl is-enabled -q windlass || fail "the unit is not enabled"
+    [ "$(systemctl show windlass -p Type --value)" = notify ] || fail "not the unit of the package"
+    id -g root >/dev/null; getent group windlass >/dev/null || fail "no group windlass"
+    [ -s /usr/share/man/man1/windlass-up.1.gz ] || fail "no manual pages"
+    bash -n /usr/share/bash-completion/completions/windlass || fail "the completions cannot be read"
+    ok "enabled, with group, manual pages and completions"
+}
+
+# Every kind of thing that the unit's restrictions could forbid.
+pods() {
+    $kubectl apply -f pods.yaml >/dev/null
+    until_true 300 "all six pods are ready" pods_are_ready
+    until_true 60 "the service answers at its address and at port 30080" services
+    until_true 30 "the port of the host answers" page http://127.0.0.1:8080/
+    [ "$($kubectl exec full -- cat /word/word)" = planted-secret-word ] || fail "the Secret is not in the pod"
+    [ "$($kubectl exec full -- cat /all/word /all/name)" = planted-secret-wordfull ] || fail "the projected volume"
+    [ "$($kubectl exec full -- cat /setting/only)" = one ] || fail "the sub-path"
+    $kubectl exec full -- sh -c 'echo x >/disk/x && stat -c %g:%a /disk' | has '^2000:2' || fail "fsGroup of the emptyDir"
+    $kubectl exec full -- sh -c 'grep " /word tmpfs" /proc/mounts' >/dev/null || fail "the Secret is not in memory"
+    ok "Secret, projection, sub-path, emptyDirs with fsGroup are in the pod, Secrets in memory"
+    $kubectl patch configmap setting -p '{"data":{"setting":"two"}}' >/dev/null
+    $kubectl patch secret word -p '{"stringData":{"word":"another-word"}}' >/dev/null
+    until_true 30 "a changed Secret reaches the running pod" sh -c "$kubectl exec full -- cat /word/word | grep -qx another-word"
+    echo to-and-fro | $kubectl exec -i full -- sh -c 'cat >/disk/y; cat /disk/y' | has -x to-and-fro || fail "exec with input"
+    $kubectl logs web-none 2>/dev/null && fail "logs of no pod"
+    $kubectl logs full 2>&1 | has '48+0 records' || fail "logs: $($kubectl logs full 2>&1)"
+    ok "exec with input, logs"
+    $kubectl port-forward pod/port 18080:80 >/tmp/forward.log 2>&1 &
+    local forward=$!
+    until_true 30 "port-forward" page http://127.0.0.1:18080/
+    kill "$forward"
+    for table in nat filter; do iptables-save -t $table | has '^:KUBE-' || fail "no chains in $table"; done
+}
+
+# What the machine's kernel counts, against loads whose size is known.
+figures() {
+    local cpu memory deadline=$((SECONDS + 120))
+    until_true 120 "metrics.k8s.io knows the pods" $kubectl get pods.metrics.k8s.io busy full
+    while :; do
+        cpu=$($kubectl get pods.metrics.k8s.io busy -o 'jsonpath={.containers[0].usage.cpu}')
+        # In nanocores: a fifth of a core, within a tenth.
+        [[ $cpu =~ ^([0-9]+)n$ ]] && ((BASH_REMATCH[1] > 180000000 && BASH_REMATCH[1] < 220000000)) && break
+        ((SECONDS > deadline)) && fail "a pod held to 200m is said to use $cpu"
+        sleep 5
+    done
+    memory=$($kubectl get pods.metrics.k8s.io full -o 'jsonpath={.containers[0].usage.memory}')
+    [[ $memory =~ ^([0-9]+)Ki$ ]] || fail "memory: $memory"
+    ((BASH_REMATCH[1] > 48 * 1024 && BASH_REMATCH[1] < 54 * 1024)) || fail "48 MiB in memory are said to be $memory"
+    local pid group kernel
+    pid=$(docker inspect -f '{{.State.Pid}}' "$(docker ps -q --filter label=io.kubernetes.pod.name=full --filter label=io.kubernetes.container.name=full)")
+    group=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$pid/cgroup")
+    kernel=$(($(cat "$group/memory.current") / 1024))
+    ok "a pod held to 200m uses $cpu, one with 48 MiB in memory $memory (the kernel says ${kernel}Ki)"
+}
+
+# Asks the service over and over while something happens, and says how often nobody answered.
+watch_traffic() {
+    rm -f /tmp/traffic.stop /tmp/traffic
+    (
+        asked=0 lost=0
+        while [ ! -e /tmp/traffic.stop ]; do
+            asked=$((asked + 1))
+            page http://127.0.0.1:30080/ 2>/dev/null || lost=$((lost + 1))
+            sleep 0.2
+        done
+        echo "$asked $lost" >/tmp/traffic
+    ) >/dev/null 2>&1 &
+}
+traffic_was_kept() {
+    local asked lost
+    touch /tmp/traffic.stop
+    until_true 30 "$1: the watch on traffic has ended" test -s /tmp/traffic
+    read -r asked lost </tmp/traffic
+    [ "$lost" = 0 ] || fail "$1: $lost of $asked requests had no answer"
+    ((asked > 5)) || fail "$1: only $asked requests were made"
+    ok "$1: all of $asked requests were answered"
+}
+
+# survives WHAT COMMAND… : the daemon is another process afterwards, and pods and traffic did not notice.
+survives() {
+    local what=$1 before pid
+    shift
+    before=$(runs)
+    pid=$(main_pid)
+    watch_traffic
+    "$@"
+    until_true 240 "$what: another process runs" sh -c "[ \$(systemctl show windlass -p MainPID --value) -gt 1 ] && [ \$(systemctl show windlass -p MainPID --value) != $pid ]"
+    until_true 240 "$what: the node is active again" systemctl is-active windlass
+    until_true 120 "$what: the node is Ready" node_is_ready
+    sleep 3
+    traffic_was_kept "$what"
+    [ "$(runs)" = "$before" ] || fail "$what: pods changed: before $before, now $(runs)"
+    ok "$what: no container was touched"
+}
+
+restarts() {
+    survives "systemctl restart" systemctl restart windlass
+    survives "kill -9" sh -c "kill -9 $(main_pid)"
+}
+
+reloads() {
+    local pid
+    pid=$(main_pid)
+    systemctl reload windlass || fail "systemctl reload"
+    sleep 5
+    [ "$(main_pid)" = "$pid" ] && systemctl is-active -q windlass || fail "a reload ended the process"
+    until_true 60 "systemctl reload: the same process is Ready" node_is_ready
+}
+
+hangs() {
+    survives "a process that hangs (SIGSTOP)" sh -c "kill -STOP $(main_pid)"
+    journalctl -b -u windlass --no-pager | has -i 'watchdog timeout' || fail "nobody says that the watchdog ended it"
+    ok "the journal says that the watchdog ended it"
+}
+
+upgraded() { survives "an upgrade" dpkg --force-confold -i windlass.deb; }
+
+# The machine's end is told to the pods: asked for here, checked after the next boot.
+asks_for_time() {
+    printf 'apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\nshutdownGracePeriod: "40s"\nshutdownGracePeriodCriticalPods: "10s"\n' >/etc/windlass/config.yaml
+    windlass config check /etc/windlass/config.yaml >/dev/null || fail "the configuration"
+    systemctl restart windlass
+    until_true 240 "the node is Ready with time for its end" node_is_ready
+    until_true 60 "logind waits for it" sh -c 'busctl call org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager ListInhibitors | grep -qi windlass'
+    rm -f /var/tmp/seen/told
+    runs >/root/runs.before
+}
+
+came_back() {
+    until_true 300 "after the reboot the unit is active" systemctl is-active windlass
+    grep -qx told /var/tmp/seen/told || fail "the pod was not told of the machine's end: $(cat /var/tmp/seen/told 2>&1)"
+    grep -qx done /var/tmp/seen/told || fail "the pod had no time to end: $(cat /var/tmp/seen/told)"
+    ok "the pod was told of the machine's end and could finish"
+    journalctl -b -1 -u windlass --no-pager | tail -n 5 | sed 's/^/       /'
+    until_true 300 "the replicated pods are back" sh -c "$kubectl get pods -l app=web -o 'jsonpath={.items[*].status.conditions[?(@.type==\"Ready\")].status}' | grep -q 'True True'"
+    until_true 60 "the service answers again" services
+}
+
+quiet_journal() {
+    local bad
+    # Errors by systemd's own count of priority, and by our own word in the line.
+    bad=$(journalctl -u windlass --no-pager -o cat | grep -E ' ERROR |panicked' || true)
+    [ -z "$bad" ] || fail "errors in the log: $bad"
+    bad=$(journalctl -p err --no-pager -o short -u windlass | grep -v -- '-- ' | grep -viE 'watchdog timeout|code=killed|code=dumped' || true)
+    [ -z "$bad" ] || fail "errors of the unit: $bad"
+    bad=$(journalctl --no-pager -o cat -u windlass | grep -E 'planted-secret-word|another-word' || true)
+    [ -z "$bad" ] || fail "a Secret is in the log: $bad"
+    bad=$(systemctl --failed --no-legend --plain | awk '{print $1}' | xargs)
+    [ -z "$bad" ] || fail "failed units: $bad"
+    ok "no errors and no Secret in the journal, no failed unit"
+}
+
+removed() {
+    local before
+    before=$(containers)
+    [ -n "$before" ] || fail "nothing runs"
+    dpkg -r windlass >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -r"; }
+    [ "$(containers)" = "$before" ] || fail "a removal touched pods"
+    [ -d /var/lib/windlass ] && [ ! -e /usr/bin/windlass ] || fail "data is gone, or the program is not"
+    page http://127.0.0.1:30080/ || fail "after a removal the service does not answer"
+    ok "a removal leaves pods, data and traffic"
+}
+
+purged() {
+    dpkg -P windlass >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -P"; }
+    local left=()
+    [ -z "$(containers)" ] || left+=("containers $(containers)")
+    for path in /var/lib/windlass /var/lib/windlass-removed /etc/windlass /run/windlass /usr/share/doc/windlass \
+        /etc/systemd/logind.conf.d/99-windlass.conf /var/log/pods /var/log/containers; do
+        [ ! -e "$path" ] || left+=("$path ($(find "$path" | head -n 5 | xargs))")
+    done
+    ! iptables-save | has KUBE || left+=("rules: $(iptables-save | grep -c KUBE)")
+    ! ip -o link | has 'veth\|windlass' || left+=("interfaces: $(ip -o link | xargs)")
+    ! getent group windlass >/dev/null || left+=("the group")
+    ! grep -q windlass /proc/self/mountinfo || left+=("mounts")
+    ((${#left[@]} == 0)) || { cat /tmp/dpkg.log; fail "a purge leaves: ${left[*]}"; }
+    ok "a purge leaves nothing"
+}
+
+"$@"
