@@ -40,5 +40,11 @@ pub fn eventually<T>(patience: Duration, what: &str, mut check: impl FnMut() -> 
     }
 }
 
+/// A configuration file of windlass with these settings.
+#[must_use]
+pub fn configuration(settings: &str) -> String {
+    format!("apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\n{settings}")
+}
+
 /// How long a step that normally takes a second or two may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -119,16 +119,26 @@ pub(super) fn problems(text: &str) -> Vec<Problem> {
     let Ok(file) = read_text(text) else { return Vec::new() };
     let version = file.api_version.as_deref().filter(|v| *v != API_VERSION);
     let kind = file.kind.as_deref().filter(|k| *k != KIND);
+    // As upstream: a file that does not say what it is might be meant for another version, or another program.
+    let missing = |name: &str, wanted: &str| Problem {
+        line: Some(1),
+        reason: format!("{name} is missing; write {name}: {wanted}"),
+    };
+    let absent = [
+        file.api_version.is_none().then(|| missing("apiVersion", API_VERSION)),
+        file.kind.is_none().then(|| missing("kind", KIND)),
+    ];
     let all = [
         version.map(|v| format!("apiVersion is {v:?}; this version of windlass reads {API_VERSION:?}")),
-        kind.map(|k| format!("kind is {k:?}; expected {KIND:?}")),
+        kind.map(|k| format!("kind is {k:?}; did you mean {KIND:?}?")),
         file.node_port_range.as_ref().and_then(|r| parse_ports(r).err()).map(|e| format!("nodePortRange {e}")),
         file.container_log_max_size
             .as_ref()
             .and_then(|s| parse_bytes(s).err())
             .map(|e| format!("containerLogMaxSize {e}")),
     ];
-    all.into_iter().flatten().map(|reason| super::problems::placed(text, reason)).collect()
+    let told = all.into_iter().flatten().map(|reason| super::problems::placed(text, reason));
+    absent.into_iter().flatten().chain(told).collect()
 }
 
 /// A file of comments only is an empty document.

@@ -1,17 +1,23 @@
 use super::*;
 
+/// A file of this kind with these settings.
+fn file_of(text: &str) -> String {
+    format!("apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\n{text}")
+}
+
 fn problems_of(text: &str) -> Vec<String> {
     let mut settings = Settings::built_in().unwrap();
     settings.node_name = "node".to_owned();
-    file::parse(text).unwrap().apply(&mut settings);
+    file::parse(&file_of(text)).unwrap().apply(&mut settings);
     settings.problems()
 }
 
 #[test]
 fn an_empty_file_is_all_defaults() {
-    for text in ["", "# only a comment\n", "apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\n"] {
-        assert!(problems_of(text).is_empty(), "{text:?}");
+    for text in ["", "# only a comment\n", file_of("").as_str()] {
+        assert_eq!(Settings::check(text).unwrap(), vec![], "{text:?}");
     }
+    assert!(problems_of("").is_empty());
 }
 
 #[test]
@@ -20,8 +26,17 @@ fn unknown_and_wrong_settings_are_refused_by_name() {
         ("clusterCidr: 10.0.0.0/8\n", "clusterCidr"),
         ("nodeIP: not-an-ip\n", "nodeIP"),
         ("serviceCIDR: 10.96.0.1/16\n", "did you mean 10.96.0.0/16"),
-        ("apiVersion: v9\n", "v9"),
-        ("nodePortRange: 9-3\n", "nodePortRange"),
+        (
+            "apiVersion: v9\nkind: WindlassConfiguration\n",
+            "line 1: apiVersion is \"v9\"; this version of windlass reads",
+        ),
+        (
+            "apiVersion: windlass.io/v1alpha1\nkind: WindlasConfiguration\n",
+            "line 2: kind is \"WindlasConfiguration\"; did you mean \"WindlassConfiguration\"?",
+        ),
+        ("maxPods: 5\n", "line 1: apiVersion is missing; write apiVersion: windlass.io/v1alpha1"),
+        ("apiVersion: windlass.io/v1alpha1\nmaxPods: 5\n", "line 1: kind is missing; write kind: Windlass"),
+        (file_of("nodePortRange: 9-3\n").as_str(), "line 3: nodePortRange"),
     ] {
         let error = format!("{:#}", file::parse(text).unwrap_err());
         assert!(error.contains(word), "{text:?}: {error}");
@@ -46,12 +61,12 @@ fn everything_that_is_wrong_is_told_with_its_line() {
     }
     let places = |text: &str| -> Vec<Option<usize>> { Settings::check(text).unwrap().iter().map(|p| p.line).collect() };
     assert_eq!(
-        places("maxPods: 5\n\nclusterCIDR: 10.96.0.0/12\nimageGCHighThresholdPercent: 101\n"),
-        [Some(4), Some(3)]
+        places(&file_of("maxPods: 5\n\nclusterCIDR: 10.96.0.0/12\nimageGCHighThresholdPercent: 101\n")),
+        [Some(6), Some(5)]
     );
     assert_eq!(places("maxPods: 5\nmaxPods: 6\n").len(), 1, "a name that stands twice");
     assert_eq!(places("- a list\n"), [Some(1)]);
-    assert_eq!(places("maxPods: 5\nnodePortRange: 9-3\napiVersion: v9\n"), [Some(3), Some(2)]);
+    assert_eq!(places("kind: WindlassConfiguration\nnodePortRange: 9-3\napiVersion: v9\n"), [Some(3), Some(2)]);
 }
 
 #[test]
@@ -60,7 +75,7 @@ fn what_keeps_the_node_alive_is_read_and_judged() {
                 imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\nimageMinimumGCAge: 1m30s\n\
                 maxParallelImagePulls: 3\nenforceNodeAllocatable: [none]\n";
     let mut settings = Settings::built_in().unwrap();
-    file::parse(good).unwrap().apply(&mut settings);
+    file::parse(&file_of(good)).unwrap().apply(&mut settings);
     assert_eq!(settings.keeping.problems(), Vec::<String>::new());
     assert_eq!(settings.keeping.thresholds().unwrap().len(), 3);
     assert!(!settings.keeping.holds_pods());

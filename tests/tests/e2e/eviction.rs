@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
-use windlass_tests::{Kubectl, PATIENCE, Windlass, World, eventually};
+use windlass_tests::{Kubectl, PATIENCE, Windlass, World, configuration, eventually};
 
 use crate::sharing::{Shared, events, is_ready, shell, wait_for};
 
@@ -13,7 +13,7 @@ const MEASURED: Duration = Duration::from_secs(180);
 
 fn configured<'w>(world: &'w World, config: &str) -> Windlass<'w> {
     let file = world.dir().join("config.yaml");
-    fs::write(&file, config).expect("the configuration can be written");
+    fs::write(&file, configuration(config)).expect("the configuration can be written");
     world.windlass().with(&["--config", &file.to_string_lossy()])
 }
 

@@ -94,8 +94,10 @@ fn pods_end_in_order_before_the_machine() {
     let config = world.dir().join("config.yaml");
     std::fs::write(
         &config,
-        "shutdownGracePeriod: 12s\nshutdownGracePeriodCriticalPods: 4s\n\
-         evictionHard: {memory.available: 100Mi}\nimageGCHighThresholdPercent: 100\n",
+        windlass_tests::configuration(
+            "shutdownGracePeriod: 12s\nshutdownGracePeriodCriticalPods: 4s\n\
+             evictionHard: {memory.available: 100Mi}\nimageGCHighThresholdPercent: 100\n",
+        ),
     )
     .expect("a file");
     let windlass = world.windlass().with(&["--config", &config.to_string_lossy()]);

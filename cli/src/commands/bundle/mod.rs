@@ -53,6 +53,9 @@ const OBJECTS: [(&str, &str); 8] = [
 const KERNEL: [&str; 6] =
     ["/proc/version", "/proc/meminfo", "/proc/loadavg", "/proc/cgroups", "/proc/self/mountinfo", "/etc/os-release"];
 
+/// The newest lines of the log that are taken.
+const LINES: &str = "20000";
+
 /// Files of the archive, and what could not be had.
 #[derive(Debug, Default)]
 struct Parts {
@@ -113,11 +116,38 @@ async fn collect(settings: &Settings, kubeconfig: &Path) -> Parts {
         }
         Err(error) => parts.add("objects", Err(error)),
     }
+    if let Some((name, log)) = log(settings) {
+        parts.add(name, log);
+    }
     for path in KERNEL {
         let content = std::fs::read_to_string(path).with_context(|| format!("{path} could not be read"));
         parts.add(&format!("machine{path}"), content);
     }
     parts
+}
+
+/// What the units have logged, or a node that `windlass up --detach` started; none where neither is. No line has
+/// secrets in it.
+fn log(settings: &Settings) -> Option<(&'static str, anyhow::Result<String>)> {
+    let file = settings.run_dir.join("windlass.log");
+    let (name, mut command) = if sd_notify::booted().unwrap_or_default() {
+        let mut command = std::process::Command::new("journalctl");
+        command.args(["--no-pager", "--quiet", "--output=short-iso-precise", "--lines", LINES]);
+        command.args(["--unit=windlass.service", "--unit=windlass-proxy.service"]);
+        ("journal.txt", command)
+    } else if file.exists() {
+        let mut command = std::process::Command::new("tail");
+        command.args(["-n", LINES]).arg(&file);
+        ("log.txt", command)
+    } else {
+        return None;
+    };
+    let told = command.stdin(std::process::Stdio::null()).output().context("the log could not be read");
+    let told = told.and_then(|output| {
+        anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    });
+    Some((name, told))
 }
 
 async fn objects(client: &Client, path: &str) -> anyhow::Result<String> {

@@ -1,7 +1,13 @@
 //! What the machine itself is like, apart from Docker and iptables. What is read is told by [`Facts`]; what it means
 //! is pure.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use windlass_kit::finding::Finding;
 
@@ -20,6 +26,23 @@ const OTHERS: [(&str, &str); 8] = [
     ("ufw", "its rules come before those of services: let the pods' range pass (ufw route allow from RANGE)"),
 ];
 
+/// Programs that keep the clock.
+const TIMEKEEPERS: [&str; 6] = ["systemd-timesyn", "chronyd", "ntpd", "openntpd", "ptp4l", "phc2sys"];
+/// Controllers of cgroups that pods' limits need.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+/// How long another program may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What there is of cgroups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Cgroups {
+    pub(super) version: u8,
+    /// Controllers that are not there.
+    pub(super) missing: Vec<String>,
+    /// Why a group could not be made.
+    pub(super) refused: Option<String>,
+}
+
 /// What was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts {
@@ -35,11 +58,59 @@ pub(super) struct Facts {
     pub(super) inodes: Option<(u64, u64)>,
     /// No route leads out, so that the node has no address but loopback.
     pub(super) node_ip_is_loopback: bool,
+    /// Whether the kernel's clock follows another one, where that can be learned.
+    pub(super) clock_follows: Option<bool>,
+    pub(super) cgroups: Cgroups,
 }
 
 /// Files below `/proc/sys` that are judged.
 const SYSCTLS: [&str; 4] =
     ["net/ipv4/ip_forward", "fs/inotify/max_user_instances", "fs/inotify/max_user_watches", "kernel/pid_max"];
+
+/// What a program answers, if it does so soon.
+fn answer(program: &str, args: &[&str]) -> Option<String> {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().ok()?.is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The kernel tells this by a system call only that has no safe interface in the crates here; systemd asks it.
+fn clock_follows() -> Option<bool> {
+    match answer("timedatectl", &["show", "--property=NTPSynchronized", "--value"])?.as_str() {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
+    }
+}
+
+/// Looked at by making a group and taking it away again.
+fn cgroups(root: &Path) -> Cgroups {
+    let unified = fs::read_to_string(root.join("cgroup.controllers")).ok();
+    let has = |name: &str| match &unified {
+        Some(controllers) => controllers.split_whitespace().any(|c| c == name),
+        None => root.join(name).is_dir(),
+    };
+    let missing = CONTROLLERS.iter().filter(|name| !has(name)).map(|name| (*name).to_owned()).collect();
+    let trial = if unified.is_some() { root.to_owned() } else { root.join("memory") };
+    let trial = trial.join(format!("windlass-check-{}", std::process::id()));
+    let refused = fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).err().map(|error| error.to_string());
+    Cgroups { version: if unified.is_some() { 2 } else { 1 }, missing, refused }
+}
 
 /// Reads everything.
 pub(super) fn read(data_dir: &Path, node_ip_is_loopback: bool) -> Facts {
@@ -70,7 +141,45 @@ pub(super) fn read(data_dir: &Path, node_ip_is_loopback: bool) -> Facts {
         disk: space.as_ref().map(bytes),
         inodes: space.as_ref().map(|s| (s.files_available(), s.files())),
         node_ip_is_loopback,
+        clock_follows: clock_follows(),
+        cgroups: cgroups(Path::new("/sys/fs/cgroup")),
     }
+}
+
+/// Certificates, leases and times of events are as wrong as the clock.
+fn clock(facts: &Facts) -> Finding {
+    let keeper = TIMEKEEPERS.iter().find(|name| facts.programs.iter().any(|p| p == *name));
+    let advice =
+        "certificates, tokens and leases of a wrong clock are refused: install and start chrony or systemd-timesyncd";
+    match (facts.clock_follows, keeper) {
+        (Some(true), _) => Finding::fine("clock", "synchronised"),
+        (None, Some(keeper)) => Finding::fine("clock", format!("{keeper} keeps it")),
+        (Some(false), Some(keeper)) => {
+            let advice = "wait until it has found its servers, or name others that can be reached";
+            Finding::doubtful("clock", format!("{keeper} runs and has not synchronised it"), advice)
+        }
+        (Some(false), None) => {
+            Finding::doubtful("clock", "not synchronised, and nothing runs that would do so", advice)
+        }
+        (None, None) => Finding::doubtful("clock", "nothing runs that would synchronise it", advice),
+    }
+}
+
+fn limits(cgroups: &Cgroups) -> Finding {
+    let Cgroups { version, missing, refused } = cgroups;
+    if let Some(why) = refused {
+        let advice = "mount /sys/fs/cgroup writable, or delegate it to this service (Delegate=yes): pods live in groups of their own";
+        return Finding::missing(
+            "cgroup controllers",
+            format!("no group can be made (version {version}): {why}"),
+            advice,
+        );
+    }
+    if missing.is_empty() {
+        return Finding::fine("cgroup controllers", format!("version {version}, with {}", CONTROLLERS.join(", ")));
+    }
+    let advice = "limits of pods that need them have no effect; turn them on at the kernel's command line (cgroup_enable=), or have them delegated";
+    Finding::doubtful("cgroup controllers", format!("version {version}, without {}", missing.join(", ")), advice)
 }
 
 /// Judges it; percents of free room are those below which the node would call itself full.
@@ -124,6 +233,8 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
             "pods may be swapped out before their limits are reached; swapoff -a and /etc/fstab where that hurts";
         Finding::doubtful("swap", format!("{} in use", facts.swaps), advice)
     });
+    all.push(clock(facts));
+    all.push(limits(&facts.cgroups));
     if facts.node_ip_is_loopback {
         let advice = "set nodeIP to an address of this machine: without one nothing outside reaches its pods";
         all.push(Finding::doubtful("the node's address", "there is no default route, so it is 127.0.0.1", advice));

@@ -1,6 +1,9 @@
 use std::collections::BTreeMap;
 
-use super::{machine::Facts, *};
+use super::{
+    machine::{Cgroups, Facts},
+    *,
+};
 
 fn good() -> Facts {
     let sysctls = [
@@ -16,6 +19,8 @@ fn good() -> Facts {
         disk: Some((50, 100)),
         inodes: Some((50, 100)),
         node_ip_is_loopback: false,
+        clock_follows: Some(true),
+        cgroups: Cgroups { version: 2, ..Cgroups::default() },
     }
 }
 
@@ -36,12 +41,28 @@ fn a_good_machine_is_fine_and_each_flaw_is_told_once() {
         (Facts { programs: vec!["ufw".into()], ..good() }, "other programs: ufw", Verdict::Doubtful),
         (Facts { sysctls: sysctl("net/ipv4/ip_forward", ""), ..good() }, "forwarding", Verdict::Missing),
         (Facts { sysctls: sysctl("kernel/pid_max", "4096"), ..good() }, "kernel.pid_max", Verdict::Doubtful),
+        (Facts { clock_follows: Some(false), ..good() }, "clock", Verdict::Doubtful),
+        (Facts { clock_follows: None, ..good() }, "clock", Verdict::Doubtful),
+        (Facts { clock_follows: Some(false), programs: vec!["chronyd".into()], ..good() }, "clock", Verdict::Doubtful),
+        (
+            Facts { cgroups: Cgroups { missing: vec!["pids".into()], ..Cgroups::default() }, ..good() },
+            "cgroup controllers",
+            Verdict::Doubtful,
+        ),
+        (
+            Facts { cgroups: Cgroups { refused: Some("read-only".into()), ..Cgroups::default() }, ..good() },
+            "cgroup controllers",
+            Verdict::Missing,
+        ),
         (Facts { node_ip_is_loopback: true, ..good() }, "the node's address", Verdict::Doubtful),
     ] {
         let bad: Vec<Finding> = machine::judge(&facts).into_iter().filter(|f| f.verdict != Verdict::Fine).collect();
         assert_eq!(bad.len(), 1, "{bad:?}");
         assert!(bad[0].what == what && bad[0].verdict == verdict && !bad[0].advice.is_empty(), "{bad:?}");
     }
+    // Nobody can be asked, and somebody does it.
+    let kept = Facts { clock_follows: None, programs: vec!["systemd-timesyn".into()], ..good() };
+    assert!(machine::judge(&kept).iter().all(|f| f.verdict == Verdict::Fine));
     // No fixed number of inodes is no lack of them.
     assert!(machine::judge(&Facts { inodes: Some((0, 0)), ..good() }).iter().all(|f| f.verdict == Verdict::Fine));
 }

@@ -250,8 +250,10 @@ fn collection() -> anyhow::Result<()> {
     let config = world.dir().join("config.yaml");
     fs::write(
         &config,
-        "imageGCHighThresholdPercent: 1\nimageGCLowThresholdPercent: 0\nimageMinimumGCAge: 1s\n\
-         evictionHard: {memory.available: 100Mi}\n",
+        windlass_tests::configuration(
+            "imageGCHighThresholdPercent: 1\nimageGCLowThresholdPercent: 0\nimageMinimumGCAge: 1s\n\
+             evictionHard: {memory.available: 100Mi}\n",
+        ),
     )?;
     let mut windlass = world.windlass().with(&["--config", &config.to_string_lossy()]);
     windlass.up();
