@@ -1,0 +1,145 @@
+//! What the service manager is told, by a socket that stands in for it: ready, what goes on, that it lives, that
+//! settings are read again.
+
+use std::{
+    fs,
+    os::unix::net::{UnixDatagram, UnixListener},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use windlass_tests::{Daemon, PATIENCE, Windlass, World, configuration, eventually};
+
+use crate::shell_pod;
+
+/// Pings are due each half of it.
+const WATCHDOG: Duration = Duration::from_secs(2);
+
+/// The manager's end.
+struct Manager {
+    socket: UnixDatagram,
+    /// Every line, in the order in which they came.
+    lines: Vec<String>,
+}
+
+impl Manager {
+    fn new(world: &World) -> Self {
+        let socket = UnixDatagram::bind(world.dir().join("notify.sock")).expect("a socket");
+        socket.set_nonblocking(true).expect("a socket");
+        Self { socket, lines: Vec::new() }
+    }
+
+    fn hear(&mut self) {
+        let mut buffer = [0; 8192];
+        while let Ok(length) = self.socket.recv(&mut buffer) {
+            self.lines.extend(String::from_utf8_lossy(&buffer[..length]).lines().map(str::to_owned));
+        }
+    }
+
+    /// Waits for a line that begins so and came after the first `since`; gives where it is.
+    #[track_caller]
+    fn wait(&mut self, since: usize, line: &str) -> usize {
+        eventually(PATIENCE, line, || {
+            self.hear();
+            let found = self.lines.iter().skip(since).position(|l| l.starts_with(line));
+            found.map(|at| since + at).ok_or_else(|| anyhow::anyhow!("heard only {:?}", &self.lines[since..]))
+        })
+    }
+
+    fn count(&self, line: &str) -> usize {
+        self.lines.iter().filter(|l| *l == line).count()
+    }
+
+    fn start(&self, world: &World, windlass: &Windlass<'_>) -> Daemon {
+        let mut command = windlass.command("up");
+        command.env("NOTIFY_SOCKET", world.dir().join("notify.sock"));
+        command.env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
+        // The file decides what is logged.
+        command.env_remove("WINDLASS_LOG");
+        Daemon::start("windlass up", &mut command, &world.dir().join("windlass.log")).expect("windlass up")
+    }
+}
+
+const SETTINGS: &str = "evictionHard: {memory.available: 100Mi}\nimageGCHighThresholdPercent: 100\n";
+
+#[test]
+fn the_service_manager_is_told_what_goes_on() {
+    let mut world = World::new();
+    world.stop_docker();
+    // A socket that nobody listens at any more, as an engine leaves it that was killed.
+    drop(UnixListener::bind(world.docker_socket()).expect("a socket"));
+    let file = world.dir().join("config.yaml");
+    fs::write(&file, configuration(SETTINGS)).expect("the settings");
+    let mut manager = Manager::new(&world);
+    let mut node = {
+        let windlass = world.windlass().with(&["--config", &file.to_string_lossy()]);
+        manager.start(&world, &windlass)
+    };
+    manager.wait(0, "STATUS=starting");
+    // Without Docker it is not ready, and is given the time that it needs.
+    let at = manager.wait(0, "STATUS=waiting for Docker: ");
+    manager.wait(at, "EXTEND_TIMEOUT_USEC=60000000");
+    assert_eq!(manager.count("READY=1"), 0, "{:?}", manager.lines);
+    world.start_docker();
+    let ready = manager.wait(at, "READY=1");
+    let windlass = world.windlass().with(&["--config", &file.to_string_lossy()]);
+    let kubectl = windlass.kubectl();
+    manager.wait(ready, "STATUS=Ready with 0 pods");
+    kubectl.apply(&shell_pod("p", "Always", "sleep 3600"));
+    let at = manager.wait(ready, "STATUS=Ready with 1 pod");
+    manager.wait(manager.lines.len(), "WATCHDOG=1");
+
+    // Docker that hangs is told of, and is no reason to start again.
+    let docker = Pid::from_raw(i32::try_from(world.docker_pid()).expect("a process"));
+    kill(docker, Signal::SIGSTOP).expect("a signal");
+    let at = manager.wait(at, "STATUS=Docker does not answer, 1 pod left alone: ");
+    manager.wait(at, "WATCHDOG=1");
+    kill(docker, Signal::SIGCONT).expect("a signal");
+    let at = manager.wait(at, "STATUS=Ready with 1 pod");
+
+    // Settings are read again: what can change does, the rest is named, and a wrong file changes nothing.
+    let pods = windlass.manifests_dir();
+    fs::write(pods.join("more.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more}\n").expect("a manifest");
+    fs::write(
+        &file,
+        configuration(&format!("{SETTINGS}log: debug,windlass_control::api=trace\nlogFormat: json\nmaxPods: 17\n")),
+    )
+    .expect("the settings");
+    let told = windlass.try_run("reload", &[]).expect("it is told");
+    assert!(told.contains("in force: log, logFormat; needs a restart: maxPods"), "{told}");
+    let reloading = manager.wait(at, "RELOADING=1");
+    assert!(manager.lines[reloading + 1].starts_with("MONOTONIC_USEC="), "{:?}", &manager.lines[reloading..]);
+    let again = manager.wait(reloading, "READY=1");
+    eventually(PATIENCE, "lines are JSON, and more of them", || {
+        let log = node.log();
+        anyhow::ensure!(log.lines().any(|l| l.starts_with('{') && l.contains("\"level\":\"DEBUG\"")));
+        Ok(())
+    });
+    eventually(PATIENCE, "the manifest is applied", || kubectl.try_run(&["get", "configmap", "more"]));
+    fs::write(&file, configuration(&format!("{SETTINGS}logFromat: text\nlog: error\n"))).expect("the settings");
+    let refused = windlass.try_run("reload", &[]).expect_err("it is refused").to_string();
+    for words in ["logFromat", "line 5", "logFormat"] {
+        assert!(refused.contains(words), "{refused}");
+    }
+    kill(Pid::from_raw(i32::try_from(node.pid()).expect("a process")), Signal::SIGHUP).expect("a signal");
+    let refused = manager.wait(again + 1, "READY=1");
+    let log = node.log();
+    assert!(log.contains("nothing was changed") && log.contains("did you mean"), "{log}");
+    assert!(node.log().lines().last().is_some_and(|l| l.starts_with('{')), "the form of lines stays");
+
+    // A process that does not move says nothing, so that the watchdog ends it; this one is let go again.
+    node.signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(200));
+    manager.hear();
+    let before = manager.lines.len();
+    std::thread::sleep(WATCHDOG * 2);
+    manager.hear();
+    assert_eq!(manager.lines[before..], [""; 0]);
+    node.signal(Signal::SIGCONT);
+    let alive = manager.wait(before.max(refused), "WATCHDOG=1");
+    node.end(Signal::SIGTERM);
+    manager.wait(alive, "STOPPING=1");
+}
