@@ -96,6 +96,11 @@ bench-instructions: ## instructions that the rule builder takes, each against it
 	scripts/install.sh instructions
 	scripts/bench-instructions.sh
 
+.PHONY: soak
+soak: build ## churn and random faults for SOAK_MINUTES=30, then a look for leaks and losses; SOAK_SEED= repeats one
+	scripts/install.sh test
+	scripts/soak.sh
+
 .PHONY: fuzz
 fuzz: ## feed nonsense to the readers of kernel state, logs and manifests, SECONDS_EACH=60
 	scripts/install.sh test
