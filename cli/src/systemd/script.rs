@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_life() {
         let mut script = Script::new(Some(Duration::from_secs(30)));
-        let mut at = |script: &mut Script, seconds, phase, words: &Words| {
+        let at = |script: &mut Script, seconds, phase, words: &Words| {
             script.next(phase, words, Duration::from_secs(seconds))
         };
         let starting = words("starting", true, true);

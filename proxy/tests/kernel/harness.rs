@@ -8,6 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use windlass_kit::heartbeat::Heartbeats;
 use windlass_proxy::{
     Config, Variant, inspect,
     model::{Cidr, Family},
@@ -51,7 +52,7 @@ impl Proxy {
             .unwrap();
         let shutdown = CancellationToken::new();
         let (api, config, stop) = (api.clone(), config.clone(), shutdown.clone());
-        let task = runtime.spawn(async move { run(api.client(), config, stop).await });
+        let task = runtime.spawn(async move { run(api.client(), config, Heartbeats::default(), stop).await });
         Self { runtime: Some(runtime), shutdown, task }
     }
 
