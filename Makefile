@@ -63,6 +63,14 @@ test-boot: ## a virtual machine with systemd, where the package in dist/ is inst
 	scripts/test-images.sh busybox nginx
 	tests/boot/boot.sh
 
+.PHONY: test-nspawn
+test-nspawn: ## the same in a container that boots, where the machine allows it; seconds
+	scripts/install.sh boot
+	scripts/dockerd.sh
+	tests/images/build.sh
+	scripts/test-images.sh busybox nginx
+	tests/boot/nspawn.sh
+
 .PHONY: reproducible
 reproducible: ## two builds in two folders, compared byte by byte: two release builds long
 	scripts/install.sh package

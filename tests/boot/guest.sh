@@ -232,7 +232,7 @@ purged() {
     ! iptables-save | has KUBE || left+=("rules: $(iptables-save | grep -c KUBE)")
     ! ip -o link | has 'veth\|windlass' || left+=("interfaces: $(ip -o link | xargs)")
     ! getent group windlass >/dev/null || left+=("the group")
-    ! grep -q windlass /proc/self/mountinfo || left+=("mounts")
+    ! grep -q ' /var/lib/windlass' /proc/self/mountinfo || left+=("mounts")
     ((${#left[@]} == 0)) || { cat /tmp/dpkg.log; fail "a purge leaves: ${left[*]}"; }
     ok "a purge leaves nothing"
 }
