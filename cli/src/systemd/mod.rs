@@ -33,13 +33,16 @@ const EXTENSION: Duration = Duration::from_secs(60);
 const ASK: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(10);
 
+/// The pods of the node.
+pub(crate) type Pods = watch::Receiver<Arc<Vec<Arc<Pod>>>>;
+
 /// What is looked at.
 pub(crate) struct Vitals {
     pub(crate) heartbeats: Heartbeats,
     /// How long a loop may be silent.
     pub(crate) patience: Duration,
     /// Whether Docker answers, and the pods of the node; a proxy and an API alone have neither.
-    pub(crate) node: Option<(watch::Receiver<Health>, watch::Receiver<Arc<Vec<Arc<Pod>>>>)>,
+    pub(crate) node: Option<(watch::Receiver<Health>, Pods)>,
     /// A client that reaches our own API as others do, over its socket.
     pub(crate) api: Option<Client>,
 }
