@@ -82,7 +82,9 @@ fn files_that_are_none_of_ours_or_cut_short_are_left_alone() {
 /// What the next version may write, an older program must not take apart.
 #[test]
 fn data_of_a_newer_program_is_refused_and_left_as_it_is() {
+    use redb::ReadableDatabase as _;
     const META: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("meta");
+    const OBJECTS: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("objects");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     drop(Disk::open(&path).unwrap());
@@ -90,13 +92,17 @@ fn data_of_a_newer_program_is_refused_and_left_as_it_is() {
         let database = redb::Database::open(&path).unwrap();
         let transaction = database.begin_write().unwrap();
         transaction.open_table(META).unwrap().insert("schema", schema).unwrap();
+        transaction.open_table(OBJECTS).unwrap().insert("newer", &b"in words of its own"[..]).unwrap();
         transaction.commit().unwrap();
     };
     set(2);
-    let before = std::fs::read(&path).unwrap();
     let said = Disk::open(&path).unwrap_err().to_string();
     assert!(said.contains("layout 2") && said.contains("a newer one"), "{said}");
-    assert_eq!(before.len(), std::fs::read(&path).unwrap().len());
+    let database = redb::Database::open(&path).unwrap();
+    let transaction = database.begin_read().unwrap();
+    assert_eq!(transaction.open_table(META).unwrap().get("schema").unwrap().unwrap().value(), 2);
+    assert_eq!(transaction.open_table(OBJECTS).unwrap().get("newer").unwrap().unwrap().value(), b"in words of its own");
+    drop((transaction, database));
     set(1);
     Disk::open(&path).unwrap();
 }
