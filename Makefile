@@ -37,6 +37,7 @@ test: ## lint and all tests
 lint: ## formatting and lints, warnings denied; licences and sources of what we depend on
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo fetch --locked --quiet
 	"$$(scripts/cargo-tool.sh cargo-deny)" --offline --locked check bans licenses sources
 
 .PHONY: audit
