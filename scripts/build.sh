@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the release binary; the same source gives the same bytes, wherever it lies and whoever builds it. PROFILE is another
+# Builds the release binary so that the same source gives the same bytes, wherever it lies; `make reproducible` compares. PROFILE is another
 # profile of cargo, for trying that with less work.
 set -euo pipefail
 cd "$(dirname "$0")/.."

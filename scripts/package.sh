@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes dist/: a Debian package, an RPM package, an archive for other systems, the bill of materials and the checksums, all of
-# the one binary that is built already: target/release/windlass, or WINDLASS_BIN. The same inputs make the same bytes.
+# the one binary that is built already: target/release/windlass, or WINDLASS_BIN. Meant to make the same bytes of the same inputs: `make reproducible` compares.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$(realpath "${WINDLASS_BIN:-target/release/windlass}")

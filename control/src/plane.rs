@@ -379,7 +379,7 @@ fn claim(dir: &Path) -> Result<(), Error> {
     use std::os::unix::fs::DirBuilderExt as _;
     let refuse = |reason: String| Error::DataDir { path: dir.to_owned(), reason };
     match fs::read_dir(dir) {
-        Ok(mut entries) => {
+        Ok(entries) => {
             if is_data_dir(dir) {
                 let layout = fs::read_to_string(dir.join(MARK)).map_err(|e| refuse(e.to_string()))?;
                 if layout != LAYOUT {
@@ -391,7 +391,9 @@ fn claim(dir: &Path) -> Result<(), Error> {
                 }
                 return Ok(());
             }
-            if let Some(Ok(entry)) = entries.next() {
+            // A file system of its own comes with this folder.
+            let mut others = entries.flatten().filter(|entry| entry.file_name() != "lost+found");
+            if let Some(entry) = others.next() {
                 return Err(refuse(format!(
                     "it holds {:?} and is not a data folder of windlass; nothing was touched; give another one with --data-dir",
                     entry.file_name()
@@ -457,6 +459,19 @@ mod tests {
         let said = claim(&folder).unwrap_err().to_string();
         assert!(said.contains("layout is \"2\"") && said.contains("a newer one"), "{said}");
         assert_eq!(fs::read_to_string(folder.join(MARK)).unwrap(), "2\n");
+    }
+
+    #[test]
+    fn a_file_system_of_its_own_is_a_data_folder_and_another_folder_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("lost+found")).unwrap();
+        claim(dir.path()).unwrap();
+        let foreign = dir.path().join("foreign");
+        fs::create_dir(&foreign).unwrap();
+        fs::write(foreign.join("letter"), "").unwrap();
+        let said = claim(&foreign).unwrap_err().to_string();
+        assert!(said.contains("letter") && said.contains("nothing was touched"), "{said}");
+        assert!(!foreign.join(MARK).exists());
     }
 
     #[tokio::test]
