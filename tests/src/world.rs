@@ -2,6 +2,7 @@
 //! with its own data, and an image registry that stands in for the public one.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
@@ -267,6 +268,27 @@ impl World {
     }
 }
 
+impl World {
+    /// Ends what an engine that had hung or was gone could not be asked to end: shims that name this world's folder, and
+    /// their children.
+    fn end_shims(&self) {
+        let place = self.dir().join("exec").display().to_string();
+        let numbers =
+            fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+        for pid in numbers.collect::<Vec<i32>>() {
+            let said = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let said = String::from_utf8_lossy(&said);
+            if !said.contains("containerd-shim") || !said.contains(&place) {
+                continue;
+            }
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            for pid in children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([pid]) {
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            }
+        }
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         if self.dockerd.is_some() {
@@ -281,6 +303,7 @@ impl Drop for World {
         }
         self.registry = None;
         self.dockerd = None;
+        self.end_shims();
         for namespace in [self.name.clone(), format!("{}-out", self.name)] {
             let _ = try_run("ip", &["netns", "delete", &namespace]);
         }

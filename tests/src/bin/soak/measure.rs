@@ -34,7 +34,9 @@ pub(crate) fn held(world: &World, pid: u32) -> Held {
             ("routes", lines(world, "ip route; ip -6 route"), 0),
             ("rules", lines(world, "iptables-save | grep -v '^[#:]'; ip6tables-save | grep -v '^[#:]'"), 0),
             ("mounts", mounts.lines().filter(|l| l.contains(&below)).count() as u64, 0),
-            ("containers", lines(world, &format!("docker -H unix://{dir}/docker.sock ps -aq")), 0),
+            ("containers that run", lines(world, &format!("docker -H unix://{dir}/docker.sock ps -q")), 0),
+            // Each container and sandbox that lasts may keep the one that ran before it.
+            ("containers", lines(world, &format!("docker -H unix://{dir}/docker.sock ps -aq")), 4),
             ("folders of pods", entries(&format!("{dir}/data/pods")), 0),
             ("folders of logs", entries(&format!("{dir}/log/pods")), 0),
             ("tracked connections", tracked.trim().parse().unwrap_or(0), 200),
