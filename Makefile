@@ -83,17 +83,17 @@ bench: bench-agent bench-cadvisor bench-node bench-proxy bench-instructions ## a
 .PHONY: bench-agent
 bench-agent: build ## pods beside raw Docker, and the node with 100 of them
 	scripts/install.sh test
-	scripts/bench.sh agent
+	scripts/bench.sh bench-agent
 
 .PHONY: bench-node
 bench-node: build ## commands, logs and copies beside raw Docker; restart with 250 pods; images collected
 	scripts/install.sh test
-	scripts/bench.sh node
+	scripts/bench.sh bench-node
 
 .PHONY: bench-cadvisor
 bench-cadvisor: build ## measuring 100 and 500 containers, and the pages of 250 pods
 	scripts/install.sh test
-	scripts/bench.sh cadvisor
+	scripts/bench.sh bench-cadvisor
 
 .PHONY: bench-proxy
 bench-proxy: build ## the proxy with 1,000 and 10,000 services
@@ -108,7 +108,7 @@ bench-instructions: ## instructions that the rule builder takes, each against it
 .PHONY: soak
 soak: build ## churn and random faults for SOAK_MINUTES=30, then a look for leaks and losses; SOAK_SEED= repeats one
 	scripts/install.sh test
-	scripts/soak.sh
+	scripts/bench.sh soak
 
 .PHONY: fuzz
 fuzz: ## feed nonsense to the readers of kernel state, logs and manifests, SECONDS_EACH=60

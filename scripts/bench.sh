@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Measures the release binary with the benchmark `bench-NAME`, on a Docker Engine of the benchmark's own.
+# Measures the release binary with a program of the tests, such as `bench-agent` or `soak`, on a Docker Engine of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=${1:?agent, cadvisor or node}
+name=${1:?bench-agent, bench-cadvisor, bench-node or soak}
 export PATH=$PATH:/usr/sbin:/sbin
 scripts/dockerd.sh
 tests/images/build.sh --all
 scripts/test-images.sh
-WINDLASS_BIN=$PWD/target/release/windlass cargo run --locked -q -p windlass-tests --bin "bench-$name"
+WINDLASS_BIN=$PWD/target/release/windlass exec cargo run --locked -q -p windlass-tests --bin "$name"

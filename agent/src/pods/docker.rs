@@ -168,15 +168,16 @@ pub(super) async fn keep_inventory(
     tell: watch::Sender<Arc<Vec<ContainerRecord>>>,
 ) {
     let mut by_pod: BTreeMap<String, Vec<ContainerRecord>> = BTreeMap::new();
-    while let Some((uid, records)) = inventories.recv().await {
-        if records.is_empty() {
-            drop(by_pod.remove(&uid))
-        } else {
-            drop(by_pod.insert(uid, records))
-        }
+    while let Some(first) = inventories.recv().await {
         // Many pods change together; one list serves them all.
-        while let Ok((uid, records)) = inventories.try_recv() {
-            if records.is_empty() { drop(by_pod.remove(&uid)) } else { drop(by_pod.insert(uid, records)) }
+        let mut next = Some(first);
+        while let Some((uid, records)) = next {
+            if records.is_empty() {
+                drop(by_pod.remove(&uid))
+            } else {
+                drop(by_pod.insert(uid, records))
+            }
+            next = inventories.try_recv().ok();
         }
         tell.send_replace(Arc::new(by_pod.values().flatten().cloned().collect()));
     }
