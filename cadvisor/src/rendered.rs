@@ -7,20 +7,35 @@ use crate::{
     model::{Snapshot, Storage},
 };
 
+/// One page, for as many as want it.
+#[derive(Debug, Clone)]
+pub struct Page(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Page {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// The newest rendering of one page. Those who ask while it is rendered wait for it instead of rendering it again.
 #[derive(Debug, Default)]
-pub(crate) struct Rendered(Mutex<Option<Kept>>);
+pub(crate) struct Rendered {
+    newest: Mutex<Option<Newest>>,
+    /// The page is too large to lie about when nobody reads it.
+    only_while_read: bool,
+}
 
 #[derive(Debug)]
-struct Kept {
+struct Newest {
     /// What it was made from; not kept alive by it.
     snapshot: Weak<Snapshot>,
     storage: Weak<Storage>,
     image_bytes: Option<u64>,
-    body: Arc<[u8]>,
+    _kept: Option<Page>,
+    page: Weak<Vec<u8>>,
 }
 
-impl Kept {
+impl Newest {
     fn is_of(&self, view: &View) -> bool {
         std::ptr::eq(self.snapshot.as_ptr(), Arc::as_ptr(&view.snapshot))
             && std::ptr::eq(self.storage.as_ptr(), Arc::as_ptr(&view.storage))
@@ -29,19 +44,26 @@ impl Kept {
 }
 
 impl Rendered {
-    pub(crate) fn of(&self, view: &View, render: impl FnOnce(&View) -> Vec<u8>) -> Arc<[u8]> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = kept.as_ref().filter(|kept| kept.is_of(view)) {
-            return Arc::clone(&kept.body);
+    /// For a page that is kept only as long as somebody reads it.
+    pub(crate) fn only_while_read() -> Self {
+        Self { only_while_read: true, ..Self::default() }
+    }
+
+    pub(crate) fn of(&self, view: &View, render: impl FnOnce(&View) -> Vec<u8>) -> Page {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(page) = newest.as_ref().filter(|newest| newest.is_of(view)).and_then(|newest| newest.page.upgrade())
+        {
+            return Page(page);
         }
-        let body: Arc<[u8]> = render(view).into();
-        *kept = Some(Kept {
+        let page = Page(Arc::new(render(view)));
+        *newest = Some(Newest {
             snapshot: Arc::downgrade(&view.snapshot),
             storage: Arc::downgrade(&view.storage),
             image_bytes: view.image_bytes,
-            body: Arc::clone(&body),
+            _kept: (!self.only_while_read).then(|| page.clone()),
+            page: Arc::downgrade(&page.0),
         });
-        body
+        page
     }
 }
 
@@ -58,7 +80,8 @@ mod tests {
             rendered.of(view, |_| {
                 count += 1;
                 vec![count]
-            })[0]
+            })
+            .as_ref()[0]
         };
         assert_eq!((ask(&view), ask(&view.clone())), (1, 1));
         view.snapshot = Arc::new(Snapshot::clone(&view.snapshot));
@@ -67,5 +90,15 @@ mod tests {
         assert_eq!(ask(&view), 3);
         view.image_bytes = None;
         assert_eq!((ask(&view), ask(&view)), (4, 4));
+    }
+
+    #[test]
+    fn a_large_page_goes_when_nobody_reads_it() {
+        let (rendered, view) = (Rendered::only_while_read(), view(Tree::V2));
+        let first = rendered.of(&view, |_| vec![1]);
+        let second = rendered.of(&view, |_| vec![2]);
+        assert_eq!((first.as_ref(), second.as_ref()), (&[1][..], &[1][..]));
+        drop((first, second));
+        assert_eq!(rendered.of(&view, |_| vec![3]).as_ref(), [3]);
     }
 }

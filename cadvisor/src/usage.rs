@@ -22,7 +22,7 @@ use crate::{
     expose::{self, View, rest, summary::Summary},
     history::Point,
     model::{Snapshot, Storage},
-    rendered::Rendered,
+    rendered::{Page, Rendered},
     sampler::{Request, Sampler},
     sizes::Sizes,
     source,
@@ -81,6 +81,7 @@ struct Inner {
     rounds: Arc<AtomicU64>,
     summaries: [Rendered; 2],
     resources: [Rendered; 2],
+    containers: [Rendered; 2],
     image_bytes: AtomicU64,
     tasks: TaskTracker,
 }
@@ -117,6 +118,7 @@ impl Usage {
             rounds,
             summaries: Default::default(),
             resources: Default::default(),
+            containers: [Rendered::only_while_read(), Rendered::only_while_read()],
             image_bytes: AtomicU64::new(0),
             tasks,
         };
@@ -174,22 +176,24 @@ impl Usage {
 
     /// The same as JSON, rendered once for all who ask between two rounds.
     #[must_use]
-    pub fn summary_json(&self, only_cpu_and_memory: bool) -> Arc<[u8]> {
+    pub fn summary_json(&self, only_cpu_and_memory: bool) -> Page {
         let [full, small] = &self.inner.summaries;
         (if only_cpu_and_memory { small } else { full }).of(&self.view(), |view| {
             serde_json::to_vec(&expose::summary::summary(view, only_cpu_and_memory)).unwrap_or_default()
         })
     }
 
-    /// The kubelet's `/metrics/cadvisor`. Never blocks.
+    /// The kubelet's `/metrics/cadvisor`, rendered once for all who read it at the same time.
     #[must_use]
-    pub fn cadvisor_text(&self, format: Format) -> String {
-        expose::prom_cadvisor::text(&self.view(), jiff::Timestamp::now(), format)
+    pub fn cadvisor_text(&self, format: Format) -> Page {
+        let [plain, open] = &self.inner.containers;
+        let page = if format == Format::Plain { plain } else { open };
+        page.of(&self.view(), |view| expose::prom_cadvisor::text(view, jiff::Timestamp::now(), format).into_bytes())
     }
 
     /// The kubelet's `/metrics/resource`, rendered once for all who ask between two rounds.
     #[must_use]
-    pub fn resource_text(&self, format: Format) -> Arc<[u8]> {
+    pub fn resource_text(&self, format: Format) -> Page {
         let [plain, open] = &self.inner.resources;
         let page = if format == Format::Plain { plain } else { open };
         page.of(&self.view(), |view| expose::prom_resource::text(view, format).into_bytes())

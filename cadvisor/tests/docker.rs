@@ -214,6 +214,7 @@ async fn known_loads_are_measured_within_five_percent() {
     assert!(row.seldom.sockets_of.is_some() && row.limits.open_files.is_none_or(|n| n <= 1_073_741_816));
     assert!(row.subject.started_at >= started && !row.stale);
     let page = usage.cadvisor_text(Format::Plain);
+    let page = std::str::from_utf8(page.as_ref()).unwrap();
     for series in ["container_network_transmit_bytes_total{container=\"POD\"", "container_fs_io_time_seconds_total{"] {
         assert!(page.contains(series), "{series}");
     }

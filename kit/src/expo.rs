@@ -119,18 +119,16 @@ impl Text {
 
     /// One sample; `at` is the time of measurement in milliseconds since 1970, if it matters.
     pub fn sample_at(&mut self, name: &str, labels: &[(&str, &str)], value: f64, at: Option<i64>) {
+        self.sample_of(name, &Labels::default(), labels, value, at);
+    }
+
+    /// One sample of a thing whose labels are written already, with `more` behind them.
+    pub fn sample_of(&mut self, name: &str, labels: &Labels, more: &[(&str, &str)], value: f64, at: Option<i64>) {
         self.out.push_str(name);
-        if !labels.is_empty() {
+        if !labels.written.is_empty() || !more.is_empty() {
             self.out.push('{');
-            for (i, (key, text)) in labels.iter().enumerate() {
-                if i > 0 {
-                    self.out.push(',');
-                }
-                self.out.push_str(key);
-                self.out.push_str("=\"");
-                escape(&mut self.out, text, true);
-                self.out.push('"');
-            }
+            self.out.push_str(&labels.written);
+            put_labels(&mut self.out, more, labels.written.is_empty());
             self.out.push('}');
         }
         self.out.push(' ');
@@ -178,19 +176,57 @@ impl Text {
     }
 }
 
-fn escape(out: &mut String, text: &str, quotes: bool) {
-    for c in text.chars() {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '"' if quotes => out.push_str("\\\""),
-            c => out.push(c),
-        }
+/// Labels that many samples have alike, written once.
+#[derive(Debug, Clone, Default)]
+pub struct Labels {
+    written: String,
+}
+
+impl Labels {
+    /// Writes them.
+    #[must_use]
+    pub fn of(labels: &[(&str, &str)]) -> Self {
+        let mut written = String::new();
+        put_labels(&mut written, labels, true);
+        Self { written }
     }
 }
 
+fn put_labels(out: &mut String, labels: &[(&str, &str)], mut first: bool) {
+    for (key, text) in labels {
+        if !std::mem::take(&mut first) {
+            out.push(',');
+        }
+        out.push_str(key);
+        out.push_str("=\"");
+        escape(out, text, true);
+        out.push('"');
+    }
+}
+
+fn escape(out: &mut String, text: &str, quotes: bool) {
+    let mut rest = text;
+    while let Some(at) = rest.find(|c| c == '\\' || c == '\n' || (quotes && c == '"')) {
+        let (before, behind) = rest.split_at(at);
+        out.push_str(before);
+        out.push_str(match behind.as_bytes().first() {
+            Some(b'\\') => "\\\\",
+            Some(b'\n') => "\\n",
+            _ => "\\\"",
+        });
+        // Each of the three is one byte long.
+        rest = behind.get(1..).unwrap_or_default();
+    }
+    out.push_str(rest);
+}
+
 fn number(out: &mut String, value: f64) {
-    let _ = if value.is_nan() {
+    // Most are whole, and those are written faster than others.
+    #[allow(clippy::cast_possible_truncation, reason = "all whole numbers of this size fit")]
+    let whole = (value.abs() < 9e15 && value.fract() == 0.0).then_some(value as i64);
+    let _ = if let Some(whole) = whole {
+        write!(out, "{whole}")
+    } else if value.is_nan() {
         write!(out, "NaN")
     } else if value.is_infinite() {
         write!(out, "{}Inf", if value > 0.0 { '+' } else { '-' })

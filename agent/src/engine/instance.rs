@@ -32,6 +32,20 @@ pub(crate) struct Exit {
     pub(crate) message: String,
 }
 
+impl Exit {
+    /// Of one that was killed and whose end nobody asks about.
+    pub(crate) fn killed(at: Timestamp) -> Self {
+        Self {
+            code: 137,
+            oom_killed: false,
+            error: String::new(),
+            started_at: None,
+            finished_at: at,
+            message: String::new(),
+        }
+    }
+}
+
 /// What a container is held to, in Docker's terms; 0 is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Limits {

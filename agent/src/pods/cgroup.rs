@@ -7,9 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{objects::resources::Class, quantity::Quantity};
 
-use super::qos::{CPU_PERIOD, HugePages};
+use super::qos::{self, CPU_PERIOD, HugePages};
 use crate::engine::instance::Limits;
 
 const ROOT: &str = "/sys/fs/cgroup";
@@ -130,24 +130,12 @@ fn settings(hierarchy: &str, dir: &Path, limits: &Limits) -> Vec<(&'static str, 
     all
 }
 
-/// Removes the cgroups of one pod, where they are empty.
+/// Removes the cgroups of one pod, where they are empty, whatever its class and Docker's cgroup driver were.
 pub(crate) fn remove_pod(uid: &str) {
-    let (plain, systemd) = (format!("pod{uid}"), format!("pod{}.slice", uid.replace('-', "_")));
-    for hierarchy in hierarchies(Path::new(ROOT)) {
-        for top in KUBEPODS {
-            let top = hierarchy.join(top);
-            if !top.is_dir() {
-                continue;
-            }
-            let classes = fs::read_dir(&top).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| p.is_dir());
-            for class in classes.chain([top.clone()]) {
-                for entry in fs::read_dir(&class).into_iter().flatten().flatten() {
-                    let name = entry.file_name();
-                    let name = name.to_string_lossy();
-                    if name == plain.as_str() || name.ends_with(&systemd) {
-                        let _ = fs::remove_dir(entry.path());
-                    }
-                }
+    for class in [Class::Guaranteed, Class::Burstable, Class::BestEffort] {
+        for systemd in [false, true] {
+            for (_, dir) in pod_dirs(Path::new(ROOT), &qos::cgroup_parent(class, uid, systemd)) {
+                let _ = fs::remove_dir(dir);
             }
         }
     }

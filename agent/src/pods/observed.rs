@@ -64,8 +64,10 @@ pub(crate) struct Observed {
     pub(crate) logged: BTreeMap<String, u32>,
     /// Actions under way: never begun twice.
     pub(crate) in_flight: BTreeSet<String>,
-    /// Everything of the pod was taken away.
+    /// Everything that the pod had of the node was taken away.
     pub(crate) torn_down: bool,
+    /// The API has forgotten the pod.
+    pub(crate) forgotten: bool,
     /// Containers that are being stopped, each with when it is killed.
     pub(crate) stopping: BTreeMap<String, Timestamp>,
     pub(crate) probes: Records,

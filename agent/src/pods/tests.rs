@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::{
     observed::{Failure, ImageState, Observed},
-    plan::{Action, Plan, Wanted, plan, restart_delay},
+    plan::{Action, Plan, STATUS, Wanted, plan, restart_delay},
     status::status,
 };
 use crate::engine::{
@@ -327,11 +327,21 @@ fn deletion_stops_then_removes_then_forgets() {
     let actions = next(&pod, &observed, 11).actions;
     assert!(actions.contains(&Action::Remove { id: "c0-0".into() }));
     assert!(actions.contains(&Action::RemoveSandbox { id: "POD-0".into() }));
-    observed.forget("c0-0");
-    observed.forget("POD-0");
+    // Once all are dead nothing waits for their removal but the worker itself.
+    observed.in_flight.extend(["container/c0-0", "container/POD-0"].map(str::to_owned));
+    assert!(next(&pod, &observed, 12).actions.is_empty(), "the sandbox runs yet");
+    observed.put(instance("POD", 0, exited(137, 1, 12)));
     assert_eq!(next(&pod, &observed, 12).actions, [Action::TearDown]);
     observed.torn_down = true;
-    assert_eq!(next(&pod, &observed, 12).actions, [Action::Forget]);
+    observed.in_flight.insert(STATUS.to_owned());
+    assert!(next(&pod, &observed, 12).actions.is_empty(), "its last status comes before its end");
+    observed.in_flight.clear();
+    let actions = next(&pod, &observed, 12).actions;
+    assert!(actions.contains(&Action::Forget) && actions.contains(&Action::RemoveSandbox { id: "POD-0".into() }));
+    observed.forgotten = true;
+    observed.forget("c0-0");
+    observed.forget("POD-0");
+    assert!(next(&pod, &observed, 12).actions.is_empty());
     // A pod that vanished from the API has nobody to tell.
     assert!(plan(Wanted::Gone { grace: 0, pod: None }, &observed, at(12)).actions.is_empty());
 }

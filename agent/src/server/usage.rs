@@ -48,7 +48,7 @@ async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Qu
 
 async fn cadvisor(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    metrics(&headers, format, state.usage.cadvisor_text(format).into())
+    metrics(&headers, format, Bytes::from_owner(state.usage.cadvisor_text(format)))
 }
 
 /// What metrics-server reads: it computes rates of its own from these numbers and their times.

@@ -55,6 +55,20 @@ fn hex(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok())
 }
 
+/// How many sockets a protocol has, those that wait for their end included, as `/proc/PID/net/sockstat` and `sockstat6`
+/// tell; none when they tell nothing of it.
+pub(crate) fn in_use(text: &[u8], protocol: &str) -> Option<u64> {
+    let line = lines(text).find_map(|line| line.strip_prefix(protocol.as_bytes())?.strip_prefix(b":"))?;
+    let mut words = words(line);
+    let mut sum = None;
+    while let (Some(name), Some(count)) = (words.next(), words.next()) {
+        if matches!(name, b"inuse" | b"tw") {
+            sum = Some(sum.unwrap_or(0_u64).saturating_add(number(count)?));
+        }
+    }
+    sum
+}
+
 /// Sockets of `/proc/PID/net/tcp` by state.
 pub(crate) fn tcp(text: &[u8], states: &mut [u64; 11]) {
     for line in lines(text).skip(1) {

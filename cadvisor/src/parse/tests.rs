@@ -172,3 +172,13 @@ proptest! {
         everything(lines.join("\n").as_bytes());
     }
 }
+
+#[test]
+fn sockets_in_use() {
+    let text = b"sockets: used 9\nTCP: inuse 2 orphan 7 tw 3 alloc 8 mem 1\nUDP: inuse 0 mem 4\nUDPLITE: inuse 6\n";
+    let cases = [("TCP", Some(5)), ("UDP", Some(0)), ("UDPLITE", Some(6)), ("TCP6", None), ("sockets", None)];
+    for (protocol, count) in cases {
+        assert_eq!(net::in_use(text, protocol), count, "{protocol}");
+    }
+    assert_eq!(net::in_use(b"TCP: inuse x", "TCP"), None);
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{reading::Seen, *};
 use crate::{
     Usage,
+    model::{Limits, Seldom},
     source::SourceError,
     source::tests::{CONTAINER, POD, Tree, subject, unpack},
 };
@@ -138,7 +139,7 @@ async fn what_hangs_costs_its_own_row_only() {
     // Limits are read again from here on, and the pipe among them.
     std::fs::remove_file(&pipe).unwrap();
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    sampler.containers.values_mut().for_each(|tracked| tracked.seldom_at = None);
+    sampler.containers.values_mut().for_each(|tracked| tracked.seldom_due = 0);
     let before = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
     let took = sampler.round();
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -179,4 +180,29 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
     assert!(tracked.row.is_none() && tracked.files.is_none());
     sampler.round();
     assert_eq!(snapshot.borrow().rows.len(), 1, "it is there after all, and is opened again");
+}
+
+#[test]
+fn what_is_read_now_and_then_is_spread_over_the_rounds() {
+    let due: Vec<u64> = (0..100)
+        .map(|n| {
+            let mut tracked = Tracked::new(Key::Pod(Arc::from(format!("pod-{n}"))), Arc::default());
+            let seen = || {
+                let result = Err(SourceError::NotThere { pid: 1, container: String::new() });
+                Seen { files: None, opened: None, seldom: Some((Limits::default(), Seldom::default())), result }
+            };
+            assert!(tracked.look(0).1.seldom);
+            tracked.take(seen(), 5);
+            let due = tracked.seldom_due;
+            assert!(tracked.look(due).1.seldom && !tracked.look(due - 1).1.seldom);
+            tracked.take(seen(), due);
+            assert_eq!(tracked.seldom_due, due + RARELY_NS);
+            due
+        })
+        .collect();
+    for sixth in 0..6 {
+        let (from, to) = (sixth * RARELY_NS / 6, (sixth + 1) * RARELY_NS / 6);
+        let count = due.iter().filter(|due| (from..to).contains(*due)).count();
+        assert!((5..=30).contains(&count), "{count} of 100 in the sixth {sixth}");
+    }
 }

@@ -1,6 +1,10 @@
 //! What is known of one cgroup from look to look.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use super::{
     RARELY_NS,
@@ -20,6 +24,15 @@ pub(super) enum Key {
     Pod(Arc<str>),
 }
 
+impl Key {
+    /// A part of `whole` that is the same for this key each time, and another for others.
+    fn share_of(&self, whole: u64) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish() % whole.max(1)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Tracked {
     pub(super) key: Key,
@@ -34,7 +47,8 @@ pub(super) struct Tracked {
     pub(super) history: History,
     pub(super) limits: Limits,
     pub(super) seldom: Arc<Seldom>,
-    pub(super) seldom_at: Option<u64>,
+    /// When what is read now and then is due again; 0 before its first time.
+    pub(super) seldom_due: u64,
     pub(super) row: Option<Arc<Row>>,
     pub(super) complained: bool,
 }
@@ -52,7 +66,7 @@ impl Tracked {
             history: History::default(),
             limits: Limits::default(),
             seldom: Arc::default(),
-            seldom_at: None,
+            seldom_due: 0,
             row: None,
             complained: false,
         }
@@ -69,7 +83,7 @@ impl Tracked {
             Key::Container(_) => Whose::Container(Arc::clone(&self.subject)),
             Key::Pod(_) => Whose::Pod(Arc::clone(&self.cgroup)),
         };
-        let seldom = self.seldom_at.is_none_or(|at| mono_ns.saturating_sub(at) >= RARELY_NS);
+        let seldom = mono_ns >= self.seldom_due;
         (Ticket { key: self.key.clone(), pid: self.subject.pid }, Look { whose, files: self.files.take(), seldom })
     }
 
@@ -94,7 +108,10 @@ impl Tracked {
             if *self.seldom != seldom {
                 self.seldom = Arc::new(seldom);
             }
-            self.seldom_at = Some(mono_ns);
+            // All that were there at the start would be due in the same round for ever: the first time between differs.
+            let first = self.seldom_due == 0;
+            let between = if first { self.key.share_of(RARELY_NS) } else { RARELY_NS };
+            self.seldom_due = mono_ns.saturating_add(between).max(1);
         }
         match seen.result {
             Ok(sample) => {

@@ -308,11 +308,26 @@ impl ContainerFiles {
                 then(text);
             }
         };
+        // For each list the kernel walks a table as large as the machine's memory asks for, however short the list is.
+        let mut used = [None; 4];
+        text("net/sockstat", &mut |text| used[..2].copy_from_slice(&["TCP", "UDP"].map(|of| net::in_use(text, of))));
+        text("net/sockstat6", &mut |text| used[2..].copy_from_slice(&["TCP6", "UDP6"].map(|of| net::in_use(text, of))));
+        let [tcp, udp, tcp6, udp6] = used;
+        let any = |count: Option<u64>| count != Some(0);
         let mut found = Sockets::default();
-        text("net/tcp", &mut |text| net::tcp(text, &mut found.tcp));
-        text("net/tcp6", &mut |text| net::tcp(text, &mut found.tcp6));
-        text("net/udp", &mut |text| net::udp(text, &mut found.udp));
-        text("net/udp6", &mut |text| net::udp(text, &mut found.udp6));
+        if any(tcp) {
+            text("net/tcp", &mut |text| net::tcp(text, &mut found.tcp));
+        }
+        // Those that wait for their end are counted with the older protocol, whichever they are of.
+        if any(tcp) || any(tcp6) {
+            text("net/tcp6", &mut |text| net::tcp(text, &mut found.tcp6));
+        }
+        if any(udp) {
+            text("net/udp", &mut |text| net::udp(text, &mut found.udp));
+        }
+        if any(udp6) {
+            text("net/udp6", &mut |text| net::udp(text, &mut found.udp6));
+        }
         Some(found)
     }
 

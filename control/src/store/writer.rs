@@ -113,7 +113,8 @@ fn encode(mut value: Value, revision: u64) -> Bytes {
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
     }
-    serde_json::to_vec(&value).unwrap_or_default().into()
+    // Kept for as long as the object is: without the room that writing it took.
+    serde_json::to_vec(&value).unwrap_or_default().into_boxed_slice().into()
 }
 
 fn show(state: &mut State, change: Change) {

@@ -135,21 +135,28 @@ impl Cni {
     }
 
     pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
-        let Some(done) = self.lock().get(pod_uid).cloned() else { return Ok(()) };
+        // Taken out, so that plugins are never called twice at a time for one pod.
+        let Some(done) = self.lock().remove(pod_uid) else { return Ok(()) };
+        let undone = self.undo(pod_uid, &done).await;
+        if undone.is_err() {
+            self.lock().insert(pod_uid.to_owned(), done);
+        }
+        undone
+    }
+
+    async fn undo(&self, pod_uid: &str, done: &Done) -> Result<(), NetworkError> {
         // The namespace has gone with its sandbox, or goes: plugins must do without it.
         for plugin in done.list.plugins.iter().rev() {
             let told = config::input(&done.list, plugin, &done.capabilities, done.result.as_ref());
-            self.call("DEL", plugin, &told, &done, "").await?;
+            self.call("DEL", plugin, &told, done, "").await?;
         }
         let path = self.file(pod_uid);
         match fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(NetworkError::new(format!("{} could not be removed", path.display()), e));
+                Err(NetworkError::new(format!("{} could not be removed", path.display()), e))
             }
-            _ => {}
+            _ => Ok(()),
         }
-        self.lock().remove(pod_uid);
-        Ok(())
     }
 
     /// The configuration that is first by name.

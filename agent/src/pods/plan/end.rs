@@ -33,10 +33,16 @@ pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observ
         .map(|i| Action::RemoveSandbox { id: i.id.clone() })
         .collect();
     plan.actions.extend(sandboxes);
-    if observed.instances.is_empty() && observed.in_flight.iter().all(|key| key.starts_with(PROBE)) {
+    // The dead hold nothing of the node: nobody need wait until Docker has removed them.
+    let dead = observed.instances.iter().all(|i| matches!(i.state, State::Exited(_)));
+    let told = !observed.in_flight.contains(STATUS);
+    let holds_nothing = |key: &String| {
+        [PROBE, "container/", "look/"].iter().any(|of| key.starts_with(of)) || key == STATUS
+    };
+    if dead && observed.in_flight.iter().all(holds_nothing) {
         if !observed.torn_down {
             plan.actions.push(Action::TearDown);
-        } else if in_api {
+        } else if in_api && told && !observed.forgotten {
             plan.actions.push(Action::Forget);
         }
     }

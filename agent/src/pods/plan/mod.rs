@@ -96,6 +96,8 @@ pub(crate) enum Action {
 
 /// What keys of probes start with: they hold up nothing.
 const PROBE: &str = "probe/";
+/// Writing the status: not of the plan, but under way like its actions.
+pub(crate) const STATUS: &str = "status";
 
 impl Action {
     /// Two actions with the same key are never under way together.

@@ -143,14 +143,17 @@ fn host_ports(pod: &Pod) -> Vec<HostPort> {
         .collect()
 }
 
-/// Removing kills: a sandbox has nothing to save, so it gets no grace.
+/// Removing kills: a sandbox has nothing to save, so it gets no grace. Its network is taken off meanwhile.
 pub(crate) async fn remove_sandbox(shared: Arc<Shared>, id: String, detach: Option<String>) -> Outcome {
-    if let Some(uid) = detach
-        && let Err(error) = shared.network.detach(&uid).await
-    {
-        return Outcome::Removed { id, result: Err(Refusal::new("KillPodSandboxError", error.to_string())) };
-    }
-    let _slot = shared.slots.acquire().await;
-    let result = shared.engine.remove(&id).await.map_err(|e| Refusal::of("KillPodSandboxError", &e));
-    Outcome::Removed { id, result }
+    let failed = |message: String| Refusal::new("KillPodSandboxError", message);
+    let detached = async {
+        let Some(uid) = detach else { return Ok(()) };
+        shared.network.detach(&uid).await.map_err(|e| failed(e.to_string()))
+    };
+    let removed = async {
+        let _slot = shared.slots.acquire().await;
+        shared.engine.remove(&id).await.map_err(|e| Refusal::of("KillPodSandboxError", &e))
+    };
+    let (detached, removed) = tokio::join!(detached, removed);
+    Outcome::Removed { id, result: detached.and(removed) }
 }

@@ -83,7 +83,7 @@ fn what_is_taken_away() {
     observed.forget("POD-0");
     assert_eq!(next(&pod, &observed, 5).actions, []);
     pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(6)));
-    assert_eq!(next(&pod, &observed, 6).actions, [Action::Remove { id: "c0-0".into() }]);
+    assert_eq!(next(&pod, &observed, 6).actions, [Action::Remove { id: "c0-0".into() }, Action::TearDown]);
 }
 
 /// What a pod that is over has written goes at once; what it said stays until the disk is short.

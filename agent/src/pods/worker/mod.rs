@@ -34,7 +34,7 @@ use super::{
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, Observed, later},
     orders::{self, Ended, Order},
     outcome::{Outcome, Refusal},
-    plan::{Action, Plan, Wanted, plan},
+    plan::{Action, Plan, STATUS, Wanted, plan},
     probes::{self, Kind},
     report::{merge, patch_of, record, version},
     resize::{self, Verdict},
@@ -46,7 +46,7 @@ use crate::{
     engine::{
         calls::Listed,
         events::{self, Changed},
-        instance::{Instance, State},
+        instance::{Exit, Instance, State},
     },
     volumes::{
         Place, Volumes,
@@ -109,7 +109,6 @@ pub(crate) struct Worker {
     followed: BTreeMap<Reference, Arc<Followed>>,
     changes: SelectAll<WatchStream<u64>>,
     published: Vec<ContainerRecord>,
-    finished: bool,
     patch_after: Option<Timestamp>,
     /// When a wish for resources that was put off is judged again.
     judge_at: Option<Timestamp>,
@@ -158,7 +157,6 @@ impl Worker {
             followed: BTreeMap::new(),
             changes: SelectAll::new(),
             published: Vec::new(),
-            finished: false,
             patch_after: None,
             judge_at: None,
             put_off_at: None,
@@ -193,7 +191,7 @@ impl Worker {
             }
             wake_at = wake_at.into_iter().chain(self.answer(now)).min();
             self.publish().await;
-            if self.finished {
+            if self.is_finished() {
                 self.shared.hold(&self.uid, None);
                 let _ = self.shared.inventory.send((self.uid.clone(), Vec::new())).await;
                 heart.end();
@@ -229,6 +227,17 @@ impl Worker {
                 () = sleep => {}
             }
         }
+    }
+
+    /// Whether nothing is left of the pod, neither on the node nor in the API.
+    fn is_finished(&self) -> bool {
+        let nobody_asks = self.observed.forgotten || (self.gone && self.observed.torn_down);
+        nobody_asks && self.observed.instances.is_empty()
+    }
+
+    /// Whether the pod is to end for good.
+    fn is_ending(&self) -> bool {
+        self.gone || self.pod.as_ref().is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
     }
 
     /// The time. When the clock was set, all that is remembered moves along.
@@ -361,6 +370,15 @@ impl Worker {
                     events::Action::Died => known.is_some_and(|i| matches!(i.state, State::Exited(_))),
                     events::Action::Destroyed => known.is_none(),
                 };
+                if action == events::Action::Died
+                    && self.is_ending()
+                    && let Some(sandbox) = known.filter(|i| i.is_sandbox() && i.is_running()).cloned()
+                {
+                    // How it ended tells nothing, and Docker is busy with its removal.
+                    let state = State::Exited(Exit::killed(self.now()));
+                    self.put(Instance { state, ..sandbox });
+                    return;
+                }
                 // A step under way looks for itself when it is done, but may have looked before a death.
                 let busy = self.observed.in_flight.contains(&format!("container/{id}"));
                 if !told_already && (!busy || action == events::Action::Died) {

@@ -34,7 +34,7 @@ impl Worker {
         if self.waiting.is_empty() {
             return None;
         }
-        if self.finished || (!self.observed.runs() && !self.observed.in_the_making()) {
+        if self.is_finished() || (!self.observed.runs() && !self.observed.in_the_making()) {
             for (answer, _) in self.waiting.drain(..) {
                 let _ = answer.send(Answer::Down);
             }

@@ -120,11 +120,8 @@ impl Worker {
                 self.observed.cleared = true;
                 self.observed.volumes = false;
             }
-            Outcome::TornDown(Ok(())) => {
-                self.observed.torn_down = true;
-                self.finished = self.gone;
-            }
-            Outcome::Forgotten(Ok(())) => self.finished = true,
+            Outcome::TornDown(Ok(())) => self.observed.torn_down = true,
+            Outcome::Forgotten(Ok(())) => self.observed.forgotten = true,
             Outcome::Removed { result: Err(refusal), .. }
             | Outcome::VolumesCleared(Err(refusal))
             | Outcome::TornDown(Err(refusal))

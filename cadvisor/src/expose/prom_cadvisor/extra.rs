@@ -1,8 +1,8 @@
 //! Families of what is counted now and then: states of tasks, huge pages, sockets.
 
-use windlass_kit::expo::Kind;
+use windlass_kit::expo::{Kind, Text};
 
-use super::{Page, Subject, float};
+use super::{Subject, float, put};
 use crate::model::{HugePages, Seldom, Sockets, TCP_STATES, Udp};
 
 type OfPages = (&'static str, &'static str, Kind, fn(&HugePages) -> u64);
@@ -27,11 +27,11 @@ const OF_UDP: [OfUdp; 2] = [
     ("container_network_udp6_usage_total", "UDP sockets of IPv6, their queues in bytes and losses", |s| &s.udp6),
 ];
 
-pub(super) fn families<'a>(subjects: &[Subject<'a>], page: &mut Page<'a>) {
+pub(super) fn families<'a>(subjects: &[Subject<'a>], page: &mut Text) {
     let seldom = |subject: &Subject<'a>| -> Option<&'a Seldom> { subject.row.map(|row| row.seldom.as_ref()) };
     let at = |subject: &Subject<'a>| Some(subject.sample.at.as_millisecond());
     let name = "container_tasks_state";
-    page.text.family(name, "Processes by what they were doing when they were last counted", Kind::Gauge);
+    page.family(name, "Processes by what they were doing when they were last counted", Kind::Gauge);
     for subject in subjects.iter().filter(|subject| subject.container_id.is_some()) {
         let Some(tasks) = seldom(subject).map(|seldom| seldom.tasks) else { continue };
         for (state, count) in [
@@ -41,29 +41,29 @@ pub(super) fn families<'a>(subjects: &[Subject<'a>], page: &mut Page<'a>) {
             ("stopped", tasks.stopped),
             ("uninterruptible", tasks.uninterruptible),
         ] {
-            page.put(name, subject, &[("state", state)], float(count), at(subject));
+            put(page, name, subject, &[("state", state)], float(count), at(subject));
         }
     }
     for (name, help, kind, value) in OF_PAGES {
-        page.text.family(name, help, kind);
+        page.family(name, help, kind);
         for subject in subjects {
             for pages in seldom(subject).into_iter().flat_map(|seldom| &seldom.huge_pages) {
-                page.put(name, subject, &[("pagesize", pages.size.as_str())], float(value(pages)), at(subject));
+                put(page, name, subject, &[("pagesize", pages.size.as_str())], float(value(pages)), at(subject));
             }
         }
     }
     let sockets = |subject: &Subject<'a>| seldom(subject).and_then(|seldom| seldom.sockets_of.as_ref());
     for (name, help, of) in OF_TCP {
-        page.text.family(name, help, Kind::Gauge);
+        page.family(name, help, Kind::Gauge);
         for subject in subjects {
             let Some(counts) = sockets(subject).map(of) else { continue };
             for (state, count) in TCP_STATES.into_iter().zip(counts) {
-                page.put(name, subject, &[("tcp_state", state)], float(*count), at(subject));
+                put(page, name, subject, &[("tcp_state", state)], float(*count), at(subject));
             }
         }
     }
     for (name, help, of) in OF_UDP {
-        page.text.family(name, help, Kind::Gauge);
+        page.family(name, help, Kind::Gauge);
         for subject in subjects {
             let Some(udp) = sockets(subject).map(of) else { continue };
             for (state, count) in [
@@ -72,7 +72,7 @@ pub(super) fn families<'a>(subjects: &[Subject<'a>], page: &mut Page<'a>) {
                 ("rxqueued", udp.rx_queued),
                 ("txqueued", udp.tx_queued),
             ] {
-                page.put(name, subject, &[("udp_state", state)], float(count), at(subject));
+                put(page, name, subject, &[("udp_state", state)], float(count), at(subject));
             }
         }
     }

@@ -5,7 +5,7 @@ mod extra;
 mod families;
 
 use jiff::Timestamp;
-use windlass_kit::expo::{Format, Kind, Text};
+use windlass_kit::expo::{Format, Kind, Labels, Text};
 
 use self::families::{OF_DEVICE, OF_DISK, OF_INTERFACE, OF_ROW, PLAIN};
 use super::{View, float, seconds};
@@ -13,7 +13,7 @@ use crate::model::{BlockDevice, Interface, Row, Sample};
 
 /// One line of the page's table: a container, a pod's own cgroup, or the machine.
 struct Subject<'a> {
-    labels: [(&'a str, &'a str); 6],
+    labels: Labels,
     sample: &'a Sample,
     row: Option<&'a Row>,
     container_id: Option<&'a str>,
@@ -23,7 +23,14 @@ struct Subject<'a> {
 fn subjects(view: &View) -> Vec<Subject<'_>> {
     let snapshot = &view.snapshot;
     let labels = |container, id, image, name, namespace, pod| {
-        [("container", container), ("id", id), ("image", image), ("name", name), ("namespace", namespace), ("pod", pod)]
+        Labels::of(&[
+            ("container", container),
+            ("id", id),
+            ("image", image),
+            ("name", name),
+            ("namespace", namespace),
+            ("pod", pod),
+        ])
     };
     let machine = Subject {
         labels: labels("", "/", "", "", "", ""),
@@ -50,17 +57,8 @@ fn subjects(view: &View) -> Vec<Subject<'_>> {
         .collect()
 }
 
-struct Page<'a> {
-    text: Text,
-    labels: Vec<(&'a str, &'a str)>,
-}
-
-impl<'a> Page<'a> {
-    fn put(&mut self, name: &str, subject: &Subject<'a>, more: &[(&'a str, &'a str)], value: f64, at: Option<i64>) {
-        self.labels.clear();
-        self.labels.extend(subject.labels.iter().chain(more));
-        self.text.sample_at(name, &self.labels, value, at);
-    }
+fn put(page: &mut Text, name: &str, subject: &Subject<'_>, more: &[(&str, &str)], value: f64, at: Option<i64>) {
+    page.sample_of(name, &subject.labels, more, value, at);
 }
 
 /// The page; `now` is the time of the scrape.
@@ -69,10 +67,11 @@ pub fn text(view: &View, now: Timestamp, format: Format) -> String {
     let subjects = subjects(view);
     let snapshot = &view.snapshot;
     let machine = &snapshot.machine;
-    let mut page = Page { text: Text::of(format), labels: Vec::with_capacity(10) };
+    let mut whole = Text::of(format);
+    let page = &mut whole;
     let time = |s: &Subject<'_>| Some(s.sample.at.as_millisecond());
 
-    page.text.family("cadvisor_version_info", "Versions of the kernel, the distribution and this program", Kind::Gauge);
+    page.family("cadvisor_version_info", "Versions of the kernel, the distribution and this program", Kind::Gauge);
     let versions = [
         ("cadvisorRevision", ""),
         ("cadvisorVersion", env!("CARGO_PKG_VERSION")),
@@ -80,72 +79,72 @@ pub fn text(view: &View, now: Timestamp, format: Format) -> String {
         ("kernelVersion", machine.kernel_version.as_str()),
         ("osVersion", machine.os_version.as_str()),
     ];
-    page.text.sample("cadvisor_version_info", &versions, 1.0);
+    page.sample("cadvisor_version_info", &versions, 1.0);
 
-    page.text.family("container_last_seen", "When it was last seen, in seconds since 1970", Kind::Gauge);
+    page.family("container_last_seen", "When it was last seen, in seconds since 1970", Kind::Gauge);
     for subject in &subjects {
         #[allow(clippy::cast_precision_loss)]
-        page.put("container_last_seen", subject, &[], now.as_second() as f64, Some(now.as_millisecond()));
+        put(page, "container_last_seen", subject, &[], now.as_second() as f64, Some(now.as_millisecond()));
     }
-    page.text.family("container_cpu_usage_seconds_total", "CPU time used, in seconds", Kind::Counter);
+    page.family("container_cpu_usage_seconds_total", "CPU time used, in seconds", Kind::Counter);
     for subject in &subjects {
         let value = seconds(subject.sample.cpu.usage_ns);
-        page.put("container_cpu_usage_seconds_total", subject, &[("cpu", "total")], value, time(subject));
+        put(page, "container_cpu_usage_seconds_total", subject, &[("cpu", "total")], value, time(subject));
     }
     for (name, help, kind, value) in PLAIN {
-        page.text.family(name, help, *kind);
+        page.family(name, help, *kind);
         for subject in &subjects {
             if let Some(value) = value(subject.sample) {
-                page.put(name, subject, &[], value, time(subject));
+                put(page, name, subject, &[], value, time(subject));
             }
         }
     }
-    page.text.family("container_memory_failures_total", "Page faults so far", Kind::Counter);
+    page.family("container_memory_failures_total", "Page faults so far", Kind::Counter);
     for subject in &subjects {
         let memory = &subject.sample.memory;
         for (kind, value) in [("pgfault", memory.faults), ("pgmajfault", memory.major_faults)] {
             for scope in ["container", "hierarchy"] {
                 let more = [("failure_type", kind), ("scope", scope)];
-                page.put("container_memory_failures_total", subject, &more, float(value), time(subject));
+                put(page, "container_memory_failures_total", subject, &more, float(value), time(subject));
             }
         }
     }
     for (name, help, kind, timed, value) in OF_ROW {
-        page.text.family(name, help, *kind);
+        page.family(name, help, *kind);
         for subject in &subjects {
             if let Some(value) = subject.row.and_then(value) {
-                page.put(name, subject, &[], value, time(subject).filter(|_| *timed));
+                put(page, name, subject, &[], value, time(subject).filter(|_| *timed));
             }
         }
     }
-    page.text.family("container_ulimits_soft", "Soft limits of the first process", Kind::Gauge);
+    page.family("container_ulimits_soft", "Soft limits of the first process", Kind::Gauge);
     for subject in &subjects {
         if let Some(row) = subject.row.filter(|_| subject.container_id.is_some()) {
             let value = row.limits.open_files.map_or(-1.0, float);
-            page.put("container_ulimits_soft", subject, &[("ulimit", "max_open_files")], value, time(subject));
+            put(page, "container_ulimits_soft", subject, &[("ulimit", "max_open_files")], value, time(subject));
         }
     }
     for (name, help, value) in OF_INTERFACE {
-        page.text.family(name, help, Kind::Counter);
+        page.family(name, help, Kind::Counter);
         for subject in &subjects {
             for interface in subject.network {
                 let more = [("interface", interface.name.as_str())];
-                page.put(name, subject, &more, float(value(interface)), time(subject));
+                put(page, name, subject, &more, float(value(interface)), time(subject));
             }
         }
     }
-    extra::families(&subjects, &mut page);
-    devices(view, &subjects, &mut page);
-    disks(&snapshot.node.disks, &subjects, &mut page);
-    filesystems(view, &subjects, &mut page);
-    machine_families(view, &mut page.text);
-    page.text.finish()
+    extra::families(&subjects, page);
+    devices(view, &subjects, page);
+    disks(&snapshot.node.disks, &subjects, page);
+    filesystems(view, &subjects, page);
+    machine_families(view, page);
+    whole.finish()
 }
 
-fn devices<'a>(view: &'a View, subjects: &[Subject<'a>], page: &mut Page<'a>) {
+fn devices(view: &View, subjects: &[Subject<'_>], page: &mut Text) {
     let device = |d: &BlockDevice| view.snapshot.devices.get(&(d.major, d.minor)).map_or("", String::as_str);
     for (name, help, value) in OF_DEVICE {
-        page.text.family(name, help, Kind::Counter);
+        page.family(name, help, Kind::Counter);
         for subject in subjects {
             // Devices without a name share one series: equal label sets would be refused by Prometheus.
             let mut nameless = None;
@@ -156,44 +155,43 @@ fn devices<'a>(view: &'a View, subjects: &[Subject<'a>], page: &mut Page<'a>) {
                     continue;
                 }
                 let at = Some(subject.sample.at.as_millisecond());
-                page.put(name, subject, &[("device", label)], float(value(found)), at);
+                put(page, name, subject, &[("device", label)], float(value(found)), at);
             }
             if let Some(value) = nameless {
-                page.put(name, subject, &[("device", "")], float(value), Some(subject.sample.at.as_millisecond()));
+                put(page, name, subject, &[("device", "")], float(value), Some(subject.sample.at.as_millisecond()));
             }
         }
     }
     let name = "container_blkio_device_usage_total";
-    page.text.family(name, "Bytes moved by the device, per operation", Kind::Counter);
+    page.family(name, "Bytes moved by the device, per operation", Kind::Counter);
     for subject in subjects {
         for found in &subject.sample.block {
             let (major, minor) = (found.major.to_string(), found.minor.to_string());
             for (operation, value) in [("Read", found.read_bytes), ("Write", found.write_bytes)] {
-                let mut labels: Vec<(&str, &str)> = subject.labels.to_vec();
-                labels.extend([
+                let more = [
                     ("device", device(found)),
                     ("major", major.as_str()),
                     ("minor", minor.as_str()),
                     ("operation", operation),
-                ]);
-                page.text.sample_at(name, &labels, float(value), Some(subject.sample.at.as_millisecond()));
+                ];
+                put(page, name, subject, &more, float(value), Some(subject.sample.at.as_millisecond()));
             }
         }
     }
 }
 
-fn disks<'a>(disks: &'a [crate::model::Disk], subjects: &[Subject<'a>], page: &mut Page<'a>) {
+fn disks(disks: &[crate::model::Disk], subjects: &[Subject<'_>], page: &mut Text) {
     let Some(machine) = subjects.iter().find(|subject| subject.row.is_none()) else { return };
     for (name, help, kind, value) in OF_DISK {
-        page.text.family(name, help, *kind);
+        page.family(name, help, *kind);
         for disk in disks {
             let more = [("device", disk.name.as_str())];
-            page.put(name, machine, &more, value(disk), Some(machine.sample.at.as_millisecond()));
+            put(page, name, machine, &more, value(disk), Some(machine.sample.at.as_millisecond()));
         }
     }
 }
 
-fn filesystems<'a>(view: &'a View, subjects: &[Subject<'a>], page: &mut Page<'a>) {
+fn filesystems(view: &View, subjects: &[Subject<'_>], page: &mut Text) {
     let Some(images) = view.storage.images else { return };
     let more = [("device", view.storage.images_device.as_str())];
     let size_of = |s: &Subject<'_>| s.container_id.and_then(|id| view.storage.containers.get(id));
@@ -213,14 +211,14 @@ fn filesystems<'a>(view: &'a View, subjects: &[Subject<'a>], page: &mut Page<'a>
         }),
     ];
     for (name, help, whole, part) in families {
-        page.text.family(name, help, Kind::Gauge);
+        page.family(name, help, Kind::Gauge);
         for subject in subjects {
             let (at, value) = match (subject.row, size_of(subject)) {
                 (None, _) => (images.at, whole),
                 (Some(_), Some(size)) => (size.at, part(size).unwrap_or(whole)),
                 (Some(_), None) => continue,
             };
-            page.put(name, subject, &more, float(value), Some(at.as_millisecond()));
+            put(page, name, subject, &more, float(value), Some(at.as_millisecond()));
         }
     }
 }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 
+mod client;
+
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -214,11 +216,11 @@ fn load(path: &str) -> anyhow::Result<Load> {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {
                 scope.spawn(move || {
-                    let mut all = Vec::new();
+                    let (mut all, mut client) = (Vec::new(), client::Client::connect(10255)?);
                     while begun.elapsed() < LOAD {
                         let asked = Instant::now();
-                        let body = page(10255, path)?;
-                        all.push((asked.elapsed().as_secs_f64() * 1000.0, body.len()));
+                        let bytes = client.get(path)?;
+                        all.push((asked.elapsed().as_secs_f64() * 1000.0, bytes));
                     }
                     Ok(all)
                 })
