@@ -27,19 +27,29 @@ fn hierarchies(root: &Path) -> Vec<PathBuf> {
 pub(crate) fn hold_pod(parent: &str, limits: &Limits, pages: &HugePages, pids: Option<u32>) {
     for (hierarchy, dir) in pod_dirs(Path::new(ROOT), parent) {
         write_all(&dir, settings(&hierarchy, &dir, limits).into_iter().map(|(file, value)| (file.to_owned(), value)));
-        write_all(&dir, huge_pages(&dir, pages));
-        let most = pids.map_or_else(|| "max".to_owned(), |most| most.to_string());
-        write_all(&dir, [("pids.max".to_owned(), most)]);
+        if has(&hierarchy, &dir, "hugetlb") {
+            write_all(&dir, huge_pages(&dir, pages));
+        }
+        if has(&hierarchy, &dir, "pids") {
+            let most = pids.map_or_else(|| "max".to_owned(), |most| most.to_string());
+            write_all(&dir, [("pids.max".to_owned(), most)]);
+        }
     }
 }
 
 /// Holds one container of a pod to `pages`, for which Docker has no setting. Until then it is held to its pod's.
 pub(crate) fn hold_container(parent: &str, id: &str, pages: &HugePages) {
-    for (_, dir) in pod_dirs(Path::new(ROOT), parent) {
+    let all = pod_dirs(Path::new(ROOT), parent);
+    for (_, dir) in all.iter().filter(|(hierarchy, dir)| has(hierarchy, dir, "hugetlb")) {
         for dir in [dir.join(id), dir.join(format!("docker-{id}.scope"))] {
             write_all(&dir, huge_pages(&dir, pages));
         }
     }
+}
+
+/// Whether a hierarchy may have this controller: on v2 there is one for all.
+fn has(hierarchy: &str, dir: &Path, controller: &str) -> bool {
+    hierarchy.split(',').any(|name| name == controller) || dir.join("cgroup.controllers").exists()
 }
 
 fn write_all(dir: &Path, settings: impl IntoIterator<Item = (String, String)>) {

@@ -30,6 +30,9 @@ const PING: Duration = Duration::from_secs(5);
 /// Between attempts to reach Docker.
 const RECONNECT: Duration = Duration::from_secs(1);
 
+/// Changes of what runs that come within this time are told together.
+const TOGETHER: Duration = Duration::from_millis(10);
+
 /// What the Docker side tells the dispatcher.
 #[derive(Debug)]
 pub(super) enum DockerNews {
@@ -169,7 +172,8 @@ pub(super) async fn keep_inventory(
 ) {
     let mut by_pod: BTreeMap<String, Vec<ContainerRecord>> = BTreeMap::new();
     while let Some(first) = inventories.recv().await {
-        // Many pods change together; one list serves them all.
+        // Many pods change together; one list serves them all, for it is as long as the node has containers.
+        tokio::time::sleep(TOGETHER).await;
         let mut next = Some(first);
         while let Some((uid, records)) = next {
             if records.is_empty() {

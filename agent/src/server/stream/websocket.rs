@@ -66,6 +66,8 @@ pub(super) fn session(
     let over = gone.clone();
     tasks.spawn(async move {
         tokio::select! {
+            // First: a client that broke off must not be told a good end because the process took it for one.
+            biased;
             () = over.cancelled() => {}
             written = write(outgoing, to_write, channels, wanted, activity) => match written {
                 Ok(()) => ended.cancel(),
