@@ -30,13 +30,20 @@ pub fn enter(world: &World) -> anyhow::Result<()> {
     nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("the world's network namespace")
 }
 
-/// The pods whose containers the node measures.
+/// Waits until the node measures the containers of so many pods; answers how long that was after `begun`. What is measured
+/// shares the cores, so its answer is not taken apart, only counted.
 ///
 /// # Errors
-/// When it does not answer.
-pub fn looked_after() -> anyhow::Result<usize> {
-    let told: serde_json::Value = serde_json::from_str(&page(10255, "/stats/summary")?)?;
-    Ok(told["pods"].as_array().map_or(0, |all| all.iter().filter(|p| p["containers"][0].is_object()).count()))
+/// When it does not come to that.
+pub fn looked_after(count: usize, begun: Instant) -> anyhow::Result<Duration> {
+    loop {
+        let pods = page(10255, "/stats/summary").map_or(0, |told| told.matches("\"containers\":[{").count());
+        if pods >= count {
+            return Ok(begun.elapsed());
+        }
+        anyhow::ensure!(begun.elapsed() < PATIENCE, "{pods} of {count} pods are looked after");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// How long something took.

@@ -15,7 +15,7 @@ use kube::{
 use windlass_tests::{
     PATIENCE, RawDocker, Usage, World,
     bench::{COMMAND, IMAGE, client, compare, create, enter, looked_after, pod, running, wait_ready},
-    eventually, resident_megabytes,
+    resident_megabytes,
 };
 
 /// Ends as soon as it is asked to.
@@ -81,11 +81,7 @@ fn main() -> anyhow::Result<()> {
     let without_us = Usage::of(world.docker_pid())?.since(&engine).cpu;
     let started = Instant::now();
     windlass.start();
-    let taken_over = eventually(PATIENCE, "every pod is looked after again", || {
-        let pods = looked_after()?;
-        anyhow::ensure!(pods >= HELD, "{pods} of {HELD}");
-        Ok(started.elapsed())
-    });
+    let taken_over = looked_after(HELD, started)?;
     std::thread::sleep(Duration::from_secs(10));
     let untouched = running(&world) == before;
 
