@@ -77,11 +77,12 @@ mod tests {
         let (rendered, mut view) = (Rendered::default(), view(Tree::V2));
         let mut count = 0_u8;
         let mut ask = |view: &View| {
-            rendered.of(view, |_| {
-                count += 1;
-                vec![count]
-            })
-            .as_ref()[0]
+            rendered
+                .of(view, |_| {
+                    count += 1;
+                    vec![count]
+                })
+                .as_ref()[0]
         };
         assert_eq!((ask(&view), ask(&view.clone())), (1, 1));
         view.snapshot = Arc::new(Snapshot::clone(&view.snapshot));

@@ -36,9 +36,8 @@ pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observ
     // The dead hold nothing of the node: nobody need wait until Docker has removed them.
     let dead = observed.instances.iter().all(|i| matches!(i.state, State::Exited(_)));
     let told = !observed.in_flight.contains(STATUS);
-    let holds_nothing = |key: &String| {
-        [PROBE, "container/", "look/"].iter().any(|of| key.starts_with(of)) || key == STATUS
-    };
+    let holds_nothing =
+        |key: &String| [PROBE, "container/", "look/"].iter().any(|of| key.starts_with(of)) || key == STATUS;
     if dead && observed.in_flight.iter().all(holds_nothing) {
         if !observed.torn_down {
             plan.actions.push(Action::TearDown);
