@@ -36,6 +36,9 @@ pods_are_ready() {
     echo "$pods"
     [ "$(grep -c . <<<"$pods")" = 6 ] && ! grep -qv '=True$' <<<"$pods"
 }
+two_of_web_are_ready() {
+    [ "$($kubectl get pods -l app=web -o 'jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}' | grep -c True)" = 2 ]
+}
 page() { curl -fsS -m 5 -o /dev/null "$1"; }
 containers() { docker ps -q --no-trunc --filter label=io.kubernetes.pod.namespace | sort; }
 runs() { $kubectl get pods -o 'jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{"\n"}{end}' | sort; }
@@ -192,7 +195,8 @@ came_back() {
     grep -qx done /var/tmp/seen/told || fail "the pod had no time to end: $(cat /var/tmp/seen/told)"
     ok "the pod was told of the machine's end and could finish"
     journalctl -b -1 -u windlass --no-pager | tail -n 5 | sed 's/^/       /'
-    until_true 300 "the replicated pods are back" sh -c "$kubectl get pods -l app=web -o 'jsonpath={.items[*].status.conditions[?(@.type==\"Ready\")].status}' | grep -q 'True True'"
+    # Those that ended with the machine are still listed.
+    until_true 300 "the replicated pods are back" two_of_web_are_ready
     until_true 60 "the service answers again" services
 }
 
