@@ -47,9 +47,19 @@ pub(crate) fn hold_container(parent: &str, id: &str, pages: &HugePages) {
     }
 }
 
-/// Whether a hierarchy may have this controller: on v2 there is one for all.
+/// Whether a hierarchy of v1 is named after this controller, as the one of `cpu,cpuacct` is after both.
+fn names(hierarchy: &str, controller: &str) -> bool {
+    hierarchy.split(',').any(|name| name == controller)
+}
+
+/// Whether a cgroup is of v2, where one hierarchy has all controllers.
+fn is_v2(dir: &Path) -> bool {
+    dir.join("cgroup.controllers").exists()
+}
+
+/// Whether a hierarchy may have this controller.
 fn has(hierarchy: &str, dir: &Path, controller: &str) -> bool {
-    hierarchy.split(',').any(|name| name == controller) || dir.join("cgroup.controllers").exists()
+    names(hierarchy, controller) || is_v2(dir)
 }
 
 fn write_all(dir: &Path, settings: impl IntoIterator<Item = (String, String)>) {
@@ -99,16 +109,21 @@ pub(crate) fn hold_all(amounts: &BTreeMap<String, Quantity>) -> bool {
     found
 }
 
-/// Where a pod's cgroup is, with the name of each hierarchy.
-fn pod_dirs(root: &Path, parent: &str) -> Vec<(String, PathBuf)> {
-    let relative = if parent.ends_with(".slice") {
+/// Where a cgroup lies in each hierarchy, of the name that Docker is given for it.
+fn relative(parent: &str) -> String {
+    if parent.ends_with(".slice") {
         // systemd nests slices by the parts of their names.
         let stem = parent.trim_end_matches(".slice");
         let ends = stem.match_indices('-').map(|(at, _)| at).chain([stem.len()]);
         ends.map(|end| format!("{}.slice", &stem[..end])).collect::<Vec<_>>().join("/")
     } else {
         parent.trim_start_matches('/').to_owned()
-    };
+    }
+}
+
+/// Where a pod's cgroup is, with the name of each hierarchy.
+fn pod_dirs(root: &Path, parent: &str) -> Vec<(String, PathBuf)> {
+    let relative = relative(parent);
     hierarchies(root)
         .into_iter()
         .map(|h| (h.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(), h.join(&relative)))
@@ -119,7 +134,7 @@ fn pod_dirs(root: &Path, parent: &str) -> Vec<(String, PathBuf)> {
 /// The files of one hierarchy and what they are to say, by what is there.
 fn settings(hierarchy: &str, dir: &Path, limits: &Limits) -> Vec<(&'static str, String)> {
     let or = |value: i64, none: &str| if value > 0 { value.to_string() } else { none.to_owned() };
-    if dir.join("cgroup.controllers").exists() {
+    if is_v2(dir) {
         // runc's way from shares of 2 to 262144 to weights of 1 to 10000.
         let weight = 1 + (limits.cpu_shares.clamp(2, 262_144) - 2) * 9999 / 262_142;
         return vec![
@@ -128,13 +143,12 @@ fn settings(hierarchy: &str, dir: &Path, limits: &Limits) -> Vec<(&'static str, 
             ("memory.max", or(limits.memory, "max")),
         ];
     }
-    let controllers: Vec<&str> = hierarchy.split(',').collect();
     let mut all = Vec::new();
-    if controllers.contains(&"cpu") {
+    if names(hierarchy, "cpu") {
         all.push(("cpu.shares", limits.cpu_shares.to_string()));
         all.push(("cpu.cfs_quota_us", or(limits.cpu_quota, "-1")));
     }
-    if controllers.contains(&"memory") {
+    if names(hierarchy, "memory") {
         all.push(("memory.limit_in_bytes", or(limits.memory, "-1")));
     }
     all
@@ -142,11 +156,12 @@ fn settings(hierarchy: &str, dir: &Path, limits: &Limits) -> Vec<(&'static str, 
 
 /// Removes the cgroups of one pod, where they are empty, whatever its class and Docker's cgroup driver were.
 pub(crate) fn remove_pod(uid: &str) {
-    for class in [Class::Guaranteed, Class::Burstable, Class::BestEffort] {
-        for systemd in [false, true] {
-            for (_, dir) in pod_dirs(Path::new(ROOT), &qos::cgroup_parent(class, uid, systemd)) {
-                let _ = fs::remove_dir(dir);
-            }
+    let classes = [Class::Guaranteed, Class::Burstable, Class::BestEffort];
+    let places = classes.map(|class| [false, true].map(|systemd| relative(&qos::cgroup_parent(class, uid, systemd))));
+    for hierarchy in hierarchies(Path::new(ROOT)) {
+        for place in places.iter().flatten() {
+            // Most are not there, and one that is not empty stays.
+            let _ = fs::remove_dir(hierarchy.join(place));
         }
     }
 }
