@@ -1,6 +1,6 @@
 //! Pages that are rendered once for all who ask between two rounds.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::{
     expose::View,
@@ -9,11 +9,40 @@ use crate::{
 
 /// One page, for as many as want it.
 #[derive(Debug, Clone)]
-pub struct Page(Arc<Vec<u8>>);
+pub struct Page(Arc<Content>);
+
+#[derive(Debug)]
+struct Content {
+    plain: Vec<u8>,
+    packed: OnceLock<Option<Vec<u8>>>,
+}
+
+/// The packed form of a page.
+#[derive(Debug)]
+pub struct Packed(Page);
+
+impl Page {
+    /// What `pack` makes of it, which is done once for all who have the page; nothing when it failed.
+    pub fn packed(&self, pack: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Packed> {
+        self.0.packed.get_or_init(|| pack(&self.0.plain)).is_some().then(|| Packed(self.clone()))
+    }
+}
+
+impl From<Vec<u8>> for Page {
+    fn from(plain: Vec<u8>) -> Self {
+        Self(Arc::new(Content { plain, packed: OnceLock::new() }))
+    }
+}
 
 impl AsRef<[u8]> for Page {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        &self.0.plain
+    }
+}
+
+impl AsRef<[u8]> for Packed {
+    fn as_ref(&self) -> &[u8] {
+        self.0.0.packed.get().and_then(Option::as_deref).unwrap_or_default()
     }
 }
 
@@ -31,15 +60,25 @@ struct Newest {
     snapshot: Weak<Snapshot>,
     storage: Weak<Storage>,
     image_bytes: Option<u64>,
-    _kept: Option<Page>,
-    page: Weak<Vec<u8>>,
+    page: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    Kept(Page),
+    WhileRead(Weak<Content>),
 }
 
 impl Newest {
-    fn is_of(&self, view: &View) -> bool {
-        std::ptr::eq(self.snapshot.as_ptr(), Arc::as_ptr(&view.snapshot))
+    /// The page, if it is still there and has the numbers of `view`.
+    fn of(&self, view: &View) -> Option<Page> {
+        let same = std::ptr::eq(self.snapshot.as_ptr(), Arc::as_ptr(&view.snapshot))
             && std::ptr::eq(self.storage.as_ptr(), Arc::as_ptr(&view.storage))
-            && self.image_bytes == view.image_bytes
+            && self.image_bytes == view.image_bytes;
+        match &self.page {
+            Held::Kept(page) => same.then(|| page.clone()),
+            Held::WhileRead(page) => page.upgrade().filter(|_| same).map(Page),
+        }
     }
 }
 
@@ -51,17 +90,19 @@ impl Rendered {
 
     pub(crate) fn of(&self, view: &View, render: impl FnOnce(&View) -> Vec<u8>) -> Page {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(page) = newest.as_ref().filter(|newest| newest.is_of(view)).and_then(|newest| newest.page.upgrade())
-        {
-            return Page(page);
+        if let Some(page) = newest.as_ref().and_then(|newest| newest.of(view)) {
+            return page;
         }
-        let page = Page(Arc::new(render(view)));
+        let page = Page::from(render(view));
         *newest = Some(Newest {
             snapshot: Arc::downgrade(&view.snapshot),
             storage: Arc::downgrade(&view.storage),
             image_bytes: view.image_bytes,
-            _kept: (!self.only_while_read).then(|| page.clone()),
-            page: Arc::downgrade(&page.0),
+            page: if self.only_while_read {
+                Held::WhileRead(Arc::downgrade(&page.0))
+            } else {
+                Held::Kept(page.clone())
+            },
         });
         page
     }
@@ -101,5 +142,14 @@ mod tests {
         assert_eq!((first.as_ref(), second.as_ref()), (&[1][..], &[1][..]));
         drop((first, second));
         assert_eq!(rendered.of(&view, |_| vec![3]).as_ref(), [3]);
+    }
+
+    #[test]
+    fn a_page_is_packed_once() {
+        let page = Page::from(vec![1, 2]);
+        let pack = |plain: &[u8]| Some(vec![plain.len() as u8]);
+        assert_eq!(page.packed(pack).unwrap().as_ref(), [2]);
+        assert_eq!(page.clone().packed(|_| panic!("packed again")).unwrap().as_ref(), [2]);
+        assert!(Page::from(Vec::new()).packed(|_| None).is_none());
     }
 }

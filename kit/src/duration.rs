@@ -1,6 +1,9 @@
-//! How Go writes a duration, which Kubernetes shows in messages, settings and metrics.
+//! Times: how Go writes a duration, which Kubernetes shows in messages, settings and metrics; and a share of one.
 
-use std::time::Duration;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher as _},
+    time::Duration,
+};
 
 /// `20s`, `1.5s`, `1m20s`, `24h0m0s`; nothing finer than a millisecond.
 #[must_use]
@@ -15,9 +18,29 @@ pub fn go(time: Duration) -> String {
     }
 }
 
+/// A part of a time that is the same for `key` each time and another for others, in the unit of `whole`: so that what many do
+/// at an interval does not fall on one moment.
+#[must_use]
+pub fn share_of(whole: u64, key: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish() % whole.max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_spread() {
+        let shares: Vec<_> = (0..600).map(|n| share_of(60, &n)).collect();
+        assert!(shares.iter().all(|share| *share < 60) && share_of(60, &7) == shares[7]);
+        for sixth in 0..6 {
+            let in_it = shares.iter().filter(|s| **s / 10 == sixth).count();
+            assert!((60..140).contains(&in_it), "{in_it} of 600 in the sixth {sixth}");
+        }
+        assert_eq!(share_of(0, "a"), 0);
+    }
 
     #[test]
     fn as_go_writes_them() {

@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
-use windlass_cadvisor::Rest;
+use windlass_cadvisor::{Page, Rest};
 use windlass_kit::expo::{self, Format};
 
 use super::{ServerState, refuse};
@@ -43,24 +43,26 @@ async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Qu
         state.usage.refresh().await;
     }
     let page = state.usage.summary_json(query.only_cpu_and_memory);
-    packed(&headers, "application/json", Bytes::from_owner(page))
+    packed(&headers, "application/json", &page)
 }
 
 async fn cadvisor(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    metrics(&headers, format, Bytes::from_owner(state.usage.cadvisor_text(format)))
+    // Megabytes on a node with many pods: rendering and packing them would hold up everybody else.
+    let answer = tokio::task::spawn_blocking(move || metrics(&headers, format, &state.usage.cadvisor_text(format)));
+    answer.await.unwrap_or_else(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("the page was not made: {e}")))
 }
 
 /// What metrics-server reads: it computes rates of its own from these numbers and their times.
 async fn resource(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     state.usage.refresh().await;
     let format = accepted(&headers);
-    metrics(&headers, format, Bytes::from_owner(state.usage.resource_text(format)))
+    metrics(&headers, format, &state.usage.resource_text(format))
 }
 
 async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    metrics(&headers, format, state.probes.page(format, began(&state)).into())
+    metrics(&headers, format, &state.probes.page(format, began(&state)).into_bytes().into())
 }
 
 /// The agent's own metrics.
@@ -69,7 +71,7 @@ async fn own(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let mut page = expo::Text::of(format);
     super::metrics::write(&state, &mut page);
     state.usage.put_own(&mut page);
-    metrics(&headers, format, page.finish().into())
+    metrics(&headers, format, &page.finish().into_bytes().into())
 }
 
 async fn rest(
@@ -79,7 +81,7 @@ async fn rest(
     body: Bytes,
 ) -> Response {
     match state.usage.rest(uri.path(), uri.query().unwrap_or_default(), &body).await {
-        Ok(Rest::Page(page)) => packed(&headers, "application/json", page.into()),
+        Ok(Rest::Page(page)) => packed(&headers, "application/json", &page.into()),
         Ok(Rest::Stream(events)) => {
             let lines = futures::stream::unfold(events, |mut events| async move {
                 let line = events.next().await?;
@@ -102,7 +104,7 @@ fn accepted(headers: &HeaderMap) -> Format {
     Format::accepted(&ranges.join(","))
 }
 
-fn metrics(headers: &HeaderMap, format: Format, page: Bytes) -> Response {
+fn metrics(headers: &HeaderMap, format: Format, page: &Page) -> Response {
     packed(headers, format.content_type(), page)
 }
 
@@ -117,19 +119,22 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-fn packed(headers: &HeaderMap, kind: &'static str, page: Bytes) -> Response {
+fn packed(headers: &HeaderMap, kind: &'static str, page: &Page) -> Response {
     let kind = (header::CONTENT_TYPE, HeaderValue::from_static(kind));
     let vary = (header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
-    if page.len() < PACK_ABOVE || !takes_gzip(headers) {
-        return ([kind, vary], page).into_response();
-    }
-    let mut packer = flate2::write::GzEncoder::new(Vec::with_capacity(page.len() / 8), flate2::Compression::fast());
-    match packer.write_all(&page).and_then(|()| packer.finish()) {
-        Ok(small) => {
-            ([kind, vary, (header::CONTENT_ENCODING, HeaderValue::from_static("gzip"))], small).into_response()
+    let wanted = page.as_ref().len() >= PACK_ABOVE && takes_gzip(headers);
+    match wanted.then(|| page.packed(gzip)).flatten() {
+        Some(small) => {
+            let coding = (header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            ([kind, vary, coding], Bytes::from_owner(small)).into_response()
         }
-        Err(_) => ([kind, vary], page).into_response(),
+        None => ([kind, vary], Bytes::from_owner(page.clone())).into_response(),
     }
+}
+
+fn gzip(page: &[u8]) -> Option<Vec<u8>> {
+    let mut packer = flate2::write::GzEncoder::new(Vec::with_capacity(page.len() / 8), flate2::Compression::fast());
+    packer.write_all(page).and_then(|()| packer.finish()).ok()
 }
 
 #[cfg(test)]
@@ -148,7 +153,7 @@ mod tests {
         for (encoding, is_packed) in
             [("", false), ("gzip", true), ("deflate, gzip;q=0.5", true), ("gzip;q=0", false), ("br", false)]
         {
-            let answer = packed(&with(encoding), "text/plain", page.clone().into());
+            let answer = packed(&with(encoding), "text/plain", &page.clone().into_bytes().into());
             assert_eq!(answer.headers().contains_key(header::CONTENT_ENCODING), is_packed, "{encoding}");
             assert_eq!(answer.headers()[header::VARY], "Accept, Accept-Encoding");
             let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
@@ -160,7 +165,7 @@ mod tests {
                 assert_eq!(body, page.as_bytes());
             }
         }
-        let small = packed(&with("gzip"), "text/plain", Bytes::from_static(b"a 1\n"));
+        let small = packed(&with("gzip"), "text/plain", &b"a 1\n".to_vec().into());
         assert!(!small.headers().contains_key(header::CONTENT_ENCODING));
     }
 }

@@ -12,11 +12,14 @@ use k8s_openapi::api::{
     core::v1::{Pod, ServiceAccount, ServiceAccountTokenProjection},
 };
 use kube::{Api, Client, api::PostParams};
+use windlass_kit::duration;
 
 /// How long a token is good for where nothing is said; the API's default.
 const DEFAULT_SECONDS: i64 = 3600;
 /// No token is kept longer; upstream's.
 const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
+/// Pods of one start do not renew at one moment.
+const SPREAD_SECONDS: u64 = 10;
 /// The next try of a renewal that failed while the old token is good.
 const RETRY: SignedDuration = SignedDuration::from_secs(60);
 
@@ -108,7 +111,8 @@ impl Tokens {
         let status = answer.map_err(|e| failed(e.to_string()))?.status;
         let given = status.and_then(|s| s.token.zip(s.expiration_timestamp));
         let (text, ends_at) = given.ok_or_else(|| failed("the answer holds none".to_owned()))?;
-        Ok(Token { text, renew_at: renew_at(now, ends_at.0, jitter(&wanted.pod)), ends_at: ends_at.0 })
+        let sooner = Duration::from_secs(duration::share_of(SPREAD_SECONDS, &wanted.pod));
+        Ok(Token { text, renew_at: renew_at(now, ends_at.0, sooner), ends_at: ends_at.0 })
     }
 
     /// Drops what a pod held.
@@ -129,12 +133,6 @@ fn renew_at(now: Timestamp, ends_at: Timestamp, sooner: Duration) -> Timestamp {
     now.saturating_add(after).unwrap_or(now)
 }
 
-/// Up to ten seconds, another for each pod.
-fn jitter(uid: &str) -> Duration {
-    let sum = uid.bytes().fold(0u64, |sum, b| sum.wrapping_mul(31).wrapping_add(u64::from(b)));
-    Duration::from_millis(sum % 10_000)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +149,5 @@ mod tests {
         assert_eq!(at(86400 * 365, 0), 86400);
         assert_eq!(at(5, 10), 0);
         assert_eq!(at(-5, 0), 0, "an end that is past is renewed at once");
-        assert!(jitter("a-b-c") < Duration::from_secs(10) && jitter("a") != jitter("b"));
     }
 }

@@ -37,7 +37,7 @@ fn row(root: &Path, subject: Subject, usage_nano_cores: Option<u64>, second: i64
     let mut files = ContainerFiles::open(root, &layout, &subject, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
     let mut sample = Sample::empty(at(second), 0);
-    files.read(&mut buffer, &mut sample).unwrap();
+    files.read(true, &mut buffer, &mut sample).unwrap();
     Row {
         cgroup: Arc::from(files.cgroup.as_str()),
         subject: Arc::new(subject),

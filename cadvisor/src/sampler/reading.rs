@@ -82,10 +82,10 @@ fn look_into(around: &Surroundings, look: Look, buffer: &mut Buffer) -> Seen {
             Err(error) => return failed(error),
         },
     };
-    let seldom =
-        (look.seldom || opened.is_some()).then(|| (files.read_limits(buffer), files.seldom(&around.root, buffer)));
+    let all = look.seldom || opened.is_some();
+    let seldom = all.then(|| (files.read_limits(buffer), files.seldom(&around.root, buffer)));
     let mut sample = Sample::empty(jiff::Timestamp::now(), around.mono_ns());
-    let result = files.read(buffer, &mut sample).map(|()| sample);
+    let result = files.read(all, buffer, &mut sample).map(|()| sample);
     // What is gone keeps no files open.
     let files = if matches!(result, Err(SourceError::Gone { .. })) { None } else { Some(files) };
     Seen { files, opened, seldom, result }

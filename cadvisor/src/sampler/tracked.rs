@@ -1,10 +1,8 @@
 //! What is known of one cgroup from look to look.
 
-use std::{
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
+
+use windlass_kit::duration;
 
 use super::{
     RARELY_NS,
@@ -22,15 +20,6 @@ use crate::{
 pub(super) enum Key {
     Container(Arc<str>),
     Pod(Arc<str>),
-}
-
-impl Key {
-    /// A part of `whole` that is the same for this key each time, and another for others.
-    fn share_of(&self, whole: u64) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.hash(&mut hasher);
-        hasher.finish() % whole.max(1)
-    }
 }
 
 #[derive(Debug)]
@@ -110,7 +99,7 @@ impl Tracked {
             }
             // All that were there at the start would be due in the same round for ever: the first time between differs.
             let first = self.seldom_due == 0;
-            let between = if first { self.key.share_of(RARELY_NS) } else { RARELY_NS };
+            let between = if first { duration::share_of(RARELY_NS, &self.key) } else { RARELY_NS };
             self.seldom_due = mono_ns.saturating_add(between).max(1);
         }
         match seen.result {

@@ -85,9 +85,13 @@ pub(crate) struct ContainerFiles {
     version: Version,
     processes: Option<Kept>,
     pressure: [Option<Kept>; 3],
-    /// `/proc/PID`: stays this process's even if the number is used again, and does not pin its network namespace.
+    /// `/proc/PID`: stays this process's even if the number is used again.
     process: Option<File>,
-    network: bool,
+    /// Interfaces, where they are the container's own. Keeps the network namespace until the container is known to have ended.
+    network: Option<Kept>,
+    /// A sandbox's process sleeps: but for its time and its network, what was read with the limits is told again.
+    asleep: Option<Box<Sample>>,
+    is_sandbox: bool,
     /// The process lives in the network namespace of the node.
     pub(crate) host_network: bool,
     rare: Rare,
@@ -161,7 +165,10 @@ impl ContainerFiles {
         let v2_dir = || cut("").and_then(|path| layout.v2_dir(path)).map(|dir| under(root, &dir));
         let mut files = Self::at(&subject.container_id, cgroup, layout, v1_dir, v2_dir)?;
         files.pod_cgroup = pod_cgroup;
-        files.network = !subject.shares_network && (subject.is_sandbox() || subject.pod_uid.is_empty());
+        files.is_sandbox = subject.is_sandbox();
+        if !subject.shares_network && (subject.is_sandbox() || subject.pod_uid.is_empty()) {
+            files.network = Kept::open(&process_dir, "net/dev");
+        }
         let namespace = |of: &str| std::fs::read_link(root.join("proc").join(of).join("ns/net")).ok();
         files.host_network = namespace(&subject.pid.to_string()).is_some_and(|ns| Some(ns) == namespace("self"));
         files.process = Some(process);
@@ -207,43 +214,66 @@ impl ContainerFiles {
             processes,
             pressure,
             process: None,
-            network: false,
+            network: None,
+            asleep: None,
+            is_sandbox: false,
             host_network: false,
             rare: Rare::default(),
         })
     }
 
-    /// Reads everything that changes by the second. The CPU counter comes first and stands for the sample's time.
-    pub(crate) fn read(&self, buffer: &mut Buffer, sample: &mut Sample) -> Result<(), SourceError> {
+    /// Reads everything that changes by the second. The CPU counter comes first and stands for the sample's time. `all`
+    /// says that this is a look with the limits.
+    pub(crate) fn read(&mut self, all: bool, buffer: &mut Buffer, sample: &mut Sample) -> Result<(), SourceError> {
         let result = match &self.version {
-            Version::V1(files) => files.read(buffer, sample),
-            Version::V2(files) => files.read(buffer, sample),
+            Version::V1(files) => files.cpu_usage.read(buffer).map(|text| {
+                cpu::v1_usage(text, &mut sample.cpu);
+            }),
+            Version::V2(files) => files.cpu.read(buffer).map(|text| {
+                cpu::v2(text, &mut sample.cpu);
+            }),
         };
         result.map_err(|error| self.failed("cpu usage", error))?;
+        match &self.asleep {
+            Some(last) if !all => {
+                if let Version::V1(_) = self.version {
+                    sample.cpu = Cpu { usage_ns: sample.cpu.usage_ns, ..last.cpu };
+                }
+                (sample.memory, sample.pids, sample.pressure) = (last.memory, last.pids, last.pressure);
+                sample.block.clone_from(&last.block);
+            }
+            _ => {
+                self.read_rest(buffer, sample);
+                self.asleep = self.is_sandbox.then(|| Box::new(sample.clone()));
+            }
+        }
+        // A dead sandbox has no network; its cgroup tells on the next round.
+        if let Some(text) = text_of(self.network.as_ref(), buffer) {
+            net::devices(text, &mut sample.network);
+        }
+        Ok(())
+    }
+
+    fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
+        match &self.version {
+            Version::V1(files) => files.read_rest(buffer, sample),
+            Version::V2(files) => files.read_rest(buffer, sample),
+        }
         sample.memory.max_usage_bytes = self.rare.max_usage_bytes.max(sample.memory.usage_bytes);
         sample.memory.limit_hits = self.rare.limit_hits;
         if let Version::V1(_) = self.version {
             sample.memory.kernel_bytes = self.rare.kernel_bytes;
         }
-        if let Some(text) = text_of(self.processes.as_ref(), buffer) {
+        // One thread is one process; of more it must be asked, for which the kernel makes a list and sorts it.
+        if sample.pids.threads == 1 {
+            sample.pids.processes = 1;
+        } else if let Some(text) = text_of(self.processes.as_ref(), buffer) {
             sample.pids.processes = pids::count(text);
             sample.pids.threads = sample.pids.threads.max(sample.pids.processes);
         }
         let [cpu, memory, io] = &self.pressure;
         let mut psi_of = |file: &Option<Kept>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
         sample.pressure = Pressure { cpu: psi_of(cpu), memory: psi_of(memory), io: psi_of(io) };
-        if self.network {
-            // A dead sandbox has no network; its cgroup tells on the next round.
-            let _ = self.read_network(buffer, sample);
-        }
-        Ok(())
-    }
-
-    fn read_network(&self, buffer: &mut Buffer, sample: &mut Sample) -> io::Result<()> {
-        let Some(process) = &self.process else { return Ok(()) };
-        let file = File::from(openat(process, "net/dev", OFlag::O_RDONLY | OFlag::O_CLOEXEC, FileMode::empty())?);
-        net::devices(read_all(&file, buffer)?, &mut sample.network);
-        Ok(())
     }
 
     /// Reads limits and the counters that nobody watches by the second.
@@ -300,7 +330,7 @@ impl ContainerFiles {
 
     /// Sockets of the container's own network namespace.
     fn sockets(&self, buffer: &mut Buffer) -> Option<Sockets> {
-        let process = self.process.as_ref().filter(|_| self.network && !self.host_network)?;
+        let process = self.process.as_ref().filter(|_| self.network.is_some() && !self.host_network)?;
         let mut text = |name: &str, then: &mut dyn FnMut(&[u8])| {
             if let Ok(file) = openat(process, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, FileMode::empty())
                 && let Ok(text) = read_all(&File::from(file), buffer)
@@ -400,9 +430,8 @@ fn huge_pages_v2(dir: &Path, buffer: &mut Buffer) -> Vec<HugePages> {
 }
 
 impl V1 {
-    fn read(&self, buffer: &mut Buffer, sample: &mut Sample) -> io::Result<()> {
+    fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
         let (cpu, memory): (&mut Cpu, &mut Memory) = (&mut sample.cpu, &mut sample.memory);
-        cpu::v1_usage(self.cpu_usage.read(buffer)?, cpu);
         if let Some(text) = text_of(self.cpu_split.as_ref(), buffer) {
             cpu::v1_split(text, cpu);
         }
@@ -420,11 +449,13 @@ impl V1 {
         if let Some(text) = text_of(self.block_bytes.as_ref(), buffer) {
             parse::io::v1(text, parse::io::V1::Bytes, devices);
         }
-        if let Some(text) = text_of(self.block_requests.as_ref(), buffer) {
+        // What moved no bytes made no requests; without the file of bytes nobody knows.
+        if (self.block_bytes.is_none() || !devices.is_empty())
+            && let Some(text) = text_of(self.block_requests.as_ref(), buffer)
+        {
             parse::io::v1(text, parse::io::V1::Requests, devices);
         }
         sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
-        Ok(())
     }
 
     fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {
@@ -450,8 +481,7 @@ impl V1 {
 }
 
 impl V2 {
-    fn read(&self, buffer: &mut Buffer, sample: &mut Sample) -> io::Result<()> {
-        cpu::v2(self.cpu.read(buffer)?, &mut sample.cpu);
+    fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
         let memory = &mut sample.memory;
         memory.usage_bytes = number_of(self.memory_usage.as_ref(), buffer).unwrap_or(0);
         if let Some(text) = text_of(self.memory_stat.as_ref(), buffer) {
@@ -465,7 +495,6 @@ impl V2 {
             parse::io::v2(text, &mut sample.block);
         }
         sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
-        Ok(())
     }
 
     fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {

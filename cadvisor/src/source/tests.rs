@@ -92,7 +92,7 @@ fn read(root: &Path, subject: &Subject) -> (ContainerFiles, Sample, crate::model
     let mut files = ContainerFiles::open(root, &layout, subject, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
     let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
-    files.read(&mut buffer, &mut sample).unwrap();
+    files.read(true, &mut buffer, &mut sample).unwrap();
     (files, sample, limits)
 }
 
@@ -118,6 +118,45 @@ fn reads_v1_and_hybrid() {
         assert!(limits.open_files.is_some());
         assert_eq!(sample.pressure.cpu.is_some(), matches!(tree, Tree::Hybrid));
         assert!(sample.network.is_empty(), "the pod's network is the sandbox's");
+    }
+}
+
+#[test]
+fn a_sandbox_is_asked_for_its_time_and_network_each_round_and_for_the_rest_now_and_then() {
+    for tree in [Tree::Hybrid, Tree::V2] {
+        let dir = unpack(tree);
+        let sandbox = Subject { container_name: "POD".to_owned(), ..subject() };
+        let (mut files, first, _) = read(dir.path(), &sandbox);
+        let layout = cgroups(dir.path()).unwrap();
+        let (cpu, memory) = match tree {
+            Tree::V2 => ("cpu.stat", "memory.current"),
+            _ => ("cpuacct.usage", "memory.usage_in_bytes"),
+        };
+        let of = |controller: &str, name: &str| {
+            let group = match tree {
+                Tree::V2 => layout.v2_dir(&files.cgroup),
+                _ => layout.v1_dir(controller, &files.cgroup),
+            };
+            under(dir.path(), &group.unwrap()).join(name)
+        };
+        let change = |path: &Path, from: String, to: &str| {
+            let text = fs::read_to_string(path).unwrap();
+            assert!(text.contains(&from), "{} has no {from}: {text}", path.display());
+            fs::write(path, text.replace(&from, to)).unwrap();
+        };
+        let used = first.cpu.usage_ns;
+        let (now, then) = if let Tree::V2 = tree { (used / 1000, "9000000") } else { (used, "9000000000") };
+        change(&of("cpuacct", cpu), now.to_string(), then);
+        change(&of("memory", memory), first.memory.usage_bytes.to_string(), "9999999");
+        change(&dir.path().join("proc/4242/net/dev"), first.network[0].rx_bytes.to_string(), "777");
+        let mut buffer = Buffer::new();
+        let mut look = |all| {
+            let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+            files.read(all, &mut buffer, &mut sample).unwrap();
+            (sample.cpu.usage_ns, sample.cpu.user_ns, sample.memory.usage_bytes, sample.network[0].rx_bytes)
+        };
+        assert_eq!(look(false), (9_000_000_000, first.cpu.user_ns, first.memory.usage_bytes, 777), "{tree:?}");
+        assert_eq!(look(true), (9_000_000_000, first.cpu.user_ns, 9_999_999, 777), "{tree:?}");
     }
 }
 

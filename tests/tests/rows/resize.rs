@@ -82,17 +82,17 @@ fn resize_restart_container(row: &Row<'_>) {
 }
 
 fn resize_several_containers_at_once(row: &Row<'_>) {
-    let one = |name: &str| json!({"name": name, "command": shell(STAY), "resources": resources("10m", "8Mi")});
+    let one = |name: &str| json!({"name": name, "command": shell(STAY), "resources": resources("50m", "16Mi")});
     row.pod("p", json!({"containers": [one("a"), one("b"), one("c")]}));
     row.ready("p");
     resize(
         row,
         "p",
-        &[("a", resources("20m", "16Mi")), ("b", resources("30m", "8Mi")), ("c", resources("10m", "24Mi"))],
+        &[("a", resources("60m", "24Mi")), ("b", resources("70m", "16Mi")), ("c", resources("50m", "32Mi"))],
     );
     row.wait("p", "all have what they were given", |p| {
         let is = |at: usize, wanted: Value| p["status"]["containerStatuses"][at]["resources"] == wanted;
-        is(0, resources("20m", "16Mi")) && is(1, resources("30m", "8Mi")) && is(2, resources("10m", "24Mi"))
+        is(0, resources("60m", "24Mi")) && is(1, resources("70m", "16Mi")) && is(2, resources("50m", "32Mi"))
     });
 }
 

@@ -10,7 +10,7 @@ use std::{
     os::unix::fs::DirBuilderExt as _,
     path::PathBuf,
     process::Stdio,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -48,10 +48,17 @@ struct Done {
     result: Option<Value>,
 }
 
+/// What is known of a pod, and whose turn it is: plugins are called for a pod by one at a time.
+#[derive(Debug)]
+struct Known {
+    done: Done,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
 #[derive(Debug)]
 pub(super) struct Cni {
     config: CniConfig,
-    done: Mutex<BTreeMap<String, Done>>,
+    known: Mutex<BTreeMap<String, Known>>,
 }
 
 impl Cni {
@@ -60,16 +67,16 @@ impl Cni {
         let failed =
             |e: io::Error| NetworkError::new(format!("the state of plugins in {} could not be read", dir.display()), e);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-        let mut done = BTreeMap::new();
+        let mut known = BTreeMap::new();
         for entry in fs::read_dir(dir).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             if path.extension().is_some_and(|e| e == "json")
                 && let Ok(one) = serde_json::from_slice::<Done>(&fs::read(&path).map_err(failed)?)
             {
-                done.insert(one.pod_uid.clone(), one);
+                known.insert(one.pod_uid.clone(), Known { done: one, turn: Arc::default() });
             }
         }
-        Ok(Self { config, done: Mutex::new(done) })
+        Ok(Self { config, known: Mutex::new(known) })
     }
 
     pub(super) fn pods(&self) -> Vec<String> {
@@ -77,13 +84,12 @@ impl Cni {
     }
 
     pub(super) fn addresses_of(&self, pod_uid: &str) -> Vec<IpAddr> {
-        self.lock().get(pod_uid).and_then(|d| d.result.as_ref()).map(config::addresses).unwrap_or_default()
+        self.lock().get(pod_uid).and_then(|k| k.done.result.as_ref()).map(config::addresses).unwrap_or_default()
     }
 
     pub(super) async fn attach(&self, request: Attach) -> Result<Vec<IpAddr>, NetworkError> {
-        let known = self.lock().get(&request.pod_uid).cloned();
-        match known {
-            Some(known) if known.sandbox == request.sandbox && known.result.is_some() => {
+        match self.done(&request.pod_uid) {
+            Some(done) if done.sandbox == request.sandbox && done.result.is_some() => {
                 return Ok(self.addresses_of(&request.pod_uid));
             }
             // Another sandbox's, or one that was begun and not ended.
@@ -135,13 +141,13 @@ impl Cni {
     }
 
     pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
-        // Taken out, so that plugins are never called twice at a time for one pod.
-        let Some(done) = self.lock().remove(pod_uid) else { return Ok(()) };
-        let undone = self.undo(pod_uid, &done).await;
-        if undone.is_err() {
-            self.lock().insert(pod_uid.to_owned(), done);
-        }
-        undone
+        let Some(turn) = self.lock().get(pod_uid).map(|k| k.turn.clone()) else { return Ok(()) };
+        // Who comes while another undoes it waits until that is done: a pod's network is gone when this returns.
+        let _turn = turn.lock().await;
+        let Some(done) = self.done(pod_uid) else { return Ok(()) };
+        self.undo(pod_uid, &done).await?;
+        self.lock().remove(pod_uid);
+        Ok(())
     }
 
     async fn undo(&self, pod_uid: &str, done: &Done) -> Result<(), NetworkError> {
@@ -235,11 +241,17 @@ impl Cni {
         let path = self.file(&done.pod_uid);
         let written = serde_json::to_vec(done).map_err(io::Error::from).and_then(|text| scratch::write(&path, &text));
         written.map_err(|e| NetworkError::new(format!("{} could not be written", path.display()), e))?;
-        self.lock().insert(done.pod_uid.clone(), done.clone());
+        let mut known = self.lock();
+        let turn = known.get(&done.pod_uid).map(|k| k.turn.clone()).unwrap_or_default();
+        known.insert(done.pod_uid.clone(), Known { done: done.clone(), turn });
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Done>> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    fn done(&self, pod_uid: &str) -> Option<Done> {
+        self.lock().get(pod_uid).map(|k| k.done.clone())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,19 +10,23 @@ use anyhow::Context as _;
 
 pub(crate) struct Client {
     stream: TcpStream,
+    takes: &'static str,
     buffer: Vec<u8>,
 }
 
 impl Client {
-    pub(crate) fn connect(port: u16) -> anyhow::Result<Self> {
+    /// `takes` is the coding that it accepts, such as `gzip`.
+    pub(crate) fn connect(port: u16, takes: &'static str) -> anyhow::Result<Self> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: vec![0; 256 << 10] })
+        Ok(Self { stream, takes, buffer: vec![0; 256 << 10] })
     }
 
     /// Asks for a page and takes all of it. Answers how long it is.
     pub(crate) fn get(&mut self, path: &str) -> anyhow::Result<usize> {
-        self.stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())?;
+        let takes = self.takes;
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: {takes}\r\n\r\n");
+        self.stream.write_all(head.as_bytes())?;
         let mut filled = 0;
         let (length, mut left) = loop {
             let read = self.stream.read(&mut self.buffer[filled..])?;
