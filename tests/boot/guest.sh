@@ -114,6 +114,13 @@ figures() {
     group=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$pid/cgroup")
     kernel=$(($(cat "$group/memory.current") / 1024))
     ok "a pod held to 200m uses $cpu, one with 48 MiB in memory $memory (the kernel says ${kernel}Ki)"
+    $kubectl exec full -- sh -c 'dd if=/dev/zero of=/disk/written bs=1M count=20 conv=fsync && rm /disk/written' 2>/dev/null
+    until_true 60 "20 MiB that a pod wrote to its volume are counted as written to the disk" written_by_full 20971520
+}
+written_by_full() {
+    curl -fsS -m 5 http://127.0.0.1:10255/metrics/cadvisor | awk -v least="$1" '
+        /^container_fs_writes_bytes_total{/ && /container="full"/ { sum += $(NF-1) }
+        END { print sum; exit !(sum >= least && sum < 2 * least) }'
 }
 
 # Asks the service over and over while something happens, and says how often nobody answered.

@@ -7,6 +7,9 @@ use windlass_tests::{Daemon, Kubectl, PATIENCE, World, eventually, sharing::is_r
 
 use crate::container_id;
 
+/// How long nobody serves the API: every watch has failed many times by then, and waits longest between two tries.
+const AWAY: Duration = Duration::from_secs(120);
+
 /// A folder of pods, with editors' manners.
 struct Folder(PathBuf);
 
@@ -150,8 +153,7 @@ fn pods_go_on_while_the_api_is_away_and_statuses_catch_up() {
     let before = ready(&kubectl, "p");
 
     server.end(nix::sys::signal::Signal::SIGKILL);
-    // Two minutes are the same as half of one: every watch has failed many times by then.
-    std::thread::sleep(Duration::from_secs(30));
+    std::thread::sleep(AWAY);
     folder.put("s.yaml", &sleeper("s", "static"));
     let id = container_id(&before);
     let _ = world.docker(&["kill", id.trim_start_matches("docker://")]);

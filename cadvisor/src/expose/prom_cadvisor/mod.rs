@@ -213,9 +213,10 @@ fn filesystems(view: &View, subjects: &[Subject<'_>], page: &mut Text) {
     for (name, help, whole, part) in families {
         page.family(name, help, Kind::Gauge);
         for subject in subjects {
+            // Each value with the time at which it was found: Prometheus refuses another value of the same time.
             let (at, value) = match (subject.row, size_of(subject)) {
                 (None, _) => (images.at, whole),
-                (Some(_), Some(size)) => (size.at, part(size).unwrap_or(whole)),
+                (Some(_), Some(size)) => part(size).map_or((images.at, whole), |own| (size.at, own)),
                 (Some(_), None) => continue,
             };
             put(page, name, subject, &more, float(value), Some(at.as_millisecond()));
