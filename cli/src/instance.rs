@@ -18,6 +18,11 @@ use nix::{
 const LOCK: &str = "windlass.lock";
 const READY: &str = "ready";
 
+/// How long a killed process may take to be gone.
+const ENDING: Duration = Duration::from_millis(500);
+/// Between two tries of a lock that is held.
+const RETRY: Duration = Duration::from_millis(20);
+
 /// The lock that a running instance holds; released when dropped or when the process dies.
 #[derive(Debug)]
 pub(crate) struct Instance {
@@ -71,6 +76,21 @@ impl Instance {
         Ok(Taken::Ours(Self { _lock: lock, ready }))
     }
 
+    /// As [`Instance::take`], for one that is to start: a lock that is held is tried again for half a second, since a process
+    /// that was killed holds its own until the kernel has put it away.
+    ///
+    /// # Errors
+    /// As for [`Instance::take`].
+    pub(crate) fn take_to_start(run_dir: &Path) -> anyhow::Result<Taken> {
+        let deadline = Instant::now() + ENDING;
+        loop {
+            match Self::take(run_dir)? {
+                Taken::Theirs(_) if Instant::now() < deadline => std::thread::sleep(RETRY),
+                taken => return Ok(taken),
+            }
+        }
+    }
+
     /// Tells `windlass up --detach` that the node is Ready.
     pub(crate) fn tell_ready(&self) -> std::io::Result<()> {
         fs::write(&self.ready, format!("{}\n", std::process::id()))
@@ -113,7 +133,7 @@ pub(crate) fn stop_running(run_dir: &Path, patience: Duration) -> anyhow::Result
             told.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
             patience.as_secs()
         );
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(RETRY);
     }
 }
 
@@ -131,7 +151,15 @@ mod tests {
         assert!(!is_ready(&dir, std::process::id()));
         first.tell_ready().unwrap();
         assert!(is_ready(&dir, std::process::id()));
-        drop(first);
+        // One that is about to end is waited for, one that stays is not.
+        assert!(matches!(Instance::take_to_start(&dir).unwrap(), Taken::Theirs(_)));
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(3 * RETRY);
+            drop(first);
+        });
+        let Taken::Ours(second) = Instance::take_to_start(&dir).unwrap() else { panic!("the first one ended") };
+        ending.join().unwrap();
+        drop(second);
         assert!(!is_ready(&dir, std::process::id()));
         assert!(matches!(Instance::take(&dir).unwrap(), Taken::Ours(_)));
         fs::remove_dir_all(dir).unwrap();

@@ -40,7 +40,7 @@ pub(crate) struct AgentFiles {
 
 pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Result<ExitCode> {
     require_root("windlass agent")?;
-    let _instance = match Instance::take(&settings.run_dir)? {
+    let _instance = match Instance::take_to_start(&settings.run_dir)? {
         Taken::Ours(instance) => instance,
         Taken::Theirs(pid) => {
             anyhow::bail!(

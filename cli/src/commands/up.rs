@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
         nix::unistd::setsid().context("the background process could not leave its terminal")?;
     }
     let started = Instant::now();
-    let instance = match Instance::take(&settings.run_dir)? {
+    let instance = match Instance::take_to_start(&settings.run_dir)? {
         Taken::Ours(instance) => instance,
         Taken::Theirs(pid) => {
             let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
@@ -110,7 +110,7 @@ fn next_steps(settings: &Settings) -> String {
 
 /// Starts the same command in the background and waits until its node is Ready.
 fn detach(settings: &Settings) -> anyhow::Result<ExitCode> {
-    if let Taken::Theirs(pid) = Instance::take(&settings.run_dir)? {
+    if let Taken::Theirs(pid) = Instance::take_to_start(&settings.run_dir)? {
         say(format!("windlass runs already (process {})", pid.map_or_else(|| "unknown".to_owned(), |p| p.to_string())));
         say(next_steps(settings));
         return Ok(ExitCode::SUCCESS);
