@@ -19,7 +19,7 @@ const DEFAULT_SECONDS: i64 = 3600;
 /// No token is kept longer; upstream's.
 const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
 /// Pods of one start do not renew at one moment.
-const SPREAD_SECONDS: u64 = 10;
+const SPREAD_MS: u64 = 10_000;
 /// The next try of a renewal that failed while the old token is good.
 const RETRY: SignedDuration = SignedDuration::from_secs(60);
 
@@ -111,8 +111,7 @@ impl Tokens {
         let status = answer.map_err(|e| failed(e.to_string()))?.status;
         let given = status.and_then(|s| s.token.zip(s.expiration_timestamp));
         let (text, ends_at) = given.ok_or_else(|| failed("the answer holds none".to_owned()))?;
-        let sooner = Duration::from_secs(duration::share_of(SPREAD_SECONDS, &wanted.pod));
-        Ok(Token { text, renew_at: renew_at(now, ends_at.0, sooner), ends_at: ends_at.0 })
+        Ok(Token { text, renew_at: renew_at(now, ends_at.0, spread(&wanted.pod)), ends_at: ends_at.0 })
     }
 
     /// Drops what a pod held.
@@ -133,6 +132,11 @@ fn renew_at(now: Timestamp, ends_at: Timestamp, sooner: Duration) -> Timestamp {
     now.saturating_add(after).unwrap_or(now)
 }
 
+/// How much sooner than others a pod renews.
+fn spread(uid: &str) -> Duration {
+    Duration::from_millis(duration::share_of(SPREAD_MS, uid))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,5 +153,6 @@ mod tests {
         assert_eq!(at(86400 * 365, 0), 86400);
         assert_eq!(at(5, 10), 0);
         assert_eq!(at(-5, 0), 0, "an end that is past is renewed at once");
+        assert!(spread("a-b-c") < Duration::from_secs(10) && spread("a") != spread("b"));
     }
 }

@@ -224,9 +224,13 @@ fn force_deletion(row: &Row<'_>) {
 fn sandbox_goes_with_the_pod(row: &Row<'_>) {
     row.shell("p", STAY, json!({}), json!({}));
     let pod = row.ready("p");
-    let dir = row.world.dir().join("data/pods").join(text(&pod["metadata"]["uid"]));
+    let uid = text(&pod["metadata"]["uid"]);
+    let dir = row.world.dir().join("data/pods").join(uid);
+    let alive = || row.world.docker(&["ps", "-q", "--filter", &format!("label=io.kubernetes.pod.uid={uid}")]);
     assert!(dir.is_dir() && !row.ids("p", "POD").is_empty());
+    assert_eq!(alive().lines().count(), 2);
     let _ = row.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(alive(), "");
     assert!(!dir.exists());
     let address = text(&pod["status"]["podIP"]);
     assert!(!row.world.sh("ip route").lines().any(|l| l.starts_with(&format!("{address} "))));
