@@ -3,7 +3,9 @@
 use std::{io, os::fd::OwnedFd, path::Path};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::io::unix::AsyncFd;
+
+use crate::readable::readable;
 
 /// Tells when something in a folder changes.
 #[derive(Debug)]
@@ -31,11 +33,7 @@ impl Watch {
     pub fn new(dir: &Path, changes: AddWatchFlags) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         inotify.add_watch(dir, changes | AddWatchFlags::IN_ONLYDIR)?;
-        // Deprecated for types that may close or swap their descriptor; an `OwnedFd` does neither, and
-        // the successor cannot be called without unsafe code.
-        #[allow(deprecated)]
-        let events = AsyncFd::with_interest(OwnedFd::from(inotify), Interest::READABLE)?;
-        Ok(Self { events })
+        Ok(Self { events: readable(OwnedFd::from(inotify))? })
     }
 
     /// Waits for a change and forgets all that have happened: whoever waits looks anew anyway.

@@ -20,6 +20,7 @@ pub mod net;
 pub mod objects;
 pub mod percent;
 pub mod quantity;
+pub mod readable;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod supervise;

@@ -31,6 +31,7 @@ mod report;
 mod resize;
 mod services;
 mod shared;
+mod silence;
 mod sources;
 mod spec;
 mod static_pods;

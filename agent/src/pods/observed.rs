@@ -70,6 +70,8 @@ pub(crate) struct Observed {
     pub(crate) forgotten: bool,
     /// Containers that are being stopped, each with when it is killed.
     pub(crate) stopping: BTreeMap<String, Timestamp>,
+    /// Of these, those whose processes have all ended: Docker tells it a moment later.
+    pub(crate) silent: BTreeSet<String>,
     pub(crate) probes: Records,
     /// What became of the wish for other resources than the containers run with.
     pub(crate) resize: Option<resize::Verdict>,
@@ -92,6 +94,11 @@ impl Observed {
     /// Whether a container runs; the sandbox does not count.
     pub(crate) fn runs(&self) -> bool {
         self.instances.iter().any(|i| !i.is_sandbox() && i.is_running())
+    }
+
+    /// The containers in which a process may still run; the sandbox does not count.
+    pub(crate) fn alive(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.iter().filter(|i| !i.is_sandbox() && i.is_running() && !self.silent.contains(&i.id))
     }
 
     /// Whether a container, or the sandbox, is being made, started or stopped.
@@ -132,6 +139,7 @@ impl Observed {
         self.instances.retain(|i| i.id != id);
         self.attached.remove(id);
         self.stopping.remove(id);
+        self.silent.remove(id);
         self.hooked.remove(id);
         self.condemned.remove(id);
     }

@@ -54,6 +54,10 @@ pub(crate) enum Outcome {
         id: String,
         result: Result<Option<Instance>, EngineError>,
     },
+    /// No process of the container runs any more; how it ended Docker will tell.
+    Silent {
+        id: String,
+    },
     /// A postStart hook has ended; what it said against it.
     Hooked {
         id: String,

@@ -323,6 +323,18 @@ fn deletion_stops_then_removes_then_forgets() {
     let stop = Action::Stop { container: "c0".into(), id: "c0-0".into(), grace: 3, why: String::new() };
     assert_eq!(next(&pod, &observed, 10).actions, [stop]);
     assert_eq!(phase(&pod, &observed, 10), "Running", "what is over is told when nothing runs");
+    // As soon as none of its processes is left, before Docker says so.
+    let mut silent = observed.clone();
+    silent.silent.insert("c0-0".to_owned());
+    silent.in_flight.insert("container/c0-0".to_owned());
+    assert_eq!(next(&pod, &silent, 11).actions, [Action::RemoveSandbox { id: "POD-0".into() }]);
+    silent.in_flight.clear();
+    silent.put(instance("POD", 0, exited(137, 1, 11)));
+    assert_eq!(
+        next(&pod, &silent, 11).actions,
+        [Action::RemoveSandbox { id: "POD-0".into() }],
+        "how it ended is unknown"
+    );
     observed.put(instance("c0", 0, exited(0, 1, 11)));
     let actions = next(&pod, &observed, 11).actions;
     assert!(actions.contains(&Action::Remove { id: "c0-0".into() }));

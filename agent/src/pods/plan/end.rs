@@ -6,7 +6,7 @@ use super::*;
 pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let spec = pod.and_then(|p| p.spec.as_ref());
-    let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
+    let running: Vec<&Instance> = observed.alive().collect();
     if !running.is_empty() {
         // Dead ones are kept until the last one has ended: its status needs them.
         let deleted_by = pod.and_then(|p| p.metadata.deletion_timestamp.as_ref()).map(|at| at.0);
@@ -19,7 +19,7 @@ pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observ
         }
         return plan;
     }
-    for instance in observed.instances.iter().filter(|i| !i.is_sandbox()) {
+    for instance in observed.instances.iter().filter(|i| !i.is_sandbox() && !i.is_running()) {
         plan.actions.push(Action::Remove { id: instance.id.clone() });
     }
     // A container or sandbox in the making must appear before it can be taken away.
@@ -37,7 +37,7 @@ pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observ
     let dead = observed.instances.iter().all(|i| matches!(i.state, State::Exited(_)));
     let told = !observed.in_flight.contains(STATUS);
     let holds_nothing =
-        |key: &String| [PROBE, "container/", "look/"].iter().any(|of| key.starts_with(of)) || key == STATUS;
+        |key: &String| [PROBE, "container/", "look/", SILENCE].iter().any(|of| key.starts_with(of)) || key == STATUS;
     if dead && observed.in_flight.iter().all(holds_nothing) {
         if !observed.torn_down {
             plan.actions.push(Action::TearDown);
@@ -91,7 +91,7 @@ pub(super) fn finish(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timest
     let mut plan = Plan::default();
     let own = spec.termination_grace_period_seconds.unwrap_or(30);
     let grace = orders::grace(own, observed.ended.as_ref());
-    let running: Vec<&Instance> = observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()).collect();
+    let running: Vec<&Instance> = observed.alive().collect();
     stop_in_order(Some(spec), &running, grace, observed.end_by, observed, now, &mut plan);
     for instance in &running {
         if let Some(container) = spec::permanent(spec, &instance.identity.container) {

@@ -96,6 +96,8 @@ pub(crate) enum Action {
 
 /// What keys of probes start with: they hold up nothing.
 const PROBE: &str = "probe/";
+/// What keys of waiting for the end of a container's processes start with; as [`STATUS`] they are none of the plan's.
+pub(crate) const SILENCE: &str = "silence/";
 /// Writing the status: not of the plan, but under way like its actions.
 pub(crate) const STATUS: &str = "status";
 

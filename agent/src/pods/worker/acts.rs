@@ -87,6 +87,7 @@ impl Worker {
                     self.shared.event(&pod, Some(&container), Severity::Normal, "Killing", message);
                 }
                 let asked = self.asked(&container, id.clone());
+                self.listen(&id);
                 self.push(key, steps::stop(shared, id, grace, asked));
             }
             (Action::Remove { id }, _) => {
@@ -107,6 +108,21 @@ impl Worker {
                 self.push(key, steps::forget(shared, pod));
             }
             (_, None) => {}
+        }
+    }
+
+    /// Hears from the kernel when the processes of a container have ended: Docker tells it a moment later, and what waits
+    /// for it need not.
+    fn listen(&mut self, id: &str) {
+        let key = format!("{SILENCE}{id}");
+        let pid = self.observed.instances.iter().find(|i| i.id == id).and_then(Instance::pid);
+        let first = pid.filter(|_| !self.observed.in_flight.contains(&key)).and_then(|pid| FirstProcess::of(pid, id));
+        if let Some(first) = first {
+            let id = id.to_owned();
+            self.push(key, async move {
+                first.end().await;
+                Outcome::Silent { id }
+            });
         }
     }
 

@@ -34,11 +34,12 @@ use super::{
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, Observed, later},
     orders::{self, Ended, Order},
     outcome::{Outcome, Refusal},
-    plan::{Action, Plan, STATUS, Wanted, plan},
+    plan::{Action, Plan, SILENCE, STATUS, Wanted, plan},
     probes::{self, Kind},
     report::{merge, patch_of, record, version},
     resize::{self, Verdict},
     shared::Shared,
+    silence::FirstProcess,
     spec, status, steps,
 };
 use crate::{

@@ -82,7 +82,10 @@ impl Worker {
                     _ => self.start_failed(container, refusal, now),
                 }
             }
+            Outcome::Silent { id } => drop(self.observed.silent.insert(id)),
             Outcome::Seen { result: Ok(Some(instance)), .. } => {
+                // Docker's word is the later one: what it still calls running is stopped again.
+                self.observed.silent.remove(&instance.id);
                 if !instance.is_running() {
                     self.observed.attached.remove(&instance.id);
                 }
@@ -90,7 +93,11 @@ impl Worker {
             }
             Outcome::Seen { id, result: Ok(None) } => self.observed.forget(&id),
             Outcome::Seen { id, result: Err(error) } => {
-                tracing::warn!(pod = self.uid, container = id, %error, "a container could not be looked at; it is tried again");
+                self.observed.silent.remove(&id);
+                // That Docker is away is told once, for all.
+                if !error.is_unreachable() {
+                    tracing::warn!(pod = self.uid, container = id, %error, "a container could not be looked at; it is tried again");
+                }
                 self.pause_until = Some(later(now, UNREACHABLE_RETRY));
             }
             Outcome::Hooked { id, result } => {
