@@ -12,18 +12,19 @@ use nix::{
 };
 
 use super::{
-    SourceError,
-    kept::{Buffer, Kept, is_gone, read_all, read_once},
+    Rare, SourceError,
+    cgroup_v1::V1,
+    cgroup_v2::V2,
+    kept::{Buffer, Kept, is_gone, read_all, read_once, text_of},
     under,
 };
 use crate::{
     config::Subject,
-    derive,
-    model::{BlockDevice, Cpu, HugePages, Limits, Memory, Pressure, Sample, Seldom, Sockets, Tasks},
+    model::{Limits, Pressure, Sample, Seldom, Sockets, Tasks},
     parse::{
         self,
         cgroup::{Layout, Mode, cut_at, path_of, pod_of, upper_dir},
-        cpu, memory, net, pids, psi,
+        net, pids, psi,
     },
 };
 
@@ -32,46 +33,9 @@ const PROCESSES_MOST: usize = 64;
 const LINKS_MOST: usize = 512;
 
 #[derive(Debug)]
-struct V1 {
-    cpu_usage: Kept,
-    cpu_split: Option<Kept>,
-    cpu_throttling: Option<Kept>,
-    memory_usage: Option<Kept>,
-    memory_stat: Option<Kept>,
-    memory_oom: Option<Kept>,
-    block_bytes: Option<Kept>,
-    block_requests: Option<Kept>,
-    pids: Option<Kept>,
-    cpu_dir: Option<PathBuf>,
-    memory_dir: Option<PathBuf>,
-    pids_dir: Option<PathBuf>,
-    huge_dir: Option<PathBuf>,
-}
-
-#[derive(Debug)]
-struct V2 {
-    cpu: Kept,
-    memory_usage: Option<Kept>,
-    memory_stat: Option<Kept>,
-    memory_events: Option<Kept>,
-    memory_swap: Option<Kept>,
-    block: Option<Kept>,
-    pids: Option<Kept>,
-    dir: PathBuf,
-}
-
-#[derive(Debug)]
 enum Version {
     V1(V1),
     V2(V2),
-}
-
-/// Counters that are read with the limits, not each round.
-#[derive(Debug, Default, Clone, Copy)]
-struct Rare {
-    max_usage_bytes: u64,
-    limit_hits: u64,
-    kernel_bytes: u64,
 }
 
 /// Open files of one container, or of a pod's own cgroup.
@@ -89,58 +53,11 @@ pub(crate) struct ContainerFiles {
     process: Option<File>,
     /// Interfaces, where they are the container's own. Keeps the network namespace until the container is known to have ended.
     network: Option<Kept>,
-    /// A sandbox's process sleeps: but for its time and its network, what was read with the limits is told again.
-    asleep: Option<Box<Sample>>,
-    is_sandbox: bool,
+    /// What was read in full last: it holds while the container sleeps.
+    last: Option<Box<Sample>>,
     /// The process lives in the network namespace of the node.
     pub(crate) host_network: bool,
     rare: Rare,
-}
-
-fn files_v1(dir_of: impl Fn(&str) -> Option<PathBuf>) -> Option<V1> {
-    let dirs = ["cpuacct", "cpu", "memory", "blkio", "pids", "hugetlb"].map(dir_of);
-    let [cpuacct, cpu, memory, block, pids, huge] = &dirs;
-    let kept = |dir: &Option<PathBuf>, name: &str| dir.as_deref().and_then(|dir| Kept::open(dir, name));
-    let first = |dir: &Option<PathBuf>, names: [&str; 3]| names.iter().find_map(|name| kept(dir, name));
-    Some(V1 {
-        cpu_usage: kept(cpuacct, "cpuacct.usage")?,
-        cpu_split: kept(cpuacct, "cpuacct.stat"),
-        cpu_throttling: kept(cpu, "cpu.stat"),
-        memory_usage: kept(memory, "memory.usage_in_bytes"),
-        memory_stat: kept(memory, "memory.stat"),
-        memory_oom: kept(memory, "memory.oom_control"),
-        // The throttling layer counts every request, whichever scheduler the device has.
-        block_bytes: first(
-            block,
-            [
-                "blkio.throttle.io_service_bytes_recursive",
-                "blkio.throttle.io_service_bytes",
-                "blkio.bfq.io_service_bytes_recursive",
-            ],
-        ),
-        block_requests: first(
-            block,
-            ["blkio.throttle.io_serviced_recursive", "blkio.throttle.io_serviced", "blkio.bfq.io_serviced_recursive"],
-        ),
-        pids: kept(pids, "pids.current"),
-        cpu_dir: cpu.clone(),
-        memory_dir: memory.clone(),
-        pids_dir: pids.clone(),
-        huge_dir: huge.clone(),
-    })
-}
-
-fn files_v2(dir: PathBuf) -> Option<V2> {
-    Some(V2 {
-        cpu: Kept::open(&dir, "cpu.stat")?,
-        memory_usage: Kept::open(&dir, "memory.current"),
-        memory_stat: Kept::open(&dir, "memory.stat"),
-        memory_events: Kept::open(&dir, "memory.events"),
-        memory_swap: Kept::open(&dir, "memory.swap.current"),
-        block: Kept::open(&dir, "io.stat"),
-        pids: Kept::open(&dir, "pids.current"),
-        dir,
-    })
 }
 
 impl ContainerFiles {
@@ -165,7 +82,6 @@ impl ContainerFiles {
         let v2_dir = || cut("").and_then(|path| layout.v2_dir(path)).map(|dir| under(root, &dir));
         let mut files = Self::at(&subject.container_id, cgroup, layout, v1_dir, v2_dir)?;
         files.pod_cgroup = pod_cgroup;
-        files.is_sandbox = subject.is_sandbox();
         if !subject.shares_network && (subject.is_sandbox() || subject.pod_uid.is_empty()) {
             files.network = Kept::open(&process_dir, "net/dev");
         }
@@ -195,12 +111,12 @@ impl ContainerFiles {
             .map(|name| unified.as_deref().and_then(|dir| Kept::open(dir, name)));
         let (version, processes) = match layout.mode {
             Mode::V2 => {
-                let files = unified.and_then(files_v2).ok_or_else(gone)?;
+                let files = unified.and_then(V2::open).ok_or_else(gone)?;
                 let processes = Kept::open(&files.dir, "cgroup.procs");
                 (Version::V2(files), processes)
             }
             Mode::V1 | Mode::Hybrid => {
-                let files = files_v1(&v1_dir).ok_or_else(gone)?;
+                let files = V1::open(&v1_dir).ok_or_else(gone)?;
                 let processes =
                     v1_dir("memory").or_else(|| v1_dir("cpuacct")).and_then(|dir| Kept::open(&dir, "cgroup.procs"));
                 (Version::V1(files), processes)
@@ -215,8 +131,7 @@ impl ContainerFiles {
             pressure,
             process: None,
             network: None,
-            asleep: None,
-            is_sandbox: false,
+            last: None,
             host_network: false,
             rare: Rare::default(),
         })
@@ -226,27 +141,25 @@ impl ContainerFiles {
     /// says that this is a look with the limits.
     pub(crate) fn read(&mut self, all: bool, buffer: &mut Buffer, sample: &mut Sample) -> Result<(), SourceError> {
         let result = match &self.version {
-            Version::V1(files) => files.cpu_usage.read(buffer).map(|text| {
-                cpu::v1_usage(text, &mut sample.cpu);
-            }),
-            Version::V2(files) => files.cpu.read(buffer).map(|text| {
-                cpu::v2(text, &mut sample.cpu);
-            }),
+            Version::V1(files) => files.read(buffer, sample),
+            Version::V2(files) => files.read(buffer, sample),
         };
         result.map_err(|error| self.failed("cpu usage", error))?;
-        match &self.asleep {
-            Some(last) if !all => {
-                if let Version::V1(_) = self.version {
-                    sample.cpu = Cpu { usage_ns: sample.cpu.usage_ns, ..last.cpu };
-                }
-                (sample.memory, sample.pids, sample.pressure) = (last.memory, last.pids, last.pressure);
+        match self.last.take().filter(|last| !all && has_slept(last, sample)) {
+            Some(last) => {
+                (sample.cpu, sample.memory, sample.pids) = (last.cpu, last.memory, last.pids);
                 sample.block.clone_from(&last.block);
+                self.last = Some(last);
             }
-            _ => {
+            None => {
                 self.read_rest(buffer, sample);
-                self.asleep = self.is_sandbox.then(|| Box::new(sample.clone()));
+                self.last = Some(Box::new(sample.clone()));
             }
         }
+        // These change without the container: averages fall, packets come in.
+        let [cpu, memory, io] = &self.pressure;
+        let mut psi_of = |file: &Option<Kept>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
+        sample.pressure = Pressure { cpu: psi_of(cpu), memory: psi_of(memory), io: psi_of(io) };
         // A dead sandbox has no network; its cgroup tells on the next round.
         if let Some(text) = text_of(self.network.as_ref(), buffer) {
             net::devices(text, &mut sample.network);
@@ -271,9 +184,6 @@ impl ContainerFiles {
             sample.pids.processes = pids::count(text);
             sample.pids.threads = sample.pids.threads.max(sample.pids.processes);
         }
-        let [cpu, memory, io] = &self.pressure;
-        let mut psi_of = |file: &Option<Kept>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
-        sample.pressure = Pressure { cpu: psi_of(cpu), memory: psi_of(memory), io: psi_of(io) };
     }
 
     /// Reads limits and the counters that nobody watches by the second.
@@ -295,10 +205,9 @@ impl ContainerFiles {
     pub(crate) fn seldom(&self, root: &Path, buffer: &mut Buffer) -> Seldom {
         let mut found = Seldom {
             huge_pages: match &self.version {
-                Version::V1(files) => files.huge_dir.as_deref().map(|dir| huge_pages_v1(dir, buffer)),
-                Version::V2(files) => Some(huge_pages_v2(&files.dir, buffer)),
-            }
-            .unwrap_or_default(),
+                Version::V1(files) => files.huge_pages(buffer),
+                Version::V2(files) => files.huge_pages(buffer),
+            },
             sockets_of: self.sockets(buffer),
             ..Seldom::default()
         };
@@ -378,145 +287,15 @@ impl ContainerFiles {
     }
 }
 
-fn text_of<'b>(file: Option<&Kept>, buffer: &'b mut Buffer) -> Option<&'b [u8]> {
-    file?.read(buffer).ok()
-}
-
-fn number_of(file: Option<&Kept>, buffer: &mut Buffer) -> Option<u64> {
-    text_of(file, buffer).and_then(parse::number)
-}
-
-fn rare(dir: Option<&Path>, name: &str, buffer: &mut Buffer) -> Option<u64> {
-    read_once(&dir?.join(name), buffer).ok().and_then(parse::number)
-}
-
-/// The sizes that a directory has files of: `hugetlb.2MB.usage_in_bytes` → `2MB`.
-fn huge_sizes(dir: &Path, end: &str) -> Vec<String> {
-    let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut sizes: Vec<String> = names
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let size = name.strip_prefix("hugetlb.")?.strip_suffix(end)?;
-            (!size.contains('.')).then(|| size.to_owned())
-        })
-        .collect();
-    sizes.sort_unstable();
-    sizes
-}
-
-fn huge_pages_v1(dir: &Path, buffer: &mut Buffer) -> Vec<HugePages> {
-    let mut page = |size: String| {
-        let mut read = |what: &str| rare(Some(dir), &format!("hugetlb.{size}.{what}"), buffer);
-        HugePages {
-            // Reserved pages are taken from others whether they are touched or not.
-            usage_bytes: read("rsvd.usage_in_bytes").or_else(|| read("usage_in_bytes")).unwrap_or(0),
-            max_usage_bytes: read("rsvd.max_usage_in_bytes").or_else(|| read("max_usage_in_bytes")).unwrap_or(0),
-            failures: read("rsvd.failcnt").or_else(|| read("failcnt")).unwrap_or(0),
-            size,
-        }
-    };
-    huge_sizes(dir, ".usage_in_bytes").into_iter().map(&mut page).collect()
-}
-
-fn huge_pages_v2(dir: &Path, buffer: &mut Buffer) -> Vec<HugePages> {
-    let mut page = |size: String| {
-        let mut read = |what: &str| rare(Some(dir), &format!("hugetlb.{size}.{what}"), buffer);
-        let usage_bytes = read("rsvd.current").or_else(|| read("current")).unwrap_or(0);
-        let events = read_once(&dir.join(format!("hugetlb.{size}.events")), buffer).unwrap_or_default();
-        let failures = parse::pairs(events).find(|(key, _)| *key == b"max").map_or(0, |(_, count)| count);
-        HugePages { size, usage_bytes, max_usage_bytes: 0, failures }
-    };
-    huge_sizes(dir, ".current").into_iter().map(&mut page).collect()
-}
-
-impl V1 {
-    fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
-        let (cpu, memory): (&mut Cpu, &mut Memory) = (&mut sample.cpu, &mut sample.memory);
-        if let Some(text) = text_of(self.cpu_split.as_ref(), buffer) {
-            cpu::v1_split(text, cpu);
-        }
-        if let Some(text) = text_of(self.cpu_throttling.as_ref(), buffer) {
-            cpu::v1_throttling(text, cpu);
-        }
-        memory.usage_bytes = number_of(self.memory_usage.as_ref(), buffer).unwrap_or(0);
-        if let Some(text) = text_of(self.memory_stat.as_ref(), buffer) {
-            memory::v1_stat(text, memory);
-        }
-        if let Some(text) = text_of(self.memory_oom.as_ref(), buffer) {
-            memory::v1_oom(text, memory);
-        }
-        let devices: &mut Vec<BlockDevice> = &mut sample.block;
-        if let Some(text) = text_of(self.block_bytes.as_ref(), buffer) {
-            parse::io::v1(text, parse::io::V1::Bytes, devices);
-        }
-        // What moved no bytes made no requests; without the file of bytes nobody knows.
-        if (self.block_bytes.is_none() || !devices.is_empty())
-            && let Some(text) = text_of(self.block_requests.as_ref(), buffer)
-        {
-            parse::io::v1(text, parse::io::V1::Requests, devices);
-        }
-        sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
-    }
-
-    fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {
-        let (cpu, memory, pids) = (self.cpu_dir.as_deref(), self.memory_dir.as_deref(), self.pids_dir.as_deref());
-        seldom.max_usage_bytes = rare(memory, "memory.max_usage_in_bytes", buffer).unwrap_or(0);
-        seldom.limit_hits = rare(memory, "memory.failcnt", buffer).unwrap_or(0);
-        seldom.kernel_bytes = rare(memory, "memory.kmem.usage_in_bytes", buffer).unwrap_or(0);
-        let memory_bytes = derive::limit(rare(memory, "memory.limit_in_bytes", buffer));
-        let swap_file_bytes = derive::limit(rare(memory, "memory.memsw.limit_in_bytes", buffer));
-        Limits {
-            cpu_shares: rare(cpu, "cpu.shares", buffer).unwrap_or(0),
-            // "-1", no quota, is not a number here.
-            cpu_quota_us: rare(cpu, "cpu.cfs_quota_us", buffer),
-            cpu_period_us: rare(cpu, "cpu.cfs_period_us", buffer).unwrap_or(0),
-            memory_bytes,
-            reservation_bytes: derive::limit(rare(memory, "memory.soft_limit_in_bytes", buffer)),
-            swap_bytes: swap_file_bytes.zip(memory_bytes).map(|(both, memory)| both.saturating_sub(memory)),
-            swap_file_bytes,
-            threads: rare(pids, "pids.max", buffer),
-            open_files: None,
-        }
-    }
-}
-
-impl V2 {
-    fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
-        let memory = &mut sample.memory;
-        memory.usage_bytes = number_of(self.memory_usage.as_ref(), buffer).unwrap_or(0);
-        if let Some(text) = text_of(self.memory_stat.as_ref(), buffer) {
-            memory::v2_stat(text, memory);
-        }
-        if let Some(text) = text_of(self.memory_events.as_ref(), buffer) {
-            memory::v2_events(text, memory);
-        }
-        memory.swap_bytes = number_of(self.memory_swap.as_ref(), buffer).unwrap_or(0);
-        if let Some(text) = text_of(self.block.as_ref(), buffer) {
-            parse::io::v2(text, &mut sample.block);
-        }
-        sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
-    }
-
-    fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {
-        let dir = Some(self.dir.as_path());
-        seldom.max_usage_bytes = rare(dir, "memory.peak", buffer).unwrap_or(0);
-        let (mut quota, mut period) = (None, 0);
-        if let Ok(text) = read_once(&self.dir.join("cpu.max"), buffer) {
-            let mut words = parse::words(text);
-            quota = words.next().and_then(parse::number);
-            period = words.next().and_then(parse::number).unwrap_or(0);
-        }
-        let swap_bytes = derive::limit(rare(dir, "memory.swap.max", buffer));
-        Limits {
-            cpu_shares: rare(dir, "cpu.weight", buffer).map_or(0, derive::shares),
-            cpu_quota_us: quota,
-            cpu_period_us: period,
-            memory_bytes: derive::limit(rare(dir, "memory.max", buffer)),
-            reservation_bytes: derive::limit(rare(dir, "memory.min", buffer)),
-            swap_bytes,
-            swap_file_bytes: swap_bytes,
-            threads: rare(dir, "pids.max", buffer),
-            open_files: None,
-        }
-    }
+/// Whether nothing of a container has run since `last` was read: it used no CPU time, holds as much memory and moved no
+/// block. What else is counted of it is as it was.
+fn has_slept(last: &Sample, now: &Sample) -> bool {
+    last.cpu.usage_ns == now.cpu.usage_ns
+        && last.memory.usage_bytes == now.memory.usage_bytes
+        && last.block.len() == now.block.len()
+        && last
+            .block
+            .iter()
+            .zip(&now.block)
+            .all(|(a, b)| (a.read_bytes, a.write_bytes) == (b.read_bytes, b.write_bytes))
 }

@@ -16,6 +16,8 @@ use nix::{
     sys::resource::{Resource, getrlimit},
 };
 
+use crate::parse;
+
 /// Shared by all reads of one round; grows to the longest file and stays.
 pub(crate) type Buffer = Vec<u8>;
 
@@ -108,6 +110,21 @@ pub(crate) fn read_all<'b>(file: &File, buffer: &'b mut Buffer) -> io::Result<&'
 /// Opens, reads, closes: for what is read once a minute.
 pub(crate) fn read_once<'b>(path: &Path, buffer: &'b mut Buffer) -> io::Result<&'b [u8]> {
     read_all(&File::open(path)?, buffer)
+}
+
+/// The content of a file that may not be there.
+pub(super) fn text_of<'b>(file: Option<&Kept>, buffer: &'b mut Buffer) -> Option<&'b [u8]> {
+    file?.read(buffer).ok()
+}
+
+/// The number that it holds.
+pub(super) fn number_of(file: Option<&Kept>, buffer: &mut Buffer) -> Option<u64> {
+    text_of(file, buffer).and_then(parse::number)
+}
+
+/// The number in a file that is not kept.
+pub(super) fn rare(dir: Option<&Path>, name: &str, buffer: &mut Buffer) -> Option<u64> {
+    read_once(&dir?.join(name), buffer).ok().and_then(parse::number)
 }
 
 /// Whether the error says that the cgroup or process behind an open file no longer exists.

@@ -1,6 +1,8 @@
 //! The only place that touches `/proc`, `/sys` and containers' directories. Thin: reads bytes into reused
 //! buffers and hands them to `parse`. No state of its own beyond open files; may not import tokio.
 
+mod cgroup_v1;
+mod cgroup_v2;
 mod container;
 mod disk;
 mod kept;
@@ -69,4 +71,26 @@ pub(crate) fn cgroups(root: &Path) -> Result<Layout, SourceError> {
     let path = root.join("proc/self/mountinfo");
     let table = std::fs::read_to_string(&path).map_err(|source| SourceError::Read { path: path.clone(), source })?;
     layout(&table).ok_or(SourceError::NoCgroups { path })
+}
+
+/// Counters that are read with the limits, not each round.
+#[derive(Debug, Default, Clone, Copy)]
+struct Rare {
+    max_usage_bytes: u64,
+    limit_hits: u64,
+    kernel_bytes: u64,
+}
+
+/// The sizes that a directory has files of: `hugetlb.2MB.usage_in_bytes` → `2MB`.
+fn huge_sizes(dir: &Path, end: &str) -> Vec<String> {
+    let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut sizes: Vec<String> = names
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let size = name.strip_prefix("hugetlb.")?.strip_suffix(end)?;
+            (!size.contains('.')).then(|| size.to_owned())
+        })
+        .collect();
+    sizes.sort_unstable();
+    sizes
 }

@@ -122,20 +122,21 @@ fn reads_v1_and_hybrid() {
 }
 
 #[test]
-fn a_sandbox_is_asked_for_its_time_and_network_each_round_and_for_the_rest_now_and_then() {
+fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
     for tree in [Tree::Hybrid, Tree::V2] {
         let dir = unpack(tree);
         let sandbox = Subject { container_name: "POD".to_owned(), ..subject() };
         let (mut files, first, _) = read(dir.path(), &sandbox);
         let layout = cgroups(dir.path()).unwrap();
-        let (cpu, memory) = match tree {
-            Tree::V2 => ("cpu.stat", "memory.current"),
-            _ => ("cpuacct.usage", "memory.usage_in_bytes"),
+        let (cpu, memory, block, rss) = match tree {
+            Tree::V2 => ("cpu.stat", "memory.current", "io.stat", "anon"),
+            _ => ("cpuacct.usage", "memory.usage_in_bytes", "blkio.throttle.io_service_bytes_recursive", "total_rss"),
         };
+        let cgroup = files.cgroup.clone();
         let of = |controller: &str, name: &str| {
             let group = match tree {
-                Tree::V2 => layout.v2_dir(&files.cgroup),
-                _ => layout.v1_dir(controller, &files.cgroup),
+                Tree::V2 => layout.v2_dir(&cgroup),
+                _ => layout.v1_dir(controller, &cgroup),
             };
             under(dir.path(), &group.unwrap()).join(name)
         };
@@ -144,19 +145,30 @@ fn a_sandbox_is_asked_for_its_time_and_network_each_round_and_for_the_rest_now_a
             assert!(text.contains(&from), "{} has no {from}: {text}", path.display());
             fs::write(path, text.replace(&from, to)).unwrap();
         };
-        let used = first.cpu.usage_ns;
-        let (now, then) = if let Tree::V2 = tree { (used / 1000, "9000000") } else { (used, "9000000000") };
-        change(&of("cpuacct", cpu), now.to_string(), then);
-        change(&of("memory", memory), first.memory.usage_bytes.to_string(), "9999999");
+        // What changes alone when nothing runs, what tells that something ran, and what is read in full only then.
+        change(&of("memory", "memory.stat"), format!("{} {}", rss, first.memory.rss_bytes), &format!("{rss} 4096"));
         change(&dir.path().join("proc/4242/net/dev"), first.network[0].rx_bytes.to_string(), "777");
         let mut buffer = Buffer::new();
         let mut look = |all| {
             let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
             files.read(all, &mut buffer, &mut sample).unwrap();
-            (sample.cpu.usage_ns, sample.cpu.user_ns, sample.memory.usage_bytes, sample.network[0].rx_bytes)
+            (sample.memory.rss_bytes, sample.network[0].rx_bytes)
         };
-        assert_eq!(look(false), (9_000_000_000, first.cpu.user_ns, first.memory.usage_bytes, 777), "{tree:?}");
-        assert_eq!(look(true), (9_000_000_000, first.cpu.user_ns, 9_999_999, 777), "{tree:?}");
+        assert_eq!(look(false), (first.memory.rss_bytes, 777), "{tree:?}");
+        assert_eq!(look(true), (4096, 777), "{tree:?}: now and then all is read");
+        let mut rss_now = "4096".to_owned();
+        let mut seen_after = |path: &Path, from: String, to: &str, next: &str| {
+            change(&of("memory", "memory.stat"), format!("{rss} {rss_now}"), &format!("{rss} {next}"));
+            rss_now = next.to_owned();
+            change(path, from, to);
+            assert_eq!(look(false).0.to_string(), next, "{tree:?}: {}", path.display());
+        };
+        let used = first.cpu.usage_ns;
+        let (now, then) = if let Tree::V2 = tree { (used / 1000, "9000000") } else { (used, "9000000000") };
+        seen_after(&of("cpuacct", cpu), now.to_string(), then, "8192");
+        seen_after(&of("memory", memory), first.memory.usage_bytes.to_string(), "9999999", "12288");
+        let written = first.block[0].write_bytes;
+        seen_after(&of("blkio", block), written.to_string(), &(written + 512).to_string(), "16384");
     }
 }
 

@@ -17,7 +17,7 @@ const SCHEMA: &str = "schema";
 /// The layout of the tables; raised when an older program could no longer read them.
 const SCHEMA_VERSION: u64 = 1;
 /// All objects are in memory anyway, so the engine's own cache need not be large.
-const CACHE: usize = 2 << 20;
+const CACHE: usize = 1 << 20;
 
 /// A store in one file.
 #[derive(Debug)]

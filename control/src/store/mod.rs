@@ -17,6 +17,7 @@ use std::{
     fmt,
     path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -135,7 +136,8 @@ type Objects = BTreeMap<Key, Arc<Object>>;
 pub(super) struct State {
     pub(super) revision: u64,
     pub(super) resources: HashMap<&'static str, Objects>,
-    pub(super) recent: VecDeque<Change>,
+    /// The latest changes, oldest first, each with when it was made.
+    pub(super) recent: VecDeque<(Instant, Change)>,
     /// Changes up to this revision can no longer be told.
     pub(super) forgotten: u64,
     pub(super) recent_bytes: usize,

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 const THINGS: &str = "things";
@@ -143,6 +145,21 @@ async fn a_reader_that_is_too_slow_is_told_so() {
         store.write(put(&format!("o{i}"), Expected::Absent, &big)).await.unwrap();
     }
     assert!(matches!(watch.next().await, Err(Error::TooOld { .. })));
+}
+
+#[test]
+fn changes_are_kept_for_five_minutes() {
+    let mut state = State::default();
+    let begun = Instant::now();
+    for (revision, second) in [(1, 0), (2, 10), (3, 299), (4, 305), (5, 311)] {
+        let object = Arc::new(Object { revision, bytes: bytes::Bytes::from_static(b"{}") });
+        let key = Key { namespace: "n".to_owned(), name: "a".to_owned() };
+        let change = Change { resource: THINGS, key, object, previous: None, deleted: false };
+        writer::show(&mut state, change, begun + Duration::from_secs(second));
+    }
+    let kept: Vec<u64> = state.recent.iter().map(|(_, change)| change.object.revision).collect();
+    assert_eq!((kept.as_slice(), state.forgotten, state.recent_bytes), ([3, 4, 5].as_slice(), 2, 6));
+    assert_eq!(state.resources[THINGS].len(), 1, "what is there stays however old");
 }
 
 #[tokio::test]

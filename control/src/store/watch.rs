@@ -62,9 +62,9 @@ impl Watch {
         if self.after < state.forgotten {
             return Err(Error::TooOld { asked: self.after, oldest: state.forgotten });
         }
-        let start = state.recent.partition_point(|c| c.object.revision <= self.after);
+        let start = state.recent.partition_point(|(_, c)| c.object.revision <= self.after);
         let mut found = Vec::new();
-        for change in state.recent.range(start..) {
+        for (_, change) in state.recent.range(start..) {
             self.after = change.object.revision;
             if change.resource == self.resource {
                 found.push(change.clone());

@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, PoisonError, RwLock, mpsc},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -20,9 +21,10 @@ pub(super) struct Request {
 
 /// Writes that share one transaction at most.
 const BATCH: usize = 256;
-/// Changes that are kept for watches, by number and by size.
+/// Changes that are kept for watches, by number, by size and by age; the last is that of upstream's compaction.
 const RECENT: usize = 8192;
-const RECENT_BYTES: usize = 6 << 20;
+const RECENT_BYTES: usize = 4 << 20;
+const RECENT_AGE: Duration = Duration::from_secs(300);
 
 struct Accepted {
     change: Change,
@@ -61,10 +63,11 @@ pub(super) fn run(
         }
         let mut answers = Vec::with_capacity(accepted.len());
         {
+            let now = Instant::now();
             let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
             for Accepted { change, answer, .. } in accepted {
                 answers.push((answer, Arc::clone(&change.object)));
-                show(&mut state, change);
+                show(&mut state, change, now);
             }
             state.revision = revision;
         }
@@ -117,7 +120,7 @@ fn encode(mut value: Value, revision: u64) -> Bytes {
     serde_json::to_vec(&value).unwrap_or_default().into_boxed_slice().into()
 }
 
-fn show(state: &mut State, change: Change) {
+pub(super) fn show(state: &mut State, change: Change, now: Instant) {
     let objects = state.resources.entry(change.resource).or_default();
     if change.deleted {
         objects.remove(&change.key);
@@ -125,9 +128,13 @@ fn show(state: &mut State, change: Change) {
         objects.insert(change.key.clone(), Arc::clone(&change.object));
     }
     state.recent_bytes += change.object.bytes.len();
-    state.recent.push_back(change);
-    while state.recent.len() > RECENT || state.recent_bytes > RECENT_BYTES {
-        let Some(old) = state.recent.pop_front() else { break };
+    state.recent.push_back((now, change));
+    let too_old = |at: Instant| now.duration_since(at) > RECENT_AGE;
+    while state.recent.len() > RECENT
+        || state.recent_bytes > RECENT_BYTES
+        || state.recent.front().is_some_and(|(at, _)| too_old(*at))
+    {
+        let Some((_, old)) = state.recent.pop_front() else { break };
         state.recent_bytes -= old.object.bytes.len();
         state.forgotten = old.object.revision;
     }

@@ -1,0 +1,140 @@
+//! The files of one cgroup on v1, where each controller has a directory of its own.
+
+use std::{io, path::PathBuf};
+
+use super::{
+    Rare, huge_sizes,
+    kept::{Buffer, Kept, number_of, rare, text_of},
+};
+use crate::{
+    derive,
+    model::{BlockDevice, Cpu, HugePages, Limits, Memory, Sample},
+    parse::{self, cpu, memory},
+};
+
+#[derive(Debug)]
+pub(super) struct V1 {
+    cpu_usage: Kept,
+    cpu_split: Option<Kept>,
+    cpu_throttling: Option<Kept>,
+    memory_usage: Option<Kept>,
+    memory_stat: Option<Kept>,
+    memory_oom: Option<Kept>,
+    block_bytes: Option<Kept>,
+    block_requests: Option<Kept>,
+    pids: Option<Kept>,
+    cpu_dir: Option<PathBuf>,
+    memory_dir: Option<PathBuf>,
+    pids_dir: Option<PathBuf>,
+    huge_dir: Option<PathBuf>,
+}
+
+impl V1 {
+    /// Opens the files in each controller's directory; `None` when there is no account of CPU time.
+    pub(super) fn open(dir_of: impl Fn(&str) -> Option<PathBuf>) -> Option<Self> {
+        let dirs = ["cpuacct", "cpu", "memory", "blkio", "pids", "hugetlb"].map(dir_of);
+        let [cpuacct, cpu, memory, block, pids, huge] = &dirs;
+        let kept = |dir: &Option<PathBuf>, name: &str| dir.as_deref().and_then(|dir| Kept::open(dir, name));
+        let first = |dir: &Option<PathBuf>, names: [&str; 3]| names.iter().find_map(|name| kept(dir, name));
+        Some(Self {
+            cpu_usage: kept(cpuacct, "cpuacct.usage")?,
+            cpu_split: kept(cpuacct, "cpuacct.stat"),
+            cpu_throttling: kept(cpu, "cpu.stat"),
+            memory_usage: kept(memory, "memory.usage_in_bytes"),
+            memory_stat: kept(memory, "memory.stat"),
+            memory_oom: kept(memory, "memory.oom_control"),
+            // The throttling layer counts every request, whichever scheduler the device has.
+            block_bytes: first(
+                block,
+                [
+                    "blkio.throttle.io_service_bytes_recursive",
+                    "blkio.throttle.io_service_bytes",
+                    "blkio.bfq.io_service_bytes_recursive",
+                ],
+            ),
+            block_requests: first(
+                block,
+                [
+                    "blkio.throttle.io_serviced_recursive",
+                    "blkio.throttle.io_serviced",
+                    "blkio.bfq.io_serviced_recursive",
+                ],
+            ),
+            pids: kept(pids, "pids.current"),
+            cpu_dir: cpu.clone(),
+            memory_dir: memory.clone(),
+            pids_dir: pids.clone(),
+            huge_dir: huge.clone(),
+        })
+    }
+
+    /// What has moved if anything of the container has: CPU time, memory in use, bytes of block devices.
+    pub(super) fn read(&self, buffer: &mut Buffer, sample: &mut Sample) -> io::Result<()> {
+        cpu::v1_usage(self.cpu_usage.read(buffer)?, &mut sample.cpu);
+        sample.memory.usage_bytes = number_of(self.memory_usage.as_ref(), buffer).unwrap_or(0);
+        if let Some(text) = text_of(self.block_bytes.as_ref(), buffer) {
+            parse::io::v1(text, parse::io::V1::Bytes, &mut sample.block);
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
+        let (cpu, memory): (&mut Cpu, &mut Memory) = (&mut sample.cpu, &mut sample.memory);
+        if let Some(text) = text_of(self.cpu_split.as_ref(), buffer) {
+            cpu::v1_split(text, cpu);
+        }
+        if let Some(text) = text_of(self.cpu_throttling.as_ref(), buffer) {
+            cpu::v1_throttling(text, cpu);
+        }
+        if let Some(text) = text_of(self.memory_stat.as_ref(), buffer) {
+            memory::v1_stat(text, memory);
+        }
+        if let Some(text) = text_of(self.memory_oom.as_ref(), buffer) {
+            memory::v1_oom(text, memory);
+        }
+        let devices: &mut Vec<BlockDevice> = &mut sample.block;
+        // What moved no bytes made no requests; without the file of bytes nobody knows.
+        if (self.block_bytes.is_none() || !devices.is_empty())
+            && let Some(text) = text_of(self.block_requests.as_ref(), buffer)
+        {
+            parse::io::v1(text, parse::io::V1::Requests, devices);
+        }
+        sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
+    }
+
+    pub(super) fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {
+        let (cpu, memory, pids) = (self.cpu_dir.as_deref(), self.memory_dir.as_deref(), self.pids_dir.as_deref());
+        seldom.max_usage_bytes = rare(memory, "memory.max_usage_in_bytes", buffer).unwrap_or(0);
+        seldom.limit_hits = rare(memory, "memory.failcnt", buffer).unwrap_or(0);
+        seldom.kernel_bytes = rare(memory, "memory.kmem.usage_in_bytes", buffer).unwrap_or(0);
+        let memory_bytes = derive::limit(rare(memory, "memory.limit_in_bytes", buffer));
+        let swap_file_bytes = derive::limit(rare(memory, "memory.memsw.limit_in_bytes", buffer));
+        Limits {
+            cpu_shares: rare(cpu, "cpu.shares", buffer).unwrap_or(0),
+            // "-1", no quota, is not a number here.
+            cpu_quota_us: rare(cpu, "cpu.cfs_quota_us", buffer),
+            cpu_period_us: rare(cpu, "cpu.cfs_period_us", buffer).unwrap_or(0),
+            memory_bytes,
+            reservation_bytes: derive::limit(rare(memory, "memory.soft_limit_in_bytes", buffer)),
+            swap_bytes: swap_file_bytes.zip(memory_bytes).map(|(both, memory)| both.saturating_sub(memory)),
+            swap_file_bytes,
+            threads: rare(pids, "pids.max", buffer),
+            open_files: None,
+        }
+    }
+
+    pub(super) fn huge_pages(&self, buffer: &mut Buffer) -> Vec<HugePages> {
+        let Some(dir) = self.huge_dir.as_deref() else { return Vec::new() };
+        let mut page = |size: String| {
+            let mut read = |what: &str| rare(Some(dir), &format!("hugetlb.{size}.{what}"), buffer);
+            HugePages {
+                // Reserved pages are taken from others whether they are touched or not.
+                usage_bytes: read("rsvd.usage_in_bytes").or_else(|| read("usage_in_bytes")).unwrap_or(0),
+                max_usage_bytes: read("rsvd.max_usage_in_bytes").or_else(|| read("max_usage_in_bytes")).unwrap_or(0),
+                failures: read("rsvd.failcnt").or_else(|| read("failcnt")).unwrap_or(0),
+                size,
+            }
+        };
+        huge_sizes(dir, ".usage_in_bytes").into_iter().map(&mut page).collect()
+    }
+}

@@ -1,0 +1,98 @@
+//! The files of one cgroup on v2, which has one directory.
+
+use std::{io, path::PathBuf};
+
+use super::{
+    Rare, huge_sizes,
+    kept::{Buffer, Kept, number_of, rare, read_once, text_of},
+};
+use crate::{
+    derive,
+    model::{HugePages, Limits, Sample},
+    parse::{self, cpu, memory},
+};
+
+#[derive(Debug)]
+pub(super) struct V2 {
+    cpu: Kept,
+    memory_usage: Option<Kept>,
+    memory_stat: Option<Kept>,
+    memory_events: Option<Kept>,
+    memory_swap: Option<Kept>,
+    block: Option<Kept>,
+    pids: Option<Kept>,
+    pub(super) dir: PathBuf,
+}
+
+impl V2 {
+    /// Opens the files of a cgroup; `None` when it is not there.
+    pub(super) fn open(dir: PathBuf) -> Option<Self> {
+        Some(Self {
+            cpu: Kept::open(&dir, "cpu.stat")?,
+            memory_usage: Kept::open(&dir, "memory.current"),
+            memory_stat: Kept::open(&dir, "memory.stat"),
+            memory_events: Kept::open(&dir, "memory.events"),
+            memory_swap: Kept::open(&dir, "memory.swap.current"),
+            block: Kept::open(&dir, "io.stat"),
+            pids: Kept::open(&dir, "pids.current"),
+            dir,
+        })
+    }
+
+    /// What has moved if anything of the container has: CPU time, memory in use, bytes of block devices.
+    pub(super) fn read(&self, buffer: &mut Buffer, sample: &mut Sample) -> io::Result<()> {
+        cpu::v2(self.cpu.read(buffer)?, &mut sample.cpu);
+        sample.memory.usage_bytes = number_of(self.memory_usage.as_ref(), buffer).unwrap_or(0);
+        if let Some(text) = text_of(self.block.as_ref(), buffer) {
+            parse::io::v2(text, &mut sample.block);
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
+        let memory = &mut sample.memory;
+        if let Some(text) = text_of(self.memory_stat.as_ref(), buffer) {
+            memory::v2_stat(text, memory);
+        }
+        if let Some(text) = text_of(self.memory_events.as_ref(), buffer) {
+            memory::v2_events(text, memory);
+        }
+        memory.swap_bytes = number_of(self.memory_swap.as_ref(), buffer).unwrap_or(0);
+        sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
+    }
+
+    pub(super) fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {
+        let dir = Some(self.dir.as_path());
+        seldom.max_usage_bytes = rare(dir, "memory.peak", buffer).unwrap_or(0);
+        let (mut quota, mut period) = (None, 0);
+        if let Ok(text) = read_once(&self.dir.join("cpu.max"), buffer) {
+            let mut words = parse::words(text);
+            quota = words.next().and_then(parse::number);
+            period = words.next().and_then(parse::number).unwrap_or(0);
+        }
+        let swap_bytes = derive::limit(rare(dir, "memory.swap.max", buffer));
+        Limits {
+            cpu_shares: rare(dir, "cpu.weight", buffer).map_or(0, derive::shares),
+            cpu_quota_us: quota,
+            cpu_period_us: period,
+            memory_bytes: derive::limit(rare(dir, "memory.max", buffer)),
+            reservation_bytes: derive::limit(rare(dir, "memory.min", buffer)),
+            swap_bytes,
+            swap_file_bytes: swap_bytes,
+            threads: rare(dir, "pids.max", buffer),
+            open_files: None,
+        }
+    }
+
+    pub(super) fn huge_pages(&self, buffer: &mut Buffer) -> Vec<HugePages> {
+        let dir = self.dir.as_path();
+        let mut page = |size: String| {
+            let mut read = |what: &str| rare(Some(dir), &format!("hugetlb.{size}.{what}"), buffer);
+            let usage_bytes = read("rsvd.current").or_else(|| read("current")).unwrap_or(0);
+            let events = read_once(&dir.join(format!("hugetlb.{size}.events")), buffer).unwrap_or_default();
+            let failures = parse::pairs(events).find(|(key, _)| *key == b"max").map_or(0, |(_, count)| count);
+            HugePages { size, usage_bytes, max_usage_bytes: 0, failures }
+        };
+        huge_sizes(dir, ".current").into_iter().map(&mut page).collect()
+    }
+}
