@@ -34,6 +34,12 @@ impl From<Vec<u8>> for Page {
     }
 }
 
+impl From<String> for Page {
+    fn from(plain: String) -> Self {
+        plain.into_bytes().into()
+    }
+}
+
 impl AsRef<[u8]> for Page {
     fn as_ref(&self) -> &[u8] {
         &self.0.plain

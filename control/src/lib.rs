@@ -17,6 +17,7 @@ pub mod store;
 pub mod table;
 pub mod tokens;
 
+mod events;
 mod plane;
 
 pub use plane::{Config, ControlPlane, Error, is_data_dir};

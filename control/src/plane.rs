@@ -11,14 +11,13 @@ use std::{
 };
 
 use axum::{Extension, Router};
-use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{Event, Namespace, Service},
+    core::v1::{Namespace, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{
     Api as KubeApi, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
@@ -28,6 +27,7 @@ use windlass_kit::serve::{self, Inside, Peer, Pems, ServeError, Tls};
 
 use crate::{
     api::{Api, KubeletClient, Settings, UserInfo},
+    events,
     metrics::Readings,
     pki::{self, Lifetimes, Names, Pair, Pki},
     registry::TYPES,
@@ -96,9 +96,6 @@ pub enum Error {
 /// Marks a folder as ours; what it says is the layout of the folder.
 const MARK: &str = "windlass-data";
 const LAYOUT: &str = "1\n";
-/// Events are forgotten after an hour, as upstream's are.
-const EVENT_LIFE: i64 = 3600;
-const SWEEP: Duration = Duration::from_secs(60);
 /// Certificates are looked at this often; they are made anew long before they end.
 const RENEW: Duration = Duration::from_secs(3600);
 
@@ -282,18 +279,8 @@ impl ControlPlane {
     /// Never; it has the shape of the other tasks.
     pub async fn sweep_events(self, shutdown: CancellationToken) -> Result<(), Error> {
         let client = self.client(UserInfo::internal("system:event-sweeper"));
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return Ok(()),
-                () = tokio::time::sleep(SWEEP) => {}
-            }
-            for (key, object) in self.store.list("events", None).0 {
-                if is_old(&object.value(), Timestamp::now()) {
-                    let events: KubeApi<Event> = KubeApi::namespaced(client.clone(), &key.namespace);
-                    let _ = events.delete(&key.name, &DeleteParams::default()).await;
-                }
-            }
-        }
+        events::sweep(&self.store, &client, &shutdown).await;
+        Ok(())
     }
 
     /// The authority's certificate.
@@ -366,12 +353,6 @@ where
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(error) => Err(failed(error)),
     }
-}
-
-fn is_old(event: &Value, now: Timestamp) -> bool {
-    let last = ["lastTimestamp", "eventTime", "firstTimestamp"].iter().find_map(|f| event[*f].as_str());
-    let last = last.or_else(|| event["metadata"]["creationTimestamp"].as_str());
-    last.and_then(|t| t.parse::<Timestamp>().ok()).is_none_or(|t| now.as_second() - t.as_second() > EVENT_LIFE)
 }
 
 /// Makes sure that the folder is ours: new, or marked. Anything else is left alone.

@@ -62,7 +62,7 @@ async fn resource(State(state): State<ServerState>, headers: HeaderMap) -> Respo
 
 async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    metrics(&headers, format, &state.probes.page(format, began(&state)).into_bytes().into())
+    metrics(&headers, format, &state.probes.page(format, began(&state)).into())
 }
 
 /// The agent's own metrics.
@@ -71,7 +71,7 @@ async fn own(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let mut page = expo::Text::of(format);
     super::metrics::write(&state, &mut page);
     state.usage.put_own(&mut page);
-    metrics(&headers, format, &page.finish().into_bytes().into())
+    metrics(&headers, format, &page.finish().into())
 }
 
 async fn rest(
@@ -153,7 +153,7 @@ mod tests {
         for (encoding, is_packed) in
             [("", false), ("gzip", true), ("deflate, gzip;q=0.5", true), ("gzip;q=0", false), ("br", false)]
         {
-            let answer = packed(&with(encoding), "text/plain", &page.clone().into_bytes().into());
+            let answer = packed(&with(encoding), "text/plain", &page.clone().into());
             assert_eq!(answer.headers().contains_key(header::CONTENT_ENCODING), is_packed, "{encoding}");
             assert_eq!(answer.headers()[header::VARY], "Accept, Accept-Encoding");
             let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
