@@ -87,7 +87,12 @@ pub fn shell(line: &str) -> Value {
 /// When it does not come to that.
 #[track_caller]
 pub fn wait_for(kubectl: &Kubectl<'_>, name: &str, what: &str, check: impl Fn(&Value) -> bool) -> Value {
-    kubectl.watch(PATIENCE, &format!("{name}: {what}"), &["pod", name], |pod| check(pod).then(|| pod.clone()))
+    // By a selector: of one object by its name kubectl gets it, watches it, and does not show the first that the watch
+    // tells, so that a change between the two is lost.
+    let selector = format!("metadata.name={name}");
+    kubectl.watch(PATIENCE, &format!("{name}: {what}"), &["pods", "--field-selector", &selector], |pod| {
+        check(pod).then(|| pod.clone())
+    })
 }
 
 /// The status of a pod's first container.

@@ -108,7 +108,7 @@ fn grace_of_the_deletion_beats_the_spec(row: &Row<'_>) {
     row.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 3000}));
     listens(row, &["x"]);
     let _ = row.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
-    assert!(row.ids("p", "main").is_empty());
+    assert!(row.alive("p", "main").is_empty());
 }
 
 fn grace_can_be_shortened(row: &Row<'_>) {
@@ -118,7 +118,7 @@ fn grace_can_be_shortened(row: &Row<'_>) {
     delete(row, "p");
     row.says("p", "Killing Stopping container main");
     let _ = row.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
-    assert!(row.ids("p", "main").is_empty());
+    assert!(row.alive("p", "main").is_empty());
 }
 
 fn hooked(hook: &str, handler: Value, command: Value) -> Value {
@@ -224,13 +224,12 @@ fn force_deletion(row: &Row<'_>) {
 fn sandbox_goes_with_the_pod(row: &Row<'_>) {
     row.shell("p", STAY, json!({}), json!({}));
     let pod = row.ready("p");
-    let uid = text(&pod["metadata"]["uid"]);
-    let dir = row.world.dir().join("data/pods").join(uid);
-    let alive = || row.world.docker(&["ps", "-q", "--filter", &format!("label=io.kubernetes.pod.uid={uid}")]);
-    assert!(dir.is_dir() && !row.ids("p", "POD").is_empty());
-    assert_eq!(alive().lines().count(), 2);
+    let dir = row.world.dir().join("data/pods").join(text(&pod["metadata"]["uid"]));
+    let alive = || ["main", "POD"].map(|container| row.alive("p", container).len());
+    assert!(dir.is_dir());
+    assert_eq!(alive(), [1, 1]);
     let _ = row.kubectl(&["delete", "pod", "p"]);
-    assert_eq!(alive(), "");
+    assert_eq!(alive(), [0, 0]);
     assert!(!dir.exists());
     let address = text(&pod["status"]["podIP"]);
     assert!(!row.world.sh("ip route").lines().any(|l| l.starts_with(&format!("{address} "))));

@@ -224,10 +224,19 @@ impl<'n> Row<'n> {
 
     /// The ids in Docker of one container of a pod, newest first; the sandbox is `POD`.
     pub(crate) fn ids(&self, pod: &str, container: &str) -> Vec<String> {
+        self.listed("-aq", pod, container)
+    }
+
+    /// Those that run. When the API has forgotten a pod there are none; what is dead Docker removes in a moment.
+    pub(crate) fn alive(&self, pod: &str, container: &str) -> Vec<String> {
+        self.listed("-q", pod, container)
+    }
+
+    fn listed(&self, which: &str, pod: &str, container: &str) -> Vec<String> {
         let label = |key: &str, value: &str| format!("label=io.kubernetes.{key}={value}");
         let all = self.world.docker(&[
             "ps",
-            "-aq",
+            which,
             "--no-trunc",
             "--filter",
             &label("pod.namespace", &self.namespace),
