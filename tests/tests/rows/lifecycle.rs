@@ -269,7 +269,7 @@ fn no_restart_while_being_deleted(row: &Row<'_>) {
     row.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 10}));
     row.ready("p");
     let _ = row.kubectl(&["delete", "pod", "p"]);
-    assert_eq!((row.shared.lines("runs"), row.ids("p", "main")), (vec!["run".to_owned()], vec![]));
+    assert_eq!((row.shared.lines("runs"), row.alive("p", "main")), (vec!["run".to_owned()], vec![]));
 }
 
 fn sandbox_replaced_when_it_ends(row: &Row<'_>) {
