@@ -90,9 +90,11 @@ fn kills_at_random_moments_lose_and_leak_nothing() {
         Ok(())
     });
     let _ = kubectl.run(&["delete", "pods", "--all", "--timeout=120s"]);
-    assert_eq!(world.docker(&["ps", "-aq"]), "");
+    assert_eq!(world.docker(&["ps", "-q"]), "");
     let network = world.dir().join("data/network");
     eventually(PATIENCE, "nothing is left of them", || {
+        let dead = world.docker(&["ps", "-aq"]);
+        anyhow::ensure!(dead.is_empty(), "dead containers: {dead}");
         let links = world.sh("ip -o link show type veth | grep -v eth0 | wc -l");
         anyhow::ensure!(links.trim() == "0", "{links} ends of links");
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
