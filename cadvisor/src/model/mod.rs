@@ -127,6 +127,14 @@ pub struct Pressure {
     pub io: Option<Psi>,
 }
 
+impl Pressure {
+    /// Whether nothing has waited for minutes.
+    pub(crate) fn is_calm(&self) -> bool {
+        let still = |stall: &Stall| stall.avg10 <= 0.0 && stall.avg60 <= 0.0 && stall.avg300 <= 0.0;
+        [self.cpu, self.memory, self.io].iter().flatten().all(|psi| still(&psi.some) && still(&psi.full))
+    }
+}
+
 /// Transfers to one block device so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockDevice {

@@ -55,6 +55,8 @@ pub(crate) struct ContainerFiles {
     network: Option<Kept>,
     /// What was read in full last: it holds while the container sleeps.
     last: Option<Box<Sample>>,
+    /// It has slept since a look that found no pressure: what is stalled shows within seconds of its last running.
+    calm: bool,
     /// The process lives in the network namespace of the node.
     pub(crate) host_network: bool,
     rare: Rare,
@@ -132,6 +134,7 @@ impl ContainerFiles {
             process: None,
             network: None,
             last: None,
+            calm: false,
             host_network: false,
             rare: Rare::default(),
         })
@@ -146,20 +149,25 @@ impl ContainerFiles {
         };
         result.map_err(|error| self.failed("cpu usage", error))?;
         match self.last.take().filter(|last| !all && has_slept(last, sample)) {
-            Some(last) => {
+            Some(mut last) => {
                 (sample.cpu, sample.memory, sample.pids) = (last.cpu, last.memory, last.pids);
                 sample.block.clone_from(&last.block);
+                // Averages fall while it sleeps, and of what waits for a disk they rise.
+                if !self.calm {
+                    last.pressure = self.read_pressure(buffer);
+                    self.calm = last.pressure.is_calm();
+                }
+                sample.pressure = last.pressure;
                 self.last = Some(last);
             }
             None => {
                 self.read_rest(buffer, sample);
+                sample.pressure = self.read_pressure(buffer);
                 self.last = Some(Box::new(sample.clone()));
+                self.calm = false;
             }
         }
-        // These change without the container: averages fall, packets come in.
-        let [cpu, memory, io] = &self.pressure;
-        let mut psi_of = |file: &Option<Kept>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
-        sample.pressure = Pressure { cpu: psi_of(cpu), memory: psi_of(memory), io: psi_of(io) };
+        // Packets come in whether it sleeps or not.
         // A dead sandbox has no network; its cgroup tells on the next round.
         if let Some(text) = text_of(self.network.as_ref(), buffer) {
             net::devices(text, &mut sample.network);
@@ -184,6 +192,12 @@ impl ContainerFiles {
             sample.pids.processes = pids::count(text);
             sample.pids.threads = sample.pids.threads.max(sample.pids.processes);
         }
+    }
+
+    fn read_pressure(&self, buffer: &mut Buffer) -> Pressure {
+        let [cpu, memory, io] = &self.pressure;
+        let mut psi_of = |file: &Option<Kept>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
+        Pressure { cpu: psi_of(cpu), memory: psi_of(memory), io: psi_of(io) }
     }
 
     /// Reads limits and the counters that nobody watches by the second.

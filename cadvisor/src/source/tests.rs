@@ -173,6 +173,38 @@ fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
 }
 
 #[test]
+fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
+    let dir = unpack(Tree::V2);
+    let (mut files, first, _) = read(dir.path(), &subject());
+    let group = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
+    let press = |average: &str, total: u64| {
+        for name in ["cpu.pressure", "memory.pressure", "io.pressure"] {
+            let line = format!("avg10={average} avg60={average} avg300={average} total={total}\n");
+            fs::write(group.join(name), format!("some {line}full {line}")).unwrap();
+        }
+    };
+    let mut buffer = Buffer::new();
+    let mut look = || {
+        let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+        files.read(false, &mut buffer, &mut sample).unwrap();
+        sample.pressure.io.unwrap().some.total_us
+    };
+    // Something waits for a disk: the container uses no time, and what it waits grows.
+    press("1.50", 100);
+    assert_eq!(look(), 100);
+    press("0.00", 200);
+    assert_eq!(look(), 200);
+    press("0.00", 300);
+    assert_eq!(look(), 200, "nothing waited when it was looked at last, and nothing has run since");
+    let used = (first.cpu.usage_ns / 1000).to_string();
+    let stat = fs::read_to_string(group.join("cpu.stat")).unwrap();
+    fs::write(group.join("cpu.stat"), stat.replace(&used, "9000000")).unwrap();
+    assert_eq!(look(), 300);
+    press("0.00", 400);
+    assert_eq!(look(), 400, "once more after it ran: what has just begun to wait shows in no average");
+}
+
+#[test]
 fn reads_v2_under_systemd() {
     let dir = unpack(Tree::V2);
     let (files, sample, limits) = read(dir.path(), &Subject { container_name: "POD".to_owned(), ..subject() });
