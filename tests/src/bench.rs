@@ -157,11 +157,18 @@ pub async fn wait_ready(pods: &Api<Pod>, count: usize) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
 /// The containers that run, each with since when.
 #[must_use]
 pub fn running(world: &World) -> String {
+    inspect_running(world, "{{.Id}} {{.State.StartedAt}}")
+}
+
+/// A line of this form for each container that runs.
+#[must_use]
+pub fn inspect_running(world: &World, form: &str) -> String {
     let ids = world.docker(&["ps", "-q", "--no-trunc"]);
-    let mut args = vec!["inspect", "-f", "{{.Id}} {{.State.StartedAt}}"];
+    let mut args = vec!["inspect", "-f", form];
     args.extend(ids.lines());
     world.docker(&args)
 }

@@ -131,11 +131,15 @@ impl Engine {
         let seen = seen.map_err(|e| EngineError::new("a command could not be looked up", &e))?;
         let pid = seen.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
         let (Some(true), Some(pid)) = (seen.running, pid) else { return Ok(()) };
-        // Docker may count processes in another namespace: the number is only used when it is one of the container.
-        let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        if cgroup.contains(container) {
+        if is_of(pid, container) {
             let _ = kill(Pid::from_raw(pid), signal);
         }
         Ok(())
     }
+}
+
+/// Whether the kernel shows a process, by the number that Docker tells, to be one of a container. Docker may count in
+/// another namespace, and a number may have gone to another process: none is touched unless this says so.
+pub(crate) fn is_of(pid: i32, container: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroup| cgroup.contains(container))
 }

@@ -91,14 +91,19 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Whether a container runs; the sandbox does not count.
-    pub(crate) fn runs(&self) -> bool {
-        self.instances.iter().any(|i| !i.is_sandbox() && i.is_running())
+    /// The containers that run, as Docker has it; the sandbox does not count.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.iter().filter(|i| !i.is_sandbox() && i.is_running())
     }
 
-    /// The containers in which a process may still run; the sandbox does not count.
+    /// Whether a container runs.
+    pub(crate) fn runs(&self) -> bool {
+        self.running().next().is_some()
+    }
+
+    /// Those in which a process may still run.
     pub(crate) fn alive(&self) -> impl Iterator<Item = &Instance> {
-        self.instances.iter().filter(|i| !i.is_sandbox() && i.is_running() && !self.silent.contains(&i.id))
+        self.running().filter(|i| !self.silent.contains(&i.id))
     }
 
     /// Whether a container, or the sandbox, is being made, started or stopped.

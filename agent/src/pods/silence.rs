@@ -7,6 +7,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 use windlass_kit::readable::readable;
 
+use crate::engine::process;
+
 /// The first process of a container's own process namespace: all others in it end before it does.
 pub(crate) struct FirstProcess(AsyncFd<OwnedFd>);
 
@@ -16,11 +18,11 @@ impl FirstProcess {
     ///
     /// To be called within the runtime.
     pub(crate) fn of(pid: i32, container: &str) -> Option<Self> {
+        // A negative number would panic.
         let held = pidfd_open(Pid::from_raw(pid.max(0))?, PidfdFlags::NONBLOCK).ok()?;
         // Read after it was taken hold of: the number cannot have gone to another one since.
-        let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        if !cgroup.contains(container) || !is_first(&status) {
+        if !process::is_of(pid, container) || !is_first(&status) {
             return None;
         }
         readable(held).ok().map(Self)

@@ -12,6 +12,7 @@ use crate::{
     parse::{self, cpu, memory},
 };
 
+/// Open files of a cgroup, and where those lie that are opened for each reading.
 #[derive(Debug)]
 pub(super) struct V1 {
     cpu_usage: Kept,
@@ -78,6 +79,7 @@ impl V1 {
         Ok(())
     }
 
+    /// What stays as it is while nothing of the container runs.
     pub(super) fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
         let (cpu, memory): (&mut Cpu, &mut Memory) = (&mut sample.cpu, &mut sample.memory);
         if let Some(text) = text_of(self.cpu_split.as_ref(), buffer) {
@@ -102,6 +104,7 @@ impl V1 {
         sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
     }
 
+    /// Limits, and the counters that are read with them.
     pub(super) fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {
         let (cpu, memory, pids) = (self.cpu_dir.as_deref(), self.memory_dir.as_deref(), self.pids_dir.as_deref());
         seldom.max_usage_bytes = rare(memory, "memory.max_usage_in_bytes", buffer).unwrap_or(0);

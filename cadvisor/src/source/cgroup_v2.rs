@@ -12,6 +12,7 @@ use crate::{
     parse::{self, cpu, memory},
 };
 
+/// Open files of a cgroup, and where those lie that are opened for each reading.
 #[derive(Debug)]
 pub(super) struct V2 {
     cpu: Kept,
@@ -49,6 +50,7 @@ impl V2 {
         Ok(())
     }
 
+    /// What stays as it is while nothing of the container runs.
     pub(super) fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
         let memory = &mut sample.memory;
         if let Some(text) = text_of(self.memory_stat.as_ref(), buffer) {
@@ -61,6 +63,7 @@ impl V2 {
         sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
     }
 
+    /// Limits, and the counters that are read with them.
     pub(super) fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {
         let dir = Some(self.dir.as_path());
         seldom.max_usage_bytes = rare(dir, "memory.peak", buffer).unwrap_or(0);

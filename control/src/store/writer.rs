@@ -129,12 +129,13 @@ pub(super) fn show(state: &mut State, change: Change, now: Instant) {
     }
     state.recent_bytes += change.object.bytes.len();
     state.recent.push_back((now, change));
-    let too_old = |at: Instant| now.duration_since(at) > RECENT_AGE;
-    while state.recent.len() > RECENT
-        || state.recent_bytes > RECENT_BYTES
-        || state.recent.front().is_some_and(|(at, _)| too_old(*at))
+    let beyond = |state: &State| {
+        let oldest = state.recent.front().is_some_and(|(at, _)| now.duration_since(*at) > RECENT_AGE);
+        oldest || state.recent.len() > RECENT || state.recent_bytes > RECENT_BYTES
+    };
+    while beyond(state)
+        && let Some((_, old)) = state.recent.pop_front()
     {
-        let Some((_, old)) = state.recent.pop_front() else { break };
         state.recent_bytes -= old.object.bytes.len();
         state.forgotten = old.object.revision;
     }

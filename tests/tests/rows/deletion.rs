@@ -108,7 +108,7 @@ fn grace_of_the_deletion_beats_the_spec(row: &Row<'_>) {
     row.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 3000}));
     listens(row, &["x"]);
     let _ = row.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
-    assert!(row.alive("p", "main").is_empty());
+    row.ended("p", "main");
 }
 
 fn grace_can_be_shortened(row: &Row<'_>) {
@@ -118,7 +118,7 @@ fn grace_can_be_shortened(row: &Row<'_>) {
     delete(row, "p");
     row.says("p", "Killing Stopping container main");
     let _ = row.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
-    assert!(row.alive("p", "main").is_empty());
+    row.ended("p", "main");
 }
 
 fn hooked(hook: &str, handler: Value, command: Value) -> Value {
@@ -143,10 +143,7 @@ fn pre_stop_skipped_at_grace_zero(row: &Row<'_>) {
     row.shell("p", "", hooked("preStop", hook, notes("main", "0")), json!({"terminationGracePeriodSeconds": 0}));
     listens(row, &["main"]);
     let _ = row.kubectl(&["delete", "pod", "p"]);
-    eventually(PATIENCE, "its container is gone", || {
-        anyhow::ensure!(row.ids("p", "main").is_empty());
-        Ok(())
-    });
+    row.removed("p", &["main"]);
     assert!(!row.shared.0.join("hooked").exists());
 }
 
@@ -214,10 +211,7 @@ fn force_deletion(row: &Row<'_>) {
     let gone = row.kubectl.output(&["get", "pod", "p"], "");
     assert!(gone.err.contains("NotFound"), "{gone:?}");
     // Its container has the time that the pod's spec gives.
-    eventually(PATIENCE, "its containers are gone", || {
-        anyhow::ensure!(row.ids("p", "main").is_empty() && row.ids("p", "POD").is_empty());
-        Ok(())
-    });
+    row.removed("p", &["main", "POD"]);
     assert_eq!(row.shared.lines("ends"), ["main+", "main-"]);
 }
 
@@ -234,10 +228,7 @@ fn sandbox_goes_with_the_pod(row: &Row<'_>) {
     let address = text(&pod["status"]["podIP"]);
     assert!(!row.world.sh("ip route").lines().any(|l| l.starts_with(&format!("{address} "))));
     // The API forgets a pod whose containers are dead; Docker removes them meanwhile.
-    eventually(PATIENCE, "Docker has forgotten its sandbox", || {
-        anyhow::ensure!(row.ids("p", "POD").is_empty());
-        Ok(())
-    });
+    row.removed("p", &["POD"]);
 }
 
 fn readiness_is_asked_during_termination(row: &Row<'_>) {

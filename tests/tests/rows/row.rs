@@ -227,7 +227,24 @@ impl<'n> Row<'n> {
         self.listed("-aq", pod, container)
     }
 
-    /// Those that run. When the API has forgotten a pod there are none; what is dead Docker removes in a moment.
+    /// After the API has forgotten a pod: no container of this name runs, and what is dead of it goes.
+    #[track_caller]
+    pub(crate) fn ended(&self, pod: &str, container: &str) {
+        assert_eq!(self.alive(pod, container), [""; 0]);
+        self.removed(pod, &[container]);
+    }
+
+    /// Waits until Docker has none of these containers any more: it removes what is dead in a moment.
+    #[track_caller]
+    pub(crate) fn removed(&self, pod: &str, containers: &[&str]) {
+        eventually(PATIENCE, "Docker has forgotten the containers", || {
+            let left: Vec<String> = containers.iter().flat_map(|container| self.ids(pod, container)).collect();
+            anyhow::ensure!(left.is_empty(), "{containers:?} of {pod}: {left:?}");
+            Ok(())
+        });
+    }
+
+    /// Those that run.
     pub(crate) fn alive(&self, pod: &str, container: &str) -> Vec<String> {
         self.listed("-q", pod, container)
     }

@@ -181,10 +181,7 @@ fn dead_containers_of_a_deleted_pod_go(row: &Row<'_>) {
     assert_eq!(row.ids("p", "main").len(), 1);
     // The API forgets a pod that is over at once; what is left of it goes after that.
     let _ = row.kubectl(&["delete", "pod", "p"]);
-    eventually(PATIENCE, "its containers are gone", || {
-        anyhow::ensure!(row.ids("p", "main").is_empty() && row.ids("p", "POD").is_empty());
-        Ok(())
-    });
+    row.removed("p", &["main", "POD"]);
 }
 
 fn image_of_the_sandbox(row: &Row<'_>) {

@@ -271,14 +271,13 @@ fn run(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
         plan.actions.push(Action::StartSandbox { id: sandbox.id.clone() });
     }
     // Containers of an earlier sandbox have lost their network.
-    for old in observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running() && i.sandbox != sandbox.id) {
+    for old in observed.running().filter(|i| i.sandbox != sandbox.id) {
         plan.actions.push(stop(old, 2, "Pod sandbox changed, it will be killed and re-created.".to_owned()));
     }
 
     // A container asked for all to begin anew: everything ends first.
     let began = round(spec, observed);
-    let old: Vec<&Instance> =
-        observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running() && is_past(i, began)).collect();
+    let old: Vec<&Instance> = observed.running().filter(|i| is_past(i, began)).collect();
     if !old.is_empty() {
         plan.actions.extend(old.iter().map(|i| stop(i, 0, "Restarting all containers of the pod".to_owned())));
         return plan;
@@ -322,11 +321,10 @@ fn new_sandbox(spec: &PodSpec, observed: &Observed, now: Timestamp, mut plan: Pl
     }
     let attempt = observed.sandbox().map_or(0, |s| s.identity.attempt + 1);
     // What ran in the old sandbox must have ended before the next one starts.
-    for old in observed.instances.iter().filter(|i| !i.is_sandbox() && i.is_running()) {
+    for old in observed.running() {
         plan.actions.push(stop(old, 2, "Pod sandbox changed, it will be killed and re-created.".to_owned()));
     }
-    let busy = observed.instances.iter().any(|i| !i.is_sandbox() && i.is_running());
-    if !busy && due(observed.sandbox_failure.as_ref(), now, &mut plan) {
+    if !observed.runs() && due(observed.sandbox_failure.as_ref(), now, &mut plan) {
         plan.actions.push(Action::CreateSandbox { attempt });
     }
     plan

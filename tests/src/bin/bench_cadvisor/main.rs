@@ -16,7 +16,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use windlass_tests::{PATIENCE, RawDocker, World, eventually, page, resident_megabytes};
+use windlass_tests::{PATIENCE, RawDocker, World, bench::inspect_running, eventually, page, resident_megabytes};
 
 const IMAGE: &str = "windlass/busybox:1";
 const SLEEP: [&str; 2] = ["sleep", "100000"];
@@ -61,10 +61,8 @@ fn main() -> anyhow::Result<()> {
         });
         // Sizes on disk are looked at once for each, and histories begin.
         std::thread::sleep(Duration::from_secs(15));
-        let ids = world.docker(&["ps", "-q"]);
-        let mut args = vec!["inspect", "-f", "{{.State.Pid}}"];
-        args.extend(ids.lines());
-        let processes: Vec<i32> = world.docker(&args).lines().map(str::parse).collect::<Result<_, _>>()?;
+        let told = inspect_running(&world, "{{.State.Pid}}");
+        let processes: Vec<i32> = told.lines().map(str::parse).collect::<Result<_, _>>()?;
         let ran = measure(pid, &processes)?;
         let slept = measure(pid, &[])?;
         #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
