@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Config, Volume},
     lane::Lane,
-    model::{ContainerSize, Filesystem, Storage, VolumeSize},
+    model::{ContainerSize, Filesystem, Snapshot, Storage, VolumeSize},
     sampler::{Layers, name_thread},
     source,
 };
@@ -24,6 +24,10 @@ use crate::{
 const SPACE_EVERY: Duration = Duration::from_secs(30);
 /// A walk may take this part of the time at most: the next comes after its cost times this.
 const SHARE: u32 = 50;
+/// While nothing ran that could have written, it is walked so often: others may write too, such as `docker cp`.
+const ASLEEP_EVERY: Duration = Duration::from_secs(300);
+/// What falls due within so short a time is done together.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// A look that takes longer goes on by itself, and another begins.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How many may do so.
@@ -46,6 +50,37 @@ enum Job {
     Volume(Volume),
 }
 
+impl Job {
+    /// Whether files are counted, which costs; else a file system is asked.
+    fn is_walk(&self) -> bool {
+        match self {
+            Self::Spaces { .. } => false,
+            Self::Container { .. } => true,
+            Self::Volume(volume) => volume.of_pod,
+        }
+    }
+}
+
+/// When something is looked at again, and what is known of the last time.
+#[derive(Debug)]
+struct Due {
+    /// None while a look is under way.
+    at: Option<Instant>,
+    /// When it was walked, and the CPU time that those who may write there had used before.
+    walked: Option<(Instant, Option<u64>)>,
+}
+
+impl Due {
+    fn new(at: Instant) -> Self {
+        Self { at: Some(at), walked: None }
+    }
+
+    /// Whether nobody who may write there has run since the last walk. `used` is their CPU time.
+    fn is_asleep(&self, used: Option<u64>, now: Instant) -> bool {
+        self.walked.is_some_and(|(walked, then)| then == used && now < walked + ASLEEP_EVERY)
+    }
+}
+
 #[derive(Debug)]
 enum Found {
     Spaces { node: Option<(Filesystem, u64)>, images: Option<(Filesystem, u64)>, image_bytes: Option<u64> },
@@ -60,8 +95,7 @@ type Answer = (Found, Duration);
 pub(crate) struct Sizes {
     config: Config,
     lane: Lane<Key, Job, Answer>,
-    /// When the next look is due; none while one is under way.
-    due: HashMap<Key, Option<Instant>>,
+    due: HashMap<Key, Due>,
     storage: watch::Sender<Arc<Storage>>,
 }
 
@@ -80,24 +114,34 @@ impl Sizes {
         mut self,
         mut layers: watch::Receiver<Layers>,
         mut volumes: watch::Receiver<Arc<Vec<Volume>>>,
+        snapshot: watch::Receiver<Arc<Snapshot>>,
         shutdown: CancellationToken,
     ) {
         name_thread("sizes rounds");
         let mut told = true;
         loop {
             let jobs = self.jobs(&layers.borrow_and_update(), &volumes.borrow_and_update());
-            self.forget(&jobs);
-            self.look_at(jobs);
-            let now = Instant::now();
-            let next = self.due.values().flatten().min().map_or(SPACE_EVERY, |due| due.saturating_duration_since(now));
-            // What is late is asked for again soon.
-            let most = if self.due.values().any(Option::is_none) { PATIENCE } else { SPACE_EVERY };
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => break,
-                changed = layers.changed() => if changed.is_err() { break },
-                changed = volumes.changed(), if told => told = changed.is_ok(),
-                () = tokio::time::sleep(next.clamp(Duration::from_millis(100), most)) => {}
+            self.keep(&jobs);
+            loop {
+                let now = Arc::clone(&snapshot.borrow());
+                self.look_at(&jobs, &ran(&now));
+                let next = self.due.values().filter_map(|due| due.at).min();
+                let next = next.map_or(SPACE_EVERY, |at| at.saturating_duration_since(Instant::now()));
+                // What is late is asked for again soon.
+                let most = if self.due.values().any(|due| due.at.is_none()) { PATIENCE } else { SPACE_EVERY };
+                tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => return,
+                    changed = layers.changed() => {
+                        if changed.is_err() { return }
+                        break;
+                    }
+                    changed = volumes.changed(), if told => {
+                        told = changed.is_ok();
+                        break;
+                    }
+                    () = tokio::time::sleep(next.clamp(AT_ONCE, most)) => {}
+                }
             }
         }
     }
@@ -118,8 +162,13 @@ impl Sizes {
         std::iter::once((Key::Spaces, spaces)).chain(containers).chain(volumes).collect()
     }
 
-    fn forget(&mut self, jobs: &BTreeMap<Key, Job>) {
+    /// Takes in what is new and lets go of what is no more.
+    fn keep(&mut self, jobs: &BTreeMap<Key, Job>) {
         self.due.retain(|key, _| jobs.contains_key(key));
+        let now = Instant::now();
+        for key in jobs.keys().filter(|key| !self.due.contains_key(key)).cloned().collect::<Vec<_>>() {
+            self.due.insert(key, Due::new(now));
+        }
         self.storage.send_if_modified(|storage| {
             let has_container = |id: &String| jobs.contains_key(&Key::Container(id.clone()));
             let has_volume =
@@ -139,30 +188,37 @@ impl Sizes {
         });
     }
 
-    /// Does what is due.
-    fn look_at(&mut self, jobs: BTreeMap<Key, Job>) {
+    /// Does what is due. `ran` is the CPU time used, by container and by pod.
+    fn look_at(&mut self, jobs: &BTreeMap<Key, Job>, ran: &HashMap<&str, u64>) {
         let now = Instant::now();
-        let due: Vec<(Key, Job)> = jobs
-            .into_iter()
-            .filter(|(key, _)| match self.due.get(key) {
-                None => true,
-                Some(Some(due)) => *due <= now,
-                Some(None) => false,
-            })
-            .collect();
-        self.due.extend(due.iter().map(|(key, _)| (key.clone(), None)));
+        let mut due = Vec::new();
+        for (key, job) in jobs {
+            let Some(known) = self.due.get_mut(key).filter(|known| known.at.is_some_and(|at| at <= now)) else {
+                continue;
+            };
+            let used = writers(key).and_then(|id| ran.get(id).copied());
+            if job.is_walk() && known.is_asleep(used, now) {
+                known.at = Some(now + self.config.interval);
+            } else {
+                *known = Due { at: None, walked: Some((now, used)) };
+                due.push((key.clone(), job.clone()));
+            }
+        }
         let round = self.lane.round(due);
         for (key, _) in round.left {
-            self.due.insert(key, Some(now + PATIENCE));
+            self.due.insert(key, Due::new(now + PATIENCE));
         }
         for (key, (found, took)) in round.done {
             let pause = if key == Key::Spaces { SPACE_EVERY } else { self.config.walk_interval };
             // Forgotten meanwhile.
             let Some(due) = self.due.get_mut(&key) else { continue };
-            *due = Some(Instant::now() + pause.max(took * SHARE));
+            due.at = Some(Instant::now() + pause.max(took * SHARE));
+            if matches!(found, Found::Container(None) | Found::Volume(None)) {
+                due.walked = None;
+            }
             self.put(key, found);
         }
-        let late: Vec<Key> = self.due.iter().filter(|(_, due)| due.is_none()).map(|(key, _)| key.clone()).collect();
+        let late: Vec<Key> = self.due.iter().filter(|(_, due)| due.at.is_none()).map(|(key, _)| key.clone()).collect();
         self.mark_stale(&late);
     }
 
@@ -220,6 +276,27 @@ impl Sizes {
         numbers
             .and_then(|(major, minor)| source::block_device_name(&self.config.root, major, minor))
             .unwrap_or_else(|| self.config.docker_root.display().to_string())
+    }
+}
+
+/// The CPU time used, by container and by pod.
+fn ran(snapshot: &Snapshot) -> HashMap<&str, u64> {
+    let mut ran = HashMap::new();
+    for row in &snapshot.rows {
+        for id in [&row.subject.container_id, &row.subject.pod_uid] {
+            let sum: &mut u64 = ran.entry(id.as_str()).or_default();
+            *sum = sum.wrapping_add(row.sample.cpu.usage_ns);
+        }
+    }
+    ran
+}
+
+/// The container or the pod that may write there.
+fn writers(key: &Key) -> Option<&str> {
+    match key {
+        Key::Spaces => None,
+        Key::Container(id) => Some(id),
+        Key::Volume(uid, _) => Some(uid),
     }
 }
 

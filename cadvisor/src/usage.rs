@@ -107,7 +107,8 @@ impl Usage {
         let runtime = Handle::current();
         let (handle, token) = (runtime.clone(), shutdown.clone());
         tasks.spawn_blocking(move || handle.block_on(sampler.run(subjects, asked, token)));
-        tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, volumes, shutdown)));
+        let rounds_seen = snapshot.clone();
+        tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, volumes, rounds_seen, shutdown)));
         tasks.close();
         let inner = Inner {
             config,

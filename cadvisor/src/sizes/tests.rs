@@ -3,6 +3,35 @@
 use std::fs;
 
 use super::*;
+use crate::{
+    config::Subject,
+    events::Events,
+    model::{Limits, Row, Sample},
+    sampler::Sampler,
+};
+
+/// Before the first round.
+fn no_rows(config: &Config) -> Snapshot {
+    let (_, snapshot) = Sampler::new(config.clone(), watch::channel(Arc::default()).0, Events::default());
+    Snapshot::clone(&snapshot.borrow())
+}
+
+/// A container of a pod that has used so much CPU time.
+fn row(id: &str, uid: &str, usage_ns: u64) -> Arc<Row> {
+    let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+    sample.cpu.usage_ns = usage_ns;
+    let subject = Subject { container_id: id.to_owned(), pod_uid: uid.to_owned(), ..Subject::default() };
+    Arc::new(Row {
+        subject: Arc::new(subject),
+        cgroup: Arc::from(""),
+        sample,
+        usage_nano_cores: None,
+        limits: Limits::default(),
+        seldom: Arc::default(),
+        host_network: false,
+        stale: false,
+    })
+}
 
 async fn until(storage: &mut watch::Receiver<Arc<Storage>>, wanted: impl Fn(&Storage) -> bool) -> Arc<Storage> {
     let found = tokio::time::timeout(Duration::from_secs(10), storage.wait_for(|s| wanted(s))).await;
@@ -38,11 +67,12 @@ async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
     ];
     let config = Config { root: "/".into(), docker_root: home, data_dir: dir.path().to_owned(), ..Config::default() };
     let shutdown = CancellationToken::new();
+    let (_tell_rounds, rounds) = watch::channel(Arc::new(no_rows(&config)));
     let (sizes, mut storage) = Sizes::new(config, shutdown.clone());
     let (tell_layers, layers) = watch::channel(Arc::new(vec![("id".to_owned(), Some(upper))]));
     let (tell_volumes, volumes) = watch::channel(Arc::new(list.clone()));
     let task = tokio::task::spawn_blocking(move || {
-        tokio::runtime::Handle::current().block_on(sizes.run(layers, volumes, shutdown));
+        tokio::runtime::Handle::current().block_on(sizes.run(layers, volumes, rounds, shutdown));
     });
     let found =
         until(&mut storage, |s| !s.containers.is_empty() && s.volumes.get("u").is_some_and(|all| all.len() == 2)).await;
@@ -67,4 +97,67 @@ async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
     until(&mut storage, |s| s.volumes.is_empty() && s.containers.is_empty()).await;
     drop(tell_layers);
     task.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_sleeps_is_walked_again_only_once_it_has_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let scratch = dir.path().join("scratch");
+    fs::create_dir(&scratch).unwrap();
+    let often = Duration::from_millis(10);
+    let config = Config {
+        docker_root: dir.path().join("docker"),
+        data_dir: dir.path().to_owned(),
+        interval: often,
+        walk_interval: often,
+        ..Config::default()
+    };
+    let volume = Volume {
+        pod_uid: "u".to_owned(),
+        name: "scratch".to_owned(),
+        path: scratch.clone(),
+        claim: None,
+        of_pod: true,
+    };
+    let shutdown = CancellationToken::new();
+    let mut now = no_rows(&config);
+    now.rows = vec![row("one", "u", 5), row("two", "u", 0), row("other", "v", 0)];
+    let (tell_rounds, rounds) = watch::channel(Arc::new(now.clone()));
+    let (sizes, mut storage) = Sizes::new(config, shutdown.clone());
+    let (tell_layers, layers) = watch::channel(Arc::default());
+    let (_tell_volumes, volumes) = watch::channel(Arc::new(vec![volume]));
+    let task = tokio::task::spawn_blocking(move || {
+        tokio::runtime::Handle::current().block_on(sizes.run(layers, volumes, rounds, shutdown));
+    });
+    let files = |storage: &Storage| storage.volumes.get("u").map(|all| all[0].inodes_used);
+    until(&mut storage, |s| files(s) == Some(1)).await;
+    fs::write(scratch.join("x"), "by another").unwrap();
+    // Another pod runs, this one does not.
+    now.rows[2] = row("other", "v", 7);
+    tell_rounds.send_replace(Arc::new(now.clone()));
+    tokio::time::sleep(AT_ONCE * 3).await;
+    assert_eq!(files(&storage.borrow()), Some(1));
+    now.rows[1] = row("two", "u", 1);
+    tell_rounds.send_replace(Arc::new(now));
+    until(&mut storage, |s| files(s) == Some(2)).await;
+    drop(tell_layers);
+    task.await.unwrap();
+}
+
+#[test]
+fn asleep_is_who_used_nothing_since_the_last_walk() {
+    let start = Instant::now();
+    let minute = Duration::from_secs(60);
+    for (walked, used, later, asleep) in [
+        (None, Some(1), minute, false),
+        (Some(Some(1)), Some(1), minute, true),
+        (Some(None), None, minute, true),
+        (Some(Some(1)), Some(2), minute, false),
+        (Some(Some(1)), None, minute, false),
+        (Some(None), Some(0), minute, false),
+        (Some(Some(1)), Some(1), ASLEEP_EVERY, false),
+    ] {
+        let due = Due { at: None, walked: walked.map(|then| (start, then)) };
+        assert_eq!(due.is_asleep(used, start + later), asleep, "{walked:?} {used:?} {later:?}");
+    }
 }
