@@ -1,6 +1,9 @@
 //! Pages that are rendered once for all who ask between two rounds.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::{
+    sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, Weak},
+    time::Duration,
+};
 
 use crate::{
     expose::View,
@@ -11,10 +14,13 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Page(Arc<Content>);
 
+/// Packs a page; nothing when it failed.
+type Pack = fn(&[u8]) -> Option<Vec<u8>>;
+
 #[derive(Debug)]
 struct Content {
     plain: Vec<u8>,
-    packed: OnceLock<Option<Vec<u8>>>,
+    packed: OnceLock<(Pack, Option<Vec<u8>>)>,
 }
 
 /// The packed form of a page.
@@ -23,8 +29,9 @@ pub struct Packed(Page);
 
 impl Page {
     /// What `pack` makes of it, which is done once for all who have the page; nothing when it failed.
-    pub fn packed(&self, pack: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Packed> {
-        self.0.packed.get_or_init(|| pack(&self.0.plain)).is_some().then(|| Packed(self.clone()))
+    pub fn packed(&self, pack: Pack) -> Option<Packed> {
+        let (_, packed) = self.0.packed.get_or_init(|| (pack, pack(&self.0.plain)));
+        packed.is_some().then(|| Packed(self.clone()))
     }
 }
 
@@ -48,16 +55,21 @@ impl AsRef<[u8]> for Page {
 
 impl AsRef<[u8]> for Packed {
     fn as_ref(&self) -> &[u8] {
-        self.0.0.packed.get().and_then(Option::as_deref).unwrap_or_default()
+        self.0.0.packed.get().and_then(|(_, packed)| packed.as_deref()).unwrap_or_default()
     }
 }
 
-/// The newest rendering of one page. Those who ask while it is rendered wait for it instead of rendering it again.
+/// The newest rendering of one page. Those who ask while it is rendered wait for it instead of rendering it again, or take
+/// the one before.
 #[derive(Debug, Default)]
 pub(crate) struct Rendered {
     newest: Mutex<Option<Newest>>,
+    /// Held by the one who renders.
+    making: Mutex<()>,
     /// The page is too large to lie about when nobody reads it.
     only_while_read: bool,
+    /// The page before may be given while a newer one is made, if its numbers are older by this at most.
+    last_for: Duration,
 }
 
 #[derive(Debug)]
@@ -66,6 +78,7 @@ struct Newest {
     snapshot: Weak<Snapshot>,
     storage: Weak<Storage>,
     image_bytes: Option<u64>,
+    at: jiff::Timestamp,
     page: Held,
 }
 
@@ -81,9 +94,15 @@ impl Newest {
         let same = std::ptr::eq(self.snapshot.as_ptr(), Arc::as_ptr(&view.snapshot))
             && std::ptr::eq(self.storage.as_ptr(), Arc::as_ptr(&view.storage))
             && self.image_bytes == view.image_bytes;
-        match &self.page {
-            Held::Kept(page) => same.then(|| page.clone()),
-            Held::WhileRead(page) => page.upgrade().filter(|_| same).map(Page),
+        self.page.get().filter(|_| same)
+    }
+}
+
+impl Held {
+    fn get(&self) -> Option<Page> {
+        match self {
+            Self::Kept(page) => Some(page.clone()),
+            Self::WhileRead(page) => page.upgrade().map(Page),
         }
     }
 }
@@ -94,23 +113,53 @@ impl Rendered {
         Self { only_while_read: true, ..Self::default() }
     }
 
+    /// For a page that nobody waits for if there is one whose numbers are older by `most` at most.
+    pub(crate) fn or_the_last_for(most: Duration) -> Self {
+        Self { last_for: most, ..Self::default() }
+    }
+
     pub(crate) fn of(&self, view: &View, render: impl FnOnce(&View) -> Vec<u8>) -> Page {
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(page) = newest.as_ref().and_then(|newest| newest.of(view)) {
+        if let Some(page) = self.known(|newest| newest.of(view)) {
+            return page;
+        }
+        let is_near = |at: jiff::Timestamp| view.snapshot.at.duration_since(at).unsigned_abs() <= self.last_for;
+        let _making = match self.making.try_lock() {
+            Ok(making) => making,
+            Err(TryLockError::Poisoned(making)) => making.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                if let Some(last) = self.known(|newest| newest.page.get().filter(|_| is_near(newest.at))) {
+                    return last;
+                }
+                self.making.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        // Made meanwhile.
+        if let Some(page) = self.known(|newest| newest.of(view)) {
             return page;
         }
         let page = Page::from(render(view));
-        *newest = Some(Newest {
+        // Those who will ask want it as those before them did: they need not wait for each other then.
+        let pack = self.known(|newest| newest.page.get()).and_then(|last| last.0.packed.get().map(|(pack, _)| *pack));
+        if let Some(pack) = pack {
+            page.packed(pack);
+        }
+        let newest = Newest {
             snapshot: Arc::downgrade(&view.snapshot),
             storage: Arc::downgrade(&view.storage),
             image_bytes: view.image_bytes,
+            at: view.snapshot.at,
             page: if self.only_while_read {
                 Held::WhileRead(Arc::downgrade(&page.0))
             } else {
                 Held::Kept(page.clone())
             },
-        });
+        };
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(newest);
         page
+    }
+
+    fn known(&self, of: impl FnOnce(&Newest) -> Option<Page>) -> Option<Page> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(of)
     }
 }
 
@@ -138,6 +187,56 @@ mod tests {
         assert_eq!(ask(&view), 3);
         view.image_bytes = None;
         assert_eq!((ask(&view), ask(&view)), (4, 4));
+    }
+
+    #[test]
+    fn who_asks_while_a_page_is_made_takes_the_one_before_unless_it_is_too_old() {
+        let minute = Duration::from_secs(60);
+        let rendered = Rendered::or_the_last_for(minute);
+        let later = |old: &View, seconds: i64| {
+            let mut snapshot = Snapshot::clone(&old.snapshot);
+            snapshot.at += jiff::SignedDuration::from_secs(seconds);
+            View { snapshot: Arc::new(snapshot), ..old.clone() }
+        };
+        let first = view(Tree::V2);
+        let second = later(&first, 60);
+        rendered.of(&first, |_| vec![1]);
+        let made = rendered.of(&second, |view| {
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| rendered.of(view, |_| panic!("rendered twice")).as_ref().to_vec());
+                assert_eq!(other.join().unwrap(), [1]);
+            });
+            vec![2]
+        });
+        assert_eq!((made.as_ref(), rendered.of(&second, |_| vec![3]).as_ref()), (&[2][..], &[2][..]));
+        // A day later nobody is given the day before.
+        let third = later(&second, 24 * 3600);
+        std::thread::scope(|scope| {
+            let (began, begun) = std::sync::mpsc::channel();
+            let (rendered, third) = (&rendered, &third);
+            let waits = scope.spawn(move || {
+                begun.recv().unwrap();
+                rendered.of(third, |_| vec![5]).as_ref().to_vec()
+            });
+            let made = rendered.of(third, |_| {
+                began.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+                vec![4]
+            });
+            assert_eq!((made.as_ref(), waits.join().unwrap()), (&[4][..], vec![4]));
+        });
+    }
+
+    #[test]
+    fn a_page_is_packed_before_it_is_given_if_the_one_before_was_asked_for_packed() {
+        let (rendered, mut view) = (Rendered::default(), view(Tree::V2));
+        let pack = |plain: &[u8]| Some(vec![plain[0] + 100]);
+        let first = rendered.of(&view, |_| vec![1]);
+        assert!(first.0.packed.get().is_none());
+        first.packed(pack);
+        view.image_bytes = None;
+        let second = rendered.of(&view, |_| vec![2]);
+        assert_eq!(second.packed(|_| panic!("packed late")).unwrap().as_ref(), [102]);
     }
 
     #[test]

@@ -110,6 +110,8 @@ impl Usage {
         let rounds_seen = snapshot.clone();
         tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, volumes, rounds_seen, shutdown)));
         tasks.close();
+        // The round before, however long this one took.
+        let last_for = config.interval * 3 / 2;
         let inner = Inner {
             config,
             snapshot,
@@ -117,7 +119,8 @@ impl Usage {
             requests,
             events,
             rounds,
-            summaries: Default::default(),
+            // Each number of the full one carries its time, and it is asked for by many.
+            summaries: [Rendered::or_the_last_for(last_for), Rendered::default()],
             resources: Default::default(),
             containers: [Rendered::only_while_read(), Rendered::only_while_read()],
             image_bytes: AtomicU64::new(0),

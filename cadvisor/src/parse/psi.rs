@@ -39,6 +39,11 @@ fn stall_of<'a>(words: impl Iterator<Item = &'a [u8]>) -> Stall {
     stall
 }
 
+/// The kernel writes two digits behind the point. Hundredths are exact, so that their quotient is what the text says.
 fn percent(text: &[u8]) -> f64 {
-    std::str::from_utf8(text).ok().and_then(|t| t.parse().ok()).filter(|v: &f64| v.is_finite()).unwrap_or(0.0)
+    let hundredths = || {
+        let [whole @ .., b'.', tens, ones] = text else { return None };
+        u32::try_from(number(whole)?.checked_mul(100)?.checked_add(number(&[*tens, *ones])?)?).ok()
+    };
+    hundredths().map_or(0.0, |hundredths| f64::from(hundredths) / 100.0)
 }

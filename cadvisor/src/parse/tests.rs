@@ -40,6 +40,14 @@ fn pressure_tolerates_missing_lines() {
     let only_some = psi::pressure(b"some avg10=1.50 avg60=0.10 avg300=0.00 total=77\n").unwrap();
     assert_eq!((only_some.some.avg10, only_some.some.total_us, only_some.full.total_us), (1.5, 77, 0));
     assert_eq!(psi::pressure(b""), None);
+    for text in ["0.00", "0.01", "0.29", "1.15", "33.33", "99.99", "100.00"] {
+        let line = format!("some avg10={text} avg60=0.10 avg300=0.00 total=77\n");
+        assert_eq!(psi::pressure(line.as_bytes()).unwrap().some.avg10, text.parse::<f64>().unwrap(), "{text}");
+    }
+    for text in ["", ".", "1", "1.5", "-1.50", "nan", "1.5x", "99999999999999999999.00"] {
+        let line = format!("some avg10={text} avg60=0.10 avg300=0.00 total=77\n");
+        assert_eq!(psi::pressure(line.as_bytes()).unwrap().some.avg10, 0.0, "{text}");
+    }
 }
 
 #[test]

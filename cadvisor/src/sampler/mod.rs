@@ -7,7 +7,7 @@ mod tracked;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -62,7 +62,8 @@ pub(crate) struct Sampler {
     machine: Arc<Machine>,
     machine_files: MachineFiles,
     buffer: Buffer,
-    containers: HashMap<Arc<str>, Tracked>,
+    /// By id, in their order: what is made of all of them needs little sorting.
+    containers: BTreeMap<Arc<str>, Tracked>,
     pods: HashMap<Arc<str>, Tracked>,
     kernel: KernelLog,
     kills: Kills,
@@ -105,14 +106,14 @@ impl Sampler {
         let reader = Arc::clone(&around);
         let lane = Lane::new("usage", HANGING_MOST, PATIENCE, move |look| reading::look(&reader, look));
         let sampler = Self {
-            kernel: KernelLog::of(&source::under(&config.root, std::path::Path::new("/dev/kmsg"))),
+            kernel: KernelLog::of(&source::under(&config.root, Path::new("/dev/kmsg"))),
             config,
             around,
             lane,
             machine,
             machine_files,
             buffer,
-            containers: HashMap::new(),
+            containers: BTreeMap::new(),
             pods: HashMap::new(),
             kills: Kills::default(),
             node_history: History::default(),
@@ -224,7 +225,6 @@ impl Sampler {
         }
         let uids: HashSet<&str> = list.iter().map(|s| s.pod_uid.as_str()).collect();
         self.pods.retain(|uid, _| uids.contains(&**uid));
-        self.containers.shrink_to(self.containers.len() * 2 + 8);
         self.kills.adopt(list);
     }
 
@@ -356,7 +356,8 @@ impl Sampler {
     fn publish(&mut self, node: Node, system: Vec<SystemRow>, mono_ns: u64) {
         self.count_kills();
         let mut rows: Vec<Arc<Row>> = self.containers.values().filter_map(|t| t.row.clone()).collect();
-        rows.sort_unstable_by(|a, b| order(a).cmp(&order(b)));
+        // Stable, for ids are in order already, and fast where the rest is.
+        rows.sort_by(|a, b| order(a).cmp(&order(b)));
         for device in rows.iter().flat_map(|row| &row.sample.block) {
             let number = (device.major, device.minor);
             if !self.devices.contains_key(&number)
@@ -365,20 +366,15 @@ impl Sampler {
                 Arc::make_mut(&mut self.devices).insert(number, name);
             }
         }
-        let layers: Vec<(String, Option<PathBuf>)> = {
-            let mut layers: Vec<_> = self
-                .containers
-                .iter()
-                .filter(|(_, tracked)| tracked.files.is_some() || tracked.under_way)
-                .map(|(id, tracked)| (id.to_string(), tracked.layer.clone()))
-                .collect();
-            layers.sort_unstable();
-            layers
+        let layers = || {
+            let there = self.containers.iter().filter(|(_, tracked)| tracked.files.is_some() || tracked.under_way);
+            there.map(|(id, tracked)| (&**id, tracked.layer.as_deref()))
         };
         self.layers.send_if_modified(|known| {
-            let differs = **known != layers;
+            let is = |((id, layer), now): (&(String, Option<PathBuf>), _)| (id.as_str(), layer.as_deref()) == now;
+            let differs = known.len() != layers().count() || !known.iter().zip(layers()).all(is);
             if differs {
-                *known = Arc::new(layers);
+                *known = Arc::new(layers().map(|(id, layer)| (id.to_owned(), layer.map(Path::to_owned))).collect());
             }
             differs
         });
@@ -421,7 +417,7 @@ pub(crate) fn name_thread(name: &str) {
     let _ = std::ffi::CString::new(name).map(|name| nix::sys::prctl::set_name(&name));
 }
 
-fn order(row: &Row) -> (&str, &str, &str, &str) {
+fn order(row: &Row) -> (&str, &str, &str) {
     let s = &row.subject;
-    (&s.pod_namespace, &s.pod_name, &s.container_name, &s.container_id)
+    (&s.pod_namespace, &s.pod_name, &s.container_name)
 }

@@ -45,7 +45,7 @@ pub(super) enum Whose {
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) whose: Whose,
-    pub(super) files: Option<ContainerFiles>,
+    pub(super) files: Option<Box<ContainerFiles>>,
     /// What is read now and then is to be read too.
     pub(super) seldom: bool,
 }
@@ -53,7 +53,7 @@ pub(super) struct Look {
 #[derive(Debug)]
 pub(super) struct Seen {
     /// None when the cgroup is gone or could not be opened.
-    pub(super) files: Option<ContainerFiles>,
+    pub(super) files: Option<Box<ContainerFiles>>,
     /// The writable layer, when the files were opened by this look.
     pub(super) opened: Option<Option<PathBuf>>,
     pub(super) seldom: Option<(Limits, Seldom)>,
@@ -77,7 +77,7 @@ fn look_into(around: &Surroundings, look: Look, buffer: &mut Buffer) -> Seen {
         None => match open(around, &look.whose, buffer) {
             Ok(files) => {
                 let layer = files.upper_dir(&around.root, &around.docker_root);
-                (files, Some(layer))
+                (Box::new(files), Some(layer))
             }
             Err(error) => return failed(error),
         },

@@ -27,7 +27,7 @@ pub(super) struct Tracked {
     pub(super) key: Key,
     pub(super) subject: Arc<Subject>,
     /// Not here while a look is under way.
-    pub(super) files: Option<ContainerFiles>,
+    pub(super) files: Option<Box<ContainerFiles>>,
     pub(super) under_way: bool,
     /// A look at it was late: others go first.
     pub(super) slow: bool,
