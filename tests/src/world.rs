@@ -294,10 +294,11 @@ impl Drop for World {
         if self.dockerd.is_some() {
             let host = self.docker_host();
             if let Ok(ids) = try_run("docker", &["-H", &host, "ps", "-aq"]) {
-                let mut args = vec!["-H", &host, "rm", "-fv"];
+                // An Engine 20.10 that removes hundreds at once may lock itself up; what is left then ends with its shims.
+                let mut args = vec!["120", "docker", "-H", &host, "rm", "-fv"];
                 args.extend(ids.split_whitespace());
-                if args.len() > 4 {
-                    let _ = try_run("docker", &args);
+                if args.len() > 6 {
+                    let _ = try_run("timeout", &args);
                 }
             }
         }

@@ -150,6 +150,7 @@ fn no_secret_is_told_anywhere() {
     assert!(told[0].1.contains("DEBUG"), "it is at debug level");
     assert!(told.iter().filter(|(_, text)| text.contains("web")).count() >= 5, "what is searched tells of the pod");
     let mut planted = vec![PLANTED.to_owned(), auth, account.trim().to_owned(), token.trim().to_owned()];
+    planted.extend(["PRIVATE KEY", "client-key-data"].map(str::to_owned));
     planted.extend(["hunter2-object", "hunter2-registry", "hunter2-map"].map(|value| BASE64_STANDARD.encode(value)));
     for secret in planted {
         for (place, text) in &told {
