@@ -123,8 +123,7 @@ impl Sizes {
             let jobs = self.jobs(&layers.borrow_and_update(), &volumes.borrow_and_update());
             self.keep(&jobs);
             loop {
-                let now = Arc::clone(&snapshot.borrow());
-                self.look_at(&jobs, &ran(&now));
+                self.look_at(&jobs, &ran(&Arc::clone(&snapshot.borrow())));
                 let next = self.due.values().filter_map(|due| due.at).min();
                 let next = next.map_or(SPACE_EVERY, |at| at.saturating_duration_since(Instant::now()));
                 // What is late is asked for again soon.
