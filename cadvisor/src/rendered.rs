@@ -5,10 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    expose::View,
-    model::{Snapshot, Storage},
-};
+use crate::{expose::View, model::Snapshot};
 
 /// One page, for as many as want it.
 #[derive(Debug, Clone)]
@@ -76,7 +73,6 @@ pub(crate) struct Rendered {
 struct Newest {
     /// What it was made from; not kept alive by it.
     snapshot: Weak<Snapshot>,
-    storage: Weak<Storage>,
     image_bytes: Option<u64>,
     at: jiff::Timestamp,
     page: Held,
@@ -89,11 +85,11 @@ enum Held {
 }
 
 impl Newest {
-    /// The page, if it is still there and has the numbers of `view`.
+    /// The page, if it is still there and is of the round of `view`. Sizes on disk are those of when it was made: they carry
+    /// a time of their own, and one or the other changes each second.
     fn of(&self, view: &View) -> Option<Page> {
-        let same = std::ptr::eq(self.snapshot.as_ptr(), Arc::as_ptr(&view.snapshot))
-            && std::ptr::eq(self.storage.as_ptr(), Arc::as_ptr(&view.storage))
-            && self.image_bytes == view.image_bytes;
+        let same =
+            std::ptr::eq(self.snapshot.as_ptr(), Arc::as_ptr(&view.snapshot)) && self.image_bytes == view.image_bytes;
         self.page.get().filter(|_| same)
     }
 }
@@ -118,21 +114,21 @@ impl Rendered {
         Self { last_for: most, ..Self::default() }
     }
 
+    /// The page, if it needs not be made, or while another makes it and there is the one before.
+    pub(crate) fn ready(&self, view: &View) -> Option<Page> {
+        let is_near = |at: jiff::Timestamp| view.snapshot.at.duration_since(at).unsigned_abs() <= self.last_for;
+        self.known(|newest| newest.of(view)).or_else(|| {
+            let made = matches!(self.making.try_lock(), Err(TryLockError::WouldBlock));
+            self.known(|newest| newest.page.get().filter(|_| made && is_near(newest.at)))
+        })
+    }
+
+    /// The page, which may have to be made first.
     pub(crate) fn of(&self, view: &View, render: impl FnOnce(&View) -> Vec<u8>) -> Page {
-        if let Some(page) = self.known(|newest| newest.of(view)) {
+        if let Some(page) = self.ready(view) {
             return page;
         }
-        let is_near = |at: jiff::Timestamp| view.snapshot.at.duration_since(at).unsigned_abs() <= self.last_for;
-        let _making = match self.making.try_lock() {
-            Ok(making) => making,
-            Err(TryLockError::Poisoned(making)) => making.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                if let Some(last) = self.known(|newest| newest.page.get().filter(|_| is_near(newest.at))) {
-                    return last;
-                }
-                self.making.lock().unwrap_or_else(PoisonError::into_inner)
-            }
-        };
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         // Made meanwhile.
         if let Some(page) = self.known(|newest| newest.of(view)) {
             return page;
@@ -145,7 +141,6 @@ impl Rendered {
         }
         let newest = Newest {
             snapshot: Arc::downgrade(&view.snapshot),
-            storage: Arc::downgrade(&view.storage),
             image_bytes: view.image_bytes,
             at: view.snapshot.at,
             page: if self.only_while_read {
@@ -183,10 +178,8 @@ mod tests {
         assert_eq!((ask(&view), ask(&view.clone())), (1, 1));
         view.snapshot = Arc::new(Snapshot::clone(&view.snapshot));
         assert_eq!((ask(&view), ask(&view)), (2, 2));
-        view.storage = Arc::new(Storage::clone(&view.storage));
-        assert_eq!(ask(&view), 3);
         view.image_bytes = None;
-        assert_eq!((ask(&view), ask(&view)), (4, 4));
+        assert_eq!((ask(&view), ask(&view)), (3, 3));
     }
 
     #[test]

@@ -178,11 +178,16 @@ impl Usage {
         expose::summary::summary(&self.view(), only_cpu_and_memory)
     }
 
-    /// The same as JSON, rendered once for all who ask between two rounds.
+    /// The same as JSON, if it needs not be made.
+    #[must_use]
+    pub fn summary_json_ready(&self, only_cpu_and_memory: bool) -> Option<Page> {
+        self.rendered_summary(only_cpu_and_memory).ready(&self.view())
+    }
+
+    /// The same, rendered once for all who ask between two rounds: with hundreds of pods that takes milliseconds.
     #[must_use]
     pub fn summary_json(&self, only_cpu_and_memory: bool) -> Page {
-        let [full, small] = &self.inner.summaries;
-        (if only_cpu_and_memory { small } else { full }).of(&self.view(), |view| {
+        self.rendered_summary(only_cpu_and_memory).of(&self.view(), |view| {
             serde_json::to_vec(&expose::summary::summary(view, only_cpu_and_memory)).unwrap_or_default()
         })
     }
@@ -244,6 +249,11 @@ impl Usage {
     /// Waits until both tasks have ended, after the token was cancelled.
     pub async fn stopped(&self) {
         self.inner.tasks.wait().await;
+    }
+
+    fn rendered_summary(&self, only_cpu_and_memory: bool) -> &Rendered {
+        let [full, small] = &self.inner.summaries;
+        if only_cpu_and_memory { small } else { full }
     }
 
     fn view(&self) -> View {

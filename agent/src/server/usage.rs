@@ -39,18 +39,25 @@ pub(super) fn routes() -> Router<ServerState> {
 /// The small form is what scalers ask for, and is of now. The full one is what dashboards ask for: each number in
 /// it carries the time of its round, and nobody waits for a new one.
 async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Query<SummaryQuery>) -> Response {
-    if query.only_cpu_and_memory {
+    let small = query.only_cpu_and_memory;
+    if small {
         state.usage.refresh().await;
     }
-    let page = state.usage.summary_json(query.only_cpu_and_memory);
-    packed(&headers, "application/json", &page)
+    if let Some(page) = state.usage.summary_json_ready(small) {
+        return packed(&headers, "application/json", &page);
+    }
+    made_aside(move || packed(&headers, "application/json", &state.usage.summary_json(small))).await
 }
 
 async fn cadvisor(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    // Megabytes on a node with many pods: rendering and packing them would hold up everybody else.
-    let answer = tokio::task::spawn_blocking(move || metrics(&headers, format, &state.usage.cadvisor_text(format)));
-    answer.await.unwrap_or_else(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("the page was not made: {e}")))
+    made_aside(move || metrics(&headers, format, &state.usage.cadvisor_text(format))).await
+}
+
+/// An answer of hundreds of kilobytes and more: rendering and packing it here would hold up everybody else.
+async fn made_aside(make: impl FnOnce() -> Response + Send + 'static) -> Response {
+    let answer = tokio::task::spawn_blocking(make).await;
+    answer.unwrap_or_else(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("the page was not made: {e}")))
 }
 
 /// What metrics-server reads: it computes rates of its own from these numbers and their times.
