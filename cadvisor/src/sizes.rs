@@ -123,6 +123,7 @@ impl Sizes {
             let jobs = self.jobs(&layers.borrow_and_update(), &volumes.borrow_and_update());
             self.keep(&jobs);
             loop {
+                // A clone: while it were borrowed no round could be published.
                 self.look_at(&jobs, &ran(&Arc::clone(&snapshot.borrow())));
                 let next = self.due.values().filter_map(|due| due.at).min();
                 let next = next.map_or(SPACE_EVERY, |at| at.saturating_duration_since(Instant::now()));
@@ -165,8 +166,8 @@ impl Sizes {
     fn keep(&mut self, jobs: &BTreeMap<Key, Job>) {
         self.due.retain(|key, _| jobs.contains_key(key));
         let now = Instant::now();
-        for key in jobs.keys().filter(|key| !self.due.contains_key(key)).cloned().collect::<Vec<_>>() {
-            self.due.insert(key, Due::new(now));
+        for key in jobs.keys() {
+            self.due.entry(key.clone()).or_insert(Due::new(now));
         }
         self.storage.send_if_modified(|storage| {
             let has_container = |id: &String| jobs.contains_key(&Key::Container(id.clone()));
@@ -212,6 +213,7 @@ impl Sizes {
             // Forgotten meanwhile.
             let Some(due) = self.due.get_mut(&key) else { continue };
             due.at = Some(Instant::now() + pause.max(took * SHARE));
+            // Nothing was counted that could still be so.
             if matches!(found, Found::Container(None) | Found::Volume(None)) {
                 due.walked = None;
             }

@@ -258,11 +258,12 @@ impl Usage {
 
     fn view(&self) -> View {
         let told = self.inner.image_bytes.load(Ordering::Relaxed);
+        let storage = self.storage();
         View {
             node_name: self.inner.config.node_name.clone(),
             snapshot: self.snapshot(),
-            storage: self.storage(),
-            image_bytes: self.storage().image_bytes.or(Some(told).filter(|bytes| *bytes > 0)),
+            image_bytes: storage.image_bytes.or(Some(told).filter(|bytes| *bytes > 0)),
+            storage,
         }
     }
 }
