@@ -258,7 +258,7 @@ impl Loop {
     async fn check(&mut self) -> bool {
         let mut drifted = false;
         for family in &mut self.families {
-            drifted |= family.check(&self.model).await;
+            drifted |= family.check(&self.model, self.config.sync_period).await;
         }
         drifted
     }

@@ -276,8 +276,9 @@ impl FamilySync {
         Ok(drift)
     }
 
-    /// Looks whether others changed our rules; true when they must be written again.
-    pub(super) async fn check(&mut self, model: &Model) -> bool {
+    /// Looks whether others changed our rules; true when they must be written again. However long a comparison takes,
+    /// the next one does not wait longer than `period`.
+    pub(super) async fn check(&mut self, model: &Model, period: Duration) -> bool {
         if self.full {
             return true;
         }
@@ -286,8 +287,9 @@ impl FamilySync {
             Some(Ok(generation)) => Some(generation),
             _ => None,
         };
-        // Where others change rules all the time, large tables are not read back each time.
-        if self.compared.is_some_and(|(at, took)| at.elapsed() < took * 20) {
+        // Where others change rules all the time, large tables are not read back each time. What a comparison took may
+        // be the wait for the tables' lock.
+        if self.compared.is_some_and(|(at, took)| at.elapsed() < (took * 20).min(period.max(took))) {
             return false;
         }
         let started = Instant::now();

@@ -7,7 +7,8 @@ use windlass_tests::{PATIENCE, World, eventually};
 
 use crate::shell_pod;
 
-/// Two containers and labels; the first one keeps half a core busy.
+/// Two containers and labels; the first one keeps a fifth of a core busy: what a machine that has much else to do still
+/// gives at every moment.
 const BUSY: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -21,7 +22,7 @@ spec:
   - name: burns
     image: windlass/busybox:1
     command: [sh, -c, "while :; do :; done"]
-    resources: {limits: {cpu: 500m, memory: 64Mi}}
+    resources: {limits: {cpu: 200m, memory: 64Mi}}
   - name: holds
     image: windlass/busybox:1
     # A variable of 20 MB that stays in memory.
@@ -69,11 +70,11 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     kubectl.apply(&shell_pod("idle", "Always", "exec sleep 100000"));
 
     // A new pod shows after two rounds, and is measured over ten seconds from the third on.
-    let table = eventually(PATIENCE, "half a core and 20 MB show", || {
+    let table = eventually(2 * PATIENCE, "a fifth of a core and 20 MB show", || {
         let table = kubectl.try_run(&["top", "pod", "-n", "work", "busy", "--containers"])?;
         let rows = rows(&table);
         anyhow::ensure!(rows.len() == 2, "{table}");
-        anyhow::ensure!((450..=550).contains(&milli(rows[0][2])), "{table}");
+        anyhow::ensure!((180..=220).contains(&milli(rows[0][2])), "{table}");
         // The first rate still has the making of the variable in it.
         anyhow::ensure!(milli(rows[1][2]) < 50 && mebibytes(rows[1][3]) >= 19, "{table}");
         Ok(table)
@@ -95,7 +96,7 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     assert!(sorted.starts_with("work"), "{sorted}");
     let node = kubectl.run(&["top", "node"]);
     let node = rows(&node);
-    assert!(node.len() == 1 && node[0][0] == "node" && milli(node[0][1]) >= 400, "{node:?}");
+    assert!(node.len() == 1 && node[0][0] == "node" && milli(node[0][1]) >= 180, "{node:?}");
     assert!(node[0][2].ends_with('%') && mebibytes(node[0][3]) > 50 && node[0][4].ends_with('%'), "{node:?}");
     // The computed types beside the stored ones of the same name.
     let shown = kubectl.run(&["get", "pods.metrics.k8s.io", "-n", "work"]);
@@ -112,11 +113,15 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     assert_eq!(told["selected"]["items"][0]["metadata"]["name"], "busy", "{told}");
     let busy = &told["busy"];
     assert_eq!(busy["metadata"]["labels"]["app"], "busy", "{busy}");
-    let burns = &busy["containers"][0];
-    let nano = burns["usage"]["cpu"].as_str().and_then(nano_cores).unwrap_or_default();
-    assert!((450_000_000..=550_000_000).contains(&nano), "{burns}");
     let window: f64 = busy["window"].as_str().and_then(|w| w.strip_suffix('s')?.parse().ok()).unwrap_or_default();
     assert!((1.0..=30.0).contains(&window), "{busy}");
+    // The client's own start may take from the container what it would have had in one window.
+    eventually(PATIENCE, "a fifth of a core in the client", || {
+        let burns = read_with_python(&world, &windlass.kubeconfig())["busy"]["containers"][0].clone();
+        let nano = burns["usage"]["cpu"].as_str().and_then(nano_cores).unwrap_or_default();
+        anyhow::ensure!((180_000_000..=220_000_000).contains(&nano), "{burns}");
+        Ok(())
+    });
 }
 
 /// Reads what the API writes: whole cores, thousandths, millionths or billionths.
