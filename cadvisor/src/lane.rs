@@ -32,14 +32,6 @@ struct Shared<K, J, R> {
     patience: Duration,
 }
 
-/// What came of a round.
-pub(crate) struct Round<K, J, R> {
-    /// What has ended, some of it perhaps begun in an earlier round.
-    pub(crate) done: Vec<(K, R)>,
-    /// What could not even be begun, since as many threads hang as there may be.
-    pub(crate) left: Vec<(K, J)>,
-}
-
 pub(crate) struct Lane<K, J, R> {
     name: &'static str,
     most: u64,
@@ -86,10 +78,15 @@ impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> Lane<K, J, R> {
         Self { name, most, shared: Arc::new(shared) }
     }
 
-    /// Does all of it, as far as it does not hang.
-    pub(crate) fn round(&self, jobs: impl IntoIterator<Item = (K, J)>) -> Round<K, J, R> {
+    /// Does all of it, as far as it does not hang. What has ended is in `done` then, some of it perhaps begun in an
+    /// earlier round; a caller that gives the same list each time has it made once. Answers with what could not even be
+    /// begun, since as many threads hang as there may be.
+    pub(crate) fn round(&self, jobs: impl IntoIterator<Item = (K, J)>, done: &mut Vec<(K, R)>) -> Vec<(K, J)> {
         let patience = self.shared.patience;
         let mut state = self.shared.lock();
+        // What came late is the first of what is told.
+        done.append(&mut state.done);
+        std::mem::swap(done, &mut state.done);
         state.queue.extend(jobs);
         loop {
             let fresh = state.at_work.iter().map(|(_, since)| since.elapsed()).filter(|age| *age < patience).max();
@@ -106,7 +103,8 @@ impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> Lane<K, J, R> {
             };
             state = self.shared.finished.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Round { done: std::mem::take(&mut state.done), left: state.queue.drain(..).collect() }
+        std::mem::swap(done, &mut state.done);
+        state.queue.drain(..).collect()
     }
 
     fn spawn(&self, state: &mut State<K, J, R>) -> bool {
@@ -171,20 +169,24 @@ mod tests {
             job * 2
         });
         let begun = Instant::now();
-        let round = lane.round((0..100).map(|n| (n, n)));
-        let mut done = round.done;
+        let mut done = Vec::new();
+        assert!(lane.round((0..100).map(|n| (n, n)), &mut done).is_empty());
         done.sort_unstable();
         assert_eq!(done.len(), 99);
-        assert!(done.iter().all(|(key, result)| *key != 7 && *result == key * 2) && round.left.is_empty());
+        assert!(done.iter().all(|(key, result)| *key != 7 && *result == key * 2));
         assert!(begun.elapsed() < Duration::from_secs(5));
         // The next round does not wait for it.
         let begun = Instant::now();
-        assert_eq!(lane.round([(200, 200)]).done, [(200, 400)]);
+        done.clear();
+        lane.round([(200, 200)], &mut done);
+        assert_eq!(done, [(200, 400)]);
+        done.clear();
         assert!(begun.elapsed() < Duration::from_millis(45), "{:?}", begun.elapsed());
         release.send(()).unwrap();
         let late = (0..100).find_map(|_| {
             std::thread::sleep(Duration::from_millis(10));
-            lane.round([]).done.pop()
+            lane.round([], &mut done);
+            done.pop()
         });
         assert_eq!(late, Some((7, 14)));
     }
@@ -197,17 +199,18 @@ mod tests {
             let _ = held.lock().unwrap().recv();
             job
         });
-        let round = lane.round([(1, 1), (2, 2), (3, 3), (4, 4)]);
-        assert!(round.done.is_empty());
-        assert_eq!(round.left, [(3, 3), (4, 4)]);
-        drop(release);
         let mut late = Vec::new();
+        assert_eq!(lane.round([(1, 1), (2, 2), (3, 3), (4, 4)], &mut late), [(3, 3), (4, 4)]);
+        assert!(late.is_empty());
+        drop(release);
         for _ in 0..100 {
-            late.extend(lane.round([]).done);
+            lane.round([], &mut late);
             std::thread::sleep(Duration::from_millis(5));
         }
         late.sort_unstable();
         assert_eq!(late, [(1, 1), (2, 2)]);
-        assert_eq!(lane.round([(5, 5)]).done, [(5, 5)]);
+        late.clear();
+        lane.round([(5, 5)], &mut late);
+        assert_eq!(late, [(5, 5)]);
     }
 }

@@ -204,11 +204,11 @@ impl Sizes {
                 due.push((key.clone(), job.clone()));
             }
         }
-        let round = self.lane.round(due);
-        for (key, _) in round.left {
+        let mut found = Vec::new();
+        for (key, _) in self.lane.round(due, &mut found) {
             self.due.insert(key, Due::new(now + PATIENCE));
         }
-        for (key, (found, took)) in round.done {
+        for (key, (found, took)) in found {
             let pause = if key == Key::Spaces { SPACE_EVERY } else { self.config.walk_interval };
             // Forgotten meanwhile.
             let Some(due) = self.due.get_mut(&key) else { continue };

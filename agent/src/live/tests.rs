@@ -59,7 +59,7 @@ fn row(name: &str, started: i64, memory: u64, rate: Option<u64>) -> Arc<Row> {
     })
 }
 
-fn snapshot(rows: Vec<Arc<Row>>, pods: BTreeMap<String, Arc<Row>>) -> Snapshot {
+fn snapshot(rows: Vec<Arc<Row>>, pods: BTreeMap<Arc<str>, Arc<Row>>) -> Snapshot {
     Snapshot {
         at: at(0),
         mono_ns: 0,
@@ -94,7 +94,7 @@ fn pod(status: serde_json::Value) -> Arc<Pod> {
     Arc::new(serde_json::from_value(value).unwrap())
 }
 
-fn of(rows: Vec<Arc<Row>>, pods: BTreeMap<String, Arc<Row>>, pod: Arc<Pod>) -> LivePod {
+fn of(rows: Vec<Arc<Row>>, pods: BTreeMap<Arc<str>, Arc<Row>>, pod: Arc<Pod>) -> LivePod {
     live("node", &snapshot(rows, pods), &Storage::default(), &[pod], at(1)).pods.remove(0)
 }
 
@@ -133,7 +133,7 @@ fn a_pod_uses_what_its_containers_use_and_its_sandbox_sends() {
     );
     assert_eq!(shown.containers.len(), 2, "an init container that is over does not show");
     // The pod's own group counts what runs between containers too.
-    let own = BTreeMap::from([(UID.to_owned(), row("", 0, 9000, Some(77)))]);
+    let own = BTreeMap::from([(Arc::from(UID), row("", 0, 9000, Some(77)))]);
     let used = of(rows, own, pod(status)).used.unwrap();
     assert_eq!((used.memory_bytes, used.cpu_nano, used.read_bytes), (9000, Some(77), 12));
 }

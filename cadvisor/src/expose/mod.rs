@@ -110,7 +110,7 @@ fn pods(snapshot: &Snapshot) -> Vec<Pod<'_>> {
             started_at: subject.pod_started_at,
             sandbox: None,
             containers: Vec::new(),
-            own: snapshot.pods.get(&subject.pod_uid).map(Arc::as_ref),
+            own: snapshot.pods.get(subject.pod_uid.as_str()).map(Arc::as_ref),
         });
         if !subject.is_sandbox() {
             // Of two instances of one container, the newer counts.

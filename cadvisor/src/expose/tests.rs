@@ -243,7 +243,7 @@ fn a_pod_is_the_sum_of_its_containers_or_its_own_cgroup() {
     own.sample.cpu.usage_ns = 9_000_000_000;
     own.limits.memory_bytes = None;
     let mut snapshot = Snapshot::clone(&view.snapshot);
-    snapshot.pods.insert(POD.to_owned(), Arc::new(own));
+    snapshot.pods.insert(Arc::from(POD), Arc::new(own));
     view.snapshot = Arc::new(snapshot);
     let (total, _) = find(&view);
     assert_eq!((total.cpu.usage_ns, total.limit_bytes), (9_000_000_000, Some(83_886_080)));

@@ -404,7 +404,7 @@ pub struct Snapshot {
     /// Containers, sorted by namespace, pod, container, id.
     pub rows: Vec<Arc<Row>>,
     /// Pods that have a cgroup of their own, by uid.
-    pub pods: BTreeMap<String, Arc<Row>>,
+    pub pods: BTreeMap<Arc<str>, Arc<Row>>,
     /// Daemons of the node.
     pub system: Vec<SystemRow>,
     /// Names of block devices by (major, minor).

@@ -4,9 +4,10 @@ use super::{lines, number, pairs, words};
 use crate::model::Memory;
 
 /// `memory.stat` of v1. The `total_` keys hold the whole subtree and win; very old trees without
-/// `memory.use_hierarchy` have them too, with the same meaning for leaves.
+/// `memory.use_hierarchy` have them too, with the same meaning for leaves. They come last, `total_cache` first of them.
 pub(crate) fn v1_stat(text: &[u8], memory: &mut Memory) {
-    for (key, value) in pairs(text) {
+    let totals = memchr::memmem::find(text, b"\ntotal_cache ").and_then(|at| text.get(at..));
+    for (key, value) in pairs(totals.unwrap_or(text)) {
         match key.strip_prefix(b"total_").unwrap_or(key) {
             b"cache" => memory.cache_bytes = value,
             b"rss" => memory.rss_bytes = value,

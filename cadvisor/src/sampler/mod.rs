@@ -1,12 +1,13 @@
 //! The task that owns all samples: reads every cgroup at aligned ticks, new ones at once, and everything on
 //! request when the last round is older than allowed. Runs on a thread of the blocking pool, for its reads block.
 
+mod followed;
 mod kills;
 mod reading;
 mod tracked;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -26,9 +27,10 @@ use crate::{
     model::{Machine, Node, Row, Sample, Snapshot, SystemRow},
     source::{self, Buffer, KernelLog, MachineFiles},
 };
+use followed::{Followed, Ticket};
 use kills::Kills;
 use reading::{Look, Seen, Surroundings};
-use tracked::{Key, Ticket, Tracked, point};
+use tracked::{Tracked, point};
 
 #[cfg(test)]
 mod tests;
@@ -62,9 +64,11 @@ pub(crate) struct Sampler {
     machine: Arc<Machine>,
     machine_files: MachineFiles,
     buffer: Buffer,
-    /// By id, in their order: what is made of all of them needs little sorting.
-    containers: BTreeMap<Arc<str>, Tracked>,
-    pods: HashMap<Arc<str>, Tracked>,
+    followed: Followed,
+    /// What the lane has seen; kept for its room.
+    seen: Vec<(Ticket, Seen)>,
+    /// Which containers have a layer to be measured may have changed.
+    layers_moved: bool,
     kernel: KernelLog,
     kills: Kills,
     node_history: History,
@@ -113,8 +117,9 @@ impl Sampler {
             machine,
             machine_files,
             buffer,
-            containers: BTreeMap::new(),
-            pods: HashMap::new(),
+            followed: Followed::default(),
+            seen: Vec::new(),
+            layers_moved: false,
             kills: Kills::default(),
             node_history: History::default(),
             system: HashMap::new(),
@@ -172,7 +177,7 @@ impl Sampler {
                         let history = if id.is_empty() {
                             Some(&self.node_history)
                         } else {
-                            self.containers.get(id.as_str()).or_else(|| self.pods.get(id.as_str())).map(|t| &t.history)
+                            self.followed.find(&id).map(|tracked| &tracked.history)
                         };
                         let _ = answer.send(history.map(|h| h.points().copied().collect()).unwrap_or_default());
                     }
@@ -192,7 +197,7 @@ impl Sampler {
         let left = interval.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap_or(0)));
         // A cgroup that fails or is gone must not make this poll.
         let young = |t: &Tracked| t.history.len() == 1 && t.files.is_some() && !t.complained;
-        let young = self.containers.values().any(young) || self.node_history.len() == 1;
+        let young = self.followed.containers().any(young) || self.node_history.len() == 1;
         let wait = if young { left.min(SECOND_LOOK) } else { left };
         now + wait.max(cost * 2).max(Duration::from_millis(10))
     }
@@ -203,28 +208,10 @@ impl Sampler {
 
     /// Takes over a new list of containers: forgets those that are not in it, adds those that are new.
     fn adopt(&mut self, list: &[Subject]) {
-        let wanted: HashMap<&str, &Subject> = list.iter().map(|s| (s.container_id.as_str(), s)).collect();
-        let events = &self.events;
-        self.containers.retain(|id, tracked| {
-            let stays = wanted.contains_key(&**id);
-            if !stays && !tracked.cgroup.is_empty() {
-                events.put(Event::now(&tracked.cgroup, Happened::Deleted));
-            }
-            stays
-        });
-        for (id, subject) in wanted {
-            match self.containers.get_mut(id) {
-                Some(known) if *known.subject == *subject => {}
-                // Another process: the container was started again in the same place.
-                Some(known) if known.subject.pid != subject.pid => *known = Tracked::of(subject),
-                Some(known) => known.subject = Arc::new(subject.clone()),
-                None => {
-                    self.containers.insert(Arc::from(id), Tracked::of(subject));
-                }
-            }
+        for gone in self.followed.adopt(list).iter().filter(|gone| !gone.cgroup.is_empty()) {
+            self.events.put(Event::now(&gone.cgroup, Happened::Deleted));
         }
-        let uids: HashSet<&str> = list.iter().map(|s| s.pod_uid.as_str()).collect();
-        self.pods.retain(|uid, _| uids.contains(&**uid));
+        self.layers_moved = true;
         self.kills.adopt(list);
     }
 
@@ -253,22 +240,15 @@ impl Sampler {
     /// Looks at the containers that are chosen, and at pods' own cgroups, as far as no earlier look is under way.
     fn look_at(&mut self, chosen: impl Fn(&Tracked) -> bool) {
         let mono_ns = self.mono_ns();
-        let all = self.containers.values_mut().chain(self.pods.values_mut());
-        let mut wanted: Vec<&mut Tracked> = all.filter(|t| !t.under_way && chosen(t)).collect();
-        wanted.sort_unstable_by_key(|tracked| tracked.slow);
-        let looks: Vec<(Ticket, Look)> = wanted.into_iter().map(|tracked| tracked.look(mono_ns)).collect();
-        let round = self.lane.round(looks);
-        for (ticket, look) in round.left {
-            if let Some(tracked) = self.tracked(&ticket) {
+        let looks = self.followed.looks(mono_ns, chosen);
+        for (ticket, look) in self.take_looks(looks, mono_ns) {
+            if let Some(tracked) = self.followed.of(ticket) {
                 tracked.under_way = false;
                 tracked.files = look.files;
                 tracked.mark_stale();
             }
         }
-        for (ticket, seen) in round.done {
-            self.take(&ticket, seen, mono_ns);
-        }
-        for tracked in self.containers.values_mut().chain(self.pods.values_mut()).filter(|t| t.under_way) {
+        for tracked in self.followed.all_mut().filter(|t| t.under_way) {
             tracked.slow = true;
             tracked.mark_stale();
             tracked.complain(|id| {
@@ -278,47 +258,50 @@ impl Sampler {
                 );
             });
         }
-        // The next container of the pod opens them again.
-        self.pods.retain(|_, pod| pod.files.is_some() || pod.under_way);
+        self.followed.forget_pods(|pod| pod.files.is_none() && !pod.under_way);
     }
 
-    fn tracked(&mut self, ticket: &Ticket) -> Option<&mut Tracked> {
-        let found = match &ticket.key {
-            Key::Container(id) => self.containers.get_mut(id),
-            Key::Pod(uid) => self.pods.get_mut(uid),
-        };
-        found.filter(|tracked| tracked.subject.pid == ticket.pid)
+    /// Has looks taken and takes in what they saw; answers with those that could not be taken.
+    fn take_looks(&mut self, looks: Vec<(Ticket, Look)>, mono_ns: u64) -> Vec<(Ticket, Look)> {
+        let mut all = std::mem::take(&mut self.seen);
+        let left = self.lane.round(looks, &mut all);
+        for (ticket, seen) in all.drain(..) {
+            self.take(ticket, seen, mono_ns);
+        }
+        self.seen = all;
+        left
     }
 
-    fn take(&mut self, ticket: &Ticket, seen: Seen, mono_ns: u64) {
+    fn take(&mut self, ticket: Ticket, seen: Seen, mono_ns: u64) {
         let opened = seen.opened.is_some();
-        let pod_cgroup = seen.files.as_ref().and_then(|files| files.pod_cgroup.clone());
+        let pod_cgroup = seen.files.as_ref().filter(|_| opened).and_then(|files| files.pod_cgroup.clone());
+        self.layers_moved |= opened || seen.files.is_none();
         // Forgotten meanwhile: its files close here.
-        let Some(tracked) = self.tracked(ticket) else { return };
+        let Some(tracked) = self.followed.of(ticket) else { return };
         tracked.take(seen, mono_ns);
-        if opened && let Key::Container(_) = ticket.key {
-            let subject = &tracked.subject;
+        if ticket.of_pod {
+            return;
+        }
+        let subject = &tracked.subject;
+        if opened {
             let whose = (!subject.pod_uid.is_empty() && !subject.is_sandbox())
                 .then(|| Whose { pod_uid: subject.pod_uid.clone(), container: subject.container_name.clone() });
             let created = Event { at: subject.started_at, whose, ..Event::now(&tracked.cgroup, Happened::Created) };
             self.events.put(created);
         }
-        let Some(tracked) = self.tracked(ticket) else { return };
-        let subject = Arc::clone(&tracked.subject);
-        if let (Some(row), Key::Container(id)) = (&tracked.row, &ticket.key) {
-            let (id, kills) = (Arc::clone(id), row.sample.memory.oom_kills);
-            self.kills.counted(&id, kills);
+        let kills = tracked.row.as_ref().map(|row| row.sample.memory.oom_kills);
+        if let Some(count) = kills.filter(|_| kills != tracked.kills) {
+            self.kills.counted(&subject.container_id, count);
+            tracked.kills = kills;
         }
-        if let Some(path) = pod_cgroup.filter(|_| opened)
-            && !self.pods.contains_key(subject.pod_uid.as_str())
-        {
+        if let Some(path) = pod_cgroup {
+            let subject = Arc::clone(subject);
             self.follow_pod(&subject, &path, mono_ns);
         }
     }
 
     /// Begins with the cgroup that a pod has for itself.
     fn follow_pod(&mut self, subject: &Subject, path: &str, mono_ns: u64) {
-        let uid: Arc<str> = Arc::from(subject.pod_uid.as_str());
         let own = Subject {
             pod_name: subject.pod_name.clone(),
             pod_namespace: subject.pod_namespace.clone(),
@@ -327,12 +310,16 @@ impl Sampler {
             pod_started_at: subject.pod_started_at,
             ..Subject::default()
         };
-        let mut pod = Tracked::new(Key::Pod(Arc::clone(&uid)), Arc::new(own));
-        pod.cgroup = Arc::from(path);
-        let (ticket, look) = pod.look(mono_ns);
-        self.pods.insert(uid, pod);
-        for (ticket, seen) in self.lane.round([(ticket, look)]).done {
-            self.take(&ticket, seen, mono_ns);
+        let ticket = self.followed.follow_pod(&subject.pod_uid, |key, serial| {
+            let mut pod = Tracked::new(key, serial, Arc::new(own));
+            pod.cgroup = Arc::from(path);
+            pod
+        });
+        if let Some(ticket) = ticket
+            && let Some(pod) = self.followed.of(ticket)
+        {
+            let look = pod.look(mono_ns);
+            self.take_looks(vec![(ticket, look)], mono_ns);
         }
     }
 
@@ -355,9 +342,7 @@ impl Sampler {
 
     fn publish(&mut self, node: Node, system: Vec<SystemRow>, mono_ns: u64) {
         self.count_kills();
-        let mut rows: Vec<Arc<Row>> = self.containers.values().filter_map(|t| t.row.clone()).collect();
-        // Stable, for ids are in order already, and fast where the rest is.
-        rows.sort_by(|a, b| order(a).cmp(&order(b)));
+        let rows: Vec<Arc<Row>> = self.followed.containers().filter_map(|t| t.row.clone()).collect();
         for device in rows.iter().flat_map(|row| &row.sample.block) {
             let number = (device.major, device.minor);
             if !self.devices.contains_key(&number)
@@ -366,25 +351,24 @@ impl Sampler {
                 Arc::make_mut(&mut self.devices).insert(number, name);
             }
         }
-        let layers = || {
-            let there = self.containers.iter().filter(|(_, tracked)| tracked.files.is_some() || tracked.under_way);
-            there.map(|(id, tracked)| (&**id, tracked.layer.as_deref()))
-        };
-        self.layers.send_if_modified(|known| {
-            let is = |((id, layer), now): (&(String, Option<PathBuf>), _)| (id.as_str(), layer.as_deref()) == now;
-            let differs = known.len() != layers().count() || !known.iter().zip(layers()).all(is);
-            if differs {
-                *known = Arc::new(layers().map(|(id, layer)| (id.to_owned(), layer.map(Path::to_owned))).collect());
-            }
-            differs
-        });
+        if std::mem::replace(&mut self.layers_moved, false) {
+            let there = self.followed.containers().filter(|t| t.files.is_some() || t.under_way);
+            let layers: Vec<_> = there.map(|t| (t.subject.container_id.clone(), t.layer.clone())).collect();
+            self.layers.send_if_modified(|known| {
+                let differs = **known != layers;
+                if differs {
+                    *known = Arc::new(layers);
+                }
+                differs
+            });
+        }
         self.snapshot.send_replace(Arc::new(Snapshot {
             at: jiff::Timestamp::now(),
             mono_ns,
             machine: Arc::clone(&self.machine),
             node,
             rows,
-            pods: self.pods.iter().filter_map(|(uid, t)| Some((uid.to_string(), t.row.clone()?))).collect(),
+            pods: self.followed.pods().filter_map(|t| Some((Arc::clone(t.key.id()), t.row.clone()?))).collect(),
             system,
             devices: Arc::clone(&self.devices),
         }));
@@ -402,7 +386,7 @@ impl Sampler {
         if totals.is_empty() {
             return;
         }
-        for tracked in self.containers.values_mut().chain(self.pods.values_mut()) {
+        for tracked in self.followed.all_mut() {
             let kills = Kills::of(&totals, &tracked.subject);
             if let Some(row) = tracked.row.as_mut().filter(|row| row.sample.memory.oom_kills < kills) {
                 Arc::make_mut(row).sample.memory.oom_kills = kills;
@@ -415,9 +399,4 @@ impl Sampler {
 pub(crate) fn name_thread(name: &str) {
     // A name that does not take changes nothing else.
     let _ = std::ffi::CString::new(name).map(|name| nix::sys::prctl::set_name(&name));
-}
-
-fn order(row: &Row) -> (&str, &str, &str) {
-    let s = &row.subject;
-    (&s.pod_namespace, &s.pod_name, &s.container_name)
 }

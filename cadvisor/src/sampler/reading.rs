@@ -56,7 +56,8 @@ pub(super) struct Seen {
     pub(super) files: Option<Box<ContainerFiles>>,
     /// The writable layer, when the files were opened by this look.
     pub(super) opened: Option<Option<PathBuf>>,
-    pub(super) seldom: Option<(Limits, Seldom)>,
+    /// Apart, for most looks are without.
+    pub(super) seldom: Option<Box<(Limits, Seldom)>>,
     pub(super) result: Result<Sample, SourceError>,
 }
 
@@ -83,7 +84,7 @@ fn look_into(around: &Surroundings, look: Look, buffer: &mut Buffer) -> Seen {
         },
     };
     let all = look.seldom || opened.is_some();
-    let seldom = all.then(|| (files.read_limits(buffer), files.seldom(&around.root, buffer)));
+    let seldom = all.then(|| Box::new((files.read_limits(buffer), files.seldom(&around.root, buffer))));
     let mut sample = Sample::empty(jiff::Timestamp::now(), around.mono_ns());
     let result = files.read(all, buffer, &mut sample).map(|()| sample);
     // What is gone keeps no files open.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{reading::Seen, *};
+use super::{reading::Seen, tracked::Key, *};
 use crate::{
     Usage,
     model::{Limits, Seldom},
@@ -139,7 +139,7 @@ async fn what_hangs_costs_its_own_row_only() {
     // Limits are read again from here on, and the pipe among them.
     std::fs::remove_file(&pipe).unwrap();
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    sampler.containers.values_mut().for_each(|tracked| tracked.seldom_due = 0);
+    sampler.followed.all_mut().for_each(|tracked| tracked.seldom_due = 0);
     let before = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
     let took = sampler.round();
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -173,7 +173,7 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
     sampler.round();
     assert_eq!(snapshot.borrow().rows.len(), 1, "the second was gone before its files were opened");
     // A pipe whose reader is gone answers with an error, as the files of a removed cgroup do.
-    let tracked = sampler.containers.get_mut(CONTAINER).unwrap();
+    let tracked = sampler.followed.all_mut().find(|t| **t.key.id() == *CONTAINER).unwrap();
     let gone = SourceError::Gone { container: CONTAINER.to_owned() };
     let seen = Seen { files: None, opened: None, seldom: None, result: Err(gone) };
     tracked.take(seen, 1);
@@ -186,15 +186,20 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
 fn what_is_read_now_and_then_is_spread_over_the_rounds() {
     let due: Vec<u64> = (0..100)
         .map(|n| {
-            let mut tracked = Tracked::new(Key::Pod(Arc::from(format!("pod-{n}"))), Arc::default());
+            let mut tracked = Tracked::new(Key::Pod(Arc::from(format!("pod-{n}"))), n, Arc::default());
             let seen = || {
                 let result = Err(SourceError::NotThere { pid: 1, container: String::new() });
-                Seen { files: None, opened: None, seldom: Some((Limits::default(), Seldom::default())), result }
+                Seen {
+                    files: None,
+                    opened: None,
+                    seldom: Some(Box::new((Limits::default(), Seldom::default()))),
+                    result,
+                }
             };
-            assert!(tracked.look(0).1.seldom);
+            assert!(tracked.look(0).seldom);
             tracked.take(seen(), 5);
             let due = tracked.seldom_due;
-            assert!(tracked.look(due).1.seldom && !tracked.look(due - 1).1.seldom);
+            assert!(tracked.look(due).seldom && !tracked.look(due - 1).seldom);
             tracked.take(seen(), due);
             assert_eq!(tracked.seldom_due, due + RARELY_NS);
             due

@@ -22,9 +22,18 @@ pub(super) enum Key {
     Pod(Arc<str>),
 }
 
+impl Key {
+    pub(super) const fn id(&self) -> &Arc<str> {
+        let (Self::Container(id) | Self::Pod(id)) = self;
+        id
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Tracked {
     pub(super) key: Key,
+    /// Nothing else has had this number, nor will.
+    pub(super) serial: u64,
     pub(super) subject: Arc<Subject>,
     /// Not here while a look is under way.
     pub(super) files: Option<Box<ContainerFiles>>,
@@ -39,13 +48,16 @@ pub(super) struct Tracked {
     /// When what is read now and then is due again; 0 before its first time.
     pub(super) seldom_due: u64,
     pub(super) row: Option<Arc<Row>>,
+    /// Kills for lack of memory that its cgroup counted when it was told of last.
+    pub(super) kills: Option<u64>,
     pub(super) complained: bool,
 }
 
 impl Tracked {
-    pub(super) fn new(key: Key, subject: Arc<Subject>) -> Self {
+    pub(super) fn new(key: Key, serial: u64, subject: Arc<Subject>) -> Self {
         Self {
             key,
+            serial,
             subject,
             files: None,
             under_way: false,
@@ -57,23 +69,24 @@ impl Tracked {
             seldom: Arc::default(),
             seldom_due: 0,
             row: None,
+            kills: None,
             complained: false,
         }
     }
 
-    pub(super) fn of(subject: &Subject) -> Self {
-        Self::new(Key::Container(Arc::from(subject.container_id.as_str())), Arc::new(subject.clone()))
+    pub(super) fn of(subject: &Subject, serial: u64) -> Self {
+        Self::new(Key::Container(Arc::from(subject.container_id.as_str())), serial, Arc::new(subject.clone()))
     }
 
     /// The look that is due. Its answer is awaited from then on.
-    pub(super) fn look(&mut self, mono_ns: u64) -> (Ticket, Look) {
+    pub(super) fn look(&mut self, mono_ns: u64) -> Look {
         self.under_way = true;
         let whose = match &self.key {
             Key::Container(_) => Whose::Container(Arc::clone(&self.subject)),
             Key::Pod(_) => Whose::Pod(Arc::clone(&self.cgroup)),
         };
         let seldom = mono_ns >= self.seldom_due;
-        (Ticket { key: self.key.clone(), pid: self.subject.pid }, Look { whose, files: self.files.take(), seldom })
+        Look { whose, files: self.files.take(), seldom }
     }
 
     /// Takes what a look has seen. What is gone loses its row; what cannot be read keeps its last, marked stale.
@@ -89,7 +102,7 @@ impl Tracked {
         {
             self.cgroup = Arc::from(files.cgroup.as_str());
         }
-        if let Some((limits, seldom)) = seen.seldom {
+        if let Some((limits, seldom)) = seen.seldom.map(|boxed| *boxed) {
             self.limits = limits;
             if let Some(shares) = self.subject.cpu_shares {
                 self.limits.cpu_shares = shares;
@@ -138,13 +151,6 @@ impl Tracked {
             say(&self.subject.container_id);
         }
     }
-}
-
-/// Tells the answers of looks apart. Another process under the same id is another container.
-#[derive(Debug)]
-pub(super) struct Ticket {
-    pub(super) key: Key,
-    pub(super) pid: i32,
 }
 
 pub(super) fn point(sample: &Sample) -> Point {

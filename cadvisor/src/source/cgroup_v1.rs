@@ -5,6 +5,7 @@ use std::{io, path::PathBuf};
 use super::{
     Rare, huge_sizes,
     kept::{Buffer, Kept, number_of, rare, text_of},
+    moved_nothing,
 };
 use crate::{
     derive,
@@ -79,14 +80,17 @@ impl V1 {
         Ok(())
     }
 
-    /// What stays as it is while nothing of the container runs.
-    pub(super) fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
+    /// What stays as it is while nothing of the container runs. With what was read before, files are left out that
+    /// cannot have changed: of throttling without a quota, and of requests where no bytes moved.
+    pub(super) fn read_rest(&self, last: Option<&Sample>, rare: &Rare, buffer: &mut Buffer, sample: &mut Sample) {
         let (cpu, memory): (&mut Cpu, &mut Memory) = (&mut sample.cpu, &mut sample.memory);
+        if let Some(last) = last.filter(|_| !rare.has_quota) {
+            *cpu = Cpu { usage_ns: cpu.usage_ns, ..last.cpu };
+        } else if let Some(text) = text_of(self.cpu_throttling.as_ref(), buffer) {
+            cpu::v1_throttling(text, cpu);
+        }
         if let Some(text) = text_of(self.cpu_split.as_ref(), buffer) {
             cpu::v1_split(text, cpu);
-        }
-        if let Some(text) = text_of(self.cpu_throttling.as_ref(), buffer) {
-            cpu::v1_throttling(text, cpu);
         }
         if let Some(text) = text_of(self.memory_stat.as_ref(), buffer) {
             memory::v1_stat(text, memory);
@@ -96,7 +100,10 @@ impl V1 {
         }
         let devices: &mut Vec<BlockDevice> = &mut sample.block;
         // What moved no bytes made no requests; without the file of bytes nobody knows.
-        if (self.block_bytes.is_none() || !devices.is_empty())
+        let counted = self.block_bytes.is_some();
+        if let Some(last) = last.filter(|last| counted && moved_nothing(&last.block, devices)) {
+            devices.clone_from(&last.block);
+        } else if (!counted || !devices.is_empty())
             && let Some(text) = text_of(self.block_requests.as_ref(), buffer)
         {
             parse::io::v1(text, parse::io::V1::Requests, devices);
@@ -112,10 +119,12 @@ impl V1 {
         seldom.kernel_bytes = rare(memory, "memory.kmem.usage_in_bytes", buffer).unwrap_or(0);
         let memory_bytes = derive::limit(rare(memory, "memory.limit_in_bytes", buffer));
         let swap_file_bytes = derive::limit(rare(memory, "memory.memsw.limit_in_bytes", buffer));
+        // "-1", no quota, is not a number here.
+        let cpu_quota_us = rare(cpu, "cpu.cfs_quota_us", buffer);
+        seldom.has_quota = cpu_quota_us.is_some();
         Limits {
             cpu_shares: rare(cpu, "cpu.shares", buffer).unwrap_or(0),
-            // "-1", no quota, is not a number here.
-            cpu_quota_us: rare(cpu, "cpu.cfs_quota_us", buffer),
+            cpu_quota_us,
             cpu_period_us: rare(cpu, "cpu.cfs_period_us", buffer).unwrap_or(0),
             memory_bytes,
             reservation_bytes: derive::limit(rare(memory, "memory.soft_limit_in_bytes", buffer)),

@@ -16,7 +16,7 @@ use super::{
     cgroup_v1::V1,
     cgroup_v2::V2,
     kept::{Buffer, Kept, is_gone, read_all, read_once, text_of},
-    under,
+    moved_nothing, under,
 };
 use crate::{
     config::Subject,
@@ -148,8 +148,8 @@ impl ContainerFiles {
             Version::V2(files) => files.read(buffer, sample),
         };
         result.map_err(|error| self.failed("cpu usage", error))?;
-        match self.last.take().filter(|last| !all && has_slept(last, sample)) {
-            Some(mut last) => {
+        match self.last.take() {
+            Some(mut last) if !all && has_slept(&last, sample) => {
                 (sample.cpu, sample.memory, sample.pids) = (last.cpu, last.memory, last.pids);
                 sample.block.clone_from(&last.block);
                 // Averages fall while it sleeps, and of what waits for a disk they rise.
@@ -160,10 +160,12 @@ impl ContainerFiles {
                 sample.pressure = last.pressure;
                 self.last = Some(last);
             }
-            None => {
-                self.read_rest(buffer, sample);
+            last => {
+                self.read_rest(last.as_deref().filter(|_| !all), buffer, sample);
                 sample.pressure = self.read_pressure(buffer);
-                self.last = Some(Box::new(sample.clone()));
+                let mut kept = last.unwrap_or_else(|| Box::new(Sample::empty(sample.at, sample.mono_ns)));
+                (*kept).clone_from(sample);
+                self.last = Some(kept);
                 self.calm = false;
             }
         }
@@ -175,9 +177,10 @@ impl ContainerFiles {
         Ok(())
     }
 
-    fn read_rest(&self, buffer: &mut Buffer, sample: &mut Sample) {
+    /// `last` is what was read before, where that need not be read again as a whole.
+    fn read_rest(&self, last: Option<&Sample>, buffer: &mut Buffer, sample: &mut Sample) {
         match &self.version {
-            Version::V1(files) => files.read_rest(buffer, sample),
+            Version::V1(files) => files.read_rest(last, &self.rare, buffer, sample),
             Version::V2(files) => files.read_rest(buffer, sample),
         }
         sample.memory.max_usage_bytes = self.rare.max_usage_bytes.max(sample.memory.usage_bytes);
@@ -306,10 +309,5 @@ impl ContainerFiles {
 fn has_slept(last: &Sample, now: &Sample) -> bool {
     last.cpu.usage_ns == now.cpu.usage_ns
         && last.memory.usage_bytes == now.memory.usage_bytes
-        && last.block.len() == now.block.len()
-        && last
-            .block
-            .iter()
-            .zip(&now.block)
-            .all(|(a, b)| (a.read_bytes, a.write_bytes) == (b.read_bytes, b.write_bytes))
+        && moved_nothing(&last.block, &now.block)
 }

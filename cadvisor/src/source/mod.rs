@@ -22,7 +22,10 @@ pub use kernel_log::KernelLog;
 pub(crate) use node::{MachineFiles, block_device_name, daemon, machine};
 pub(crate) use processes::processes;
 
-use crate::parse::cgroup::{Layout, layout};
+use crate::{
+    model::BlockDevice,
+    parse::cgroup::{Layout, layout},
+};
 
 /// Why something could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +82,14 @@ struct Rare {
     max_usage_bytes: u64,
     limit_hits: u64,
     kernel_bytes: u64,
+    /// CPU time is limited, so that it may be throttled.
+    has_quota: bool,
+}
+
+/// Whether no bytes were moved between two readings.
+fn moved_nothing(before: &[BlockDevice], now: &[BlockDevice]) -> bool {
+    let bytes = |device: &BlockDevice| (device.major, device.minor, device.read_bytes, device.write_bytes);
+    before.iter().map(bytes).eq(now.iter().map(bytes))
 }
 
 /// The sizes that a directory has files of: `hugetlb.2MB.usage_in_bytes` → `2MB`.

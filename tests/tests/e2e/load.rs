@@ -65,6 +65,8 @@ fn a_load_that_is_killed_harms_nobody() {
                     std::thread::sleep(Duration::from_micros(200));
                 }
             }
+            // Open until the client has ended too.
+            listener
         });
         listening.recv().unwrap();
         // However this ends, the threads end.

@@ -206,7 +206,8 @@ async fn write(
                 }
                 return outgoing.send(goodbye()).await;
             }
-            None => return outgoing.send(goodbye()).await,
+            // Without a last word: the client was given up meanwhile, and is not told of a good end.
+            None => return Err(Error::ConnectionClosed),
         }
     }
 }

@@ -185,8 +185,10 @@ fn measure(pid: u32, awake: &[i32]) -> anyhow::Result<Rounds> {
         }
         taken += 1;
         ours += (after - before) / u32::try_from(now - rounds)?;
-        // Both sides in turn, so that a change of the machine's speed meets both. Whoever reads first after a container ran
-        // has the kernel add its counters up, so they run once more.
+        // Both sides in turn, so that a change of the machine's speed meets both, and after the same rest, so that neither
+        // finds in the caches what the other has just touched. Whoever reads first after a container ran has the kernel
+        // add its counters up, so they run once more.
+        std::thread::sleep(APART);
         run_all(awake)?;
         let clock = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID;
         let begun = Duration::from(nix::time::clock_gettime(clock)?);
