@@ -25,6 +25,6 @@ mod usage;
 pub use config::{Config, Subject, SystemProcess, Volume};
 pub use expose::summary::Summary;
 pub use parse::oom::Kill;
-pub use rendered::Page;
+pub use rendered::{Page, Ready};
 pub use source::{KernelLog, SourceError, tree as disk_usage};
 pub use usage::{EventStream, Rest, Usage};

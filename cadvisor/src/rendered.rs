@@ -1,7 +1,7 @@
 //! Pages that are rendered once for all who ask between two rounds.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, Weak},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
@@ -56,8 +56,17 @@ impl AsRef<[u8]> for Packed {
     }
 }
 
-/// The newest rendering of one page. Those who ask while it is rendered wait for it instead of rendering it again, or take
-/// the one before.
+/// What can be given at once.
+#[derive(Debug)]
+pub struct Ready {
+    /// The page, of the newest round or of one before.
+    pub page: Page,
+    /// There is a newer round: the one who was told so is to have its page made. Of those who ask meanwhile nobody is.
+    pub due: bool,
+}
+
+/// The newest rendering of one page. Those who need the newest while it is rendered wait for it instead of rendering it
+/// again.
 #[derive(Debug, Default)]
 pub(crate) struct Rendered {
     newest: Mutex<Option<Newest>>,
@@ -65,7 +74,7 @@ pub(crate) struct Rendered {
     making: Mutex<()>,
     /// The page is too large to lie about when nobody reads it.
     only_while_read: bool,
-    /// The page before may be given while a newer one is made, if its numbers are older by this at most.
+    /// The page before may be given until a newer one is made, if its numbers are older by this at most.
     last_for: Duration,
 }
 
@@ -76,6 +85,8 @@ struct Newest {
     image_bytes: Option<u64>,
     at: jiff::Timestamp,
     page: Held,
+    /// The round whose page somebody was told to have made.
+    next: Weak<Snapshot>,
 }
 
 #[derive(Debug)]
@@ -114,18 +125,24 @@ impl Rendered {
         Self { last_for: most, ..Self::default() }
     }
 
-    /// The page, if it needs not be made, or while another makes it and there is the one before.
-    pub(crate) fn ready(&self, view: &View) -> Option<Page> {
-        let is_near = |at: jiff::Timestamp| view.snapshot.at.duration_since(at).unsigned_abs() <= self.last_for;
-        self.known(|newest| newest.of(view)).or_else(|| {
-            let made = matches!(self.making.try_lock(), Err(TryLockError::WouldBlock));
-            self.known(|newest| newest.page.get().filter(|_| made && is_near(newest.at)))
-        })
+    /// What can be given at once, if anything.
+    pub(crate) fn ready(&self, view: &View) -> Option<Ready> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = newest.as_mut()?;
+        if let Some(page) = newest.of(view) {
+            return Some(Ready { page, due: false });
+        }
+        let is_near = view.snapshot.at.duration_since(newest.at).unsigned_abs() <= self.last_for;
+        let page = newest.page.get().filter(|_| is_near)?;
+        // Each round once: what was not made then is made for the next.
+        let due = !std::ptr::eq(newest.next.as_ptr(), Arc::as_ptr(&view.snapshot));
+        newest.next = Arc::downgrade(&view.snapshot);
+        Some(Ready { page, due })
     }
 
     /// The page, which may have to be made first.
     pub(crate) fn of(&self, view: &View, render: impl FnOnce(&View) -> Vec<u8>) -> Page {
-        if let Some(page) = self.ready(view) {
+        if let Some(page) = self.known(|newest| newest.of(view)) {
             return page;
         }
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,6 +165,7 @@ impl Rendered {
             } else {
                 Held::Kept(page.clone())
             },
+            next: Weak::new(),
         };
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(newest);
         page
@@ -182,36 +200,48 @@ mod tests {
         assert_eq!((ask(&view), ask(&view)), (3, 3));
     }
 
+    fn later(old: &View, seconds: i64) -> View {
+        let mut snapshot = Snapshot::clone(&old.snapshot);
+        snapshot.at += jiff::SignedDuration::from_secs(seconds);
+        View { snapshot: Arc::new(snapshot), ..old.clone() }
+    }
+
     #[test]
-    fn who_asks_while_a_page_is_made_takes_the_one_before_unless_it_is_too_old() {
-        let minute = Duration::from_secs(60);
-        let rendered = Rendered::or_the_last_for(minute);
-        let later = |old: &View, seconds: i64| {
-            let mut snapshot = Snapshot::clone(&old.snapshot);
-            snapshot.at += jiff::SignedDuration::from_secs(seconds);
-            View { snapshot: Arc::new(snapshot), ..old.clone() }
-        };
+    fn nobody_waits_for_a_new_page_while_the_one_before_is_not_too_old() {
+        let rendered = Rendered::or_the_last_for(Duration::from_secs(60));
+        let ready = |view: &View| rendered.ready(view).map(|ready| (ready.page.as_ref()[0], ready.due));
         let first = view(Tree::V2);
-        let second = later(&first, 60);
+        assert_eq!(ready(&first), None);
         rendered.of(&first, |_| vec![1]);
-        let made = rendered.of(&second, |view| {
-            std::thread::scope(|scope| {
-                let other = scope.spawn(|| rendered.of(view, |_| panic!("rendered twice")).as_ref().to_vec());
-                assert_eq!(other.join().unwrap(), [1]);
-            });
+        assert_eq!(ready(&first), Some((1, false)));
+        let second = later(&first, 60);
+        assert_eq!([ready(&second), ready(&second)], [Some((1, true)), Some((1, false))], "one is told to make it");
+        // It came to nothing; in the next round it does not.
+        let third = later(&first, 50);
+        assert_eq!(ready(&third), Some((1, true)));
+        let made = rendered.of(&third, |view| {
+            assert_eq!(ready(view), Some((1, false)), "while it is made");
             vec![2]
         });
-        assert_eq!((made.as_ref(), rendered.of(&second, |_| vec![3]).as_ref()), (&[2][..], &[2][..]));
-        // A day later nobody is given the day before.
-        let third = later(&second, 24 * 3600);
+        assert_eq!((made.as_ref(), ready(&third)), (&[2][..], Some((2, false))));
+        assert_eq!(ready(&later(&third, 61)), None, "a minute later nobody is given it any more");
+        assert_eq!(ready(&later(&third, -61)), None, "nor when the clock was set back");
+    }
+
+    #[test]
+    fn who_needs_the_newest_waits_while_another_makes_it() {
+        let (rendered, view) = (Rendered::default(), view(Tree::V2));
+        rendered.of(&view, |_| vec![3]);
+        let next = later(&view, 10);
+        assert!(rendered.ready(&next).is_none());
         std::thread::scope(|scope| {
             let (began, begun) = std::sync::mpsc::channel();
-            let (rendered, third) = (&rendered, &third);
+            let (rendered, next) = (&rendered, &next);
             let waits = scope.spawn(move || {
                 begun.recv().unwrap();
-                rendered.of(third, |_| vec![5]).as_ref().to_vec()
+                rendered.of(next, |_| panic!("rendered twice")).as_ref().to_vec()
             });
-            let made = rendered.of(third, |_| {
+            let made = rendered.of(next, |_| {
                 began.send(()).unwrap();
                 std::thread::sleep(Duration::from_millis(50));
                 vec![4]

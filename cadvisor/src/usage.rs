@@ -22,7 +22,7 @@ use crate::{
     expose::{self, View, rest, summary::Summary},
     history::Point,
     model::{Snapshot, Storage},
-    rendered::{Page, Rendered},
+    rendered::{Page, Ready, Rendered},
     sampler::{Request, Sampler},
     sizes::Sizes,
     source,
@@ -178,9 +178,9 @@ impl Usage {
         expose::summary::summary(&self.view(), only_cpu_and_memory)
     }
 
-    /// The same as JSON, if it needs not be made.
+    /// The same as JSON, as far as nobody has to wait for it.
     #[must_use]
-    pub fn summary_json_ready(&self, only_cpu_and_memory: bool) -> Option<Page> {
+    pub fn summary_json_ready(&self, only_cpu_and_memory: bool) -> Option<Ready> {
         self.rendered_summary(only_cpu_and_memory).ready(&self.view())
     }
 

@@ -37,14 +37,19 @@ pub(super) fn routes() -> Router<ServerState> {
 }
 
 /// The small form is what scalers ask for, and is of now. The full one is what dashboards ask for: each number in
-/// it carries the time of its round, and nobody waits for a new one.
+/// it carries the time of its round, and nobody waits for a new one while the last is not too old.
 async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Query<SummaryQuery>) -> Response {
     let small = query.only_cpu_and_memory;
     if small {
         state.usage.refresh().await;
     }
-    if let Some(page) = state.usage.summary_json_ready(small) {
-        return packed(&headers, "application/json", &page);
+    if let Some(ready) = state.usage.summary_json_ready(small) {
+        if ready.due {
+            let usage = state.usage.clone();
+            // Found by whoever asks next.
+            drop(tokio::task::spawn_blocking(move || usage.summary_json(small)));
+        }
+        return packed(&headers, "application/json", &ready.page);
     }
     made_aside(move || packed(&headers, "application/json", &state.usage.summary_json(small))).await
 }

@@ -241,13 +241,7 @@ impl Sampler {
     fn look_at(&mut self, chosen: impl Fn(&Tracked) -> bool) {
         let mono_ns = self.mono_ns();
         let looks = self.followed.looks(mono_ns, chosen);
-        for (ticket, look) in self.take_looks(looks, mono_ns) {
-            if let Some(tracked) = self.followed.of(ticket) {
-                tracked.under_way = false;
-                tracked.files = look.files;
-                tracked.mark_stale();
-            }
-        }
+        self.take_looks(looks, mono_ns);
         for tracked in self.followed.all_mut().filter(|t| t.under_way) {
             tracked.slow = true;
             tracked.mark_stale();
@@ -261,15 +255,21 @@ impl Sampler {
         self.followed.forget_pods(|pod| pod.files.is_none() && !pod.under_way);
     }
 
-    /// Has looks taken and takes in what they saw; answers with those that could not be taken.
-    fn take_looks(&mut self, looks: Vec<(Ticket, Look)>, mono_ns: u64) -> Vec<(Ticket, Look)> {
+    /// Has looks taken and takes in what they saw.
+    fn take_looks(&mut self, looks: Vec<(Ticket, Look)>, mono_ns: u64) {
         let mut all = std::mem::take(&mut self.seen);
         let left = self.lane.round(looks, &mut all);
         for (ticket, seen) in all.drain(..) {
             self.take(ticket, seen, mono_ns);
         }
         self.seen = all;
-        left
+        for (ticket, look) in left {
+            if let Some(tracked) = self.followed.of(ticket) {
+                tracked.under_way = false;
+                tracked.files = look.files;
+                tracked.mark_stale();
+            }
+        }
     }
 
     fn take(&mut self, ticket: Ticket, seen: Seen, mono_ns: u64) {

@@ -173,6 +173,51 @@ fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
 }
 
 #[test]
+fn of_a_container_that_ran_what_cannot_have_changed_is_left_out() {
+    let dir = unpack(Tree::Hybrid);
+    let layout = cgroups(dir.path()).unwrap();
+    let (mut files, first, _) = read(dir.path(), &subject());
+    let cgroup = files.cgroup.clone();
+    let write = |controller: &str, name: &str, text: &str| {
+        fs::write(under(dir.path(), &layout.v1_dir(controller, &cgroup).unwrap()).join(name), text).unwrap();
+    };
+    let throttled = |periods: u64| {
+        write("cpu", "cpu.stat", &format!("nr_periods {periods}\nnr_throttled 2\nthrottled_time 3\n"));
+    };
+    let requests = |reads: u64| {
+        let text = format!("254:0 Read {reads}\n254:0 Write 12\nTotal {}\n", reads + 12);
+        write("blkio", "blkio.throttle.io_serviced_recursive", &text);
+    };
+    let mut used = first.cpu.usage_ns;
+    let mut buffer = Buffer::new();
+    let mut look = |files: &mut ContainerFiles, all: bool| {
+        used += 1000;
+        write("cpuacct", "cpuacct.usage", &format!("{used}\n"));
+        if all {
+            files.read_limits(&mut buffer);
+        }
+        let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+        files.read(all, &mut buffer, &mut sample).unwrap();
+        assert_eq!((sample.cpu.usage_ns, sample.cpu.user_ns), (used, first.cpu.user_ns));
+        (sample.cpu.periods, sample.block[0].reads)
+    };
+    throttled(100);
+    requests(5);
+    assert_eq!(look(&mut files, false), (100, 1), "it has a quota; no bytes were moved");
+    write("cpu", "cpu.cfs_quota_us", "-1\n");
+    assert_eq!(look(&mut files, true), (100, 5), "with the limits all is read");
+    throttled(200);
+    let bytes = "254:0 Read 8192\n254:0 Write 5242880\nTotal 5251072\n";
+    write("blkio", "blkio.throttle.io_service_bytes_recursive", bytes);
+    requests(6);
+    assert_eq!(look(&mut files, false), (100, 6), "nothing is held back without a quota; bytes were moved");
+    write("cpu", "cpu.cfs_quota_us", "50000\n");
+    assert_eq!(look(&mut files, true), (200, 6));
+    throttled(300);
+    assert_eq!(look(&mut files, false), (300, 6));
+}
+
+#[test]
 fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
     let dir = unpack(Tree::V2);
     let (mut files, first, _) = read(dir.path(), &subject());
