@@ -78,15 +78,12 @@ impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> Lane<K, J, R> {
         Self { name, most, shared: Arc::new(shared) }
     }
 
-    /// Does all of it, as far as it does not hang. What has ended is in `done` then, some of it perhaps begun in an
-    /// earlier round; a caller that gives the same list each time has it made once. Answers with what could not even be
+    /// Does all of it, as far as it does not hang. What has ended is added to `done`, some of it perhaps begun in an
+    /// earlier round. Answers with what could not even be
     /// begun, since as many threads hang as there may be.
     pub(crate) fn round(&self, jobs: impl IntoIterator<Item = (K, J)>, done: &mut Vec<(K, R)>) -> Vec<(K, J)> {
         let patience = self.shared.patience;
         let mut state = self.shared.lock();
-        // What came late is the first of what is told.
-        done.append(&mut state.done);
-        std::mem::swap(done, &mut state.done);
         state.queue.extend(jobs);
         loop {
             let fresh = state.at_work.iter().map(|(_, since)| since.elapsed()).filter(|age| *age < patience).max();
@@ -103,7 +100,8 @@ impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> Lane<K, J, R> {
             };
             state = self.shared.finished.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
-        std::mem::swap(done, &mut state.done);
+        // Both lists keep their room.
+        done.append(&mut state.done);
         state.queue.drain(..).collect()
     }
 

@@ -22,18 +22,6 @@ pub(crate) fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
-    // So few digits cannot be too many.
-    if text.len() <= 19 {
-        let mut sum = 0;
-        for byte in text {
-            let digit = byte.wrapping_sub(b'0');
-            if digit > 9 {
-                return None;
-            }
-            sum = sum * 10 + u64::from(digit);
-        }
-        return Some(sum);
-    }
     text.iter().try_fold(0_u64, |sum, byte| {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 { None } else { sum.checked_mul(10)?.checked_add(u64::from(digit)) }

@@ -1,4 +1,4 @@
-//! Everything that rounds look at, each in a place of its own, so that an answer finds its owner without a search. Pure.
+//! Everything that rounds look at, each in a place of its own, so that an answer finds its owner without a search. Reads no file.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -63,10 +63,10 @@ impl Followed {
     /// Takes over a new list of containers; answers with those that are not in it.
     pub(super) fn adopt(&mut self, list: &[Subject]) -> Vec<Tracked> {
         let mut wanted: HashMap<&str, &Subject> = list.iter().map(|s| (s.container_id.as_str(), s)).collect();
-        let here = |tracked: &mut Tracked| !wanted.contains_key(&*tracked.subject.container_id);
-        let gone = self.containers.extract_if(.., here).collect();
+        let is_gone = |tracked: &mut Tracked| !wanted.contains_key(tracked.subject.container_id.as_str());
+        let gone = self.containers.extract_if(.., is_gone).collect();
         for known in &mut self.containers {
-            let Some(subject) = wanted.remove(&*known.subject.container_id) else { continue };
+            let Some(subject) = wanted.remove(known.subject.container_id.as_str()) else { continue };
             if known.subject.pid != subject.pid {
                 // Another process: the container was started again in the same place.
                 self.begun += 1;

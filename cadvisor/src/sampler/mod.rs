@@ -289,10 +289,8 @@ impl Sampler {
             let created = Event { at: subject.started_at, whose, ..Event::now(&tracked.cgroup, Happened::Created) };
             self.events.put(created);
         }
-        let kills = tracked.row.as_ref().map(|row| row.sample.memory.oom_kills);
-        if let Some(count) = kills.filter(|_| kills != tracked.kills) {
-            self.kills.counted(&subject.container_id, count);
-            tracked.kills = kills;
+        if let Some(row) = &tracked.row {
+            self.kills.counted(&subject.container_id, row.sample.memory.oom_kills);
         }
         if let Some(path) = pod_cgroup {
             let subject = Arc::clone(subject);
@@ -302,15 +300,15 @@ impl Sampler {
 
     /// Begins with the cgroup that a pod has for itself.
     fn follow_pod(&mut self, subject: &Subject, path: &str, mono_ns: u64) {
-        let own = Subject {
-            pod_name: subject.pod_name.clone(),
-            pod_namespace: subject.pod_namespace.clone(),
-            pod_uid: subject.pod_uid.clone(),
-            started_at: subject.pod_started_at,
-            pod_started_at: subject.pod_started_at,
-            ..Subject::default()
-        };
         let ticket = self.followed.follow_pod(&subject.pod_uid, |key, serial| {
+            let own = Subject {
+                pod_name: subject.pod_name.clone(),
+                pod_namespace: subject.pod_namespace.clone(),
+                pod_uid: subject.pod_uid.clone(),
+                started_at: subject.pod_started_at,
+                pod_started_at: subject.pod_started_at,
+                ..Subject::default()
+            };
             let mut pod = Tracked::new(key, serial, Arc::new(own));
             pod.cgroup = Arc::from(path);
             pod

@@ -48,8 +48,6 @@ pub(super) struct Tracked {
     /// When what is read now and then is due again; 0 before its first time.
     pub(super) seldom_due: u64,
     pub(super) row: Option<Arc<Row>>,
-    /// Kills for lack of memory that its cgroup counted when it was told of last.
-    pub(super) kills: Option<u64>,
     pub(super) complained: bool,
 }
 
@@ -69,7 +67,6 @@ impl Tracked {
             seldom: Arc::default(),
             seldom_due: 0,
             row: None,
-            kills: None,
             complained: false,
         }
     }
