@@ -37,7 +37,7 @@ fn row(root: &Path, subject: Subject, usage_nano_cores: Option<u64>, second: i64
     let mut files = ContainerFiles::open(root, &layout, &subject, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
     let mut sample = Sample::empty(at(second), 0);
-    files.read(true, &mut buffer, &mut sample).unwrap();
+    files.read(true, &crate::source::Totals::default(), &mut buffer, &mut sample).unwrap();
     Row {
         cgroup: Arc::from(files.cgroup.as_str()),
         subject: Arc::new(subject),
@@ -88,7 +88,9 @@ pub(crate) fn view(tree: Tree) -> View {
     subject_of_sandbox.container_id = "a".repeat(64);
     sandbox.subject = Arc::new(subject_of_sandbox);
     sandbox.cgroup = Arc::from(sandbox.cgroup.replace(CONTAINER, &"a".repeat(64)));
-    let mut node = MachineFiles::open(root, Some(&layout)).read(&mut Buffer::new(), Sample::empty(at(2), 0));
+    let (files, mut buffer) = (MachineFiles::open(root, Some(&layout)), Buffer::new());
+    let totals = files.totals(&mut buffer);
+    let mut node = files.read(&totals, &mut buffer, Sample::empty(at(2), 0));
     node.usage_nano_cores = Some(612_000_000);
     let space = Filesystem {
         at: at(-20),

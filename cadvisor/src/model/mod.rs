@@ -116,6 +116,14 @@ pub struct Psi {
     pub full: Stall,
 }
 
+impl Psi {
+    /// Whether nothing has waited for minutes.
+    pub(crate) fn is_calm(&self) -> bool {
+        let still = |stall: &Stall| stall.avg10 <= 0.0 && stall.avg60 <= 0.0 && stall.avg300 <= 0.0;
+        still(&self.some) && still(&self.full)
+    }
+}
+
 /// The three pressure files; absent on plain v1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pressure {
@@ -125,14 +133,6 @@ pub struct Pressure {
     pub memory: Option<Psi>,
     /// Waiting for a block device.
     pub io: Option<Psi>,
-}
-
-impl Pressure {
-    /// Whether nothing has waited for minutes.
-    pub(crate) fn is_calm(&self) -> bool {
-        let still = |stall: &Stall| stall.avg10 <= 0.0 && stall.avg60 <= 0.0 && stall.avg300 <= 0.0;
-        [self.cpu, self.memory, self.io].iter().flatten().all(|psi| still(&psi.some) && still(&psi.full))
-    }
 }
 
 /// Transfers to one block device so far.

@@ -107,14 +107,17 @@ pub(crate) fn machine(text: &[u8], memory: &mut Memory) -> MachineMemory {
     found
 }
 
-/// Page faults and kills of `/proc/vmstat`.
-pub(crate) fn machine_events(text: &[u8], memory: &mut Memory) {
+/// Page faults and kills of `/proc/vmstat`. Answers the kills, which kernels before 4.13 do not tell.
+pub(crate) fn machine_events(text: &[u8], memory: &mut Memory) -> Option<u64> {
+    let mut kills = None;
     for (key, value) in pairs(text) {
         match key {
             b"pgfault" => memory.faults = value,
             b"pgmajfault" => memory.major_faults = value,
-            b"oom_kill" => memory.oom_kills = value,
+            b"oom_kill" => kills = Some(value),
             _ => {}
         }
     }
+    memory.oom_kills = kills.unwrap_or(0);
+    kills
 }

@@ -9,7 +9,7 @@ use super::{
     reading::Look,
     tracked::{Key, Tracked},
 };
-use crate::config::Subject;
+use crate::{config::Subject, source::Totals};
 
 /// Tells the answers of looks apart. What has taken another's place since has another serial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,14 +103,19 @@ impl Followed {
     }
 
     /// Looks at those that are chosen, as far as no earlier look is under way. What was late before comes last.
-    pub(super) fn looks(&mut self, mono_ns: u64, chosen: impl Fn(&Tracked) -> bool) -> Vec<(Ticket, Look)> {
+    pub(super) fn looks(
+        &mut self,
+        mono_ns: u64,
+        totals: &Arc<Totals>,
+        chosen: impl Fn(&Tracked) -> bool,
+    ) -> Vec<(Ticket, Look)> {
         let mut looks = Vec::with_capacity(self.containers.len() + self.pods.len());
         let mut slow = Vec::new();
         for (of_pod, among) in [(false, &mut self.containers), (true, &mut self.pods)] {
             for (place, tracked) in among.iter_mut().enumerate().filter(|(_, t)| !t.under_way && chosen(t)) {
                 let ticket = Ticket { of_pod, place, serial: tracked.serial };
                 let to = if tracked.slow { &mut slow } else { &mut looks };
-                to.push((ticket, tracked.look(mono_ns)));
+                to.push((ticket, tracked.look(mono_ns, totals)));
             }
         }
         looks.append(&mut slow);
@@ -138,9 +143,9 @@ mod tests {
         assert_eq!(ids(&followed), ["b", "a", "c"]);
         let (one, two) = (pod_of(&mut followed, "one").unwrap(), pod_of(&mut followed, "two").unwrap());
         assert_eq!(pod_of(&mut followed, "two"), None);
-        let looks: Vec<Ticket> = followed.looks(0, |_| true).into_iter().map(|(ticket, _)| ticket).collect();
+        let looks: Vec<Ticket> = followed.looks(0, &Arc::default(), |_| true).into_iter().map(|(ticket, _)| ticket).collect();
         assert_eq!(looks.len(), 5);
-        assert!(followed.looks(0, |_| true).is_empty(), "all are under way");
+        assert!(followed.looks(0, &Arc::default(), |_| true).is_empty(), "all are under way");
         let again = Subject { pid: 7, ..subject("a", "two") };
         let gone = followed.adopt(&[subject("0", "one"), again, subject("c", "two"), subject("9", "zero")]);
         assert_eq!(gone.iter().map(|t| &**t.key.id()).collect::<Vec<_>>(), ["b"]);
@@ -161,7 +166,8 @@ mod tests {
         let mut followed = Followed::default();
         followed.adopt(&[subject("a", ""), subject("b", ""), subject("c", "")]);
         followed.all_mut().find(|t| **t.key.id() == *"a").unwrap().slow = true;
-        let order: Vec<usize> = followed.looks(0, |_| true).into_iter().map(|(ticket, _)| ticket.place).collect();
+        let looks = followed.looks(0, &Arc::default(), |_| true);
+        let order: Vec<usize> = looks.into_iter().map(|(ticket, _)| ticket.place).collect();
         assert_eq!(order, [1, 2, 0]);
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     history::{History, Point},
     lane::Lane,
     model::{Machine, Node, Row, Sample, Snapshot, SystemRow},
-    source::{self, Buffer, KernelLog, MachineFiles},
+    source::{self, Buffer, KernelLog, MachineFiles, Totals},
 };
 use followed::{Followed, Ticket};
 use kills::Kills;
@@ -64,6 +64,8 @@ pub(crate) struct Sampler {
     machine: Arc<Machine>,
     machine_files: MachineFiles,
     buffer: Buffer,
+    /// The machine's of the last round.
+    totals: Arc<Totals>,
     followed: Followed,
     /// What the lane has seen; kept for its room.
     seen: Vec<(Ticket, Seen)>,
@@ -94,7 +96,8 @@ impl Sampler {
         let machine_files = MachineFiles::open(&config.root, layout.as_ref());
         let now = jiff::Timestamp::now();
         let mut buffer = Buffer::new();
-        let node = machine_files.read(&mut buffer, Sample::empty(now, 0));
+        let totals = machine_files.totals(&mut buffer);
+        let node = machine_files.read(&totals, &mut buffer, Sample::empty(now, 0));
         let first = Snapshot {
             at: now,
             mono_ns: 0,
@@ -117,6 +120,7 @@ impl Sampler {
             machine,
             machine_files,
             buffer,
+            totals: Arc::new(totals),
             followed: Followed::default(),
             seen: Vec::new(),
             layers_moved: false,
@@ -226,11 +230,12 @@ impl Sampler {
     fn round(&mut self) -> Duration {
         let began = Instant::now();
         self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.totals = Arc::new(self.machine_files.totals(&mut self.buffer));
         self.look_at(|_| true);
         let system = self.look_at_system();
         // Last, so that the node has used at least what its containers have used.
         let sample = Sample::empty(jiff::Timestamp::now(), self.mono_ns());
-        let mut node = self.machine_files.read(&mut self.buffer, sample);
+        let mut node = self.machine_files.read(&self.totals, &mut self.buffer, sample);
         self.node_history.push(point(&node.sample));
         node.usage_nano_cores = self.node_history.nano_cores();
         self.publish(node, system, self.mono_ns());
@@ -240,7 +245,7 @@ impl Sampler {
     /// Looks at the containers that are chosen, and at pods' own cgroups, as far as no earlier look is under way.
     fn look_at(&mut self, chosen: impl Fn(&Tracked) -> bool) {
         let mono_ns = self.mono_ns();
-        let looks = self.followed.looks(mono_ns, chosen);
+        let looks = self.followed.looks(mono_ns, &self.totals, chosen);
         self.take_looks(looks, mono_ns);
         for tracked in self.followed.all_mut().filter(|t| t.under_way) {
             tracked.slow = true;
@@ -316,7 +321,7 @@ impl Sampler {
         if let Some(ticket) = ticket
             && let Some(pod) = self.followed.of(ticket)
         {
-            let look = pod.look(mono_ns);
+            let look = pod.look(mono_ns, &self.totals);
             self.take_looks(vec![(ticket, look)], mono_ns);
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     config::{Config, Subject},
     model::{Limits, Sample, Seldom},
     parse::cgroup::Layout,
-    source::{Buffer, ContainerFiles, SourceError},
+    source::{Buffer, ContainerFiles, SourceError, Totals},
 };
 
 /// What all looks have alike.
@@ -48,6 +48,8 @@ pub(super) struct Look {
     pub(super) files: Option<Box<ContainerFiles>>,
     /// What is read now and then is to be read too.
     pub(super) seldom: bool,
+    /// The machine's, from before this look.
+    pub(super) totals: Arc<Totals>,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,7 @@ fn look_into(around: &Surroundings, look: Look, buffer: &mut Buffer) -> Seen {
     let all = look.seldom || opened.is_some();
     let seldom = all.then(|| Box::new((files.read_limits(buffer), files.seldom(&around.root, buffer))));
     let mut sample = Sample::empty(jiff::Timestamp::now(), around.mono_ns());
-    let result = files.read(all, buffer, &mut sample).map(|()| sample);
+    let result = files.read(all, &look.totals, buffer, &mut sample).map(|()| sample);
     // What is gone keeps no files open.
     let files = if matches!(result, Err(SourceError::Gone { .. })) { None } else { Some(files) };
     Seen { files, opened, seldom, result }

@@ -196,10 +196,11 @@ fn what_is_read_now_and_then_is_spread_over_the_rounds() {
                     result,
                 }
             };
-            assert!(tracked.look(0).seldom);
+            assert!(tracked.look(0, &Arc::default()).seldom);
             tracked.take(seen(), 5);
             let due = tracked.seldom_due;
-            assert!(tracked.look(due).seldom && !tracked.look(due - 1).seldom);
+            let mut seldom_at = |mono_ns| tracked.look(mono_ns, &Arc::default()).seldom;
+            assert!(seldom_at(due) && !seldom_at(due - 1));
             tracked.take(seen(), due);
             assert_eq!(tracked.seldom_due, due + RARELY_NS);
             due

@@ -12,7 +12,7 @@ use crate::{
     config::Subject,
     history::{History, Point},
     model::{Limits, Row, Sample, Seldom},
-    source::{ContainerFiles, SourceError},
+    source::{ContainerFiles, SourceError, Totals},
 };
 
 /// Whose row it is: a container's by its id, a pod's own by its uid.
@@ -76,14 +76,14 @@ impl Tracked {
     }
 
     /// The look that is due. Its answer is awaited from then on.
-    pub(super) fn look(&mut self, mono_ns: u64) -> Look {
+    pub(super) fn look(&mut self, mono_ns: u64, totals: &Arc<Totals>) -> Look {
         self.under_way = true;
         let whose = match &self.key {
             Key::Container(_) => Whose::Container(Arc::clone(&self.subject)),
             Key::Pod(_) => Whose::Pod(Arc::clone(&self.cgroup)),
         };
         let seldom = mono_ns >= self.seldom_due;
-        Look { whose, files: self.files.take(), seldom }
+        Look { whose, files: self.files.take(), seldom, totals: Arc::clone(totals) }
     }
 
     /// Takes what a look has seen. What is gone loses its row; what cannot be read keeps its last, marked stale.

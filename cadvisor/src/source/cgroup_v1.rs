@@ -6,6 +6,7 @@ use super::{
     Rare, huge_sizes,
     kept::{Buffer, Kept, number_of, rare, text_of},
     moved_nothing,
+    node::Totals,
 };
 use crate::{
     derive,
@@ -81,8 +82,16 @@ impl V1 {
     }
 
     /// What stays as it is while nothing of the container runs. With what was read before, files are left out that
-    /// cannot have changed: of throttling without a quota, and of requests where no bytes moved.
-    pub(super) fn read_rest(&self, last: Option<&Sample>, rare: &Rare, buffer: &mut Buffer, sample: &mut Sample) {
+    /// cannot have changed: of throttling without a quota, of kills where nobody was killed on the machine, and of requests
+    /// where no bytes moved.
+    pub(super) fn read_rest(
+        &self,
+        last: Option<&Sample>,
+        totals: &Totals,
+        rare: &mut Rare,
+        buffer: &mut Buffer,
+        sample: &mut Sample,
+    ) {
         let (cpu, memory): (&mut Cpu, &mut Memory) = (&mut sample.cpu, &mut sample.memory);
         if let Some(last) = last.filter(|_| !rare.has_quota) {
             *cpu = Cpu { usage_ns: cpu.usage_ns, ..last.cpu };
@@ -95,8 +104,14 @@ impl V1 {
         if let Some(text) = text_of(self.memory_stat.as_ref(), buffer) {
             memory::v1_stat(text, memory);
         }
-        if let Some(text) = text_of(self.memory_oom.as_ref(), buffer) {
+        // The machine counts a kill before the cgroup does, within one function of the kernel; what falls between is found
+        // with the limits.
+        let nobody_killed = totals.kills.is_some() && totals.kills == rare.machine_kills;
+        if let Some(last) = last.filter(|_| nobody_killed) {
+            memory.oom_kills = last.memory.oom_kills;
+        } else if let Some(text) = text_of(self.memory_oom.as_ref(), buffer) {
             memory::v1_oom(text, memory);
+            rare.machine_kills = totals.kills;
         }
         let devices: &mut Vec<BlockDevice> = &mut sample.block;
         // What moved no bytes made no requests; without the file of bytes nobody knows.

@@ -16,15 +16,18 @@ use super::{
     cgroup_v1::V1,
     cgroup_v2::V2,
     kept::{Buffer, Kept, is_gone, read_all, read_once, text_of},
-    moved_nothing, under,
+    moved_nothing,
+    node::Totals,
+    pressure::PressureFiles,
+    under,
 };
 use crate::{
     config::Subject,
-    model::{Limits, Pressure, Sample, Seldom, Sockets, Tasks},
+    model::{Limits, Sample, Seldom, Sockets, Tasks},
     parse::{
         self,
         cgroup::{Layout, Mode, cut_at, path_of, pod_of, upper_dir},
-        net, pids, psi,
+        net, pids,
     },
 };
 
@@ -48,15 +51,13 @@ pub(crate) struct ContainerFiles {
     pub(crate) pod_cgroup: Option<String>,
     version: Version,
     processes: Option<Kept>,
-    pressure: [Option<Kept>; 3],
+    pressure: PressureFiles,
     /// `/proc/PID`: stays this process's even if the number is used again.
     process: Option<File>,
     /// Interfaces, where they are the container's own. Keeps the network namespace until the container is known to have ended.
     network: Option<Kept>,
     /// What was read in full last: it holds while the container sleeps.
     last: Option<Box<Sample>>,
-    /// It has slept since a look that found no pressure: what is stalled shows within seconds of its last running.
-    calm: bool,
     /// The process lives in the network namespace of the node.
     pub(crate) host_network: bool,
     rare: Rare,
@@ -109,8 +110,7 @@ impl ContainerFiles {
     ) -> Result<Self, SourceError> {
         let gone = || SourceError::Gone { container: container.to_owned() };
         let unified = if layout.mode == Mode::V1 { None } else { v2_dir() };
-        let pressure = ["cpu.pressure", "memory.pressure", "io.pressure"]
-            .map(|name| unified.as_deref().and_then(|dir| Kept::open(dir, name)));
+        let pressure = PressureFiles::open(unified.as_deref());
         let (version, processes) = match layout.mode {
             Mode::V2 => {
                 let files = unified.and_then(V2::open).ok_or_else(gone)?;
@@ -134,15 +134,20 @@ impl ContainerFiles {
             process: None,
             network: None,
             last: None,
-            calm: false,
             host_network: false,
             rare: Rare::default(),
         })
     }
 
     /// Reads everything that changes by the second. The CPU counter comes first and stands for the sample's time. `all`
-    /// says that this is a look with the limits.
-    pub(crate) fn read(&mut self, all: bool, buffer: &mut Buffer, sample: &mut Sample) -> Result<(), SourceError> {
+    /// says that this is a look with the limits; `totals` were read before.
+    pub(crate) fn read(
+        &mut self,
+        all: bool,
+        totals: &Totals,
+        buffer: &mut Buffer,
+        sample: &mut Sample,
+    ) -> Result<(), SourceError> {
         let result = match &self.version {
             Version::V1(files) => files.read(buffer, sample),
             Version::V2(files) => files.read(buffer, sample),
@@ -152,21 +157,18 @@ impl ContainerFiles {
             Some(mut last) if !all && has_slept(&last, sample) => {
                 (sample.cpu, sample.memory, sample.pids) = (last.cpu, last.memory, last.pids);
                 sample.block.clone_from(&last.block);
-                // Averages fall while it sleeps, and of what waits for a disk they rise.
-                if !self.calm {
-                    last.pressure = self.read_pressure(buffer);
-                    self.calm = last.pressure.is_calm();
-                }
+                last.pressure = self.pressure.read(false, Some(&last.pressure), &totals.pressure, buffer);
                 sample.pressure = last.pressure;
                 self.last = Some(last);
             }
             last => {
-                self.read_rest(last.as_deref().filter(|_| !all), buffer, sample);
-                sample.pressure = self.read_pressure(buffer);
+                let before = last.as_deref().filter(|_| !all);
+                self.read_rest(before, totals, buffer, sample);
+                let pressure = before.map(|last| &last.pressure);
+                sample.pressure = self.pressure.read(true, pressure, &totals.pressure, buffer);
                 let mut kept = last.unwrap_or_else(|| Box::new(Sample::empty(sample.at, sample.mono_ns)));
                 (*kept).clone_from(sample);
                 self.last = Some(kept);
-                self.calm = false;
             }
         }
         // Packets come in whether it sleeps or not.
@@ -178,9 +180,9 @@ impl ContainerFiles {
     }
 
     /// `last` is what was read before, where that need not be read again as a whole.
-    fn read_rest(&self, last: Option<&Sample>, buffer: &mut Buffer, sample: &mut Sample) {
+    fn read_rest(&mut self, last: Option<&Sample>, totals: &Totals, buffer: &mut Buffer, sample: &mut Sample) {
         match &self.version {
-            Version::V1(files) => files.read_rest(last, &self.rare, buffer, sample),
+            Version::V1(files) => files.read_rest(last, totals, &mut self.rare, buffer, sample),
             Version::V2(files) => files.read_rest(buffer, sample),
         }
         sample.memory.max_usage_bytes = self.rare.max_usage_bytes.max(sample.memory.usage_bytes);
@@ -195,12 +197,6 @@ impl ContainerFiles {
             sample.pids.processes = pids::count(text);
             sample.pids.threads = sample.pids.threads.max(sample.pids.processes);
         }
-    }
-
-    fn read_pressure(&self, buffer: &mut Buffer) -> Pressure {
-        let [cpu, memory, io] = &self.pressure;
-        let mut psi_of = |file: &Option<Kept>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
-        Pressure { cpu: psi_of(cpu), memory: psi_of(memory), io: psi_of(io) }
     }
 
     /// Reads limits and the counters that nobody watches by the second.

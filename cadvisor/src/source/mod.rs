@@ -8,6 +8,7 @@ mod disk;
 mod kept;
 mod kernel_log;
 mod node;
+mod pressure;
 mod processes;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -19,7 +20,7 @@ pub use disk::tree;
 pub(crate) use disk::{is_mount, layers, logs, space};
 pub(crate) use kept::Buffer;
 pub use kernel_log::KernelLog;
-pub(crate) use node::{MachineFiles, block_device_name, daemon, machine};
+pub(crate) use node::{MachineFiles, Totals, block_device_name, daemon, machine};
 pub(crate) use processes::processes;
 
 use crate::{
@@ -84,6 +85,8 @@ struct Rare {
     kernel_bytes: u64,
     /// CPU time is limited, so that it may be throttled.
     has_quota: bool,
+    /// How many had been killed on the machine when those of the cgroup were counted last (v1).
+    machine_kills: Option<u64>,
 }
 
 /// Whether no bytes were moved between two readings.

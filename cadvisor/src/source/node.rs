@@ -7,12 +7,14 @@ use std::{
 
 use super::{
     SourceError,
-    kept::{Buffer, Kept, read_once},
+    kept::{Buffer, Kept, read_once, text_of},
     under,
 };
 use crate::{
     config::SystemProcess,
-    model::{BlockDevice, Cpu, Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode, Sample, SystemRow},
+    model::{
+        BlockDevice, Cpu, Disk, DiskInfo, Machine, Memory, NetworkDevice, Node, NumaNode, Pressure, Sample, SystemRow,
+    },
     parse::{
         self,
         cgroup::{Layout, Mode},
@@ -37,6 +39,17 @@ pub(crate) struct MachineFiles {
     routes: Option<Kept>,
     disks: Option<Kept>,
     root: PathBuf,
+}
+
+/// What the machine counts for all its cgroups together, read before they are: where such a count stands still, no cgroup's
+/// own has moved.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(super) pressure: Pressure,
+    /// Page faults and kills.
+    pub(super) memory: Memory,
+    /// Processes killed for lack of memory; none where the kernel does not tell.
+    pub(super) kills: Option<u64>,
 }
 
 impl MachineFiles {
@@ -64,8 +77,20 @@ impl MachineFiles {
         }
     }
 
-    /// Reads the machine. What cannot be read stays zero.
-    pub(crate) fn read(&self, buffer: &mut Buffer, sample: Sample) -> Node {
+    /// Reads what is to be read before the cgroups.
+    pub(crate) fn totals(&self, buffer: &mut Buffer) -> Totals {
+        let [cpu, memory, io] = &self.pressure;
+        let mut psi_of = |file: &Option<Kept>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
+        let pressure = Pressure { cpu: psi_of(cpu), memory: psi_of(memory), io: psi_of(io) };
+        let mut found = Totals { pressure, ..Totals::default() };
+        found.kills =
+            text_of(self.vmstat.as_ref(), buffer).and_then(|text| memory::machine_events(text, &mut found.memory));
+        found
+    }
+
+    /// Reads the rest of the machine. What cannot be read stays zero.
+    pub(crate) fn read(&self, totals: &Totals, buffer: &mut Buffer, mut sample: Sample) -> Node {
+        (sample.pressure, sample.memory) = (totals.pressure, totals.memory);
         let mut node = Node {
             sample,
             usage_nano_cores: None,
@@ -87,7 +112,6 @@ impl MachineFiles {
         text(&self.meminfo, &mut |text| {
             node.swap_free_bytes = memory::machine(text, &mut sample.memory).swap_free_bytes
         });
-        text(&self.vmstat, &mut |text| memory::machine_events(text, &mut sample.memory));
         text(&self.loadavg, &mut |text| {
             node.threads = pids::machine_threads(text).unwrap_or(0);
             node.load = pids::load(text);
@@ -99,10 +123,6 @@ impl MachineFiles {
         sample.pids.threads = node.threads;
         text(&self.network, &mut |text| net::devices(text, &mut sample.network));
         text(&self.routes, &mut |text| node.default_interface = net::default_interface(text));
-        let [cpu, memory, io] = &self.pressure;
-        text(cpu, &mut |text| sample.pressure.cpu = psi::pressure(text));
-        text(memory, &mut |text| sample.pressure.memory = psi::pressure(text));
-        text(io, &mut |text| sample.pressure.io = psi::pressure(text));
         if let Some((mode, file)) = &self.root_cpu
             && let Ok(text) = file.read(buffer)
         {
@@ -227,7 +247,7 @@ pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
         let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
         Some((size, line(&huge.join(&name).join("nr_hugepages")).parse().unwrap_or(0)))
     });
-    let memory = memory::machine(&read("proc/meminfo"), &mut crate::model::Memory::default());
+    let memory = memory::machine(&read("proc/meminfo"), &mut Memory::default());
     let kernel_limit = |name: &str| parse::number(&read(&format!("proc/sys/kernel/{name}"))).unwrap_or(u64::MAX);
     let first = |paths: [&str; 2]| paths.iter().map(|path| text(path)).find(|t| !t.is_empty()).unwrap_or_default();
     Machine {
@@ -287,7 +307,7 @@ pub(crate) fn daemon(
         at,
         mono_ns,
         cpu: Cpu { user_ns: found.user_ns, system_ns: found.system_ns, ..Cpu::default() },
-        memory: crate::model::Memory {
+        memory: Memory {
             usage_bytes: resident,
             rss_bytes: resident,
             faults: found.faults,

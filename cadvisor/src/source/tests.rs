@@ -8,7 +8,7 @@ use std::{
 use super::{kept::Buffer, *};
 use crate::{
     config::Subject,
-    model::{BlockDevice, HugePages, Sample},
+    model::{BlockDevice, HugePages, Pressure, Psi, Sample, Stall},
 };
 
 pub(crate) const CONTAINER: &str = "121c04b0ed1889da37e2507bd0a728f95cb1da9540996d2ddc27e55bc86f85b7";
@@ -92,7 +92,7 @@ fn read(root: &Path, subject: &Subject) -> (ContainerFiles, Sample, crate::model
     let mut files = ContainerFiles::open(root, &layout, subject, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
     let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
-    files.read(true, &mut buffer, &mut sample).unwrap();
+    files.read(true, &Totals::default(), &mut buffer, &mut sample).unwrap();
     (files, sample, limits)
 }
 
@@ -151,7 +151,7 @@ fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
         let mut buffer = Buffer::new();
         let mut look = |all| {
             let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
-            files.read(all, &mut buffer, &mut sample).unwrap();
+            files.read(all, &Totals::default(), &mut buffer, &mut sample).unwrap();
             (sample.memory.rss_bytes, sample.network[0].rx_bytes)
         };
         assert_eq!(look(false), (first.memory.rss_bytes, 777), "{tree:?}");
@@ -197,7 +197,7 @@ fn of_a_container_that_ran_what_cannot_have_changed_is_left_out() {
             files.read_limits(&mut buffer);
         }
         let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
-        files.read(all, &mut buffer, &mut sample).unwrap();
+        files.read(all, &Totals::default(), &mut buffer, &mut sample).unwrap();
         assert_eq!((sample.cpu.usage_ns, sample.cpu.user_ns), (used, first.cpu.user_ns));
         (sample.cpu.periods, sample.block[0].reads)
     };
@@ -231,7 +231,7 @@ fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
     let mut buffer = Buffer::new();
     let mut look = || {
         let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
-        files.read(false, &mut buffer, &mut sample).unwrap();
+        files.read(false, &Totals::default(), &mut buffer, &mut sample).unwrap();
         sample.pressure.io.unwrap().some.total_us
     };
     // Something waits for a disk: the container uses no time, and what it waits grows.
@@ -247,6 +247,48 @@ fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
     assert_eq!(look(), 300);
     press("0.00", 400);
     assert_eq!(look(), 400, "once more after it ran: what has just begun to wait shows in no average");
+}
+
+#[test]
+fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
+    let dir = unpack(Tree::Hybrid);
+    let layout = cgroups(dir.path()).unwrap();
+    let (mut files, first, _) = read(dir.path(), &subject());
+    let cgroup = files.cgroup.clone();
+    let v1 = |controller: &str| under(dir.path(), &layout.v1_dir(controller, &cgroup).unwrap());
+    let unified = under(dir.path(), &layout.v2_dir(&cgroup).unwrap());
+    let (mut used, mut told) = (first.cpu.usage_ns, 0);
+    let mut buffer = Buffer::new();
+    // Before each look the container has run and every file of it tells the next number: what is told was read.
+    let mut look = |files: &mut ContainerFiles, all: bool, machine: Option<[u64; 4]>| {
+        (used, told) = (used + 1000, told + 1);
+        fs::write(v1("cpuacct").join("cpuacct.usage"), format!("{used}\n")).unwrap();
+        fs::write(v1("memory").join("memory.oom_control"), format!("under_oom 0\noom_kill {told}\n")).unwrap();
+        for name in ["cpu.pressure", "memory.pressure", "io.pressure"] {
+            let line = format!("avg10=0.00 avg60=0.00 avg300=0.00 total={told}\n");
+            fs::write(unified.join(name), format!("some {line}full {line}")).unwrap();
+        }
+        let waited = |us| Some(Psi { some: Stall { total_us: us, ..Stall::default() }, ..Psi::default() });
+        let totals = machine.map_or_else(Totals::default, |[cpu, memory, io, kills]| Totals {
+            pressure: Pressure { cpu: waited(cpu), memory: waited(memory), io: waited(io) },
+            kills: Some(kills),
+            ..Totals::default()
+        });
+        let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
+        files.read(all, &totals, &mut buffer, &mut sample).unwrap();
+        let total = |psi: Option<Psi>| psi.unwrap().some.total_us;
+        let pressure = sample.pressure;
+        [total(pressure.cpu), total(pressure.memory), total(pressure.io), sample.memory.oom_kills]
+    };
+    assert_eq!(look(&mut files, false, None), [1; 4], "of a machine that tells nothing");
+    assert_eq!(look(&mut files, false, Some([5, 5, 5, 5])), [2; 4], "nobody knows what was between");
+    assert_eq!(look(&mut files, false, Some([5, 5, 5, 5])), [3, 3, 3, 2], "averages come after what has just waited");
+    assert_eq!(look(&mut files, false, Some([5, 5, 5, 5])), [3, 3, 3, 2], "nobody waited, nobody was killed");
+    assert_eq!(look(&mut files, false, Some([6, 5, 5, 5])), [5, 3, 3, 2]);
+    assert_eq!(look(&mut files, false, Some([6, 7, 5, 5])), [6, 6, 3, 2]);
+    assert_eq!(look(&mut files, false, Some([6, 7, 8, 9])), [6, 7, 7, 7]);
+    assert_eq!(look(&mut files, false, Some([6, 7, 8, 9])), [6, 7, 8, 7]);
+    assert_eq!(look(&mut files, true, Some([6, 7, 8, 9])), [9; 4], "with the limits all is read");
 }
 
 #[test]
@@ -323,7 +365,9 @@ fn the_machine_is_read() {
         let dir = unpack(tree);
         let layout = cgroups(dir.path()).unwrap();
         let files = MachineFiles::open(dir.path(), Some(&layout));
-        let node = files.read(&mut Buffer::new(), Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0));
+        let mut buffer = Buffer::new();
+        let totals = files.totals(&mut buffer);
+        let node = files.read(&totals, &mut buffer, Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0));
         let sample = &node.sample;
         assert!(sample.cpu.usage_ns > 900_000_000_000 && node.threads > 10);
         assert!(sample.memory.usage_bytes > sample.memory.working_set_bytes() && sample.memory.rss_bytes > 0);
