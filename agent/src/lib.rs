@@ -131,4 +131,6 @@ pub struct ContainerRecord {
     pub started_at: Timestamp,
     /// Its weight for CPU time, as it was asked for.
     pub cpu_shares: u64,
+    /// All that Docker says it is held to: another list means other limits.
+    pub held_to: Vec<i64>,
 }

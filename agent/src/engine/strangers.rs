@@ -7,7 +7,7 @@ use std::{
 };
 
 use bollard::{
-    models::{ContainerInspectResponse, HealthStatusEnum},
+    models::{ContainerInspectResponse, HealthStatusEnum, HostConfig},
     query_parameters::{EventsOptions, InspectContainerOptions, ListContainersOptions},
 };
 use futures::StreamExt as _;
@@ -21,6 +21,9 @@ use super::{Engine, EngineError, names};
 const RELIST: Duration = Duration::from_secs(300);
 /// Between attempts to reach Docker.
 const RECONNECT: Duration = Duration::from_secs(5);
+
+/// Docker's events that tell another container, or another state of one.
+const NEWS: [&str; 6] = ["start", "die", "destroy", "health_status", "rename", "update"];
 
 /// A container that belongs to no pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +46,24 @@ pub struct Stranger {
     pub healthy: Option<bool>,
     /// Lives in another container's network, whose traffic is told there.
     pub shares_network: bool,
+    /// All that Docker says it is held to: another list means other limits.
+    pub held_to: Vec<i64>,
+}
+
+/// What an update of a container can hold it to.
+fn held_to(host: &HostConfig) -> Vec<i64> {
+    [
+        host.memory,
+        host.memory_reservation,
+        host.memory_swap,
+        host.cpu_shares,
+        host.cpu_period,
+        host.cpu_quota,
+        host.nano_cpus,
+        host.pids_limit,
+    ]
+    .map(|limit| limit.unwrap_or(0))
+    .to_vec()
 }
 
 impl Stranger {
@@ -55,7 +76,7 @@ impl Stranger {
         if labels.contains_key(names::TYPE) {
             return None;
         }
-        let network = answer.host_config.and_then(|host| host.network_mode).unwrap_or_default();
+        let host = answer.host_config.unwrap_or_default();
         let health = state.health.and_then(|health| health.status);
         Some(Self {
             id: answer.id?,
@@ -69,7 +90,8 @@ impl Stranger {
                 None | Some(HealthStatusEnum::EMPTY | HealthStatusEnum::NONE) => None,
                 Some(status) => Some(status == HealthStatusEnum::HEALTHY),
             },
-            shares_network: network.starts_with("container:"),
+            held_to: held_to(&host),
+            shares_network: host.network_mode.unwrap_or_default().starts_with("container:"),
         })
     }
 }
@@ -99,7 +121,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let filters = HashMap::from([
             ("type".to_owned(), vec!["container".to_owned()]),
-            ("event".to_owned(), ["start", "die", "destroy", "health_status", "rename"].map(str::to_owned).to_vec()),
+            ("event".to_owned(), NEWS.map(str::to_owned).to_vec()),
         ]);
         // Subscribed before listing, so that nothing falls between.
         let mut events =
@@ -176,6 +198,11 @@ mod tests {
         .unwrap();
         assert_eq!((found.name.as_str(), found.pid, found.restarts, found.healthy), ("web", 42, 2, Some(false)));
         assert_eq!((found.image.as_str(), found.labels["a"].as_str(), found.shares_network), ("nginx:1", "b", true));
+        let updated = |memory: u64| {
+            let host = format!(r#"{{"Memory":{memory},"PidsLimit":9}}"#);
+            read(&format!(r#"{{"Id":"abc","State":{{"Pid":42}},"HostConfig":{host}}}"#)).unwrap()
+        };
+        assert!(updated(1) == updated(1) && updated(1) != updated(2), "another limit is another container to be told");
         let plain = read(r#"{"Id":"abc","Name":"/web","State":{"Pid":42,"Health":{"Status":"none"}}}"#).unwrap();
         assert_eq!((plain.healthy, plain.shares_network), (None, false));
         assert_eq!(read(r#"{"Id":"abc","State":{"Pid":0}}"#), None);

@@ -26,6 +26,7 @@ pub(super) fn record(instance: &Instance) -> Option<ContainerRecord> {
         is_sandbox: who.container == names::SANDBOX_NAME,
         started_at,
         cpu_shares: u64::try_from(instance.limits.cpu_shares).unwrap_or(0),
+        held_to: vec![instance.limits.memory, instance.limits.cpu_shares, instance.limits.cpu_quota],
     })
 }
 

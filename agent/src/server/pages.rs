@@ -128,6 +128,7 @@ mod tests {
             is_sandbox: container == "POD",
             started_at: jiff::Timestamp::UNIX_EPOCH,
             cpu_shares: 2,
+            held_to: Vec::new(),
         };
         let pods = running(&[record("a", "POD"), record("a", "x"), record("b", "POD"), record("a", "y")]);
         assert_eq!(pods.len(), 2);

@@ -36,6 +36,7 @@ fn row(root: &Path, subject: Subject, usage_nano_cores: Option<u64>, second: i64
     let mut buffer = Buffer::new();
     let mut files = ContainerFiles::open(root, &layout, &subject, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
+    let seldom = files.seldom(root, &mut buffer);
     let mut sample = Sample::empty(at(second), 0);
     files.read(true, &crate::source::Totals::default(), &mut buffer, &mut sample).unwrap();
     Row {
@@ -48,7 +49,7 @@ fn row(root: &Path, subject: Subject, usage_nano_cores: Option<u64>, second: i64
             files: 5,
             sockets: 1,
             tasks: Tasks { sleeping: 1, running: 1, ..Tasks::default() },
-            ..files.seldom(root, &mut buffer)
+            ..seldom
         }),
         host_network: false,
         stale: false,

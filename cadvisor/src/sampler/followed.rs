@@ -73,8 +73,11 @@ impl Followed {
                 *known = Tracked::of(subject, self.begun);
             } else if *known.subject != *subject {
                 known.subject = Arc::new(subject.clone());
-                // Its limits may be others as well.
-                known.seldom_due = 0;
+                // Its limits may be others as well, and its pod's with them.
+                known.limits_due = 0;
+                for pod in self.pods.iter_mut().filter(|pod| **pod.key.id() == *subject.pod_uid) {
+                    pod.limits_due = 0;
+                }
             }
         }
         for subject in wanted.into_values() {
@@ -143,7 +146,8 @@ mod tests {
         assert_eq!(ids(&followed), ["b", "a", "c"]);
         let (one, two) = (pod_of(&mut followed, "one").unwrap(), pod_of(&mut followed, "two").unwrap());
         assert_eq!(pod_of(&mut followed, "two"), None);
-        let looks: Vec<Ticket> = followed.looks(0, &Arc::default(), |_| true).into_iter().map(|(ticket, _)| ticket).collect();
+        let looks: Vec<Ticket> =
+            followed.looks(0, &Arc::default(), |_| true).into_iter().map(|(ticket, _)| ticket).collect();
         assert_eq!(looks.len(), 5);
         assert!(followed.looks(0, &Arc::default(), |_| true).is_empty(), "all are under way");
         let again = Subject { pid: 7, ..subject("a", "two") };

@@ -35,8 +35,11 @@ use tracked::{Tracked, point};
 #[cfg(test)]
 mod tests;
 
-/// Limits, rare counters and descriptors are read again after this time.
+/// Counters that nobody watches by the second, descriptors and sockets are read again after this time.
 const RARELY_NS: u64 = 60_000_000_000;
+/// Limits are read again after this time, should somebody have changed them behind the engine's back; what the engine changes
+/// it tells.
+const LIMITS_NS: u64 = 600_000_000_000;
 /// A cgroup whose files do not answer in this time is left to a thread of its own; the others go on.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How many cgroups may hang at once.

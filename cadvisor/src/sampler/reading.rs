@@ -48,6 +48,7 @@ pub(super) struct Look {
     pub(super) files: Option<Box<ContainerFiles>>,
     /// What is read now and then is to be read too.
     pub(super) seldom: bool,
+    pub(super) limits: bool,
     /// The machine's, from before this look.
     pub(super) totals: Arc<Totals>,
 }
@@ -59,7 +60,8 @@ pub(super) struct Seen {
     /// The writable layer, when the files were opened by this look.
     pub(super) opened: Option<Option<PathBuf>>,
     /// Apart, for most looks are without.
-    pub(super) seldom: Option<Box<(Limits, Seldom)>>,
+    pub(super) seldom: Option<Box<Seldom>>,
+    pub(super) limits: Option<Box<Limits>>,
     pub(super) result: Result<Sample, SourceError>,
 }
 
@@ -74,7 +76,7 @@ pub(super) fn look(around: &Surroundings, look: Look) -> Seen {
 }
 
 fn look_into(around: &Surroundings, look: Look, buffer: &mut Buffer) -> Seen {
-    let failed = |error| Seen { files: None, opened: None, seldom: None, result: Err(error) };
+    let failed = |error| Seen { files: None, opened: None, seldom: None, limits: None, result: Err(error) };
     let (mut files, opened) = match look.files {
         Some(files) => (files, None),
         None => match open(around, &look.whose, buffer) {
@@ -85,13 +87,15 @@ fn look_into(around: &Surroundings, look: Look, buffer: &mut Buffer) -> Seen {
             Err(error) => return failed(error),
         },
     };
-    let all = look.seldom || opened.is_some();
-    let seldom = all.then(|| Box::new((files.read_limits(buffer), files.seldom(&around.root, buffer))));
+    let first = opened.is_some();
+    let all = look.seldom || first;
+    let limits = (look.limits || first).then(|| Box::new(files.read_limits(buffer)));
+    let seldom = all.then(|| Box::new(files.seldom(&around.root, buffer)));
     let mut sample = Sample::empty(jiff::Timestamp::now(), around.mono_ns());
     let result = files.read(all, &look.totals, buffer, &mut sample).map(|()| sample);
     // What is gone keeps no files open.
     let files = if matches!(result, Err(SourceError::Gone { .. })) { None } else { Some(files) };
-    Seen { files, opened, seldom, result }
+    Seen { files, opened, seldom, limits, result }
 }
 
 fn open(around: &Surroundings, whose: &Whose, buffer: &mut Buffer) -> Result<ContainerFiles, SourceError> {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::{reading::Seen, tracked::Key, *};
 use crate::{
     Usage,
-    model::{Limits, Seldom},
     source::SourceError,
     source::tests::{CONTAINER, POD, Tree, subject, unpack},
 };
@@ -175,11 +174,36 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
     // A pipe whose reader is gone answers with an error, as the files of a removed cgroup do.
     let tracked = sampler.followed.all_mut().find(|t| **t.key.id() == *CONTAINER).unwrap();
     let gone = SourceError::Gone { container: CONTAINER.to_owned() };
-    let seen = Seen { files: None, opened: None, seldom: None, result: Err(gone) };
+    let seen = Seen { files: None, opened: None, seldom: None, limits: None, result: Err(gone) };
     tracked.take(seen, 1);
     assert!(tracked.row.is_none() && tracked.files.is_none());
     sampler.round();
     assert_eq!(snapshot.borrow().rows.len(), 1, "it is there after all, and is opened again");
+}
+
+#[tokio::test]
+async fn limits_are_read_anew_when_the_engine_says_that_they_are_others() {
+    let dir = unpack(Tree::V2);
+    let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
+    let held_to = |limit: i64| Subject { held_to: vec![limit], ..subject() };
+    let limits = |sampler: &mut Sampler| {
+        sampler.round();
+        let snapshot = snapshot.borrow();
+        let pod = snapshot.pods.values().next().map(|row| row.limits.threads);
+        (snapshot.rows[0].limits.threads, pod.unwrap())
+    };
+    sampler.adopt(&[held_to(1)]);
+    let before = limits(&mut sampler);
+    let layout = crate::source::cgroups(dir.path()).unwrap();
+    let cgroup = snapshot.borrow().rows[0].cgroup.to_string();
+    let pod = Path::new(&cgroup).parent().unwrap().to_str().unwrap();
+    for (of, limit) in [(&*cgroup, "77\n"), (pod, "88\n")] {
+        let group = source::under(dir.path(), &layout.v2_dir(of).unwrap());
+        std::fs::write(group.join("pids.max"), limit).unwrap();
+    }
+    assert_eq!(limits(&mut sampler), before, "not in each round");
+    sampler.adopt(&[held_to(2)]);
+    assert_eq!(limits(&mut sampler), (Some(77), Some(88)));
 }
 
 #[test]
@@ -189,20 +213,17 @@ fn what_is_read_now_and_then_is_spread_over_the_rounds() {
             let mut tracked = Tracked::new(Key::Pod(Arc::from(format!("pod-{n}"))), n, Arc::default());
             let seen = || {
                 let result = Err(SourceError::NotThere { pid: 1, container: String::new() });
-                Seen {
-                    files: None,
-                    opened: None,
-                    seldom: Some(Box::new((Limits::default(), Seldom::default()))),
-                    result,
-                }
+                Seen { files: None, opened: None, seldom: Some(Box::default()), limits: Some(Box::default()), result }
             };
             assert!(tracked.look(0, &Arc::default()).seldom);
             tracked.take(seen(), 5);
             let due = tracked.seldom_due;
-            let mut seldom_at = |mono_ns| tracked.look(mono_ns, &Arc::default()).seldom;
-            assert!(seldom_at(due) && !seldom_at(due - 1));
+            let limits_due = tracked.limits_due;
+            let mut look_at = |mono_ns| tracked.look(mono_ns, &Arc::default());
+            assert!(look_at(due).seldom && !look_at(due - 1).seldom);
+            assert!(look_at(limits_due).limits && !look_at(limits_due - 1).limits);
             tracked.take(seen(), due);
-            assert_eq!(tracked.seldom_due, due + RARELY_NS);
+            assert_eq!((tracked.seldom_due, tracked.limits_due), (due + RARELY_NS, due + LIMITS_NS));
             due
         })
         .collect();

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use windlass_kit::duration;
 
 use super::{
-    RARELY_NS,
+    LIMITS_NS, RARELY_NS,
     reading::{Look, Seen, Whose},
 };
 use crate::{
@@ -47,6 +47,7 @@ pub(super) struct Tracked {
     pub(super) seldom: Arc<Seldom>,
     /// When what is read now and then is due again; 0 before its first time.
     pub(super) seldom_due: u64,
+    pub(super) limits_due: u64,
     pub(super) row: Option<Arc<Row>>,
     pub(super) complained: bool,
 }
@@ -66,6 +67,7 @@ impl Tracked {
             limits: Limits::default(),
             seldom: Arc::default(),
             seldom_due: 0,
+            limits_due: 0,
             row: None,
             complained: false,
         }
@@ -82,8 +84,8 @@ impl Tracked {
             Key::Container(_) => Whose::Container(Arc::clone(&self.subject)),
             Key::Pod(_) => Whose::Pod(Arc::clone(&self.cgroup)),
         };
-        let seldom = mono_ns >= self.seldom_due;
-        Look { whose, files: self.files.take(), seldom, totals: Arc::clone(totals) }
+        let (seldom, limits) = (mono_ns >= self.seldom_due, mono_ns >= self.limits_due);
+        Look { whose, files: self.files.take(), seldom, limits, totals: Arc::clone(totals) }
     }
 
     /// Takes what a look has seen. What is gone loses its row; what cannot be read keeps its last, marked stale.
@@ -99,18 +101,18 @@ impl Tracked {
         {
             self.cgroup = Arc::from(files.cgroup.as_str());
         }
-        if let Some((limits, seldom)) = seen.seldom.map(|boxed| *boxed) {
-            self.limits = limits;
+        if let Some(limits) = seen.limits {
+            self.limits = *limits;
             if let Some(shares) = self.subject.cpu_shares {
                 self.limits.cpu_shares = shares;
             }
-            if *self.seldom != seldom {
-                self.seldom = Arc::new(seldom);
+            self.limits_due = self.due_after(self.limits_due, LIMITS_NS, mono_ns);
+        }
+        if let Some(seldom) = seen.seldom {
+            if *self.seldom != *seldom {
+                self.seldom = Arc::from(seldom);
             }
-            // All that were there at the start would be due in the same round for ever: the first time between differs.
-            let first = self.seldom_due == 0;
-            let between = if first { duration::share_of(RARELY_NS, &self.key) } else { RARELY_NS };
-            self.seldom_due = mono_ns.saturating_add(between).max(1);
+            self.seldom_due = self.due_after(self.seldom_due, RARELY_NS, mono_ns);
         }
         match seen.result {
             Ok(sample) => {
@@ -135,6 +137,13 @@ impl Tracked {
                 self.complain(|id| tracing::warn!(container = id, %error, "usage of this container is stale"));
             }
         }
+    }
+
+    /// When what was due at `due` is due again. All that were there at the start would be due in the same round for ever: the
+    /// first time between differs.
+    fn due_after(&self, due: u64, every: u64, mono_ns: u64) -> u64 {
+        let between = if due == 0 { duration::share_of(every, &self.key) } else { every };
+        mono_ns.saturating_add(between).max(1)
     }
 
     pub(super) fn mark_stale(&mut self) {

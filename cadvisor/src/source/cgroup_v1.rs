@@ -126,17 +126,23 @@ impl V1 {
         sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
     }
 
-    /// Limits, and the counters that are read with them.
-    pub(super) fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {
+    /// Counters that nobody watches by the second.
+    pub(super) fn counters(&self, buffer: &mut Buffer, found: &mut Rare) {
+        let memory = self.memory_dir.as_deref();
+        found.max_usage_bytes = rare(memory, "memory.max_usage_in_bytes", buffer).unwrap_or(0);
+        found.kernel_bytes = rare(memory, "memory.kmem.usage_in_bytes", buffer).unwrap_or(0);
+        if found.has_memory_limit {
+            found.limit_hits = rare(memory, "memory.failcnt", buffer).unwrap_or(0);
+        }
+    }
+
+    pub(super) fn limits(&self, buffer: &mut Buffer, found: &mut Rare) -> Limits {
         let (cpu, memory, pids) = (self.cpu_dir.as_deref(), self.memory_dir.as_deref(), self.pids_dir.as_deref());
-        seldom.max_usage_bytes = rare(memory, "memory.max_usage_in_bytes", buffer).unwrap_or(0);
-        seldom.limit_hits = rare(memory, "memory.failcnt", buffer).unwrap_or(0);
-        seldom.kernel_bytes = rare(memory, "memory.kmem.usage_in_bytes", buffer).unwrap_or(0);
         let memory_bytes = derive::limit(rare(memory, "memory.limit_in_bytes", buffer));
         let swap_file_bytes = derive::limit(rare(memory, "memory.memsw.limit_in_bytes", buffer));
         // "-1", no quota, is not a number here.
         let cpu_quota_us = rare(cpu, "cpu.cfs_quota_us", buffer);
-        seldom.has_quota = cpu_quota_us.is_some();
+        (found.has_quota, found.has_memory_limit) = (cpu_quota_us.is_some(), memory_bytes.is_some());
         Limits {
             cpu_shares: rare(cpu, "cpu.shares", buffer).unwrap_or(0),
             cpu_quota_us,

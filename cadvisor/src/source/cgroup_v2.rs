@@ -63,10 +63,13 @@ impl V2 {
         sample.pids.threads = number_of(self.pids.as_ref(), buffer).unwrap_or(0);
     }
 
-    /// Limits, and the counters that are read with them.
-    pub(super) fn limits(&self, buffer: &mut Buffer, seldom: &mut Rare) -> Limits {
+    /// Counters that nobody watches by the second.
+    pub(super) fn counters(&self, buffer: &mut Buffer, found: &mut Rare) {
+        found.max_usage_bytes = rare(Some(&self.dir), "memory.peak", buffer).unwrap_or(0);
+    }
+
+    pub(super) fn limits(&self, buffer: &mut Buffer) -> Limits {
         let dir = Some(self.dir.as_path());
-        seldom.max_usage_bytes = rare(dir, "memory.peak", buffer).unwrap_or(0);
         let (mut quota, mut period) = (None, 0);
         if let Ok(text) = read_once(&self.dir.join("cpu.max"), buffer) {
             let mut words = parse::words(text);

@@ -140,7 +140,7 @@ impl ContainerFiles {
     }
 
     /// Reads everything that changes by the second. The CPU counter comes first and stands for the sample's time. `all`
-    /// says that this is a look with the limits; `totals` were read before.
+    /// says that nothing is to be taken from before; `totals` were read before this.
     pub(crate) fn read(
         &mut self,
         all: bool,
@@ -199,11 +199,11 @@ impl ContainerFiles {
         }
     }
 
-    /// Reads limits and the counters that nobody watches by the second.
+    /// Reads what it is held to.
     pub(crate) fn read_limits(&mut self, buffer: &mut Buffer) -> Limits {
         let mut limits = match &self.version {
             Version::V1(files) => files.limits(buffer, &mut self.rare),
-            Version::V2(files) => files.limits(buffer, &mut self.rare),
+            Version::V2(files) => files.limits(buffer),
         };
         if let Some(process) = &self.process
             && let Ok(file) = openat(process, "limits", OFlag::O_RDONLY | OFlag::O_CLOEXEC, FileMode::empty())
@@ -214,8 +214,12 @@ impl ContainerFiles {
         limits
     }
 
-    /// Counts what costs a walk over the container's processes or sockets: once a minute at most.
-    pub(crate) fn seldom(&self, root: &Path, buffer: &mut Buffer) -> Seldom {
+    /// Counts what nobody watches by the second, or what costs a walk over the container's processes or sockets.
+    pub(crate) fn seldom(&mut self, root: &Path, buffer: &mut Buffer) -> Seldom {
+        match &self.version {
+            Version::V1(files) => files.counters(buffer, &mut self.rare),
+            Version::V2(files) => files.counters(buffer, &mut self.rare),
+        }
         let mut found = Seldom {
             huge_pages: match &self.version {
                 Version::V1(files) => files.huge_pages(buffer),

@@ -77,7 +77,7 @@ pub(crate) fn cgroups(root: &Path) -> Result<Layout, SourceError> {
     layout(&table).ok_or(SourceError::NoCgroups { path })
 }
 
-/// Counters that are read with the limits, not each round.
+/// What is not read each round, and what decides what is.
 #[derive(Debug, Default, Clone, Copy)]
 struct Rare {
     max_usage_bytes: u64,
@@ -85,6 +85,8 @@ struct Rare {
     kernel_bytes: u64,
     /// CPU time is limited, so that it may be throttled.
     has_quota: bool,
+    /// Memory is limited, so that the limit may be hit.
+    has_memory_limit: bool,
     /// How many had been killed on the machine when those of the cgroup were counted last (v1).
     machine_kills: Option<u64>,
 }

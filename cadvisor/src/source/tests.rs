@@ -91,6 +91,7 @@ fn read(root: &Path, subject: &Subject) -> (ContainerFiles, Sample, crate::model
     let mut buffer = Buffer::new();
     let mut files = ContainerFiles::open(root, &layout, subject, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
+    files.seldom(root, &mut buffer);
     let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
     files.read(true, &Totals::default(), &mut buffer, &mut sample).unwrap();
     (files, sample, limits)
@@ -294,7 +295,7 @@ fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
 #[test]
 fn reads_v2_under_systemd() {
     let dir = unpack(Tree::V2);
-    let (files, sample, limits) = read(dir.path(), &Subject { container_name: "POD".to_owned(), ..subject() });
+    let (mut files, sample, limits) = read(dir.path(), &Subject { container_name: "POD".to_owned(), ..subject() });
     assert!(files.cgroup.ends_with(&format!("docker-{CONTAINER}.scope")));
     assert!(
         files.pod_cgroup.as_deref().is_some_and(|path| path.ends_with("_6f9d1b7f2c11.slice")),

@@ -60,6 +60,7 @@ pub(super) fn subjects(
             started_at: r.started_at,
             pod_started_at: begun.get(r.pod_uid.as_str()).copied().unwrap_or(r.started_at),
             cpu_shares: Some(r.cpu_shares).filter(|shares| *shares > 0),
+            held_to: r.held_to.clone(),
             ..Subject::default()
         });
         of_pods.chain(strangers.iter().map(stranger)).collect()
@@ -81,6 +82,7 @@ fn stranger(s: &Stranger) -> Subject {
         labels,
         healthy: s.healthy,
         shares_network: s.shares_network,
+        held_to: s.held_to.clone(),
         ..Subject::default()
     }
 }
