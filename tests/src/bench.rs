@@ -56,6 +56,45 @@ pub fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Durati
     Ok(started.elapsed())
 }
 
+/// A time in milliseconds.
+#[must_use]
+pub fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+/// What others on the same hardware take of this machine while something is measured.
+#[derive(Debug)]
+pub struct Steal {
+    begun: Instant,
+    before: Duration,
+}
+
+impl Steal {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn begin() -> anyhow::Result<Self> {
+        Ok(Self { begun: Instant::now(), before: stolen()? })
+    }
+
+    /// What was taken since then, as a sentence.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn told(&self) -> anyhow::Result<String> {
+        let share = (stolen()? - self.before).as_secs_f64() / self.begun.elapsed().as_secs_f64() * 100.0;
+        Ok(format!("Meanwhile {share:.1} % of a core were taken by others on the same hardware (steal)."))
+    }
+}
+
+/// CPU time that the hypervisor has given to others while something here wanted to run, so far.
+fn stolen() -> anyhow::Result<Duration> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let ticks: u64 = text.split_whitespace().nth(8).context("/proc/stat tells no stolen time")?.parse()?;
+    Ok(Duration::from_millis(ticks * 10))
+}
+
 /// Both sides of a figure.
 #[derive(Debug)]
 pub struct Comparison {
@@ -85,8 +124,8 @@ pub fn compare(
             let b = ours()?;
             (raw()?, b)
         };
-        raws.push(a.as_secs_f64() * 1000.0);
-        all_ours.push(b.as_secs_f64() * 1000.0);
+        raws.push(milliseconds(a));
+        all_ours.push(milliseconds(b));
         ratios.push(b.as_secs_f64() / a.as_secs_f64());
     }
     Ok(Comparison { ours: median(all_ours), raw: median(raws), ratio: median(ratios) })

@@ -34,20 +34,21 @@ pub(super) async fn run(engine: Engine, process: Process, streams: Streams, sess
     };
     let input = tokio::spawn(feed(stdin, attached.input));
     let resizing = streams.tty.then(|| tokio::spawn(follow_size(engine.clone(), process.clone(), sizes)));
-    let ended = pass(&mut attached.output, &output, &gone).await;
-    if let Some(ended) = ended {
+    if let Some(ended) = pass(&mut attached.output, &output, &gone).await {
         let ending = match (ended, &process) {
-            (Err(why), _) => Ending::Failed(format!("Docker's connection to the process broke: {why}")),
-            (Ok(()), Process::Main { .. }) => Ending::Done,
-            (Ok(()), Process::Command { exec, .. }) => {
-                let code = tokio::select! {
-                    () = gone.cancelled() => Ok(0),
-                    code = engine.exit_code(exec) => code,
-                };
-                code.map_or_else(|e| Ending::Failed(e.to_string()), Ending::Exited)
-            }
+            (Err(why), _) => Some(Ending::Failed(format!("Docker's connection to the process broke: {why}"))),
+            (Ok(()), Process::Main { .. }) => Some(Ending::Done),
+            (Ok(()), Process::Command { exec, .. }) => tokio::select! {
+                // How it ends nobody has seen, so nobody is told of a good end.
+                () = gone.cancelled() => None,
+                code = engine.exit_code(exec) => {
+                    Some(code.map_or_else(|e| Ending::Failed(e.to_string()), Ending::Exited))
+                }
+            },
         };
-        end(&output, ending).await;
+        if let Some(ending) = ending {
+            end(&output, ending).await;
+        }
     } else {
         drop(output);
         abandon(&engine, &process, streams, attached.output).await;

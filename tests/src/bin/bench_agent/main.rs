@@ -14,7 +14,9 @@ use kube::{
 };
 use windlass_tests::{
     PATIENCE, RawDocker, Usage, World,
-    bench::{COMMAND, IMAGE, client, compare, create, enter, looked_after, pod, running, wait_ready},
+    bench::{
+        COMMAND, IMAGE, Steal, client, compare, create, enter, looked_after, milliseconds, pod, running, wait_ready,
+    },
     resident_megabytes,
 };
 
@@ -33,6 +35,7 @@ fn main() -> anyhow::Result<()> {
     windlass.up();
     enter(&world)?;
     let pid = windlass.daemon().pid();
+    let steal = Steal::begin()?;
     std::thread::sleep(Duration::from_secs(30));
     let idle = resident_megabytes(pid)?;
 
@@ -95,9 +98,10 @@ fn main() -> anyhow::Result<()> {
     );
     println!("| — resident memory, after all that | {held:.1} MB | | | 50 MB |");
     println!("| resident memory, no pods | {idle:.1} MB | | | 40 MB |");
-    println!("| restart with {HELD} pods: all looked after | {:.0} ms | | | 1 s |", taken_over.as_secs_f64() * 1000.0);
+    println!("| restart with {HELD} pods: all looked after | {:.0} ms | | | 1 s |", milliseconds(taken_over));
     println!("| — resident memory half a minute later | {taken:.1} MB | | | 50 MB |");
     println!("| — containers left alone | {} | | | all |", if untouched { "all" } else { "NOT all" });
+    println!("\n{}", steal.told()?);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use nix::{
 };
 use windlass_tests::{
     PATIENCE, RawDocker, World,
-    bench::{inspect_running, median},
+    bench::{Steal, enter, inspect_running, median, milliseconds},
     eventually, page, resident_megabytes,
 };
 
@@ -45,9 +45,7 @@ fn main() -> anyhow::Result<()> {
     let world = World::new();
     let mut windlass = world.windlass().with(&["--max-pods", "300"]);
     let kubectl = windlass.up();
-    // The node's ports are in the world's network namespace, so this process must enter it.
-    let namespace = File::open(world.namespace())?;
-    nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("the world's network namespace")?;
+    enter(&world)?;
     let pid = windlass.daemon().pid();
     std::thread::sleep(Duration::from_secs(10));
     let empty = resident_megabytes(pid)?;
@@ -131,7 +129,7 @@ fn main() -> anyhow::Result<()> {
         ("/metrics", None),
         ("/api/v2.1/machinestats", None),
     ];
-    let (stolen, began) = (stolen()?, Instant::now());
+    let steal = Steal::begin()?;
     let stretches = |goal: Option<f64>| if goal.is_some() { STRETCHES } else { 1 };
     // First what loads the machine least.
     let together = pages.map(|(path, goal)| loads(stretches(goal), path, "gzip", Some(BEAT)));
@@ -150,16 +148,8 @@ fn main() -> anyhow::Result<()> {
             goal.map_or(String::new(), |goal| format!("{goal:.0} ms"))
         );
     }
-    let share = (self::stolen()? - stolen).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
-    println!("\nMeanwhile {share:.1} % of a core were taken by others on the same hardware (steal).");
+    println!("\n{}", steal.told()?);
     Ok(())
-}
-
-/// CPU time that the hypervisor has given to others while something here wanted to run, so far.
-fn stolen() -> anyhow::Result<Duration> {
-    let text = fs::read_to_string("/proc/stat")?;
-    let ticks: u64 = text.split_whitespace().nth(8).context("/proc/stat tells no stolen time")?.parse()?;
-    Ok(Duration::from_millis(ticks * 10))
 }
 
 fn miss(missed: bool) -> &'static str {
@@ -216,10 +206,6 @@ fn measure(pid: u32, awake: &[i32]) -> anyhow::Result<Rounds> {
     }
     let ratio = median(ours.iter().zip(&bare).map(|(ours, bare)| ours / bare).collect());
     Ok(Rounds { round_ms: median(ours), bare_ms: median(bare), ratio })
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1000.0
 }
 
 /// Has these processes run for a moment: one that is stopped and goes on does.
@@ -305,7 +291,7 @@ fn load(path: &str, takes: &'static str, beat: Option<Duration>) -> anyhow::Resu
                         }
                         let asked = Instant::now();
                         let bytes = client.get(path)?;
-                        all.push((asked.elapsed().as_secs_f64() * 1000.0, bytes));
+                        all.push((milliseconds(asked.elapsed()), bytes));
                     }
                     Ok(all)
                 })

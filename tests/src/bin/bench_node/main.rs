@@ -16,7 +16,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::DeleteParams};
 use windlass_tests::{
     Kubectl, PATIENCE, World,
-    bench::{IMAGE, client, compare, create, enter, looked_after, median, pod, running, timed, wait_ready},
+    bench::{
+        IMAGE, Steal, client, compare, create, enter, looked_after, median, milliseconds, pod, running, timed,
+        wait_ready,
+    },
     eventually, resident_megabytes, try_run,
 };
 
@@ -28,6 +31,7 @@ const PODS: usize = 250;
 const IMAGES: usize = 500;
 
 fn main() -> anyhow::Result<()> {
+    let steal = Steal::begin()?;
     println!("| figure | windlass | raw Docker | | goal |");
     println!("|---|---|---|---|---|");
     {
@@ -58,15 +62,13 @@ fn main() -> anyhow::Result<()> {
         anyhow::ensure!(ready >= PODS, "{ready} of {PODS} are Ready when all are looked after");
         std::thread::sleep(Duration::from_secs(5));
         let untouched = if running(&world) == before { "all" } else { "NOT all" };
-        println!("| restart with {PODS} pods: all looked after and Ready | {:.0} ms | | | 2 s |", millis(took));
+        println!("| restart with {PODS} pods: all looked after and Ready | {:.0} ms | | | 2 s |", milliseconds(took));
         println!("| — containers left alone | {untouched} | | | all |");
         println!("| — resident memory | {:.1} MB | | | |", resident_megabytes(windlass.daemon().pid())?);
     }
-    collection()
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1000.0
+    collection()?;
+    println!("\n{}", steal.told()?);
+    Ok(())
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
@@ -125,7 +127,7 @@ fn commands(world: &World, kubectl: &Kubectl<'_>, id: &str) -> anyhow::Result<()
         both.ours - both.raw
     );
     let version = || timed(|| quiet(kubectl_command(kubectl, &["version", "--client"])));
-    let start: Vec<f64> = (0..5).map(|_| version().map(millis)).collect::<anyhow::Result<_>>()?;
+    let start: Vec<f64> = (0..5).map(|_| version().map(milliseconds)).collect::<anyhow::Result<_>>()?;
     println!("| — of that kubectl's own start | {:.0} ms | | | |", median(start));
     let many = |one: &(dyn Fn() -> Command + Sync)| {
         timed(|| {
@@ -276,7 +278,7 @@ fn collection() -> anyhow::Result<()> {
             wait_ready(&pods, number + 1).await?;
             anyhow::Ok(begun.elapsed())
         })?;
-        Ok(millis(took))
+        Ok(milliseconds(took))
     };
     let left = || -> usize {
         let names = world.docker(&["images", "--format", "{{.Repository}}"]);
