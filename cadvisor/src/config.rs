@@ -92,7 +92,7 @@ pub struct Subject {
     pub labels: BTreeMap<String, String>,
     /// Weight for CPU time as it was asked for; none when only the kernel knows.
     pub cpu_shares: Option<u64>,
-    /// What the engine says that it is held to, in any order: with another list its limits are read anew at once.
+    /// What the engine says that it is held to, in any order: with another list its limits are read anew.
     pub held_to: Vec<i64>,
     /// What the container's own check says.
     pub healthy: Option<bool>,

@@ -73,11 +73,8 @@ impl Followed {
                 *known = Tracked::of(subject, self.begun);
             } else if *known.subject != *subject {
                 known.subject = Arc::new(subject.clone());
-                // Its limits may be others as well, and its pod's with them.
+                // Its limits may be others as well.
                 known.limits_due = 0;
-                for pod in self.pods.iter_mut().filter(|pod| **pod.key.id() == *subject.pod_uid) {
-                    pod.limits_due = 0;
-                }
             }
         }
         for subject in wanted.into_values() {

@@ -188,29 +188,24 @@ async fn limits_are_read_anew_when_the_engine_says_that_they_are_others() {
     let held_to = |limit: i64| Subject { held_to: vec![limit], ..subject() };
     let limits = |sampler: &mut Sampler| {
         sampler.round();
-        let snapshot = snapshot.borrow();
-        let pod = snapshot.pods.values().next().map(|row| row.limits.threads);
-        (snapshot.rows[0].limits.threads, pod.unwrap())
+        snapshot.borrow().rows[0].limits.threads
     };
     sampler.adopt(&[held_to(1)]);
     let before = limits(&mut sampler);
     let layout = crate::source::cgroups(dir.path()).unwrap();
     let cgroup = snapshot.borrow().rows[0].cgroup.to_string();
-    let pod = Path::new(&cgroup).parent().unwrap().to_str().unwrap();
-    for (of, limit) in [(&*cgroup, "77\n"), (pod, "88\n")] {
-        let group = source::under(dir.path(), &layout.v2_dir(of).unwrap());
-        std::fs::write(group.join("pids.max"), limit).unwrap();
-    }
+    let group = source::under(dir.path(), &layout.v2_dir(&cgroup).unwrap());
+    std::fs::write(group.join("pids.max"), "77\n").unwrap();
     assert_eq!(limits(&mut sampler), before, "not in each round");
     sampler.adopt(&[held_to(2)]);
-    assert_eq!(limits(&mut sampler), (Some(77), Some(88)));
+    assert_eq!(limits(&mut sampler), Some(77));
 }
 
 #[test]
 fn what_is_read_now_and_then_is_spread_over_the_rounds() {
     let due: Vec<u64> = (0..100)
         .map(|n| {
-            let mut tracked = Tracked::new(Key::Pod(Arc::from(format!("pod-{n}"))), n, Arc::default());
+            let mut tracked = Tracked::new(Key::Container(Arc::from(format!("container-{n}"))), n, Arc::default());
             let seen = || {
                 let result = Err(SourceError::NotThere { pid: 1, container: String::new() });
                 Seen { files: None, opened: None, seldom: Some(Box::default()), limits: Some(Box::default()), result }

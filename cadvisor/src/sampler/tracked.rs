@@ -106,7 +106,9 @@ impl Tracked {
             if let Some(shares) = self.subject.cpu_shares {
                 self.limits.cpu_shares = shares;
             }
-            self.limits_due = self.due_after(self.limits_due, LIMITS_NS, mono_ns);
+            // Of a pod's own cgroup the engine tells nothing.
+            let every = if let Key::Container(_) = self.key { LIMITS_NS } else { RARELY_NS };
+            self.limits_due = self.due_after(self.limits_due, every, mono_ns);
         }
         if let Some(seldom) = seen.seldom {
             if *self.seldom != *seldom {
