@@ -79,8 +79,7 @@ impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> Lane<K, J, R> {
     }
 
     /// Does all of it, as far as it does not hang. What has ended is added to `done`, some of it perhaps begun in an
-    /// earlier round. Answers with what could not even be
-    /// begun, since as many threads hang as there may be.
+    /// earlier round. Answers with what could not even be begun, since as many threads hang as there may be.
     pub(crate) fn round(&self, jobs: impl IntoIterator<Item = (K, J)>, done: &mut Vec<(K, R)>) -> Vec<(K, J)> {
         let patience = self.shared.patience;
         let mut state = self.shared.lock();

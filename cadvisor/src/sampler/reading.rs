@@ -48,6 +48,7 @@ pub(super) struct Look {
     pub(super) files: Option<Box<ContainerFiles>>,
     /// What is read now and then is to be read too.
     pub(super) seldom: bool,
+    /// So are its limits.
     pub(super) limits: bool,
     /// The machine's, from before this look.
     pub(super) totals: Arc<Totals>,

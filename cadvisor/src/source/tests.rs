@@ -173,15 +173,20 @@ fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
     }
 }
 
+/// Writes files of a container's cgroup on v1: controller, name, text.
+fn v1_writer(root: &Path, files: &ContainerFiles) -> impl Fn(&str, &str, &str) + use<> {
+    let (root, layout, cgroup) = (root.to_owned(), cgroups(root).unwrap(), files.cgroup.clone());
+    move |controller, name, text| {
+        let group = under(&root, &layout.v1_dir(controller, &cgroup).unwrap());
+        fs::write(group.join(name), text).unwrap();
+    }
+}
+
 #[test]
 fn of_a_container_that_ran_what_cannot_have_changed_is_left_out() {
     let dir = unpack(Tree::Hybrid);
-    let layout = cgroups(dir.path()).unwrap();
     let (mut files, first, _) = read(dir.path(), &subject());
-    let cgroup = files.cgroup.clone();
-    let write = |controller: &str, name: &str, text: &str| {
-        fs::write(under(dir.path(), &layout.v1_dir(controller, &cgroup).unwrap()).join(name), text).unwrap();
-    };
+    let write = v1_writer(dir.path(), &files);
     let throttled = |periods: u64| {
         write("cpu", "cpu.stat", &format!("nr_periods {periods}\nnr_throttled 2\nthrottled_time 3\n"));
     };
@@ -218,17 +223,19 @@ fn of_a_container_that_ran_what_cannot_have_changed_is_left_out() {
     assert_eq!(look(&mut files, false), (300, 6));
 }
 
+/// Has a cgroup tell this pressure, of everything alike.
+fn press(group: &Path, average: &str, total: u64) {
+    for name in ["cpu.pressure", "memory.pressure", "io.pressure"] {
+        let line = format!("avg10={average} avg60={average} avg300={average} total={total}\n");
+        fs::write(group.join(name), format!("some {line}full {line}")).unwrap();
+    }
+}
+
 #[test]
 fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
     let dir = unpack(Tree::V2);
     let (mut files, first, _) = read(dir.path(), &subject());
     let group = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
-    let press = |average: &str, total: u64| {
-        for name in ["cpu.pressure", "memory.pressure", "io.pressure"] {
-            let line = format!("avg10={average} avg60={average} avg300={average} total={total}\n");
-            fs::write(group.join(name), format!("some {line}full {line}")).unwrap();
-        }
-    };
     let mut buffer = Buffer::new();
     let mut look = || {
         let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
@@ -236,39 +243,34 @@ fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
         sample.pressure.io.unwrap().some.total_us
     };
     // Something waits for a disk: the container uses no time, and what it waits grows.
-    press("1.50", 100);
+    press(&group, "1.50", 100);
     assert_eq!(look(), 100);
-    press("0.00", 200);
+    press(&group, "0.00", 200);
     assert_eq!(look(), 200);
-    press("0.00", 300);
+    press(&group, "0.00", 300);
     assert_eq!(look(), 200, "nothing waited when it was looked at last, and nothing has run since");
     let used = (first.cpu.usage_ns / 1000).to_string();
     let stat = fs::read_to_string(group.join("cpu.stat")).unwrap();
     fs::write(group.join("cpu.stat"), stat.replace(&used, "9000000")).unwrap();
     assert_eq!(look(), 300);
-    press("0.00", 400);
+    press(&group, "0.00", 400);
     assert_eq!(look(), 400, "once more after it ran: what has just begun to wait shows in no average");
 }
 
 #[test]
 fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
     let dir = unpack(Tree::Hybrid);
-    let layout = cgroups(dir.path()).unwrap();
     let (mut files, first, _) = read(dir.path(), &subject());
-    let cgroup = files.cgroup.clone();
-    let v1 = |controller: &str| under(dir.path(), &layout.v1_dir(controller, &cgroup).unwrap());
-    let unified = under(dir.path(), &layout.v2_dir(&cgroup).unwrap());
+    let write = v1_writer(dir.path(), &files);
+    let unified = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
     let (mut used, mut told) = (first.cpu.usage_ns, 0);
     let mut buffer = Buffer::new();
     // Before each look the container has run and every file of it tells the next number: what is told was read.
     let mut look = |files: &mut ContainerFiles, all: bool, machine: Option<[u64; 4]>| {
         (used, told) = (used + 1000, told + 1);
-        fs::write(v1("cpuacct").join("cpuacct.usage"), format!("{used}\n")).unwrap();
-        fs::write(v1("memory").join("memory.oom_control"), format!("under_oom 0\noom_kill {told}\n")).unwrap();
-        for name in ["cpu.pressure", "memory.pressure", "io.pressure"] {
-            let line = format!("avg10=0.00 avg60=0.00 avg300=0.00 total={told}\n");
-            fs::write(unified.join(name), format!("some {line}full {line}")).unwrap();
-        }
+        write("cpuacct", "cpuacct.usage", &format!("{used}\n"));
+        write("memory", "memory.oom_control", &format!("under_oom 0\noom_kill {told}\n"));
+        press(&unified, "0.00", told);
         let waited = |us| Some(Psi { some: Stall { total_us: us, ..Stall::default() }, ..Psi::default() });
         let totals = machine.map_or_else(Totals::default, |[cpu, memory, io, kills]| Totals {
             pressure: Pressure { cpu: waited(cpu), memory: waited(memory), io: waited(io) },
