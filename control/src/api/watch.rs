@@ -15,6 +15,7 @@ use super::{
     Answer, Call,
     error::ApiError,
     output::{Form, metadata_of, table},
+    prepare::random_u32,
     read::Selectors,
     target::{Options, Target},
 };
@@ -22,8 +23,11 @@ use crate::{registry::ResourceType, store};
 
 /// Clients that keep their place by bookmarks get one this often.
 const BOOKMARK: Duration = Duration::from_secs(60);
-/// A watch without a time of its own ends after half an hour to an hour, as upstream's do.
-const SHORTEST: u64 = 1800;
+/// A watch without a time of its own, or with a time of 0, ends after half an hour to an hour, as upstream's do: at random, so
+/// that those that began together do not come back together.
+const SHORTEST: u32 = 1800;
+/// Whoever asks for longer gets a year: the clock must be able to tell the end.
+const LONGEST: u64 = 365 * 86_400;
 
 struct Watching {
     watch: store::Watch,
@@ -57,7 +61,6 @@ impl Call {
         };
         let watch = self.api.store().watch(qualified, after).map_err(|e| ApiError::store(&e))?;
         let now = Instant::now();
-        let spread = u64::from(std::process::id()).wrapping_mul(after.wrapping_add(7)) % SHORTEST;
         let mut watching = Watching {
             watch,
             resource: target.resource,
@@ -66,7 +69,7 @@ impl Call {
             form: self.accept.form,
             include: options.include_object.clone(),
             bookmarks: options.bookmarks,
-            ends_at: now + Duration::from_secs(options.timeout.unwrap_or(SHORTEST + spread)),
+            ends_at: now + lasts(options.timeout, random_u32()),
             next_bookmark: now + BOOKMARK,
             ready: VecDeque::new(),
             columns_sent: false,
@@ -83,6 +86,12 @@ impl Call {
         }
         Ok(stream_of(watching))
     }
+}
+
+/// How long a watch lasts: as long as was asked for, else a random time.
+fn lasts(asked: Option<u64>, random: u32) -> Duration {
+    let asked = asked.filter(|seconds| *seconds > 0).map(|seconds| seconds.min(LONGEST));
+    Duration::from_secs(asked.unwrap_or_else(|| u64::from(SHORTEST + random % SHORTEST)))
 }
 
 fn stream_of(watching: Watching) -> Response {
@@ -204,5 +213,25 @@ impl Watching {
         out.extend_from_slice(object);
         out.extend_from_slice(b"}\n");
         self.ready.push_back(out.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_lasts_as_long_as_asked_for_or_half_an_hour_to_an_hour() {
+        for (asked, random, seconds) in [
+            (Some(7), 900, 7),
+            (None, 0, 1800),
+            (None, 1799, 3599),
+            (None, 1800, 1800),
+            (Some(0), 5, 1805),
+            (Some(u64::MAX), 5, LONGEST),
+            (Some(0), u32::MAX, u64::from(1800 + u32::MAX % 1800)),
+        ] {
+            assert_eq!(lasts(asked, random), Duration::from_secs(seconds), "{asked:?} {random}");
+        }
     }
 }
