@@ -69,6 +69,8 @@ pub(crate) struct Node {
     tasks: Supervisor,
     client: Client,
     vitals: Option<Vitals>,
+    /// The control plane of this process, whose store outlives the tasks.
+    plane: Option<ControlPlane>,
 }
 
 impl Node {
@@ -97,6 +99,11 @@ impl Node {
     pub(crate) async fn shutdown(&mut self) {
         if !self.tasks.shutdown(DRAIN).await {
             tracing::warn!(seconds = DRAIN.as_secs(), "some parts did not end in time");
+        }
+        if let Some(plane) = &self.plane
+            && let Err(error) = plane.close().await
+        {
+            tracing::error!(%error, "the latest heartbeats and events are not on disk");
         }
     }
 }
@@ -164,6 +171,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     let (server, stop) = (plane.clone(), token.clone());
     tasks.spawn("API server", async move { server.serve(listener, stop).await });
     tasks.spawn("renewal of certificates", plane.clone().renew(token.clone()));
+    tasks.spawn("store", plane.clone().watch_store(token.clone()));
     tasks.spawn("event sweeper", plane.clone().sweep_events(token.clone()));
     let config = controllers::Config {
         cluster_cidr: settings.cluster_cidr.to_string(),
@@ -176,7 +184,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("scheduler", scheduler::run(as_scheduler, token.clone()));
     let as_manifests = plane.client(UserInfo::internal("system:manifests"));
     tasks.spawn("manifests folder", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
-    Ok(Node { tasks, client, vitals: Some(vitals) })
+    Ok(Node { tasks, client, vitals: Some(vitals), plane: Some(plane) })
 }
 
 /// A node of the cluster that a kubeconfig leads to.
@@ -211,7 +219,7 @@ pub(crate) async fn member(
     if with_proxy {
         spawn_proxy(proxy_config(settings), client.clone(), &vitals, &mut tasks);
     }
-    Ok(Node { tasks, client, vitals: Some(vitals) })
+    Ok(Node { tasks, client, vitals: Some(vitals), plane: None })
 }
 
 /// The service proxy alone.
@@ -232,7 +240,7 @@ pub(crate) async fn proxy_alone(
     let mut tasks = Supervisor::new(CancellationToken::new());
     let vitals = Vitals::new(SILENT_FAR);
     spawn_proxy(config, client.clone(), &vitals, &mut tasks);
-    Ok(Node { tasks, client, vitals: Some(vitals) })
+    Ok(Node { tasks, client, vitals: Some(vitals), plane: None })
 }
 
 fn spawn_proxy(config: proxy::Config, client: Client, vitals: &Vitals, tasks: &mut Supervisor) {

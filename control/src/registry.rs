@@ -6,7 +6,10 @@
 
 use schemars::{Schema, SchemaGenerator};
 
-use crate::metrics::{NodeMetrics, PodMetrics};
+use crate::{
+    metrics::{NodeMetrics, PodMetrics},
+    store::{Deferred, StoredType},
+};
 
 /// What an object is: its API group (empty for core), version and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,8 +55,8 @@ pub struct ResourceType {
     pub orphans_by_default: bool,
     /// Counts changes of its spec.
     pub generation: bool,
-    /// Heartbeats: may reach the disk a little later.
-    pub lazy: bool,
+    /// Which writes may reach the disk a few seconds later: those that nobody decides by, and that come again anyway.
+    pub deferred: Deferred,
     /// What can be done with the type.
     pub verbs: &'static [&'static str],
     /// The schema, from the published API description.
@@ -120,7 +123,7 @@ const BASE: ResourceType = ResourceType {
     conditional_update: false,
     orphans_by_default: false,
     generation: false,
-    lazy: false,
+    deferred: Deferred::Never,
     verbs: &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
     schema: schema!(core::Pod),
 };
@@ -150,7 +153,7 @@ pub static TYPES: &[ResourceType] = &[
         singular: "event",
         short_names: &["ev"],
         create_on_update: true,
-        lazy: true,
+        deferred: Deferred::Always,
         schema: schema!(core::Event),
         ..BASE
     },
@@ -253,7 +256,8 @@ pub static TYPES: &[ResourceType] = &[
         singular: "lease",
         create_on_update: true,
         conditional_update: true,
-        lazy: true,
+        // Heartbeats of nodes; a lease elsewhere says who leads, and must not be given back by a crash.
+        deferred: Deferred::In("kube-node-lease"),
         schema: schema!(coordination::Lease),
         ..BASE
     },
@@ -305,6 +309,12 @@ pub static COMPUTED: &[ResourceType] = &[
         ..BASE
     },
 ];
+
+/// The types as the store takes them.
+#[must_use]
+pub fn stored() -> Vec<StoredType> {
+    TYPES.iter().map(|t| StoredType { name: t.qualified(), deferred: t.deferred }).collect()
+}
 
 /// All types, stored and computed.
 pub fn all() -> impl Iterator<Item = &'static ResourceType> {

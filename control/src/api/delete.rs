@@ -187,13 +187,9 @@ impl Call {
                 key: key.clone(),
                 expected: Expected::Revision(existing.revision),
                 value,
-                lazy: resource.lazy,
             };
             match self.api.store().write(write).await {
-                Ok(_) if over => {
-                    self.api.free(resource, &key);
-                    return Ok(Removed::Gone(object));
-                }
+                Ok(_) if over => return Ok(Removed::Gone(object)),
                 Ok(written) => return Ok(Removed::Lingers(written.value())),
                 Err(Error::Conflict) => {}
                 Err(error) => return Err(ApiError::store(&error)),

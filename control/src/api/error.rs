@@ -7,7 +7,11 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{identity::UserInfo, target::Target};
-use crate::{registry::ResourceType, schema::FieldError, store};
+use crate::{
+    registry::ResourceType,
+    schema::{Cause, FieldError},
+    store,
+};
 
 /// A refusal.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -135,6 +139,17 @@ impl ApiError {
 
     pub(super) fn internal(message: impl std::fmt::Display) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
+    }
+
+    /// Why the store did not write an object.
+    pub(super) fn write(resource: &ResourceType, name: &str, error: &store::Error) -> Self {
+        match error {
+            store::Error::Claim(refusal) => {
+                let (field, detail) = (refusal.field.clone(), refusal.detail.clone());
+                Self::invalid(resource, name, &[FieldError { field, cause: Cause::Invalid, detail }])
+            }
+            other => Self::store(other),
+        }
     }
 
     pub(super) fn store(error: &store::Error) -> Self {

@@ -11,6 +11,7 @@ mod connect;
 mod delete;
 mod discovery;
 mod error;
+mod health;
 mod identity;
 mod kubelet;
 mod metrics;
@@ -38,7 +39,7 @@ use axum::{
     Router,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{Method, StatusCode, Uri, header},
+    http::{Method, Uri, header},
     response::{IntoResponse as _, Response},
 };
 use http_body_util::{BodyExt as _, Limited};
@@ -85,7 +86,7 @@ pub struct Api {
 #[derive(Debug)]
 struct Inner {
     store: Store,
-    allocator: Mutex<Allocator>,
+    allocator: Arc<Allocator>,
     kubelet: Option<KubeletClient>,
     tokens: Option<Tokens>,
     usage: RwLock<Ledger>,
@@ -99,11 +100,12 @@ impl Api {
     /// An API over `store`. Without a `kubelet` client there are no logs, without `tokens` no service accounts as callers.
     #[must_use]
     pub fn new(store: Store, settings: &Settings, kubelet: Option<KubeletClient>, tokens: Option<Tokens>) -> Self {
-        let allocator = Allocator::new(settings, &store);
+        let allocator = Arc::new(Allocator::new(settings, &store));
+        store.settle_with(Arc::<Allocator>::clone(&allocator));
         Self {
             inner: Arc::new(Inner {
                 store,
-                allocator: Mutex::new(allocator),
+                allocator,
                 kubelet,
                 tokens,
                 usage: RwLock::default(),
@@ -261,17 +263,10 @@ impl Call {
         })
     }
 
-    /// Whether the server lives: for anybody.
+    /// Whether the server lives and can do its work: for anybody.
     fn health(&self, path: &str) -> Option<Response> {
-        let checks = ["ping", "store"];
         let (base, check) = path.split_once('/').map_or((path, None), |(b, c)| (b, Some(c)));
-        if !matches!(base, "healthz" | "livez" | "readyz") || check.is_some_and(|c| !checks.contains(&c)) {
-            return None;
-        }
-        if self.uri.query().is_some_and(|q| q.contains("verbose")) {
-            let lines: Vec<String> = checks.iter().map(|c| format!("[+]{c} ok")).collect();
-            return Some(format!("{}\n{base} check passed\n", lines.join("\n")).into_response());
-        }
-        Some((StatusCode::OK, "ok").into_response())
+        let verbose = self.uri.query().is_some_and(|q| q.contains("verbose"));
+        health::answer(base, check, verbose, &self.api.store().health())
     }
 }

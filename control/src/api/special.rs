@@ -132,7 +132,6 @@ impl Call {
             key: target.key(),
             expected: Expected::Revision(revision),
             value,
-            lazy: false,
         };
         match self.api.store().write(write).await {
             Ok(_) => Ok(true),

@@ -1,6 +1,8 @@
 //! Requests against the router, over a store in memory.
 
 mod metrics;
+mod replay;
+mod services;
 
 use std::time::Duration;
 
@@ -19,14 +21,10 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::{
-    registry::TYPES,
-    store::{Memory, Store},
-};
+use crate::store::{Memory, Store};
 
 fn api() -> Api {
-    let resources: Vec<&'static str> = TYPES.iter().map(crate::registry::ResourceType::qualified).collect();
-    let store = Store::open(Box::new(Memory::default()), &resources).unwrap();
+    let store = Store::open(Box::new(Memory::default()), &registry::stored()).unwrap();
     let settings = Settings { service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24), node_ports: 30000..=30009 };
     Api::new(store, &settings, None, None)
 }

@@ -93,26 +93,16 @@ impl Call {
             let mut key = target.key();
             key.name.clone_from(&name);
             if self.api.store().get(resource.qualified(), &key).is_none() {
-                let reserved = self.api.reserve(resource, &key, &mut object, None)?;
                 if options.dry_run {
-                    self.api.release(reserved);
+                    self.api.rehearse(resource, &mut object)?;
                     return Ok(object);
                 }
-                let write = Write {
-                    resource: resource.qualified(),
-                    key,
-                    expected: Expected::Absent,
-                    value: Some(object),
-                    lazy: resource.lazy,
-                };
+                let write =
+                    Write { resource: resource.qualified(), key, expected: Expected::Absent, value: Some(object) };
                 match self.api.store().write(write).await {
                     Ok(made) => return Ok(made.value()),
-                    Err(error) => {
-                        self.api.release(reserved);
-                        if !matches!(error, Error::Conflict) {
-                            return Err(ApiError::store(&error));
-                        }
-                    }
+                    Err(Error::Conflict) => {}
+                    Err(error) => return Err(ApiError::write(resource, &name, &error)),
                 }
             }
             let generated = value["metadata"]["name"].as_str().is_none_or(str::is_empty);
@@ -287,34 +277,20 @@ impl Call {
             return Ok(Some(object));
         }
         let key = target.key();
-        let reserved = self.api.reserve(resource, &key, &mut object, Some(old))?;
         if options.dry_run {
-            self.api.release(reserved);
+            self.api.rehearse(resource, &mut object)?;
             return Ok(Some(object));
         }
         // The update that takes the last finalizer away is the object's end.
         let over = super::delete::is_over(resource, &object);
         let value = if over { None } else { Some(object.clone()) };
-        let write = Write {
-            resource: resource.qualified(),
-            key: key.clone(),
-            expected: Expected::Revision(revision),
-            value,
-            lazy: resource.lazy,
-        };
+        let write =
+            Write { resource: resource.qualified(), key: key.clone(), expected: Expected::Revision(revision), value };
         match self.api.store().write(write).await {
-            Ok(written) => {
-                if over {
-                    self.api.free(resource, &key);
-                    return Ok(Some(object));
-                }
-                self.api.settle(resource, &key, &object);
-                Ok(Some(written.value()))
-            }
-            Err(error) => {
-                self.api.release(reserved);
-                if matches!(error, Error::Conflict) { Ok(None) } else { Err(ApiError::store(&error)) }
-            }
+            Ok(_) if over => Ok(Some(object)),
+            Ok(written) => Ok(Some(written.value())),
+            Err(Error::Conflict) => Ok(None),
+            Err(error) => Err(ApiError::write(resource, &key.name, &error)),
         }
     }
 }

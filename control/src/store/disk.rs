@@ -2,66 +2,152 @@
 
 use std::{
     collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io,
     path::{Path, PathBuf},
 };
 
 use bytes::Bytes;
-use redb::{Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{
+    Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, TableDefinition, backends::FileBackend,
+};
 
-use super::{Engine, Error, Record};
+use super::{Counters, Engine, Error, Record};
 
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const REVISION: &str = "revision";
+const CEILING: &str = "ceiling";
+const FLOOR: &str = "floor";
+/// The revision again, written with the counters beside it: an older program raises the other one alone.
+const COUNTED: &str = "counted";
+/// And the type: the revision of its latest change.
+const CHANGED: &str = "changed/";
 const SCHEMA: &str = "schema";
 /// The layout of the tables; raised when an older program could no longer read them.
 const SCHEMA_VERSION: u64 = 1;
+/// A program that kept no ceiling gave no more revisions than this between two writes that it waited for.
+const UNCOUNTED: u64 = 1_000_000;
 /// All objects are in memory anyway, so the engine's own cache need not be large.
 const CACHE: usize = 1 << 20;
+/// What is read and written again at once after a failed write, and the part of it that is told apart.
+const PIECE: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// Where the engine's file is, and how it is opened.
+pub trait Files: std::fmt::Debug + Send + 'static {
+    /// The open file.
+    type Backend: StorageBackend;
+    /// Opens the file, which is there.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    fn open(&self) -> io::Result<Self::Backend>;
+    /// What errors call it.
+    fn path(&self) -> &Path;
+}
+
+/// One file of a file system.
+#[derive(Debug)]
+pub struct OneFile(PathBuf);
+
+impl Files for OneFile {
+    type Backend = FileBackend;
+
+    fn open(&self) -> io::Result<FileBackend> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.0)?;
+        FileBackend::new(file).map_err(io::Error::other)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 /// A store in one file.
 #[derive(Debug)]
-pub struct Disk {
-    path: PathBuf,
-    /// `None` after something could not be written: it is opened anew then.
+pub struct Disk<F: Files = OneFile> {
+    files: F,
+    /// `None` after something could not be written: [`Engine::restore`] opens it anew.
     database: Option<Database>,
-    /// What was written lazily since the last write that is known to be on disk, by key. A file that is opened anew does not
-    /// have it.
-    unsynced: BTreeMap<String, Option<Bytes>>,
 }
 
 impl Disk {
-    /// Opens the file, or makes it when it does not exist. An existing file that is not a store of ours, or
-    /// that is damaged, is refused and left as it is.
+    /// Opens a file that is there. One that is not a store of ours, or that is damaged, is refused and left as it is.
     ///
     /// # Errors
     /// Says which file and why.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let failed = |attempt: &'static str, reason: String| Error::Disk { path: path.to_owned(), attempt, reason };
-        let there = path.exists();
-        let database = if there {
-            open_existing(path)
-        } else {
-            Database::builder().set_cache_size(CACHE).create(path).map_err(|e| e.to_string())
-        };
-        let database = database.map_err(|reason| failed("opened", format!("{reason}; it is left as it is")))?;
-        let disk = Self { path: path.to_owned(), database: Some(database), unsynced: BTreeMap::new() };
-        if there {
-            disk.check_schema()?
-        } else {
-            disk.begin_schema()?
+        Self::over(OneFile(path.to_owned()))
+    }
+
+    /// Makes the file, which must not be there: a start that is interrupted leaves none.
+    ///
+    /// # Errors
+    /// Says which file and why.
+    pub fn create(path: &Path) -> Result<Self, Error> {
+        let failed = |reason: String| Error::Disk { path: path.to_owned(), attempt: "made", reason };
+        if path.exists() {
+            return Err(failed("it is there already".to_owned()));
         }
+        let begun = path.with_extension("new");
+        let made = || -> io::Result<()> {
+            match fs::remove_file(&begun) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            OpenOptions::new().write(true).create_new(true).open(&begun)?;
+            Ok(())
+        };
+        made().map_err(|e| failed(e.to_string()))?;
+        let files = OneFile(begun.clone());
+        drop(Disk::begin(files)?);
+        let named = || -> io::Result<()> {
+            fs::rename(&begun, path)?;
+            // The name is on disk only when the folder is.
+            File::open(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()
+        };
+        named().map_err(|e| failed(e.to_string()))?;
+        Self::open(path)
+    }
+}
+
+impl<F: Files> Disk<F> {
+    /// Opens what is there.
+    pub(super) fn over(files: F) -> Result<Self, Error> {
+        let database = open(&files).map_err(|reason| Error::Disk {
+            path: files.path().to_owned(),
+            attempt: "opened",
+            reason: format!("{reason}; it is left as it is"),
+        })?;
+        let disk = Self { files, database: Some(database) };
+        disk.check_schema()?;
+        Ok(disk)
+    }
+
+    /// Begins a store in an empty file.
+    pub(super) fn begin(files: F) -> Result<Self, Error> {
+        let mut disk = Self { files, database: None };
+        let made = || -> Result<Database, redb::Error> {
+            let database = Database::builder().set_cache_size(CACHE).create_with_backend(disk.files.open()?)?;
+            let transaction = database.begin_write()?;
+            transaction.open_table(OBJECTS)?;
+            let mut meta = transaction.open_table(META)?;
+            meta.insert(SCHEMA, SCHEMA_VERSION)?;
+            // A first revision above 0: clients take 0 for "any".
+            for counter in [REVISION, CEILING, COUNTED] {
+                meta.insert(counter, 1)?;
+            }
+            drop(meta);
+            transaction.commit()?;
+            Ok(database)
+        };
+        disk.database = Some(made().map_err(|e| disk.failed("made")(e.to_string()))?);
         Ok(disk)
     }
 
     fn failed(&self, attempt: &'static str) -> impl Fn(String) -> Error + '_ {
-        move |reason| Error::Disk { path: self.path.clone(), attempt, reason }
-    }
-
-    /// As after a write that has failed.
-    #[cfg(test)]
-    pub(super) fn lose(&mut self) {
-        self.database = None;
+        move |reason| Error::Disk { path: self.files.path().to_owned(), attempt, reason }
     }
 
     fn begin_read(&self) -> Result<redb::ReadTransaction, redb::Error> {
@@ -69,45 +155,31 @@ impl Disk {
         Ok(database.begin_read()?)
     }
 
-    fn begin_write(&self) -> Result<redb::WriteTransaction, redb::Error> {
+    /// One transaction: what `change` does to the objects, and the counters.
+    fn write(
+        &self,
+        counters: &Counters,
+        change: impl FnOnce(&mut redb::Table<'_, &'static str, &'static [u8]>) -> Result<(), redb::Error>,
+    ) -> Result<(), redb::Error> {
         let database = self.database.as_ref().ok_or(redb::Error::PreviousIo)?;
-        Ok(database.begin_write()?)
-    }
-
-    fn write(&self, records: &[Record], revision: u64, lazy: bool) -> Result<(), redb::Error> {
-        let mut transaction = self.begin_write()?;
-        if lazy {
-            transaction.set_durability(Durability::None)?;
-        }
+        let transaction = database.begin_write()?;
         {
-            let mut objects = transaction.open_table(OBJECTS)?;
-            let unsynced = self.unsynced.iter().filter(|_| !lazy).map(|(key, bytes)| (key.as_str(), bytes));
-            for (key, bytes) in unsynced.chain(records.iter().map(|r| (r.key.as_str(), &r.bytes))) {
-                match bytes {
-                    Some(bytes) => drop(objects.insert(key, bytes.as_ref())?),
-                    None => drop(objects.remove(key)?),
-                }
+            change(&mut transaction.open_table(OBJECTS)?)?;
+            let mut meta = transaction.open_table(META)?;
+            for (counter, value) in [
+                (REVISION, counters.revision),
+                (COUNTED, counters.revision),
+                (CEILING, counters.ceiling),
+                (FLOOR, counters.floor),
+            ] {
+                meta.insert(counter, value)?;
             }
-            transaction.open_table(META)?.insert(REVISION, revision)?;
+            for (kept, revision) in &counters.changed {
+                meta.insert(format!("{CHANGED}{kept}").as_str(), revision)?;
+            }
         }
         transaction.commit()?;
         Ok(())
-    }
-
-    fn begin_schema(&self) -> Result<(), Error> {
-        let failed = self.failed("made");
-        let made = || -> Result<(), redb::Error> {
-            let transaction = self.begin_write()?;
-            transaction.open_table(OBJECTS)?;
-            let mut meta = transaction.open_table(META)?;
-            meta.insert(SCHEMA, SCHEMA_VERSION)?;
-            // A first revision above 0: clients take 0 for "any".
-            meta.insert(REVISION, 1)?;
-            drop(meta);
-            transaction.commit()?;
-            Ok(())
-        };
-        made().map_err(|e| failed(e.to_string()))
     }
 
     fn check_schema(&self) -> Result<(), Error> {
@@ -127,73 +199,151 @@ impl Disk {
     }
 }
 
-fn open_existing(path: &Path) -> Result<Database, String> {
-    let length = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
-    check_length(path, length)?;
-    Database::builder().set_cache_size(CACHE).open(path).map_err(|e| e.to_string())
+fn open(files: &impl Files) -> Result<Database, String> {
+    let backend = files.open().map_err(|e| e.to_string())?;
+    check_length(&backend)?;
+    Database::builder().set_cache_size(CACHE).create_with_backend(backend).map_err(|e| e.to_string())
 }
 
 /// redb grows its file in whole pages behind a header that says how long it must be; opening a shorter one
-/// would end in a panic or a repair, so it is refused before.
-fn check_length(path: &Path, length: u64) -> Result<(), String> {
-    use std::io::Read as _;
+/// would end in a panic or a repair, and an empty one would be begun anew, so these are refused before. The offsets are those
+/// of redb's file format: its version is pinned.
+fn check_length(backend: &impl StorageBackend) -> Result<(), String> {
     const MAGIC: [u8; 4] = *b"redb";
+    let length = backend.len().map_err(|e| e.to_string())?;
     let mut header = [0; 64];
-    let mut file = std::fs::File::open(path).map_err(|e| e.to_string())?;
-    file.read_exact(&mut header)
-        .map_err(|_| format!("it is only {length} bytes long and no store; it is left as it is"))?;
+    if length < 64 {
+        return Err(format!("it is only {length} bytes long and no store"));
+    }
+    backend.read(0, &mut header).map_err(|e| e.to_string())?;
     if header[..4] != MAGIC {
-        return Err("it is not a store of windlass; it is left as it is".to_owned());
+        return Err("it is not a store of windlass".to_owned());
     }
     let number =
         |at: usize| u64::from(u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
-    // Offsets of redb's file format: page size, header pages and data pages of a region, full regions, pages
-    // of the last one.
+    // Page size, header pages and data pages of a region, full regions, pages of the last one.
     let (page, head, most, full, last) = (number(12), number(16), number(20), number(24), number(28));
     let wanted = page * (1 + full * (head + most) + if last > 0 { head + last } else { 0 });
     if length < wanted {
-        return Err(format!(
-            "it is cut short: {length} bytes of {wanted}; restore it from a copy; it is left as it is"
-        ));
+        return Err(format!("it is cut short: {length} bytes of {wanted}; restore it from a copy"));
     }
     Ok(())
 }
 
-impl Engine for Disk {
-    fn load(&mut self) -> Result<(Vec<Record>, u64), Error> {
+/// Writes the whole file once more and syncs it. After a sync that has failed the kernel takes what it could not write for
+/// written: it shows it to readers and never tries again, so the next sync would promise what no disk has.
+fn write_again(backend: &impl StorageBackend) -> io::Result<()> {
+    let length = backend.len()?;
+    let mut piece = vec![0; PIECE];
+    let mut at = 0;
+    while at < length {
+        let size = usize::try_from(length - at).unwrap_or(PIECE).min(PIECE);
+        backend.read(at, &mut piece[..size])?;
+        let mut offset = at;
+        for page in piece[..size].chunks(PAGE) {
+            // Holes stay holes: filling them could need room that a full disk does not have.
+            if page.iter().any(|byte| *byte != 0) {
+                backend.write(offset, page)?;
+            }
+            offset += page.len() as u64;
+        }
+        at += size as u64;
+    }
+    backend.sync_data()
+}
+
+impl<F: Files> Engine for Disk<F> {
+    fn load(&mut self) -> Result<(Vec<Record>, Counters), Error> {
         let failed = self.failed("read");
-        let read = || -> Result<(Vec<Record>, u64), redb::Error> {
+        let read = || -> Result<(Vec<Record>, Counters), redb::Error> {
             let transaction = self.begin_read()?;
-            let revision = transaction.open_table(META)?.get(REVISION)?.map_or(1, |v| v.value());
+            let mut stored = BTreeMap::new();
+            for entry in transaction.open_table(META)?.iter()? {
+                let (name, value) = entry?;
+                stored.insert(name.value().to_owned(), value.value());
+            }
+            let counter = |name: &str| stored.get(name).copied().unwrap_or(0);
+            let mut counters = Counters {
+                revision: counter(REVISION).max(1),
+                ceiling: counter(CEILING),
+                floor: counter(FLOOR),
+                changed: BTreeMap::new(),
+            };
+            if counter(COUNTED) == counters.revision {
+                let changed = stored.iter().filter_map(|(k, v)| Some((k.strip_prefix(CHANGED)?.to_owned(), *v)));
+                counters.changed = changed.collect();
+            } else {
+                // A program that counted the revision alone has written it.
+                counters.ceiling = counters.ceiling.max(counters.revision + UNCOUNTED);
+                counters.floor = counters.revision;
+            }
             let mut records = Vec::new();
             for entry in transaction.open_table(OBJECTS)?.iter()? {
                 let (key, bytes) = entry?;
                 records
                     .push(Record { key: key.value().to_owned(), bytes: Some(Bytes::copy_from_slice(bytes.value())) });
             }
-            Ok((records, revision))
+            Ok((records, counters))
         };
         read().map_err(|e| failed(e.to_string()))
     }
 
-    fn commit(&mut self, records: &[Record], revision: u64, lazy: bool) -> Result<(), Error> {
-        // The engine takes nothing any more after a write that has failed, such as on a full disk, until its file is opened
-        // anew. Its file is then as after the last write that worked.
-        let reopened = self.database.is_none();
-        if reopened {
-            self.database = Some(open_existing(&self.path).map_err(self.failed("opened"))?);
-        }
-        // What the file lost when it was opened anew goes with the first write.
-        let lazy = lazy && !reopened;
-        if let Err(error) = self.write(records, revision, lazy) {
+    fn commit(&mut self, records: &[Record], counters: &Counters) -> Result<(), Error> {
+        let written = self.write(counters, |objects| {
+            for Record { key, bytes } in records {
+                match bytes {
+                    Some(bytes) => drop(objects.insert(key.as_str(), bytes.as_ref())?),
+                    None => drop(objects.remove(key.as_str())?),
+                }
+            }
+            Ok(())
+        });
+        written.map_err(|error| {
+            // The engine takes nothing any more after a write that has failed, such as on a full disk, until its file is
+            // opened anew. What the file holds until then is not known.
             self.database = None;
-            return Err(self.failed("written")(error.to_string()));
-        }
-        if lazy {
-            self.unsynced.extend(records.iter().map(|r| (r.key.clone(), r.bytes.clone())));
-        } else {
-            self.unsynced.clear();
-        }
-        Ok(())
+            self.failed("written")(error.to_string())
+        })
+    }
+
+    fn restore(
+        &mut self,
+        wanted: &BTreeMap<String, Bytes>,
+        served: &dyn Fn(&str) -> bool,
+        counters: &Counters,
+    ) -> Result<(), Error> {
+        self.database = None;
+        let rewritten = || -> io::Result<()> { write_again(&self.files.open()?) };
+        rewritten().map_err(|e| self.failed("written")(e.to_string()))?;
+        self.database = Some(open(&self.files).map_err(self.failed("opened"))?);
+        let compared = || -> Result<Vec<String>, redb::Error> {
+            let mut surplus = Vec::new();
+            let transaction = self.begin_read()?;
+            for entry in transaction.open_table(OBJECTS)?.iter()? {
+                let (key, _) = entry?;
+                if served(key.value()) && !wanted.contains_key(key.value()) {
+                    surplus.push(key.value().to_owned());
+                }
+            }
+            Ok(surplus)
+        };
+        let restored = compared().and_then(|surplus| {
+            self.write(counters, |objects| {
+                for key in surplus {
+                    objects.remove(key.as_str())?;
+                }
+                for (key, bytes) in wanted {
+                    let same = objects.get(key.as_str())?.is_some_and(|stored| stored.value() == bytes.as_ref());
+                    if !same {
+                        objects.insert(key.as_str(), bytes.as_ref())?;
+                    }
+                }
+                Ok(())
+            })
+        });
+        restored.map_err(|error| {
+            self.database = None;
+            self.failed("written")(error.to_string())
+        })
     }
 }

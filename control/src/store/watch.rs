@@ -27,7 +27,7 @@ pub struct Watch {
     resource: &'static str,
     after: u64,
     /// Changes handed out at once at most.
-    batch: usize,
+    pub(super) batch: usize,
 }
 
 impl Watch {
@@ -59,9 +59,7 @@ impl Watch {
 
     fn read(&mut self) -> Result<Vec<Change>, Error> {
         let state = self.store.state.read().unwrap_or_else(PoisonError::into_inner);
-        if self.after < state.forgotten {
-            return Err(Error::TooOld { asked: self.after, oldest: state.forgotten });
-        }
+        state.check_age(self.resource, self.after)?;
         let start = state.recent.partition_point(|(_, c)| c.object.revision <= self.after);
         let mut found = Vec::new();
         for (_, change) in state.recent.range(start..) {

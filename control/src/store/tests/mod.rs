@@ -1,8 +1,16 @@
-use std::time::Duration;
+mod faults;
+mod medium;
+mod replay;
+
+use std::time::{Duration, Instant};
 
 use super::*;
 
 const THINGS: &str = "things";
+/// A type whose writes are on disk later.
+const BEATS: &str = "beats";
+const TYPES: [StoredType; 2] =
+    [StoredType { name: THINGS, deferred: Deferred::Never }, StoredType { name: BEATS, deferred: Deferred::Always }];
 
 fn key(name: &str) -> Key {
     Key { namespace: "n".to_owned(), name: name.to_owned() }
@@ -10,15 +18,19 @@ fn key(name: &str) -> Key {
 
 fn put(name: &str, expected: Expected, text: &str) -> Write {
     let value = serde_json::json!({"metadata": {"name": name}, "text": text});
-    Write { resource: THINGS, key: key(name), expected, value: Some(value), lazy: false }
+    Write { resource: THINGS, key: key(name), expected, value: Some(value) }
+}
+
+fn beat(name: &str, expected: Expected, text: &str) -> Write {
+    Write { resource: BEATS, ..put(name, expected, text) }
 }
 
 fn delete(name: &str, revision: u64) -> Write {
-    Write { resource: THINGS, key: key(name), expected: Expected::Revision(revision), value: None, lazy: false }
+    Write { resource: THINGS, key: key(name), expected: Expected::Revision(revision), value: None }
 }
 
 fn open(engine: impl Engine + 'static) -> Store {
-    Store::open(Box::new(engine), &[THINGS]).unwrap()
+    Store::open(Box::new(engine), &TYPES).unwrap()
 }
 
 #[tokio::test]
@@ -37,28 +49,6 @@ async fn a_write_happens_only_when_what_it_expects_holds() {
     assert!(store.get(THINGS, &key("a")).is_none());
 }
 
-#[tokio::test]
-async fn what_was_answered_is_there_after_a_crash() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("store.redb");
-    let store = open(Disk::open(&path).unwrap());
-    let kept = store.write(put("kept", Expected::Absent, "1")).await.unwrap();
-    let gone = store.write(put("gone", Expected::Absent, "1")).await.unwrap();
-    store.write(delete("gone", gone.revision)).await.unwrap();
-    let revision = store.revision();
-    // A copy of the file as it is now is what a crash would leave.
-    let copy = dir.path().join("copy.redb");
-    std::fs::copy(&path, &copy).unwrap();
-    let again = open(Disk::open(&copy).unwrap());
-    assert_eq!(again.revision(), revision);
-    assert_eq!(again.get(THINGS, &key("kept")).unwrap().revision, kept.revision);
-    assert!(again.get(THINGS, &key("gone")).is_none());
-    let next = again.write(put("new", Expected::Absent, "1")).await.unwrap();
-    assert!(next.revision > revision, "revisions never go back");
-    assert!(matches!(again.watch(THINGS, revision - 1), Err(Error::TooOld { .. })));
-    assert!(again.watch(THINGS, revision).is_ok());
-}
-
 #[test]
 fn files_that_are_none_of_ours_or_cut_short_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -70,7 +60,9 @@ fn files_that_are_none_of_ours_or_cut_short_are_left_alone() {
         assert_eq!(std::fs::read(&path).unwrap(), content);
     }
     std::fs::remove_file(&path).unwrap();
-    drop(Disk::open(&path).unwrap());
+    assert!(Disk::open(&path).is_err() && !path.exists(), "only what is there is opened");
+    drop(Disk::create(&path).unwrap());
+    assert!(Disk::create(&path).is_err(), "what is there is not begun anew");
     let whole = std::fs::read(&path).unwrap();
     for length in [whole.len() / 3, whole.len() - 4096, 4096, 100] {
         std::fs::write(&path, &whole[..length]).unwrap();
@@ -89,7 +81,7 @@ fn data_of_a_newer_program_is_refused_and_left_as_it_is() {
     const OBJECTS: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("objects");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    drop(Disk::open(&path).unwrap());
+    drop(Disk::create(&path).unwrap());
     let set = |schema: u64| {
         let database = redb::Database::open(&path).unwrap();
         let transaction = database.begin_write().unwrap();
@@ -155,10 +147,10 @@ fn changes_are_kept_for_five_minutes() {
         let object = Arc::new(Object { revision, bytes: bytes::Bytes::from_static(b"{}") });
         let key = Key { namespace: "n".to_owned(), name: "a".to_owned() };
         let change = Change { resource: THINGS, key, object, previous: None, deleted: false };
-        writer::show(&mut state, change, begun + Duration::from_secs(second));
+        state.show(change, begun + Duration::from_secs(second));
     }
     let kept: Vec<u64> = state.recent.iter().map(|(_, change)| change.object.revision).collect();
-    assert_eq!((kept.as_slice(), state.forgotten, state.recent_bytes), ([3, 4, 5].as_slice(), 2, 6));
+    assert_eq!((kept.as_slice(), state.compacted[THINGS], state.recent_bytes), ([3, 4, 5].as_slice(), 2, 6));
     assert_eq!(state.resources[THINGS].len(), 1, "what is there stays however old");
 }
 
@@ -186,26 +178,89 @@ async fn many_writers_lose_nothing() {
     assert!(store.list(THINGS, Some("other")).0.is_empty());
 }
 
+/// A type that others overtake loses nothing: who has seen its last change may go on however old that is.
+#[tokio::test]
+async fn a_type_that_did_not_change_is_watched_from_any_revision_after_its_last_change() {
+    let store = open(Memory::default());
+    let first = store.write(put("a", Expected::Absent, "1")).await.unwrap();
+    let big = "x".repeat(1 << 20);
+    for i in 0..10 {
+        store.write(beat(&format!("o{i}"), Expected::Absent, &big)).await.unwrap();
+    }
+    assert!(matches!(store.watch(THINGS, first.revision - 1), Err(Error::TooOld { .. })));
+    assert!(matches!(store.watch(BEATS, first.revision), Err(Error::TooOld { .. })));
+    let mut watch = store.watch(THINGS, first.revision).unwrap();
+    let second = store.write(put("a", Expected::Revision(first.revision), "2")).await.unwrap();
+    assert_eq!(watch.next().await.unwrap()[0].object.revision, second.revision);
+}
+
 #[test]
-fn what_was_lazy_is_written_again_when_the_file_is_opened_anew() {
+fn a_record_that_is_no_object_is_told_by_its_key() {
+    for bytes in [
+        &b""[..],
+        b"null",
+        b"{\"metadata\"",
+        b"{\"metadata\":{\"name\":\"a\"}}",
+        b"{\"metadata\":{\"resourceVersion\":\"1\"},\"x\":1e999}",
+    ] {
+        let mut engine = Memory::default();
+        let record = |key: &str| Record { key: key.to_owned(), bytes: Some(Bytes::copy_from_slice(bytes)) };
+        let counters = Counters { revision: 5, ceiling: 5, ..Counters::default() };
+        engine.commit(&[record("things/n/hurt"), record("other/n/unknown")], &counters).unwrap();
+        let said = Store::open(Box::new(engine.clone()), &TYPES).unwrap_err().to_string();
+        assert!(said.contains("things/n/hurt in the store is damaged"), "{said}");
+        // What is of no type of ours is not judged.
+        engine.commit(&[Record { key: "things/n/hurt".to_owned(), bytes: None }], &counters).unwrap();
+        Store::open(Box::new(engine), &TYPES).unwrap();
+    }
+}
+
+/// A file that a program without a ceiling has written: nothing is known of what it gave out after its last commit.
+#[test]
+fn a_file_without_a_ceiling_begins_far_above_its_revision() {
+    const META: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("meta");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
-    let record = |key: &str, text: Option<&'static str>| Record {
-        key: key.to_owned(),
-        bytes: text.map(|text| bytes::Bytes::from_static(text.as_bytes())),
-    };
-    let mut disk = Disk::open(&path).unwrap();
-    disk.commit(&[record("a", Some("1")), record("b", Some("1"))], 2, false).unwrap();
-    disk.commit(&[record("a", Some("2")), record("c", Some("2"))], 3, true).unwrap();
-    disk.commit(&[record("b", None)], 4, true).unwrap();
-    disk.lose();
-    // The first write after it is on disk, however lazy, and brings the others along.
-    disk.commit(&[record("d", Some("5"))], 5, true).unwrap();
-    disk.lose();
+    let mut disk = Disk::create(&path).unwrap();
+    let changed = [(THINGS.to_owned(), 90)].into();
+    disk.commit(&[], &Counters { revision: 100, ceiling: 100, floor: 0, changed }).unwrap();
+    assert_eq!(disk.load().unwrap().1.changed[THINGS], 90);
     drop(disk);
-    let (records, revision) = Disk::open(&path).unwrap().load().unwrap();
-    let shown: Vec<(String, String)> =
-        records.into_iter().map(|r| (r.key, String::from_utf8(r.bytes.unwrap().to_vec()).unwrap())).collect();
-    let expected = [("a", "2"), ("c", "2"), ("d", "5")].map(|(k, v)| (k.to_owned(), v.to_owned()));
-    assert_eq!((shown, revision), (expected.to_vec(), 5));
+    let database = redb::Database::open(&path).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(META).unwrap().insert("revision", 150).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let store = open(Disk::open(&path).unwrap());
+    assert!(store.revision() > 1_000_000);
+    assert!(store.watch(THINGS, 150).is_ok() && matches!(store.watch(THINGS, 149), Err(Error::TooOld { .. })));
+    assert!(matches!(store.watch(BEATS, 150), Err(Error::TooOld { .. })), "later ones may be lost");
+}
+
+#[derive(Debug)]
+struct Panics;
+
+impl Engine for Panics {
+    fn load(&mut self) -> Result<(Vec<Record>, Counters), Error> {
+        Ok((Vec::new(), Counters::default()))
+    }
+
+    fn commit(&mut self, _: &[Record], _: &Counters) -> Result<(), Error> {
+        panic!("as a bug would")
+    }
+
+    fn restore(&mut self, _: &BTreeMap<String, Bytes>, _: &dyn Fn(&str) -> bool, _: &Counters) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_writer_that_panics_is_known_to_have_ended() {
+    let store = open(Panics);
+    assert_eq!(store.health(), Health::Serving);
+    assert!(matches!(store.write(put("a", Expected::Absent, "1")).await, Err(Error::Closed)));
+    store.ended().await;
+    assert_eq!(store.health(), Health::Ended);
+    assert!(matches!(store.write(put("b", Expected::Absent, "1")).await, Err(Error::Closed)));
+    assert!(store.get(THINGS, &key("a")).is_none());
 }

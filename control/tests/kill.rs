@@ -1,0 +1,368 @@
+//! The API is killed again and again in a storm of writes, with watchers attached: what was answered is there afterwards, no
+//! revision is given twice, and who goes on watching where he was either misses nothing or is told to list.
+//!
+//! `WINDLASS_KILLS` sets how often, however long it takes; else it is a hundred times, or as often as fits into a minute.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{BufRead as _, BufReader, Write as _},
+    net::Ipv4Addr,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use axum::Extension;
+use futures::{StreamExt as _, TryStreamExt as _};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams, WatchEvent, WatchParams},
+};
+use serde_json::json;
+use tokio::task::JoinSet;
+use windlass_control::{Config, ControlPlane, api::UserInfo, pki::Lifetimes};
+
+const FOLDER: &str = "WINDLASS_KILL_FOLDER";
+const TIMES: usize = 100;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// However slow the machine is.
+const LEAST: usize = 20;
+const TEXT: &str = "text";
+
+#[test]
+#[ignore = "what the other test starts and kills"]
+fn the_api_that_is_killed() {
+    let Some(folder) = std::env::var_os(FOLDER) else { panic!("{FOLDER} is not set") };
+    let folder = Path::new(&folder);
+    let config = Config {
+        data_dir: folder.join("data"),
+        listen: "127.0.0.1:6443".parse().unwrap(),
+        advertise: "127.0.0.1".parse().unwrap(),
+        cluster_domain: "cluster.local".into(),
+        service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
+        node_ports: 30000..=32767,
+        node_name: "n".into(),
+        node_addresses: vec!["127.0.0.1".parse().unwrap()],
+        admin_kubeconfig: folder.join("admin.kubeconfig"),
+        lifetimes: Lifetimes::default(),
+    };
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
+        let plane = ControlPlane::open(config).await.unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut out = std::io::stdout();
+        writeln!(out, "\nport={}", listener.local_addr().unwrap().port()).unwrap();
+        out.flush().unwrap();
+        axum::serve(listener, plane.router().layer(Extension(UserInfo::internal("storm")))).await.unwrap();
+    });
+}
+
+/// The API as a process, and a client of it.
+struct Life {
+    child: Child,
+    client: Client,
+}
+
+impl Life {
+    fn begin(folder: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "the_api_that_is_killed", "--nocapture"])
+            .env(FOLDER, folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = lines.find_map(|line| line.unwrap().strip_prefix("port=").map(str::to_owned));
+        let port = port.expect("the API does not start; its words stand above");
+        let url = format!("http://127.0.0.1:{port}").parse().unwrap();
+        Self { child, client: Client::try_from(kube::Config::new(url)).unwrap() }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn api(&self, kind: Kind) -> Api<DynamicObject> {
+        api(&self.client, kind)
+    }
+}
+
+/// What is written, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Kind {
+    Map,
+    /// Says who leads: on disk before it is answered.
+    Leader,
+    /// A node's heartbeat: on disk later.
+    Heartbeat,
+    Event,
+}
+
+const KINDS: [Kind; 4] = [Kind::Map, Kind::Leader, Kind::Heartbeat, Kind::Event];
+
+impl Kind {
+    fn resource(self) -> ApiResource {
+        let (group, kind) = match self {
+            Self::Map => ("", "ConfigMap"),
+            Self::Leader | Self::Heartbeat => ("coordination.k8s.io", "Lease"),
+            Self::Event => ("", "Event"),
+        };
+        ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, "v1", kind))
+    }
+
+    fn namespace(self) -> &'static str {
+        if self == Self::Heartbeat { "kube-node-lease" } else { "default" }
+    }
+
+    fn object(self, name: &str, text: &str) -> DynamicObject {
+        let data = match self {
+            Self::Event => json!({"involvedObject": {"kind": "Pod", "namespace": "default", "name": "p"}}),
+            _ => json!({}),
+        };
+        let mut object = DynamicObject::new(name, &self.resource()).within(self.namespace()).data(data);
+        object.annotations_mut().insert(TEXT.to_owned(), text.to_owned());
+        object
+    }
+}
+
+fn api(client: &Client, kind: Kind) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), kind.namespace(), &kind.resource())
+}
+
+fn text_of(object: &DynamicObject) -> String {
+    object.annotations().get(TEXT).cloned().unwrap_or_default()
+}
+
+fn revision_of(object: &DynamicObject) -> u64 {
+    object.resource_version().unwrap().parse().unwrap()
+}
+
+/// Every revision that anybody was told, and what it was given to.
+#[derive(Debug, Clone, Default)]
+struct Given(Arc<Mutex<HashMap<u64, String>>>);
+
+impl Given {
+    fn note(&self, kind: Kind, object: &DynamicObject) {
+        let what = format!("{kind:?} {} {:?}", object.name_any(), text_of(object));
+        let mut given = self.0.lock().unwrap();
+        let before = given.entry(revision_of(object)).or_insert_with(|| what.clone());
+        assert_eq!(*before, what, "revision {} is given twice", revision_of(object));
+    }
+
+    fn last(&self) -> u64 {
+        self.0.lock().unwrap().keys().max().copied().unwrap_or(0)
+    }
+}
+
+/// One who writes one object, over and over, and remembers what he was answered.
+#[derive(Debug, Clone)]
+struct Writer {
+    kind: Kind,
+    name: String,
+    /// What was answered last; `None` for no object.
+    sure: Option<String>,
+    /// What was asked for and not answered.
+    asked: Option<Option<String>>,
+    count: usize,
+}
+
+impl Writer {
+    /// Writes until the API is gone.
+    async fn storm(&mut self, client: Client, given: Given) {
+        let api = api(&client, self.kind);
+        let mut stored: Option<DynamicObject> = None;
+        loop {
+            self.count += 1;
+            let text = self.count.to_string();
+            let delete = stored.is_some() && self.count.is_multiple_of(7);
+            self.asked = Some((!delete).then(|| text.clone()));
+            let done = match &mut stored {
+                Some(_) if delete => api.delete(&self.name, &DeleteParams::default()).await.map(|_| None),
+                Some(object) => {
+                    object.annotations_mut().insert(TEXT.to_owned(), text.clone());
+                    api.replace(&self.name, &PostParams::default(), object).await.map(Some)
+                }
+                None => api.create(&PostParams::default(), &self.kind.object(&self.name, &text)).await.map(Some),
+            };
+            match done {
+                Ok(object) => {
+                    object.iter().for_each(|o| given.note(self.kind, o));
+                    self.sure = self.asked.take().unwrap();
+                    stored = object;
+                }
+                // It is there from an earlier life.
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                    match api.get_opt(&self.name).await {
+                        Ok(found) => stored = found,
+                        Err(_) => return,
+                    }
+                }
+                Err(kube::Error::Api(status)) => panic!("{self:?}: {status:?}"),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// What is there after a kill must be what was answered, or what was asked for last.
+    async fn check(&mut self, life: &Life) {
+        let found = life.api(self.kind).get_opt(&self.name).await.unwrap().map(|o| text_of(&o));
+        if matches!(self.kind, Kind::Map | Kind::Leader) {
+            let may = self.asked.as_ref() == Some(&found);
+            assert!(found == self.sure || may, "{self:?} is {found:?}");
+        }
+        (self.sure, self.asked) = (found, None);
+    }
+}
+
+/// One who follows a kind, and what he believes.
+#[derive(Debug, Clone, Default)]
+struct Follower {
+    objects: BTreeMap<String, u64>,
+    after: String,
+    resumed: usize,
+    listed: usize,
+}
+
+impl Follower {
+    async fn list(&mut self, client: &Client, kind: Kind, given: &Given) -> Result<(), kube::Error> {
+        let list = api(client, kind).list(&ListParams::default()).await?;
+        list.items.iter().for_each(|o| given.note(kind, o));
+        self.objects = list.items.iter().map(|o| (o.name_any(), revision_of(o))).collect();
+        self.after = list.metadata.resource_version.unwrap();
+        self.listed += 1;
+        Ok(())
+    }
+
+    /// Follows until the API is gone, or until it is told of revision `until`.
+    async fn follow(&mut self, client: &Client, kind: Kind, given: &Given, until: u64) -> Result<(), kube::Error> {
+        loop {
+            if self.after.is_empty() {
+                self.list(client, kind, given).await?;
+            }
+            if self.after.parse::<u64>().unwrap() >= until {
+                return Ok(());
+            }
+            let watch = api(client, kind).watch(&WatchParams::default(), &self.after).await;
+            let mut stream = match watch {
+                Ok(stream) => stream.boxed(),
+                Err(kube::Error::Api(status)) if status.code == 410 => {
+                    self.after.clear();
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            loop {
+                let Some(event) = stream.try_next().await? else { break };
+                let object = match &event {
+                    WatchEvent::Added(o) | WatchEvent::Modified(o) | WatchEvent::Deleted(o) => o,
+                    WatchEvent::Error(status) if status.code == 410 => {
+                        self.after.clear();
+                        break;
+                    }
+                    other => panic!("{other:?}"),
+                };
+                given.note(kind, object);
+                let (name, revision) = (object.name_any(), revision_of(object));
+                match &event {
+                    WatchEvent::Added(_) => {
+                        assert!(self.objects.insert(name, revision).is_none(), "{kind:?}: {event:?}")
+                    }
+                    WatchEvent::Modified(_) => {
+                        assert!(self.objects.insert(name, revision).is_some(), "{kind:?}: {event:?}")
+                    }
+                    _ => assert!(self.objects.remove(&name).is_some(), "{kind:?}: {event:?}"),
+                }
+                self.after = revision.to_string();
+                if revision >= until {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// After a kill and before anything else: goes on where it was, and must come to believe what is there.
+    async fn resume(&mut self, life: &Life, kind: Kind, given: &Given) {
+        let api = life.api(kind);
+        let mark = match api.get_opt("mark").await.unwrap() {
+            Some(mark) => api.replace("mark", &PostParams::default(), &mark_again(mark)).await.unwrap(),
+            None => api.create(&PostParams::default(), &kind.object("mark", "0")).await.unwrap(),
+        };
+        given.note(kind, &mark);
+        let listed = self.listed;
+        self.follow(&life.client, kind, given, revision_of(&mark)).await.unwrap();
+        self.resumed += usize::from(self.listed == listed);
+        let list = api.list(&ListParams::default()).await.unwrap();
+        let there: BTreeMap<String, u64> = list.items.iter().map(|o| (o.name_any(), revision_of(o))).collect();
+        assert_eq!(self.objects, there, "{kind:?}: something was missed");
+    }
+}
+
+fn mark_again(mut mark: DynamicObject) -> DynamicObject {
+    let next = text_of(&mark).parse::<u64>().unwrap() + 1;
+    mark.annotations_mut().insert(TEXT.to_owned(), next.to_string());
+    mark
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_answered_is_lost_and_no_revision_comes_twice_over_kills() {
+    let asked: Option<usize> = std::env::var("WINDLASS_KILLS").ok().map(|times| times.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let (given, begun) = (Given::default(), Instant::now());
+    let mut writers: Vec<Writer> = KINDS
+        .iter()
+        .flat_map(|kind| (0..2).map(move |n| (*kind, format!("w{n}"))))
+        .map(|(kind, name)| Writer { kind, name, sure: None, asked: None, count: 0 })
+        .collect();
+    let mut followers: Vec<(Kind, Follower)> = KINDS.iter().map(|kind| (*kind, Follower::default())).collect();
+    let mut kills = 0;
+    while kills < asked.unwrap_or(TIMES) && (asked.is_some() || kills < LEAST || begun.elapsed() < PATIENCE) {
+        let life = Life::begin(dir.path());
+        let last = given.last();
+        let list = life.api(Kind::Map).list(&ListParams::default()).await.unwrap();
+        let now: u64 = list.metadata.resource_version.unwrap().parse().unwrap();
+        assert!(now > last, "revisions went back from {last} to {now}");
+        for writer in &mut writers {
+            writer.check(&life).await;
+        }
+        for (kind, follower) in &mut followers {
+            follower.resume(&life, *kind, &given).await;
+        }
+
+        let (mut storm, mut following) = (JoinSet::new(), JoinSet::new());
+        // In some lives almost nothing that is written goes to disk at once.
+        let (quiet, calm): (Vec<Writer>, Vec<Writer>) =
+            writers.drain(..).partition(|w| kills % 3 == 0 && matches!(w.kind, Kind::Map | Kind::Leader));
+        for mut writer in calm {
+            let (client, given) = (life.client.clone(), given.clone());
+            storm.spawn(async move {
+                writer.storm(client, given).await;
+                writer
+            });
+        }
+        writers.extend(quiet);
+        for (kind, mut follower) in followers.drain(..) {
+            let (client, given) = (life.client.clone(), given.clone());
+            following.spawn(async move {
+                let ended = follower.follow(&client, kind, &given, u64::MAX).await;
+                assert!(!matches!(&ended, Err(kube::Error::Api(_))), "{ended:?}");
+                (kind, follower)
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(40 + (kills as u64 * 37) % 160)).await;
+        life.kill();
+        while let Some(writer) = storm.join_next().await {
+            writers.push(writer.unwrap());
+        }
+        while let Some(follower) = following.join_next().await {
+            followers.push(follower.unwrap());
+        }
+        kills += 1;
+    }
+    let writes: usize = writers.iter().map(|w| w.count).sum();
+    let resumed: Vec<(Kind, usize, usize)> = followers.iter().map(|(k, f)| (*k, f.resumed, f.listed)).collect();
+    eprintln!("{kills} kills in {:?}, {writes} writes; resumed and listed: {resumed:?}", begun.elapsed());
+    assert!(writes > kills * 10, "no storm: {writes} writes in {kills} lives");
+    let maps = followers.iter().find(|(kind, _)| *kind == Kind::Map).unwrap();
+    assert!(maps.1.resumed > kills / 10, "nobody could go on where he was: {resumed:?}");
+}
