@@ -44,6 +44,12 @@ pub struct Config {
     pub cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster's names.
     pub cluster_domain: String,
+    /// The resolv.conf that pods get the host's name servers from, none where it is empty; found where it is not set.
+    pub resolv_conf: Option<PathBuf>,
+    /// A process that is killed for want of memory does not take the others of its container with it.
+    pub single_process_oom_kill: bool,
+    /// Kernel settings beyond the safe ones that pods may ask for; `*` at an end stands for any.
+    pub allowed_unsafe_sysctls: Vec<String>,
     /// Links to containers' logs, by pod.
     pub pod_logs_dir: PathBuf,
     /// Links to containers' logs, flat.
@@ -84,6 +90,9 @@ impl Default for Config {
             data_dir: "/var/lib/windlass".into(),
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),
+            resolv_conf: None,
+            single_process_oom_kill: false,
+            allowed_unsafe_sysctls: Vec::new(),
             pod_logs_dir: "/var/log/pods".into(),
             container_logs_dir: "/var/log/containers".into(),
             static_pods_dir: None,

@@ -36,6 +36,7 @@ use windlass_agent::{
 use windlass_cadvisor::Usage;
 use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
 use windlass_kit::{
+    client::{Limits, client},
     events::Recorder,
     serve::{Inside, Pems, Tls},
     supervise::Supervisor,
@@ -43,7 +44,7 @@ use windlass_kit::{
 use windlass_proxy as proxy;
 
 pub(crate) use access::client_of;
-use access::{access_of, authority_of, install_crypto};
+use access::{access_of, authority_of, heartbeat_client_of, install_crypto};
 pub(crate) use teardown::{is_data_dir, remove_rules, tear_down};
 
 use crate::{
@@ -57,10 +58,8 @@ const NODE_VERSION: &str = windlass_control::api::VERSION;
 const DRAIN: Duration = Duration::from_secs(10);
 /// Certificates that others keep are read again this often.
 const REREAD: Duration = Duration::from_secs(10);
-/// How long a loop may be silent before the process hangs: longer where the API is far away, since a request that the
-/// network swallows ends after five minutes only.
+/// How long a loop may be silent before the process hangs; requests to an API that is far away end long before.
 const SILENT: Duration = Duration::from_secs(300);
-const SILENT_FAR: Duration = Duration::from_secs(600);
 /// The folder of the machine's logs, as upstream's node API serves it.
 const SYSTEM_LOGS: &str = "/var/log";
 
@@ -163,7 +162,8 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::internal("system:kube-proxy"));
         let inside = Some(plane.node_inside());
-        let usage = spawn_node(settings, as_node, plane.node_tls(), inside, &mut vitals, &mut tasks).await?;
+        let usage =
+            spawn_node(settings, as_node.clone(), as_node, plane.node_tls(), inside, &mut vitals, &mut tasks).await?;
         let rounds = usage::readings(&usage, &settings.node_name, token.clone());
         tasks.spawn("metrics API", plane.clone().follow_usage(rounds, token.clone()));
         spawn_proxy(proxy_config(settings), as_proxy, &vitals, &mut tasks);
@@ -195,7 +195,7 @@ pub(crate) async fn member(
     with_proxy: bool,
 ) -> anyhow::Result<Node> {
     install_crypto();
-    let client = client_of(kubeconfig).await?;
+    let (client, heartbeat) = (client_of(kubeconfig).await?, heartbeat_client_of(kubeconfig).await?);
     let read =
         |path: &Path| std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()));
     let (files, of_kubeconfig) = (files.clone(), kubeconfig.to_owned());
@@ -213,8 +213,8 @@ pub(crate) async fn member(
     std::fs::create_dir_all(&settings.data_dir)
         .with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
     let mut tasks = Supervisor::new(CancellationToken::new());
-    let mut vitals = Vitals::new(SILENT_FAR);
-    spawn_node(settings, client.clone(), tls.clone(), None, &mut vitals, &mut tasks).await?;
+    let mut vitals = Vitals::new(SILENT);
+    spawn_node(settings, client.clone(), heartbeat, tls.clone(), None, &mut vitals, &mut tasks).await?;
     tasks.spawn("certificates", tls.follow(move || pems().map_err(|e| format!("{e:#}")), REREAD, tasks.token()));
     if with_proxy {
         spawn_proxy(proxy_config(settings), client.clone(), &vitals, &mut tasks);
@@ -236,9 +236,9 @@ pub(crate) async fn proxy_alone(
     if let Some(url) = master {
         access.cluster_url = url.parse().with_context(|| format!("--master {url:?} is not a URL"))?;
     }
-    let client = Client::try_from(access)?;
+    let client = client(access, Limits::USUAL)?;
     let mut tasks = Supervisor::new(CancellationToken::new());
-    let vitals = Vitals::new(SILENT_FAR);
+    let vitals = Vitals::new(SILENT);
     spawn_proxy(config, client.clone(), &vitals, &mut tasks);
     Ok(Node { tasks, client, vitals: Some(vitals), plane: None })
 }
@@ -252,6 +252,7 @@ fn spawn_proxy(config: proxy::Config, client: Client, vitals: &Vitals, tasks: &m
 async fn spawn_node(
     settings: &Settings,
     client: Client,
+    heartbeat: Client,
     tls: Tls,
     inside: Option<Inside>,
     vitals: &mut Vitals,
@@ -326,6 +327,7 @@ async fn spawn_node(
     };
     tasks.spawn("node API", agent::server::run(server, listeners, state, token.clone()));
 
+    let plugins = (settings.network == PodNetwork::Cni).then(|| cni_config(settings));
     let node_config = NodeConfig {
         name: settings.node_name.clone(),
         address: settings.node_ip(),
@@ -338,6 +340,7 @@ async fn spawn_node(
         thresholds: settings.keeping.thresholds().unwrap_or_default(),
         max_images: settings.keeping.node_status_max_images,
         hold_pods: settings.keeping.holds_pods(),
+        cni: plugins.clone(),
     };
     let config = agent::Config {
         node_name: settings.node_name.clone(),
@@ -345,6 +348,9 @@ async fn spawn_node(
         data_dir: settings.data_dir.clone(),
         cluster_dns: settings.cluster_dns.clone(),
         cluster_domain: settings.cluster_domain.clone(),
+        resolv_conf: settings.resolv_conf.clone(),
+        single_process_oom_kill: settings.single_process_oom_kill,
+        allowed_unsafe_sysctls: settings.allowed_unsafe_sysctls.clone(),
         pod_logs_dir: settings.pod_logs_dir.clone(),
         container_logs_dir: settings.container_logs_dir.clone(),
         static_pods_dir: settings.static_pods_dir.clone(),
@@ -356,6 +362,7 @@ async fn spawn_node(
     let (tell_pressure, pressure) = watch::channel(Pressure::default());
     let (tell_going_down, going_down) = watch::channel(false);
     let (tell_runtimes, runtimes) = watch::channel(Arc::default());
+    let (tell_node, node) = watch::channel(None);
     let (orders, inbox) = Orders::new();
     let published = agent::pods::Published {
         containers: tell_containers,
@@ -369,8 +376,9 @@ async fn spawn_node(
         metrics: Arc::clone(&metrics),
         probes,
         placed,
+        node: tell_node,
     };
-    let news = agent::node::News { docker, pressure, going_down, images: images.list(), runtimes };
+    let news = agent::node::News { docker, pressure, going_down, images: images.list(), runtimes, node };
     let recorder = Recorder::new(client.clone(), "kubelet", &settings.node_name);
     let object = agent::node::reference(&settings.node_name);
     let keeping = keeper.run(object, recorder.clone(), pods.clone(), token.clone());
@@ -402,7 +410,6 @@ async fn spawn_node(
     });
     let cluster_cidrs = settings.cluster_cidr.iter().copied().collect();
     let (range_file, network_dir) = (pod_cidr_file(settings), settings.data_dir.join("network"));
-    let plugins = (settings.network == PodNetwork::Cni).then(|| cni_config(settings));
     // What the tables were like before the first rule of ours, so that clean-up can make them so again.
     let rules = proxy_config(settings);
     tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;
@@ -410,7 +417,10 @@ async fn spawn_node(
     let (duties_client, duties_token, duties_config) = (client.clone(), token.clone(), node_config.clone());
     tasks.spawn("node's duties", async move {
         match agent::node::register(&duties_client, &duties_config, &duties_token).await {
-            Some(node) => agent::node::run(duties_client, duties_config, node, news, heartbeats, duties_token).await,
+            Some(node) => {
+                let clients = (duties_client, heartbeat);
+                agent::node::run(clients, duties_config, node, news, heartbeats, duties_token).await
+            }
             None => Ok(()),
         }
     });

@@ -5,6 +5,7 @@
 
 mod capacity;
 pub mod eviction;
+mod lease;
 mod machine;
 mod own;
 pub mod shutdown;
@@ -19,13 +20,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        coordination::v1::{Lease, LeaseSpec},
-        core::v1::{Node, NodeStatus, ObjectReference},
-    },
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
-};
+use k8s_openapi::api::core::v1::{Node, NodeStatus, ObjectReference};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
@@ -36,16 +31,16 @@ use windlass_cadvisor::KernelLog;
 use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
-    heartbeat::{Heart, Heartbeats},
+    heartbeat::Heartbeats,
     net::Cidr,
 };
 
-use crate::{Pressure, STUCK_AFTER, engine::Health, images::StoredImage, scratch};
+use crate::{Pressure, STUCK_AFTER, engine::Health, images::StoredImage, network::CniConfig, scratch};
 pub use capacity::{Amounts, parse_reserved};
 use eviction::thresholds::Threshold;
 use machine::Machine;
 pub(crate) use own::follow;
-use status::{Belief, Known};
+use status::{Belief, Known, Sent, is_newer};
 
 /// Settings of the node's duties.
 #[derive(Debug, Clone)]
@@ -70,6 +65,8 @@ pub struct NodeConfig {
     pub max_images: i32,
     /// All pods together are held to what is not reserved.
     pub hold_pods: bool,
+    /// Where the network plugins are, if pods are connected by those: the node is not ready before there are any.
+    pub cni: Option<CniConfig>,
 }
 
 /// What the node is told by its other parts.
@@ -85,6 +82,8 @@ pub struct News {
     pub images: watch::Receiver<Arc<Vec<StoredImage>>>,
     /// Names that RuntimeClasses may have as their handlers.
     pub runtimes: watch::Receiver<Arc<BTreeSet<String>>>,
+    /// The node's object as the API has it, which others write to as well.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
 }
 
 /// What pods may have of this machine, by resource.
@@ -123,13 +122,11 @@ pub enum NodeError {
     },
 }
 
-/// Heartbeats: how often, and for how long each counts; upstream's.
-const LEASE_EVERY: Duration = Duration::from_secs(10);
-const LEASE_SECONDS: i32 = 40;
 /// The status is computed this often, and sent when it changed or when it is this old.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 const STATUS_AGE: Duration = Duration::from_secs(300);
-const LEASES: &str = "kube-node-lease";
+/// How soon it is computed again while the network of pods is not ready, which holds up all of them.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Makes the node's object, or finds it made; tried until it works or `shutdown`.
 pub async fn register(client: &Client, config: &NodeConfig, shutdown: &CancellationToken) -> Option<Node> {
@@ -138,11 +135,7 @@ pub async fn register(client: &Client, config: &NodeConfig, shutdown: &Cancellat
     let wanted = status::new_node(config, &machine, Timestamp::now());
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
-        let result = match api.create(&PostParams::default(), &wanted).await {
-            Err(kube::Error::Api(status)) if status.code == 409 => api.get(&config.name).await,
-            other => other,
-        };
-        match result {
+        match make(&api, &wanted).await {
             Ok(node) => return Some(node),
             Err(error) => {
                 tracing::warn!(node = config.name, %error, "the node could not be registered; it is tried again")
@@ -152,6 +145,16 @@ pub async fn register(client: &Client, config: &NodeConfig, shutdown: &Cancellat
             () = shutdown.cancelled() => return None,
             () = tokio::time::sleep(backoff.next_delay()) => {}
         }
+    }
+}
+
+/// Makes the node's object, or finds it made.
+async fn make(api: &Api<Node>, wanted: &Node) -> kube::Result<Node> {
+    match api.create(&PostParams::default(), wanted).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            api.get(wanted.metadata.name.as_deref().unwrap_or_default()).await
+        }
+        other => other,
     }
 }
 
@@ -205,19 +208,20 @@ pub fn parse_ranges(text: &str) -> Option<Vec<Cidr>> {
     (apart && ranges.iter().all(roomy)).then_some(ranges)
 }
 
-/// Keeps the lease and the status until `shutdown`.
+/// Keeps the lease and the status until `shutdown`. Both go through `heartbeat`, whose requests must have a short time
+/// limit and connections of their own: a node whose heartbeat waits behind something else is taken for dead.
 ///
 /// # Errors
 /// Never; it has the shape of the other tasks.
 pub async fn run(
-    client: Client,
+    (client, heartbeat): (Client, Client),
     config: NodeConfig,
     node: Node,
     mut news: News,
     heartbeats: Heartbeats,
     shutdown: CancellationToken,
 ) -> Result<(), NodeError> {
-    let recorder = Recorder::new(client.clone(), "kubelet", &config.name);
+    let recorder = Recorder::new(client, "kubelet", &config.name);
     let object = reference(&config.name);
     recorder.record(&object, Severity::Normal, "Starting", "Starting windlass.");
     let mut kernel = KernelLog::open();
@@ -225,10 +229,12 @@ pub async fn run(
     let mut held = false;
     tell_of_machine(&recorder, &object, &config, &node);
     let heart = heartbeats.begin("node lease", "", STUCK_AFTER);
-    let leases = tokio::spawn(renew(client.clone(), node.clone(), heart, shutdown.clone()));
+    let leases = tokio::spawn(lease::renew(heartbeat.clone(), node.clone(), heart, shutdown.clone()));
     let heart = heartbeats.begin("node status", "", STUCK_AFTER);
-    let api: Api<Node> = Api::all(client);
-    let mut known = node.status.clone().unwrap_or_default();
+    let api: Api<Node> = Api::all(heartbeat);
+    let mut version = node.metadata.resource_version;
+    let mut known = node.status.unwrap_or_default();
+    let mut sent: Option<Sent> = None;
     let mut sent_at: Option<tokio::time::Instant> = None;
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
@@ -236,11 +242,18 @@ pub async fn run(
         let machine = Machine::read(&config.data_dir);
         let now = Timestamp::now();
         let (docker, holds) = belief.of(news.docker.borrow_and_update().clone(), now);
+        // What others have written meanwhile, such as extended resources, or the addresses of a cloud.
+        if let Some(node) = news.node.borrow_and_update().as_deref().filter(|node| is_newer(node, version.as_deref())) {
+            version.clone_from(&node.metadata.resource_version);
+            known = NodeStatus { images: known.images.take(), ..node.status.clone().unwrap_or_default() };
+        }
+        let network = config.cni.as_ref().and_then(|cni| cni.check().err());
         let told = Known {
             pressure: *news.pressure.borrow_and_update(),
             going_down: *news.going_down.borrow_and_update(),
             images: news.images.borrow().clone(),
             runtimes: news.runtimes.borrow().clone(),
+            network: network.map(|why| why.to_string()),
         };
         // Whoever was over a limit of a cgroup was not the machine's fault.
         for victim in kernel.kills().into_iter().filter(|kill| kill.constraint == "CONSTRAINT_NONE") {
@@ -252,21 +265,27 @@ pub async fn run(
             recorder.record(&object, Severity::Normal, "NodeAllocatableEnforced", message);
         }
         let wanted = status::node_status(&config, &machine, &docker, &told, &known, now);
-        let due = sent_at.is_none_or(|at| at.elapsed() >= STATUS_AGE) || status::differs(&known, &wanted);
-        let mut wait = holds.map_or(STATUS_EVERY, |holds| holds.min(STATUS_EVERY));
+        let due =
+            sent_at.is_none_or(|at| at.elapsed() >= STATUS_AGE) || status::is_news(&known, &wanted, sent.as_ref());
+        let every = if told.network.is_some() { SOON } else { STATUS_EVERY };
+        let mut wait = holds.map_or(every, |holds| holds.min(every));
         // Until Docker has answered or refused there is nothing true to say.
         if due && docker != Health::Unknown {
-            let patch = serde_json::json!({"status": wanted});
+            let patch = serde_json::json!({"status": status::patch(&known, &wanted)});
             match api.patch_status(&config.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
                 Ok(updated) => {
                     tell(&recorder, &object, &config.name, &known, &wanted);
-                    known = updated.status.unwrap_or(wanted);
+                    version = updated.metadata.resource_version;
+                    known = updated.status.unwrap_or_default();
+                    sent = Some(Sent { wanted, answer: known.clone() });
                     sent_at = Some(tokio::time::Instant::now());
                     backoff.reset();
                 }
                 Err(kube::Error::Api(answer)) if answer.code == 404 => {
                     tracing::warn!(node = config.name, "the node's object was deleted; it is made again");
-                    register(&api.clone().into_client(), &config, &shutdown).await;
+                    if let Err(error) = make(&api, &status::new_node(&config, &machine, now)).await {
+                        tracing::warn!(node = config.name, %error, "the node could not be registered; it is tried again");
+                    }
                     wait = backoff.next_delay();
                 }
                 Err(error) => {
@@ -329,55 +348,6 @@ fn tell(recorder: &Recorder, object: &ObjectReference, name: &str, before: &Node
         if was != is {
             let reason = if is.as_deref() == Some("True") { when_true } else { when_false };
             recorder.record(object, Severity::Normal, reason, format!("Node {name} status is now: {reason}"));
-        }
-    }
-}
-
-/// The heartbeat.
-async fn renew(client: Client, node: Node, heart: Heart, shutdown: CancellationToken) {
-    let api: Api<Lease> = Api::namespaced(client, LEASES);
-    let name = node.metadata.name.clone().unwrap_or_default();
-    let spec = |at: Timestamp| LeaseSpec {
-        holder_identity: Some(name.clone()),
-        lease_duration_seconds: Some(LEASE_SECONDS),
-        renew_time: Some(MicroTime(at)),
-        ..LeaseSpec::default()
-    };
-    let owner = OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: "Node".to_owned(),
-        name: name.clone(),
-        uid: node.metadata.uid.clone().unwrap_or_default(),
-        ..OwnerReference::default()
-    };
-    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
-    loop {
-        heart.beat();
-        let patch = serde_json::json!({"spec": spec(Timestamp::now())});
-        let renewed = match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(answer)) if answer.code == 404 => {
-                let metadata = ObjectMeta {
-                    name: Some(name.clone()),
-                    owner_references: Some(vec![owner.clone()]),
-                    ..ObjectMeta::default()
-                };
-                api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec(Timestamp::now())) }).await
-            }
-            other => other,
-        };
-        let wait = match renewed {
-            Ok(_) => {
-                backoff.reset();
-                LEASE_EVERY
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the node's lease could not be renewed; it is tried again");
-                backoff.next_delay()
-            }
-        };
-        tokio::select! {
-            () = shutdown.cancelled() => return heart.end(),
-            () = tokio::time::sleep(wait) => {}
         }
     }
 }

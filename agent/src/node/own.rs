@@ -41,7 +41,6 @@ fn trim(mut node: Node) -> Node {
     node.metadata.managed_fields = None;
     if let Some(status) = &mut node.status {
         status.images = None;
-        status.conditions = None;
     }
     node
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -18,6 +17,7 @@ use k8s_openapi::{
         apis::meta::v1::{ObjectMeta, Time},
     },
 };
+use serde_json::{Value, json};
 
 use super::{
     NodeConfig,
@@ -35,6 +35,15 @@ pub(super) struct Known {
     pub(super) images: Arc<Vec<StoredImage>>,
     /// What RuntimeClasses may name.
     pub(super) runtimes: Arc<BTreeSet<String>>,
+    /// Why pods cannot be connected, if so.
+    pub(super) network: Option<String>,
+}
+
+/// The last status that was sent, and what the API made of it.
+#[derive(Debug, Clone)]
+pub(super) struct Sent {
+    pub(super) wanted: NodeStatus,
+    pub(super) answer: NodeStatus,
 }
 
 /// Names of one image that are told; upstream's.
@@ -86,14 +95,18 @@ pub(super) fn node_status(
         all.into_iter().map(|(name, amount)| (name, ApiQuantity(amount.to_string()))).collect()
     };
     let capacity = capacity::capacity(machine, config.max_pods);
+    let allocatable = capacity::allocatable(&capacity, &config.reserved, &config.thresholds);
+    // Extended resources: whoever counts them writes the capacity, and pods may have all of it.
+    let extended =
+        || before.capacity.iter().flatten().filter(|(name, _)| !is_own(name)).map(|(k, v)| (k.clone(), v.clone()));
     let version = match docker {
         Health::Up { version } => format!("docker://{version}"),
         _ => before.node_info.as_ref().map(|i| i.container_runtime_version.clone()).unwrap_or_default(),
     };
     NodeStatus {
-        addresses: Some(addresses(config)),
-        allocatable: Some(shown(capacity::allocatable(&capacity, &config.reserved, &config.thresholds))),
-        capacity: Some(shown(capacity)),
+        addresses: Some(addresses(config, before.addresses.as_deref().unwrap_or_default())),
+        allocatable: Some(shown(allocatable).into_iter().chain(extended()).collect()),
+        capacity: Some(shown(capacity).into_iter().chain(extended()).collect()),
         conditions: Some(conditions(known, docker, before, now)),
         images: Some(images(&known.images, config.max_images)),
         runtime_handlers: Some(runtime_handlers(&known.runtimes)),
@@ -120,10 +133,21 @@ pub(super) fn node_status(
     }
 }
 
-fn addresses(config: &NodeConfig) -> Vec<NodeAddress> {
+/// Whether the amount of a resource is the machine's to tell.
+fn is_own(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory" | "ephemeral-storage" | "pods") || resource.starts_with("hugepages-")
+}
+
+/// The node's addresses. A list that has them already is another's, such as a cloud controller's, and stays as it is;
+/// otherwise addresses of other types stay.
+fn addresses(config: &NodeConfig, before: &[NodeAddress]) -> Vec<NodeAddress> {
     let address = |kind: &str, text: String| NodeAddress { type_: kind.to_owned(), address: text };
-    let internal: IpAddr = config.address;
-    vec![address("InternalIP", internal.to_string()), address("Hostname", config.name.clone())]
+    let own = [address("InternalIP", config.address.to_string()), address("Hostname", config.name.clone())];
+    if own.iter().all(|one| before.contains(one)) {
+        return before.to_vec();
+    }
+    let others = before.iter().filter(|one| own.iter().all(|own| own.type_ != one.type_)).cloned();
+    own.iter().cloned().chain(others).collect()
 }
 
 /// The largest images; `most` below zero is all.
@@ -148,6 +172,23 @@ fn runtime_handlers(names: &BTreeSet<String>) -> Vec<NodeRuntimeHandler> {
     [""].into_iter().chain(names.iter().map(String::as_str)).map(one).collect()
 }
 
+/// Why pods cannot run here, in upstream's words where it has them.
+fn not_ready(known: &Known, docker: &Health) -> Vec<String> {
+    let docker = match docker {
+        Health::Up { .. } => None,
+        Health::Unknown => Some("Docker has not been asked yet".to_owned()),
+        Health::Down { reason } => Some(format!("container runtime is down: {reason}")),
+    };
+    let network = known.network.as_ref().map(|why| {
+        format!(
+            "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
+             message:Network plugin returns error: cni plugin not initialized: {why}"
+        )
+    });
+    let ending = known.going_down.then(|| "node is shutting down".to_owned());
+    [docker, network, ending].into_iter().flatten().collect()
+}
+
 fn conditions(known: &Known, docker: &Health, before: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
     let pressure = known.pressure;
     let short = |kind, is: bool, word: &'static str, thing: &'static str| {
@@ -163,13 +204,11 @@ fn conditions(known: &Known, docker: &Health, before: &NodeStatus, now: Timestam
     } else {
         ("DiskPressure", "False", "KubeletHasNoDiskPressure".to_owned(), "kubelet has no disk pressure".to_owned())
     };
-    let ready = match docker {
-        _ if known.going_down => ("Ready", "False", "KubeletNotReady".to_owned(), "node is shutting down".to_owned()),
-        Health::Up { .. } => ("Ready", "True", "KubeletReady".to_owned(), "kubelet is posting ready status".to_owned()),
-        Health::Unknown => ("Ready", "False", "KubeletNotReady".to_owned(), "Docker has not been asked yet".to_owned()),
-        Health::Down { reason } => {
-            ("Ready", "False", "KubeletNotReady".to_owned(), format!("container runtime is down: {reason}"))
-        }
+    let wrong = not_ready(known, docker);
+    let ready = match &wrong[..] {
+        [] => ("Ready", "True", "KubeletReady".to_owned(), "kubelet is posting ready status".to_owned()),
+        [one] => ("Ready", "False", "KubeletNotReady".to_owned(), one.clone()),
+        more => ("Ready", "False", "KubeletNotReady".to_owned(), format!("[{}]", more.join(", "))),
     };
     let ours = [
         short("MemoryPressure", pressure.memory, "Memory", "memory"),
@@ -197,12 +236,15 @@ fn seconds(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }
 
-/// Whether there is news beyond the time of the heartbeat.
-pub(super) fn differs(known: &NodeStatus, wanted: &NodeStatus) -> bool {
+/// The conditions that are the node's own; others, such as NetworkUnavailable, are written by controllers.
+const CONDITIONS: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
+
+/// Whether the API has something else than what is wanted, beyond the time of the heartbeat.
+fn differs(known: &NodeStatus, wanted: &NodeStatus) -> bool {
     let told = |status: &NodeStatus| -> Vec<(String, String, Option<String>, Option<String>)> {
-        let all = status.conditions.iter().flatten();
+        let own = status.conditions.iter().flatten().filter(|c| CONDITIONS.contains(&c.type_.as_str()));
         let mut all: Vec<_> =
-            all.map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone())).collect();
+            own.map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone())).collect();
         all.sort();
         all
     };
@@ -215,6 +257,42 @@ pub(super) fn differs(known: &NodeStatus, wanted: &NodeStatus) -> bool {
         || known.images != wanted.images
         || known.runtime_handlers != wanted.runtime_handlers
         || known.features != wanted.features
+        || known.declared_features != wanted.declared_features
+}
+
+/// Whether the status must be sent before it is too old. What the API has not taken, such as a field that an older one
+/// does not know, is not sent again as long as nothing has changed on either side.
+pub(super) fn is_news(known: &NodeStatus, wanted: &NodeStatus, sent: Option<&Sent>) -> bool {
+    let in_vain = |sent: &Sent| !differs(&sent.wanted, wanted) && !differs(&sent.answer, known);
+    differs(known, wanted) && !sent.is_some_and(in_vain)
+}
+
+/// Whether this object is later than the one of `version`.
+pub(super) fn is_newer(node: &Node, version: Option<&str>) -> bool {
+    let number = |text: Option<&str>| text.and_then(|t| t.parse::<u64>().ok());
+    let own = node.metadata.resource_version.as_deref();
+    match (number(own), number(version)) {
+        (Some(own), Some(version)) => own > version,
+        _ => own != version,
+    }
+}
+
+/// What is sent, as a strategic merge patch: the wanted status, without what the API has of ours and must not.
+pub(super) fn patch(known: &NodeStatus, wanted: &NodeStatus) -> Value {
+    let mut patch = json!(wanted);
+    for (list, known, wanted) in
+        [("capacity", &known.capacity, &wanted.capacity), ("allocatable", &known.allocatable, &wanted.allocatable)]
+    {
+        let gone = known.iter().flat_map(BTreeMap::keys).filter(|name| !wanted.iter().any(|w| w.contains_key(*name)));
+        gone.for_each(|name| patch[list][name] = Value::Null);
+    }
+    // They would be merged by their types, of which a list may have one more than once.
+    if known.addresses != wanted.addresses
+        && let Some(list) = patch["addresses"].as_array_mut()
+    {
+        list.push(json!({"$patch": "replace"}));
+    }
+    patch
 }
 
 /// How long Docker may be away before the node says so; upstream's.
@@ -247,93 +325,4 @@ impl Belief {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config() -> NodeConfig {
-        NodeConfig {
-            name: "n".into(),
-            address: "192.0.2.1".parse().unwrap(),
-            api_port: 10250,
-            data_dir: "/".into(),
-            version: "v1".into(),
-            max_pods: 110,
-            reserved: Vec::new(),
-            thresholds: Vec::new(),
-            max_images: 50,
-            hold_pods: true,
-        }
-    }
-
-    fn machine() -> Machine {
-        Machine { cpus: 2, memory_bytes: 4 << 30, disk_bytes: 1000, ..Machine::default() }
-    }
-
-    fn at(text: &str) -> Timestamp {
-        text.parse().unwrap()
-    }
-
-    fn of(status: &NodeStatus, kind: &str) -> NodeCondition {
-        status.conditions.iter().flatten().find(|c| c.type_ == kind).unwrap().clone()
-    }
-
-    #[test]
-    fn the_node_is_ready_when_docker_answers() {
-        let (early, late) = (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:01:00Z"));
-        let up = Health::Up { version: "20.10".into() };
-        let first = node_status(&config(), &machine(), &up, &Known::default(), &NodeStatus::default(), early);
-        assert_eq!(
-            (of(&first, "Ready").status.as_str(), of(&first, "Ready").reason.as_deref()),
-            ("True", Some("KubeletReady"))
-        );
-        assert_eq!(first.node_info.as_ref().unwrap().container_runtime_version, "docker://20.10");
-        let same = node_status(&config(), &machine(), &up, &Known::default(), &first, late);
-        assert!(!differs(&first, &same), "a later heartbeat alone is no news");
-        assert_eq!(of(&same, "Ready").last_transition_time, of(&first, "Ready").last_transition_time);
-        let down = Health::Down { reason: "no socket".into() };
-        let down = node_status(&config(), &machine(), &down, &Known::default(), &same, late);
-        assert!(differs(&same, &down));
-        let ready = of(&down, "Ready");
-        assert_eq!(
-            (ready.status.as_str(), ready.reason.as_deref(), ready.message.as_deref()),
-            ("False", Some("KubeletNotReady"), Some("container runtime is down: no socket"))
-        );
-        assert_eq!(ready.last_transition_time, Some(seconds(late)));
-        assert_eq!(down.node_info.unwrap().container_runtime_version, "docker://20.10", "the version stays known");
-    }
-
-    #[test]
-    fn pressure_is_told() {
-        let known = Known { pressure: Pressure { memory: true, disk: true, pid: false }, ..Known::default() };
-        let before = NodeStatus::default();
-        let status = node_status(&config(), &machine(), &Health::Unknown, &known, &before, at("2026-01-01T00:00:00Z"));
-        assert_eq!(of(&status, "MemoryPressure").reason.as_deref(), Some("KubeletHasInsufficientMemory"));
-        assert_eq!(of(&status, "DiskPressure").status, "True");
-        assert_eq!(of(&status, "PIDPressure").status, "False");
-    }
-
-    #[test]
-    fn the_largest_images_and_a_few_names_of_each() {
-        let image = |count: usize, size| StoredImage { names: (0..count).map(|n| format!("i:{n}")).collect(), size };
-        let stored = [image(9, 300), image(0, 200), image(1, 100), image(2, 50)];
-        let told: Vec<(usize, Option<i64>)> =
-            images(&stored, 2).into_iter().map(|i| (i.names.unwrap().len(), i.size_bytes)).collect();
-        assert_eq!(told, [(5, Some(300)), (1, Some(100))]);
-        assert_eq!(images(&stored, -1).len(), 3);
-        assert!(images(&stored, 0).is_empty());
-    }
-
-    #[test]
-    fn docker_may_be_away_for_half_a_minute() {
-        let seconds = |n: i64| Timestamp::from_second(1_700_000_000 + n).unwrap();
-        let (up, down) = (Health::Up { version: "20.10".into() }, Health::Down { reason: "gone".into() });
-        let mut belief = Belief::default();
-        assert_eq!(belief.of(down.clone(), seconds(0)), (down.clone(), None), "it never answered");
-        assert_eq!(belief.of(up.clone(), seconds(1)), (up.clone(), None));
-        assert_eq!(belief.of(down.clone(), seconds(10)), (up.clone(), Some(Duration::from_secs(30))));
-        assert_eq!(belief.of(down.clone(), seconds(39)), (up.clone(), Some(Duration::from_secs(1))));
-        assert_eq!(belief.of(down.clone(), seconds(40)), (down.clone(), None));
-        assert_eq!(belief.of(up.clone(), seconds(41)), (up.clone(), None));
-        assert_eq!(belief.of(down, seconds(50)).0, up, "it begins anew");
-    }
-}
+mod tests;

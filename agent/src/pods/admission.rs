@@ -42,7 +42,7 @@ impl Claim {
         Self {
             amounts: requests(pod),
             ports: host_ports(pod),
-            class: pod.spec.as_ref().map_or(Class::BestEffort, resources::class),
+            class: resources::class_of(pod),
             priority: pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0),
             critical: spec::is_critical(pod),
         }
@@ -72,6 +72,8 @@ pub(crate) struct NodeView {
     pub(crate) going_down: bool,
     /// The AppArmor profiles that the kernel has.
     pub(crate) profiles: BTreeSet<String>,
+    /// Kernel settings beyond the safe ones that pods may have.
+    pub(crate) unsafe_sysctls: Vec<String>,
 }
 
 impl NodeView {
@@ -122,13 +124,45 @@ pub(crate) fn refuse<'a>(pod: &Pod, node: &NodeView, others: impl Iterator<Item 
         return Some(refused("NodeShutdown", "The node is shutting down"));
     }
     pressure::refuse(pod, node.pressure)
-        .or_else(|| sysctls(spec))
+        .or_else(|| sysctls(spec, &node.unsafe_sysctls))
         .or_else(|| predicates(pod, spec, node, others.clone()))
         .or_else(|| resources(pod, node, others))
         .or_else(|| unsupported(spec, node))
 }
 
-fn sysctls(spec: &PodSpec) -> Option<Ended> {
+/// The beginnings of kernel settings that are a namespace's own; upstream's list.
+const NAMESPACED: [&str; 5] = ["kernel.sem", "kernel.shm", "kernel.msg", "fs.mqueue.", "net."];
+
+/// What is wrong with `allowedUnsafeSysctls`: what is no namespace's own would be the whole machine's.
+#[must_use]
+pub fn unsafe_sysctl_problems(patterns: &[String]) -> Vec<String> {
+    let part = |p: &str| {
+        !p.is_empty() && p.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')
+    };
+    let wrong = |pattern: &&String| {
+        let name = pattern.replace('/', ".");
+        let stem = name.strip_suffix('*').unwrap_or(&name);
+        let whole = stem.strip_suffix('.').filter(|_| name.ends_with('*')).unwrap_or(stem);
+        !whole.split('.').all(part) || !NAMESPACED.iter().any(|start| stem.starts_with(start))
+    };
+    let told = |pattern: &String| {
+        format!(
+            "allowedUnsafeSysctls {pattern:?} is no name, or pattern that ends in *, of kernel.sem, kernel.shm…, kernel.msg…, \
+             fs.mqueue.… or net.…, which alone are a pod's own"
+        )
+    };
+    patterns.iter().filter(wrong).map(told).collect()
+}
+
+/// Whether one of these patterns means a setting.
+fn is_allowed(name: &str, patterns: &[String]) -> bool {
+    patterns.iter().any(|pattern| {
+        let pattern = pattern.replace('/', ".");
+        pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
+    })
+}
+
+fn sysctls(spec: &PodSpec, allowed: &[String]) -> Option<Ended> {
     let forbidden = |why: String| Some(refused("SysctlForbidden", format_args!("forbidden sysctl: {why}")));
     for sysctl in spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten()) {
         // Both ways of writing a name are the API's.
@@ -139,7 +173,7 @@ fn sysctls(spec: &PodSpec) -> Option<Ended> {
         if spec.host_ipc == Some(true) && !name.starts_with("net.") {
             return forbidden(format!("{name:?} not allowed with host ipc enabled"));
         }
-        if !SAFE_SYSCTLS.contains(&name.as_str()) {
+        if !SAFE_SYSCTLS.contains(&name.as_str()) && !is_allowed(&name, allowed) {
             return forbidden(format!("{name:?} not allowlisted"));
         }
     }
@@ -228,6 +262,37 @@ fn unsupported(spec: &PodSpec, node: &NodeView) -> Option<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unsafe_sysctls_that_the_node_allows() {
+        let pod = |name: &str| -> Pod {
+            let text = r#"{"spec":{"containers":[],"securityContext":{"sysctls":[{"name":"NAME","value":"1"}]}}}"#;
+            serde_json::from_str(&text.replace("NAME", name)).unwrap()
+        };
+        let allowed = ["kernel.msg*".to_owned(), "net.core.somaxconn".to_owned()];
+        for (name, taken) in [
+            ("kernel.msgmax", true),
+            ("kernel/msgmax", true),
+            ("net.core.somaxconn", true),
+            ("net.core.somaxconn2", false),
+            ("kernel.sem", false),
+        ] {
+            let node = NodeView { max_pods: 1, unsafe_sysctls: allowed.to_vec(), ..NodeView::default() };
+            let refused = refuse(&pod(name), &node, std::iter::empty());
+            assert_eq!(refused.map(|r| r.reason), (!taken).then(|| "SysctlForbidden".to_owned()), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_settings_of_a_namespace_can_be_allowed() {
+        let problems = |pattern: &str| unsafe_sysctl_problems(&[pattern.to_owned()]).len();
+        for good in ["kernel.msg*", "kernel.sem", "net.*", "net/ipv4/tcp_mem", "fs.mqueue.*", "net.ipv4.tcp_*"] {
+            assert_eq!(problems(good), 0, "{good}");
+        }
+        for bad in ["", "*", "kernel.*", "vm.swappiness", "kernel.panic", "net.", "net..x", "net.*.x", "Net.x"] {
+            assert_eq!(problems(bad), 1, "{bad}");
+        }
+    }
 
     fn pod(spec: &str) -> Pod {
         serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap()

@@ -9,7 +9,7 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
-use windlass_kit::objects::resources::class;
+use windlass_kit::objects::resources::class_of;
 
 pub(crate) use security::{local_app_armor, local_seccomp, needs_passwd};
 
@@ -97,7 +97,7 @@ pub(crate) fn sandbox(
             network_mode: Some(if host_network { "host" } else { "none" }.to_owned()),
             ipc_mode: Some(if pod_spec.host_ipc == Some(true) { "host" } else { "shareable" }.to_owned()),
             pid_mode: (pod_spec.host_pid == Some(true)).then(|| "host".to_owned()),
-            cgroup_parent: Some(qos::cgroup_parent(class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
+            cgroup_parent: Some(qos::cgroup_parent(class_of(pod), spec::uid(pod), around.systemd_cgroups)),
             cpu_shares: Some(2),
             oom_score_adj: allowed_score(-998, around),
             security_opt: Some(vec!["no-new-privileges".to_owned()]),
@@ -198,7 +198,7 @@ pub(crate) fn container(
             ipc_mode: Some(if pod_spec.host_ipc == Some(true) { "host".to_owned() } else { joined }),
             pid_mode,
             uts_mode: spec::host_network(pod_spec).then(|| "host".to_owned()),
-            cgroup_parent: Some(qos::cgroup_parent(class(pod_spec), spec::uid(pod), around.systemd_cgroups)),
+            cgroup_parent: Some(qos::cgroup_parent(class_of(pod), spec::uid(pod), around.systemd_cgroups)),
             mounts: Some(mounts(container, sources, message_path, message_file, around)),
             devices: Some(devices.iter().map(device).collect()),
             memory: set(limits.memory),
@@ -206,7 +206,7 @@ pub(crate) fn container(
             cpu_shares: Some(limits.cpu_shares),
             cpu_quota: set(limits.cpu_quota),
             cpu_period: set(limits.cpu_quota).map(|_| qos::CPU_PERIOD),
-            oom_score_adj: allowed_score(qos::oom_score_adj(pod_spec, container, around.node_memory), around),
+            oom_score_adj: allowed_score(qos::oom_score_adj(pod, pod_spec, container, around.node_memory), around),
             privileged: Some(contexts.privileged()),
             cap_add: caps(capabilities.map(|c| &c.add)),
             cap_drop: caps(capabilities.map(|c| &c.drop)),

@@ -22,8 +22,9 @@ fn hierarchies(root: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Holds a pod's cgroup, which `parent` names as Docker does, to `limits`, `pages`, and a number of processes and threads. Hierarchies where it does not
-/// exist are left out; what the kernel refuses, such as less memory than is in use, is told and stays as it was.
+/// Holds a pod's cgroup, which `parent` names as Docker does, to `limits`, `pages`, and a number of processes and threads.
+/// Hierarchies where it does not exist are left out; what the kernel refuses, such as less memory than is in use, is told
+/// and stays as it was.
 pub(crate) fn hold_pod(parent: &str, limits: &Limits, pages: &HugePages, pids: Option<u32>) {
     for (hierarchy, dir) in pod_dirs(Path::new(ROOT), parent) {
         write_all(&dir, settings(&hierarchy, &dir, limits).into_iter().map(|(file, value)| (file.to_owned(), value)));
@@ -37,12 +38,21 @@ pub(crate) fn hold_pod(parent: &str, limits: &Limits, pages: &HugePages, pids: O
     }
 }
 
-/// Holds one container of a pod to `pages`, for which Docker has no setting. Until then it is held to its pod's.
-pub(crate) fn hold_container(parent: &str, id: &str, pages: &HugePages) {
-    let all = pod_dirs(Path::new(ROOT), parent);
-    for (_, dir) in all.iter().filter(|(hierarchy, dir)| has(hierarchy, dir, "hugetlb")) {
+/// Holds one container of a pod to what Docker has no setting for: its huge pages, until when it is held to its pod's,
+/// and, on v2, whether its processes are killed together when it has used up its memory.
+pub(crate) fn hold_container(parent: &str, id: &str, pages: &HugePages, together: bool) {
+    hold_container_below(Path::new(ROOT), parent, id, pages, together);
+}
+
+fn hold_container_below(root: &Path, parent: &str, id: &str, pages: &HugePages, together: bool) {
+    for (hierarchy, dir) in pod_dirs(root, parent) {
         for dir in [dir.join(id), dir.join(format!("docker-{id}.scope"))] {
-            write_all(&dir, huge_pages(&dir, pages));
+            if has(&hierarchy, &dir, "hugetlb") {
+                write_all(&dir, huge_pages(&dir, pages));
+            }
+            if is_v2(&dir) {
+                write_all(&dir, [("memory.oom.group".to_owned(), u8::from(together).to_string())]);
+            }
         }
     }
 }
@@ -200,6 +210,27 @@ mod tests {
         assert_eq!(names("/kubepods/burstable/pod1"), ["cpu,cpuacct"]);
         assert_eq!(names("kubepods-pod1.slice"), ["memory"]);
         assert!(names("/kubepods/pod2").is_empty());
+    }
+
+    #[test]
+    fn the_processes_of_a_container_are_killed_together() {
+        let root = tempfile::tempdir().unwrap();
+        let pod = root.path().join("kubepods/pod1");
+        for dir in [pod.join("v2"), pod.join("docker-v2.scope"), pod.join("v1")] {
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("memory.oom.group"), "0\n").unwrap();
+        }
+        for dir in ["v2", "docker-v2.scope"] {
+            fs::write(pod.join(dir).join("cgroup.controllers"), "memory\n").unwrap();
+        }
+        // The one hierarchy of v2 is the root itself.
+        let said = |dir: &str| fs::read_to_string(pod.join(dir).join("memory.oom.group")).unwrap().trim().to_owned();
+        hold_container_below(root.path(), "/kubepods/pod1", "v2", &HugePages::new(), true);
+        assert_eq!((said("v2"), said("docker-v2.scope")), ("1".to_owned(), "1".to_owned()));
+        hold_container_below(root.path(), "/kubepods/pod1", "v2", &HugePages::new(), false);
+        assert_eq!(said("v2"), "0");
+        hold_container_below(root.path(), "/kubepods/pod1", "v1", &HugePages::new(), true);
+        assert_eq!(said("v1"), "0", "no such file on v1");
     }
 
     #[test]

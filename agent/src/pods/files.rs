@@ -12,8 +12,8 @@ pub(crate) struct Dns {
     /// The cluster's name servers; empty when there are none.
     pub(crate) servers: Vec<IpAddr>,
     pub(crate) domain: String,
-    /// The host's own resolv.conf.
-    pub(crate) host: String,
+    /// The host's own resolv.conf; `None` where pods are to have none of its name servers.
+    pub(crate) host: Option<String>,
 }
 
 /// The pod's host name: at most 63 characters of `spec.hostname` or the pod's name.
@@ -105,7 +105,11 @@ pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> (String, Vec<String>) {
         _ => false,
     };
     let (mut servers, mut searches, mut options) =
-        if policy == "None" { (Vec::new(), Vec::new(), Vec::new()) } else { parse(&dns.host) };
+        if policy == "None" { (Vec::new(), Vec::new(), Vec::new()) } else { parse(dns.host.as_deref().unwrap_or("")) };
+    if dns.host.is_none() && policy != "None" && !cluster {
+        // An empty file would mean this very address, and the host's own domain.
+        (servers, searches) = (vec!["127.0.0.1".to_owned()], vec![".".to_owned()]);
+    }
     if cluster {
         let domain = &dns.domain;
         servers = dns.servers.iter().map(IpAddr::to_string).collect();
@@ -204,7 +208,7 @@ mod tests {
         let dns = Dns {
             servers: vec!["10.96.0.10".parse().unwrap()],
             domain: "cluster.local".into(),
-            host: "nameserver 192.0.2.53\nsearch example.com\noptions rotate\n".into(),
+            host: Some("nameserver 192.0.2.53\nsearch example.com\noptions rotate\n".into()),
         };
         let host = "nameserver 192.0.2.53\nsearch example.com\noptions rotate\n";
         let first = "nameserver 10.96.0.10\nsearch n.svc.cluster.local svc.cluster.local cluster.local example.com\noptions ndots:5\n";
@@ -222,6 +226,11 @@ mod tests {
         }
         // Without a cluster's name server the host's is used.
         assert_eq!(resolv_conf(&pod(r#"{"containers":[]}"#), &Dns { servers: vec![], ..dns.clone() }).0, host);
+        // None of the host's.
+        let alone = Dns { host: None, ..dns.clone() };
+        let default = pod(r#"{"containers":[],"dnsPolicy":"Default"}"#);
+        assert_eq!(resolv_conf(&default, &alone).0, "nameserver 127.0.0.1\nsearch .\n");
+        assert_eq!(resolv_conf(&pod(r#"{"containers":[]}"#), &alone).0, first.replace(" example.com", ""));
         // Four servers are one too many, and one that is named twice is one.
         let servers = r#"{"containers":[],"dnsPolicy":"None","dnsConfig":{"nameservers":["1.1.1.1","2.2.2.2","1.1.1.1","3.3.3.3"]}}"#;
         assert_eq!(resolv_conf(&pod(servers), &dns).1, Vec::<String>::new());

@@ -1,5 +1,7 @@
 //! What the agent reads of the machine itself.
 
+use std::path::Path;
+
 /// The capability that lowering an OOM score needs.
 const CAP_SYS_RESOURCE: u64 = 24;
 
@@ -7,6 +9,44 @@ const CAP_SYS_RESOURCE: u64 = 24;
 pub(crate) fn total_memory() -> i64 {
     use procfs::Current as _;
     procfs::Meminfo::current().ok().and_then(|m| i64::try_from(m.mem_total).ok()).unwrap_or(0)
+}
+
+/// Where systemd-resolved keeps the name servers that it asks itself.
+const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
+
+/// The resolv.conf that pods get the host's name servers from; `None` where the settings say that there is none. Where
+/// they say nothing it is /etc/resolv.conf, or systemd-resolved's own file where that one names a stub on a loopback
+/// address, at which nobody listens in a pod.
+///
+/// # Errors
+/// When the file that is set cannot be read.
+pub(crate) fn resolv_conf(set: Option<&Path>) -> Result<Option<String>, String> {
+    match set {
+        Some(none) if none.as_os_str().is_empty() => Ok(None),
+        Some(path) => match std::fs::read_to_string(path) {
+            Ok(text) => Ok(Some(text)),
+            Err(e) => Err(format!("the resolvConf {} could not be read: {e}", path.display())),
+        },
+        None => Ok(Some(choose(read("/etc/resolv.conf"), || std::fs::read_to_string(RESOLVED).ok()))),
+    }
+}
+
+fn choose(usual: String, upstream: impl FnOnce() -> Option<String>) -> String {
+    // Both addresses are systemd-resolved's own.
+    let is_stub = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.next() == Some("nameserver") && matches!(words.next(), Some("127.0.0.53" | "127.0.0.54"))
+    };
+    if usual.lines().any(is_stub) { upstream().unwrap_or(usual) } else { usual }
+}
+
+/// The host's /etc/hosts as it is now.
+pub(crate) fn hosts() -> String {
+    read("/etc/hosts")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
 }
 
 /// The AppArmor profiles that the kernel has; none where it has no AppArmor.
@@ -17,8 +57,8 @@ pub(crate) fn app_armor_profiles() -> std::collections::BTreeSet<String> {
 }
 
 /// Docker configurations of the node itself: registries that all its pods may use.
-pub(crate) fn docker_configs(data_dir: &std::path::Path) -> Vec<serde_json::Value> {
-    let home = std::env::var_os("HOME").map(|home| std::path::Path::new(&home).join(".docker/config.json"));
+pub(crate) fn docker_configs(data_dir: &Path) -> Vec<serde_json::Value> {
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".docker/config.json"));
     let read = |path: std::path::PathBuf| serde_json::from_slice(&std::fs::read(path).ok()?).ok();
     [data_dir.join("config.json")].into_iter().chain(home).filter_map(read).collect()
 }
@@ -53,7 +93,29 @@ fn has_capability(status: &str, bit: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::has_capability;
+    use super::*;
+
+    #[test]
+    fn the_name_servers_behind_the_stub() {
+        let stub = "# by systemd-resolved\nnameserver 127.0.0.53\noptions edns0\nsearch example.com\n";
+        let real = || Some("nameserver 192.0.2.53\nsearch example.com\n".to_owned());
+        assert_eq!(choose(stub.to_owned(), real), real().unwrap());
+        assert_eq!(choose(stub.to_owned(), || None), stub, "what else is there");
+        let own = "nameserver 127.0.0.1\n";
+        assert_eq!(choose(own.to_owned(), real), own, "a name server of somebody's own");
+    }
+
+    #[test]
+    fn the_file_that_is_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("resolv.conf");
+        assert!(resolv_conf(Some(&path)).unwrap_err().contains("resolvConf"));
+        for text in ["nameserver 192.0.2.1\n", "nameserver 192.0.2.2\n"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(resolv_conf(Some(&path)).unwrap().as_deref(), Some(text), "read anew");
+        }
+        assert_eq!(resolv_conf(Some(Path::new(""))), Ok(None));
+    }
 
     #[test]
     fn the_effective_set_decides() {

@@ -63,6 +63,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_kit::heartbeat::{Heart, Heartbeats};
 
+pub use admission::unsafe_sysctl_problems;
 pub(crate) use cgroup::hold_all;
 pub use orders::{Ended, Orders};
 pub(crate) use spec::{SYSTEM_CRITICAL, is_critical, is_mirror, is_over, reference, uid_at_docker};
@@ -117,6 +118,8 @@ pub struct Published {
     pub probes: ProbeCounts,
     /// Where volumes are.
     pub placed: Placed,
+    /// The node's object, as the API has it.
+    pub node: watch::Sender<Option<Arc<Node>>>,
 }
 
 /// Runs the pods of this node until `shutdown`; their containers go on running after it.
@@ -133,11 +136,11 @@ pub async fn run(
     published: Published,
     shutdown: CancellationToken,
 ) -> Result<(), EngineError> {
-    let (tell_services, services) = watch::channel(Arc::default());
+    let (tell_services, services) = watch::channel(None);
     let (tell_info, info) = watch::channel(Info::default());
     let (inventory, inventories) = mpsc::channel(256);
     let (tell_docker, docker) = mpsc::channel(1024);
-    let (tell_node, node) = watch::channel(None::<Arc<Node>>);
+    let (tell_node, node) = (published.node.clone(), published.node.subscribe());
     let (tell_statics, statics) = watch::channel(None);
     let (tell_images, images) = watch::channel(static_pods::mirrors::Images::default());
     let (orders, inbox) = published.orders;

@@ -1,7 +1,7 @@
 //! Whether a pod may be begun while the node is short of something. Pure; rules and words are upstream's.
 
 use k8s_openapi::api::core::v1::Pod;
-use windlass_kit::objects::resources::{Class, class};
+use windlass_kit::objects::resources::{Class, class_of};
 
 use super::{orders::Ended, spec};
 use crate::Pressure;
@@ -24,7 +24,7 @@ pub(crate) fn refuse(pod: &Pod, pressure: Pressure) -> Option<Ended> {
             key.map_or(exists, |key| key == MEMORY_TAINT && (exists || t.value.as_deref().unwrap_or("").is_empty()))
                 && t.effect.as_deref().is_none_or(|effect| effect.is_empty() || effect == "NoSchedule")
         });
-        if class(pod_spec) != Class::BestEffort || tolerates {
+        if class_of(pod) != Class::BestEffort || tolerates {
             return None;
         }
     }

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, PodSpec},
+    api::core::v1::{Container, Pod, PodSpec},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 use windlass_kit::{
-    objects::resources::{Class, amount, class, limit, request},
+    objects::{
+        requests::{pod_amounts, requests_of},
+        resources::{Class, amount, class_of, limit, request},
+    },
     quantity::Quantity,
 };
 
@@ -117,17 +120,37 @@ pub(crate) fn pod_limits(spec: &PodSpec) -> Limits {
 /// Upstream's `cpuCFSQuotaPeriod`, in microseconds.
 pub(crate) const CPU_PERIOD: i64 = 100_000;
 
+/// The priority class of pods that a node cannot do without.
+const NODE_CRITICAL: &str = "system-node-critical";
+
 /// How ready the kernel is to kill a container when memory runs out; upstream's values.
-pub(crate) fn oom_score_adj(spec: &PodSpec, container: &Container, node_memory: i64) -> i64 {
-    match class(spec) {
+pub(crate) fn oom_score_adj(pod: &Pod, spec: &PodSpec, container: &Container, node_memory: i64) -> i64 {
+    if spec::is_critical(pod) && spec.priority_class_name.as_deref() == Some(NODE_CRITICAL) {
+        return -997;
+    }
+    match class_of(pod) {
         Class::Guaranteed => -997,
         Class::BestEffort => 1000,
         Class::Burstable => {
-            let request = request(container, "memory").map_or(0, Quantity::units);
-            let share = i128::from(request) * 1000 / i128::from(node_memory.max(1));
+            let asked = |c: &Container| request(c, "memory").map_or(0, Quantity::units);
+            let mut own = asked(container);
+            let is_sidecar = |c: &Container| c.name == container.name && spec::role_of_init(c) == spec::Role::Sidecar;
+            if spec::init_containers(spec).iter().any(is_sidecar) {
+                // Containers that work with a sidecar do not outlive it.
+                own = own.max(spec.containers.iter().map(asked).min().unwrap_or(0));
+            }
+            let share = i128::from(own.saturating_add(unshared(spec))) * 1000 / i128::from(node_memory.max(1));
             i64::try_from(1000 - share).unwrap_or(3).clamp(3, 999)
         }
     }
+}
+
+/// Each container's part of the memory that the pod as a whole asks for beyond what its containers do.
+fn unshared(spec: &PodSpec) -> i64 {
+    let whole = amount(spec.resources.as_ref().and_then(|r| r.requests.as_ref()), "memory").map_or(0, Quantity::units);
+    let inits = spec::init_containers(spec);
+    let among = i64::try_from(spec.containers.len() + inits.len()).unwrap_or(i64::MAX).max(1);
+    whole.saturating_sub(pod_amounts(&spec.containers, inits, requests_of).memory).max(0) / among
 }
 
 /// The cgroup under which a pod's containers live, in the form that Docker's cgroup driver wants.
@@ -158,15 +181,52 @@ mod tests {
         serde_json::from_str(&format!(r#"{{"containers":[{}]}}"#, containers.join(","))).unwrap()
     }
 
+    /// On a machine of 4 GiB.
+    fn score(spec: &PodSpec, name: &str) -> i64 {
+        let pod = Pod { spec: Some(spec.clone()), ..Pod::default() };
+        let container = spec::all_containers(spec).map(|(c, _)| c).find(|c| c.name == name).unwrap();
+        oom_score_adj(&pod, spec, container, 4 << 30)
+    }
+
+    #[test]
+    fn who_is_killed_first() {
+        let burstable = r#"{"requests":{"memory":"1Gi"}}"#;
+        // kube-proxy, or a CNI plugin.
+        let mut critical = spec(&[burstable, "{}"]);
+        critical.priority = Some(2_000_001_000);
+        critical.priority_class_name = Some("system-node-critical".to_owned());
+        assert_eq!((score(&critical, "c0"), score(&critical, "c1")), (-997, -997));
+        critical.priority_class_name = Some("system-cluster-critical".to_owned());
+        assert_eq!((score(&critical, "c0"), score(&critical, "c1")), (750, 999));
+        // The name alone makes nobody critical.
+        critical.priority_class_name = Some("system-node-critical".to_owned());
+        critical.priority = Some(1);
+        assert_eq!(score(&critical, "c0"), 750);
+
+        let mut sidecar = spec(&[burstable, r#"{"requests":{"memory":"2Gi"}}"#]);
+        sidecar.init_containers = serde_json::from_str(
+            r#"[{"name":"s","restartPolicy":"Always","resources":{"requests":{"memory":"4Mi"}}},
+                {"name":"i","resources":{"requests":{"memory":"4Mi"}}},
+                {"name":"large","restartPolicy":"Always","resources":{"requests":{"memory":"3Gi"}}}]"#,
+        )
+        .ok();
+        assert_eq!(score(&sidecar, "s"), 750, "as the regular container that asks for least");
+        assert_eq!((score(&sidecar, "i"), score(&sidecar, "large")), (999, 250));
+
+        let mut whole = spec(&["{}", burstable]);
+        whole.resources = serde_json::from_str(r#"{"requests":{"memory":"2Gi"}}"#).ok();
+        assert_eq!((score(&whole, "c0"), score(&whole, "c1")), (875, 625), "half a GiB more for each");
+    }
+
     #[test]
     fn shares_quota_and_scores() {
         let one = spec(&[r#"{"limits":{"cpu":"500m"},"requests":{"cpu":"250m","memory":"1Gi"}}"#]);
         let container = &one.containers[0];
         assert_eq!((cpu_shares(container), cpu_quota(container)), (256, Some(50_000)));
-        assert_eq!(oom_score_adj(&one, container, 4 << 30), 750);
+        assert_eq!(score(&one, "c0"), 750);
         let none = spec(&["{}"]);
         assert_eq!((cpu_shares(&none.containers[0]), cpu_quota(&none.containers[0])), (2, None));
-        assert_eq!(oom_score_adj(&none, &none.containers[0], 1), 1000);
+        assert_eq!(score(&none, "c0"), 1000);
         let tiny = spec(&[r#"{"limits":{"cpu":"1m"}}"#]);
         assert_eq!(cpu_quota(&tiny.containers[0]), Some(1000));
     }

@@ -17,12 +17,12 @@ use windlass_kit::{
 
 use super::{
     admission::{self, Admission, Claim, NodeView},
-    env::ServiceEnv,
     files::Dns,
+    host,
     orders::Orders,
     preempt,
     resize::{Ledger, Verdict, Wish},
-    spec,
+    services, spec,
 };
 use crate::{
     Config, ContainerRecord, Pressure,
@@ -49,12 +49,10 @@ pub(crate) struct Shared {
     pub(crate) slots: Semaphore,
     pub(crate) health: watch::Receiver<Health>,
     pub(crate) info: watch::Receiver<Info>,
-    pub(crate) services: watch::Receiver<Arc<Vec<ServiceEnv>>>,
+    pub(crate) services: watch::Receiver<services::Listed>,
     pub(crate) allocatable: BTreeMap<String, Quantity>,
     pub(crate) node_memory: i64,
     pub(crate) negative_oom: AtomicBool,
-    pub(crate) dns: Dns,
-    pub(crate) host_hosts: String,
     pause: OnceCell<String>,
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
     /// Ends pods of this node.
@@ -84,7 +82,7 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) health: watch::Receiver<Health>,
     pub(crate) info: watch::Receiver<Info>,
-    pub(crate) services: watch::Receiver<Arc<Vec<ServiceEnv>>>,
+    pub(crate) services: watch::Receiver<services::Listed>,
     pub(crate) node: watch::Receiver<Option<Arc<Node>>>,
     pub(crate) inventory: mpsc::Sender<(String, Vec<ContainerRecord>)>,
     pub(crate) orders: Orders,
@@ -118,7 +116,7 @@ impl Shared {
             probes,
             placed,
         } = parts;
-        let memory = super::host::total_memory();
+        let memory = host::total_memory();
         let allocatable = config.allocatable.clone();
         let volumes = Volumes::new(
             config.data_dir.join("pods"),
@@ -127,15 +125,9 @@ impl Shared {
             engine.clone(),
             allocatable.clone(),
         );
-        let dns = Dns {
-            servers: config.cluster_dns.clone(),
-            domain: config.cluster_domain.clone(),
-            host: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
-        };
         Self {
             recorder: Recorder::new(client.clone(), "kubelet", &config.node_name),
-            negative_oom: AtomicBool::new(super::host::negative_oom_allowed()),
-            host_hosts: std::fs::read_to_string("/etc/hosts").unwrap_or_default(),
+            negative_oom: AtomicBool::new(host::negative_oom_allowed()),
             following: Following::new(client.clone()),
             images,
             slots: Semaphore::new(DOCKER_CALLS),
@@ -150,10 +142,9 @@ impl Shared {
             info,
             services,
             allocatable,
-            dns,
             inventory,
             orders,
-            profiles: super::host::app_armor_profiles(),
+            profiles: host::app_armor_profiles(),
             pressure,
             going_down,
             node,
@@ -172,6 +163,7 @@ impl Shared {
             pressure: *self.pressure.borrow(),
             going_down: *self.going_down.borrow(),
             profiles: self.profiles.clone(),
+            unsafe_sysctls: self.config.allowed_unsafe_sysctls.clone(),
             ..NodeView::of(&self.config.node_name, node.as_deref(), &self.allocatable, self.config.max_pods)
         }
     }
@@ -212,6 +204,18 @@ impl Shared {
             self.freed.send_modify(|count| *count += 1);
         }
         verdict
+    }
+
+    /// What is known of names now: the host's file may have changed since another pod was made.
+    ///
+    /// # Errors
+    /// When the file that the settings name cannot be read.
+    pub(crate) fn dns(&self) -> Result<Dns, String> {
+        Ok(Dns {
+            servers: self.config.cluster_dns.clone(),
+            domain: self.config.cluster_domain.clone(),
+            host: host::resolv_conf(self.config.resolv_conf.as_deref())?,
+        })
     }
 
     /// The pause image's id, loaded into Docker on first use.

@@ -12,11 +12,20 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::json;
+use windlass_kit::client::{Limits, client};
 
 /// A client from a kubeconfig.
 pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
     install_crypto();
-    Client::try_from(access_of(kubeconfig).await?).with_context(|| unusable(kubeconfig))
+    client(access_of(kubeconfig).await?, Limits::USUAL).with_context(|| unusable(kubeconfig))
+}
+
+/// A client from a kubeconfig for lease and node status alone: with connections of its own, and without waiting for
+/// what was refused, since the next heartbeat is due before.
+pub(super) async fn heartbeat_client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
+    let mut access = access_of(kubeconfig).await?;
+    access.default_retry = false;
+    client(access, Limits::HEARTBEAT).with_context(|| unusable(kubeconfig))
 }
 
 fn unusable(kubeconfig: &Path) -> String {
@@ -72,5 +81,5 @@ pub(super) async fn of_own_api(listen: SocketAddr, ca_pem: &str) -> anyhow::Resu
         "current-context": "own",
     }))?;
     let access = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(access)?)
+    Ok(client(access, Limits::USUAL)?)
 }

@@ -54,6 +54,10 @@ pub(crate) struct File {
     cluster_domain: Option<String>,
     #[serde(rename = "clusterDNS")]
     cluster_dns: Option<Vec<IpAddr>>,
+    resolv_conf: Option<PathBuf>,
+    #[serde(rename = "singleProcessOOMKill")]
+    single_process_oom_kill: Option<bool>,
+    allowed_unsafe_sysctls: Option<Vec<String>>,
     log: Option<String>,
     log_format: Option<LogFormat>,
     eviction_hard: Option<Setting>,
@@ -185,6 +189,9 @@ impl File {
         set(self.rules_layout, &mut to.rules_layout);
         set(self.cluster_domain, &mut to.cluster_domain);
         set(self.cluster_dns, &mut to.cluster_dns);
+        to.resolv_conf = self.resolv_conf.or(to.resolv_conf.take());
+        set(self.single_process_oom_kill, &mut to.single_process_oom_kill);
+        set(self.allowed_unsafe_sysctls, &mut to.allowed_unsafe_sysctls);
         set(self.log, &mut to.log);
         set(self.log_format, &mut to.log_format);
         set(self.eviction_hard, &mut to.keeping.eviction_hard);

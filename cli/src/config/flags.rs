@@ -100,6 +100,13 @@ pub(crate) struct Flags {
     /// Domain of the cluster's names [default: cluster.local]
     #[arg(long, global = true, value_name = "DOMAIN")]
     cluster_domain: Option<String>,
+    /// The resolv.conf that pods get the host's name servers from; empty for none [default: /etc/resolv.conf, or
+    /// systemd-resolved's own where that is its stub]
+    #[arg(long, global = true, value_name = "FILE", value_parser = any_path)]
+    resolv_conf: Option<PathBuf>,
+    /// Kernel settings beyond the safe ones that pods may ask for, such as kernel.msg* [default: none]
+    #[arg(long, global = true, value_name = "SYSCTL,…", value_delimiter = ',')]
+    allowed_unsafe_sysctls: Option<Vec<String>>,
     /// What is logged: a level, or module=level pairs [default: info]
     #[arg(long, env = "WINDLASS_LOG", global = true, value_name = "FILTER")]
     log: Option<String>,
@@ -156,10 +163,18 @@ impl Flags {
         set(self.cni_bin_dirs.as_ref(), &mut to.cni_bin_dirs);
         set(self.rules_layout.as_ref(), &mut to.rules_layout);
         set(self.cluster_domain.as_ref(), &mut to.cluster_domain);
+        to.resolv_conf = self.resolv_conf.clone().or(to.resolv_conf.take());
+        set(self.allowed_unsafe_sysctls.as_ref(), &mut to.allowed_unsafe_sysctls);
         set(self.log.as_ref(), &mut to.log);
         set(self.log_format.as_ref(), &mut to.log_format);
         self.keeping.apply(&mut to.keeping);
     }
+}
+
+/// Reads a path that may be empty, which stands for none.
+#[allow(clippy::unnecessary_wraps, reason = "what a parser of values must give")]
+fn any_path(text: &str) -> Result<PathBuf, String> {
+    Ok(text.into())
 }
 
 /// Reads `10Mi`.

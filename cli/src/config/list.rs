@@ -59,6 +59,15 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
             flag: Err("Name servers that pods ask first [default: none]"),
             value: json!(s.cluster_dns),
         },
+        entry("resolvConf", "resolv-conf", json!(s.resolv_conf)),
+        entry("allowedUnsafeSysctls", "allowed-unsafe-sysctls", json!(s.allowed_unsafe_sysctls)),
+        Entry {
+            name: "singleProcessOOMKill",
+            flag: Err(
+                "Whether a process that is killed for want of memory leaves the others of its container running; with cgroups v2 [default: false]",
+            ),
+            value: json!(s.single_process_oom_kill),
+        },
         entry("log", "log", json!(s.log)),
         entry("logFormat", "log-format", word(&s.log_format)),
         entry("evictionHard", "eviction-hard", json!(k.eviction_hard)),

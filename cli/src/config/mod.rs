@@ -88,6 +88,10 @@ pub(crate) struct Settings {
     pub(crate) rules_layout: RulesLayout,
     pub(crate) cluster_domain: String,
     pub(crate) cluster_dns: Vec<IpAddr>,
+    /// As set; the agent finds one otherwise. An empty path is none.
+    pub(crate) resolv_conf: Option<PathBuf>,
+    pub(crate) single_process_oom_kill: bool,
+    pub(crate) allowed_unsafe_sysctls: Vec<String>,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
 }
@@ -134,6 +138,9 @@ impl Settings {
             rules_layout: RulesLayout::Auto,
             cluster_domain: "cluster.local".to_owned(),
             cluster_dns: Vec::new(),
+            resolv_conf: None,
+            single_process_oom_kill: false,
+            allowed_unsafe_sysctls: Vec::new(),
             log: "info".to_owned(),
             log_format: LogFormat::Text,
         }
@@ -218,6 +225,7 @@ impl Settings {
         if self.log_limits.file_bytes == 0 {
             problems.push("containerLogMaxSize must be more than nothing".to_owned());
         }
+        problems.extend(windlass_agent::pods::unsafe_sysctl_problems(&self.allowed_unsafe_sysctls));
         if self.log_limits.files < 2 {
             problems.push(format!("containerLogMaxFiles {} must be greater than 1", self.log_limits.files));
         }

@@ -1,8 +1,10 @@
 //! The values that upstream writes into pods where a manifest says nothing: by the API server for what it is given,
 //! and by the node for pods that come from its own folder. Pure.
 
+use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Map, Value, json};
 
+use super::requests::{pod_amounts, requests_of};
 use crate::quantity::Quantity;
 
 /// Gives a field that is missing, null or an empty text its value.
@@ -83,6 +85,38 @@ fn pod_only(spec: &mut Map<String, Value>) {
             }
         }
     }
+    if let Some(whole) = spec.get_mut("resources").and_then(Value::as_object_mut) {
+        amounts(whole);
+    }
+    whole_requests(spec);
+}
+
+/// What the pod as a whole asks for where it names some of its resources only: the sum of its containers, or its limit.
+fn whole_requests(spec: &mut Map<String, Value>) {
+    let Some(whole) = spec.get("resources").and_then(Value::as_object).filter(|r| !r.is_empty()) else { return };
+    let limits = whole.get("limits").and_then(Value::as_object).cloned().unwrap_or_default();
+    let Ok(read) = serde_json::from_value::<PodSpec>(Value::Object(spec.clone())) else { return };
+    let sum = pod_amounts(&read.containers, read.init_containers.as_deref().unwrap_or_default(), requests_of);
+    let sums = [("cpu", Quantity::from_milli(sum.milli_cpu)), ("memory", Quantity::from_bytes(sum.memory))];
+    let pages = sum.other.iter().filter(|(name, _)| name.starts_with(HUGE_PAGES));
+    let pages = pages.map(|(name, bytes)| (name.as_str(), Quantity::from_bytes(*bytes)));
+    let requests = child(child(spec, "resources"), "requests");
+    for (resource, amount) in sums.into_iter().chain(pages).filter(|(_, amount)| !amount.is_zero()) {
+        set(requests, resource, json!(amount.to_string()));
+    }
+    for (resource, amount) in limits.into_iter().filter(|(name, _)| is_of_pods(name)) {
+        set(requests, &resource, amount);
+    }
+    if requests.is_empty() {
+        child(spec, "resources").remove("requests");
+    }
+}
+
+const HUGE_PAGES: &str = "hugepages-";
+
+/// Whether a pod as a whole may have an amount of this.
+fn is_of_pods(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory") || resource.starts_with(HUGE_PAGES)
 }
 
 /// Like `set`, where 0 counts as missing.
@@ -192,6 +226,37 @@ fn volume(volume: &mut Map<String, Value>) {
             if let Some(downward) = source.get_mut("downwardAPI").and_then(Value::as_object_mut) {
                 items(downward, "items").for_each(field_ref);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pod_asks_for_as_a_whole() {
+        let own = json!({"requests": {"cpu": "100m", "memory": "1Mi"}});
+        for (whole, container, wanted) in [
+            // Nothing is set: nothing is added.
+            (json!(null), own.clone(), json!(null)),
+            (json!({}), own.clone(), json!({})),
+            (
+                json!({"limits": {"cpu": "0.5"}}),
+                json!({}),
+                json!({"limits": {"cpu": "500m"}, "requests": {"cpu": "500m"}}),
+            ),
+            (
+                json!({"limits": {"cpu": "1"}}),
+                own.clone(),
+                json!({"limits": {"cpu": "1"}, "requests": {"cpu": "200m", "memory": "2Mi"}}),
+            ),
+            (json!({"requests": {"cpu": "1"}}), own, json!({"requests": {"cpu": "1", "memory": "2Mi"}})),
+        ] {
+            let container = |name: &str| json!({"name": name, "image": "i", "resources": container});
+            let mut made = json!({"spec": {"resources": whole, "containers": [container("a"), container("b")]}});
+            pod(made.as_object_mut().unwrap());
+            assert_eq!(made["spec"]["resources"], wanted, "{whole}");
         }
     }
 }

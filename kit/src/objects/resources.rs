@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, PodSpec},
+    api::core::v1::{Container, Pod, PodSpec},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 
@@ -50,17 +50,35 @@ pub fn request(container: &Container, resource: &str) -> Option<Quantity> {
     amount(container.resources.as_ref()?.requests.as_ref(), resource).or_else(|| limit(container, resource))
 }
 
+/// The class that the API has given a pod, which never changes; the one that comes of its spec where it has given none.
+#[must_use]
+pub fn class_of(pod: &Pod) -> Class {
+    let given = pod.status.as_ref().and_then(|s| s.qos_class.as_deref());
+    let all = [Class::Guaranteed, Class::Burstable, Class::BestEffort];
+    let given = all.into_iter().find(|class| given == Some(class.name()));
+    given.or_else(|| pod.spec.as_ref().map(class)).unwrap_or(Class::BestEffort)
+}
+
 /// Guaranteed: every container limits cpu and memory, and requests just that. BestEffort: none asks
-/// for anything.
+/// for anything. Resources of the pod as a whole, where it has any, decide alone.
 #[must_use]
 pub fn class(spec: &PodSpec) -> Class {
     let (mut any, mut all) = (false, true);
-    for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
+    let mut take = |limit: Option<Quantity>, request: Option<Quantity>| {
+        let limit = limit.filter(|q| !q.is_zero());
+        let request = request.filter(|q| !q.is_zero()).or(limit);
+        any |= request.is_some();
+        all &= limit.is_some() && limit == request;
+    };
+    if let Some(whole) = &spec.resources {
         for resource in ["cpu", "memory"] {
-            let limit = limit(container, resource).filter(|q| !q.is_zero());
-            let request = request(container, resource).filter(|q| !q.is_zero());
-            any |= limit.is_some() || request.is_some();
-            all &= limit.is_some() && limit == request;
+            take(amount(whole.limits.as_ref(), resource), amount(whole.requests.as_ref(), resource));
+        }
+    } else {
+        for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
+            for resource in ["cpu", "memory"] {
+                take(limit(container, resource), request(container, resource));
+            }
         }
     }
     match (any, all) {
@@ -98,5 +116,36 @@ mod tests {
         ] {
             assert_eq!(class(&spec(resources)), wanted, "{resources:?}");
         }
+    }
+
+    #[test]
+    fn resources_of_the_whole_pod_decide() {
+        let full = r#"{"limits":{"cpu":"1","memory":"1Gi"}}"#;
+        for (whole, wanted) in [
+            (r#"{"requests":{"cpu":"100m"}}"#, Class::Burstable),
+            (r#"{"limits":{"cpu":"1","memory":"1Gi"}}"#, Class::Guaranteed),
+            (r#"{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"1","memory":"1Gi"}}"#, Class::Guaranteed),
+            (r#"{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"memory":"1Mi"}}"#, Class::Burstable),
+            (r#"{"limits":{"memory":"1Gi"}}"#, Class::Burstable),
+            (r#"{"requests":{"cpu":"0"}}"#, Class::BestEffort),
+        ] {
+            for containers in [&["{}"][..], &[full]] {
+                let mut spec = spec(containers);
+                spec.resources = serde_json::from_str(whole).ok();
+                assert_eq!(class(&spec), wanted, "{whole} {containers:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_class_that_the_api_has_given_stays() {
+        let pod = |status: &str| -> Pod {
+            let text =
+                r#"{"spec":{"containers":[{"name":"c","resources":{"limits":{"memory":"1Gi"}}}]},"status":STATUS}"#;
+            serde_json::from_str(&text.replace("STATUS", status)).unwrap()
+        };
+        assert_eq!(class_of(&pod("{}")), Class::Burstable);
+        assert_eq!(class_of(&pod(r#"{"qosClass":"BestEffort"}"#)), Class::BestEffort);
+        assert_eq!(class_of(&pod(r#"{"qosClass":"Unheard"}"#)), Class::Burstable);
     }
 }

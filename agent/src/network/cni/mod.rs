@@ -36,6 +36,49 @@ pub struct CniConfig {
     pub state_dir: PathBuf,
 }
 
+impl CniConfig {
+    /// Whether a pod can be connected.
+    pub(crate) fn check(&self) -> Result<(), NetworkError> {
+        self.configured().map(drop)
+    }
+
+    /// The configuration that is first by name and whose plugins are all there.
+    fn configured(&self) -> Result<List, NetworkError> {
+        let dir = &self.conf_dir;
+        let attempt = || format!("the network of pods is not configured in {}", dir.display());
+        let entries = fs::read_dir(dir).map_err(|e| NetworkError::new(attempt(), e))?;
+        let known =
+            |path: &PathBuf| path.extension().and_then(|e| e.to_str()).is_some_and(|e| config::ENDINGS.contains(&e));
+        let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(known).collect();
+        files.sort();
+        let mut why = "there is no file that ends in .conf, .conflist or .json".to_owned();
+        for file in files {
+            let read = fs::read_to_string(&file).map_err(|e| e.to_string()).and_then(|text| config::read(&text));
+            match read.and_then(|list| self.with_programs(list)) {
+                Ok(list) => return Ok(list),
+                Err(error) => why = format!("{}: {error}", file.display()),
+            }
+        }
+        Err(NetworkError::new(attempt(), why))
+    }
+
+    fn with_programs(&self, list: List) -> Result<List, String> {
+        let mut names = list.plugins.iter().filter_map(config::type_of);
+        match names.find(|name| self.program(name).is_none()) {
+            Some(name) => Err(format!("the plugin {name:?} is not in {}", self.folders().join(" or "))),
+            None => Ok(list),
+        }
+    }
+
+    fn program(&self, name: &str) -> Option<PathBuf> {
+        self.bin_dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file())
+    }
+
+    fn folders(&self) -> Vec<String> {
+        self.bin_dirs.iter().map(|dir| dir.display().to_string()).collect()
+    }
+}
+
 /// What was done for a pod.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 struct Done {
@@ -96,7 +139,7 @@ impl Cni {
             Some(_) => self.detach(&request.pod_uid).await?,
             None => {}
         }
-        let list = self.configured()?;
+        let list = self.config.configured()?;
         let mut done = Done {
             pod_uid: request.pod_uid.clone(),
             sandbox: request.sandbox.clone(),
@@ -165,29 +208,6 @@ impl Cni {
         }
     }
 
-    /// The configuration that is first by name.
-    fn configured(&self) -> Result<List, NetworkError> {
-        let dir = &self.config.conf_dir;
-        let attempt = || format!("the network of pods is not configured in {}", dir.display());
-        let entries = fs::read_dir(dir).map_err(|e| NetworkError::new(attempt(), e))?;
-        let known =
-            |path: &PathBuf| path.extension().and_then(|e| e.to_str()).is_some_and(|e| config::ENDINGS.contains(&e));
-        let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(known).collect();
-        files.sort();
-        let mut why = "there is no file that ends in .conf, .conflist or .json".to_owned();
-        for file in files {
-            match fs::read_to_string(&file).map_err(|e| e.to_string()).and_then(|text| config::read(&text)) {
-                Ok(list) => return Ok(list),
-                Err(error) => why = format!("{}: {error}", file.display()),
-            }
-        }
-        Err(NetworkError::new(attempt(), why))
-    }
-
-    fn program(&self, name: &str) -> Option<PathBuf> {
-        self.config.bin_dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file())
-    }
-
     async fn call(
         &self,
         command: &str,
@@ -198,8 +218,9 @@ impl Cni {
     ) -> Result<Vec<u8>, NetworkError> {
         let name = config::type_of(plugin).unwrap_or("");
         let failed = |why: String| NetworkError::new(format!("the network plugin {name:?} failed at {command}"), why);
-        let folders = || self.config.bin_dirs.iter().map(|d| d.display().to_string()).collect::<Vec<_>>();
-        let program = self.program(name).ok_or_else(|| failed(format!("it is not in {}", folders().join(" or "))))?;
+        let folders = self.config.folders();
+        let program =
+            self.config.program(name).ok_or_else(|| failed(format!("it is not in {}", folders.join(" or "))))?;
         let mut process = tokio::process::Command::new(program);
         process
             .env_clear()
@@ -209,7 +230,7 @@ impl Cni {
             .env("CNI_NETNS", namespace)
             .env("CNI_IFNAME", INTERFACE)
             .env("CNI_ARGS", &done.arguments)
-            .env("CNI_PATH", folders().join(":"))
+            .env("CNI_PATH", folders.join(":"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -253,5 +274,35 @@ impl Cni {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_configured_once_its_plugins_are_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (conf, bin) = (dir.path().join("net.d"), dir.path().join("bin"));
+        let config = CniConfig { conf_dir: conf.clone(), bin_dirs: vec![bin.clone()], state_dir: "/nowhere".into() };
+        let why = || config.configured().unwrap_err().to_string();
+        assert!(why().contains("No such file"), "{}", why());
+        for folder in [&conf, &bin] {
+            fs::create_dir(folder).unwrap();
+        }
+        fs::write(conf.join("README"), "not a configuration").unwrap();
+        assert!(why().ends_with("there is no file that ends in .conf, .conflist or .json"), "{}", why());
+        fs::write(
+            conf.join("10-first.conflist"),
+            r#"{"name":"first","plugins":[{"type":"bridge"},{"type":"portmap"}]}"#,
+        )
+        .unwrap();
+        fs::write(bin.join("bridge"), "").unwrap();
+        assert!(why().contains(r#"10-first.conflist: the plugin "portmap" is not in"#), "{}", why());
+        fs::write(conf.join("20-second.conf"), r#"{"name":"second","type":"bridge"}"#).unwrap();
+        assert_eq!(config.configured().unwrap().name, "second", "the first that can be used");
+        fs::write(bin.join("portmap"), "").unwrap();
+        assert_eq!(config.configured().unwrap().name, "first");
     }
 }

@@ -12,7 +12,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use windlass_kit::{duration, objects::resources::class};
+use windlass_kit::{duration, objects::resources::class_of};
 
 use super::{
     mounts::is_deep_read_only,
@@ -77,7 +77,7 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         pod_ip: addresses.first().map(|a| a.ip.clone()),
         pod_ips: (!addresses.is_empty()).then_some(addresses),
         phase: Some(phase.to_owned()),
-        qos_class: Some(class(spec).name().to_owned()),
+        qos_class: Some(class_of(pod).name().to_owned()),
         reason,
         message,
         start_time: Some(before.start_time.unwrap_or(Time(whole_seconds(now)))),

@@ -1,7 +1,7 @@
 //! Containers of a pod: made, started, resized.
 
 use super::*;
-use crate::engine::names;
+use crate::{engine::names, pods::services};
 
 /// What creating a container needs to know beside the pod.
 #[derive(Debug, Clone)]
@@ -37,7 +37,12 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let container = &request.container;
     let mut sources = fetch_sources(shared, pod, container).await?;
     sources.files = files(container, &request.volumes).map_err(config)?;
-    let services = shared.services.borrow().clone();
+    let services = if spec::is_static(pod) {
+        // The node's own pods may be what the API itself is made of.
+        shared.services.borrow().clone().unwrap_or_default()
+    } else {
+        services::listed(&shared.services).await.map_err(config)?
+    };
     let pod_ips = if spec::host_network(pod_spec) { vec![shared.config.node_ip] } else { request.addresses };
     let facts = Facts {
         node_name: &shared.config.node_name,
@@ -167,7 +172,7 @@ pub(crate) async fn start(shared: Arc<Shared>, pod: Arc<Pod>, container: String,
             shared.event(&pod, Some(&container), Severity::Normal, "Started", "Container started");
             if let Some(instance) = seen {
                 traces::link_log(&shared.config, instance);
-                hold_pages(&shared, &pod, &container, &instance.id);
+                hold_container(&shared, &pod, &container, &instance.id);
             }
         }
         Err((refusal, _)) if !refusal.unreachable => {
@@ -186,12 +191,11 @@ pub(crate) async fn start(shared: Arc<Shared>, pod: Arc<Pod>, container: String,
     Outcome::Started { container, result }
 }
 
-/// Holds a container that has just started to the huge pages that it may use.
-fn hold_pages(shared: &Shared, pod: &Pod, name: &str, id: &str) {
-    if let Some(spec) = &pod.spec
-        && let Some(container) = spec::container(spec, name)
-    {
-        cgroup::hold_container(&parent(shared, spec, spec::uid(pod)), id, &qos::huge_pages(&container));
+/// Holds a container that has just started to what Docker has no setting for.
+fn hold_container(shared: &Shared, pod: &Pod, name: &str, id: &str) {
+    if let Some(container) = pod.spec.as_ref().and_then(|spec| spec::container(spec, name)) {
+        let together = !shared.config.single_process_oom_kill;
+        cgroup::hold_container(&parent(shared, pod), id, &qos::huge_pages(&container), together);
     }
 }
 

@@ -22,7 +22,7 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
 };
 use kube::api::{Api, DeleteParams, Preconditions};
-use windlass_kit::{events::Severity, objects::resources::class};
+use windlass_kit::{events::Severity, objects::resources::class_of};
 
 use super::{
     body::{self, Image, Surroundings, needs_passwd},
@@ -149,13 +149,13 @@ fn hold(shared: &Shared, pod: &Pod, on_the_way: bool) {
     if on_the_way {
         limits = Limits { memory: 0, cpu_quota: 0, ..limits };
     }
-    let (parent, pages) = (parent(shared, spec, spec::uid(pod)), qos::pod_huge_pages(spec));
+    let (parent, pages) = (parent(shared, pod), qos::pod_huge_pages(spec));
     cgroup::hold_pod(&parent, &limits, &pages, shared.config.pod_pids_limit);
 }
 
 /// The cgroup of a pod, as Docker names it.
-fn parent(shared: &Shared, spec: &PodSpec, uid: &str) -> String {
-    qos::cgroup_parent(class(spec), uid, shared.info.borrow().systemd_cgroups)
+fn parent(shared: &Shared, pod: &Pod) -> String {
+    qos::cgroup_parent(class_of(pod), spec::uid(pod), shared.info.borrow().systemd_cgroups)
 }
 
 pub(crate) async fn post_start(shared: Arc<Shared>, asked: Asked) -> Outcome {

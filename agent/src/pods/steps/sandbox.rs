@@ -7,9 +7,9 @@ pub(super) fn write_pod_files(shared: &Shared, pod: &Pod, addresses: &[IpAddr]) 
     let dir = shared.pod_dir(spec::uid(pod));
     let host_network = pod.spec.as_ref().is_some_and(spec::host_network);
     let hosts = if host_network {
-        files::host_network_hosts(pod, &shared.host_hosts)
+        files::host_network_hosts(pod, &super::super::host::hosts())
     } else {
-        files::hosts(pod, addresses, &shared.dns.domain)
+        files::hosts(pod, addresses, &shared.config.cluster_domain)
     };
     let write = |name: &str, text: &str| {
         let path = dir.join(name);
@@ -23,7 +23,7 @@ pub(super) fn write_pod_files(shared: &Shared, pod: &Pod, addresses: &[IpAddr]) 
     if !addresses.is_empty() || host_network || !dir.join("etc-hosts").exists() {
         write("etc-hosts", &hosts)?;
     }
-    write("resolv.conf", &files::resolv_conf(pod, &shared.dns).0)
+    write("resolv.conf", &files::resolv_conf(pod, &shared.dns()?).0)
 }
 
 pub(crate) async fn create_sandbox(shared: Arc<Shared>, pod: Arc<Pod>, attempt: u32) -> Outcome {
@@ -42,12 +42,12 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
         write_pod_files(shared, pod, &addresses).map_err(failed)?;
         addresses
     };
-    for cut in files::resolv_conf(pod, &shared.dns).1 {
+    for cut in files::resolv_conf(pod, &shared.dns().map_err(failed)?).1 {
         shared.event(pod, None, Severity::Warning, "DNSConfigForming", cut);
     }
     let pause = shared.pause().await.map_err(|e| Refusal::of("CreatePodSandboxError", &e))?;
     let dir = shared.pod_dir(spec::uid(pod));
-    let hostname = files::shown_hostname(pod, &shared.dns.domain).map_err(failed)?;
+    let hostname = files::shown_hostname(pod, &shared.config.cluster_domain).map_err(failed)?;
     let runtime = runtime(shared, pod_spec).await?;
     let around = Surroundings { runtime: runtime.as_deref(), ..around(shared, &dir) };
     let (name, body) = body::sandbox(pod, pod_spec, attempt, &addresses, &hostname, &pause, &around);
