@@ -44,7 +44,7 @@ fn filled(services: usize, endpoints: usize) -> (Model, Ledger) {
     let mut model = Model::default();
     (0..services).for_each(|s| put(&mut model, s, endpoints, 0));
     let mut ledger = Ledger::new(Settings::new(Family::V4));
-    model.take_dirty().0.iter().for_each(|id| ledger.touch(id));
+    model.take_changes().services.iter().for_each(|id| ledger.touch(id));
     (model, ledger)
 }
 
@@ -53,7 +53,7 @@ fn one_endpoint_changed(services: usize, endpoints: usize) -> (Model, Ledger) {
     let (mut model, mut ledger) = filled(services, endpoints);
     write(&mut ledger, &model);
     put(&mut model, services / 2, endpoints, 200);
-    model.take_dirty().0.iter().for_each(|id| ledger.touch(id));
+    model.take_changes().services.iter().for_each(|id| ledger.touch(id));
     (model, ledger)
 }
 
@@ -62,7 +62,7 @@ fn one_service_added(services: usize, endpoints: usize) -> (Model, Ledger) {
     let (mut model, mut ledger) = filled(services, endpoints);
     write(&mut ledger, &model);
     put(&mut model, services, endpoints, 0);
-    model.take_dirty().0.iter().for_each(|id| ledger.touch(id));
+    model.take_changes().services.iter().for_each(|id| ledger.touch(id));
     (model, ledger)
 }
 

@@ -5,12 +5,12 @@ use nix::sched::{CloneFlags, unshare};
 use windlass_kit::{finding::Finding, net::Family};
 
 use crate::{
-    apply::{Backend, Runner},
+    apply::{Backend, OLDEST, Runner},
     config::Variant,
 };
 
 /// What services need it for, the rule as `iptables-restore` reads it, and whether the proxy can do without.
-const TRIALS: [(&str, &str, bool); 7] = [
+const TRIALS: [(&str, &str, bool); 8] = [
     ("destinations rewritten", "-A T -p tcp -m tcp --dport 80 -j DNAT --to-destination {}:80", false),
     ("sources hidden", "-A T -j MASQUERADE --random-fully", false),
     ("shares among endpoints", "-A T -m statistic --mode random --probability 0.5 -j RETURN", false),
@@ -18,6 +18,7 @@ const TRIALS: [(&str, &str, bool); 7] = [
     ("node ports", "-A T -m addrtype --dst-type LOCAL -j RETURN", false),
     ("states of connections", "-A T -m conntrack --ctstate INVALID -j RETURN", false),
     ("session affinity", "-A T -m recent --name T --rcheck --seconds 60 --reap -j RETURN", true),
+    ("services of SCTP", "-A T -p sctp -m sctp --dport 80 -j RETURN", true),
 ];
 
 /// Tries everything, for both families. Needs root.
@@ -69,7 +70,9 @@ fn family_of(family: Family, variant: Variant) -> Vec<Finding> {
 
 fn absent(family: Family, name: &str, error: &str) -> Finding {
     match family {
-        Family::V4 => Finding::missing(name, error, "install Debian's package iptables, version 1.4.20 or later"),
+        Family::V4 => {
+            Finding::missing(name, error, format!("install Debian's package iptables, version {OLDEST} or later"))
+        }
         Family::V6 => {
             Finding::doubtful(name, error, "services have addresses of IPv4 only; install ip6tables for others")
         }

@@ -11,6 +11,7 @@ use crate::{
     model::Family,
     nfacct,
     rules::{Fixed, JUMPS, Table, is_dispatch, is_owned},
+    sync::lock,
     sysctls::{self, Changed},
 };
 
@@ -36,11 +37,15 @@ pub(crate) struct Record {
     sysctls: Changed,
 }
 
+/// Chain by which kube-proxy sees that its rules were flushed, in this table too.
+const CANARY: &str = "KUBE-PROXY-CANARY";
+const MANGLE: &str = "mangle";
+
 /// Whether a chain is the proxy's alone.
 fn is_ours(table: Table, name: &str) -> bool {
     match Fixed::find(table, name) {
         Some(fixed) => fixed != Fixed::FilterFirewall,
-        None => (table == Table::Nat && is_owned(name)) || is_dispatch(name) || name == "KUBE-PROXY-CANARY",
+        None => (table == Table::Nat && is_owned(name)) || is_dispatch(name) || name == CANARY,
     }
 }
 
@@ -91,7 +96,7 @@ impl Record {
     }
 }
 
-/// The programs of both families; IPv6 may be missing.
+/// The programs of both families. The one of the node's first address must work; the other may be missing.
 pub(crate) fn backends(config: &Config) -> Result<Vec<Backend>, Error> {
     let runner = Runner::new(config.command_prefix.clone());
     let disabled = runner.read("/proc/sys/net/ipv6/conf/all/disable_ipv6").map_or(true, |text| text.trim() == "1");
@@ -101,12 +106,28 @@ pub(crate) fn backends(config: &Config) -> Result<Vec<Backend>, Error> {
         let six = (!disabled).then(|| scope.spawn(|| find(Family::V6)));
         (find(Family::V4), six.map(std::thread::ScopedJoinHandle::join))
     });
-    let mut backends = vec![four?];
+    let first = config.node_ips.first().map_or(Family::V4, Family::of);
+    let mut backends = Vec::new();
+    let mut add = |family: Family, found: Result<Backend, Error>| match found {
+        Ok(backend) => {
+            backends.push(backend);
+            Ok(())
+        }
+        Err(error) if family == first => Err(error),
+        Err(error) => {
+            let family = family.name();
+            tracing::warn!(%error, family, "iptables does not work for one family: its services get no rules");
+            Ok(())
+        }
+    };
+    add(Family::V4, four)?;
     match six {
         None => tracing::warn!("IPv6 is switched off on this machine: IPv6 services get no rules"),
-        Some(Ok(Ok(backend))) => backends.push(backend),
-        Some(Ok(Err(error))) => tracing::warn!(%error, "ip6tables does not work: IPv6 services get no rules"),
+        Some(Ok(six)) => add(Family::V6, six)?,
         Some(Err(_)) => tracing::error!("the search for ip6tables broke off: IPv6 services get no rules"),
+    }
+    if backends.is_empty() {
+        return find(first).map(|backend| vec![backend]);
     }
     Ok(backends)
 }
@@ -162,8 +183,96 @@ pub(crate) fn set_kernel(config: &Config, backends: &[Backend]) -> Result<(), Er
     sysctls::conntrack(&runner, &config.conntrack, &mut record.sysctls, &keep)
 }
 
+/// The table of kube-proxy's nftables mode.
+const KUBE_PROXY_TABLE: &str = "kube-proxy";
+
+const fn nft_family(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    }
+}
+
+/// Deletes the table of kube-proxy's nftables mode with all that is in it; whether it was there.
+fn delete_kube_proxy_table(runner: &Runner, family: Family) -> io::Result<bool> {
+    if !runner.is_plain() {
+        let table = [nft_family(family), KUBE_PROXY_TABLE];
+        if runner.run("nft", &["list", "table", table[0], table[1]], "").is_err() {
+            return Ok(false);
+        }
+        let deleted = runner.run("nft", &["delete", "table", table[0], table[1]], "");
+        return deleted.map(|_| true).map_err(|e| io::Error::other(e.to_string()));
+    }
+    // A kernel without nf_tables has no such table.
+    let Ok(mut netlink) = NfTables::open() else { return Ok(false) };
+    let Ok(mut generation) = netlink.generation() else { return Ok(false) };
+    let mut tries = 0;
+    loop {
+        if netlink.users(family, KUBE_PROXY_TABLE)?.is_none() {
+            return Ok(false);
+        }
+        match netlink.delete_table(family, KUBE_PROXY_TABLE, generation) {
+            Ok(()) => return Ok(true),
+            // Somebody else changed something meanwhile.
+            Err(_) if tries < 5 => tries += 1,
+            Err(error) => return Err(error),
+        }
+        generation = netlink.generation()?;
+    }
+}
+
+/// Removes what acts on services beside our rules, once these are there: the table of kube-proxy's nftables mode, and
+/// rules of an earlier run in the other iptables back end. Nobody would ever change them again, and of two rules for
+/// one address either may come first. Blocks.
+pub(crate) fn remove_predecessors(config: &Config, backend: &Backend) {
+    let family = backend.family();
+    match delete_kube_proxy_table(backend.runner(), family) {
+        Ok(true) => tracing::info!(
+            family = family.name(),
+            "the table {KUBE_PROXY_TABLE} that kube-proxy left behind in nftables mode was removed"
+        ),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(
+            %error, family = family.name(),
+            "the table {KUBE_PROXY_TABLE} of kube-proxy's nftables mode cannot be removed, and its old rules act beside ours: nft delete table {} {KUBE_PROXY_TABLE}",
+            nft_family(family)
+        ),
+    }
+    let Some(other) = backend.other() else { return };
+    let clean_other = || -> Result<bool, Error> {
+        let text = other.save(false)?;
+        let saved = other.parse(&text)?;
+        let ours = [Fixed::NatServices, Fixed::FilterServices];
+        if !ours.iter().any(|chain| saved.chain(chain.table(), chain.name()).is_some()) {
+            return Ok(false);
+        }
+        if shares_firewall(&text) {
+            tracing::warn!(
+                family = family.name(),
+                program = other.program(),
+                "the other iptables back end holds service rules and marks of a kubelet: both back ends act on every packet"
+            );
+            return Ok(false);
+        }
+        clean(&other, Record::read(&config.record)?.as_ref()).map(|()| true)
+    };
+    match clean_other() {
+        Ok(true) => tracing::info!(
+            family = family.name(),
+            program = other.program(),
+            "service rules of an earlier time were removed from the other iptables back end"
+        ),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(
+            %error, family = family.name(), program = other.program(),
+            "service rules of an earlier time cannot be removed from the other iptables back end and act beside ours"
+        ),
+    }
+}
+
 /// Removes every rule and chain of the proxy from both families and both back ends, and puts back
-/// what it had changed. Rules of others stay; what is not there is no error. Blocks.
+/// what it had changed. Rules of others stay; what is not there is no error. Refuses while a proxy runs here, which
+/// would write all of it again. Blocks.
 ///
 /// # Errors
 /// All that failed; the rest was done nevertheless.
@@ -175,6 +284,14 @@ pub fn cleanup(config: &Config) -> Result<(), Vec<CleanupError>> {
         }
     };
     let runner = Runner::new(config.command_prefix.clone());
+    // Held to the end: a proxy that starts now waits. Behind a prefix the name would be that of another namespace.
+    let _lock = match if runner.is_plain() { lock::take_soon(lock::NAME) } else { Ok(None) } {
+        Ok(lock) => lock,
+        Err(process) => {
+            note("the service rules", Err(Error::Running { process: process.to_string() }));
+            return Err(errors);
+        }
+    };
     let record = Record::read(&config.record).unwrap_or_else(|e| {
         tracing::warn!(error = %e, "the record of the tables' state cannot be read: going by what is there");
         None
@@ -198,6 +315,13 @@ pub fn cleanup(config: &Config) -> Result<(), Vec<CleanupError>> {
                 let what = format!("the {} rules in {}", family.name(), backend.program());
                 note(&what, clean(&backend, record.as_ref()));
             }
+        }
+    }
+    for family in Family::BOTH {
+        if let Err(source) = delete_kube_proxy_table(&runner, family) {
+            let command = format!("nft delete table {} {KUBE_PROXY_TABLE}", nft_family(family));
+            let error = Error::Failed { command, status: "netlink".to_owned(), stderr: source.to_string() };
+            note("the table of kube-proxy's nftables mode", Err(error));
         }
     }
     if let Some(record) = &record {
@@ -228,6 +352,10 @@ fn clean(backend: &Backend, record: Option<&Record>) -> Result<(), Error> {
         Some(record) => record.firewalls.iter().any(|f| f == backend.family().name()),
         None => shares_firewall(&text),
     };
+    // kube-proxy's mark in a table that is not ours otherwise.
+    if saved.tables.get(MANGLE).is_some_and(|chains| chains.contains_key(CANARY)) {
+        backend.restore_text(&format!("*{MANGLE}\n:{CANARY} - [0:0]\n-X {CANARY}\nCOMMIT\n"))?;
+    }
     let removal = Removal::of(&saved, keep_firewall);
     for (table, rules) in removal.jumps.iter().filter(|(_, rules)| !rules.is_empty()) {
         backend.restore_text(&section(*table, rules))?;
@@ -335,7 +463,7 @@ fn drop_empty_table(backend: &Backend, table: Table) -> Result<(), Error> {
             return Ok(());
         }
         let (Some(netlink), Some(generation)) = (&mut netlink, generation) else {
-            let family = if backend.family() == Family::V4 { "ip" } else { "ip6" };
+            let family = nft_family(backend.family());
             return backend.runner().run("nft", &["delete", "table", family, table.name()], "").map(drop);
         };
         // More users than the printed chains: sets or chains of somebody else.

@@ -263,30 +263,24 @@ impl Config {
 }
 
 impl Config {
-    /// Where the servers of health check node ports listen: at all addresses of each family that is served, or
-    /// at the local ones inside the ranges for node ports.
-    pub(crate) fn health_check_addresses(
-        &self,
-        families: impl Iterator<Item = Family>,
-        local: &[IpAddr],
-    ) -> Vec<IpAddr> {
-        let mut out = Vec::new();
-        for family in families {
-            let any = match family {
-                Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-                Family::V6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-            };
-            match self.settings(family, &NodeFacts::default(), local).node_ports {
-                NodePortDestinations::All => out.push(any),
-                NodePortDestinations::Addresses(list) => out.extend(list),
-            }
+    /// Where the servers of health check node ports listen for a family: at all of its addresses, at the node's own,
+    /// or at the local ones inside the ranges for node ports.
+    pub(crate) fn health_check_addresses(&self, family: Family, node: &NodeFacts, local: &[IpAddr]) -> Vec<IpAddr> {
+        let any = match family {
+            Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            Family::V6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        };
+        match self.settings(family, node, local).node_ports {
+            NodePortDestinations::All => vec![any],
+            NodePortDestinations::Addresses(list) => list,
         }
-        out
     }
 }
 
 /// More endpoints than this, and comments in endpoint rules are left out, as upstream does.
 pub(crate) const LARGE_CLUSTER: usize = 1000;
+/// No more than this, and they come back.
+pub(crate) const NO_LONGER_LARGE: usize = 900;
 
 /// Renders the rules for objects, as text for `iptables-restore`, without touching the kernel. The
 /// Node with the configured name, if it is among `nodes`, tells zone, addresses and pod ranges.
@@ -297,6 +291,18 @@ pub fn rules_from_objects(
     nodes: &[objects::Node],
     config: &Config,
     family: Family,
+) -> String {
+    rules_of_objects(services, slices, nodes, config, family, false)
+}
+
+/// The same for a cluster that may have been a large one until now.
+pub(crate) fn rules_of_objects(
+    services: &[objects::Service],
+    slices: &[objects::EndpointSlice],
+    nodes: &[objects::Node],
+    config: &Config,
+    family: Family,
+    large: bool,
 ) -> String {
     let node = nodes
         .iter()
@@ -313,20 +319,21 @@ pub fn rules_from_objects(
     // Every machine has these beside its own.
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let local: Vec<IpAddr> = loopback.into_iter().chain(config.node_ips.iter().copied()).collect();
-    let settings = Settings { large: is_large(&model, family), ..config.settings(family, &node, &local) };
+    model.take_changes();
+    let settings = Settings { large: is_large(&model, family, large), ..config.settings(family, &node, &local) };
     let mut out = String::new();
-    each_step(&model, settings, Limit::None, |step| out.push_str(&step.text));
+    each_step(&model, Ledger::new(settings), Limit::None, |step| out.push_str(&step.text));
     out
 }
 
-/// Whether comments are left out.
-pub(crate) fn is_large(model: &Model, family: Family) -> bool {
-    model.endpoint_count(family) > LARGE_CLUSTER
+/// Whether comments are left out, as they `were` until now: an autoscaler that works around the number does not have
+/// all rules written again each time.
+pub(crate) fn is_large(model: &Model, family: Family, was: bool) -> bool {
+    model.endpoint_count(family) > if was { NO_LONGER_LARGE } else { LARGE_CLUSTER }
 }
 
 /// The rules of a model, whatever the kernel holds, in pieces as large as `limit` says.
-pub(crate) fn each_step(model: &Model, settings: Settings, limit: Limit, mut then: impl FnMut(&Step)) {
-    let mut ledger = Ledger::new(settings);
+pub(crate) fn each_step(model: &Model, mut ledger: Ledger, limit: Limit, mut then: impl FnMut(&Step)) {
     model.services().for_each(|(id, _)| ledger.touch(id));
     while let Some(step) = ledger.next_step(model, limit) {
         then(&step);

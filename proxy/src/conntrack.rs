@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    model::{Family, Model, Protocol},
+    model::{Family, Model, UdpFrontend},
     netlink::{ACK, Attributes, Netfilter, Request, family_number, nest, nested},
 };
 
@@ -24,6 +24,8 @@ pub struct Flow {
     pub answers: SocketAddr,
     /// Zone of connection tracking; 0 unless somebody uses zones.
     pub zone: u16,
+    /// Zone of the original direction, where zones differ by direction.
+    pub original_zone: Option<u16>,
 }
 
 /// UDP addresses of services and the endpoints that may answer there.
@@ -34,29 +36,39 @@ pub struct Frontends {
 }
 
 impl Frontends {
-    /// All UDP frontends of a family, also those without any endpoint.
+    /// All UDP frontends of a family, also those without any endpoint. External IPs are left out where they are
+    /// switched off: traffic to them is somebody else's.
     #[must_use]
-    pub fn of(model: &Model, family: Family) -> Self {
+    pub fn of(model: &Model, family: Family, external_ips: bool) -> Self {
         let mut out = Self::default();
-        for (id, service) in model.services() {
-            let Some(cluster_ip) = service.cluster_ip(family) else { continue };
-            for port in service.ports.iter().filter(|p| p.protocol == Protocol::Udp) {
-                let serving: HashSet<SocketAddr> = model
-                    .endpoints(id, port, family)
-                    .iter()
-                    .filter(|e| e.serving)
-                    .map(|e| SocketAddr::new(e.ip, e.port))
-                    .collect();
-                let others = service.external_ips.iter().chain(&service.lb_ips).copied();
-                for ip in others.filter(|ip| Family::of(ip) == family).chain([cluster_ip]) {
-                    out.addresses.entry(SocketAddr::new(ip, port.port)).or_default().extend(&serving);
-                }
-                if port.node_port != 0 {
-                    out.node_ports.entry(port.node_port).or_default().extend(&serving);
-                }
+        for (id, service) in model.udp_services() {
+            let mut serving: HashMap<&str, HashSet<SocketAddr>> = HashMap::new();
+            for (frontend, port) in service.udp_frontends(family) {
+                let endpoints = serving.entry(&port.full_name).or_insert_with(|| {
+                    let all = model.endpoints(id, port, family);
+                    all.iter().filter(|e| e.serving).map(|e| SocketAddr::new(e.ip, e.port)).collect()
+                });
+                out.add(frontend, external_ips, endpoints);
             }
         }
         out
+    }
+
+    fn add(&mut self, frontend: UdpFrontend, external_ips: bool, endpoints: &HashSet<SocketAddr>) {
+        match frontend {
+            UdpFrontend::ExternalIp(_) if !external_ips => {}
+            UdpFrontend::Address(at) | UdpFrontend::ExternalIp(at) => {
+                self.addresses.entry(at).or_default().extend(endpoints);
+            }
+            UdpFrontend::NodePort(port) => self.node_ports.entry(port).or_default().extend(endpoints),
+        }
+    }
+
+    /// Adds frontends that no Service has any more: nobody answers there, unless another Service took them over.
+    pub fn add_removed(&mut self, removed: impl IntoIterator<Item = UdpFrontend>, external_ips: bool) {
+        for frontend in removed {
+            self.add(frontend, external_ips, &HashSet::new());
+        }
     }
 
     /// Whether there is anything to look for.
@@ -65,17 +77,14 @@ impl Frontends {
         self.addresses.is_empty() && self.node_ports.is_empty()
     }
 
-    /// The flows whose service no longer has the endpoint that answers them. A node port counts
-    /// only at an address of this machine.
+    /// Whether a flow's service no longer has the endpoint that answers it. A node port counts only at an address of
+    /// this machine: `local`, or one of loopback's.
     #[must_use]
-    pub fn stale<'a>(&self, flows: &'a [Flow], local: &HashSet<IpAddr>) -> Vec<&'a Flow> {
-        let is_stale = |flow: &&Flow| {
-            let endpoints = self.addresses.get(&flow.destination).or_else(|| {
-                self.node_ports.get(&flow.destination.port()).filter(|_| local.contains(&flow.destination.ip()))
-            });
-            endpoints.is_some_and(|known| !known.contains(&flow.answers))
-        };
-        flows.iter().filter(is_stale).collect()
+    pub fn is_stale(&self, flow: &Flow, local: &HashSet<IpAddr>) -> bool {
+        let here = |ip: IpAddr| ip.is_loopback() || local.contains(&ip);
+        let at_node_port = || self.node_ports.get(&flow.destination.port()).filter(|_| here(flow.destination.ip()));
+        let endpoints = self.addresses.get(&flow.destination).or_else(at_node_port);
+        endpoints.is_some_and(|known| !known.contains(&flow.answers))
     }
 }
 
@@ -88,6 +97,11 @@ const TUPLE_REPLY: u16 = 2;
 const ZONE: u16 = 18;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
+const TUPLE_ZONE: u16 = 3;
+const FILTER: u16 = 25;
+const FILTER_ORIGINAL: u16 = 1;
+/// `CTA_FILTER_F_CTA_PROTO_NUM` of net/netfilter/nf_internals.h: of the tuple that is sent along the protocol counts.
+const FILTER_BY_PROTOCOL: u32 = 1 << 3;
 const IP_V4_SOURCE: u16 = 1;
 const IP_V4_DESTINATION: u16 = 2;
 const IP_V6_SOURCE: u16 = 3;
@@ -112,14 +126,30 @@ impl Conntrack {
         Netfilter::open().map(Self)
     }
 
-    /// All UDP connections of a family. Blocks.
+    /// The UDP connections of a family that `wanted` picks; the others are not kept. Blocks.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
-    pub fn udp(&mut self, family: Family) -> io::Result<Vec<Flow>> {
+    pub fn udp(&mut self, family: Family, wanted: impl Fn(&Flow) -> bool) -> io::Result<Vec<Flow>> {
+        // Kernels before 5.8 do not know the filter and tell of all protocols; others may refuse it.
+        match self.dump(family, true, &wanted) {
+            Err(e) if matches!(e.raw_os_error(), Some(22 | 95)) => self.dump(family, false, &wanted),
+            other => other,
+        }
+    }
+
+    fn dump(&mut self, family: Family, filtered: bool, wanted: &impl Fn(&Flow) -> bool) -> io::Result<Vec<Flow>> {
+        let plain = Request::new(SUBSYSTEM, GET, 0, [family_number(family), 0, 0, 0]);
+        let request = if filtered {
+            let protocol = nested(&[(PROTOCOL_NUMBER, &[UDP])]);
+            plain
+                .attribute(nest(TUPLE_ORIGINAL), &nested(&[(nest(TUPLE_PROTOCOL), &protocol)]))
+                .attribute(nest(FILTER), &nested(&[(FILTER_ORIGINAL, &FILTER_BY_PROTOCOL.to_ne_bytes())]))
+        } else {
+            plain
+        };
         let mut flows = Vec::new();
-        let request = Request::new(SUBSYSTEM, GET, 0, [family_number(family), 0, 0, 0]);
-        self.0.dump(request, |entry| flows.extend(read(entry)))?;
+        self.0.dump(request, |entry| flows.extend(read(entry).filter(wanted)))?;
         Ok(flows)
     }
 
@@ -147,8 +177,16 @@ impl Conntrack {
 fn deletion(flow: &Flow) -> Request {
     let family = Family::of(&flow.source.ip());
     let request = Request::new(SUBSYSTEM, DELETE, ACK, [family_number(family), 0, 0, 0])
-        .attribute(nest(TUPLE_ORIGINAL), &tuple(flow.source, flow.destination, UDP));
+        .attribute(nest(TUPLE_ORIGINAL), &zoned_tuple(flow.source, flow.destination, UDP, flow.original_zone));
     if flow.zone == 0 { request } else { request.attribute(ZONE, &flow.zone.to_be_bytes()) }
+}
+
+fn zoned_tuple(from: SocketAddr, to: SocketAddr, protocol: u8, zone: Option<u16>) -> Vec<u8> {
+    let mut bytes = tuple(from, to, protocol);
+    if let Some(zone) = zone {
+        bytes.extend(nested(&[(TUPLE_ZONE, &zone.to_be_bytes())]));
+    }
+    bytes
 }
 
 fn tuple(from: SocketAddr, to: SocketAddr, protocol: u8) -> Vec<u8> {
@@ -171,10 +209,13 @@ fn tuple(from: SocketAddr, to: SocketAddr, protocol: u8) -> Vec<u8> {
 
 /// Reads an entry of the table, if it is UDP.
 fn read(entry: &[u8]) -> Option<Flow> {
-    let (source, destination) = ends(Attributes(entry).find(TUPLE_ORIGINAL)?)?;
+    let original = Attributes(entry).find(TUPLE_ORIGINAL)?;
+    let (source, destination) = ends(original)?;
     let (answers, _) = ends(Attributes(entry).find(TUPLE_REPLY)?)?;
-    let zone = Attributes(entry).find(ZONE).and_then(|v| v.try_into().ok()).map_or(0, u16::from_be_bytes);
-    Some(Flow { source, destination, answers, zone })
+    let zone =
+        |bytes: &[u8], kind: u16| Attributes(bytes).find(kind).and_then(|v| v.try_into().ok()).map(u16::from_be_bytes);
+    let (all, original_zone) = (zone(entry, ZONE).unwrap_or(0), zone(original, TUPLE_ZONE));
+    Some(Flow { source, destination, answers, zone: all, original_zone })
 }
 
 fn ends(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
@@ -210,15 +251,17 @@ mod tests {
             ("[fd00::2]:4000", "[fd00::41]:53", "[fd00:1::1]:5353"),
         ] {
             let [source, destination, answers] = [source, destination, answers].map(|a| a.parse().unwrap());
-            let flow = Flow { source, destination, answers, zone: 7 };
             let entry = |from, to, protocol| tuple(from, to, protocol);
-            let mut bytes = nested(&[
-                (nest(TUPLE_ORIGINAL), &entry(source, destination, UDP)),
-                (nest(TUPLE_REPLY), &entry(answers, source, UDP)),
-                (ZONE, &7u16.to_be_bytes()),
-            ]);
-            assert_eq!(read(&bytes), Some(flow));
-            bytes = nested(&[
+            for (zone, original_zone) in [(7, None), (0, Some(9))] {
+                let flow = Flow { source, destination, answers, zone, original_zone };
+                let bytes = nested(&[
+                    (nest(TUPLE_ORIGINAL), &zoned_tuple(source, destination, UDP, original_zone)),
+                    (nest(TUPLE_REPLY), &entry(answers, source, UDP)),
+                    (ZONE, &zone.to_be_bytes()),
+                ]);
+                assert_eq!(read(&bytes), Some(flow));
+            }
+            let bytes = nested(&[
                 (nest(TUPLE_ORIGINAL), &entry(source, destination, 6)),
                 (nest(TUPLE_REPLY), &entry(answers, source, 6)),
             ]);
@@ -234,22 +277,37 @@ mod tests {
         frontends.addresses.insert(addr("172.30.0.41:53"), HashSet::from([addr("10.180.0.1:53")]));
         frontends.addresses.insert(addr("172.30.0.42:53"), HashSet::new());
         frontends.node_ports.insert(3001, HashSet::from([addr("10.180.0.1:53")]));
+        frontends.add_removed(
+            [
+                UdpFrontend::Address(addr("172.30.0.41:53")),
+                UdpFrontend::Address(addr("172.30.0.49:53")),
+                UdpFrontend::ExternalIp(addr("198.51.100.1:53")),
+                UdpFrontend::NodePort(3009),
+            ],
+            false,
+        );
         let flow = |to: &str, from: &str| Flow {
             source: addr("10.0.0.2:4000"),
             destination: addr(to),
             answers: addr(from),
             zone: 0,
+            original_zone: None,
         };
-        let flows = [
-            flow("172.30.0.41:53", "10.180.0.1:53"),
-            flow("172.30.0.41:53", "10.180.0.2:53"),
-            flow("172.30.0.41:54", "10.180.0.2:53"),
-            flow("172.30.0.42:53", "10.180.0.2:53"),
-            flow("192.168.0.2:3001", "10.180.0.9:53"),
-            flow("8.8.8.8:3001", "8.8.8.8:3001"),
-        ];
         let local = HashSet::from(["192.168.0.2".parse().unwrap()]);
-        let stale = frontends.stale(&flows, &local);
-        assert_eq!(stale, [&flows[1], &flows[3], &flows[4]]);
+        for (to, from, stale) in [
+            ("172.30.0.41:53", "10.180.0.1:53", false),
+            ("172.30.0.41:53", "10.180.0.2:53", true),
+            ("172.30.0.41:54", "10.180.0.2:53", false),
+            ("172.30.0.42:53", "10.180.0.2:53", true),
+            ("192.168.0.2:3001", "10.180.0.9:53", true),
+            ("127.0.0.2:3001", "10.180.0.9:53", true),
+            ("8.8.8.8:3001", "8.8.8.8:3001", false),
+            // Frontends of Services that are gone, and an address that does not count.
+            ("172.30.0.49:53", "10.180.0.1:53", true),
+            ("192.168.0.2:3009", "10.180.0.9:53", true),
+            ("198.51.100.1:53", "10.180.0.9:53", false),
+        ] {
+            assert_eq!(frontends.is_stale(&flow(to, from), &local), stale, "{to} answered by {from}");
+        }
     }
 }

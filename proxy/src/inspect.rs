@@ -6,7 +6,7 @@ use kube::{Api, Client, api::ListParams};
 
 use crate::{
     apply::{self, Backend, Runner},
-    config::{Config, rules_from_objects},
+    config::{Config, rules_of_objects},
     explain::{Explanation, explain},
     model::{
         Family,
@@ -57,7 +57,10 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
     let kernel = tokio::task::spawn_blocking(move || kernel_rules(&reading, family)).await??;
     // The proxy tried whether there are counters; its rules show what came of it.
     let nfacct = config.nfacct.or(Some(kernel.contains(INVALID_DROPPED)));
-    let wanted = rules_from_objects(&services, &slices, &nodes, &Config { nfacct, ..config.clone() }, family);
+    // So they do for whether comments of endpoints are left out, where that depends on how many there were.
+    let large = kernel.contains("KUBE-SEP-") && !kernel.contains(" -> ");
+    let config = Config { nfacct, ..config.clone() };
+    let wanted = rules_of_objects(&services, &slices, &nodes, &config, family, large);
     Ok(explain(&wanted, &kernel)?)
 }
 

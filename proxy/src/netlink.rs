@@ -24,6 +24,8 @@ use crate::model::Family;
 const REQUEST: u16 = 1;
 pub(crate) const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
+/// What is dumped changed meanwhile: entries may be missing.
+const DUMP_INTR: u16 = 0x10;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NESTED: u16 = 0x8000;
@@ -151,14 +153,16 @@ impl Netfilter {
         Ok(Self { socket, sequence: 0 })
     }
 
-    fn send(&mut self, requests: &mut [Request]) -> io::Result<()> {
+    /// Sends messages as one, and gives the range of their sequence numbers.
+    fn send(&mut self, requests: &mut [Request]) -> io::Result<Sequences> {
         let mut bytes = Vec::new();
+        let first = self.sequence.wrapping_add(1);
         for request in requests {
             self.sequence = self.sequence.wrapping_add(1);
             bytes.extend(request.finish(self.sequence));
         }
         sendto(self.socket.as_raw_fd(), &bytes, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
-        Ok(())
+        Ok(Sequences { first, last: self.sequence })
     }
 
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -170,38 +174,46 @@ impl Netfilter {
         }
     }
 
-    /// Sends messages as one, and returns the attributes of the first answer; an acknowledgement has none.
+    /// Sends messages as one, and returns the attributes of the first answer; an acknowledgement has none. What
+    /// answers an earlier question, whose answer came too late, is passed over.
     pub(crate) fn ask(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<u8>> {
-        self.send(&mut requests)?;
+        let sent = self.send(&mut requests)?;
         let mut buffer = vec![0; 16 * 1024];
-        let len = self.receive(&mut buffer)?;
-        let message = Messages(&buffer[..len]).next().ok_or_else(short)?;
-        message.error().map_or_else(|| Ok(message.attributes().to_vec()), |e| e.map(|()| Vec::new()))
+        loop {
+            let len = self.receive(&mut buffer)?;
+            if let Some(message) = Messages(&buffer[..len]).find(|m| sent.contains(m.sequence)) {
+                return message.error().map_or_else(|| Ok(message.attributes().to_vec()), |e| e.map(|()| Vec::new()));
+            }
+        }
     }
 
     /// Sends messages that each ask for an acknowledgement; what became of each, in order.
     pub(crate) fn tell(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<io::Result<()>>> {
-        self.send(&mut requests)?;
+        let sent = self.send(&mut requests)?;
         let mut out = Vec::with_capacity(requests.len());
         let mut buffer = vec![0; 64 * 1024];
         while out.len() < requests.len() {
             let len = self.receive(&mut buffer)?;
-            out.extend(Messages(&buffer[..len]).filter_map(|m| m.error()));
+            let answers = Messages(&buffer[..len]).filter(|m| sent.contains(m.sequence));
+            out.extend(answers.filter_map(|m| m.error()));
         }
         Ok(out)
     }
 
-    /// Asks for all there is; `each` gets the attributes of one answer.
+    /// Asks for all there is; `each` gets the attributes of one answer. `Interrupted` when what was asked for changed
+    /// meanwhile, so that some of it may be missing.
     pub(crate) fn dump(&mut self, mut request: Request, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         let flags = u16::from_ne_bytes([request.0[6], request.0[7]]) | DUMP;
         request.0[6..8].copy_from_slice(&flags.to_ne_bytes());
-        self.send(std::slice::from_mut(&mut request))?;
+        let sent = self.send(std::slice::from_mut(&mut request))?;
         let mut buffer = vec![0; 64 * 1024];
+        let mut torn = false;
         loop {
             let len = self.receive(&mut buffer)?;
-            for message in Messages(&buffer[..len]) {
+            for message in Messages(&buffer[..len]).filter(|m| sent.contains(m.sequence)) {
+                torn |= message.flags & DUMP_INTR != 0;
                 if message.kind == NLMSG_DONE {
-                    return Ok(());
+                    return if torn { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) };
                 }
                 match message.error() {
                     Some(result) => return result,
@@ -211,17 +223,42 @@ impl Netfilter {
         }
     }
 
-    /// Throws away all that was heard; whether there was anything. A full queue counts.
-    pub(crate) fn drain(&self) -> bool {
-        let mut buffer = [0; 4096];
-        let mut heard = false;
+    /// Takes all that was heard, without waiting: number, family and attributes of each message. Whether all of it
+    /// could be read: a full queue loses some.
+    pub(crate) fn heard(&self, mut each: impl FnMut(u16, u8, &[u8])) -> bool {
+        let mut buffer = vec![0; 64 * 1024];
+        let mut whole = true;
         loop {
-            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-                Ok(_) | Err(Errno::ENOBUFS) => heard = true,
+            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC) {
+                Ok(len) => {
+                    whole &= len <= buffer.len();
+                    for message in Messages(&buffer[..len.min(buffer.len())]) {
+                        each(message.kind, message.bytes.get(16).copied().unwrap_or_default(), message.attributes());
+                    }
+                }
+                Err(Errno::ENOBUFS) => whole = false,
                 Err(Errno::EINTR) => {}
-                Err(_) => return heard,
+                Err(_) => return whole,
             }
         }
+    }
+
+    /// Throws away what else was answered.
+    pub(crate) fn drain(&self) {
+        self.heard(|_, _, _| {});
+    }
+}
+
+/// The sequence numbers of messages that were sent as one; they wrap.
+#[derive(Debug, Clone, Copy)]
+struct Sequences {
+    first: u32,
+    last: u32,
+}
+
+impl Sequences {
+    const fn contains(self, sequence: u32) -> bool {
+        sequence.wrapping_sub(self.first) <= self.last.wrapping_sub(self.first)
     }
 }
 
@@ -239,6 +276,8 @@ impl std::os::fd::AsRawFd for Netfilter {
 
 struct Message<'a> {
     kind: u16,
+    flags: u16,
+    sequence: u32,
     bytes: &'a [u8],
 }
 
@@ -271,7 +310,9 @@ impl<'a> Iterator for Messages<'a> {
         let len = usize::try_from(u32::from_ne_bytes(head)).ok()?;
         let bytes = self.0.get(..len).filter(|b| b.len() >= 16)?;
         self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some(Message { kind: u16::from_ne_bytes([bytes[4], bytes[5]]), bytes })
+        let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let sequence = u32::from_ne_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        Some(Message { kind: half(4), flags: half(6), sequence, bytes })
     }
 }
 
@@ -290,6 +331,27 @@ mod tests {
         for end in 0..bytes.len() {
             assert!(Attributes(&bytes[..end]).count() <= 2);
         }
+    }
+
+    /// An answer that came too late for its question is not taken for the answer to the next one.
+    #[test]
+    fn an_answer_belongs_to_its_question() {
+        let mut netlink = Netfilter::open().unwrap();
+        // NFT_MSG_GETGEN; nobody reads its answer.
+        let question = || Request::new(10, 16, 0, [0; 4]);
+        netlink.send(&mut [question()]).unwrap();
+        // NFT_MSG_GETTABLE of a table that is not there.
+        let missing = Request::new(10, 1, 0, [2, 0, 0, 0]).text(1, "no-such-table");
+        let answer = netlink.ask(vec![missing]);
+        assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(Attributes(&netlink.ask(vec![question()]).unwrap()).find(1).is_some());
+    }
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        let sent = Sequences { first: u32::MAX, last: 1 };
+        assert!([u32::MAX, 0, 1].iter().all(|s| sent.contains(*s)));
+        assert!(!sent.contains(2) && !sent.contains(u32::MAX - 1));
     }
 
     #[test]

@@ -41,15 +41,8 @@ fn create() -> io::Result<()> {
 
 /// Makes both counters and tries a rule with one; whether rules may use them. Blocks.
 pub(crate) fn prepare(backend: &Backend) -> bool {
-    let trial = format!(
-        "*filter\n:KUBE-PROXY-CANARY - [0:0]\n-A KUBE-PROXY-CANARY -m nfacct --nfacct-name {INVALID_DROPPED} -j RETURN\nCOMMIT\n"
-    );
-    let usable =
-        create().map_err(|e| e.to_string()).and_then(|()| backend.restore_text(&trial).map_err(|e| e.to_string()));
-    let away = "*filter\n:KUBE-PROXY-CANARY - [0:0]\n-X KUBE-PROXY-CANARY\nCOMMIT\n";
-    if let Err(error) = backend.restore_text(away) {
-        tracing::debug!(%error, "the chain of the trial stays until clean-up");
-    }
+    let rule = format!("-m nfacct --nfacct-name {INVALID_DROPPED} -j RETURN");
+    let usable = create().map_err(|e| e.to_string()).and_then(|()| backend.try_rule(&rule).map_err(|e| e.to_string()));
     if let Err(error) = &usable {
         tracing::info!(
             error,
@@ -59,10 +52,14 @@ pub(crate) fn prepare(backend: &Backend) -> bool {
     usable.is_ok()
 }
 
-/// The packets that a counter has seen; `None` when there is no such counter.
-pub(crate) fn packets(name: &str) -> Option<u64> {
-    let answer = Netfilter::open().ok()?.ask(vec![request(GET, 0, name)]).ok()?;
-    Attributes(&answer).find(PACKETS)?.try_into().ok().map(u64::from_be_bytes)
+/// The packets that both counters have seen, of dropped ones and of those to localhost; `None` where there is no such
+/// counter. Blocks.
+pub(crate) fn packets() -> [Option<u64>; 2] {
+    let Ok(mut netlink) = Netfilter::open() else { return [None; 2] };
+    ALL.map(|name| {
+        let answer = netlink.ask(vec![request(GET, 0, name)]).ok()?;
+        Attributes(&answer).find(PACKETS)?.try_into().ok().map(u64::from_be_bytes)
+    })
 }
 
 /// Removes both counters; those that a rule still uses stay. Blocks.

@@ -2,11 +2,14 @@
 //! Pure: texts go in and out; nothing here runs a program.
 
 mod ledger;
+mod quarantine;
+mod resync;
 mod steps;
 #[cfg(test)]
 mod tests;
 
 pub use ledger::Ledger;
+pub use resync::{Compared, KernelState, Standing, compare};
 pub use steps::{Limit, Step};
 
 use std::{

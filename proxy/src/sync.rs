@@ -1,14 +1,15 @@
 //! The loop: watches Services, EndpointSlices and our Node; owns the model and the books of both
 //! families; writes what changed; repairs what others changed; forgets stale UDP connections.
 
+mod drift;
 mod ear;
 mod family;
-mod lock;
+pub(crate) mod lock;
 mod pace;
+mod stale_udp;
 mod watch;
 
 use std::{
-    collections::HashSet,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -17,10 +18,10 @@ use std::{
 use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use kube::Client;
+use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use windlass_kit::{
-    backoff::Backoff,
     events::{Recorder, Severity},
     heartbeat::{Heart, Heartbeats},
     supervise::Supervisor,
@@ -30,16 +31,14 @@ use crate::{
     apply::{Backend, Runner},
     cleanup,
     config::{Config, Error},
-    conntrack::{Conntrack, Frontends},
     inspect::node_addresses,
     model::{Model, NodeFacts},
     nfacct,
     serve::{self, LocalHealth, ServiceHealth, Status},
     subject,
 };
-use ear::Ear;
+use ear::{Ear, Heard};
 use family::FamilySync;
-use pace::Pace;
 use watch::Change;
 
 /// How often the generation of nf_tables is looked at: one system call when nobody changed a thing.
@@ -113,20 +112,18 @@ pub async fn run(
             nf_tables = backend.is_nft(),
             "service rules go to this back end"
         );
-        families.push(FamilySync::new(backend, counters, status.clone(), events.clone(), runner.is_plain()));
+        let plain = runner.is_plain();
+        families.push(FamilySync::new(backend, counters, status.clone(), events.clone(), plain, &config));
     }
     let work = Loop {
-        model: Model::default(),
+        model: Arc::default(),
         node: NodeFacts::default(),
         families,
         own_namespace: runner.is_plain(),
-        udp: false,
-        udp_failed: false,
-        triggers: Vec::new(),
+        stale_udp: JoinSet::new(),
         health,
         status,
         config,
-        failed: None,
         heart: heartbeats.begin("service rules", "", STUCK_AFTER),
     };
     let ended = tokio::select! {
@@ -164,29 +161,23 @@ async fn prepare(config: Arc<Config>) -> Result<Vec<(Backend, bool)>, Error> {
 }
 
 struct Loop {
-    model: Model,
+    /// Shared with a comparison while the loop waits for it, and with nobody else.
+    model: Arc<Model>,
     node: NodeFacts,
     families: Vec<FamilySync>,
     /// Whether tracked connections are those of this process's network namespace.
     own_namespace: bool,
-    /// UDP connections need a look after the next good write.
-    udp: bool,
-    udp_failed: bool,
-    /// When endpoints changed whose rules are not in the kernel yet.
-    triggers: Vec<Timestamp>,
+    /// Searches for stale conntrack entries that are under way, one for a family at most.
+    stale_udp: JoinSet<stale_udp::Pass>,
     health: ServiceHealth,
     status: Arc<Status>,
     config: Arc<Config>,
-    failed: Option<Instant>,
     heart: Heart,
 }
 
 impl Loop {
     async fn run(mut self, mut changes: ReceiverStream<Change>, shutdown: CancellationToken) {
         let mut lists = watch::Lists::default();
-        let mut pace = Pace::new(self.config.min_sync_period);
-        let mut backoff = Backoff::new(Duration::from_millis(500), self.config.sync_period);
-        let (mut wanted, mut loaded) = (false, false);
         let check = if self.families.iter().all(FamilySync::checks_cheaply) {
             NFT_CHECK.min(self.config.sync_period)
         } else {
@@ -200,53 +191,46 @@ impl Loop {
         let mut still_here = tokio::time::interval(BEAT);
         loop {
             self.heart.beat();
-            let ready = wanted && lists.complete();
-            let due = self.failed.unwrap_or_else(|| pace.due(Instant::now()));
+            let complete = lists.complete();
+            let now = Instant::now();
+            let due = self.families.iter().filter_map(|f| f.due(now)).min().filter(|_| complete);
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 change = changes.next() => match change {
                     None => break,
                     Some(change) => {
-                        let changed = self.take(change, &mut lists);
-                        wanted |= changed;
-                        if changed {
-                            // After a failure too, a change is tried as soon as the pace allows.
-                            self.failed = None;
-                        }
+                        let mut changed = self.take(change, &mut lists);
                         // What came together is written together.
-                        while let Some(Some(change)) = changes.next().now_or_never() {
-                            wanted |= self.take(change, &mut lists);
+                        for _ in 0..WAITING {
+                            let Some(Some(change)) = changes.next().now_or_never() else { break };
+                            changed |= self.take(change, &mut lists);
+                        }
+                        if changed {
+                            self.families.iter_mut().for_each(FamilySync::want);
                         }
                     }
                 },
-                () = tokio::time::sleep_until(due.into()), if ready => {
-                    let started = Instant::now();
+                () = tokio::time::sleep_until(due.unwrap_or(now).into()), if due.is_some() => {
                     ear.close();
-                    self.triggers.extend(lists.take_triggers());
-                    let (done, wrote) = self.write().await;
-                    // What came to nothing holds up nothing; nor does the start, however long it took.
-                    if wrote && loaded {
-                        pace.ran(started, Instant::now());
-                    }
-                    loaded |= done;
-                    wanted = !done;
-                    self.failed = if done {
-                        backoff.reset();
-                        None
-                    } else {
-                        Some(Instant::now() + backoff.next_delay())
-                    };
+                    self.write(&mut lists).await;
+                    // Under constant change there is no other moment for it.
+                    self.check().await;
                 }
                 () = &mut node_wait, if !lists.has_node() => {
                     tracing::warn!(node = %self.config.node_name, "the list of our Node does not come: writing rules without its zone and addresses");
                     lists.go_on_without_node();
-                    wanted = true;
+                    self.families.iter_mut().for_each(FamilySync::want);
                 }
-                () = ear.hear(), if lists.complete() && !ready && self.failed.is_none() => wanted |= self.check().await,
-                _ = checks.tick(), if lists.complete() && !ready && self.failed.is_none() => {
-                    wanted |= self.check().await;
-                    wanted |= self.addresses_moved();
+                heard = ear.hear(), if complete => {
+                    if let Heard::Commits(commits) = heard {
+                        for commit in commits {
+                            self.families.iter_mut().for_each(|family| family.heard(commit));
+                        }
+                    }
+                    self.check().await;
                 }
+                _ = checks.tick(), if complete => self.look_around().await,
+                Some(pass) = self.stale_udp.join_next() => self.stale_udp_ended(pass),
                 _ = still_here.tick() => {}
             }
         }
@@ -254,19 +238,37 @@ impl Loop {
         self.health.close().await;
     }
 
-    /// Looks whether others changed our rules; true when they must be written again.
-    async fn check(&mut self) -> bool {
-        let mut drifted = false;
+    /// What is done from time to time, whatever changes.
+    async fn look_around(&mut self) {
+        self.check().await;
+        let local = self.local_addresses();
         for family in &mut self.families {
-            drifted |= family.check(&self.model, self.config.sync_period).await;
+            family.retry_refused(Instant::now());
+            if family.would_change(&self.model, &self.config, &self.node, &local) {
+                family.want();
+            }
         }
-        drifted
+        for i in 0..self.families.len() {
+            if self.families[i].loaded && !self.families[i].wanted {
+                self.open_health_checks(i, &local).await;
+                self.find_stale_udp(i);
+            }
+        }
+    }
+
+    /// Looks whether others changed our rules.
+    async fn check(&mut self) {
+        for family in &mut self.families {
+            if family.check(&self.model, self.config.sync_period).await {
+                family.want();
+            }
+        }
     }
 
     /// Takes one change in; returns whether rules may have to be written.
     fn take(&mut self, change: Change, lists: &mut watch::Lists) -> bool {
         let was_complete = lists.complete();
-        let (services, slices, node) = lists.take(change, &mut self.model, &self.config.node_name);
+        let (services, slices, node) = lists.take(change, Arc::make_mut(&mut self.model), &self.config.node_name);
         {
             let mut state = self.status.lock();
             state.service_changes += u64::from(services);
@@ -279,7 +281,10 @@ impl Loop {
             self.status.lock().eligible = node.as_ref().is_some_and(|n| n.eligible);
             let node = node.unwrap_or_else(|| self.node.clone());
             let rules = |n: &NodeFacts| (n.zone.clone(), n.addresses.clone(), n.pod_cidrs.clone());
-            changed |= rules(&node) != rules(&self.node);
+            if rules(&node) != rules(&self.node) {
+                changed = true;
+                self.families.iter_mut().for_each(|family| family.health = true);
+            }
             self.node = node;
         }
         if !was_complete && lists.complete() {
@@ -300,71 +305,47 @@ impl Loop {
         }
     }
 
-    fn addresses_moved(&self) -> bool {
-        let local = self.local_addresses();
-        self.families.iter().any(|f| f.would_change(&self.model, &self.config, &self.node, &local))
-    }
-
-    /// Writes all that changed, family by family: whether all of it is in the kernel now, and whether there was
-    /// anything to write.
-    async fn write(&mut self) -> (bool, bool) {
-        let (dirty, udp) = self.model.take_dirty();
-        self.udp |= udp;
+    /// Writes what changed, for each family whose time has come.
+    async fn write(&mut self, lists: &mut watch::Lists) {
+        let changes = Arc::make_mut(&mut self.model).take_changes();
+        self.families.iter_mut().for_each(|family| family.take_in(&changes));
+        for (of, at) in lists.take_triggers() {
+            self.families.iter_mut().filter(|f| f.family() == of).for_each(|family| family.triggered(at));
+        }
         {
             let mut state = self.status.lock();
             state.service_changes_pending = 0;
             state.endpoint_changes_pending = 0;
         }
         let local = self.local_addresses();
-        let (mut done, mut wrote) = (true, false);
         for i in 0..self.families.len() {
-            let before = self.families[i].generation();
-            let (all, any) = self.families[i].write(&self.model, &dirty, &self.config, &self.node, &local).await;
-            done &= all;
-            wrote |= any;
-            // Both families count their changes together: what this one wrote is no drift of the other.
-            let after = self.families[i].generation();
-            self.families.iter_mut().for_each(|other| other.moved(before, after));
-        }
-        if done {
-            self.status.programmed(&std::mem::take(&mut self.triggers), Timestamp::now());
-        }
-        let addresses = self.config.health_check_addresses(self.families.iter().map(FamilySync::family), &local);
-        self.health.set(LocalHealth::of(&self.model), &addresses).await;
-        if done && self.own_namespace && self.udp {
-            self.forget_stale_udp().await;
-        }
-        (done, wrote)
-    }
-
-    async fn forget_stale_udp(&mut self) {
-        self.udp = false;
-        for family in self.families.iter().map(FamilySync::family) {
-            let frontends = Frontends::of(&self.model, family);
-            if frontends.is_empty() {
+            let now = Instant::now();
+            if self.families[i].due(now).is_none_or(|due| due > now) {
                 continue;
             }
-            let started = Instant::now();
-            let work = move || {
-                let local: HashSet<IpAddr> = node_addresses().into_iter().collect();
-                let mut conntrack = Conntrack::open()?;
-                let flows = conntrack.udp(family)?;
-                conntrack.forget(frontends.stale(&flows, &local))
-            };
-            match tokio::task::spawn_blocking(work).await {
-                Ok(Ok(count)) => {
-                    if let Some(f) = self.status.lock().families.get_mut(&family) {
-                        f.forgotten += count as u64;
-                        f.conntrack.observe(started.elapsed());
-                    }
-                }
-                Ok(Err(error)) => {
-                    if !std::mem::replace(&mut self.udp_failed, true) {
-                        tracing::warn!(%error, "stale UDP connections cannot be forgotten: clients may go on talking to endpoints that are gone; load the kernel module nf_conntrack_netlink");
-                    }
-                }
-                Err(error) => tracing::error!(%error, "the search for stale UDP connections broke off"),
+            let family = &mut self.families[i];
+            let done = family.write(&self.model, &self.config, &self.node, &local).await;
+            if done {
+                self.status.programmed(family.family(), &std::mem::take(&mut family.triggers), Timestamp::now());
             }
+            // Both families count their changes together: what this one wrote is no drift of the other.
+            for moved in self.families[i].take_moves() {
+                self.families.iter_mut().for_each(|other| other.moved(moved));
+            }
+            if done {
+                self.open_health_checks(i, &local).await;
+                self.find_stale_udp(i);
+            }
+        }
+    }
+
+    /// Opens and closes the servers of health check node ports, where that may be needed.
+    async fn open_health_checks(&mut self, i: usize, local: &[IpAddr]) {
+        let family = &mut self.families[i];
+        if family.health {
+            let addresses = self.config.health_check_addresses(family.family(), &self.node, local);
+            let wanted = LocalHealth::of(&self.model, family.family());
+            family.health = !self.health.set(family.family(), wanted, &addresses).await;
         }
     }
 }

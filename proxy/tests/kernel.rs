@@ -15,6 +15,10 @@ mod harness;
 #[path = "kernel/net.rs"]
 mod net;
 mod netns;
+#[path = "kernel/refusals.rs"]
+mod refusals;
+#[path = "kernel/takeover.rs"]
+mod takeover;
 
 use std::{
     io::{Read as _, Write as _},
@@ -117,6 +121,30 @@ fn whole_life(variant: Variant) {
         });
     }
 
+    // The last endpoint goes, as a control plane says it: the slice stays, without endpoints and without ports.
+    let tracked = || net.node_command("conntrack -L -p udp --orig-dst 172.30.0.44");
+    let ask = || {
+        let _ = socket.send_to(b"?", "172.30.0.44:53");
+        let mut answer = [0];
+        socket.recv(&mut answer).map_err(|e| e.to_string())
+    };
+    eventually("an answer over UDP", Duration::from_secs(10), ask);
+    assert!(tracked().contains("dport=53"), "{}", tracked());
+    let mut empty = dns(0);
+    (empty["ports"], empty["endpoints"]) = (json!([]), json!([]));
+    api.put("endpointslices", empty);
+    let none_tracked = || match tracked() {
+        none if !none.contains("dport=53") => Ok(()),
+        some => Err(some),
+    };
+    eventually("no entry towards an endpoint that is gone", Duration::from_secs(10), none_tracked);
+    // The Service goes while somebody sends.
+    api.put("endpointslices", dns(1));
+    eventually("an answer over UDP", Duration::from_secs(10), ask);
+    assert!(tracked().contains("dport=53"), "{}", tracked());
+    api.delete("services", "dns");
+    eventually("no entry towards a service that is gone", Duration::from_secs(10), none_tracked);
+
     // What it tells about itself.
     let health = net::get(&net.node, "127.0.0.1:10256", "/healthz");
     assert!(health.contains(" 200 ") && health.contains("\"nodeEligible\":true"), "{health}");
@@ -146,9 +174,18 @@ fn whole_life(variant: Variant) {
     let (mut open, ..) = connect(&net.outside, &format!("{NODE_IP}:30080")).unwrap();
     proxy.stop();
     answers(&net.pods[0], WEB);
+    // What is right is not written again: its rules keep their counters.
+    let counted = || {
+        let text = net.node_command(&format!("{program}-save -c -t nat"));
+        let rule = text.lines().find(|l| l.contains("--dport 30080") && !l.contains("127.0.0.0")).map(str::to_owned);
+        rule.unwrap_or_else(|| panic!("{text}"))
+    };
+    let before_restart = counted();
+    assert!(!before_restart.starts_with("[0:0]"), "{before_restart}");
     api.put("endpointslices", slice("self", &[1]));
     let proxy = Proxy::start(&net, &api, &config);
     as_intended(&api, &config, &net);
+    assert_eq!(counted(), before_restart);
     let mut byte = [0];
     open.write_all(b"z").unwrap();
     open.read_exact(&mut byte).unwrap();

@@ -14,6 +14,12 @@ use crate::{
 const NFT_LINES: usize = 4000;
 /// What every name of ours starts with.
 const OURS: &[u8] = b"KUBE-";
+/// A name that kube-proxy uses too, so that either's clean-up knows it.
+const TRIAL: &str = "KUBE-PROXY-CANARY";
+/// The oldest version whose restore waits for the lock.
+pub(crate) const OLDEST: &str = "1.6.2";
+/// How often a first look waits anew for another holder of the lock.
+const LOCK_TRIES: u32 = 6;
 /// How long to wait for another holder of the lock, in seconds.
 const WAIT: &str = "5";
 
@@ -41,37 +47,47 @@ impl Backend {
     /// # Errors
     /// When they are missing, too old, or the kernel does not let them list the nat table.
     pub fn find(runner: &Runner, family: Family, variant: Variant) -> Result<Self, Error> {
-        let suffix = match variant {
-            Variant::Nft => "-nft",
-            Variant::Legacy => "-legacy",
-            Variant::Auto => Self::detect(runner, family)?,
-        };
-        let base = base(family, suffix);
-        if suffix.is_empty() && runner.is_plain() {
-            // Old programs without --check or --wait cannot serve.
-            let found = iptables::new(family == Family::V6)
-                .map_err(|e| Error::Start { program: base.clone(), source: std::io::Error::other(e.to_string()) })?;
-            if !found.has_check || !found.has_wait {
-                return Err(Error::Old { program: base, version: "older than 1.4.20".to_owned() });
+        let version_of = |base: &str| runner.run(base, &["--version"], "");
+        let (base, version) = match variant {
+            Variant::Nft | Variant::Legacy => {
+                let base = base(family, if variant == Variant::Nft { "-nft" } else { "-legacy" });
+                let version = version_of(&base)?;
+                (base, version)
             }
-        }
-        let version = runner.run(&base, &["--version"], "")?;
+            Variant::Auto => {
+                let plain = base(family, "");
+                let version = version_of(&plain)?;
+                match Self::detect(runner, family, version.contains("nf_tables")) {
+                    "" => (plain, version),
+                    suffix => {
+                        let base = base(family, suffix);
+                        let version = version_of(&base)?;
+                        (base, version)
+                    }
+                }
+            }
+        };
         let nft = version.contains("nf_tables");
         if !new_enough(&version) {
             return Err(Error::Old { program: base, version: version.trim().to_owned() });
         }
-        runner.run(&base, &["-w", WAIT, "-t", "nat", "-S", "POSTROUTING"], "")?;
+        let mut tries = 0;
+        loop {
+            match runner.run(&base, &["-w", WAIT, "-t", "nat", "-S", "POSTROUTING"], "") {
+                // What holds the lock while a machine starts may take long.
+                Err(error) if error.is_locked() && tries < LOCK_TRIES => tries += 1,
+                other => break other,
+            }
+        }?;
         Ok(Self { runner: runner.clone(), family, nft, base })
     }
 
     /// The back end that the host's other rules use: the one with the node agent's marks, else the
     /// one with more rules, else whatever `iptables` is. Returns the suffix of the program names.
-    fn detect(runner: &Runner, family: Family) -> Result<&'static str, Error> {
-        let version = runner.run(&base(family, ""), &["--version"], "")?;
-        let default_nft = version.contains("nf_tables");
+    fn detect(runner: &Runner, family: Family, default_nft: bool) -> &'static str {
         let (mine, other) = if default_nft { ("-nft", "-legacy") } else { ("-legacy", "-nft") };
         if default_nft && !Self::legacy_in_use(runner, family) {
-            return Ok("");
+            return "";
         }
         let weigh = |suffix: &str| {
             let Ok(text) = runner.run(&format!("{}-save", base(family, suffix)), &[], "") else { return (0, 0) };
@@ -86,7 +102,7 @@ impl Backend {
                 programs = base(family, other),
                 "the host's rules are in the other iptables back end than the default one: using that"
             );
-            return Ok(other);
+            return other;
         }
         if there.1 > 0 {
             tracing::warn!(
@@ -95,7 +111,26 @@ impl Backend {
                 "the other iptables back end holds rules too; both act on every packet"
             );
         }
-        Ok("")
+        ""
+    }
+
+    /// The programs of the other back end, where they work and it may hold rules.
+    pub(crate) fn other(&self) -> Option<Self> {
+        let variant = if self.nft { Variant::Legacy } else { Variant::Nft };
+        if self.nft && !Self::legacy_in_use(&self.runner, self.family) {
+            return None;
+        }
+        Self::find(&self.runner, self.family, variant).ok()
+    }
+
+    /// Whether the kernel takes a rule: tried in a chain of its own, to which nothing leads and which is gone afterwards.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn try_rule(&self, rule: &str) -> Result<(), Error> {
+        self.restore_text(&format!(
+            "*filter\n:{TRIAL} - [0:0]\n-A {TRIAL} {rule}\nCOMMIT\n*filter\n-F {TRIAL}\n-X {TRIAL}\nCOMMIT\n"
+        ))
     }
 
     /// Whether the legacy back end holds any table. Its program creates tables by looking at them: it is asked only
@@ -207,12 +242,13 @@ impl Backend {
     }
 }
 
-/// Reads `v1.8.9` out of what `--version` prints; 1.6.2 brought a restore that waits.
+/// Whether what `--version` prints, such as `iptables v1.8.9 (nf_tables)`, is [`OLDEST`] or later.
 fn new_enough(version: &str) -> bool {
-    let Some(text) = version.split_whitespace().find_map(|w| w.strip_prefix('v')) else { return false };
-    let mut parts = text.split('.').map(|p| p.parse::<u32>().unwrap_or(0));
-    let mut next = || parts.next().unwrap_or(0);
-    (next(), next(), next()) >= (1, 6, 2)
+    fn numbers(text: &str) -> Vec<u32> {
+        text.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+    }
+    let found = version.split_whitespace().find_map(|w| w.strip_prefix('v'));
+    found.is_some_and(|text| numbers(text) >= numbers(OLDEST))
 }
 
 /// Finds the line that a restore complained about.

@@ -9,6 +9,7 @@ pub(crate) mod nftables;
 use std::{io, path::PathBuf};
 
 pub use backend::Backend;
+pub(crate) use backend::OLDEST;
 pub use command::Runner;
 
 /// Why iptables could not do what was asked.
@@ -55,12 +56,18 @@ pub enum Error {
         source: crate::kernel::ParseError,
     },
     /// It is too old.
-    #[error("{program} is too old ({version}): 1.6.2 or later is needed for a restore that waits for the lock")]
+    #[error("{program} is too old ({version}): {} or later is needed for a restore that waits for the lock", OLDEST)]
     Old {
         /// Which program.
         program: String,
         /// What it calls itself.
         version: String,
+    },
+    /// Another proxy writes the rules of this network namespace.
+    #[error("the service proxy is running here (process {process}), and would write its rules again: end it first")]
+    Running {
+        /// Its process.
+        process: String,
     },
     /// A setting of the kernel could not be changed.
     #[error("cannot set {setting} to {value}: {problem}; run as root in the node's network namespace")]
@@ -80,4 +87,31 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
+}
+
+/// What a kernel says that has no room just now: nothing about the rule itself.
+const SHORTAGE: [&str; 5] = [
+    "Cannot allocate memory",
+    "No buffer space available",
+    "Resource temporarily unavailable",
+    "Message too long",
+    "Too many open files",
+];
+
+impl Error {
+    /// Somebody else held the lock of the tables for too long: nothing was changed.
+    pub(crate) fn is_locked(&self) -> bool {
+        matches!(self, Self::Failed { stderr, .. } if stderr.contains("xtables lock"))
+    }
+
+    /// The kernel had no room: the same may be taken later.
+    pub(crate) fn is_shortage(&self) -> bool {
+        match self {
+            Self::Failed { stderr, .. } | Self::Rule { stderr, .. } => {
+                SHORTAGE.iter().any(|word| stderr.contains(word))
+            }
+            Self::Start { .. } => true,
+            _ => false,
+        }
+    }
 }

@@ -1,12 +1,14 @@
 //! Two questions and two orders to nf_tables: the generation of the rule set, a table's number of users, "delete
 //! this table if nothing changed since" and "delete these chains". iptables has no command for the third, and leaves
-//! empty tables behind; for the last it needs minutes where there are many chains. And an ear for changes by others.
+//! empty tables behind; for the last it needs minutes where there are many chains. And a monitor that hears what
+//! others commit.
 
 use std::io;
 
 use crate::{
     model::Family,
     netlink::{ACK, Attributes, Netfilter, Request, family_number},
+    rules::{JUMPS, Table},
 };
 
 // include/uapi/linux/netfilter/nfnetlink.h
@@ -18,8 +20,12 @@ const GROUP: u32 = 7;
 // include/uapi/linux/netfilter/nf_tables.h
 const GET_TABLE: u16 = 1;
 const DELETE_TABLE: u16 = 2;
+const NEW_TABLE: u16 = 0;
+const NEW_CHAIN: u16 = 3;
 const DELETE_CHAIN: u16 = 5;
+const NEW_RULE: u16 = 6;
 const DELETE_RULE: u16 = 8;
+const NEW_GENERATION: u16 = 15;
 const GET_GENERATION: u16 = 16;
 const GENERATION_ID: u16 = 1;
 const TABLE_NAME: u16 = 1;
@@ -35,11 +41,79 @@ const CHAINS: usize = 1500;
 /// The header of a batch's first and last message: which subsystem it is for.
 const BOUNDS: [u8; 4] = [0, 0, 0, SUBSYSTEM.to_be_bytes()[1]];
 
+/// One transaction that was committed, by us or by others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Commit {
+    /// The generation that it began.
+    pub(crate) generation: u32,
+    /// By family: it may have changed chains of ours, or jumps to them.
+    pub(crate) concerns: [bool; 2],
+}
+
 /// Hears each committed change to any table. While one listens the kernel describes every changed rule
 /// to it: it is opened when nothing is being written and dropped before the next write.
-pub(crate) fn listen() -> io::Result<Netfilter> {
-    Netfilter::listen(1 << (GROUP - 1))
+#[derive(Debug)]
+pub(crate) struct NftMonitor {
+    socket: Netfilter,
+    /// Of the transaction whose end was not heard yet.
+    concerns: [bool; 2],
 }
+
+impl NftMonitor {
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self { socket: Netfilter::listen(1 << (GROUP - 1))?, concerns: [false; 2] })
+    }
+
+    /// The transactions heard of since the last call; `None` when some may have been missed.
+    pub(crate) fn commits(&mut self) -> Option<Vec<Commit>> {
+        let mut commits = Vec::new();
+        let concerns = &mut self.concerns;
+        let whole = self.socket.heard(|kind, family, attributes| {
+            if kind == SUBSYSTEM << 8 | NEW_GENERATION {
+                if let Some(generation) = number(attributes, GENERATION_ID) {
+                    commits.push(Commit { generation, concerns: std::mem::take(concerns) });
+                }
+            } else if kind >> 8 == SUBSYSTEM {
+                for (concerned, known) in concerns.iter_mut().zip(Family::BOTH) {
+                    *concerned |= family_number(known) == family && concerns_us(kind & 0xff, attributes);
+                }
+            }
+        });
+        whole.then_some(commits)
+    }
+}
+
+impl std::os::fd::AsRawFd for NftMonitor {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Whether a change may be one of our chains, or of a jump to one: rules that others add to chains of theirs are not.
+/// A rule that is deleted is told by its number alone, so that each one from a base chain that we jump from counts.
+fn concerns_us(message: u16, attributes: &[u8]) -> bool {
+    let text = |kind: u16| {
+        let value = Attributes(attributes).find(kind).unwrap_or_default();
+        std::str::from_utf8(value).unwrap_or_default().trim_end_matches('\0')
+    };
+    let table = text(1);
+    if !Table::BOTH.iter().any(|t| t.name() == table) {
+        return false;
+    }
+    let is_base = |chain: &str| JUMPS.iter().any(|jump| jump.from == chain);
+    let is_ours = |chain: &str| chain.starts_with(OURS);
+    match message {
+        NEW_TABLE | DELETE_TABLE => true,
+        NEW_CHAIN => is_ours(text(CHAIN_NAME)),
+        DELETE_CHAIN => is_ours(text(CHAIN_NAME)) || is_base(text(CHAIN_NAME)),
+        NEW_RULE => is_ours(text(RULE_CHAIN)),
+        DELETE_RULE => is_ours(text(RULE_CHAIN)) || is_base(text(RULE_CHAIN)),
+        _ => false,
+    }
+}
+
+/// What the names of our chains start with.
+const OURS: &str = "KUBE-";
 
 /// An open conversation with nf_tables.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// One chain or jump that is not as it should be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Difference {
     /// `filter` or `nat`.
     pub table: String,
@@ -22,7 +22,7 @@ pub struct Difference {
 
 pub(crate) fn differences(wanted: &Saved<'_>, kernel: &Saved<'_>) -> Vec<Difference> {
     let mut comparison = Comparison::new(kernel);
-    comparison.look(wanted);
+    let _ = comparison.look(wanted);
     comparison.end()
 }
 
@@ -42,8 +42,9 @@ impl<'k> Comparison<'k> {
         self.found.push(Difference { table: table.name().to_owned(), chain: chain.to_owned(), problem });
     }
 
-    /// Takes in chains that should be as they are here.
-    pub(crate) fn look(&mut self, wanted: &Saved<'_>) {
+    /// Takes in chains that should be as they are here; gives those that are not.
+    pub(crate) fn look(&mut self, wanted: &Saved<'_>) -> HashSet<(Table, String)> {
+        let before = self.found.len();
         for table in Table::BOTH {
             for (name, chain) in wanted.chains(table) {
                 self.wanted.insert((table, name.to_owned()));
@@ -65,6 +66,8 @@ impl<'k> Comparison<'k> {
                 }
             }
         }
+        let table = |name: &str| Table::BOTH.into_iter().find(|t| t.name() == name);
+        self.found[before..].iter().filter_map(|d| Some((table(&d.table)?, d.chain.clone()))).collect()
     }
 
     /// What is not as it should be, once all chains that should be were looked at.

@@ -7,10 +7,10 @@ mod slices;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-pub use services::{Affinity, Port, Protocol, Service};
+pub use services::{Affinity, Port, Protocol, Service, UdpFrontend};
 pub use slices::{Endpoint, Hints, Slice, SlicePort};
 pub use windlass_kit::net::{Cidr, Family, parse_ip};
 
@@ -65,19 +65,34 @@ impl NodeFacts {
     }
 }
 
+/// What changed since the last look.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Changes {
+    /// Services that changed, or whose endpoints did.
+    pub services: BTreeSet<ServiceId>,
+    /// By family: conntrack entries of UDP services may be stale.
+    pub udp: [bool; 2],
+    /// UDP addresses and node ports that no Service has any more, or that moved to another one.
+    pub removed_udp: BTreeSet<(Family, UdpFrontend)>,
+    /// A health check node port or the endpoints behind one may have changed.
+    pub health_checks: bool,
+}
+
 /// All Services and slices, and which Services changed since the last look.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Model {
     services: BTreeMap<ServiceId, Arc<Service>>,
     /// Slices by Service, then by slice name.
     slices: HashMap<ServiceId, BTreeMap<Box<str>, Slice>>,
     /// Services that want a health check port.
     health_checked: BTreeSet<ServiceId>,
-    /// Endpoints of all service ports, by family.
+    /// Services with a UDP port.
+    udp_services: BTreeSet<ServiceId>,
+    /// Endpoints of each Service's ports by family, as of the last [`take_changes`](Self::take_changes).
+    counts: HashMap<ServiceId, [usize; 2]>,
+    /// Their sums.
     endpoints: [usize; 2],
-    dirty: BTreeSet<ServiceId>,
-    /// Of the dirty ones, those whose UDP connections need a look.
-    udp: bool,
+    changes: Changes,
 }
 
 impl Model {
@@ -90,14 +105,18 @@ impl Model {
                 if self.services.get(&id).is_some_and(|known| **known == service) {
                     return false;
                 }
-                if service.has_udp() || self.services.get(&id).is_some_and(|s| s.has_udp()) {
-                    self.udp = true;
-                }
+                self.retire_udp(&id, Some(&service));
                 match service.health_check_node_port {
                     0 => self.health_checked.remove(&id),
                     _ => self.health_checked.insert(id.clone()),
                 };
-                self.counted(&id.clone(), |model| model.services.insert(id, Arc::new(service)));
+                if service.has_udp() {
+                    self.udp_services.insert(id.clone());
+                }
+                self.changes.health_checks |= service.health_check_node_port != 0
+                    || self.services.get(&id).is_some_and(|s| s.health_check_node_port != 0);
+                self.services.insert(id.clone(), Arc::new(service));
+                self.changes.services.insert(id);
                 true
             }
         }
@@ -112,21 +131,25 @@ impl Model {
         if !self.services.contains_key(id) {
             return false;
         }
-        self.health_checked.remove(id);
-        self.counted(id, |model| model.services.remove(id));
+        self.retire_udp(id, None);
+        self.changes.health_checks |= self.health_checked.remove(id);
+        self.services.remove(id);
+        self.changes.services.insert(id.clone());
         true
     }
 
-    /// Changes something of a Service, which is dirty then, and counts its endpoints anew.
-    fn counted<T>(&mut self, id: &ServiceId, change: impl FnOnce(&mut Self) -> T) -> T {
-        let before = self.count(id);
-        let out = change(self);
-        let after = self.count(id);
-        for (sum, (before, after)) in self.endpoints.iter_mut().zip(before.into_iter().zip(after)) {
-            *sum = *sum + after - before;
+    /// Notes the UDP frontends that a Service is about to lose, and that those it gets want a look.
+    fn retire_udp(&mut self, id: &ServiceId, next: Option<&Service>) {
+        let known = self.services.get(id).cloned();
+        for family in Family::BOTH {
+            let of = |service: Option<&Service>| -> BTreeSet<UdpFrontend> {
+                service.into_iter().flat_map(|s| s.udp_frontends(family)).map(|(frontend, _)| frontend).collect()
+            };
+            let (before, after) = (of(known.as_deref()), of(next));
+            self.changes.udp[family as usize] |= !(before.is_empty() && after.is_empty());
+            self.changes.removed_udp.extend(before.difference(&after).map(|frontend| (family, *frontend)));
         }
-        self.dirty.insert(id.clone());
-        out
+        self.udp_services.remove(id);
     }
 
     /// The endpoints of a Service's ports, by family.
@@ -142,7 +165,13 @@ impl Model {
                     (None, _) => 0,
                     (Some(only), None) => only.endpoints.len() * only.serves(port).count(),
                     // Only here may one endpoint be in two slices.
-                    _ => self.endpoints(id, port, family).len(),
+                    _ => {
+                        let of_family = slices.values().filter(|s| s.family == family);
+                        let all = of_family.flat_map(|s| {
+                            s.serves(port).flat_map(|number| s.endpoints.iter().map(move |e| (e.ip, number)))
+                        });
+                        all.collect::<HashSet<_>>().len()
+                    }
                 }
             };
             service.ports.iter().map(of_port).sum()
@@ -153,12 +182,22 @@ impl Model {
     pub fn put_slice(&mut self, object: &objects::EndpointSlice, node: &str) -> bool {
         let Some((service, name)) = slices::key(object) else { return false };
         let Some(slice) = Slice::of(object, node) else { return self.remove_slice(&service, &name) };
-        if self.slices.get(&service).and_then(|of_service| of_service.get(&*name)) == Some(&slice) {
+        let known = self.slices.get(&service).and_then(|of_service| of_service.get(&*name));
+        if known == Some(&slice) {
             return false;
         }
-        self.udp |= slice.ports.iter().any(|p| p.protocol == Protocol::Udp);
-        self.counted(&service.clone(), |model| model.slices.entry(service).or_default().insert(name, slice));
+        let had_udp = known.is_some_and(Slice::has_udp);
+        self.slice_changes(&service, slice.family, had_udp || slice.has_udp());
+        self.slices.entry(service).or_default().insert(name, slice);
         true
+    }
+
+    /// Notes that a slice of a Service comes, changes or goes. A Service without endpoints left may have a slice
+    /// without ports: what it had before counts as well, and what the Service says.
+    fn slice_changes(&mut self, service: &ServiceId, family: Family, has_udp: bool) {
+        self.changes.udp[family as usize] |= has_udp || self.udp_services.contains(service);
+        self.changes.health_checks |= self.health_checked.contains(service);
+        self.changes.services.insert(service.clone());
     }
 
     /// Forgets a slice.
@@ -167,16 +206,13 @@ impl Model {
     }
 
     fn remove_slice(&mut self, service: &ServiceId, name: &str) -> bool {
-        let Some(slice) = self.slices.get(service).and_then(|of_service| of_service.get(name)) else { return false };
-        self.udp |= slice.ports.iter().any(|p| p.protocol == Protocol::Udp);
-        self.counted(service, |model| {
-            if let Some(of_service) = model.slices.get_mut(service) {
-                of_service.remove(name);
-                if of_service.is_empty() {
-                    model.slices.remove(service);
-                }
-            }
-        });
+        let Some(slice) = self.slices.get_mut(service).and_then(|of_service| of_service.remove(name)) else {
+            return false;
+        };
+        if self.slices.get(service).is_some_and(BTreeMap::is_empty) {
+            self.slices.remove(service);
+        }
+        self.slice_changes(service, slice.family, slice.has_udp());
         true
     }
 
@@ -216,15 +252,26 @@ impl Model {
         slices::key(object)
     }
 
-    /// The Services that changed since the last call, and whether any of them has UDP to clean up.
-    pub fn take_dirty(&mut self) -> (BTreeSet<ServiceId>, bool) {
-        (std::mem::take(&mut self.dirty), std::mem::take(&mut self.udp))
+    /// What changed since the last call; counts the endpoints of what did.
+    pub fn take_changes(&mut self) -> Changes {
+        let changes = std::mem::take(&mut self.changes);
+        for id in &changes.services {
+            let after = self.count(id);
+            let before = match after {
+                [0, 0] => self.counts.remove(id),
+                _ => self.counts.insert(id.clone(), after),
+            };
+            for ((sum, before), after) in self.endpoints.iter_mut().zip(before.unwrap_or_default()).zip(after) {
+                *sum = *sum + after - before;
+            }
+        }
+        changes
     }
 
     /// Whether anything waits to be taken.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.changes.services.is_empty()
     }
 
     /// Services with a health check port, in order of name.
@@ -232,7 +279,12 @@ impl Model {
         self.health_checked.iter().filter_map(|id| self.services.get_key_value(id))
     }
 
-    /// Endpoints of all service ports of a family.
+    /// Services with a UDP port, in order of name.
+    pub fn udp_services(&self) -> impl Iterator<Item = (&ServiceId, &Arc<Service>)> {
+        self.udp_services.iter().filter_map(|id| self.services.get_key_value(id))
+    }
+
+    /// Endpoints of all service ports of a family, as of the last [`take_changes`](Self::take_changes).
     #[must_use]
     pub const fn endpoint_count(&self, family: Family) -> usize {
         self.endpoints[family as usize]
@@ -249,30 +301,32 @@ impl Model {
         self.services.get(id)
     }
 
+    /// The same with the key it is known by.
+    #[must_use]
+    pub fn service_entry(&self, id: &str) -> Option<(&ServiceId, &Arc<Service>)> {
+        self.services.get_key_value(id)
+    }
+
     /// The endpoints behind one port of a Service, one for each address and port, sorted as text
     /// (`10.2.2.22:80` before `10.2.2.2:80`). An endpoint that two slices hold counts once; one that
     /// does not terminate wins.
     #[must_use]
     pub fn endpoints(&self, service: &str, port: &Port, family: Family) -> Vec<Endpoint> {
-        let mut found: BTreeMap<String, Endpoint> = BTreeMap::new();
+        let mut found: Vec<Endpoint> = Vec::new();
         let slices = self.slices.get(service).into_iter().flat_map(BTreeMap::values);
         for slice in slices.filter(|s| s.family == family) {
             for number in slice.serves(port) {
-                for endpoint in &slice.endpoints {
-                    let endpoint = Endpoint { port: number, ..endpoint.clone() };
-                    match found.entry(endpoint.address()) {
-                        std::collections::btree_map::Entry::Vacant(free) => {
-                            free.insert(endpoint);
-                        }
-                        std::collections::btree_map::Entry::Occupied(mut held) => {
-                            if !endpoint.terminating {
-                                held.insert(endpoint);
-                            }
-                        }
-                    }
-                }
+                found.extend(slice.endpoints.iter().map(|endpoint| Endpoint { port: number, ..endpoint.clone() }));
             }
         }
-        found.into_values().collect()
+        found.sort_by_cached_key(Endpoint::text_key);
+        found.dedup_by(|later, kept| {
+            let same = (later.ip, later.port) == (kept.ip, kept.port);
+            if same && !later.terminating {
+                std::mem::swap(later, kept);
+            }
+            same
+        });
+        found
     }
 }

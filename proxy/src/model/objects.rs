@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap, net::IpAddr};
 
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Deserializer};
-use windlass_kit::net::parse_ip;
+use windlass_kit::net::{Family, parse_ip};
 
 /// When the endpoints of a slice last changed, as its controller saw it.
 pub(crate) const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
@@ -91,6 +91,18 @@ pub struct EndpointSlice {
     pub(super) address_type: Box<str>,
     pub(super) ports: Option<Vec<EndpointPort>>,
     pub(super) endpoints: Option<Vec<Endpoint>>,
+}
+
+impl EndpointSlice {
+    /// The family of its endpoints, if they are addresses.
+    #[must_use]
+    pub fn family(&self) -> Option<Family> {
+        match &*self.address_type {
+            "IPv4" => Some(Family::V4),
+            "IPv6" => Some(Family::V6),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -1,6 +1,10 @@
 //! A Service, reduced to what rules need.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -60,6 +64,17 @@ pub struct Port {
     pub port: u16,
     /// Port at every node; 0 for none.
     pub node_port: u16,
+}
+
+/// Where a UDP port of a Service is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UdpFrontend {
+    /// The cluster IP or a load balancer's address.
+    Address(SocketAddr),
+    /// An external IP, which may be switched off.
+    ExternalIp(SocketAddr),
+    /// A node port.
+    NodePort(u16),
 }
 
 /// A Service that gets rules: not headless, not ExternalName.
@@ -177,6 +192,22 @@ impl Service {
     #[must_use]
     pub fn has_udp(&self) -> bool {
         self.ports.iter().any(|p| p.protocol == Protocol::Udp)
+    }
+
+    /// Where its UDP ports are reached by a family.
+    pub fn udp_frontends(&self, family: Family) -> impl Iterator<Item = (UdpFrontend, &Port)> {
+        let served = self.cluster_ip(family).is_some();
+        self.ports.iter().filter(move |p| served && p.protocol == Protocol::Udp).flat_map(move |port| {
+            let of_family = |ips: &'_ [IpAddr]| -> Vec<SocketAddr> {
+                let of = ips.iter().filter(|ip| Family::of(ip) == family);
+                of.map(|ip| SocketAddr::new(*ip, port.port)).collect()
+            };
+            let own = of_family(&self.cluster_ips).into_iter().chain(of_family(&self.lb_ips));
+            own.map(UdpFrontend::Address)
+                .chain(of_family(&self.external_ips).into_iter().map(UdpFrontend::ExternalIp))
+                .chain((port.node_port != 0).then_some(UdpFrontend::NodePort(port.node_port)))
+                .map(move |frontend| (frontend, port))
+        })
     }
 
     /// Whether `port` can be reached from outside the cluster by this family; external IPs may not count.

@@ -1,7 +1,7 @@
 //! An EndpointSlice, reduced to what rules need.
 
 use std::{
-    fmt::Write as _,
+    io::Write as _,
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -54,9 +54,26 @@ impl Endpoint {
     /// `IP:port`, an IPv6 address in brackets: as chain names, comments and DNAT want it.
     #[must_use]
     pub fn address(&self) -> String {
-        let mut text = String::with_capacity(24);
-        let _ = write!(text, "{}", SocketAddr::new(self.ip, self.port));
-        text
+        SocketAddr::new(self.ip, self.port).to_string()
+    }
+}
+
+/// Sorts endpoints by the text of their address without a string for each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TextKey([u8; TextKey::LEN]);
+
+impl TextKey {
+    /// `[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255]:65535`
+    const LEN: usize = 53;
+}
+
+impl Endpoint {
+    /// `IP:port` with zeros behind it, which sort before all that an address holds.
+    pub(super) fn text_key(&self) -> TextKey {
+        let mut bytes = [0; TextKey::LEN];
+        // An address fits, so that writing to the slice does not fail.
+        let _ = write!(&mut bytes[..], "{}", SocketAddr::new(self.ip, self.port));
+        TextKey(bytes)
     }
 }
 
@@ -83,6 +100,11 @@ pub(super) fn key(object: &EndpointSlice) -> Option<(ServiceId, Box<str>)> {
 }
 
 impl Slice {
+    /// Whether any of its ports is UDP.
+    pub(super) fn has_udp(&self) -> bool {
+        self.ports.iter().any(|p| p.protocol == Protocol::Udp)
+    }
+
     /// The numbers under which a Service's port is served.
     pub(super) fn serves<'a>(&'a self, port: &'a Port) -> impl Iterator<Item = u16> + 'a {
         self.ports.iter().filter(|p| p.name == port.name && p.protocol == port.protocol).map(|p| p.number)
@@ -91,11 +113,7 @@ impl Slice {
     /// Reads the API object; `None` for slices of another address type.
     #[must_use]
     pub fn of(object: &EndpointSlice, node: &str) -> Option<Self> {
-        let family = match &*object.address_type {
-            "IPv4" => Family::V4,
-            "IPv6" => Family::V6,
-            _ => return None,
-        };
+        let family = object.family()?;
         let mut ports = Vec::new();
         for port in object.ports.as_deref().unwrap_or_default() {
             let number = port.port.and_then(|n| u16::try_from(n).ok()).filter(|n| *n != 0);

@@ -105,11 +105,72 @@ fn endpoints_of_several_slices_are_one_sorted_list() {
     assert_eq!(text, expected.map(|(a, t, l)| (a.to_owned(), t, l)));
     assert!(model.endpoints("ns/svc", &port, Family::V6).is_empty());
 
-    model.take_dirty();
+    model.take_changes();
     assert!(!model.put_slice(&slice("s3", "FQDN", json!([])), "n1"));
     assert!(model.delete_slice(&slice("s1", "IPv4", json!([]))) && model.is_dirty());
     assert!(!model.delete_slice(&slice("s1", "IPv4", json!([]))));
     assert!(model.keep_slices(&BTreeSet::new()) && model.keep_services(&BTreeSet::new()));
     assert_eq!(model.services().count(), 0);
-    assert_eq!(model.take_dirty().0.len(), 1);
+    assert_eq!(model.take_changes().services.len(), 1);
+}
+
+fn udp_service(ip: &str, node_port: u16) -> objects::Service {
+    let port = json!({"name": "dns", "port": 53, "protocol": "UDP", "nodePort": node_port});
+    let object = json!({"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"clusterIP": ip, "ports": [port]}});
+    serde_json::from_value(object).unwrap()
+}
+
+fn udp_slice(ports: serde_json::Value, endpoints: serde_json::Value) -> objects::EndpointSlice {
+    serde_json::from_value(json!({
+        "metadata": {"name": "s1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "svc"}},
+        "addressType": "IPv4", "endpoints": endpoints, "ports": ports
+    }))
+    .unwrap()
+}
+
+/// A controller empties the last slice of a Service, ports included: that is a change of UDP endpoints all the same.
+#[test]
+fn udp_is_looked_at_when_its_last_endpoint_goes_and_when_the_service_does() {
+    let mut model = Model::default();
+    let dns = json!([{"name": "dns", "port": 5353, "protocol": "UDP"}]);
+    let endpoints = json!([{"addresses": ["10.2.2.2"]}]);
+    // Without the Service the slice alone tells.
+    for (ports, udp) in [(dns.clone(), true), (json!([]), true), (json!([{"name": "dns", "port": 1}]), false)] {
+        model.put_slice(&udp_slice(ports, endpoints.clone()), "n1");
+        assert_eq!(model.take_changes().udp, [udp, false]);
+    }
+    model.put_service(&udp_service("172.30.0.1", 3001));
+    model.put_slice(&udp_slice(dns, endpoints), "n1");
+    let changes = model.take_changes();
+    assert_eq!((changes.udp, changes.removed_udp.len()), ([true, false], 0));
+    model.put_slice(&udp_slice(json!([]), json!([])), "n1");
+    assert_eq!(model.take_changes().udp, [true, false]);
+
+    // What a Service had and has no more is remembered for one look.
+    let at = |ip: &str| (Family::V4, UdpFrontend::Address(format!("{ip}:53").parse().unwrap()));
+    let port = |n| (Family::V4, UdpFrontend::NodePort(n));
+    model.put_service(&udp_service("172.30.0.2", 3001));
+    assert_eq!(model.take_changes().removed_udp, BTreeSet::from([at("172.30.0.1")]));
+    model.delete_service(&udp_service("172.30.0.2", 3001));
+    let changes = model.take_changes();
+    assert_eq!(changes.removed_udp, BTreeSet::from([at("172.30.0.2"), port(3001)]));
+    assert_eq!((changes.udp, model.udp_services().count()), ([true, false], 0));
+    assert_eq!(model.take_changes(), Changes::default());
+}
+
+/// However slices come and go, each address and port counts once.
+#[test]
+fn endpoints_are_counted_once_for_each_address() {
+    let mut model = Model::default();
+    let object = json!({"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"clusterIP": "172.30.0.1", "ports": [{"port": 80}]}});
+    model.put_service(&serde_json::from_value(object).unwrap());
+    let addresses = |from: u8| (from..from + 3).map(|n| json!({"addresses": [format!("10.2.2.{n}")]})).collect();
+    for (name, from, count) in [("s1", 1, 3), ("s2", 3, 5), ("s3", 9, 8), ("s2", 1, 6)] {
+        model.put_slice(&slice(name, "IPv4", addresses(from)), "n1");
+        model.take_changes();
+        assert_eq!(model.endpoint_count(Family::V4), count, "{name}");
+    }
+    model.delete_slice(&slice("s1", "IPv4", json!([])));
+    model.take_changes();
+    assert_eq!(model.endpoint_count(Family::V4), 6);
 }

@@ -6,13 +6,18 @@ use std::{
     sync::Arc,
 };
 
-use super::{Print, Step, steps::Round};
+use super::{
+    Print, Step,
+    quarantine::{Quarantine, Treatment},
+    resync::{KernelState, Standing},
+    steps::Round,
+};
 use crate::{
+    explain::Options,
     kernel::Saved,
     model::{Model, Protocol, ServiceId},
     rules::{
-        ChainId, FLAT, Fixed, PortRules, Settings, Table, Top, constant_rules, dispatch, is_dispatch, is_owned,
-        port_rules, writes_firewall,
+        ChainId, FLAT, Fixed, PortRules, Settings, Table, Top, constant_rules, dispatch, port_rules, writes_firewall,
     },
 };
 
@@ -66,7 +71,13 @@ pub struct Ledger {
     pub(super) firewall_missing: bool,
     /// Indices into [`crate::rules::JUMPS`], rising.
     pub(super) jumps: BTreeSet<usize>,
-    pub(super) deletes_apart: bool,
+    /// Names of dead chains that could not be deleted: something else leads to them. Not tried again before
+    /// [`retry_deletions`](Self::retry_deletions).
+    pub(super) undeletable: BTreeSet<(Table, String)>,
+    /// How many Services one step may have; fewer than all while a refusal is looked for.
+    pub(super) services_per_step: usize,
+    /// Service ports whose rules the kernel refused.
+    pub(super) quarantine: Quarantine,
     /// Rules committed, of filter and nat.
     rules: [u64; 2],
     /// Service ports without a local endpoint that their policy asks for: internal, external.
@@ -93,41 +104,124 @@ impl Ledger {
             top_dirty: [true; Top::COUNT],
             firewall_missing: false,
             jumps: BTreeSet::new(),
-            deletes_apart: false,
+            undeletable: BTreeSet::new(),
+            services_per_step: usize::MAX,
+            quarantine: Quarantine::default(),
             rules: [0; 2],
             without_local: [0; 2],
         }
     }
 
-    /// Whether stale chains are deleted in a restore of their own: after a failure, so that a chain
-    /// that something else still uses cannot keep all other changes out.
-    pub fn delete_apart(&mut self, apart: bool) {
-        self.deletes_apart = apart;
+    /// An empty book with the same settings and quarantine: what it renders is what should be.
+    #[must_use]
+    pub fn like(&self) -> Self {
+        let (quarantine, undeletable) = (self.quarantine.clone(), self.undeletable.clone());
+        Self { quarantine, undeletable, ..Self::new(self.settings.clone()) }
     }
 
     /// Starts over from what the kernel holds: every chain of ours is known by name and will be
     /// written or deleted; nothing is trusted. All Services must then be touched.
     pub fn adopt(&mut self, kernel: &Saved<'_>) {
-        let settings = self.settings.clone();
-        *self = Self::new(settings);
-        for table in Table::BOTH {
-            let trees = kernel.chains(table).filter(|(name, _)| is_dispatch(name));
-            self.dispatch.extend(trees.map(|(name, _)| ((table, name.to_owned()), None)));
+        self.resync(KernelState::of(kernel), Standing::default());
+    }
+
+    /// Starts over from what the kernel holds. The chains of `standing` are as they should be and are not written
+    /// again; all others of ours will be written or deleted. All Services must then be touched.
+    pub fn resync(&mut self, kernel: KernelState, standing: Standing) {
+        *self = self.like();
+        self.dead_dispatch = kernel.dispatch.iter().cloned().collect();
+        self.dispatch = kernel.dispatch.into_iter().map(|id| (id, None)).collect();
+        self.dead = kernel.chains.iter().copied().collect();
+        self.committed = kernel.chains.into_iter().map(|id| (id, None)).collect();
+        self.foreign = kernel.foreign;
+        self.firewall_missing = kernel.firewall_missing;
+        self.jumps = kernel.missing_jumps;
+        let Standing { chains, fixed, dispatch } = standing;
+        self.commit(&Step { chains, fixed, dispatch, ..Step::default() });
+    }
+
+    /// Takes back steps that were handed out and not applied, and ends the write that they were of: their Services
+    /// are touched again, and of their chains nothing is known, since one table may have been changed and the other
+    /// not.
+    pub fn abandon(&mut self, steps: impl IntoIterator<Item = Step>) {
+        let mut lost: Vec<Step> = steps.into_iter().collect();
+        if let Some(round) = self.round.take() {
+            let (queue, rest) = round.left();
+            self.touched.extend(queue);
+            lost.extend(rest);
         }
-        self.dead_dispatch = self.dispatch.keys().cloned().collect();
-        for (name, _) in kernel.chains(Table::Nat).filter(|(name, _)| is_owned(name) && !is_dispatch(name)) {
-            match ChainId::parse(name) {
-                Some(id) => {
-                    self.committed.insert(id, None);
-                    self.dead.insert(id);
-                }
-                None => {
-                    self.foreign.insert(name.to_owned());
-                }
+        for step in lost {
+            self.touched.extend(step.services);
+            for (chain, _) in step.chains {
+                let old = self.committed.insert(chain, None).flatten();
+                self.count(Table::Nat, None, old);
+            }
+            for (fixed, _) in step.fixed {
+                let old = self.fixed.remove(&fixed);
+                self.count(fixed.table(), None, old);
+            }
+            for (id, _) in step.dispatch {
+                let old = self.dispatch.insert(id.clone(), None).flatten();
+                self.count(id.0, None, old);
             }
         }
-        self.firewall_missing = kernel.chain(Table::Filter, Fixed::FilterFirewall.name()).is_none();
-        self.jumps = kernel.missing_jumps().into_iter().collect();
+        self.top_dirty = [true; Top::COUNT];
+    }
+
+    /// Leaves chains that nobody wants where they are for now: something else leads to them.
+    pub fn keep_undeletable(&mut self, chains: impl IntoIterator<Item = (Table, String)>) {
+        self.undeletable.extend(chains);
+    }
+
+    /// Chains that nobody wants and that could not be deleted.
+    #[must_use]
+    pub const fn undeletable(&self) -> &BTreeSet<(Table, String)> {
+        &self.undeletable
+    }
+
+    /// They are tried again with the next write.
+    pub fn retry_deletions(&mut self) {
+        self.undeletable.clear();
+    }
+
+    /// How many Services one step may have from now on.
+    pub fn limit_services_per_step(&mut self, most: usize) {
+        self.services_per_step = most.max(1);
+    }
+
+    /// That number, if there is one.
+    #[must_use]
+    pub fn limits_services(&self) -> Option<usize> {
+        (self.services_per_step != usize::MAX).then_some(self.services_per_step)
+    }
+
+    /// Whether Services wait to be rendered.
+    #[must_use]
+    pub fn is_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// The kernel refuses rules of a service port, named in full: it is written as one without endpoints from now
+    /// on, and left out when those rules are refused too. False when it is left out already, or not known.
+    pub fn quarantine_port(&mut self, model: &Model, full_name: &str) -> bool {
+        let id = full_name.split(':').next().unwrap_or(full_name);
+        let Some((id, service)) = model.service_entry(id) else { return false };
+        let changed = self.quarantine.add(id, service, full_name);
+        if changed {
+            self.touched.insert(id.clone());
+        }
+        changed
+    }
+
+    /// Service ports whose rules the kernel refused.
+    #[must_use]
+    pub fn quarantined(&self) -> usize {
+        self.quarantine.len()
+    }
+
+    /// All of them are tried again with the next write.
+    pub fn release_quarantine(&mut self) {
+        self.touched.extend(self.quarantine.release());
     }
 
     /// The settings in force.
@@ -156,11 +250,19 @@ impl Ledger {
     /// rules are not those in the kernel.
     pub(super) fn take(&mut self, model: &Model, id: &ServiceId) -> Bodies<ChainId> {
         let mut rendered: Vec<(Key, PortRules)> = Vec::new();
+        if model.service(id).is_none() {
+            self.quarantine.forget(id);
+        }
         if let Some(service) = model.service(id)
             && let Some(ip) = service.cluster_ip(self.settings.family)
         {
+            self.quarantine.look_at(id, service);
             for port in &service.ports {
-                let endpoints = model.endpoints(id, port, self.settings.family);
+                let endpoints = match self.quarantine.treatment(id, &port.full_name) {
+                    Some(Treatment::Omit) => continue,
+                    Some(Treatment::Refuse) => Vec::new(),
+                    None => model.endpoints(id, port, self.settings.family),
+                };
                 if let Some(rules) = port_rules(&self.settings, service, port, &endpoints) {
                     rendered.push(((ip, port.port, port.protocol, port.full_name.clone()), rules));
                 }
@@ -190,6 +292,9 @@ impl Ledger {
             for (chain, body) in rules.chains {
                 wanted.insert(chain);
                 self.dead.remove(&chain);
+                if !self.undeletable.is_empty() {
+                    self.undeletable.remove(&(Table::Nat, chain.to_string()));
+                }
                 chains.push(chain);
                 if self.committed.get(&chain) != Some(&Some(Print::of(&body))) {
                     changed.push((chain, body));
@@ -267,6 +372,7 @@ impl Ledger {
         for (name, body) in made.below {
             let id = (table, name);
             self.dead_dispatch.remove(&id);
+            self.undeletable.remove(&id);
             if self.dispatch.get(&id) != Some(&Some(Print::of(&body))) {
                 below.push((id, body));
             }
@@ -274,28 +380,34 @@ impl Ledger {
         (made.root, below)
     }
 
+    fn count(&mut self, table: Table, new: Option<Print>, old: Option<Print>) {
+        let rules = |print: Option<Print>| print.map_or(0, Print::rules);
+        let sum = &mut self.rules[table as usize];
+        *sum = (*sum + rules(new)).saturating_sub(rules(old));
+    }
+
     /// Notes that a step was applied.
     pub fn commit(&mut self, step: &Step) {
-        let mut count = |table: Table, new: Option<Print>, old: Option<Print>| {
-            let rules = |print: Option<Print>| print.map_or(0, Print::rules);
-            let sum = &mut self.rules[table as usize];
-            *sum = (*sum + rules(new)).saturating_sub(rules(old));
-        };
         for (chain, print) in &step.chains {
-            count(Table::Nat, Some(*print), self.committed.insert(*chain, Some(*print)).flatten());
+            let old = self.committed.insert(*chain, Some(*print)).flatten();
+            self.count(Table::Nat, Some(*print), old);
         }
         for (fixed, print) in &step.fixed {
-            count(fixed.table(), Some(*print), self.fixed.insert(*fixed, *print));
+            let old = self.fixed.insert(*fixed, *print);
+            self.count(fixed.table(), Some(*print), old);
         }
         for (id, print) in &step.dispatch {
-            count(id.0, Some(*print), self.dispatch.insert(id.clone(), Some(*print)).flatten());
+            let old = self.dispatch.insert(id.clone(), Some(*print)).flatten();
+            self.count(id.0, Some(*print), old);
         }
         for id in &step.dispatch_deleted {
-            count(id.0, None, self.dispatch.remove(id).flatten());
+            let old = self.dispatch.remove(id).flatten();
+            self.count(id.0, None, old);
             self.dead_dispatch.remove(id);
         }
         for chain in &step.deleted {
-            count(Table::Nat, None, self.committed.remove(chain).flatten());
+            let old = self.committed.remove(chain).flatten();
+            self.count(Table::Nat, None, old);
             self.dead.remove(chain);
         }
         for name in &step.deleted_names {
@@ -309,9 +421,21 @@ impl Ledger {
         }
     }
 
+    /// The service port that a line of a restore text belongs to: by a chain of its own that the line names, else by
+    /// its comment.
+    #[must_use]
+    pub fn owner_of_rule(&self, line: &str) -> Option<Arc<str>> {
+        let by_chain = line.split_whitespace().find_map(|word| self.owner(word.trim_start_matches(':')));
+        by_chain.or_else(|| {
+            let comment = Options::of(line).get("--comment")?.to_owned();
+            let names: HashSet<&str> = comment.split_whitespace().collect();
+            self.blocks.keys().map(|(.., name)| name).find(|name| names.contains(&***name)).cloned()
+        })
+    }
+
     /// The service port that a chain belongs to, for messages.
     #[must_use]
-    pub fn owner(&self, chain: &str) -> Option<Arc<str>> {
+    fn owner(&self, chain: &str) -> Option<Arc<str>> {
         let id = ChainId::parse(chain)?;
         self.blocks.iter().find(|(_, b)| b.chains.contains(&id)).map(|((.., name), _)| name.clone())
     }

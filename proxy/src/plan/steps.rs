@@ -44,6 +44,52 @@ pub struct Step {
     pub(super) deleted_names: Vec<String>,
     pub(super) jumps: Vec<usize>,
     pub(super) creates_firewall: bool,
+    /// Services whose chains are in it.
+    pub(super) services: Vec<ServiceId>,
+}
+
+impl Step {
+    /// Whether chains are deleted in it.
+    #[must_use]
+    pub const fn deletes(&self) -> bool {
+        !(self.dispatch_deleted.is_empty() && self.deleted.is_empty() && self.deleted_names.is_empty())
+    }
+
+    /// The chains that it deletes.
+    pub fn deletions(&self) -> impl Iterator<Item = (Table, String)> {
+        let chains = self.deleted.iter().map(ToString::to_string).chain(self.deleted_names.iter().cloned());
+        chains.map(|name| (Table::Nat, name)).chain(self.dispatch_deleted.iter().cloned())
+    }
+
+    /// The same, but chains that nobody wants are emptied only.
+    #[must_use]
+    pub fn without_deletions(&self) -> Self {
+        let text = self.text.lines().filter(|l| !l.starts_with("-X ")).flat_map(|l| [l, "\n"]).collect();
+        Self { text, dispatch_deleted: Vec::new(), deleted: Vec::new(), deleted_names: Vec::new(), ..self.clone() }
+    }
+
+    /// The Services whose chains are in it.
+    #[must_use]
+    pub fn services(&self) -> &[ServiceId] {
+        &self.services
+    }
+
+    /// Whether it holds nothing but chains of single Services, and those that they lead to.
+    #[must_use]
+    pub fn is_of_services(&self) -> bool {
+        self.fixed.iter().all(|(chain, _)| is_needed_first(*chain))
+            && self.dispatch.is_empty()
+            && self.jumps.is_empty()
+            && !self.creates_firewall
+    }
+
+    /// The table of a line, counted from 1.
+    #[must_use]
+    pub fn table_of_line(&self, line: usize) -> Option<Table> {
+        let heads = self.text.lines().take(line).filter_map(|l| l.strip_prefix('*'));
+        let name = heads.last()?;
+        Table::BOTH.into_iter().find(|t| t.name() == name)
+    }
 }
 
 #[derive(Default)]
@@ -115,6 +161,7 @@ impl Draft {
         other.step.rules.0 += self.step.rules.0;
         other.step.rules.1 += self.step.rules.1;
         other.step.fixed.extend(self.step.fixed);
+        other.step.services.extend(self.step.services);
         other
     }
 
@@ -142,6 +189,8 @@ pub(super) struct Round {
     queue: Vec<ServiceId>,
     /// The write did not fit in one step.
     chunked: bool,
+    /// Chains of a Service too large for one step, those that others lead to last.
+    large: Option<(ServiceId, Vec<(ChainId, String)>)>,
     /// The steps behind those of single Services.
     rest: Option<VecDeque<Step>>,
 }
@@ -154,7 +203,15 @@ impl Round {
         queue.sort_by_cached_key(|id| {
             std::cmp::Reverse((model.service(id).and_then(|s| s.cluster_ip(family)), id.clone()))
         });
-        Self { queue, chunked: false, rest: None }
+        Self { queue, chunked: false, large: None, rest: None }
+    }
+}
+
+impl Round {
+    /// What was not handed out: Services that are not rendered, and steps that are.
+    pub(super) fn left(mut self) -> (Vec<ServiceId>, VecDeque<Step>) {
+        self.queue.extend(self.large.map(|(id, _)| id));
+        (self.queue, self.rest.unwrap_or_default())
     }
 }
 
@@ -166,8 +223,8 @@ const fn is_needed_first(chain: Fixed) -> bool {
 impl Ledger {
     /// The next text to restore, until there is none: then the kernel holds everything. Rules are rendered as they
     /// are handed out, so that a large write is never in memory as a whole where the limit does not ask for it. After
-    /// each one that was applied call [`commit`](Self::commit), before the next but one is asked for; after one that
-    /// failed call [`adopt`](Self::adopt): rules are handed out once.
+    /// each one that was applied call [`commit`](Self::commit), before the next but one is asked for; one that failed
+    /// goes back by [`abandon`](Self::abandon): rules are handed out once.
     pub fn next_step(&mut self, model: &Model, limit: Limit) -> Option<Step> {
         let mut round = match self.round.take() {
             Some(round) => round,
@@ -186,15 +243,40 @@ impl Ledger {
         }
         let bound = limit.lines();
         let mut draft = Draft::default();
-        while let Some(id) = round.queue.pop() {
-            self.take(model, &id).iter().for_each(|(chain, body)| draft.own(*chain, body));
-            if draft.step.lines > bound {
+        loop {
+            let full = draft.step.lines > bound
+                || (round.large.is_none() && draft.step.services.len() >= self.services_per_step);
+            if full {
                 if !std::mem::replace(&mut round.chunked, true) {
                     let first = Fixed::ALL.into_iter().filter(|chain| is_needed_first(*chain));
                     let first = first.filter_map(|chain| self.changed(chain, String::new()));
                     first.for_each(|(chain, body)| draft.fixed(chain, &body));
                 }
                 return draft.finish();
+            }
+            if let Some((id, chains)) = &mut round.large {
+                if let Some((chain, body)) = chains.pop() {
+                    draft.own(chain, &body);
+                    if draft.step.services.last() != Some(id) {
+                        draft.step.services.push(id.clone());
+                    }
+                } else {
+                    round.large = None;
+                }
+                continue;
+            }
+            let Some(id) = round.queue.pop() else { break };
+            let mut chains = self.take(model, &id);
+            if chains.is_empty() {
+                continue;
+            }
+            if chains.iter().map(|(_, body)| lines(body)).sum::<usize>() > bound {
+                // One after the other, each after those that it leads to: a packet always finds a whole way.
+                chains.sort_by_key(|(chain, _)| std::cmp::Reverse(chain.write_order()));
+                round.large = Some((id, chains));
+            } else {
+                chains.iter().for_each(|(chain, body)| draft.own(*chain, body));
+                draft.step.services.push(id);
             }
         }
         let rest = round.rest.insert(self.rest(draft, round.chunked, bound));
@@ -205,7 +287,13 @@ impl Ledger {
     fn rest(&mut self, mut draft: Draft, chunked: bool, bound: usize) -> VecDeque<Step> {
         let (fixed, trees) = self.common();
         let tree_lines: usize = trees.iter().map(|(_, body)| lines(body)).sum();
-        let deletions = self.dead.len() + self.foreign.len() + self.dead_dispatch.len();
+        let kept = &self.undeletable;
+        let stays =
+            |table: Table, name: &dyn std::fmt::Display| !kept.is_empty() && kept.contains(&(table, name.to_string()));
+        let dead: Vec<ChainId> = self.dead.iter().filter(|c| !stays(Table::Nat, c)).copied().collect();
+        let dead_trees: Vec<&DispatchId> = self.dead_dispatch.iter().filter(|id| !stays(id.0, &id.1)).collect();
+        let foreign: Vec<&String> = self.foreign.iter().filter(|name| !stays(Table::Nat, name)).collect();
+        let deletions = dead.len() + foreign.len() + dead_trees.len();
         let chunked = chunked || draft.step.lines + tree_lines + deletions > bound;
         let bound = if chunked { bound } else { usize::MAX };
         let mut out = VecDeque::new();
@@ -236,12 +324,12 @@ impl Ledger {
             draft.step.creates_firewall = true;
         }
         self.jumps.iter().for_each(|index| draft.jump(*index));
-        if chunked || self.deletes_apart {
+        if chunked {
             out.extend(std::mem::take(&mut draft).finish());
         }
         // Stale chains may lead to each other: all are emptied before the first is deleted.
         for emptying in [true, false] {
-            for chain in &self.dead {
+            for chain in &dead {
                 if draft.step.lines > bound {
                     out.extend(std::mem::take(&mut draft).finish());
                 }
@@ -250,16 +338,16 @@ impl Ledger {
                     draft.step.deleted.push(*chain);
                 }
             }
-            for id in &self.dead_dispatch {
+            for id in &dead_trees {
                 draft.remove(id.0, &id.1, emptying);
                 if !emptying {
-                    draft.step.dispatch_deleted.push(id.clone());
+                    draft.step.dispatch_deleted.push((*id).clone());
                 }
             }
-            for name in &self.foreign {
+            for name in &foreign {
                 draft.remove(Table::Nat, name, emptying);
                 if !emptying {
-                    draft.step.deleted_names.push(name.clone());
+                    draft.step.deleted_names.push((*name).clone());
                 }
             }
         }

@@ -43,13 +43,24 @@ enum Space {
     Address(Family),
     /// By the protocol's first letter.
     Port(u8),
+    /// The ports of one address, by the protocol's first letter.
+    PortAt(u8, Family, u128),
 }
 
 impl Space {
     const fn width(self) -> u32 {
         match self {
             Self::Address(family) => family.bits() as u32,
-            Self::Port(_) => 16,
+            Self::Port(_) | Self::PortAt(..) => 16,
+        }
+    }
+
+    /// Most levels of the whole tree. A single address with very many ports gets one more: what is led to from a
+    /// cluster's prefix tree is not as deep as nf_tables allows.
+    const fn depth(self) -> u32 {
+        match self {
+            Self::PortAt(..) => DEPTH + 1,
+            _ => DEPTH,
         }
     }
 
@@ -58,7 +69,7 @@ impl Space {
         let base = prefix(key, len);
         match self {
             Self::Address(family) => format!("-d {}", range(family, base, len)),
-            Self::Port(letter) => {
+            Self::Port(letter) | Self::PortAt(letter, ..) => {
                 let protocol = protocol(letter);
                 let first = u16::try_from(base >> 112).unwrap_or(0);
                 let last = first | u16::MAX.checked_shr(len).unwrap_or(0);
@@ -77,16 +88,23 @@ impl Space {
             Self::Port(letter) => {
                 format!("KUBE-SVC-D{tree}P{}{:04X}-{len}", char::from(letter).to_ascii_uppercase(), base >> 112)
             }
-            Self::Address(Family::V6) => {
-                let full = digest(&SHA256, range(Family::V6, base, len).to_string().as_bytes());
-                let mut name = format!("KUBE-SVC-D{tree}-");
-                full.as_ref()[..8].iter().for_each(|byte| {
-                    let _ = write!(name, "{byte:02X}");
-                });
-                name
+            Self::Address(Family::V6) => digest_name(tree, &range(Family::V6, base, len).to_string()),
+            Self::PortAt(letter, family, address) => {
+                let at = range(family, address, family.bits() as u32);
+                digest_name(tree, &format!("{at} {} {:04X}/{len}", protocol(letter), base >> 112))
             }
         }
     }
+}
+
+/// A name for what does not fit one.
+fn digest_name(tree: &str, what: &str) -> String {
+    let full = digest(&SHA256, what.as_bytes());
+    let mut name = format!("KUBE-SVC-D{tree}-");
+    full.as_ref()[..8].iter().for_each(|byte| {
+        let _ = write!(name, "{byte:02X}");
+    });
+    name
 }
 
 /// Tells the trees of one table apart.
@@ -120,14 +138,25 @@ fn range(family: Family, base: u128, len: u32) -> Cidr {
     Cidr::new(ip, u8::try_from(len).unwrap_or(0))
 }
 
+fn after<'a>(line: &'a str, option: &str) -> Option<&'a str> {
+    line.split_once(option)?.1.split(' ').next()
+}
+
+/// The protocol's first letter and the port of a line.
+fn port(line: &str) -> Option<(u8, u128)> {
+    let port: u16 = after(line, " --dport ")?.parse().ok()?;
+    Some((*after(line, " -p ")?.as_bytes().first()?, u128::from(port) << 112))
+}
+
 /// What a line is told apart by: its whole address, else its port. Keys stand at the left of their 128 bits.
 fn key(top: Top, line: &str) -> Option<(Space, u128)> {
-    let after = |option: &str| line.split_once(option)?.1.split(' ').next();
-    if matches!(top, Top::NodePorts | Top::HealthChecks) {
-        let port: u16 = after(" --dport ")?.parse().ok()?;
-        return Some((Space::Port(*after(" -p ")?.as_bytes().first()?), u128::from(port) << 112));
+    let address = after(line, " -d ");
+    // Among external addresses those without one are refused node ports, at all addresses of this machine.
+    if matches!(top, Top::NodePorts | Top::HealthChecks) || (top == Top::External && address.is_none()) {
+        let (letter, key) = port(line)?;
+        return Some((Space::Port(letter), key));
     }
-    match parse_ip(after(" -d ")?)? {
+    match parse_ip(address?)? {
         IpAddr::V4(v4) => Some((Space::Address(Family::V4), u128::from(v4.to_bits()) << 96)),
         IpAddr::V6(v6) => Some((Space::Address(Family::V6), v6.to_bits())),
     }
@@ -192,21 +221,59 @@ impl Node {
         let width = self.space.width();
         let common = (first.0 ^ last.0).leading_zeros().min(width);
         let at = (common / STEP * STEP).max(self.known);
-        if self.depth > 0 && (entries.len() <= LEAF || self.depth >= DEPTH || at >= width) {
+        let most = self.space.depth();
+        if self.depth > 0 && (entries.len() <= LEAF || self.depth >= most || at >= width) {
+            if let Space::Address(family) = self.space
+                && entries.len() > LEAF
+                && common >= width
+            {
+                return self.by_port(family, first.0, entries, out);
+            }
             for (_, line) in entries {
                 let _ = writeln!(self.body, "-A {} {line}", self.chain);
             }
             return;
         }
         let verb = if self.depth == 0 { "-j" } else { "-g" };
-        let known = (at + STEP).min(width);
+        // The last level before the leaves tells as much apart as those hold.
+        let last = width == 16 && self.depth + 1 >= most;
+        let known = (at + STEP).max(if last { width - STEP } else { 0 }).min(width);
+        let local = match self.space {
+            Space::Port(_) if self.top == Top::External && self.depth == 0 => " -m addrtype --dst-type LOCAL",
+            _ => "",
+        };
         for group in entries.chunk_by(|a, b| prefix(a.0, known) == prefix(b.0, known)) {
             let key = group[0].0;
             let chain = self.space.name(self.top, key, known);
-            let _ = writeln!(self.body, "-A {} {} {verb} {chain}", self.chain, self.space.matching(key, known));
+            let matching = self.space.matching(key, known);
+            let _ = writeln!(self.body, "-A {} {matching}{local} {verb} {chain}", self.chain);
             let mut child = Self { chain, depth: self.depth + 1, known, body: String::new(), ..*self };
             child.grow(group, out);
             out.push((child.depth, child.chain, child.body));
+        }
+    }
+
+    /// Tells the ports of one address apart, by protocol and number.
+    fn by_port(
+        &mut self,
+        family: Family,
+        address: u128,
+        entries: &[(u128, &str)],
+        out: &mut Vec<(u32, String, String)>,
+    ) {
+        let mut protocols: BTreeMap<u8, Vec<(u128, &str)>> = BTreeMap::new();
+        for (_, line) in entries {
+            match port(line) {
+                Some((letter, port)) => protocols.entry(letter).or_default().push((port, line)),
+                None => drop(writeln!(self.body, "-A {} {line}", self.chain)),
+            }
+        }
+        for (letter, mut ports) in protocols {
+            ports.sort_by_key(|(port, _)| *port);
+            let space = Space::PortAt(letter, family, address);
+            let mut part = Self { space, chain: self.chain.clone(), known: 0, body: String::new(), ..*self };
+            part.grow(&ports, out);
+            self.body.push_str(&part.body);
         }
     }
 }
@@ -309,6 +376,66 @@ mod tests {
         assert!(tree.root.contains("-p udp -m udp"), "{}", tree.root);
         let flat = dispatch(Top::NodePorts, all.iter().map(String::as_str), false);
         assert_eq!(flat.root.lines().count(), 101);
+    }
+
+    /// The chains of a tree by name, their longest, and where a packet for a port ends that starts at the root.
+    fn reach(tree: &Dispatch, protocol: &str, to: u16) -> (usize, Option<String>) {
+        let chains: BTreeMap<&str, &str> = tree.below.iter().map(|(n, b)| (n.as_str(), b.as_str())).collect();
+        let longest = chains.values().chain([&tree.root.as_str()]).map(|b| b.lines().count()).max().unwrap();
+        let (mut body, mut depth) = (tree.root.as_str(), 0);
+        'chain: loop {
+            for line in body.lines() {
+                let of = |option| after(line, option);
+                let (low, high) = of(" --dport ").map_or((0, u16::MAX), |ports| {
+                    let (low, high) = ports.split_once(':').unwrap_or((ports, ports));
+                    (low.parse().unwrap(), high.parse().unwrap())
+                });
+                if of(" -p ").is_none_or(|p| p == protocol) && (low..=high).contains(&to) {
+                    let target = line.rsplit(' ').next().unwrap();
+                    let Some(next) = chains.get(target) else { return (longest, Some(target.to_owned())) };
+                    depth += 1;
+                    assert!(depth <= 5, "{target}");
+                    body = next;
+                    continue 'chain;
+                }
+            }
+            return (longest, None);
+        }
+    }
+
+    #[test]
+    fn a_service_of_very_many_ports_is_told_apart_by_port() {
+        let line =
+            |p: &str, port: u32| format!("-A KUBE-SERVICES -m {p} -p {p} -d 10.96.0.9 --dport {port} -j {p}{port}");
+        let other = "-A KUBE-SERVICES -m tcp -p tcp -d 10.97.0.9 --dport 80 -j X".to_owned();
+        let ports = (20_000..21_000).flat_map(|port| [line("tcp", port), line("udp", port)]);
+        let all: Vec<String> = ports.chain([other]).collect();
+        let tree = dispatch(Top::Services, all.iter().map(String::as_str), true);
+        for (protocol, port) in [("tcp", 20_000), ("udp", 20_999), ("udp", 20_500), ("tcp", 20_511)] {
+            let (longest, target) = reach(&tree, protocol, port);
+            assert_eq!((target, longest <= 17), (Some(format!("{protocol}{port}")), true), "{longest}");
+        }
+        assert_eq!(reach(&tree, "sctp", 20_000).1, None);
+        let reversed = dispatch(Top::Services, all.iter().rev().map(String::as_str), true);
+        assert_eq!(tree, reversed);
+        assert!(tree.below.iter().all(|(name, _)| name.len() <= 28 && is_dispatch(name)));
+    }
+
+    #[test]
+    fn refused_node_ports_are_told_apart_by_port() {
+        let line = |port: u32| {
+            format!(
+                "-A KUBE-EXTERNAL-SERVICES -m comment --comment \"a/b has no local endpoints\" \
+                 -m addrtype --dst-type LOCAL -m tcp -p tcp --dport {port} -j DROP{port}"
+            )
+        };
+        let all: Vec<String> = (30_000..31_000).map(line).collect();
+        let tree = dispatch(Top::External, all.iter().map(String::as_str), true);
+        assert!(tree.root.lines().all(|l| l.contains(" -m addrtype --dst-type LOCAL -j ")), "{}", tree.root);
+        for port in [30_000, 30_500, 30_999] {
+            let (longest, target) = reach(&tree, "tcp", port);
+            assert_eq!((target, longest <= 16), (Some(format!("DROP{port}")), true), "{longest}");
+        }
     }
 
     #[test]

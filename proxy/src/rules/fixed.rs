@@ -198,6 +198,37 @@ pub fn entrances() -> String {
     text
 }
 
+/// Rendered rules with what they lack of a whole rule set, table by table: the built-in chains with all jumps. Unlike
+/// with [`entrances`] before them, no table comes twice, so that a restore that flushes first reads it as well.
+#[must_use]
+pub fn with_base_chains(rendered: &str) -> String {
+    let entrances = entrances();
+    let mut out = String::with_capacity(rendered.len() + entrances.len());
+    for table in Table::BOTH {
+        let (mut heads, mut rules): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+        let mut known = BTreeSet::new();
+        for text in [rendered, entrances.as_str()] {
+            let mut inside = false;
+            for line in text.lines() {
+                if let Some(name) = line.strip_prefix('*') {
+                    inside = name == table.name();
+                } else if inside && line.starts_with(':') {
+                    if known.insert(line.split(' ').next()) {
+                        heads.push(line);
+                    }
+                } else if inside && line != "COMMIT" {
+                    rules.push(line);
+                }
+            }
+        }
+        let lines = heads.iter().chain(&rules);
+        out.extend([format!("*{}\n", table.name())]);
+        lines.for_each(|line| out.extend([*line, "\n"]));
+        out.push_str("COMMIT\n");
+    }
+    out
+}
+
 /// Whether KUBE-FIREWALL gets our rule; otherwise its content is not touched.
 #[must_use]
 pub fn writes_firewall(settings: &Settings) -> bool {

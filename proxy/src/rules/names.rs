@@ -93,6 +93,19 @@ impl ChainId {
         self.kind
     }
 
+    /// Chains of one service port in this order never lead to one that is not written yet.
+    #[must_use]
+    pub fn write_order(&self) -> (u8, u8) {
+        let kind = match self.kind {
+            Kind::Endpoint => 0,
+            Kind::Service | Kind::ServiceLocal => 1,
+            Kind::External => 2,
+            Kind::Firewall => 3,
+        };
+        let depth = self.part.iter().take_while(|p| **p != 0).count();
+        (kind, u8::MAX - u8::try_from(depth).unwrap_or(u8::MAX))
+    }
+
     /// Reads a name back; `None` when it is not one that this proxy makes.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {

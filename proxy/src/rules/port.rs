@@ -4,7 +4,7 @@ use std::{fmt::Write as _, net::IpAddr};
 
 use super::{ChainId, Kind, PARTS, Settings, Top};
 use crate::{
-    model::{Endpoint, Family, Port, Service},
+    model::{Affinity, Endpoint, Family, Port, Protocol, Service},
     select::{Policy, Selection, select},
 };
 
@@ -23,10 +23,14 @@ pub struct PortRules {
     pub no_local_external: bool,
 }
 
-/// Renders one port of a Service; `None` when the Service has no address of the family.
+/// Renders one port of a Service; `None` when the Service has no address of the family, or the kernel no match for
+/// its protocol.
 #[must_use]
 pub fn port_rules(settings: &Settings, service: &Service, port: &Port, endpoints: &[Endpoint]) -> Option<PortRules> {
     let cluster_ip = service.cluster_ip(settings.family)?;
+    if port.protocol == Protocol::Sctp && !settings.sctp {
+        return None;
+    }
     let policy = Policy {
         internal_local: service.internal_local,
         external_local: service.external_local,
@@ -66,6 +70,10 @@ impl Writer<'_> {
 
     fn external_ips(&self) -> impl Iterator<Item = &IpAddr> {
         self.of_family(&self.service.external_ips).filter(|_| self.settings.external_ips)
+    }
+
+    fn affinity(&self) -> Affinity {
+        self.service.affinity.filter(|_| self.settings.recent)
     }
 
     fn uses_firewall(&self) -> bool {
@@ -289,7 +297,7 @@ impl Writer<'_> {
         text: &mut String,
         below: &mut Vec<(ChainId, String)>,
     ) {
-        if let Some(seconds) = self.service.affinity {
+        if let Some(seconds) = self.affinity() {
             for (endpoint, to) in list {
                 let _ = write!(text, "-A {chain}");
                 self.endpoint_comment(text, endpoint);
@@ -360,7 +368,7 @@ impl Writer<'_> {
         }
         let (p, ip, address) = (self.port.protocol.lower(), endpoint.ip, endpoint.address());
         let mut text = format!("-A {chain}{comment} -s {ip} -j KUBE-MARK-MASQ\n-A {chain}{comment}");
-        if self.service.affinity.is_some() {
+        if self.affinity().is_some() {
             let _ = write!(text, " -m recent --name {chain} --set");
         }
         let _ = writeln!(text, " -m {p} -p {p} -j DNAT --to-destination {address}");

@@ -81,6 +81,10 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// The kernel has counters for dropped and localhost packets.
     pub counters: bool,
+    /// The kernel has the match `recent`, without which there is no session affinity.
+    pub recent: bool,
+    /// The kernel has the match `sctp`, without which SCTP ports get no rules.
+    pub sctp: bool,
     /// Services' external IPs count.
     pub external_ips: bool,
     /// How local traffic is told; `None` when it cannot be.
@@ -93,7 +97,7 @@ pub struct Settings {
     pub zone: String,
     /// Whether long chains become trees.
     pub layout: Layout,
-    /// More than 1,000 endpoints: comments in endpoint rules are left out, as upstream does.
+    /// More than 1,000 endpoints, and not fewer than 900 since: comments in endpoint rules are left out, as upstream does.
     pub large: bool,
 }
 
@@ -109,6 +113,8 @@ impl Settings {
             localhost_node_ports: matches!(family, Family::V4),
             drop_invalid: true,
             counters: false,
+            recent: true,
+            sctp: true,
             external_ips: true,
             local_traffic: None,
             node_ports: NodePortDestinations::All,

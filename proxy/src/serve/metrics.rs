@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use windlass_kit::expo::{Kind, Text};
 
 use super::{Status, status::FamilyStatus};
-use crate::{model::Family, nfacct};
+use crate::model::Family;
 
 #[allow(clippy::cast_precision_loss)]
 const fn float(n: u64) -> f64 {
@@ -35,7 +35,7 @@ const HISTOGRAMS: [(&str, &str, HistogramOf); 5] = [
     ),
 ];
 
-const VALUES: [(&str, &str, Kind, Getter<f64>); 6] = [
+const VALUES: [(&str, &str, Kind, Getter<f64>); 8] = [
     ("kubeproxy_sync_proxy_rules_last_timestamp_seconds", "When rules were last in order", Kind::Gauge, |f| {
         seconds(f.last_updated)
     }),
@@ -63,9 +63,22 @@ const VALUES: [(&str, &str, Kind, Getter<f64>); 6] = [
         Kind::Counter,
         |f| float(f.repairs),
     ),
+    (
+        "windlass_proxy_refused_service_ports",
+        "Service ports whose rules the kernel refuses; connections to them are refused",
+        Kind::Gauge,
+        |f| float(f.refused_ports),
+    ),
+    (
+        "windlass_proxy_undeletable_chains",
+        "Chains that no service needs and that cannot be deleted, since something else leads to them",
+        Kind::Gauge,
+        |f| float(f.undeletable),
+    ),
 ];
 
-pub(super) fn page(status: &Status) -> String {
+/// The page; `packets` are those of the kernel's two named counters, where it has them.
+pub(super) fn page(status: &Status, packets: [Option<u64>; 2]) -> String {
     let mut page = Text::new();
     {
         let state = status.lock();
@@ -120,19 +133,15 @@ pub(super) fn page(status: &Status) -> String {
             page.sample(&name, &[], float(value));
         }
     }
-    for (name, help, counter) in [
+    let counters = [
         (
             "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
             "Packets dropped because connection tracking finds them invalid",
-            nfacct::INVALID_DROPPED,
         ),
-        (
-            "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-            "Connections to node ports at 127.0.0.1",
-            nfacct::LOCALHOST_ACCEPTED,
-        ),
-    ] {
-        if let Some(packets) = nfacct::packets(counter) {
+        ("kubeproxy_iptables_localhost_nodeports_accepted_packets_total", "Connections to node ports at 127.0.0.1"),
+    ];
+    for ((name, help), packets) in counters.into_iter().zip(packets) {
+        if let Some(packets) = packets {
             page.family(name, help, Kind::Counter);
             page.sample(name, &[], float(packets));
         }

@@ -18,7 +18,10 @@ use axum::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Error, Page};
+use crate::{
+    config::{Error, Page},
+    nfacct,
+};
 
 pub(crate) use service_health::{LocalHealth, ServiceHealth};
 pub(crate) use status::{Outcome, Status};
@@ -52,7 +55,11 @@ pub(crate) fn metrics_router(status: Arc<Status>, pages: &[Page]) -> Router {
     });
     let page = move || {
         let status = status.clone();
-        async move { ([(header::CONTENT_TYPE, windlass_kit::expo::CONTENT_TYPE)], metrics::page(&status)) }
+        async move {
+            // The kernel is asked off the runtime's threads: it may be long in answering.
+            let packets = tokio::task::spawn_blocking(nfacct::packets).await.unwrap_or_default();
+            ([(header::CONTENT_TYPE, windlass_kit::expo::CONTENT_TYPE)], metrics::page(&status, packets))
+        }
     };
     Router::new()
         .route("/metrics", get(page))

@@ -26,7 +26,7 @@ use crate::{
     subject,
 };
 
-/// Local ready endpoints of each Service with a health check node port. Pure.
+/// Local ready endpoints of one family of each Service with a health check node port. Pure.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct LocalHealth {
     /// Port and number of distinct addresses, by Service.
@@ -34,15 +34,13 @@ pub(crate) struct LocalHealth {
 }
 
 impl LocalHealth {
-    pub(crate) fn of(model: &Model) -> Self {
+    pub(crate) fn of(model: &Model, family: Family) -> Self {
         let mut out = Self::default();
-        for (id, service) in model.health_checked() {
+        for (id, service) in model.health_checked().filter(|(_, s)| s.cluster_ip(family).is_some()) {
             let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
             for port in &service.ports {
-                for family in Family::BOTH {
-                    let here = model.endpoints(id, port, family);
-                    addresses.extend(here.iter().filter(|e| e.local && e.ready && !e.terminating).map(|e| e.ip));
-                }
+                let here = model.endpoints(id, port, family);
+                addresses.extend(here.iter().filter(|e| e.local && e.ready && !e.terminating).map(|e| e.ip));
             }
             out.services.insert(id.clone(), (service.health_check_node_port, addresses.len()));
         }
@@ -63,37 +61,44 @@ pub(crate) struct ServiceHealth {
     events: Option<Recorder>,
     /// By Service and address.
     open: BTreeMap<(ServiceId, SocketAddr), Open>,
+    /// Those that cannot be opened, once told.
+    taken: BTreeSet<(ServiceId, SocketAddr)>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 impl ServiceHealth {
     pub(crate) fn new(status: Arc<Status>, events: Option<Recorder>, stop: CancellationToken) -> Self {
-        Self { status, events, open: BTreeMap::new(), tasks: TaskTracker::new(), stop }
+        Self { status, events, open: BTreeMap::new(), taken: BTreeSet::new(), tasks: TaskTracker::new(), stop }
     }
 
-    /// Opens, closes and moves servers as wanted. A port that is taken is tried again next time.
-    pub(crate) async fn set(&mut self, wanted: LocalHealth, addresses: &[IpAddr]) {
+    /// Opens, closes and moves the servers of a family as wanted; whether all of them are open. Those whose port is
+    /// taken are tried again next time.
+    pub(crate) async fn set(&mut self, family: Family, wanted: LocalHealth, addresses: &[IpAddr]) -> bool {
         self.open.retain(|(id, at), open| {
-            let stays =
-                wanted.services.get(id).is_some_and(|(port, _)| *port == at.port()) && addresses.contains(&at.ip());
+            let stays = Family::of(&at.ip()) != family
+                || (wanted.services.get(id).is_some_and(|(port, _)| *port == at.port())
+                    && addresses.contains(&at.ip()));
             if !stays {
                 open.stop.cancel();
             }
             stays
         });
+        self.taken.retain(|(id, at)| wanted.services.get(id).is_some_and(|(port, _)| *port == at.port()));
+        let mut all = true;
         for (id, (port, count)) in wanted.services {
             for ip in addresses {
-                self.open(&id, SocketAddr::new(*ip, port), count).await;
+                all &= self.open(&id, SocketAddr::new(*ip, port), count).await;
             }
         }
+        all
     }
 
-    async fn open(&mut self, id: &ServiceId, address: SocketAddr, count: usize) {
+    async fn open(&mut self, id: &ServiceId, address: SocketAddr, count: usize) -> bool {
         let key = (id.clone(), address);
         if let Some(open) = self.open.get(&key) {
             open.count.store(count, Ordering::Relaxed);
-            return;
+            return true;
         }
         match listen(address) {
             Ok(listener) => {
@@ -110,11 +115,16 @@ impl ServiceHealth {
                         () = stop.cancelled() => {}
                     }
                 });
+                self.taken.remove(&key);
                 self.open.insert(key, open);
+                true
             }
             Err(error) => {
-                tracing::warn!(%error, service = %id, %address, "cannot listen at the health check node port; trying again");
-                self.complain(id, address.port(), &error);
+                if self.taken.insert(key) {
+                    tracing::warn!(%error, service = %id, %address, "cannot listen at the health check node port; trying again");
+                    self.complain(id, address.port(), &error);
+                }
+                false
             }
         }
     }

@@ -92,6 +92,10 @@ pub(crate) struct FamilyStatus {
     /// Service ports without local endpoints: internal, external policy.
     pub(crate) without_local: (u64, u64),
     pub(crate) repairs: u64,
+    /// Service ports whose rules the kernel refuses.
+    pub(crate) refused_ports: u64,
+    /// Chains that nobody needs and that cannot be deleted.
+    pub(crate) undeletable: u64,
     pub(crate) conntrack: Histogram,
     pub(crate) forgotten: u64,
     /// From a change of endpoints to rules in the kernel.
@@ -195,11 +199,11 @@ impl Status {
 
     /// Rules for endpoints that changed at these times are in the kernel. Times before our start are left out,
     /// as upstream does: they tell how long nobody was here.
-    pub(crate) fn programmed(&self, triggers: &[jiff::Timestamp], now: jiff::Timestamp) {
+    pub(crate) fn programmed(&self, family: Family, triggers: &[jiff::Timestamp], now: jiff::Timestamp) {
         let mut state = self.lock();
+        let Some(status) = state.families.get_mut(&family) else { return };
         for at in triggers.iter().filter(|at| **at > self.started) {
-            let took = Duration::try_from(now.duration_since(*at)).unwrap_or_default();
-            state.families.values_mut().for_each(|f| f.programming.observe(took));
+            status.programming.observe(Duration::try_from(now.duration_since(*at)).unwrap_or_default());
         }
     }
 
@@ -220,8 +224,8 @@ impl Status {
             let state = self.lock();
             let healthy = state.families.values().all(|f| self.family_healthy(f, instant));
             let ok = healthy && (!eligibility || state.eligible);
-            let oldest = state.families.values().filter_map(|f| f.last_updated).min();
-            let last = if ok { Some(now) } else { oldest };
+            let newest = state.families.values().filter_map(|f| f.last_updated).max();
+            let last = if ok { Some(now) } else { newest };
             let families: serde_json::Map<String, serde_json::Value> = state
                 .families
                 .iter()
@@ -236,7 +240,7 @@ impl Status {
             let mut body = json!({
                 "lastUpdated": last.map(|t| t.to_string()),
                 "currentTime": now.to_string(),
-                "healthy": ok,
+                "healthy": healthy,
                 "status": families,
             });
             if eligibility {

@@ -24,7 +24,7 @@ fn health_goes_bad_while_a_change_waits_too_long() {
     assert!(!status.is_healthy());
     status.ran(Family::V6, Duration::from_millis(5), Outcome::Done { full: true }, |_| {});
     assert!(status.health(true, now).0);
-    let page = metrics::page(&status);
+    let page = metrics::page(&status, [None; 2]);
     for line in [
         "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv6\",le=\"0.008\"} 1",
         "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 1",
@@ -51,15 +51,22 @@ async fn services_tell_load_balancers_whether_they_are_here() {
     let (first, second) = (free(), free());
     let status = Arc::new(Status::new(Duration::from_secs(30)));
     let mut health = ServiceHealth::new(status.clone(), None, CancellationToken::new());
-    let everywhere = ["0.0.0.0", "::"].map(|ip| ip.parse().unwrap());
+    let everywhere = |family| vec![if family == Family::V4 { "0.0.0.0" } else { "::" }.parse().unwrap()];
     let wanted = |port, count| LocalHealth { services: [("ns/web".into(), (port, count))].into() };
-    health.set(wanted(first, 2), &everywhere).await;
+    for family in Family::BOTH {
+        assert!(health.set(family, wanted(first, 2), &everywhere(family)).await);
+    }
     let text = get(first).await;
     assert!(text.contains(" 200 ") && text.to_lowercase().contains("x-load-balancing-endpoint-weight: 2"), "{text}");
     assert!(text.contains("\t\"localEndpoints\": 2,"), "{text}");
-    health.set(wanted(first, 0), &everywhere).await;
+    assert!(health.set(Family::V4, wanted(first, 0), &everywhere(Family::V4)).await);
     assert!(get(first).await.contains(" 503 "));
-    health.set(wanted(second, 1), &everywhere).await;
+    let taken = std::net::TcpListener::bind("[::]:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    assert!(!health.set(Family::V6, wanted(port, 1), &everywhere(Family::V6)).await, "a port that is taken");
+    for family in Family::BOTH {
+        assert!(health.set(family, wanted(second, 1), &everywhere(family)).await);
+    }
     assert!(get(second).await.contains(" 200 "));
     assert!(tokio::net::TcpStream::connect(("::1", second)).await.is_ok());
     health.close().await;

@@ -13,7 +13,7 @@ use kube::{
 };
 
 use crate::model::{
-    Model, NodeFacts, ServiceId,
+    Family, Model, NodeFacts, ServiceId,
     objects::{EndpointSlice, Node, Service, TRIGGER},
 };
 
@@ -28,10 +28,11 @@ pub(super) enum Change {
 /// All three watches; errors are logged and retried with back-off, so the stream never ends.
 pub(super) fn changes(client: &Client, node: &str) -> impl Stream<Item = Change> + Send + Unpin + use<> {
     let proxied = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
-    let labelled = || watcher::Config::default().labels(proxied);
+    // Lists may come from the server's cache: after a restart of it all nodes ask at once.
+    let labelled = || watcher::Config::default().any_semantic().labels(proxied);
     let services = watch::<Service>(client, labelled(), "services");
     let slices = watch::<EndpointSlice>(client, labelled(), "endpoint slices");
-    let ours = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    let ours = watcher::Config::default().any_semantic().fields(&format!("metadata.name={node}"));
     let node = watch::<Node>(client, ours, "our node");
     stream::select_all([
         services.map(|e| Change::Service(Box::new(e))).boxed(),
@@ -65,7 +66,7 @@ pub(super) struct Lists {
     have_node: bool,
     node_seen: bool,
     /// When endpoints changed that are not written yet, as whoever made the slices tells.
-    triggers: Vec<Timestamp>,
+    triggers: Vec<(Family, Timestamp)>,
 }
 
 impl Lists {
@@ -80,7 +81,7 @@ impl Lists {
     }
 
     /// Takes the times at which endpoints changed.
-    pub(super) fn take_triggers(&mut self) -> Vec<Timestamp> {
+    pub(super) fn take_triggers(&mut self) -> Vec<(Family, Timestamp)> {
         std::mem::take(&mut self.triggers)
     }
 
@@ -140,7 +141,8 @@ impl Lists {
             Event::Apply(slice) => {
                 let changed = model.put_slice(&slice, node);
                 let trigger = slice.metadata.annotations.iter().flatten().find(|(key, _)| *key == TRIGGER);
-                self.triggers.extend(trigger.filter(|_| changed).and_then(|(_, at)| at.parse::<Timestamp>().ok()));
+                let at = trigger.filter(|_| changed).and_then(|(_, at)| at.parse::<Timestamp>().ok());
+                self.triggers.extend(slice.family().zip(at));
                 changed
             }
             Event::Delete(slice) => model.delete_slice(&slice),

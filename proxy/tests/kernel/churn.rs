@@ -53,7 +53,7 @@ fn put_slices(api: &Api, i: usize, pods: [&[usize]; 2]) {
 }
 
 /// Ends the clients however the test ends: a scope waits for them.
-struct Ending<'a>(&'a AtomicBool);
+pub(crate) struct Ending<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {

@@ -2,6 +2,7 @@
 
 use std::{
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -10,6 +11,7 @@ use windlass_proxy::{Config, Variant};
 
 use super::{
     api::Api,
+    churn::Ending,
     harness::{Proxy, answers, as_intended, config, eventually, lock_is_free, lock_is_mine, refused, service, slice},
     net::{self, Net, POD_IPS},
 };
@@ -45,7 +47,8 @@ fn node(variant: Variant) -> Node {
 impl Node {
     fn metric(&self, name: &str) -> f64 {
         let page = net::get(&self.net.node, "127.0.0.1:10249", "/metrics");
-        let line = page.lines().find(|l| l.starts_with(&format!("{name}{{")) && l.contains("IPv4"));
+        let start = if name.contains('{') { name.to_owned() } else { format!("{name}{{") };
+        let line = page.lines().find(|l| l.starts_with(&start) && l.contains("IPv4"));
         line.and_then(|l| l.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("{name} in {page}"))
     }
 }
@@ -164,16 +167,23 @@ fn refused_rule(variant: Variant) {
     eventually("the endpoint that is gone gets no connections", Duration::from_secs(30), || {
         if (0..10).all(|_| answers(&node.net.pods[0], WEB).0 == 1) { Ok(()) } else { Err("it does".to_owned()) }
     });
-    eventually("health goes bad", Duration::from_secs(60), || {
-        let health = net::get(&node.net.node, "127.0.0.1:10256", "/healthz");
-        if health.contains(" 503 ") { Ok(()) } else { Err(health) }
+    eventually("the chain is told of", Duration::from_secs(30), || {
+        let stuck = node.metric("windlass_proxy_undeletable_chains");
+        if (stuck - 1.0).abs() < 0.1 { Ok(()) } else { Err(format!("{stuck} chains")) }
     });
+    // What the services need is in the kernel: later changes are as small as ever, and health is good.
+    let full = node.metric("kubeproxy_sync_full_proxy_rules_duration_seconds_count");
+    for i in 0..5 {
+        node.api.put("services", service("other", &format!("172.30.0.{}", 60 + i), &json!({})));
+        refused(&node.net.pods[0], &format!("172.30.0.{}:80", 60 + i));
+        let lines = node.metric("kubeproxy_sync_proxy_rules_iptables_last{table=\"nat\",ip_family=\"IPv4\"}");
+        assert!(lines < 10.0, "{lines} lines of nat for one service without endpoints");
+    }
+    let later = node.metric("kubeproxy_sync_full_proxy_rules_duration_seconds_count");
+    assert!((later - full).abs() < 0.1, "{later} writes of everything, {full} before");
+    assert!(net::get(&node.net.node, "127.0.0.1:10256", "/healthz").contains(" 200 "));
     node.net.node_command(&format!("{program} -t nat -F MINE"));
     as_intended(&node.api, &node.config, &node.net);
-    eventually("health is good again", Duration::from_secs(60), || {
-        let health = net::get(&node.net.node, "127.0.0.1:10256", "/healthz");
-        if health.contains(" 200 ") { Ok(()) } else { Err(health) }
-    });
     node.proxy.stop();
 }
 
@@ -212,5 +222,66 @@ fn connections_are_spread_evenly() {
     let expected = f64::from(total) / 2.0;
     let chi: f64 = counts.iter().map(|c| (f64::from(*c) - expected).powi(2) / expected).sum();
     assert!(chi < 20.0, "{counts:?}");
+    node.proxy.stop();
+}
+
+/// A flush is mended however many changes of our own are under way at the same time.
+fn flushed_under_change(variant: Variant) {
+    let _free = lock_is_free(variant);
+    let node = node(variant);
+    let stop = AtomicBool::new(false);
+    let repairs = node.metric("windlass_proxy_repairs_total");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut pods = [&[0_usize, 1][..], &[1], &[0]].into_iter().cycle();
+            while !stop.load(Ordering::Relaxed) {
+                node.api.put("endpointslices", slice("busy", pods.next().unwrap()));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let _ending = Ending(&stop);
+        node.api.put("services", service("busy", "172.30.0.50", &json!({})));
+        answers(&node.net.pods[0], "172.30.0.50:80");
+        std::thread::sleep(Duration::from_secs(2));
+        node.net.node_command(&format!("{} -t nat -F", node.program));
+        eventually("the repair beside constant changes", Duration::from_secs(15), || {
+            let now = node.metric("windlass_proxy_repairs_total");
+            if now > repairs { Ok(()) } else { Err(format!("{now} repairs")) }
+        });
+        answers(&node.net.pods[0], WEB);
+    });
+    as_intended(&node.api, &node.config, &node.net);
+    node.proxy.stop();
+}
+
+#[test]
+fn a_flush_beside_constant_changes_is_mended_on_nf_tables() {
+    flushed_under_change(Variant::Nft);
+}
+
+#[test]
+fn a_flush_beside_constant_changes_is_mended_on_legacy() {
+    flushed_under_change(Variant::Legacy);
+}
+
+/// Rules that others write for themselves have nothing read back, and none of ours is written again.
+#[test]
+fn rules_of_others_are_their_own_affair() {
+    let node = node(Variant::Nft);
+    let before = node.net.node_command("iptables-nft-save -c -t nat");
+    let syncs = node.metric("kubeproxy_sync_proxy_rules_duration_seconds_count");
+    for i in 0..20 {
+        node.net.node_command(&format!("iptables-nft -t nat -N DOCKER{i}"));
+        node.net.node_command(&format!("iptables-nft -t nat -A DOCKER{i} -p tcp --dport {i} -j RETURN"));
+        node.net.node_command(&format!("iptables-nft -t nat -A PREROUTING -p tcp --dport {i} -j DOCKER{i}"));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let now = node.metric("kubeproxy_sync_proxy_rules_duration_seconds_count");
+    assert!((now - syncs).abs() < 0.1, "{now} writes, {syncs} before");
+    let ours = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|l| l.contains("-A KUBE-"));
+        lines.map(|l| l.split_once("] ").map_or(l, |(_, rule)| rule).to_owned()).collect()
+    };
+    assert_eq!(ours(&before), ours(&node.net.node_command("iptables-nft-save -c -t nat")));
     node.proxy.stop();
 }

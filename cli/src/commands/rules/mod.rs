@@ -15,7 +15,7 @@ use windlass_proxy::{
     kernel_rules,
     model::{Family, objects::Node},
     node_addresses,
-    rules::entrances,
+    rules::with_base_chains,
     rules_from_objects,
 };
 
@@ -70,9 +70,9 @@ struct Source {
     /// The rules of one family [default: both that are in use; with -o save IPv4]
     #[arg(long, value_name = "FAMILY")]
     family: Option<FamilyName>,
-    /// With --from: a kernel without named packet counters (nfacct)
+    /// With --from: rules that feed named packet counters (nfacct); a restore needs these to be there
     #[arg(long, requires = "from")]
-    no_nfacct: bool,
+    nfacct: bool,
     /// Credentials for the API [default: the administrator's kubeconfig]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -82,7 +82,7 @@ struct Source {
 enum Output {
     /// For people
     Tree,
-    /// As iptables-restore reads it
+    /// As iptables-restore reads it, jumps from the built-in chains included
     Save,
     /// For programs
     Json,
@@ -118,7 +118,7 @@ impl Source {
     fn config(&self, settings: &Settings) -> Config {
         Config {
             node_ips: settings.node_ip.into_iter().collect(),
-            nfacct: Some(!self.no_nfacct),
+            nfacct: Some(self.nfacct),
             ..assemble::proxy_config(settings)
         }
     }
@@ -143,11 +143,12 @@ fn of_manifests(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     let mut whole = Explanation::default();
     for family in families {
         let text = rules_from_objects(&objects.services, &objects.slices, &objects.nodes, &config, family);
+        let kernel = with_base_chains(&text);
         if args.output == Some(Output::Save) {
-            say(text.trim_end());
+            say(kernel.trim_end());
             return Ok(ExitCode::SUCCESS);
         }
-        whole.services.extend(explain(&text, &(entrances() + &text))?.services);
+        whole.services.extend(explain(&text, &kernel)?.services);
     }
     show_services(args, &whole, Output::Tree)?;
     Ok(ExitCode::SUCCESS)
@@ -221,7 +222,7 @@ fn run_trace(args: &TraceArgs, settings: &Settings) -> anyhow::Result<ExitCode> 
         let text = rules_from_objects(&objects.services, &objects.slices, &objects.nodes, &config, family);
         let own = objects.nodes.iter().filter(|n| n.metadata.name.as_deref() == Some(&config.node_name));
         let local = own.flat_map(Node::addresses).chain(config.node_ips.iter().copied()).collect();
-        (entrances() + &text, local)
+        (with_base_chains(&text), local)
     };
     let found = trace(&Saved::parse(&text)?, &local, &packet);
     match args.output {
