@@ -65,22 +65,22 @@ struct Life {
 
 impl Life {
     fn begin(folder: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new(std::env::current_exe().expect("the path of this program"))
             .args(["--ignored", "--exact", "the_api_that_is_killed", "--nocapture"])
             .env(FOLDER, folder)
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let port = lines.find_map(|line| line.unwrap().strip_prefix("port=").map(str::to_owned));
+            .expect("a process of this program");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let port = lines.find_map(|line| line.expect("a line").strip_prefix("port=").map(str::to_owned));
         let port = port.expect("the API does not start; its words stand above");
-        let url = format!("http://127.0.0.1:{port}").parse().unwrap();
-        Self { child, client: Client::try_from(kube::Config::new(url)).unwrap() }
+        let url = format!("http://127.0.0.1:{port}").parse().expect("a URL");
+        Self { child, client: Client::try_from(kube::Config::new(url)).expect("a client") }
     }
 
     fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.kill().expect("a process that runs");
+        self.child.wait().expect("its end");
     }
 
     fn api(&self, kind: Kind) -> Api<DynamicObject> {
@@ -135,7 +135,7 @@ fn text_of(object: &DynamicObject) -> String {
 }
 
 fn revision_of(object: &DynamicObject) -> u64 {
-    object.resource_version().unwrap().parse().unwrap()
+    object.resource_version().and_then(|v| v.parse().ok()).expect("a revision")
 }
 
 /// Every revision that anybody was told, and what it was given to.
@@ -145,13 +145,13 @@ struct Given(Arc<Mutex<HashMap<u64, String>>>);
 impl Given {
     fn note(&self, kind: Kind, object: &DynamicObject) {
         let what = format!("{kind:?} {} {:?}", object.name_any(), text_of(object));
-        let mut given = self.0.lock().unwrap();
+        let mut given = self.0.lock().expect("no panic beside this one");
         let before = given.entry(revision_of(object)).or_insert_with(|| what.clone());
         assert_eq!(*before, what, "revision {} is given twice", revision_of(object));
     }
 
     fn last(&self) -> u64 {
-        self.0.lock().unwrap().keys().max().copied().unwrap_or(0)
+        self.0.lock().expect("no panic beside this one").keys().max().copied().unwrap_or(0)
     }
 }
 
@@ -188,7 +188,7 @@ impl Writer {
             match done {
                 Ok(object) => {
                     object.iter().for_each(|o| given.note(self.kind, o));
-                    self.sure = self.asked.take().unwrap();
+                    self.sure = self.asked.take().expect("what was asked for");
                     stored = object;
                 }
                 // It is there from an earlier life.
@@ -206,7 +206,7 @@ impl Writer {
 
     /// What is there after a kill must be what was answered, or what was asked for last.
     async fn check(&mut self, life: &Life) {
-        let found = life.api(self.kind).get_opt(&self.name).await.unwrap().map(|o| text_of(&o));
+        let found = life.api(self.kind).get_opt(&self.name).await.expect("an API that lives").map(|o| text_of(&o));
         if matches!(self.kind, Kind::Map | Kind::Leader) {
             let may = self.asked.as_ref() == Some(&found);
             assert!(found == self.sure || may, "{self:?} is {found:?}");
@@ -229,7 +229,7 @@ impl Follower {
         let list = api(client, kind).list(&ListParams::default()).await?;
         list.items.iter().for_each(|o| given.note(kind, o));
         self.objects = list.items.iter().map(|o| (o.name_any(), revision_of(o))).collect();
-        self.after = list.metadata.resource_version.unwrap();
+        self.after = list.metadata.resource_version.expect("a revision");
         self.listed += 1;
         Ok(())
     }
@@ -240,7 +240,7 @@ impl Follower {
             if self.after.is_empty() {
                 self.list(client, kind, given).await?;
             }
-            if self.after.parse::<u64>().unwrap() >= until {
+            if self.after.parse::<u64>().expect("a revision") >= until {
                 return Ok(());
             }
             let watch = api(client, kind).watch(&WatchParams::default(), &self.after).await;
@@ -284,22 +284,24 @@ impl Follower {
     /// After a kill and before anything else: goes on where it was, and must come to believe what is there.
     async fn resume(&mut self, life: &Life, kind: Kind, given: &Given) {
         let api = life.api(kind);
-        let mark = match api.get_opt("mark").await.unwrap() {
-            Some(mark) => api.replace("mark", &PostParams::default(), &mark_again(mark)).await.unwrap(),
-            None => api.create(&PostParams::default(), &kind.object("mark", "0")).await.unwrap(),
+        let mark = match api.get_opt("mark").await.expect("an API that lives") {
+            Some(mark) => {
+                api.replace("mark", &PostParams::default(), &mark_again(mark)).await.expect("an API that lives")
+            }
+            None => api.create(&PostParams::default(), &kind.object("mark", "0")).await.expect("an API that lives"),
         };
         given.note(kind, &mark);
         let listed = self.listed;
-        self.follow(&life.client, kind, given, revision_of(&mark)).await.unwrap();
+        self.follow(&life.client, kind, given, revision_of(&mark)).await.expect("an API that lives");
         self.resumed += usize::from(self.listed == listed);
-        let list = api.list(&ListParams::default()).await.unwrap();
+        let list = api.list(&ListParams::default()).await.expect("an API that lives");
         let there: BTreeMap<String, u64> = list.items.iter().map(|o| (o.name_any(), revision_of(o))).collect();
         assert_eq!(self.objects, there, "{kind:?}: something was missed");
     }
 }
 
 fn mark_again(mut mark: DynamicObject) -> DynamicObject {
-    let next = text_of(&mark).parse::<u64>().unwrap() + 1;
+    let next = text_of(&mark).parse::<u64>().expect("a number") + 1;
     mark.annotations_mut().insert(TEXT.to_owned(), next.to_string());
     mark
 }

@@ -201,15 +201,19 @@ impl<F: Files> Disk<F> {
 
 fn open(files: &impl Files) -> Result<Database, String> {
     let backend = files.open().map_err(|e| e.to_string())?;
-    check_length(&backend)?;
+    if !check_header(&backend)? {
+        write_again(&backend).map_err(|e| format!("it could not be written once more: {e}"))?;
+    }
     Database::builder().set_cache_size(CACHE).create_with_backend(backend).map_err(|e| e.to_string())
 }
 
 /// redb grows its file in whole pages behind a header that says how long it must be; opening a shorter one
 /// would end in a panic or a repair, and an empty one would be begun anew, so these are refused before. The offsets are those
-/// of redb's file format: its version is pinned.
-fn check_length(backend: &impl StorageBackend) -> Result<(), String> {
+/// of redb's file format: its version is pinned. Gives whether the file was closed after its last write.
+fn check_header(backend: &impl StorageBackend) -> Result<bool, String> {
     const MAGIC: [u8; 4] = *b"redb";
+    const FLAGS: usize = 9;
+    const RECOVERY_REQUIRED: u8 = 2;
     let length = backend.len().map_err(|e| e.to_string())?;
     let mut header = [0; 64];
     if length < 64 {
@@ -227,11 +231,12 @@ fn check_length(backend: &impl StorageBackend) -> Result<(), String> {
     if length < wanted {
         return Err(format!("it is cut short: {length} bytes of {wanted}; restore it from a copy"));
     }
-    Ok(())
+    Ok(header[FLAGS] & RECOVERY_REQUIRED == 0)
 }
 
 /// Writes the whole file once more and syncs it. After a sync that has failed the kernel takes what it could not write for
-/// written: it shows it to readers and never tries again, so the next sync would promise what no disk has.
+/// written: it shows it to readers and never tries again, so the next sync would promise what no disk has. A process that has
+/// ended in between cannot tell the next one, so this is done for every file that was not closed.
 fn write_again(backend: &impl StorageBackend) -> io::Result<()> {
     let length = backend.len()?;
     let mut piece = vec![0; PIECE];
@@ -313,8 +318,6 @@ impl<F: Files> Engine for Disk<F> {
         counters: &Counters,
     ) -> Result<(), Error> {
         self.database = None;
-        let rewritten = || -> io::Result<()> { write_again(&self.files.open()?) };
-        rewritten().map_err(|e| self.failed("written")(e.to_string()))?;
         self.database = Some(open(&self.files).map_err(self.failed("opened"))?);
         let compared = || -> Result<Vec<String>, redb::Error> {
             let mut surplus = Vec::new();

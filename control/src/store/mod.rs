@@ -166,10 +166,8 @@ pub enum Error {
     /// The disk did not take the write, and it has been taken back.
     #[error("the write could not be put on disk, and nothing of it was done: {0}")]
     NotDone(String),
-    /// The disk did not say whether it took the write, and could not be asked.
-    #[error(
-        "the write could not be put on disk, and a restart decides whether it was done unless the disk takes writes again before: {0}"
-    )]
+    /// The disk failed, and what it holds could not be made right at once.
+    #[error("the write failed on its way to the disk, and it is not known whether it will show after a restart: {0}")]
     Unsettled(String),
     /// The writer has ended.
     #[error("the store is closed: nothing can be written until the server is started again")]
@@ -358,7 +356,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Conflict`] when `expected` does not hold, [`Error::Claim`] when the object asks for what it cannot have,
-    /// [`Error::Unsettled`] when a restart decides, else nothing of it was done.
+    /// [`Error::Unsettled`] when a restart may show it, else nothing of it was done.
     pub async fn write(&self, write: Write) -> Result<Arc<Object>, Error> {
         let (answer, answered) = oneshot::channel();
         self.hand_over(writer::Request::Write(write, answer)).await?;

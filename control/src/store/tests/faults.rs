@@ -141,6 +141,28 @@ fn what_was_refused_is_taken_back_before_anything_else_is_answered() {
     }
 }
 
+/// The kernel shows the next process what a failed sync has left on no disk.
+#[test]
+fn a_start_after_a_failed_sync_builds_on_nothing_that_only_the_kernel_has() {
+    on_both(|mut medium| async move {
+        let store = medium.open();
+        for i in 0..20 {
+            store.write(put(&format!("a{i}"), Expected::Absent, "1")).await.unwrap();
+        }
+        store.write(beat("b", Expected::Absent, "1")).await.unwrap();
+        medium.fail(Fault::After, usize::MAX);
+        let error = store.write(put("x", Expected::Absent, "1")).await.unwrap_err();
+        assert!(matches!(error, Error::Unsettled(_)), "{error}");
+        medium.kill();
+        let store = medium.open();
+        let shown = (store.list(THINGS, None).0.len(), store.list(BEATS, None).0.len());
+        store.write(put("y", Expected::Absent, "1")).await.unwrap();
+        medium.cut_power();
+        let store = medium.open();
+        assert_eq!((store.list(THINGS, None).0.len() - 1, store.list(BEATS, None).0.len()), shown);
+    });
+}
+
 #[test]
 fn a_store_goes_on_by_itself_when_its_disk_does() {
     for fault in [Fault::Before, Fault::After] {
@@ -327,7 +349,7 @@ async fn live(mut medium: Box<dyn Medium>, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
     #[test]
     fn nothing_answered_is_lost_and_nobody_misses_anything_whatever_fails(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

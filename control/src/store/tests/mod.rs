@@ -17,7 +17,8 @@ fn key(name: &str) -> Key {
 }
 
 fn put(name: &str, expected: Expected, text: &str) -> Write {
-    let value = serde_json::json!({"metadata": {"name": name}, "text": text});
+    // Large enough that each object has pages of its own in the engine's file.
+    let value = serde_json::json!({"metadata": {"name": name}, "text": text, "padding": "x".repeat(3000)});
     Write { resource: THINGS, key: key(name), expected, value: Some(value) }
 }
 
