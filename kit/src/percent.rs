@@ -16,6 +16,23 @@ pub fn encoded(text: &str, kept: &str) -> String {
     out
 }
 
+/// The text that `text` is with its escapes read; nothing when one of them is broken, or what they make is no UTF-8.
+#[must_use]
+pub fn decoded(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => {
+                let mut digit = || bytes.next().and_then(|b| char::from(b).to_digit(16));
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(out).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,5 +42,12 @@ mod tests {
         assert_eq!(encoded("a-1._~", ""), "a-1._~");
         assert_eq!(encoded("a/b c:é", ""), "a%2Fb%20c%3A%C3%A9");
         assert_eq!(encoded("a/b:c", "/"), "a/b%3Ac");
+    }
+    #[test]
+    fn escapes_are_read() {
+        assert_eq!(decoded("system%3Anode%3a%C3%A9+/").as_deref(), Some("system:node:é+/"));
+        for broken in ["%", "%4", "%zz", "%ff"] {
+            assert_eq!(decoded(broken), None, "{broken}");
+        }
     }
 }
