@@ -17,6 +17,9 @@ pub mod store;
 pub mod table;
 pub mod tokens;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 mod events;
 mod plane;
 

@@ -152,6 +152,7 @@ impl ControlPlane {
         let kubelet = KubeletClient::new(client_tls(&pki)?);
         let tokens = Tokens::from_pem(&pki.service_accounts.0)?;
         let api = Api::new(store.clone(), &settings, Some(kubelet.clone()), Some(tokens));
+        api.repair().await;
         let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
         let pki = Arc::new(RwLock::new(Arc::new(pki)));
         let (names, config) = (Arc::new(names), Arc::new(config));

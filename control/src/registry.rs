@@ -51,8 +51,8 @@ pub struct ResourceType {
     pub create_on_update: bool,
     /// A PUT without a resource version is refused.
     pub conditional_update: bool,
-    /// A raw DELETE leaves dependents behind.
-    pub orphans_by_default: bool,
+    /// What becomes of dependents when a deletion does not say.
+    pub gc: GcPolicy,
     /// Counts changes of its spec.
     pub generation: bool,
     /// Which writes may reach the disk a few seconds later: those that nobody decides by, and that come again anyway.
@@ -61,6 +61,19 @@ pub struct ResourceType {
     pub verbs: &'static [&'static str],
     /// The schema, from the published API description.
     pub schema: fn(&mut SchemaGenerator) -> Schema,
+    /// Whether bytes can be read as the type that clients read them as.
+    pub readable: fn(&[u8]) -> Result<(), serde_json::Error>,
+}
+
+/// The garbage collection policy of a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GcPolicy {
+    /// Dependents are deleted in the background.
+    Background,
+    /// Dependents are left behind.
+    Orphan,
+    /// The type has no dependents, whatever a deletion says.
+    Unsupported,
 }
 
 impl ResourceType {
@@ -101,6 +114,12 @@ macro_rules! schema {
     };
 }
 
+macro_rules! readable {
+    ($type:ty) => {
+        |bytes| serde_json::from_slice::<$type>(bytes).map(drop)
+    };
+}
+
 use k8s_openapi::api::{
     coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery, node::v1 as node,
     storage::v1 as storage,
@@ -121,11 +140,12 @@ const BASE: ResourceType = ResourceType {
     subresources: &[],
     create_on_update: false,
     conditional_update: false,
-    orphans_by_default: false,
+    gc: GcPolicy::Background,
     generation: false,
     deferred: Deferred::Never,
     verbs: &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
     schema: schema!(core::Pod),
+    readable: readable!(core::Pod),
 };
 
 /// The types that are stored, in the order in which discovery tells them.
@@ -136,6 +156,7 @@ pub static TYPES: &[ResourceType] = &[
         singular: "configmap",
         short_names: &["cm"],
         schema: schema!(core::ConfigMap),
+        readable: readable!(core::ConfigMap),
         ..BASE
     },
     ResourceType {
@@ -145,6 +166,7 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["ep"],
         create_on_update: true,
         schema: schema!(core::Endpoints),
+        readable: readable!(core::Endpoints),
         ..BASE
     },
     ResourceType {
@@ -154,7 +176,9 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["ev"],
         create_on_update: true,
         deferred: Deferred::Always,
+        gc: GcPolicy::Unsupported,
         schema: schema!(core::Event),
+        readable: readable!(core::Event),
         ..BASE
     },
     ResourceType {
@@ -164,7 +188,10 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["ns"],
         namespaced: false,
         subresources: &["finalize", "status"],
+        // Not all at once: with them goes everything that the cluster holds.
+        verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
         schema: schema!(core::Namespace),
+        readable: readable!(core::Namespace),
         ..BASE
     },
     ResourceType {
@@ -175,6 +202,7 @@ pub static TYPES: &[ResourceType] = &[
         namespaced: false,
         subresources: &["status"],
         schema: schema!(core::Node),
+        readable: readable!(core::Node),
         ..BASE
     },
     ResourceType {
@@ -184,6 +212,7 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["pvc"],
         subresources: &["status"],
         schema: schema!(core::PersistentVolumeClaim),
+        readable: readable!(core::PersistentVolumeClaim),
         ..BASE
     },
     ResourceType {
@@ -194,6 +223,7 @@ pub static TYPES: &[ResourceType] = &[
         namespaced: false,
         subresources: &["status"],
         schema: schema!(core::PersistentVolume),
+        readable: readable!(core::PersistentVolume),
         ..BASE
     },
     ResourceType {
@@ -215,6 +245,7 @@ pub static TYPES: &[ResourceType] = &[
         ],
         generation: true,
         schema: schema!(core::Pod),
+        readable: readable!(core::Pod),
         ..BASE
     },
     ResourceType {
@@ -224,12 +255,20 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["rc"],
         categories: &["all"],
         subresources: &["scale", "status"],
-        orphans_by_default: true,
+        gc: GcPolicy::Orphan,
         generation: true,
         schema: schema!(core::ReplicationController),
+        readable: readable!(core::ReplicationController),
         ..BASE
     },
-    ResourceType { gvk: core("Secret"), plural: "secrets", singular: "secret", schema: schema!(core::Secret), ..BASE },
+    ResourceType {
+        gvk: core("Secret"),
+        plural: "secrets",
+        singular: "secret",
+        schema: schema!(core::Secret),
+        readable: readable!(core::Secret),
+        ..BASE
+    },
     ResourceType {
         gvk: core("ServiceAccount"),
         plural: "serviceaccounts",
@@ -237,6 +276,7 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["sa"],
         subresources: &["token"],
         schema: schema!(core::ServiceAccount),
+        readable: readable!(core::ServiceAccount),
         ..BASE
     },
     ResourceType {
@@ -248,6 +288,7 @@ pub static TYPES: &[ResourceType] = &[
         subresources: &["status"],
         create_on_update: true,
         schema: schema!(core::Service),
+        readable: readable!(core::Service),
         ..BASE
     },
     ResourceType {
@@ -259,6 +300,7 @@ pub static TYPES: &[ResourceType] = &[
         // Heartbeats of nodes; a lease elsewhere says who leads, and must not be given back by a crash.
         deferred: Deferred::In("kube-node-lease"),
         schema: schema!(coordination::Lease),
+        readable: readable!(coordination::Lease),
         ..BASE
     },
     ResourceType {
@@ -267,6 +309,7 @@ pub static TYPES: &[ResourceType] = &[
         singular: "endpointslice",
         generation: true,
         schema: schema!(discovery::EndpointSlice),
+        readable: readable!(discovery::EndpointSlice),
         ..BASE
     },
     ResourceType {
@@ -274,7 +317,10 @@ pub static TYPES: &[ResourceType] = &[
         plural: "runtimeclasses",
         singular: "runtimeclass",
         namespaced: false,
+        create_on_update: true,
+        conditional_update: true,
         schema: schema!(node::RuntimeClass),
+        readable: readable!(node::RuntimeClass),
         ..BASE
     },
     ResourceType {
@@ -284,6 +330,7 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["sc"],
         namespaced: false,
         schema: schema!(storage::StorageClass),
+        readable: readable!(storage::StorageClass),
         ..BASE
     },
 ];
@@ -299,6 +346,8 @@ pub static COMPUTED: &[ResourceType] = &[
         namespaced: false,
         verbs: &["get", "list"],
         schema: schema!(NodeMetrics),
+        // Never stored.
+        readable: |_| Ok(()),
         ..BASE
     },
     ResourceType {
@@ -306,6 +355,8 @@ pub static COMPUTED: &[ResourceType] = &[
         plural: "pods",
         verbs: &["get", "list"],
         schema: schema!(PodMetrics),
+        // Never stored.
+        readable: |_| Ok(()),
         ..BASE
     },
 ];

@@ -57,7 +57,7 @@ impl Call {
         }
         let claims = json!({
             "iss": ISSUER, "sub": format!("system:serviceaccount:{namespace}:{name}"), "aud": audiences,
-            "iat": now, "nbf": now, "exp": now + seconds, "jti": prepare::new_uid(), "kubernetes.io": private,
+            "iat": now, "nbf": now, "exp": now + seconds, "jti": prepare::new_uid()?, "kubernetes.io": private,
         });
         let token = if options.dry_run {
             String::new()

@@ -9,22 +9,32 @@ use super::{
     error::ApiError,
     read::Selectors,
     target::{Options, Target},
+    write::TRIES,
 };
 use crate::{
-    registry::ResourceType,
-    schema::{self, ContentType},
-    store::{Error, Expected, Write},
+    registry::{GcPolicy, Gvk, ResourceType},
+    schema::{self, Cause, ContentType, FieldError},
+    store::Expected,
 };
 
 /// Namespaces that the cluster cannot be without.
 const KEPT_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
-const TRIES: usize = 8;
+
+const DELETE_OPTIONS: Gvk = Gvk { group: "meta.k8s.io", version: "v1", kind: "DeleteOptions" };
+
+/// What becomes of an object's dependents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    Orphan,
+    Background,
+    Foreground,
+}
 
 /// What a deletion asks for, from the body and the query.
 #[derive(Debug, Clone, Default)]
 struct DeleteOptions {
     grace: Option<i64>,
-    policy: String,
+    policy: Option<Policy>,
     uid: String,
     revision: String,
     dry_run: bool,
@@ -35,9 +45,13 @@ impl DeleteOptions {
         let value = if body.is_empty() {
             Value::Null
         } else {
-            schema::decode(body, ContentType::Json)
-                .map_err(|why| ApiError::bad_request(format!("the delete options cannot be read: {why}")))?
-                .value
+            let unreadable = |why: String| ApiError::bad_request(format!("the delete options cannot be read: {why}"));
+            let value = schema::decode(body, ContentType::Json).map_err(unreadable)?.value;
+            let problems = schema::unknown_fields(&DELETE_OPTIONS, &value);
+            if !problems.wrong.is_empty() {
+                return Err(unreadable(problems.wrong.join(", ")));
+            }
+            value
         };
         let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
         let mut policy = text(&value["propagationPolicy"]);
@@ -46,91 +60,147 @@ impl DeleteOptions {
         }
         let orphan =
             value["orphanDependents"].as_bool().or_else(|| options.get("orphanDependents").map(|o| o == "true"));
-        if let (true, Some(orphan)) = (policy.is_empty(), orphan) {
-            (if orphan { "Orphan" } else { "Background" }).clone_into(&mut policy);
-        }
-        if !matches!(policy.as_str(), "" | "Orphan" | "Background" | "Foreground") {
-            return Err(ApiError::new(
-                422,
-                "Invalid",
-                format!(
-                    "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: {policy:?}: must be \"Foreground\", \"Background\", or \"Orphan\""
-                ),
-            ));
-        }
+        let invalid = |cause: Cause, detail: String| {
+            let error = FieldError { field: "propagationPolicy".to_owned(), cause, detail };
+            Err(ApiError::invalid_options("DeleteOptions", &[error]))
+        };
+        let policy = match (policy.as_str(), orphan) {
+            ("", None) => None,
+            ("", Some(true)) | ("Orphan", None) => Some(Policy::Orphan),
+            ("", Some(false)) | ("Background", None) => Some(Policy::Background),
+            ("Foreground", None) => Some(Policy::Foreground),
+            ("Orphan" | "Background" | "Foreground", Some(_)) => {
+                let why = "orphanDependents and deletionPropagation cannot be both set";
+                return invalid(Cause::Invalid, format!("Invalid value: {policy:?}: {why}"));
+            }
+            _ => {
+                let why = "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
+                return invalid(Cause::NotSupported, format!("Unsupported value: {policy:?}: {why}"));
+            }
+        };
         let in_query = options
             .get("gracePeriodSeconds")
             .map(|g| g.parse::<i64>().map_err(|_| ApiError::bad_request("gracePeriodSeconds must be a number")));
+        let grace = value["gracePeriodSeconds"].as_i64().or(in_query.transpose()?);
+        let dry_run = value["dryRun"].as_array().cloned().unwrap_or_default();
+        if dry_run.iter().any(|stage| stage != "All") {
+            let detail = format!("Unsupported value: {}: supported values: \"All\"", value["dryRun"]);
+            let error = FieldError { field: "dryRun".to_owned(), cause: Cause::NotSupported, detail };
+            return Err(ApiError::invalid_options("DeleteOptions", &[error]));
+        }
         Ok(Self {
-            grace: value["gracePeriodSeconds"].as_i64().or(in_query.transpose()?),
+            // Less than nothing means as soon as possible, as for the spec's own period.
+            grace: grace.map(|grace| if grace < 0 { 1 } else { grace }),
             policy,
             uid: text(&value["preconditions"]["uid"]),
             revision: text(&value["preconditions"]["resourceVersion"]),
-            dry_run: options.dry_run || value["dryRun"].as_array().is_some_and(|d| d.iter().any(|x| x == "All")),
+            dry_run: options.dry_run || !dry_run.is_empty(),
         })
     }
 
     fn check(&self, resource: &ResourceType, name: &str, object: &Value) -> Result<(), ApiError> {
-        for (what, wanted, is) in [
-            ("UID", &self.uid, &object["metadata"]["uid"]),
-            ("ResourceVersion", &self.revision, &object["metadata"]["resourceVersion"]),
+        let is = |field: &str| object["metadata"][field].as_str().unwrap_or("").to_owned();
+        for (what, wanted, is, hint) in [
+            ("UID", &self.uid, is("uid"), "The object might have been deleted and then recreated"),
+            ("ResourceVersion", &self.revision, is("resourceVersion"), "The object might have been modified"),
         ] {
-            let is = is.as_str().unwrap_or("");
-            if !wanted.is_empty() && wanted != is {
-                let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {is}");
-                return Err(ApiError::conflict(resource, name, &why));
+            if !wanted.is_empty() && *wanted != is {
+                let why = format!(
+                    "the {what} in the precondition ({wanted}) does not match the {what} in record ({is}). {hint}"
+                );
+                return Err(ApiError::precondition(resource, name, &why));
             }
         }
         Ok(())
     }
 }
 
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+fn is_held(list: &Value) -> bool {
+    list.as_array().is_some_and(|l| !l.is_empty())
+}
+
 /// Whether nothing holds a deleted object any more.
 pub(super) fn is_over(resource: &ResourceType, object: &Value) -> bool {
     let metadata = &object["metadata"];
-    let held = |list: &Value| list.as_array().is_some_and(|l| !l.is_empty());
     let graceful = resource.gvk.kind == "Pod" && metadata["deletionGracePeriodSeconds"].as_i64().is_some_and(|g| g > 0);
-    let namespace = resource.gvk.kind == "Namespace" && held(&object["spec"]["finalizers"]);
-    !metadata["deletionTimestamp"].is_null() && !held(&metadata["finalizers"]) && !graceful && !namespace
+    let namespace = resource.gvk.kind == "Namespace" && is_held(&object["spec"]["finalizers"]);
+    !metadata["deletionTimestamp"].is_null() && !is_held(&metadata["finalizers"]) && !graceful && !namespace
 }
 
-/// The finalizer that a policy asks for.
-fn finalizer(resource: &ResourceType, policy: &str) -> Option<&'static str> {
-    match policy {
-        "Orphan" => Some("orphan"),
-        "Foreground" => Some("foregroundDeletion"),
-        "" if resource.orphans_by_default => Some("orphan"),
-        _ => None,
-    }
-}
-
-/// Marks an object as being deleted; repeated deletions may only shorten its grace.
-fn mark(resource: &ResourceType, object: &mut Value, options: &DeleteOptions) {
-    let first = object["metadata"]["deletionTimestamp"].is_null();
-    let grace = if resource.gvk.kind == "Pod" { pod_grace(object, options.grace) } else { 0 };
-    let current = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(i64::MAX);
-    if first || grace < current {
-        let at = Timestamp::now().checked_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
-        let at = Timestamp::from_second(at.as_second()).unwrap_or(at);
-        object["metadata"]["deletionTimestamp"] = json!(at.to_string());
-        object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
-    }
-    if first && let Some(generation) = object["metadata"]["generation"].as_i64() {
-        object["metadata"]["generation"] = json!(generation + 1);
-    }
-    let mut finalizers: Vec<Value> = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
-    if let Some(added) = finalizer(resource, &options.policy) {
-        finalizers.retain(|f| f != "orphan" && f != "foregroundDeletion");
-        finalizers.push(json!(added));
-        object["metadata"]["finalizers"] = Value::Array(finalizers);
-    } else if !options.policy.is_empty() {
-        finalizers.retain(|f| f != "orphan" && f != "foregroundDeletion");
-        if !object["metadata"]["finalizers"].is_null() {
-            object["metadata"]["finalizers"] = Value::Array(finalizers);
+/// The finalizer by which the garbage collector does what is asked with the dependents; what an earlier deletion has
+/// asked goes before the default of the type.
+fn gc_finalizer(resource: &ResourceType, finalizers: &[Value], policy: Option<Policy>) -> Option<&'static str> {
+    match (resource.gc, policy) {
+        (GcPolicy::Unsupported, _) | (_, Some(Policy::Background)) => None,
+        (_, Some(Policy::Orphan)) => Some(ORPHAN),
+        (_, Some(Policy::Foreground)) => Some(FOREGROUND),
+        (default, None) => {
+            let earlier = finalizers.iter().find_map(|f| [ORPHAN, FOREGROUND].into_iter().find(|name| f == name));
+            earlier.or_else(|| (default == GcPolicy::Orphan).then_some(ORPHAN))
         }
     }
-    if resource.gvk.kind == "Namespace" {
+}
+
+/// Marks an object as being deleted, as upstream's `BeforeDelete` does. A deletion that is under way may only be made
+/// shorter, counted from when it began. Pure.
+fn mark(resource: &ResourceType, object: &mut Value, options: &DeleteOptions, now: Timestamp) {
+    let kind = resource.gvk.kind;
+    let metadata = &object["metadata"];
+    let begun = metadata["deletionTimestamp"].as_str().map(|at| at.parse::<Timestamp>().unwrap_or(now));
+    let pending = metadata["deletionGracePeriodSeconds"].as_i64().filter(|grace| *grace != 0);
+    match (begun, pending) {
+        (Some(end), Some(pending)) if kind == "Pod" => {
+            let pending = pending.max(1);
+            match options.grace {
+                Some(grace) if grace < pending => set_end(object, after(end, grace - pending), grace),
+                // It is under way; nothing changes, neither when it ends nor what becomes of dependents.
+                _ => return,
+            }
+        }
+        (None, _) if kind == "Pod" => {
+            let grace = pod_grace(object, options.grace);
+            set_end(object, after(now, grace), grace);
+            bump(object);
+        }
+        (None, _) => {
+            set_end(object, now, 0);
+            bump(object);
+        }
+        (Some(_), _) => {}
+    }
+    let mut finalizers: Vec<Value> = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    let wanted = gc_finalizer(resource, &finalizers, options.policy);
+    let before = finalizers.clone();
+    finalizers.retain(|f| (f != ORPHAN && f != FOREGROUND) || wanted.is_some_and(|w| f == w));
+    if let Some(wanted) = wanted.filter(|wanted| !finalizers.iter().any(|f| f == wanted)) {
+        finalizers.push(json!(wanted));
+    }
+    if finalizers != before {
+        object["metadata"]["finalizers"] = Value::Array(finalizers);
+    }
+    if kind == "Namespace" {
         object["status"]["phase"] = json!("Terminating");
+    }
+}
+
+fn after(at: Timestamp, seconds: i64) -> Timestamp {
+    let bound = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(bound)
+}
+
+fn set_end(object: &mut Value, at: Timestamp, grace: i64) {
+    let at = Timestamp::from_second(at.as_second()).unwrap_or(at);
+    object["metadata"]["deletionTimestamp"] = json!(at.to_string());
+    object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+}
+
+/// The beginning of a deletion counts as a change of the spec.
+fn bump(object: &mut Value) {
+    if let Some(generation) = object["metadata"]["generation"].as_i64() {
+        object["metadata"]["generation"] = json!(generation + 1);
     }
 }
 
@@ -172,7 +242,7 @@ impl Call {
             let old = existing.value();
             asked.check(resource, name, &old)?;
             let mut object = old.clone();
-            mark(resource, &mut object, asked);
+            mark(resource, &mut object, asked, Timestamp::now());
             let over = is_over(resource, &object);
             if asked.dry_run {
                 return Ok(if over { Removed::Gone(object) } else { Removed::Lingers(object) });
@@ -180,19 +250,11 @@ impl Call {
             if !over && object == old {
                 return Ok(Removed::Lingers(object));
             }
-            let key = target.key();
             let value = if over { None } else { Some(object.clone()) };
-            let write = Write {
-                resource: resource.qualified(),
-                key: key.clone(),
-                expected: Expected::Revision(existing.revision),
-                value,
-            };
-            match self.api.store().write(write).await {
-                Ok(_) if over => return Ok(Removed::Gone(object)),
-                Ok(written) => return Ok(Removed::Lingers(written.value())),
-                Err(Error::Conflict) => {}
-                Err(error) => return Err(ApiError::store(&error)),
+            match self.api.commit(resource, target.key(), Expected::Revision(existing.revision), value).await? {
+                Some(_) if over => return Ok(Removed::Gone(object)),
+                Some(written) => return Ok(Removed::Lingers(written.value())),
+                None => {}
             }
         }
         Err(ApiError::modified(resource, name))
@@ -203,6 +265,10 @@ impl Call {
         let body = Bytes::from(serde_json::to_vec(&eviction["deleteOptions"]).unwrap_or_default());
         let body = if eviction["deleteOptions"].is_object() { body } else { Bytes::new() };
         let pod = Target { sub: None, ..target.clone() };
+        let name = eviction["metadata"]["name"].as_str().unwrap_or("");
+        if !name.is_empty() && Some(name) != target.name.as_deref() {
+            return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
+        }
         self.remove(&pod, &DeleteOptions::read(options, &body)?).await?;
         let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Ok(self.accept.write(StatusCode::CREATED, &status))

@@ -207,6 +207,15 @@ fn document(group: &str, version: &str, accept: Accept, options: &Options) -> An
     if types(group, version).is_empty() {
         return Err(ApiError::unknown_path());
     }
+    if let Some(asked) = options.get("hash").filter(|hash| !hash.is_empty()) {
+        let (path, hash) = schema::openapi_hash(group, version);
+        if asked != hash {
+            // What was asked for is no more; the answer may not be kept under its name.
+            let place = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}"));
+            let place = place.map_err(ApiError::internal)?;
+            return Ok((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, place)]).into_response());
+        }
+    }
     let mut response = accept.write(StatusCode::OK, &schema::openapi_document(group, version));
     if options.get("hash").is_some() {
         let forever = HeaderValue::from_static("public, immutable, max-age=31536000");

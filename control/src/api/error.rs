@@ -22,11 +22,13 @@ pub struct ApiError {
     message: String,
     details: Value,
     retry_after: Option<u32>,
+    /// Where a list that came too late may go on, though it will not be of one piece.
+    continue_: Option<String>,
 }
 
 impl ApiError {
     pub(super) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Value::Null, retry_after: None }
+        Self { code, reason, message: message.into(), details: Value::Null, retry_after: None, continue_: None }
     }
 
     fn about(mut self, resource: &ResourceType, name: &str) -> Self {
@@ -61,6 +63,30 @@ impl ApiError {
     pub(super) fn already_exists(resource: &ResourceType, name: &str) -> Self {
         Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", resource.qualified()))
             .about(resource, name)
+    }
+
+    pub(super) fn is_already_exists(&self) -> bool {
+        self.reason == "AlreadyExists"
+    }
+
+    /// A deletion that is meant for another object of the name.
+    pub(super) fn precondition(resource: &ResourceType, name: &str, why: &str) -> Self {
+        let kind = resource.qualified_kind();
+        let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
+        let mut error = Self::new(409, "Conflict", message).about(resource, name);
+        error.details["kind"] = json!(resource.gvk.kind);
+        error
+    }
+
+    pub(super) fn not_acceptable() -> Self {
+        Self::new(406, "NotAcceptable", "only the following media types are accepted: application/json")
+    }
+
+    /// Options that cannot be: `kind` is that of the options.
+    pub(super) fn invalid_options(kind: &str, errors: &[FieldError]) -> Self {
+        let error = Self::of_fields(&format!("{kind}.meta.k8s.io"), "", errors);
+        let causes = error.details["causes"].clone();
+        Self { details: json!({"group": "meta.k8s.io", "kind": kind, "causes": causes}), ..error }
     }
 
     pub(super) fn conflict(resource: &ResourceType, name: &str, why: &str) -> Self {
@@ -114,6 +140,12 @@ impl ApiError {
         Self::new(410, "Expired", message)
     }
 
+    /// A page of a list whose revision is no longer known.
+    pub(super) fn expired_continue(token: String) -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
+        Self { continue_: Some(token), ..Self::expired(message) }
+    }
+
     pub(super) fn too_large_version(asked: u64, current: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {current}");
         let mut error = Self { retry_after: Some(1), ..Self::new(504, "Timeout", message) };
@@ -123,18 +155,23 @@ impl ApiError {
     }
 
     pub(super) fn invalid(resource: &ResourceType, name: &str, errors: &[FieldError]) -> Self {
+        let error = Self::of_fields(&resource.qualified_kind(), name, errors);
+        let causes = error.details["causes"].clone();
+        let details = json!({"name": name, "group": resource.gvk.group, "kind": resource.gvk.kind, "causes": causes});
+        Self { details, ..error }
+    }
+
+    fn of_fields(kind: &str, name: &str, errors: &[FieldError]) -> Self {
         let line =
             |e: &FieldError| if e.field.is_empty() { e.detail.clone() } else { format!("{}: {}", e.field, e.detail) };
         let text = match errors {
             [one] => line(one),
             many => format!("[{}]", many.iter().map(line).collect::<Vec<_>>().join(", ")),
         };
-        let kind = resource.qualified_kind();
-        let mut error = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {text}"));
         let causes: Vec<Value> =
             errors.iter().map(|e| json!({"reason": e.cause.as_str(), "message": e.detail, "field": e.field})).collect();
-        error.details = json!({"name": name, "group": resource.gvk.group, "kind": resource.gvk.kind, "causes": causes});
-        error
+        let error = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {text}"));
+        Self { details: json!({"causes": causes}), ..error }
     }
 
     pub(super) fn internal(message: impl std::fmt::Display) -> Self {
@@ -168,6 +205,9 @@ impl ApiError {
         });
         if !self.details.is_null() {
             status["details"] = self.details.clone();
+        }
+        if let Some(token) = &self.continue_ {
+            status["metadata"]["continue"] = json!(token);
         }
         if let Some(seconds) = self.retry_after {
             status["details"]["retryAfterSeconds"] = json!(seconds);

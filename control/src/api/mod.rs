@@ -19,6 +19,7 @@ mod output;
 mod parts;
 mod prepare;
 mod read;
+mod repair;
 mod reviews;
 mod special;
 mod target;
@@ -188,8 +189,11 @@ type Answer = Result<Response, ApiError>;
 
 impl Call {
     async fn answer(&self, body: Body) -> Answer {
-        let path = self.uri.path().trim_matches('/').to_owned();
-        let options = Options::read(&self.uri)?;
+        let (segments, watch) = target::segments(self.uri.path())
+            .ok_or_else(|| ApiError::bad_request("the path holds an escape that cannot be read"))?;
+        let path = segments.join("/");
+        let mut options = Options::read(&self.uri)?;
+        options.watch |= watch;
         if let Some(answer) = self.health(&path) {
             return Ok(answer);
         }
@@ -199,7 +203,7 @@ impl Call {
         if let Some(answer) = discovery::answer(&path, &self.method, &self.headers, &options) {
             return answer;
         }
-        let segments: Vec<&str> = path.split('/').collect();
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         if let ["apis", group @ ("authorization.k8s.io" | "authentication.k8s.io"), "v1", kind] = segments[..] {
             let body = self.body(body).await?;
             return reviews::answer(self, group, kind, &body);
@@ -215,6 +219,12 @@ impl Call {
 
         // Watches, logs and connections to pods last; they are not counted.
         let sub = target.sub.as_deref().unwrap_or("");
+        if !self.accept.is_served && sub != "log" && !connect::SUBRESOURCES.contains(&sub) {
+            return Err(ApiError::not_acceptable());
+        }
+        if matches!(verb, "list" | "watch" | "deletecollection") {
+            options.check_match()?;
+        }
         let long = verb == "watch" || sub == "log" || connect::SUBRESOURCES.contains(&sub);
         let limit = if self.method == Method::GET { &self.api.inner.reads } else { &self.api.inner.writes };
         let _permit = if long { None } else { Some(limit.try_acquire().map_err(|_| ApiError::too_many_requests())?) };

@@ -27,6 +27,8 @@ pub(super) enum Form {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Accept {
     pub(super) form: Form,
+    /// Whether one of the forms that the client reads is one that is written here.
+    pub(super) is_served: bool,
     pack: bool,
 }
 
@@ -34,18 +36,20 @@ impl Accept {
     pub(super) fn read(headers: &HeaderMap) -> Self {
         let accept = header_text(headers, header::ACCEPT);
         let mut form = Form::Object;
+        let mut is_served = accept.trim().is_empty();
         for part in accept.split(',') {
             let wanted = part.split(';').find_map(|p| p.trim().strip_prefix("as="));
             match wanted {
                 Some("Table") if part.contains("v=v1") && !part.contains("v1beta1") => form = Form::Table,
                 Some("PartialObjectMetadata" | "PartialObjectMetadataList") => form = Form::Metadata,
-                _ if part.contains("json") || part.contains("*/*") => {}
+                None if part.contains("json") || part.contains("*/*") || part.contains("application/*") => {}
                 // Protobuf and others are not written here; a later choice will do.
                 _ => continue,
             }
+            is_served = true;
             break;
         }
-        Self { form, pack: header_text(headers, header::ACCEPT_ENCODING).contains("gzip") }
+        Self { form, is_served, pack: header_text(headers, header::ACCEPT_ENCODING).contains("gzip") }
     }
 
     /// One object.

@@ -75,7 +75,7 @@ fn visited(old: &Value, wanted: &Value) -> Result<Value, String> {
 }
 
 /// The quality of service that a spec gives its pod.
-fn class_of(spec: &Value) -> Result<Class, String> {
+pub(super) fn class_of(spec: &Value) -> Result<Class, String> {
     let spec: PodSpec = serde_json::from_value(spec.clone()).map_err(|e| format!("the spec cannot be read: {e}"))?;
     Ok(class(&spec))
 }

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde_json::{Map, Value, json};
 
-use super::{error::ApiError, target::Target};
+use super::{error::ApiError, parts, target::Target};
 use crate::{
-    registry::ResourceType,
+    registry::{Gvk, ResourceType},
+    schema,
     store::{Key, Store},
 };
 
@@ -23,33 +24,53 @@ pub(super) fn now() -> String {
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
-/// Random bytes; a machine without any cannot serve.
-fn random<const N: usize>() -> [u8; N] {
+/// Random bytes. Without them two objects could have one uid, and the garbage collector would take them for one.
+fn random<const N: usize>() -> Result<[u8; N], ApiError> {
     let mut bytes = [0; N];
-    if SystemRandom::new().fill(&mut bytes).is_err() {
-        tracing::error!("the system has no random numbers; names and uids are not unique");
-    }
-    bytes
+    SystemRandom::new().fill(&mut bytes).map_err(|_| ApiError::internal("the system gives no random numbers"))?;
+    Ok(bytes)
 }
 
+/// A random place to start a search from; where there are no random numbers, the first one.
 pub(super) fn random_u32() -> u32 {
-    u32::from_le_bytes(random())
+    random().map_or(0, u32::from_le_bytes)
 }
 
 /// A random version 4 identifier.
-pub(super) fn new_uid() -> String {
-    let mut b: [u8; 16] = random();
+pub(super) fn new_uid() -> Result<String, ApiError> {
+    let mut b: [u8; 16] = random()?;
     b[6] = (b[6] & 0x0f) | 0x40;
     b[8] = (b[8] & 0x3f) | 0x80;
     let hex: String = b.iter().map(|x| format!("{x:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }
 
 /// `base` and five random letters.
-pub(super) fn generated_name(base: &str) -> String {
-    let suffix: String = random::<5>().iter().map(|b| char::from(LETTERS[usize::from(*b) % LETTERS.len()])).collect();
+pub(super) fn generated_name(base: &str) -> Result<String, ApiError> {
+    let suffix: String = random::<5>()?.iter().map(|b| char::from(LETTERS[usize::from(*b) % LETTERS.len()])).collect();
     let cut: String = base.chars().take(LONGEST_BASE).collect();
-    format!("{cut}{suffix}")
+    Ok(format!("{cut}{suffix}"))
+}
+
+/// Makes an object say what it is. Clients may leave that out, but not say something else.
+///
+/// # Errors
+/// What it says instead.
+pub(super) fn type_meta(gvk: &Gvk, object: &mut Value) -> Result<(), String> {
+    let Some(fields) = object.as_object_mut() else { return Err("it is no JSON object".to_owned()) };
+    for (field, wanted) in [("kind", gvk.kind.to_owned()), ("apiVersion", gvk.api_version())] {
+        match fields.get(field) {
+            Some(Value::String(given)) if *given == wanted => {}
+            Some(Value::String(given)) if !given.is_empty() => {
+                return Err(format!(
+                    "the {field} in the data ({given}) does not match the expected {field} ({wanted})"
+                ));
+            }
+            None | Some(Value::Null | Value::String(_)) => drop(fields.insert(field.to_owned(), json!(wanted))),
+            Some(_) => return Err(format!("the {field} in the data is no text; expected {wanted}")),
+        }
+    }
+    Ok(())
 }
 
 fn metadata_of(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError> {
@@ -75,10 +96,10 @@ pub(super) fn new_metadata(target: &Target, object: &mut Value) -> Result<(), Ap
     let named = metadata.get("name").and_then(Value::as_str).is_some_and(|n| !n.is_empty());
     if let (false, Some(base)) = (named, metadata.get("generateName").and_then(Value::as_str).filter(|b| !b.is_empty()))
     {
-        let name = generated_name(base);
+        let name = generated_name(base)?;
         metadata.insert("name".to_owned(), json!(name));
     }
-    metadata.insert("uid".to_owned(), json!(new_uid()));
+    metadata.insert("uid".to_owned(), json!(new_uid()?));
     metadata.insert("creationTimestamp".to_owned(), json!(now()));
     if resource.generation {
         metadata.insert("generation".to_owned(), json!(1));
@@ -86,6 +107,17 @@ pub(super) fn new_metadata(target: &Target, object: &mut Value) -> Result<(), Ap
         metadata.remove("generation");
     }
     begin_status(resource, object);
+    if resource.gvk.kind == "Namespace" {
+        // What deletes its objects takes it out again: without it a deletion would leave them behind.
+        let mut finalizers: Vec<Value> = object["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
+        if !finalizers.iter().any(|f| f == "kubernetes") {
+            finalizers.push(json!("kubernetes"));
+        }
+        if !object["spec"].is_object() {
+            object["spec"] = json!({});
+        }
+        object["spec"]["finalizers"] = Value::Array(finalizers);
+    }
     Ok(())
 }
 
@@ -141,14 +173,62 @@ pub(super) fn kept_metadata(target: &Target, object: &mut Value, old: &Value) ->
     }
     metadata.remove("managedFields");
     metadata.remove("selfLink");
-    let name = metadata.get("name").and_then(Value::as_str).unwrap_or("").to_owned();
-    let wanted = target.name.as_deref().unwrap_or("");
-    if name != wanted {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({wanted})"
-        )));
+    check_name(target, object)
+}
+
+/// The name in the path is the object's; the object must say the same.
+pub(super) fn check_name(target: &Target, object: &Value) -> Result<(), ApiError> {
+    let (name, wanted) = (object["metadata"]["name"].as_str().unwrap_or(""), target.name.as_deref().unwrap_or(""));
+    if name == wanted {
+        return Ok(());
     }
-    Ok(())
+    Err(ApiError::bad_request(if name.is_empty() {
+        format!("the name of the object ({wanted} based on URL) was undeterminable: name must be provided")
+    } else {
+        format!("the name of the object ({name}) does not match the name on the URL ({wanted})")
+    }))
+}
+
+/// The parts of `old` that a change through this path does not reach: upstream's strategies.
+pub(super) fn keep_parts(target: &Target, object: &mut Value, old: &Value) {
+    let resource = target.resource;
+    let kind = resource.gvk.kind;
+    let mut keep = |field: &str| match old.get(field) {
+        Some(value) => object[field] = value.clone(),
+        None => drop(object.as_object_mut().map(|fields| fields.remove(field))),
+    };
+    match target.sub.as_deref() {
+        Some("status") => {
+            let others = old.as_object().into_iter().flatten().map(|(field, _)| field.as_str());
+            for field in others.chain(["spec"]).filter(|f| !matches!(*f, "metadata" | "status")) {
+                keep(field);
+            }
+            if kind == "Pod" {
+                match old["metadata"].get("ownerReferences") {
+                    Some(owners) => object["metadata"]["ownerReferences"] = owners.clone(),
+                    None => drop(object["metadata"].as_object_mut().map(|m| m.remove("ownerReferences"))),
+                }
+                if object["status"]["qosClass"].as_str().is_none_or(str::is_empty)
+                    && old["status"]["qosClass"].is_string()
+                {
+                    if !object["status"].is_object() {
+                        object["status"] = json!({});
+                    }
+                    object["status"]["qosClass"] = old["status"]["qosClass"].clone();
+                }
+            }
+        }
+        Some("finalize") => keep("status"),
+        _ => {
+            if resource.has_status() {
+                keep("status");
+            }
+            // Only /finalize changes what a namespace waits for.
+            if kind == "Namespace" {
+                keep("spec");
+            }
+        }
+    }
 }
 
 /// Everything but metadata and status.
@@ -159,6 +239,7 @@ fn spec_of(object: &Value) -> Map<String, Value> {
 
 /// Counts a change of the spec.
 pub(super) fn bump_generation(resource: &ResourceType, object: &mut Value, old: &Value) {
+    let spec_of = |object: &Value| spec_of(&schema::canonical(&resource.gvk, object));
     if resource.generation && spec_of(object) != spec_of(old) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(1) + 1;
         object["metadata"]["generation"] = json!(generation);
@@ -183,9 +264,9 @@ pub(super) fn check_finalizers(resource: &ResourceType, object: &Value, old: &Va
         return Ok(());
     }
     let name = old["metadata"]["name"].as_str().unwrap_or("");
-    let error = crate::schema::FieldError {
+    let error = schema::FieldError {
         field: "metadata.finalizers".to_owned(),
-        cause: crate::schema::Cause::Forbidden,
+        cause: schema::Cause::Forbidden,
         detail: format!(
             "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
         ),
@@ -216,8 +297,10 @@ pub(super) fn admit_create(store: &Store, target: &Target, object: &mut Value) -
     }
     match resource.gvk.kind {
         "Pod" => {
-            admit_pod(object)?;
-            admit_account(store, target, object)
+            admit_pod(target, object)?;
+            admit_account(store, target, object)?;
+            begin_pod(object);
+            Ok(())
         }
         "PersistentVolumeClaim" => {
             admit_claim(store, object);
@@ -296,7 +379,10 @@ fn admit_account(store: &Store, target: &Target, object: &mut Value) -> Result<(
             if mounts.as_array().into_iter().flatten().any(|m| m["mountPath"] == ACCOUNT_PATH) {
                 continue;
             }
-            let name = volume.get_or_insert_with(|| generated_name("kube-api-access-"));
+            let name = match &volume {
+                Some(name) => name,
+                None => volume.insert(generated_name("kube-api-access-")?),
+            };
             let mount = json!({"name": name, "readOnly": true, "mountPath": ACCOUNT_PATH});
             match mounts.as_array_mut() {
                 Some(mounts) => mounts.push(mount),
@@ -317,7 +403,59 @@ fn admit_account(store: &Store, target: &Target, object: &mut Value) -> Result<(
     Ok(())
 }
 
-fn admit_pod(object: &mut Value) -> Result<(), ApiError> {
+/// The priority classes that every cluster has; there are no others here.
+fn priority_of(class: &str) -> Option<i64> {
+    match class {
+        "" => Some(0),
+        "system-cluster-critical" => Some(2_000_000_000),
+        "system-node-critical" => Some(2_000_001_000),
+        _ => None,
+    }
+}
+
+/// A pod's priority is that of its class: others make room by it, so nobody chooses a number.
+fn admit_priority(target: &Target, object: &mut Value) -> Result<(), ApiError> {
+    const POLICY: &str = "PreemptLowerPriority";
+    let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
+    let forbidden = |why: &str| Err(ApiError::forbidden(target.resource, &name, why));
+    let spec = &mut object["spec"];
+    let class = spec["priorityClassName"].as_str().unwrap_or("");
+    let Some(priority) = priority_of(class) else {
+        return forbidden(&format!("no PriorityClass with name {class} was found"));
+    };
+    if let Some(given) = spec["priority"].as_i64().filter(|given| *given != priority) {
+        return forbidden(&format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
+        ));
+    }
+    if let Some(given) = spec["preemptionPolicy"].as_str().filter(|given| *given != POLICY) {
+        return forbidden(&format!(
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {POLICY} from the given PriorityClass name"
+        ));
+    }
+    spec["priority"] = json!(priority);
+    spec["preemptionPolicy"] = json!(POLICY);
+    Ok(())
+}
+
+/// What the first status of a pod says of its spec.
+fn begin_pod(object: &mut Value) {
+    // A spec that cannot be read is refused by validation.
+    if let Ok(class) = parts::class_of(&object["spec"]) {
+        object["status"]["qosClass"] = json!(class.name());
+    }
+    if object["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+        object["status"]["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "lastTransitionTime": now(), "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }]);
+    }
+}
+
+fn admit_pod(target: &Target, object: &mut Value) -> Result<(), ApiError> {
+    if object["spec"].is_object() {
+        admit_priority(target, object)?;
+    }
     let spec = &mut object["spec"];
     if !spec.is_object() {
         return Ok(());
@@ -325,16 +463,6 @@ fn admit_pod(object: &mut Value) -> Result<(), ApiError> {
     if spec["serviceAccountName"].as_str().is_none_or(str::is_empty) {
         spec["serviceAccountName"] = json!("default");
         spec["serviceAccount"] = json!("default");
-    }
-    if spec["priority"].is_null() {
-        spec["priority"] = json!(match spec["priorityClassName"].as_str() {
-            Some("system-node-critical") => 2_000_001_000,
-            Some("system-cluster-critical") => 2_000_000_000,
-            _ => 0,
-        });
-    }
-    if spec["preemptionPolicy"].is_null() {
-        spec["preemptionPolicy"] = json!("PreemptLowerPriority");
     }
     let tolerations = spec["tolerations"].as_array().cloned().unwrap_or_default();
     let mut all = tolerations.clone();

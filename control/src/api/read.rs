@@ -14,8 +14,11 @@ use super::{
 };
 use crate::{
     select::{Fields, Labels},
-    store::{Key, Object},
+    store::{Error, Key, Object},
 };
+
+/// Objects in the order of their keys.
+type Items = Vec<(Key, Arc<Object>)>;
 
 /// Both selectors of a query.
 #[derive(Debug, Clone)]
@@ -56,24 +59,52 @@ impl Call {
 
     pub(super) fn fetch(&self, target: &Target) -> Result<Arc<Object>, ApiError> {
         let name = target.name.as_deref().unwrap_or("");
-        self.api
-            .store()
-            .get(target.resource.qualified(), &target.key())
-            .ok_or_else(|| ApiError::not_found(target.resource, name))
+        self.find(target).ok_or_else(|| ApiError::not_found(target.resource, name))
+    }
+
+    pub(super) fn find(&self, target: &Target) -> Option<Arc<Object>> {
+        self.api.store().get(target.resource.qualified(), &target.key())
+    }
+
+    /// What a list is of: the present, or what was there at the revision that is asked for or that the first page had.
+    fn items(&self, target: &Target, options: &Options, asked: Option<u64>) -> Result<(Items, u64), ApiError> {
+        let (store, resource, namespace) = (self.api.store(), target.resource.qualified(), target.namespace.as_deref());
+        let error = |error: Error, old: ApiError| {
+            if matches!(error, Error::TooOld { .. }) { old } else { ApiError::store(&error) }
+        };
+        if options.continue_.is_empty() {
+            let exact = match options.resource_version_match.as_str() {
+                "Exact" => true,
+                // Upstream's rule for who asks for pages of a revision and does not say how it is meant.
+                "" => options.limit > 0,
+                _ => false,
+            };
+            let Some(asked) = asked.filter(|_| exact) else { return Ok(store.list(resource, namespace)) };
+            let old = "The resourceVersion for the provided list is too old.";
+            let items = store.list_at(resource, namespace, asked).map_err(|e| error(e, ApiError::expired(old)))?;
+            return Ok((items, asked));
+        }
+        let (at, start) = read_token(&options.continue_)?;
+        let (mut items, revision) = match at {
+            Some(at) if at > store.revision() => return Err(ApiError::too_large_version(at, store.revision())),
+            Some(at) => {
+                let listed = store.list_at(resource, namespace, at);
+                (listed.map_err(|e| error(e, ApiError::expired_continue(write_token(None, &start))))?, at)
+            }
+            None => store.list(resource, namespace),
+        };
+        items.drain(..items.partition_point(|(key, _)| *key <= start));
+        Ok((items, revision))
     }
 
     pub(super) fn list(&self, target: &Target, options: &Options) -> Answer {
         let selectors = Selectors::read(target, options)?;
         let current = self.api.store().revision();
-        if let Some(asked) = options.revision()?.filter(|asked| *asked > current) {
+        let asked = options.revision()?;
+        if let Some(asked) = asked.filter(|asked| *asked > current) {
             return Err(ApiError::too_large_version(asked, current));
         }
-        let (mut items, mut revision) = self.api.store().list(target.resource.qualified(), target.namespace.as_deref());
-        if !options.continue_.is_empty() {
-            let (at, start) = read_token(&options.continue_)?;
-            revision = at;
-            items.drain(..items.partition_point(|(key, _)| *key <= start));
-        }
+        let (mut items, revision) = self.items(target, options, asked)?;
         let limit = if options.limit > 0 { options.limit } else { usize::MAX };
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         let mut more = false;
@@ -108,7 +139,7 @@ impl Call {
             values = Some(decoded);
         }
         if let Some((last, _)) = items.last().filter(|_| more) {
-            metadata["continue"] = json!(write_token(revision, last));
+            metadata["continue"] = json!(write_token(Some(revision), last));
         }
         Ok(match (self.accept.form, values) {
             (Form::Table, Some(values)) => self
@@ -143,16 +174,22 @@ fn assemble(target: &Target, metadata: &Value, items: &[(Key, Arc<Object>)]) -> 
     out
 }
 
-fn write_token(revision: u64, last: &Key) -> String {
+/// Where the next page begins, and the revision that all pages are of; without one they go on in the present.
+fn write_token(revision: Option<u64>, last: &Key) -> String {
+    let revision = revision.map_or(json!(-1), Value::from);
     let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": format!("{}/{}", last.namespace, last.name)});
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(token.to_string())
 }
 
-fn read_token(text: &str) -> Result<(u64, Key), ApiError> {
+fn read_token(text: &str) -> Result<(Option<u64>, Key), ApiError> {
     let wrong = || ApiError::bad_request("continue key is not valid: it must be what an earlier list gave");
     let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text).map_err(|_| wrong())?;
     let token: Value = serde_json::from_slice(&bytes).map_err(|_| wrong())?;
     let start = token["start"].as_str().and_then(|s| s.split_once('/')).ok_or_else(wrong)?;
-    let revision = token["rv"].as_u64().ok_or_else(wrong)?;
+    let revision = match token["rv"].as_i64() {
+        Some(-1) => None,
+        Some(revision) => Some(u64::try_from(revision).map_err(|_| wrong())?),
+        None => return Err(wrong()),
+    };
     Ok((revision, Key { namespace: start.0.to_owned(), name: start.1.to_owned() }))
 }

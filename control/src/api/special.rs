@@ -10,15 +10,17 @@ use super::{
     error::ApiError,
     prepare,
     target::{Options, Target},
+    write::{TRIES, check_preconditions},
 };
 use crate::{
-    patch::{self, PatchKind},
-    registry::of_kind,
+    registry::{Gvk, of_kind},
     schema::{self, ContentType},
     store::Key,
 };
 
-const TRIES: usize = 8;
+const SCALE: Gvk = Gvk { group: "autoscaling", version: "v1", kind: "Scale" };
+const BINDING: Gvk = Gvk { group: "", version: "v1", kind: "Binding" };
+const EVICTION: Gvk = Gvk { group: "policy", version: "v1", kind: "Eviction" };
 
 impl Call {
     pub(super) async fn special(&self, verb: &str, target: &Target, options: &Options, body: &Bytes) -> Answer {
@@ -28,8 +30,10 @@ impl Call {
             }
             (Some("scale"), "update" | "patch") => self.scale(target, options, body).await,
             (Some("binding"), "create") => self.bind(target, options, body).await,
-            (Some("eviction"), "create") => self.evict(target, options, &read(body)?).await,
-            (Some("finalize"), "update") => self.finalize(target, options, body).await,
+            (Some("eviction"), "create") => {
+                self.evict(target, options, &self.read_object(&EVICTION, options, body)?.value).await
+            }
+            (Some("finalize"), "update") => self.update(target, options, body).await,
             (Some("token"), "create") => self.token(target, options, body).await,
             (Some("log"), "get") => self.log(target, options).await,
             (Some(sub), "get" | "create") if SUBRESOURCES.contains(&sub) => self.connect(target, options).await,
@@ -40,21 +44,17 @@ impl Call {
     async fn scale(&self, target: &Target, options: &Options, body: &Bytes) -> Answer {
         let whole = Target { sub: None, ..target.clone() };
         let name = target.name.as_deref().unwrap_or("");
+        let patch = if self.method == "PATCH" { Some(self.read_patch(options, body)?) } else { None };
         for _ in 0..TRIES {
             let existing = self.fetch(target)?;
             let old = existing.value();
-            let before = scale_of(target, &old);
-            let wanted = if self.method == "PATCH" {
-                let kind = if self.content_type.contains("json-patch") { PatchKind::Json } else { PatchKind::Merge };
-                patch::apply(kind, &before, &read(body)?).map_err(|e| ApiError::bad_request(e.to_string()))?
-            } else {
-                read(body)?
+            let wanted = match &patch {
+                Some(patch) => patch.apply(&SCALE, options, &scale_of(target, &old))?,
+                None => self.read_object(&SCALE, options, body)?,
             };
-            let pinned = wanted["metadata"]["resourceVersion"].as_str().filter(|v| !v.is_empty());
-            if pinned.is_some_and(|v| v != existing.revision.to_string()) {
-                return Err(ApiError::modified(target.resource, name));
-            }
-            let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
+            prepare::check_name(target, &wanted.value)?;
+            check_preconditions(&whole, &wanted.value, &old)?;
+            let replicas = wanted.value["spec"]["replicas"].as_i64().unwrap_or(0);
             if replicas < 0 {
                 let error = schema::FieldError {
                     field: "spec.replicas".to_owned(),
@@ -74,70 +74,33 @@ impl Call {
 
     /// Puts a pod on a node, once.
     async fn bind(&self, target: &Target, options: &Options, body: &Bytes) -> Answer {
-        let binding = read(body)?;
-        let node = binding["target"]["name"].as_str().filter(|n| !n.is_empty());
-        let node = node.ok_or_else(|| ApiError::bad_request("target.name: Required value: a binding names a node"))?;
+        let mut binding = self.read_object(&BINDING, options, body)?.value;
+        schema::prune(&BINDING, &mut binding);
         let name = target.name.as_deref().unwrap_or("");
+        if binding["metadata"]["name"] != name {
+            return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
+        }
+        let namespace = binding["metadata"]["namespace"].as_str().unwrap_or("");
+        if !namespace.is_empty() && Some(namespace) != target.namespace.as_deref() {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
         for _ in 0..TRIES {
             let existing = self.fetch(target)?;
-            let mut object = existing.value();
-            let why = if !object["metadata"]["deletionTimestamp"].is_null() {
-                Some(format!("pod {name} is being deleted, cannot be assigned to a host"))
-            } else {
-                let taken = object["spec"]["nodeName"].as_str().filter(|n| !n.is_empty());
-                taken.map(|taken| format!("pod {name} is already assigned to node {taken:?}"))
-            };
-            if let Some(why) = why {
-                return Err(ApiError::conflict(target.resource, name, &why));
-            }
-            object["spec"]["nodeName"] = json!(node);
-            let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": prepare::now()});
-            let mut conditions: Vec<Value> = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            conditions.retain(|c| c["type"] != "PodScheduled");
-            conditions.push(condition);
-            object["status"]["conditions"] = Value::Array(conditions);
-            if self.put(target, options, object, existing.revision).await? {
+            let old = existing.value();
+            check_binding(target, &binding, &old)?;
+            let object = bound(&binding, &old).map_err(|why| match why {
+                Unbound::Invalid(why) => ApiError::bad_request(why),
+                Unbound::Conflict(why) => ApiError::conflict(target.resource, name, &why),
+            })?;
+            if self.replace(target, options, object, &old, existing.revision).await?.is_some() {
                 let status =
                     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
                 return Ok(self.accept.write(StatusCode::CREATED, &status));
             }
         }
         Err(ApiError::modified(target.resource, name))
-    }
-
-    /// Takes `kubernetes` out of a namespace's finalizers, which ends it.
-    async fn finalize(&self, target: &Target, options: &Options, body: &Bytes) -> Answer {
-        let wanted = read(body)?;
-        let name = target.name.as_deref().unwrap_or("");
-        for _ in 0..TRIES {
-            let existing = self.fetch(target)?;
-            let mut object = existing.value();
-            object["spec"]["finalizers"] = wanted["spec"].get("finalizers").cloned().unwrap_or_else(|| json!([]));
-            if self.put(target, options, object.clone(), existing.revision).await? {
-                return Ok(self.accept.write(StatusCode::OK, &object));
-            }
-        }
-        Err(ApiError::modified(target.resource, name))
-    }
-
-    /// Stores an object that the server itself has changed; `false` when somebody was faster.
-    async fn put(&self, target: &Target, options: &Options, object: Value, revision: u64) -> Result<bool, ApiError> {
-        use crate::store::{Error, Expected, Write};
-        if options.dry_run {
-            return Ok(true);
-        }
-        let value = (!super::delete::is_over(target.resource, &object)).then_some(object);
-        let write = Write {
-            resource: target.resource.qualified(),
-            key: target.key(),
-            expected: Expected::Revision(revision),
-            value,
-        };
-        match self.api.store().write(write).await {
-            Ok(_) => Ok(true),
-            Err(Error::Conflict) => Ok(false),
-            Err(error) => Err(ApiError::store(&error)),
-        }
     }
 
     async fn log(&self, target: &Target, options: &Options) -> Answer {
@@ -208,6 +171,64 @@ pub(super) fn pick_container(pod: &Value, name: &str, wanted: &str) -> Result<St
     } else {
         Err(ApiError::bad_request(format!("container {wanted} is not valid for pod {name}")))
     }
+}
+
+/// A binding that names a uid or a version is for that pod alone, not for one that has taken its name.
+fn check_binding(target: &Target, binding: &Value, pod: &Value) -> Result<(), ApiError> {
+    let text = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or("").to_owned();
+    for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
+        let (wanted, is) = (text(binding, field), text(pod, field));
+        if !wanted.is_empty() && wanted != is {
+            let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {is}");
+            return Err(ApiError::conflict(target.resource, target.name.as_deref().unwrap_or(""), &why));
+        }
+    }
+    Ok(())
+}
+
+/// Why a pod is not bound.
+#[derive(Debug, PartialEq, Eq)]
+enum Unbound {
+    /// The binding itself is wrong.
+    Invalid(String),
+    /// The pod cannot be bound as it is.
+    Conflict(String),
+}
+
+/// The pod on the node that a binding names, with the annotations and labels that it brings. Pure, except for the clock.
+fn bound(binding: &Value, pod: &Value) -> Result<Value, Unbound> {
+    let target = &binding["target"];
+    if let Some(kind) = target["kind"].as_str().filter(|kind| !matches!(*kind, "" | "Node")) {
+        return Err(Unbound::Invalid(format!(
+            "target.kind: Unsupported value: {kind:?}: supported values: \"Node\", \"<empty>\""
+        )));
+    }
+    let Some(node) = target["name"].as_str().filter(|node| !node.is_empty()) else {
+        return Err(Unbound::Invalid("target.name: Required value".to_owned()));
+    };
+    let name = pod["metadata"]["name"].as_str().unwrap_or("");
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        return Err(Unbound::Conflict(format!("pod {name} is being deleted, cannot be assigned to a host")));
+    }
+    if let Some(taken) = pod["spec"]["nodeName"].as_str().filter(|taken| !taken.is_empty()) {
+        return Err(Unbound::Conflict(format!("pod {name} is already assigned to node {taken:?}")));
+    }
+    if pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+        return Err(Unbound::Conflict(format!("pod {name} has non-empty .spec.schedulingGates")));
+    }
+    let mut pod = pod.clone();
+    pod["spec"]["nodeName"] = json!(node);
+    for field in ["annotations", "labels"] {
+        for (key, value) in binding["metadata"][field].as_object().into_iter().flatten() {
+            pod["metadata"][field][key] = value.clone();
+        }
+    }
+    let condition = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": prepare::now()});
+    let mut conditions: Vec<Value> = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.retain(|c| c["type"] != "PodScheduled");
+    conditions.push(condition);
+    pod["status"]["conditions"] = Value::Array(conditions);
+    Ok(pod)
 }
 
 fn scale_of(target: &Target, object: &Value) -> Value {

@@ -5,8 +5,30 @@ use axum::{
     http::{Method, Uri},
 };
 
+use windlass_kit::percent;
+
 use super::error::ApiError;
-use crate::registry::{self, ResourceType};
+use crate::{
+    registry::{self, ResourceType},
+    schema::{Cause, FieldError},
+};
+
+/// The parts of a path, and whether it is one of the old paths of watches: `api/v1/watch/pods`. Escapes are read before
+/// the path is taken apart, as upstream does.
+pub(super) fn segments(path: &str) -> Option<(Vec<String>, bool)> {
+    let path = percent::decoded(path)?;
+    let mut segments: Vec<String> = path.trim_matches('/').split('/').map(str::to_owned).collect();
+    let at = match segments.first().map(String::as_str) {
+        Some("api") => 2,
+        Some("apis") => 3,
+        _ => return Some((segments, false)),
+    };
+    let watch = segments.get(at).is_some_and(|segment| segment == "watch") && segments.len() > at + 1;
+    if watch {
+        segments.remove(at);
+    }
+    Some((segments, watch))
+}
 
 /// A type, an object of it, or a subresource of that.
 #[derive(Debug, Clone)]
@@ -159,15 +181,52 @@ impl Options {
             include_object: text("includeObject"),
             all,
         };
-        if options.send_initial_events && options.resource_version_match != "NotOlderThan" {
-            let why = "resourceVersionMatch: Forbidden: resourceVersionMatch must be set to NotOlderThan when sendInitialEvents is set";
-            return Err(ApiError::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")));
-        }
         Ok(options)
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         self.all.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// Refuses what a list or a watch cannot be asked for, in upstream's words.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub(super) fn check_match(&self) -> Result<(), ApiError> {
+        const FIELD: &str = "resourceVersionMatch";
+        let (wanted, initial) = (self.resource_version_match.as_str(), self.get("sendInitialEvents").is_some());
+        let mut errors = Vec::new();
+        let mut forbid = |field: &str, why: &str| {
+            let (cause, detail) = (Cause::Forbidden, format!("Forbidden: {why}"));
+            errors.push(FieldError { field: field.to_owned(), cause, detail });
+        };
+        if self.watch {
+            if initial && wanted != "NotOlderThan" {
+                forbid(FIELD, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+            }
+            if !wanted.is_empty() && !initial {
+                forbid(FIELD, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+            }
+        } else {
+            if !wanted.is_empty() && self.resource_version.is_empty() {
+                forbid(FIELD, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+            }
+            if wanted == "Exact" && self.resource_version == "0" {
+                forbid(FIELD, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+            }
+            if initial {
+                forbid("sendInitialEvents", "sendInitialEvents is forbidden for list");
+            }
+        }
+        if !wanted.is_empty() && !self.continue_.is_empty() {
+            forbid(FIELD, "resourceVersionMatch is forbidden when continue is provided");
+        }
+        let supported = if self.watch { "\"NotOlderThan\"" } else { "\"Exact\", \"NotOlderThan\", \"\"" };
+        if !(wanted.is_empty() || wanted == "NotOlderThan" || (wanted == "Exact" && !self.watch)) {
+            let detail = format!("Unsupported value: {wanted:?}: supported values: {supported}");
+            errors.push(FieldError { field: FIELD.to_owned(), cause: Cause::NotSupported, detail });
+        }
+        if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_options("ListOptions", &errors)) }
     }
 
     /// The revision asked for; `None` for any, which an empty text and 0 mean.

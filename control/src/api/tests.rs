@@ -1,8 +1,14 @@
 //! Requests against the router, over a store in memory.
 
+mod changes;
+mod deletion;
+mod forms;
+mod lists;
 mod metrics;
+mod readable;
 mod replay;
 mod services;
+mod templates;
 
 use std::time::Duration;
 
@@ -21,7 +27,10 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::store::{Memory, Store};
+use crate::{
+    registry::TYPES,
+    store::{Memory, Store},
+};
 
 fn api() -> Api {
     let store = Store::open(Box::new(Memory::default()), &registry::stored()).unwrap();
@@ -85,7 +94,7 @@ async fn what_is_made_carries_its_identity() {
     let metadata = &made.body["metadata"];
     assert_eq!((&metadata["namespace"], &metadata["generation"]), (&json!("n"), &json!(1)));
     assert!(metadata["uid"].as_str().unwrap().len() == 36 && !metadata["creationTimestamp"].is_null());
-    assert_eq!(made.body["status"], json!({"phase": "Pending"}));
+    assert_eq!(made.body["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
     assert_eq!(made.body["spec"]["serviceAccountName"], "default");
     assert_eq!(made.body["spec"]["tolerations"].as_array().unwrap().len(), 2);
     let got = ask(&api, "GET", &format!("{PODS}/p"), Value::Null).await;
@@ -212,7 +221,7 @@ async fn a_status_is_written_at_its_own_door() {
 async fn a_pod_is_bound_once() {
     let api = with_namespace().await;
     ask(&api, "POST", PODS, pod("p")).await;
-    let binding = json!({"target": {"kind": "Node", "name": "a"}});
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "a"}});
     assert_eq!(ask(&api, "POST", &format!("{PODS}/p/binding"), binding.clone()).await.code, 201);
     let again = ask(&api, "POST", &format!("{PODS}/p/binding"), binding).await;
     assert_eq!(again.code, 409);
@@ -229,7 +238,7 @@ async fn deletion_waits_for_grace_and_finalizers() {
     let api = with_namespace().await;
     let path = format!("{PODS}/p");
     ask(&api, "POST", PODS, pod("p")).await;
-    ask(&api, "POST", &format!("{path}/binding"), json!({"target": {"name": "a"}})).await;
+    ask(&api, "POST", &format!("{path}/binding"), json!({"metadata": {"name": "p"}, "target": {"name": "a"}})).await;
     let lingering = ask(&api, "DELETE", &path, json!({"gracePeriodSeconds": 20})).await.body;
     assert_eq!(lingering["metadata"]["deletionGracePeriodSeconds"], 20);
     let longer = ask(&api, "DELETE", &path, json!({"gracePeriodSeconds": 60})).await.body;

@@ -1,33 +1,77 @@
 //! `create`, `update` and `patch`.
 
+use std::sync::Arc;
+
 use axum::{
     body::Bytes,
     http::{HeaderValue, StatusCode},
     response::Response,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
-    Answer, Call,
+    Answer, Api, Call, auth,
     error::ApiError,
     parts, prepare,
     target::{FieldValidation, Options, Target},
 };
 use crate::{
     patch::{self, PatchKind},
-    registry::ResourceType,
-    schema::{self, ContentType},
-    store::{Error, Expected, Write},
+    registry::{Gvk, ResourceType},
+    schema::{self, Cause, ContentType, FieldError},
+    store::{Error, Expected, Key, Object, Write},
 };
 
-/// How often a generated name is tried, and a patch on an object that others write too.
+/// How often a generated name is tried.
 const NAME_TRIES: usize = 8;
-const PATCH_TRIES: usize = 8;
+/// How often a change is made anew on an object that others write too: upstream's loop ends with the request alone. Each
+/// try that is lost is a write that somebody else has done.
+pub(super) const TRIES: usize = 1000;
 
 /// A decoded body and what was odd about it.
-struct Read {
-    value: Value,
+pub(super) struct Read {
+    pub(super) value: Value,
     warnings: Vec<String>,
+}
+
+/// A decoded patch.
+pub(super) struct PatchBody {
+    kind: PatchKind,
+    patch: Value,
+    duplicates: Vec<String>,
+}
+
+impl PatchBody {
+    /// Makes of `old` what the patch makes of it, still an object of its kind.
+    ///
+    /// # Errors
+    /// When the patch does not fit, or what it makes does not.
+    pub(super) fn apply(&self, gvk: &Gvk, options: &Options, old: &Value) -> Result<Read, ApiError> {
+        let mut value = patch::apply(self.kind, old, &self.patch).map_err(|e| match e.code() {
+            422 => ApiError::new(422, "Invalid", e.to_string()),
+            _ => ApiError::bad_request(e.to_string()),
+        })?;
+        if self.kind == PatchKind::Strategic {
+            // Merged into the type, which has its kind of its own, whatever the patch says.
+            for field in ["kind", "apiVersion"] {
+                value.as_object_mut().and_then(|fields| fields.remove(field));
+            }
+        }
+        let unfit = |why: String| {
+            ApiError::new(422, "Invalid", format!("{} cannot be patched so: {why}", gvk.kind)).with_cause(
+                Cause::Invalid.as_str(),
+                &format!("Invalid value: {why}"),
+                "patch",
+            )
+        };
+        prepare::type_meta(gvk, &mut value).map_err(unfit)?;
+        let problems = schema::unknown_fields(gvk, &value);
+        if !problems.wrong.is_empty() {
+            return Err(unfit(problems.wrong.join(", ")));
+        }
+        let warnings = judge(gvk, options, problems.unknown, &self.duplicates)?;
+        Ok(Read { value, warnings })
+    }
 }
 
 impl Call {
@@ -40,41 +84,59 @@ impl Call {
         }
     }
 
-    /// Reads an object of the target's kind and judges its fields.
-    fn read_object(&self, resource: &ResourceType, options: &Options, body: &Bytes) -> Result<Read, ApiError> {
-        let decoded = schema::decode(body, self.content_type()?).map_err(|why| {
-            ApiError::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): {why}",
-                resource.gvk.kind
-            ))
-        })?;
-        let mut value = decoded.value;
-        let gvk = &resource.gvk;
-        let Some(fields) = value.as_object_mut() else {
-            return Err(ApiError::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): it is no JSON object",
-                gvk.kind
-            )));
+    /// Reads an object of a kind and judges its fields.
+    pub(super) fn read_object(&self, gvk: &Gvk, options: &Options, body: &Bytes) -> Result<Read, ApiError> {
+        let unrecognized = |why: String| {
+            ApiError::bad_request(format!("the object provided is unrecognized (must be of type {}): {why}", gvk.kind))
         };
-        for (field, wanted) in [("kind", gvk.kind.to_owned()), ("apiVersion", gvk.api_version())] {
-            let given = fields.get(field).and_then(Value::as_str).unwrap_or("").to_owned();
-            if given.is_empty() {
-                fields.insert(field.to_owned(), json!(wanted));
-            } else if given != wanted {
-                return Err(ApiError::bad_request(format!(
-                    "the {field} in the data ({given}) does not match the expected {field} ({wanted})"
-                )));
-            }
+        let decoded = schema::decode(body, self.content_type()?).map_err(unrecognized)?;
+        let mut value = decoded.value;
+        if !value.is_object() {
+            return Err(unrecognized("it is no JSON object".to_owned()));
         }
-        let duplicates = decoded.duplicates.into_iter().map(|path| format!("duplicate field {path:?}")).collect();
-        let warnings = judge(resource, options, &value, duplicates)?;
+        prepare::type_meta(gvk, &mut value).map_err(ApiError::bad_request)?;
+        let warnings = judge_object(gvk, options, &value, &decoded.duplicates)?;
         Ok(Read { value, warnings })
     }
 
+    /// Reads a patch of any kind.
+    pub(super) fn read_patch(&self, options: &Options, body: &Bytes) -> Result<PatchBody, ApiError> {
+        let (kind, format) = match self.content_type.split(';').next().unwrap_or("").trim() {
+            "application/json-patch+json" => (PatchKind::Json, ContentType::Json),
+            "application/merge-patch+json" => (PatchKind::Merge, ContentType::Json),
+            "application/strategic-merge-patch+json" => (PatchKind::Strategic, ContentType::Json),
+            "application/apply-patch+yaml" => (PatchKind::Apply, ContentType::Yaml),
+            _ => {
+                return Err(unsupported(
+                    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
+                ));
+            }
+        };
+        let decoded = schema::decode(body, format)
+            .map_err(|why| ApiError::bad_request(format!("the patch cannot be read: {why}")))?;
+        if kind == PatchKind::Apply && options.get("fieldManager").is_none_or(str::is_empty) {
+            return Err(ApiError::bad_request(
+                "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+            ));
+        }
+        Ok(PatchBody { kind, patch: decoded.value, duplicates: decoded.duplicates })
+    }
+
     pub(super) async fn create(&self, target: &Target, options: &Options, body: &Bytes) -> Answer {
-        let Read { value, warnings } = self.read_object(target.resource, options, body)?;
+        let Read { value, warnings } = self.read_object(&target.resource.gvk, options, body)?;
         let made = self.insert(target, options, value).await?;
-        Ok(warned(self.accept.object(StatusCode::CREATED, target.resource, made, &options.include_object), &warnings))
+        Ok(self.written(StatusCode::CREATED, target, options, made, &warnings))
+    }
+
+    /// Makes an object at the name of the path: that needs the right to create as well.
+    async fn create_named(&self, target: &Target, options: &Options, mut value: Value) -> Result<Value, ApiError> {
+        auth::authorize(&self.user, "create", target)
+            .map_err(|why| ApiError::forbidden_access(&self.user, "create", target, &why))?;
+        check_uid(target, &value, &Value::Null)?;
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        self.insert(target, options, value).await
     }
 
     /// Makes an object; a generated name that is taken is thrown again.
@@ -97,12 +159,8 @@ impl Call {
                     self.api.rehearse(resource, &mut object)?;
                     return Ok(object);
                 }
-                let write =
-                    Write { resource: resource.qualified(), key, expected: Expected::Absent, value: Some(object) };
-                match self.api.store().write(write).await {
-                    Ok(made) => return Ok(made.value()),
-                    Err(Error::Conflict) => {}
-                    Err(error) => return Err(ApiError::write(resource, &name, &error)),
+                if let Some(made) = self.api.commit(resource, key, Expected::Absent, Some(object)).await? {
+                    return Ok(made.value());
                 }
             }
             let generated = value["metadata"]["name"].as_str().is_none_or(str::is_empty);
@@ -115,108 +173,86 @@ impl Call {
 
     pub(super) async fn update(&self, target: &Target, options: &Options, body: &Bytes) -> Answer {
         let resource = target.resource;
-        let Read { value, warnings } = self.read_object(resource, options, body)?;
-        let existing = match self.fetch(target) {
-            Ok(existing) => existing,
-            Err(_) if resource.create_on_update && target.sub.is_none() => {
-                let mut value = value;
-                if let Some(metadata) = value["metadata"].as_object_mut() {
-                    metadata.remove("resourceVersion");
+        let Read { value, warnings } = self.read_object(&resource.gvk, options, body)?;
+        prepare::check_name(target, &value)?;
+        let asked = value["metadata"]["resourceVersion"].as_str().filter(|v| !matches!(*v, "" | "0"));
+        for _ in 0..TRIES {
+            let Some(existing) = self.find(target) else {
+                if !resource.create_on_update || target.sub.is_some() {
+                    return Err(ApiError::not_found(resource, target.name.as_deref().unwrap_or("")));
                 }
-                let whole = Target { name: None, ..target.clone() };
-                let made = self.insert(&whole, options, value).await?;
-                return Ok(warned(
-                    self.accept.object(StatusCode::CREATED, resource, made, &options.include_object),
-                    &warnings,
-                ));
-            }
-            Err(error) => return Err(error),
-        };
-        let name = target.name.as_deref().unwrap_or("");
-        let asked = value["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
-        if asked.is_empty() && resource.conditional_update {
-            let error = schema::FieldError {
-                field: "metadata.resourceVersion".to_owned(),
-                cause: schema::Cause::Invalid,
-                detail: "Invalid value: 0: must be specified for an update".to_owned(),
+                match self.create_named(target, options, value.clone()).await {
+                    // Somebody else made it meanwhile.
+                    Err(error) if error.is_already_exists() => continue,
+                    made => return Ok(self.written(StatusCode::CREATED, target, options, made?, &warnings)),
+                }
             };
-            return Err(ApiError::invalid(resource, name, &[error]));
-        }
-        if !asked.is_empty() && asked != existing.revision.to_string() {
-            return Err(ApiError::modified(resource, name));
-        }
-        let old = existing.value();
-        check_uid(resource, name, &value, &old)?;
-        let changed = self.store_change(target, options, value, &old, existing.revision).await?;
-        match changed {
-            Some(object) => {
-                Ok(warned(self.accept.object(StatusCode::OK, resource, object, &options.include_object), &warnings))
+            if asked.is_none() && resource.conditional_update {
+                let error = FieldError {
+                    field: "metadata.resourceVersion".to_owned(),
+                    cause: Cause::Invalid,
+                    detail: "Invalid value: 0: must be specified for an update".to_owned(),
+                };
+                return Err(ApiError::invalid(resource, target.name.as_deref().unwrap_or(""), &[error]));
             }
-            None => Err(ApiError::modified(resource, name)),
+            let old = existing.value();
+            check_preconditions(target, &value, &old)?;
+            if let Some(object) = self.store_change(target, options, value.clone(), &old, existing.revision).await? {
+                return Ok(self.written(StatusCode::OK, target, options, object, &warnings));
+            }
         }
+        Err(ApiError::modified(resource, target.name.as_deref().unwrap_or("")))
     }
 
     pub(super) async fn patch(&self, target: &Target, options: &Options, body: &Bytes) -> Answer {
         let resource = target.resource;
-        let (kind, format) = match self.content_type.split(';').next().unwrap_or("").trim() {
-            "application/json-patch+json" => (PatchKind::Json, ContentType::Json),
-            "application/merge-patch+json" => (PatchKind::Merge, ContentType::Json),
-            "application/strategic-merge-patch+json" => (PatchKind::Strategic, ContentType::Json),
-            "application/apply-patch+yaml" => (PatchKind::Apply, ContentType::Yaml),
-            _ => {
-                return Err(unsupported(
-                    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
-                ));
+        let gvk = &resource.gvk;
+        let patch = self.read_patch(options, body)?;
+        if patch.kind == PatchKind::Apply {
+            let text = |field: &str| patch.patch[field].as_str().unwrap_or("").to_owned();
+            let (kind, version) = (text("kind"), text("apiVersion"));
+            if kind != gvk.kind || version != gvk.api_version() {
+                let (group, version) = version.split_once('/').unwrap_or(("", version.as_str()));
+                return Err(ApiError::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
             }
-        };
-        let decoded = schema::decode(body, format)
-            .map_err(|why| ApiError::bad_request(format!("the patch cannot be read: {why}")))?;
-        let patch = decoded.value;
-        if kind == PatchKind::Apply && options.get("fieldManager").is_none_or(str::is_empty) {
-            return Err(ApiError::bad_request(
-                "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
-            ));
+            prepare::check_name(target, &patch.patch)?;
         }
-        let duplicates: Vec<String> =
-            decoded.duplicates.into_iter().map(|path| format!("duplicate field {path:?}")).collect();
-        let name = target.name.as_deref().unwrap_or("");
-        for _ in 0..PATCH_TRIES {
-            let existing = match self.fetch(target) {
-                Ok(existing) => existing,
-                Err(_) if kind == PatchKind::Apply && target.sub.is_none() => {
-                    let whole = Target { name: None, ..target.clone() };
-                    judge(resource, options, &patch, duplicates.clone())?;
-                    let made = self.insert(&whole, options, patch).await?;
-                    return Ok(self.accept.object(StatusCode::CREATED, resource, made, &options.include_object));
+        for _ in 0..TRIES {
+            let Some(existing) = self.find(target) else {
+                if patch.kind != PatchKind::Apply || target.sub.is_some() {
+                    return Err(ApiError::not_found(resource, target.name.as_deref().unwrap_or("")));
                 }
-                Err(error) => return Err(error),
+                let warnings = judge_object(gvk, options, &patch.patch, &patch.duplicates)?;
+                match self.create_named(target, options, patch.patch.clone()).await {
+                    Err(error) if error.is_already_exists() => continue,
+                    made => return Ok(self.written(StatusCode::CREATED, target, options, made?, &warnings)),
+                }
             };
             let old = existing.value();
-            let pinned = patch["metadata"]["resourceVersion"].as_str().filter(|v| !v.is_empty());
-            if pinned.is_some_and(|v| v != existing.revision.to_string()) {
-                return Err(ApiError::modified(resource, name));
-            }
-            check_uid(resource, name, &patch, &old)?;
-            let patched = patch::apply(kind, &old, &patch).map_err(|e| match e.code() {
-                422 => ApiError::new(422, "Invalid", e.to_string()),
-                _ => ApiError::bad_request(e.to_string()),
-            })?;
-            let warnings = judge(resource, options, &patched, duplicates.clone())?;
-            if let Some(object) = self.store_change(target, options, patched, &old, existing.revision).await? {
-                return Ok(warned(
-                    self.accept.object(StatusCode::OK, resource, object, &options.include_object),
-                    &warnings,
-                ));
-            }
-            if pinned.is_some() {
-                break;
+            let Read { value, warnings } = patch.apply(gvk, options, &old)?;
+            check_preconditions(target, &value, &old)?;
+            if let Some(object) = self.store_change(target, options, value, &old, existing.revision).await? {
+                return Ok(self.written(StatusCode::OK, target, options, object, &warnings));
             }
         }
-        Err(ApiError::modified(resource, name))
+        Err(ApiError::modified(resource, target.name.as_deref().unwrap_or("")))
     }
 
     /// Puts a changed object in the place of `old`, which has `revision`. `None` when somebody was faster.
     pub(super) async fn store_change(
+        &self,
+        target: &Target,
+        options: &Options,
+        object: Value,
+        old: &Value,
+        revision: u64,
+    ) -> Result<Option<Value>, ApiError> {
+        let object = changed(target, object, old)?;
+        self.replace(target, options, object, old, revision).await
+    }
+
+    /// Stores an object that was checked in the place of `old`. `None` when somebody was faster.
+    pub(super) async fn replace(
         &self,
         target: &Target,
         options: &Options,
@@ -225,58 +261,9 @@ impl Call {
         revision: u64,
     ) -> Result<Option<Value>, ApiError> {
         let resource = target.resource;
-        prepare::kept_metadata(target, &mut object, old)?;
-        if target.sub.as_deref() == Some("status") {
-            // Only the status is taken; the rest is as it was.
-            let status = object["status"].take();
-            let (labels, annotations) =
-                (object["metadata"]["labels"].clone(), object["metadata"]["annotations"].clone());
-            object = old.clone();
-            object["status"] = status;
-            if resource.gvk.kind == "Node" {
-                for (field, value) in [("labels", labels), ("annotations", annotations)] {
-                    if !value.is_null() {
-                        object["metadata"][field] = value;
-                    }
-                }
-            }
-        } else {
-            let sub = target.sub.as_deref().unwrap_or("");
-            let part = parts::take(sub, old, &object);
-            let only_a_part = part.is_some();
-            if let Some(part) = part {
-                object = part.map_err(|why| {
-                    let detail = format!("Forbidden: {why}");
-                    let error =
-                        schema::FieldError { field: "spec".to_owned(), cause: schema::Cause::Forbidden, detail };
-                    ApiError::invalid(resource, target.name.as_deref().unwrap_or(""), &[error])
-                })?;
-            }
-            if resource.has_status() && old["status"] != object["status"] {
-                match old.get("status") {
-                    Some(status) => object["status"] = status.clone(),
-                    None => drop(object.as_object_mut().and_then(|o| o.remove("status"))),
-                }
-            }
-            if resource.gvk.kind == "Service" {
-                keep_addresses(&mut object, old);
-            }
-            schema::default(&resource.gvk, &mut object);
-            prepare::bump_generation(resource, &mut object, old);
-            let errors = if only_a_part {
-                schema::validate_create(&resource.gvk, &object)
-            } else {
-                schema::validate_update(&resource.gvk, &object, old)
-            };
-            if !errors.is_empty() {
-                return Err(ApiError::invalid(resource, target.name.as_deref().unwrap_or(""), &errors));
-            }
+        if schema::same(&resource.gvk, &object, old) {
+            return Ok(Some(old.clone()));
         }
-        prepare::check_finalizers(resource, &object, old)?;
-        if object == *old {
-            return Ok(Some(object));
-        }
-        let key = target.key();
         if options.dry_run {
             self.api.rehearse(resource, &mut object)?;
             return Ok(Some(object));
@@ -284,15 +271,97 @@ impl Call {
         // The update that takes the last finalizer away is the object's end.
         let over = super::delete::is_over(resource, &object);
         let value = if over { None } else { Some(object.clone()) };
-        let write =
-            Write { resource: resource.qualified(), key: key.clone(), expected: Expected::Revision(revision), value };
-        match self.api.store().write(write).await {
-            Ok(_) if over => Ok(Some(object)),
-            Ok(written) => Ok(Some(written.value())),
+        let written = self.api.commit(resource, target.key(), Expected::Revision(revision), value).await?;
+        Ok(written.map(|written| if over { object } else { written.value() }))
+    }
+
+    fn written(
+        &self,
+        code: StatusCode,
+        target: &Target,
+        options: &Options,
+        object: Value,
+        warnings: &[String],
+    ) -> Response {
+        warned(self.accept.object(code, target.resource, object, &options.include_object), warnings)
+    }
+}
+
+impl Api {
+    /// The one door to the store: what goes in can be read back as its own type. `None` when `expected` does not hold.
+    pub(super) async fn commit(
+        &self,
+        resource: &ResourceType,
+        key: Key,
+        expected: Expected,
+        mut value: Option<Value>,
+    ) -> Result<Option<Arc<Object>>, ApiError> {
+        if let Some(object) = &mut value {
+            let checked = prepare::type_meta(&resource.gvk, object)
+                .and_then(|()| serde_json::to_vec(object).map_err(|e| e.to_string()))
+                .and_then(|bytes| (resource.readable)(&bytes).map_err(|e| e.to_string()));
+            // One object that cannot be read would make every list of its type fail.
+            if let Err(why) = checked {
+                let name = &key.name;
+                tracing::error!(
+                    resource = resource.qualified(),
+                    name,
+                    why,
+                    "an object that clients could not read was not stored"
+                );
+                return Err(ApiError::internal(format!(
+                    "{} {name:?} would not be readable: {why}",
+                    resource.qualified()
+                )));
+            }
+        }
+        let name = key.name.clone();
+        let write = Write { resource: resource.qualified(), key, expected, value };
+        match self.store().write(write).await {
+            Ok(written) => Ok(Some(written)),
             Err(Error::Conflict) => Ok(None),
-            Err(error) => Err(ApiError::write(resource, &key.name, &error)),
+            Err(error) => Err(ApiError::write(resource, &name, &error)),
         }
     }
+}
+
+/// What a change through a path makes of `old`: parts that the path does not reach are kept, the rest gets its defaults
+/// and is checked.
+fn changed(target: &Target, mut object: Value, old: &Value) -> Result<Value, ApiError> {
+    let resource = target.resource;
+    let gvk = &resource.gvk;
+    let name = target.name.as_deref().unwrap_or("");
+    prepare::kept_metadata(target, &mut object, old)?;
+    let part = parts::take(target.sub.as_deref().unwrap_or(""), old, &object);
+    let only_a_part = part.is_some();
+    match part {
+        Some(Ok(part)) => object = part,
+        Some(Err(why)) => {
+            let detail = format!("Forbidden: {why}");
+            let error = FieldError { field: "spec".to_owned(), cause: Cause::Forbidden, detail };
+            return Err(ApiError::invalid(resource, name, &[error]));
+        }
+        None => prepare::keep_parts(target, &mut object, old),
+    }
+    let status = target.sub.as_deref() == Some("status");
+    if gvk.kind == "Service" && !status {
+        keep_addresses(&mut object, old);
+    }
+    schema::default(gvk, &mut object);
+    if !status {
+        prepare::bump_generation(resource, &mut object, old);
+    }
+    let errors = match target.sub.as_deref() {
+        Some("status") => schema::validate_status(gvk, &object, old),
+        Some("finalize") => schema::validate_finalize(gvk, &object, old),
+        _ if only_a_part => schema::validate_create(gvk, &object),
+        _ => schema::validate_update(gvk, &object, old),
+    };
+    if !errors.is_empty() {
+        return Err(ApiError::invalid(resource, name, &errors));
+    }
+    prepare::check_finalizers(resource, &object, old)?;
+    Ok(object)
 }
 
 /// A service keeps its address and node ports when an update does not speak of them.
@@ -336,34 +405,54 @@ fn keep_addresses(object: &mut Value, old: &Value) {
     }
 }
 
-/// A change that names a uid is meant for that object only.
-fn check_uid(resource: &ResourceType, name: &str, change: &Value, old: &Value) -> Result<(), ApiError> {
-    match (change["metadata"]["uid"].as_str(), old["metadata"]["uid"].as_str()) {
-        (Some(wanted), Some(is)) if !wanted.is_empty() && wanted != is => {
-            let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {is}");
-            Err(ApiError::conflict(resource, name, &why))
-        }
-        _ => Ok(()),
+/// A change that names a uid or a version is meant for that object in that version only.
+pub(super) fn check_preconditions(target: &Target, change: &Value, old: &Value) -> Result<(), ApiError> {
+    check_uid(target, change, old)?;
+    let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
+    let asked = version(change);
+    if matches!(asked.as_str(), "" | "0") || asked == version(old) {
+        return Ok(());
     }
+    if asked.parse::<u64>().is_err() {
+        return Err(ApiError::bad_request(format!("Invalid value: {asked:?}: resourceVersion is not a number")));
+    }
+    Err(ApiError::modified(target.resource, target.name.as_deref().unwrap_or("")))
+}
+
+/// A change that names a uid is meant for that object only.
+fn check_uid(target: &Target, change: &Value, old: &Value) -> Result<(), ApiError> {
+    let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or("").to_owned();
+    let (wanted, is) = (uid(change), uid(old));
+    if wanted.is_empty() || wanted == is {
+        return Ok(());
+    }
+    let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {is}");
+    Err(ApiError::conflict(target.resource, target.name.as_deref().unwrap_or(""), &why))
 }
 
 /// What is odd about an object's fields: refused, or told as warnings, as the client wishes.
-fn judge(
-    resource: &ResourceType,
-    options: &Options,
-    value: &Value,
-    mut odd: Vec<String>,
-) -> Result<Vec<String>, ApiError> {
-    let problems = schema::unknown_fields(&resource.gvk, value);
-    let kind = resource.gvk.kind;
-    let cannot = format!("{kind} in version {:?} cannot be handled as a {kind}", resource.gvk.version);
+fn judge_object(gvk: &Gvk, options: &Options, value: &Value, duplicates: &[String]) -> Result<Vec<String>, ApiError> {
+    let problems = schema::unknown_fields(gvk, value);
     if !problems.wrong.is_empty() {
-        return Err(ApiError::bad_request(format!("{cannot}: {}", problems.wrong.join(", "))));
+        let (kind, version) = (gvk.kind, gvk.version);
+        let wrong = problems.wrong.join(", ");
+        let why = format!("{kind} in version {version:?} cannot be handled as a {kind}: {wrong}");
+        return Err(ApiError::bad_request(why));
     }
-    odd.extend(problems.unknown.into_iter().map(|path| format!("unknown field {path:?}")));
+    judge(gvk, options, problems.unknown, duplicates)
+}
+
+fn judge(gvk: &Gvk, options: &Options, unknown: Vec<String>, duplicates: &[String]) -> Result<Vec<String>, ApiError> {
+    let mut odd: Vec<String> = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    odd.extend(unknown.into_iter().map(|path| format!("unknown field {path:?}")));
     match options.field_validation {
         FieldValidation::Strict if !odd.is_empty() => {
-            Err(ApiError::bad_request(format!("{cannot}: strict decoding error: {}", odd.join(", "))))
+            let (kind, version) = (gvk.kind, gvk.version);
+            let why = format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
+                odd.join(", ")
+            );
+            Err(ApiError::bad_request(why))
         }
         FieldValidation::Warn => Ok(odd),
         FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),

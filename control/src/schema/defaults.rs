@@ -95,7 +95,16 @@ fn service(object: &mut Map<String, Value>) {
             spec.remove(key);
         }
     }
-    for port in items(spec, "ports") {
+    if kind == "LoadBalancer" {
+        let status = object.get_mut("status").and_then(Value::as_object_mut);
+        let balancer = status.and_then(|status| status.get_mut("loadBalancer")).and_then(Value::as_object_mut);
+        for ingress in balancer.into_iter().flat_map(|balancer| items(balancer, "ingress")) {
+            if ingress.get("ip").and_then(Value::as_str).is_some_and(|ip| !ip.is_empty()) {
+                set(ingress, "ipMode", json!("VIP"));
+            }
+        }
+    }
+    for port in items(child(object, "spec"), "ports") {
         set(port, "protocol", json!("TCP"));
         let number = port.get("port").cloned().unwrap_or_default();
         if port.get("targetPort").is_none_or(|t| t == &json!(0) || t == &json!("") || t.is_null()) {
@@ -116,14 +125,11 @@ fn secret(object: &mut Map<String, Value>) {
     }
 }
 
+/// The finalizer is added by the strategy that makes a namespace: an update must not bring it back.
 fn namespace(object: &mut Map<String, Value>) {
     let metadata = child(object, "metadata");
-    let name = metadata.get("name").cloned().unwrap_or_default();
-    child(metadata, "labels").insert("kubernetes.io/metadata.name".to_owned(), name);
-    // Once it goes, the finalizer is taken away and must not come back.
-    let going = metadata.get("deletionTimestamp").is_some_and(|t| !t.is_null());
-    if !going {
-        set(child(object, "spec"), "finalizers", json!(["kubernetes"]));
+    if let Some(name) = metadata.get("name").filter(|name| name.is_string()).cloned() {
+        child(metadata, "labels").insert("kubernetes.io/metadata.name".to_owned(), name);
     }
     set(child(object, "status"), "phase", json!("Active"));
 }

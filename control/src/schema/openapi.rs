@@ -24,6 +24,14 @@ pub fn index(paths: &[String]) -> Value {
     json!({"paths": all})
 }
 
+/// The path of a group and version in the list of documents, and the hash of what its document says.
+#[must_use]
+pub fn hash(group: &str, version: &str) -> (String, String) {
+    let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
+    let hash = hash_of(&path);
+    (path, hash)
+}
+
 /// A document's hash: kubectl keeps what it has read until the hash changes. The document itself is not kept.
 fn hash_of(path: &str) -> String {
     static HASHES: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());

@@ -10,6 +10,7 @@
 
 mod disk;
 mod memory;
+mod past;
 mod state;
 mod watch;
 mod writer;

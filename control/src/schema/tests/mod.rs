@@ -91,6 +91,18 @@ proptest! {
     }
 
     #[test]
+    fn what_the_fuzzers_do_holds_for_odd_bodies(bytes in prop::collection::vec(any::<u8>(), 0..64), kind in 0..crate::registry::TYPES.len(), text in "[\\[\\]{}:,\"a-c0-9]{0,40}") {
+        let mut protobuf = b"k8s\0".to_vec();
+        protobuf.extend(&bytes);
+        crate::fuzzing::body(&protobuf);
+        let gvk = &crate::registry::TYPES[kind].gvk;
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|_| json!({"spec": [text], "metadata": {"labels": {"a": null}}, "data": [1]}));
+        let object = json!({"apiVersion": gvk.api_version(), "kind": gvk.kind, "metadata": {}, "spec": value, "data": value, "status": value});
+        crate::fuzzing::body(object.to_string().as_bytes());
+        crate::fuzzing::patch(json!([object, {"spec": value, "metadata": value}]).to_string().as_bytes());
+    }
+
+    #[test]
     fn nothing_panics_on_odd_objects(text in "[\\[\\]{}:,\"a-c0-9]{0,40}") {
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|_| json!({"spec": text, "metadata": 3, "data": [1]}));
         for resource in crate::registry::TYPES {
@@ -102,4 +114,41 @@ proptest! {
             prune(&resource.gvk, &mut value);
         }
     }
+}
+
+#[test]
+fn every_type_that_is_served_says_how_it_writes_what_is_empty() {
+    for resource in crate::registry::TYPES {
+        let _ = unknown_fields(&resource.gvk, &json!({}));
+    }
+    let known = shape::known();
+    let own = known.types.keys().filter(|name| name.starts_with("io.k8s."));
+    let missing: Vec<&str> = own.filter(|name| shape::presence_of(name).is_none()).map(|name| &**name).collect();
+    assert!(missing.is_empty(), "presence.txt lacks {missing:?}");
+}
+
+#[test]
+fn what_is_empty_says_nothing_unless_it_is_behind_a_pointer() {
+    let pod = |spec: Value| json!({"metadata": {"name": "x"}, "spec": spec});
+    let equal = |one: Value, other: Value| same(gvk("Pod"), &pod(one), &pod(other));
+    for nothing in [
+        json!({"hostNetwork": false}),
+        json!({"nodeName": ""}),
+        json!({"volumes": []}),
+        json!({"nodeSelector": {}}),
+        json!({"tolerations": null}),
+    ] {
+        assert!(equal(nothing.clone(), json!({})), "{nothing}");
+    }
+    for something in [
+        json!({"enableServiceLinks": false}),
+        json!({"priority": 0}),
+        json!({"securityContext": {}}),
+        json!({"nodeSelector": {"a": ""}}),
+        json!({"containers": [{}]}),
+    ] {
+        assert!(!equal(something.clone(), json!({})), "{something}");
+    }
+    assert!(equal(json!({"containers": [{"name": "", "resources": {"limits": {}}}]}), json!({"containers": [{}]})));
+    assert!(equal(json!({"overhead": {"cpu": 1}}), json!({"overhead": {"cpu": "1000m"}})));
 }

@@ -9,10 +9,12 @@ mod names;
 mod network;
 mod node;
 mod pod;
+mod status;
 mod volume;
 
 use serde_json::Value;
 
+use super::typed::canonical;
 use crate::registry::Gvk;
 pub use errors::{Cause, FieldError};
 use errors::{Errors, text};
@@ -30,15 +32,51 @@ pub fn validate_create(gvk: &Gvk, object: &Value) -> Vec<FieldError> {
 #[must_use]
 pub fn validate_update(gvk: &Gvk, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
+    changed_metadata(gvk, new, old, &mut errors);
+    of_kind(gvk, new, &mut errors);
+    // Clients write what is empty in their own ways; that is no change.
+    change_of_kind(gvk, &canonical(gvk, new), &canonical(gvk, old), &mut errors);
+    errors.0
+}
+
+/// Checks a change through `/status`: the rest is as it was.
+#[must_use]
+pub fn validate_status(gvk: &Gvk, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    changed_metadata(gvk, new, old, &mut errors);
+    status::of_kind(gvk, &canonical(gvk, new), &canonical(gvk, old), &mut errors);
+    errors.0
+}
+
+/// Checks a change of a namespace through `/finalize`.
+#[must_use]
+pub fn validate_finalize(gvk: &Gvk, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    changed_metadata(gvk, new, old, &mut errors);
+    for (at, finalizer) in errors::list(&new["spec"], "finalizers") {
+        namespace_finalizer(&format!("spec.finalizers[{at}]"), finalizer, &mut errors);
+    }
+    errors.0
+}
+
+fn changed_metadata(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) {
     for field in ["name", "namespace", "uid", "creationTimestamp"] {
         if new["metadata"][field] != old["metadata"][field] {
             errors.invalid(format!("metadata.{field}"), &new["metadata"][field], "field is immutable");
         }
     }
-    metadata(gvk, &new["metadata"], &mut errors);
-    of_kind(gvk, new, &mut errors);
-    change_of_kind(gvk, new, old, &mut errors);
-    errors.0
+    metadata(gvk, &new["metadata"], errors);
+}
+
+/// What a namespace waits for may be upstream's own or a name with a domain.
+fn namespace_finalizer(field: &str, finalizer: &Value, errors: &mut Errors) {
+    let name = finalizer.as_str().unwrap_or_default();
+    let own = matches!(name, "kubernetes" | "orphan" | "foregroundDeletion");
+    let wrong = names::qualified(name).or_else(|| {
+        let why = "name is neither a standard finalizer name nor is it fully qualified";
+        (!own && !name.contains('/')).then(|| why.to_owned())
+    });
+    errors.unless(field, name, wrong);
 }
 
 fn of_kind(gvk: &Gvk, object: &Value, errors: &mut Errors) {
@@ -48,6 +86,11 @@ fn of_kind(gvk: &Gvk, object: &Value, errors: &mut Errors) {
         "EndpointSlice" => network::endpoint_slice(object, errors),
         "Event" => node::event(object, errors),
         "Lease" => node::lease(&object["spec"], errors),
+        "Namespace" => {
+            for (_, finalizer) in errors::list(&object["spec"], "finalizers") {
+                namespace_finalizer("spec.finalizers", finalizer, errors);
+            }
+        }
         "Node" => node::node(&object["spec"], errors),
         "Pod" => pod::spec(&object["spec"], "spec", false, errors),
         "ReplicationController" => pod::replication_controller(&object["spec"], errors),
@@ -100,7 +143,19 @@ fn metadata(gvk: &Gvk, metadata: &Value, errors: &mut Errors) {
     if total > ANNOTATIONS {
         errors.too_long("metadata.annotations", ANNOTATIONS);
     }
+    let mut controller = None;
     for (at, owner) in errors::list(metadata, "ownerReferences") {
+        if owner["controller"] == true {
+            let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
+            match &controller {
+                None => controller = Some(this),
+                Some(first) => errors.invalid(
+                    "metadata.ownerReferences",
+                    &metadata["ownerReferences"],
+                    &format!("Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"),
+                ),
+            }
+        }
         for (key, word) in [("apiVersion", "version"), ("kind", "kind"), ("name", "name"), ("uid", "uid")] {
             if text(owner, key).is_empty() {
                 errors.invalid_text(

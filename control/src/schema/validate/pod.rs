@@ -152,7 +152,14 @@ pub(super) fn change(new: &Value, old: &Value, errors: &mut Errors) {
         }
         _ => {}
     }
-    if list(old, "tolerations").any(|(_, kept)| !list(new, "tolerations").any(|(_, there)| there == kept)) {
+    // How long one lasts may change, nothing else of it.
+    let lasting = |toleration: &Value| {
+        let mut toleration = toleration.clone();
+        toleration.as_object_mut().and_then(|fields| fields.remove("tolerationSeconds"));
+        toleration
+    };
+    let there: Vec<Value> = list(new, "tolerations").map(|(_, toleration)| lasting(toleration)).collect();
+    if list(old, "tolerations").any(|(_, kept)| !there.contains(&lasting(kept))) {
         errors.forbidden("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds");
     }
     if list(new, "schedulingGates").any(|(_, gate)| !list(old, "schedulingGates").any(|(_, was)| was == gate)) {

@@ -1,0 +1,60 @@
+//! What strangers send, for the fuzzers: readers and patches without a server around them.
+
+use serde_json::Value;
+
+use crate::{
+    patch::{self, PatchKind},
+    registry::TYPES,
+    schema::{self, ContentType},
+};
+
+/// Reads a body of any form and makes of it what an object of its kind goes through before it is stored.
+///
+/// # Panics
+/// When something that was taken for an object of its kind cannot be read as it.
+pub fn body(bytes: &[u8]) {
+    for content_type in [ContentType::Json, ContentType::Yaml] {
+        if let Ok(decoded) = schema::decode(bytes, content_type) {
+            object(decoded.value);
+        }
+    }
+}
+
+/// Applies a patch of each kind to an object. `text` is JSON: a list of the object and of the patch.
+///
+/// # Panics
+/// When something that was taken for an object of its kind cannot be read as it.
+pub fn patch(text: &[u8]) {
+    let Ok(decoded) = schema::decode(text, ContentType::Json) else { return };
+    let (current, patch) = (&decoded.value[0], &decoded.value[1]);
+    for kind in [PatchKind::Json, PatchKind::Merge, PatchKind::Strategic, PatchKind::Apply] {
+        let Ok(patched) = patch::apply(kind, current, patch) else { continue };
+        if kind == PatchKind::Merge {
+            assert_eq!(patch::apply(kind, &patched, patch).as_ref(), Ok(&patched), "merging twice is merging once");
+        }
+        object(patched);
+    }
+}
+
+fn object(value: Value) {
+    let resource = TYPES.iter().find(|t| value["kind"] == t.gvk.kind && value["apiVersion"] == t.gvk.api_version());
+    let Some(resource) = resource.filter(|_| value["metadata"].is_object()) else { return };
+    let gvk = &resource.gvk;
+    let mut made = value;
+    // The server keeps none of what clients say of these.
+    made["metadata"].as_object_mut().and_then(|metadata| metadata.remove("managedFields"));
+    if !schema::unknown_fields(gvk, &made).wrong.is_empty() {
+        schema::salvage(gvk, &mut made);
+    }
+    schema::default(gvk, &mut made);
+    let _ = schema::validate_create(gvk, &made);
+    let _ = schema::validate_update(gvk, &made, &made);
+    let _ = schema::validate_status(gvk, &made, &made);
+    let bytes = serde_json::to_vec(&made).unwrap_or_default();
+    if let Err(why) = (resource.readable)(&bytes) {
+        panic!("{} cannot be read: {why}: {made}", gvk.kind);
+    }
+    let mut again = made.clone();
+    schema::prune(gvk, &mut again);
+    assert_eq!(again, made, "what is stored is in the form that is stored");
+}
