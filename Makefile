@@ -111,6 +111,6 @@ soak: build ## churn and random faults for SOAK_MINUTES=30, then a look for leak
 	scripts/bench.sh soak
 
 .PHONY: fuzz
-fuzz: ## feed nonsense to the readers of kernel state, logs and manifests, SECONDS_EACH=60
+fuzz: ## feed nonsense to the readers of kernel state, logs, manifests and the API, SECONDS_EACH=60
 	scripts/install.sh test
 	scripts/fuzz.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of kernel state, of logs and of manifests for SECONDS_EACH (60), starting from the golden files. Works
+# Fuzzes the readers of kernel state, of logs, of manifests and of what is sent to the API for SECONDS_EACH (60), starting from the golden files. Works
 # with the stable compiler: libFuzzer needs coverage counters only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -7,14 +7,21 @@ each=${SECONDS_EACH:-60}
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$triple"
-for target in kernel_state log_entry manifests; do
+for target in bodies kernel_state log_entry manifests patches; do
   corpus=target/fuzz/corpus/$target
   mkdir -p "$corpus"
   case $target in
+    bodies)
+      cp proxy/tests/golden/*.yaml "$corpus"
+      printf 'k8s\0\n\017\n\002v1\022\tConfigMap\022\015\n\003\n\001m\022\006\n\001a\022\001b' >"$corpus/protobuf"
+      printf '%s' '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i","args":[null],"resources":{"limits":{"cpu":0.5}}}]}}' >"$corpus/pod" ;;
     kernel_state) cp proxy/tests/golden/*.save "$corpus" ;;
     log_entry)
       printf '%s' '{"log":"a \u00e9\n","stream":"stdout","time":"2026-01-01T00:00:00.5Z"}' >"$corpus/json"
       printf '%s' '2026-01-01T00:00:00.5Z stderr P part' >"$corpus/cri" ;;
+    patches)
+      printf '%s' '[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}},{"spec":{"$setElementOrder/containers":[{"name":"c"}],"containers":[{"name":"c","$patch":"delete"},{"name":"d","image":"j"}],"nodeSelector":{"a":null}}}]' >"$corpus/strategic"
+      printf '%s' '[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"b"}},[{"op":"copy","from":"/data/a","path":"/data/c"},{"op":"test","path":"/kind","value":"ConfigMap"},{"op":"move","from":"/data/c","path":"/data/d"}]]' >"$corpus/json" ;;
     manifests) cp proxy/tests/golden/*.yaml "$corpus" ;;
   esac
   target/fuzz/"$triple"/release/$target -max_total_time="$each" -max_len=8192 -artifact_prefix=target/fuzz/$target- "$corpus"

@@ -1,0 +1,6 @@
+//! Whatever is sent to the API as a patch of any kind: what it makes of an object is still an object of its kind.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &[u8]| windlass_control::fuzzing::patch(text));
