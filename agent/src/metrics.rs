@@ -54,6 +54,8 @@ pub struct Metrics {
     pub(crate) requests: Counter<4>,
     pub(crate) request_seconds: Histogram<4>,
     pub(crate) streams: Counter<1>,
+    /// File-system calls of volumes that do not come back.
+    pub(crate) hung_volume_calls: AtomicI64,
     /// Begin and end of the machine's last end, in seconds since 1970; zero before there was one.
     shutdown: [AtomicI64; 2],
 }
@@ -181,6 +183,7 @@ impl Default for Metrics {
                 "Requests over WebSockets, by what they connect to.",
                 ["subresource"],
             ),
+            hung_volume_calls: AtomicI64::default(),
             shutdown: Default::default(),
         }
     }
@@ -222,13 +225,15 @@ impl Metrics {
         self.requests.write(page);
         self.request_seconds.write(page);
         self.streams.write(page);
+        let hung = self.hung_volume_calls.load(Ordering::Relaxed);
         let [begun, ended] = [0, 1].map(|i| self.shutdown[i].load(Ordering::Relaxed));
         for (name, help, at) in [
             ("kubelet_graceful_shutdown_start_time_seconds", "When the end of the machine was heard of.", begun),
             ("kubelet_graceful_shutdown_end_time_seconds", "When pods had ended before it.", ended),
+            ("windlass_volume_calls_hung", "File-system calls of volumes that have not come back.", hung),
         ] {
             page.family(name, help, Kind::Gauge);
-            #[allow(clippy::cast_precision_loss, reason = "seconds of this century")]
+            #[allow(clippy::cast_precision_loss, reason = "seconds of this century, and few threads")]
             page.sample(name, &[], at as f64);
         }
     }

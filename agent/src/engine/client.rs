@@ -31,6 +31,14 @@ pub enum Health {
     },
 }
 
+impl Health {
+    /// Whether it mounts images as volumes: since version 28, which speaks API 1.48.
+    pub(crate) fn mounts_images(&self) -> bool {
+        let Self::Up { version } = self else { return false };
+        version.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major >= 28)
+    }
+}
+
 /// Docker could not be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("could not open Docker's socket {socket}: {source}; is the Docker service running?")]
@@ -91,5 +99,20 @@ impl Engine {
     /// A client whose requests may take `timeout`: for stops, waits, pulls and loads.
     pub(crate) fn patient(&self, timeout: Duration) -> Docker {
         self.docker.clone().with_timeout(timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newer_engines_mount_images() {
+        for (version, can) in
+            [("20.10.24+dfsg1", false), ("27.5.1", false), ("28.0.0", true), ("29.1.0", true), ("dev", false)]
+        {
+            assert_eq!(Health::Up { version: version.to_owned() }.mounts_images(), can, "{version}");
+        }
+        assert!(!Health::Unknown.mounts_images());
     }
 }

@@ -6,7 +6,7 @@ use std::{collections::HashMap, net::IpAddr, path::Path};
 
 use bollard::models::{
     ContainerCreateBody, DeviceMapping, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
-    MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
+    MountBindOptionsPropagationEnum, MountImageOptions, MountType, RestartPolicy, RestartPolicyNameEnum,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
 use windlass_kit::objects::resources::class_of;
@@ -16,7 +16,7 @@ pub(crate) use security::{local_app_armor, local_seccomp, needs_passwd};
 use self::security::Contexts;
 use super::{
     env::expand,
-    mounts::{Device, Source, is_deep_read_only},
+    mounts::{Device, Origin, Source, is_deep_read_only},
     qos, spec,
 };
 use crate::{
@@ -269,7 +269,17 @@ fn volume_mount(mount: &VolumeMount, source: &Source) -> Mount {
         _ if is_deep_read_only(mount) => Some(MountBindOptionsPropagationEnum::RPRIVATE),
         _ => None,
     };
-    bind(&source.path, &mount.mount_path, source.read_only, propagation)
+    match &source.from {
+        Origin::Host(path) => bind(path, &mount.mount_path, source.read_only, propagation),
+        Origin::Image { id, sub_path } => Mount {
+            typ: Some(MountType::IMAGE),
+            source: Some(id.clone()),
+            target: Some(mount.mount_path.clone()),
+            read_only: Some(true),
+            image_options: sub_path.clone().map(|part| MountImageOptions { subpath: Some(part) }),
+            ..Mount::default()
+        },
+    }
 }
 
 fn bind(source: &Path, target: &str, read_only: bool, propagation: Option<MountBindOptionsPropagationEnum>) -> Mount {

@@ -12,13 +12,23 @@ use super::env::expand;
 use crate::volumes::{
     Place,
     subpath::{Part, mount_part},
+    threads::Call,
 };
 
-/// What one mount binds.
+/// What one mount shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Source {
-    pub(crate) path: PathBuf,
+    pub(crate) from: Origin,
     pub(crate) read_only: bool,
+}
+
+/// Where the files of a mount come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A path of the host, which Docker binds.
+    Host(PathBuf),
+    /// An image, which Docker mounts itself; all of it, or a part.
+    Image { id: String, sub_path: Option<String> },
 }
 
 /// The path inside its volume that a mount asks for, its variables filled in.
@@ -61,8 +71,9 @@ pub(crate) fn is_deep_read_only(mount: &VolumeMount) -> bool {
     mount.read_only == Some(true) && matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"))
 }
 
-/// What each mount of a container binds, in their order. Parts are mounted below the pod's folder, anew for each
-/// instance of the container, so that it sees what is there now.
+/// What each mount of a container shows, in their order. Parts are mounted below the pod's folder, anew for each
+/// instance of the container, so that it sees what is there now. Each volume is looked at: one whose server is away is to
+/// keep this call and not Docker.
 ///
 /// # Errors
 /// Names the mount whose volume is missing or whose part cannot be had.
@@ -71,6 +82,7 @@ pub(crate) fn sources(
     container: &Container,
     places: &BTreeMap<String, Place>,
     variables: &[(String, String)],
+    call: &Call,
 ) -> Result<Vec<Source>, String> {
     let mounts = container.volume_mounts.iter().flatten().enumerate();
     mounts
@@ -83,8 +95,14 @@ pub(crate) fn sources(
             }
             let read_only = mount.read_only == Some(true) || place.read_only;
             let (sub, deep) = (sub_path(mount, variables)?, is_deep_read_only(mount));
+            if let Some(id) = place.image.clone() {
+                return Ok(Source { from: Origin::Image { id, sub_path: sub }, read_only });
+            }
             if sub.is_none() && !deep {
-                return Ok(Source { path: place.path.clone(), read_only });
+                // What Docker says of a path that is gone is better than anything said here.
+                let _ = std::fs::metadata(&place.path);
+                call.still_wanted()?;
+                return Ok(Source { from: Origin::Host(place.path.clone()), read_only });
             }
             let target =
                 pod_dir.join("volume-subpaths").join(&mount.name).join(&container.name).join(index.to_string());
@@ -94,7 +112,7 @@ pub(crate) fn sources(
                 target: &target,
                 deep_read_only: deep,
             };
-            Ok(Source { path: mount_part(&part)?, read_only })
+            Ok(Source { from: Origin::Host(mount_part(&part, call)?), read_only })
         })
         .collect()
 }
@@ -161,12 +179,28 @@ mod tests {
             r#"{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v"},{"name":"w","mountPath":"/w","readOnly":true}]}"#,
         )
         .unwrap();
-        let place = |read_only| Place { path: "/host".into(), read_only, device: false };
+        let place = |read_only| Place { path: "/host".into(), read_only, device: false, image: None };
         let mut places = BTreeMap::from([("v".to_owned(), place(true)), ("w".to_owned(), place(false))]);
-        let made = sources(Path::new("/none"), &container, &places, &[]).unwrap();
+        let made = sources(Path::new("/none"), &container, &places, &[], &Call::default()).unwrap();
         assert!(made.iter().all(|s| s.read_only));
         places.remove("w");
-        assert!(sources(Path::new("/none"), &container, &places, &[]).unwrap_err().contains("\"w\""));
+        assert!(sources(Path::new("/none"), &container, &places, &[], &Call::default()).unwrap_err().contains("\"w\""));
+    }
+
+    #[test]
+    fn an_image_that_docker_mounts_is_named_with_its_part() {
+        let container: Container = serde_json::from_str(
+            r#"{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v"},{"name":"v","mountPath":"/w","subPath":"a/b"}]}"#,
+        )
+        .unwrap();
+        let place = Place { path: "".into(), read_only: true, device: false, image: Some("sha256:1".to_owned()) };
+        let places = BTreeMap::from([("v".to_owned(), place)]);
+        let made = sources(Path::new("/none"), &container, &places, &[], &Call::default()).unwrap();
+        let image = |sub_path: Option<&str>| Source {
+            from: Origin::Image { id: "sha256:1".to_owned(), sub_path: sub_path.map(str::to_owned) },
+            read_only: true,
+        };
+        assert_eq!(made, [image(None), image(Some("a/b"))]);
     }
 
     #[test]
@@ -175,14 +209,18 @@ mod tests {
             r#"{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v"}],"volumeDevices":[{"name":"d","devicePath":"/dev/x"}]}"#,
         )
         .unwrap();
-        let place = |path: &str, device| Place { path: path.into(), read_only: false, device };
+        let place = |path: &str, device| Place { path: path.into(), read_only: false, device, image: None };
         let mut places =
             BTreeMap::from([("v".to_owned(), place("/host", false)), ("d".to_owned(), place("/dev/loop7", true))]);
         let wanted = Device { path: "/dev/loop7".into(), at: "/dev/x".to_owned(), read_only: false };
         assert_eq!(devices(&container, &places), Ok(vec![wanted]));
         places.insert("v".to_owned(), place("/dev/loop7", true));
         places.insert("d".to_owned(), place("/host", false));
-        assert!(sources(Path::new("/none"), &container, &places, &[]).unwrap_err().contains("volumeDevices"));
+        assert!(
+            sources(Path::new("/none"), &container, &places, &[], &Call::default())
+                .unwrap_err()
+                .contains("volumeDevices")
+        );
         assert!(devices(&container, &places).unwrap_err().contains("volumeMounts"));
         places.remove("d");
         assert!(devices(&container, &places).unwrap_err().contains("\"d\""));

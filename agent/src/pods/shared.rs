@@ -124,6 +124,7 @@ impl Shared {
             client.clone(),
             engine.clone(),
             allocatable.clone(),
+            Arc::clone(&metrics),
         );
         Self {
             recorder: Recorder::new(client.clone(), "kubelet", &config.node_name),

@@ -1,30 +1,23 @@
 //! Which files a configMap, secret, downwardAPI or projected volume holds. Pure.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccountTokenProjection, Volume,
 };
 use windlass_kit::quantity::Quantity;
 
+use super::{
+    atomic::{Payload, PayloadFile},
+    quote::quote,
+};
 use crate::pods::fields;
-
-/// Files by their path in the volume.
-pub(super) type Payload = BTreeMap<String, PayloadFile>;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PayloadFile {
-    pub(super) bytes: Vec<u8>,
-    pub(super) mode: u32,
-    /// Who owns it, where that is not root.
-    pub(super) owner: Option<u32>,
-}
 
 /// The objects that a volume refers to; those that do not exist are absent.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    pub(super) config_maps: BTreeMap<String, ConfigMap>,
-    pub(super) secrets: BTreeMap<String, Secret>,
+    pub(super) config_maps: BTreeMap<String, Arc<ConfigMap>>,
+    pub(super) secrets: BTreeMap<String, Arc<Secret>>,
     /// By the path of the file.
     pub(super) tokens: BTreeMap<String, String>,
     /// What the node has to give: the limit of a container that has none.
@@ -123,6 +116,8 @@ pub(super) fn payload(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<P
     for path in out.keys() {
         let clean = !path.is_empty()
             && !path.starts_with('/')
+            // Names that the volume's own folders have.
+            && !path.starts_with("..")
             && path.split('/').all(|part| !part.is_empty() && part != ".." && part != ".");
         if !clean {
             return Err(format!("the path {path:?} of a file must be relative and must not contain '..'"));
@@ -197,7 +192,7 @@ fn downward_files(
 ) -> Result<(), String> {
     for item in items.into_iter().flatten() {
         let lines = |map: &Option<BTreeMap<String, String>>| -> String {
-            map.iter().flatten().map(|(k, v)| format!("{k}={v:?}")).collect::<Vec<_>>().join("\n")
+            map.iter().flatten().map(|(k, v)| format!("{k}={}", quote(v))).collect::<Vec<_>>().join("\n")
         };
         let text = match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), _) => match field.field_path.as_str() {
@@ -229,8 +224,10 @@ mod tests {
     #[test]
     fn files_of_each_kind() {
         let mut objects = Objects::default();
-        objects.config_maps.insert("m".into(), serde_json::from_str(r#"{"data":{"a":"1","b":"2"}}"#).unwrap());
-        objects.secrets.insert("s".into(), serde_json::from_str(r#"{"data":{"p":"eA=="}}"#).unwrap());
+        objects
+            .config_maps
+            .insert("m".into(), Arc::new(serde_json::from_str(r#"{"data":{"a":"1","b":"2"}}"#).unwrap()));
+        objects.secrets.insert("s".into(), Arc::new(serde_json::from_str(r#"{"data":{"p":"eA=="}}"#).unwrap()));
         let file = |name: &str, text: &str, mode| (name.to_owned(), text.to_owned(), mode);
         assert_eq!(
             payload_of(r#"{"name":"v","configMap":{"name":"m"}}"#, &objects).unwrap(),
@@ -269,14 +266,15 @@ mod tests {
         );
         assert_eq!(payload_of(r#"{"name":"v","configMap":{"name":"m","optional":true}}"#, &none), Ok(vec![]));
         let mut objects = Objects::default();
-        objects.config_maps.insert("m".into(), serde_json::from_str(r#"{"data":{"a":"1"}}"#).unwrap());
+        objects.config_maps.insert("m".into(), Arc::new(serde_json::from_str(r#"{"data":{"a":"1"}}"#).unwrap()));
         assert!(
             payload_of(r#"{"name":"v","configMap":{"name":"m","items":[{"key":"z","path":"z"}]}}"#, &objects).is_err()
         );
-        assert!(
-            payload_of(r#"{"name":"v","configMap":{"name":"m","items":[{"key":"a","path":"../z"}]}}"#, &objects)
-                .is_err()
-        );
+        for path in ["../z", "/z", "z/../y", "..z", "z//y", "./z", ""] {
+            let volume =
+                format!(r#"{{"name":"v","configMap":{{"name":"m","items":[{{"key":"a","path":"{path}"}}]}}}}"#);
+            assert!(payload_of(&volume, &objects).is_err(), "{path:?}");
+        }
     }
 
     #[test]

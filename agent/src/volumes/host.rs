@@ -1,55 +1,43 @@
-//! Makes what volumes are on the host: folders, memory, paths that must be there, network file systems.
+//! Makes what volumes are on the host: folders, memory, paths that must be there.
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _, lchown},
+    os::{
+        fd::{AsFd, AsRawFd as _, OwnedFd},
+        unix::fs::{DirBuilderExt as _, FileTypeExt as _},
+    },
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, NFSVolumeSource};
+use k8s_openapi::api::core::v1::HostPathVolumeSource;
 use nix::mount::{MsFlags, mount};
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, chownat, fstat, openat, openat2},
+    io::Errno,
+};
 use windlass_kit::quantity::Quantity;
 
-use super::mounted::is_mounted;
+use super::{mounted::is_mounted, tree};
 
-/// How long mounting a network file system may take: a server that is away holds up nothing but its pod.
-const NETWORK_MOUNT: Duration = Duration::from_secs(60);
-
-pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<(), String> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o750)
-        .create(dir)
-        .map_err(|e| format!("{} could not be made: {e}", dir.display()))?;
-    // What others may do there is promised to containers, whatever the process's umask.
-    fs::set_permissions(dir, fs::Permissions::from_mode(mode))
-        .map_err(|e| format!("{} could not be opened to the pod: {e}", dir.display()))
+/// Makes a folder, and those above it; one that is there stays as it is.
+pub(super) fn make_dir(dir: &Path) -> Result<(), String> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(dir);
+    made.map_err(|e| format!("{} could not be made: {e}", dir.display()))
 }
 
-/// An empty folder; in memory, at most `most` bytes.
-pub(super) fn empty_dir(dir: &Path, source: &EmptyDirVolumeSource, most: Option<i64>) -> Result<(), String> {
-    // Who may do what in one that is there is the pod's own business by now.
-    if !dir.exists() {
-        make_dir(dir, 0o777)?;
-    }
-    let limit = source.size_limit.as_ref().and_then(|q| q.0.parse::<Quantity>().ok());
-    let size = limit.map(Quantity::units).filter(|s| *s > 0).into_iter().chain(most).min();
-    match source.medium.as_deref() {
-        None | Some("") => Ok(()),
-        Some("Memory") => mount_memory(dir, size),
-        Some(medium) if medium == "HugePages" || medium.starts_with("HugePages-") => {
-            mount_huge_pages(dir, medium.strip_prefix("HugePages-"), size)
-        }
-        Some(other) => Err(format!("the medium {other:?} is not supported; use Memory, HugePages, or none")),
-    }
+/// Opens a folder of the node's own to a pod. What others may do there is promised to containers, whatever the process's
+/// umask.
+pub(super) fn open_to_pod(dir: &Path, mode: u32) -> Result<(), String> {
+    let opened = tree::open(dir).and_then(|fd| Ok(rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))?));
+    opened.map_err(|e| format!("{} could not be opened to the pod: {e}", dir.display()))
 }
 
-pub(super) fn mount_memory(dir: &Path, size: Option<i64>) -> Result<(), String> {
+/// Mounts memory, at most `size` bytes, unless it is there already.
+pub(super) fn mount_memory(dir: &Path, size: Option<i64>, mode: u32) -> Result<(), String> {
     if is_mounted(dir) {
         return Ok(());
     }
-    let mut options = "mode=0777".to_owned();
+    let mut options = format!("mode={mode:04o}");
     if let Some(size) = size {
         options.push_str(&format!(",size={size}"));
     }
@@ -62,7 +50,7 @@ pub(super) fn mount_memory(dir: &Path, size: Option<i64>) -> Result<(), String> 
 }
 
 /// Pages of the kernel's own size where none is named.
-fn mount_huge_pages(dir: &Path, page: Option<&str>, size: Option<i64>) -> Result<(), String> {
+pub(super) fn mount_huge_pages(dir: &Path, page: Option<&str>, size: Option<i64>) -> Result<(), String> {
     if is_mounted(dir) {
         return Ok(());
     }
@@ -78,45 +66,80 @@ fn mount_huge_pages(dir: &Path, page: Option<&str>, size: Option<i64>) -> Result
         .map_err(|e| format!("huge pages could not be mounted at {}: {e}", dir.display()))
 }
 
-/// Gives one folder to the pod's group.
+/// Gives one folder of the node's own to the pod's group.
 pub(super) fn give_group(dir: &Path, group: Option<i64>) -> Result<(), String> {
     let Some(group) = group.and_then(|g| u32::try_from(g).ok()) else { return Ok(()) };
-    lchown(dir, None, Some(group))
-        .map_err(|e| format!("{} could not be given to group {group}: {e}", dir.display()))?;
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o2777)).map_err(|e| e.to_string())
+    let given = tree::open(dir).and_then(|fd| {
+        rustix::fs::fchown(&fd, None, Some(Gid::from_raw(group)))?;
+        Ok(rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o2777))?)
+    });
+    given.map_err(|e| format!("{} could not be given to group {group}: {e}", dir.display()))
 }
 
-/// Gives a volume with all that is in it to the pod's group, unless its top is already and `root_is_enough`.
+/// Gives a volume with all that is in it to the pod's group, unless its top is already and `root_is_enough`. By
+/// descriptors: others may work in it, and what they swap for a link is not followed. `step` is called on the way.
 pub(super) fn give_all_to_group(
     dir: &Path,
     group: Option<i64>,
-    read_only: bool,
     root_is_enough: bool,
+    step: &dyn Fn(),
 ) -> Result<(), String> {
     let Some(group) = group.and_then(|g| u32::try_from(g).ok()) else { return Ok(()) };
-    let failed = |path: &Path, e: io::Error| format!("{} could not be given to group {group}: {e}", path.display());
-    let top = fs::symlink_metadata(dir).map_err(|e| failed(dir, e))?;
-    if root_is_enough && top.gid() == group && top.mode() & 0o2000 != 0 {
+    let failed =
+        |path: &Path, e: io::Error| format!("{} could not be given to group {group}: {e}", dir.join(path).display());
+    // What the volume's own path leads to is its owner's business.
+    let root = openat(CWD, dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| failed(Path::new(""), e.into()))?;
+    let top = fstat(&root).map_err(|e| failed(Path::new(""), e.into()))?;
+    if root_is_enough && top.st_gid == group && top.st_mode & 0o2000 != 0 {
         return Ok(());
     }
-    let mut open = vec![dir.to_owned()];
-    while let Some(path) = open.pop() {
-        let about = fs::symlink_metadata(&path).map_err(|e| failed(&path, e))?;
-        lchown(&path, None, Some(group)).map_err(|e| failed(&path, e))?;
-        if about.is_symlink() {
-            continue;
-        }
-        let access = if read_only { 0o440 } else { 0o660 };
-        let folder = if about.is_dir() { 0o2110 } else { 0 };
-        let mode = about.mode() & 0o7777 | access | folder;
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(|e| failed(&path, e))?;
-        if about.is_dir() {
-            for entry in fs::read_dir(&path).map_err(|e| failed(&path, e))? {
-                open.push(entry.map_err(|e| failed(&path, e))?.path());
+    give(&root, group).map_err(|e| failed(Path::new(""), e.into()))?;
+    let mut waiting = vec![PathBuf::from(".")];
+    while let Some(path) = waiting.pop() {
+        let at = match within(&root, &path, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(error) if was_swapped(error) => continue,
+            opened => opened.map_err(|e| failed(&path, e.into()))?,
+        };
+        for name in tree::names(&at).map_err(|e| failed(&path, e))? {
+            step();
+            let path = path.join(&name);
+            let is_folder = within(&at, Path::new(&name), OFlags::PATH).and_then(|found| give(&found, group));
+            match is_folder {
+                Ok(true) => waiting.push(path),
+                Ok(false) => {}
+                Err(error) if was_swapped(error) => {}
+                Err(error) => return Err(failed(&path, error.into())),
             }
         }
     }
     Ok(())
+}
+
+/// Opens what is below a folder, on this mount or another, through no link; a link itself with `O_PATH`.
+fn within(at: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(at, path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), inside)
+}
+
+/// What was there a moment ago is gone, or something else.
+fn was_swapped(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+}
+
+/// Gives one thing to the group, and says whether it is a folder.
+fn give(found: &OwnedFd, group: u32) -> Result<bool, Errno> {
+    let mode = fstat(found)?.st_mode;
+    let kind = FileType::from_raw_mode(mode);
+    chownat(found, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
+    if kind == FileType::Symlink {
+        return Ok(false);
+    }
+    let is_folder = kind == FileType::Directory;
+    let wanted = mode & 0o7777 | 0o660 | if is_folder { 0o2110 } else { 0 };
+    // Through the descriptor's own path: one opened with O_PATH cannot be changed itself.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::from_raw_mode(wanted))?;
+    Ok(is_folder)
 }
 
 /// A path of the host, made or checked as its type says.
@@ -162,39 +185,10 @@ pub(super) fn block_device(path: &Path) -> Result<PathBuf, String> {
     if about.file_type().is_block_device() { Ok(device) } else { Err(failed(&"it is not a block device")) }
 }
 
-/// Mounts a network file system with the host's own helper, which knows its versions and options.
-pub(super) async fn mount_nfs(
-    dir: &Path,
-    source: &NFSVolumeSource,
-    options: &[String],
-    read_only: bool,
-) -> Result<(), String> {
-    if is_mounted(dir) {
-        return Ok(());
-    }
-    let what = if source.server.contains(':') {
-        format!("[{}]:{}", source.server, source.path)
-    } else {
-        format!("{}:{}", source.server, source.path)
-    };
-    let mut all = options.to_vec();
-    all.push(if read_only { "ro" } else { "rw" }.to_owned());
-    let mut command = tokio::process::Command::new("mount");
-    command.args(["-t", "nfs", "-o", &all.join(","), &what]).arg(dir).kill_on_drop(true);
-    let failed = |why: String| format!("nfs {what} could not be mounted: {why}");
-    let output = tokio::time::timeout(NETWORK_MOUNT, command.output()).await;
-    let output = output
-        .map_err(|_| failed(format!("no answer within {} s", NETWORK_MOUNT.as_secs())))?
-        .map_err(|e| failed(e.to_string()))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(failed(format!("{} (it needs mount.nfs on this node: package nfs-common or nfs-utils)", said.trim())))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown};
+
     use super::*;
 
     #[test]
@@ -232,7 +226,7 @@ mod tests {
         fs::write(dir.path().join("outside"), "").unwrap();
         fs::set_permissions(dir.path().join("outside"), fs::Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink("../outside", volume.join("link")).unwrap();
-        give_all_to_group(&volume, Some(4242), false, true).unwrap();
+        give_all_to_group(&volume, Some(4242), true, &|| ()).unwrap();
         for (path, mode) in [("d", 0o2770), ("d/f", 0o660)] {
             let about = fs::metadata(volume.join(path)).unwrap();
             assert_eq!((about.gid(), about.mode() & mode), (4242, mode), "{path}");
@@ -242,9 +236,9 @@ mod tests {
         // Once the top is the group's, what is below is left alone where that was asked for.
         fs::write(volume.join("d/new"), "").unwrap();
         lchown(volume.join("d/new"), None, Some(0)).unwrap();
-        give_all_to_group(&volume, Some(4242), false, true).unwrap();
+        give_all_to_group(&volume, Some(4242), true, &|| ()).unwrap();
         assert_eq!(fs::metadata(volume.join("d/new")).unwrap().gid(), 0);
-        give_all_to_group(&volume, Some(4242), false, false).unwrap();
+        give_all_to_group(&volume, Some(4242), false, &|| ()).unwrap();
         assert_eq!(fs::metadata(volume.join("d/new")).unwrap().gid(), 4242);
     }
 }

@@ -1,31 +1,47 @@
-//! Volumes that show the files of an image.
+//! Volumes that show the files of an image, for engines that cannot mount one.
 
-use std::{fs, path::Path, process::Stdio};
+use std::{
+    ffi::OsStr,
+    io,
+    os::fd::{AsFd as _, BorrowedFd},
+    path::Path,
+    process::Stdio,
+};
 
 use futures::StreamExt as _;
+use jiff::Timestamp;
+use rustix::{
+    fs::{AtFlags, FileType, statat, unlinkat},
+    io::Errno,
+};
 use tokio::io::AsyncWriteExt as _;
 
-use super::host::make_dir;
+use super::tree;
 use crate::engine::Engine;
 
-/// The folder of the files, below the volume's.
-pub(super) const FILES: &str = "files";
-/// Says of which image the files are, once all are there.
-const COMPLETE: &str = "complete";
+/// What the engine puts into every container, the inner ones first. A file of the image under such a name is hidden by
+/// the engine's own, which is empty, so that there is no telling what it was.
+const OF_THE_ENGINE: [&str; 12] = [
+    ".dockerenv",
+    "dev/console",
+    "dev/pts",
+    "dev/shm",
+    "dev",
+    "etc/hostname",
+    "etc/hosts",
+    "etc/mtab",
+    "etc/resolv.conf",
+    "etc",
+    "proc",
+    "sys",
+];
 
-/// Unpacks an image below `dir`; one that is there whole stays. Docker gives its files through a container of this
-/// `name`: what a crash left behind is found by it and replaced.
-pub(super) async fn unpack(engine: &Engine, dir: &Path, id: &str, name: &str) -> Result<(), String> {
-    if fs::read_to_string(dir.join(COMPLETE)).is_ok_and(|there| there == id) {
-        return Ok(());
-    }
-    let files = dir.join(FILES);
-    let _ = fs::remove_dir_all(&files);
-    make_dir(&files, 0o755)?;
-    let result = copy(engine, name, id, &files).await;
+/// Unpacks an image into an empty folder. Docker gives its files through a container of this `name`: what a crash left
+/// behind is found by it and replaced.
+pub(super) async fn unpack(engine: &Engine, files: &Path, id: &str, name: &str) -> Result<(), String> {
+    let result = copy(engine, name, id, files).await;
     let removed = engine.remove(name).await.map_err(|e| e.to_string());
-    result.and(removed)?;
-    fs::write(dir.join(COMPLETE), id).map_err(|e| format!("{} could not be written: {e}", dir.display()))
+    result.and(removed)
 }
 
 /// Through the host's own tar, which neither leaves its folder nor follows links that an archive makes.
@@ -33,7 +49,9 @@ async fn copy(engine: &Engine, name: &str, id: &str, files: &Path) -> Result<(),
     let mut pieces = Box::pin(engine.files_of_image(id, name).await.map_err(|e| e.to_string())?);
     let failed = |e: std::io::Error| format!("the image could not be unpacked with tar: {e}");
     let mut child = tokio::process::Command::new("tar")
-        .args(["--extract", "--preserve-permissions", "--numeric-owner", "--exclude=dev/*", "--file=-", "--directory"])
+        .args(["--extract", "--preserve-permissions", "--numeric-owner"])
+        // Devices, which this process may not make; containers see a /dev of their own in its place.
+        .args(["--anchored", "--exclude=dev/*", "--file=-", "--directory"])
         .arg(files)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -52,4 +70,93 @@ async fn copy(engine: &Engine, name: &str, id: &str, files: &Path) -> Result<(),
         return Ok(());
     }
     Err(format!("the image could not be unpacked with tar: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Takes away what the engine has put over the files of an image when it made a container of it, which was not before
+/// `made`: files and folders that are empty, links, and nothing that is older, since that is the image's own.
+pub(super) fn drop_engines_own(files: &Path, made: Timestamp) -> io::Result<()> {
+    let root = tree::open(files)?;
+    for path in OF_THE_ENGINE {
+        let (parent, name) = path.rsplit_once('/').map_or((".", path), |(parent, name)| (parent, name));
+        let at = match tree::folder(&root, parent) {
+            // Not there, or what the image has in its place.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            opened => opened?,
+        };
+        drop_one(at.as_fd(), OsStr::new(name), made)?;
+    }
+    Ok(())
+}
+
+fn drop_one(at: BorrowedFd<'_>, name: &OsStr, made: Timestamp) -> io::Result<()> {
+    let about = match statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(()),
+        about => about?,
+    };
+    // Archives tell whole seconds.
+    if about.st_mtime < made.as_second() {
+        return Ok(());
+    }
+    let how = match FileType::from_raw_mode(about.st_mode) {
+        FileType::Directory => AtFlags::REMOVEDIR,
+        FileType::RegularFile if about.st_size == 0 => AtFlags::empty(),
+        FileType::Symlink => AtFlags::empty(),
+        _ => return Ok(()),
+    };
+    match unlinkat(at, name, how) {
+        // The image has something in it.
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::symlink,
+        time::{Duration, SystemTime},
+    };
+
+    use super::*;
+
+    #[test]
+    fn only_what_the_engine_made_goes() {
+        let (dir, made) = (tempfile::tempdir().unwrap(), Timestamp::now());
+        let at = |path: &str| dir.path().join(path);
+        for folder in ["dev/pts", "dev/shm", "etc", "proc", "sys/of-the-image"] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        for file in [".dockerenv", "dev/console", "etc/hostname", "etc/resolv.conf"] {
+            fs::write(at(file), "").unwrap();
+        }
+        symlink("/proc/mounts", at("etc/mtab")).unwrap();
+        // The image's own: one that is older, though empty, and one that has something in it.
+        fs::write(at("etc/hosts"), "").unwrap();
+        let old = SystemTime::now() - Duration::from_secs(3600);
+        fs::File::open(at("etc/hosts")).unwrap().set_modified(old).unwrap();
+        fs::write(at("etc/passwd"), "root").unwrap();
+        drop_engines_own(dir.path(), made).unwrap();
+        let mut left: Vec<String> =
+            fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        left.sort();
+        assert_eq!(left, ["etc", "sys"]);
+        let mut left: Vec<String> =
+            fs::read_dir(at("etc")).unwrap().flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        left.sort();
+        assert_eq!(left, ["hosts", "passwd"]);
+        assert!(at("sys/of-the-image").is_dir());
+    }
+
+    #[test]
+    fn links_in_the_place_of_folders_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (files, victim) = (dir.path().join("files"), dir.path().join("victim"));
+        fs::create_dir_all(&files).unwrap();
+        fs::create_dir_all(&victim).unwrap();
+        fs::write(victim.join("hosts"), "").unwrap();
+        symlink("../victim", files.join("etc")).unwrap();
+        drop_engines_own(&files, Timestamp::UNIX_EPOCH).unwrap();
+        assert!(victim.join("hosts").exists());
+    }
 }

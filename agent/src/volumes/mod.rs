@@ -1,39 +1,47 @@
 //! Volumes of pods: folders and memory on the host that containers mount.
 //!
-//! `content` decides what a volume's files are and is pure, as is most of `claims`; `atomic` writes files so that a
-//! reader never sees half a change; `host` and `subpath` make and mount, `mounted` looks; `tokens` and `follow` ask the API. Imports
-//! nothing of `pods` but the pure `fields`.
+//! What a volume needs is asked of the API first and put into a [`mounter::Mounter`], which has the life cycle of each
+//! kind; its calls are made on [`threads`] of their own, since a mount may hang. `content` decides what a volume's files
+//! are and is pure, as is most of `claims`; `atomic` writes files so that a reader never sees half a change; `tree` works
+//! on folders that containers may write to; `host` and `subpath` make and mount, `nfs` and `image` fetch, `mounted`
+//! looks; `tokens` and `follow` ask the API. Imports nothing of `pods` but the pure `fields`.
 
-mod atomic;
+pub mod atomic;
 mod claims;
 mod content;
 pub(crate) mod follow;
 mod host;
 mod image;
 pub(crate) mod mounted;
+mod mounter;
+mod nfs;
 pub mod placed;
+mod quote;
 pub(crate) mod subpath;
+pub(crate) mod threads;
 mod tokens;
+mod tree;
 
 use std::{
     collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, HostPathVolumeSource, Pod, Secret, Volume};
 use kube::{Api, Client};
-use nix::mount::{MntFlags, umount2};
 use windlass_kit::{
     objects::{claims::claim_of, resources},
     quantity::Quantity,
 };
 
-use crate::engine::Engine;
+use crate::{engine::Engine, metrics::Metrics};
 use claims::Backing;
-use content::{Objects, Payload};
-use follow::{Kind, Reference};
+use content::Objects;
+use follow::{Followed, Kind, Object, Reference};
+use mounter::{Home, Medium, Mounter, Progress};
+use threads::{Call, Threads};
 use tokens::Tokens;
 
 /// Why a volume could not be had.
@@ -47,12 +55,23 @@ pub struct VolumeError {
 /// Where a volume is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// On the host.
+    /// On the host; empty where the engine mounts an image itself.
     pub path: PathBuf,
     /// Whatever its mounts say.
     pub read_only: bool,
     /// A block device, for `volumeDevices`; else a folder or a file, for `volumeMounts`.
     pub device: bool,
+    /// The image whose files the engine is to mount.
+    pub image: Option<String>,
+}
+
+/// The images that volumes of a pod are made of.
+#[derive(Debug, Clone, Default)]
+pub struct VolumeImages {
+    /// Their ids, by the volume's name.
+    pub ids: BTreeMap<String, String>,
+    /// The engine mounts them itself; else they are unpacked.
+    pub mounted_by_engine: bool,
 }
 
 /// The volumes of a pod, ready to be mounted.
@@ -80,6 +99,7 @@ pub struct Volumes {
     tokens: Tokens,
     engine: Engine,
     allocatable: BTreeMap<String, Quantity>,
+    threads: Threads,
 }
 
 impl std::fmt::Debug for Volumes {
@@ -97,132 +117,166 @@ impl Volumes {
         client: Client,
         engine: Engine,
         allocatable: BTreeMap<String, Quantity>,
+        metrics: Arc<Metrics>,
     ) -> Self {
-        Self { root, node_name, tokens: Tokens::new(client.clone()), client, engine, allocatable }
+        let (tokens, threads) = (Tokens::new(client.clone()), Threads::new(metrics));
+        Self { root, node_name, tokens, client, engine, allocatable, threads }
     }
 
-    /// Makes the volumes of a pod, or finds them made. `images` gives the id of the image that a volume is made of, by
-    /// the volume's name.
+    /// Makes the volumes of a pod, or finds them made.
     ///
     /// # Errors
     /// Names the volume and what is missing.
-    pub async fn prepare(&self, pod: &Pod, images: &BTreeMap<String, String>) -> Result<Prepared, VolumeError> {
-        self.each(pod, images, |_| true).await
-    }
-
-    /// Writes anew what of a running pod's volumes comes from objects that changed, or from the pod itself; gives
-    /// when that is due again.
-    ///
-    /// # Errors
-    /// Names the volume and what is missing; its files stay as they were.
-    pub async fn refresh(&self, pod: &Pod) -> Result<Option<Timestamp>, VolumeError> {
-        self.each(pod, &BTreeMap::new(), |volume| content::plugin(volume).is_some()).await.map(|made| made.renew_at)
-    }
-
-    async fn each(
-        &self,
-        pod: &Pod,
-        images: &BTreeMap<String, String>,
-        wanted: impl Fn(&Volume) -> bool,
-    ) -> Result<Prepared, VolumeError> {
+    pub async fn prepare(&self, pod: &Pod, images: &VolumeImages) -> Result<Prepared, VolumeError> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
         let mut made = Prepared::default();
-        for volume in volumes_of(pod).filter(|v| wanted(v)) {
-            let failed = |reason: String| VolumeError { volume: volume.name.clone(), reason };
-            let (place, renew_at) = self.one(pod, uid, volume, images).await.map_err(failed)?;
+        for volume in volumes_of(pod) {
+            let one = async {
+                let (source, renew_at) = self.source(pod, volume, images, None).await?;
+                Ok((self.mount(uid, &volume.name, source).await?, renew_at))
+            };
+            let (place, renew_at) = one.await.map_err(|reason| failed(volume, reason))?;
             made.places.insert(volume.name.clone(), place);
             made.renew(renew_at);
         }
         Ok(made)
     }
 
+    /// Writes anew what of a running pod's volumes comes from objects that changed, or from the pod itself; gives
+    /// when that is due again. Objects are taken as their watches have told them.
+    ///
+    /// # Errors
+    /// Names the volume and what is missing; its files stay as they were.
+    pub(crate) async fn refresh(
+        &self,
+        pod: &Pod,
+        followed: &BTreeMap<Reference, Arc<Followed>>,
+    ) -> Result<Option<Timestamp>, VolumeError> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or("");
+        let mut made = Prepared::default();
+        for volume in volumes_of(pod).filter(|v| content::plugin(v).is_some()) {
+            let one = async {
+                let (source, renew_at) = self.source(pod, volume, &VolumeImages::default(), Some(followed)).await?;
+                self.mount(uid, &volume.name, source).await?;
+                Ok(renew_at)
+            };
+            made.renew(one.await.map_err(|reason| failed(volume, reason))?);
+        }
+        Ok(made.renew_at)
+    }
+
+    /// Makes file-system calls that have to do with a pod's volumes where they may hang.
+    ///
+    /// # Errors
+    /// Those of `work`, or that it does not come back. `what` is the part of the pod which it is about.
+    pub(crate) async fn on_thread<T: Send + 'static>(
+        &self,
+        uid: &str,
+        what: &str,
+        work: impl FnOnce(&Call) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        self.threads.run(uid, what, work).await
+    }
+
     /// The objects that a pod's volumes are made of.
     pub(crate) fn references(pod: &Pod) -> Vec<Reference> {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-        let reference = |kind, name| Reference { kind, namespace: namespace.to_owned(), name };
         let mut out = Vec::new();
         for volume in volumes_of(pod) {
             let (maps, secrets) = content::references(volume);
-            out.extend(maps.into_iter().map(|name| reference(Kind::ConfigMap, name)));
-            out.extend(secrets.into_iter().map(|name| reference(Kind::Secret, name)));
+            out.extend(maps.into_iter().map(|name| reference(pod, Kind::ConfigMap, name)));
+            out.extend(secrets.into_iter().map(|name| reference(pod, Kind::Secret, name)));
         }
         out
     }
 
-    async fn one(
+    /// Brings a volume to where containers can mount it.
+    async fn mount(&self, uid: &str, volume: &str, source: Source) -> Result<Place, String> {
+        let mounter = match source {
+            Source::Engine(place) => return Ok(place),
+            Source::Node(mounter) => Arc::new(mounter),
+        };
+        let what = format!("volume {volume:?}");
+        let on_node = Arc::clone(&mounter);
+        match self.on_thread(uid, &what, move |call| on_node.prepare(call)).await? {
+            Progress::Done(place) => return Ok(place),
+            Progress::Fetch => {}
+        }
+        match &*mounter {
+            Mounter::Nfs { home, source, options, read_only } => {
+                nfs::mount(&home.dir(), source, options, *read_only).await?;
+            }
+            Mounter::Image { home, id } => {
+                let made = Timestamp::now();
+                image::unpack(&self.engine, &home.files(), id, &format!("windlass-image-{uid}-{volume}")).await?;
+                let on_node = Arc::clone(&mounter);
+                self.on_thread(uid, &what, move |_| on_node.unpacked(made)).await?;
+            }
+            // All of the others are done with calls of the file system.
+            _ => {}
+        }
+        mounter.place()
+    }
+
+    /// What a volume is made of, and when it is due again.
+    async fn source(
         &self,
         pod: &Pod,
-        uid: &str,
         volume: &Volume,
-        images: &BTreeMap<String, String>,
-    ) -> Result<(Place, Option<Timestamp>), String> {
-        let dir = |plugin: &str| {
-            self.root.join(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(&volume.name)
-        };
+        images: &VolumeImages,
+        followed: Option<&BTreeMap<Reference, Arc<Followed>>>,
+    ) -> Result<(Source, Option<Timestamp>), String> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or("");
+        // Both become parts of paths.
+        for name in [uid, &volume.name] {
+            if !is_folder_name(name) {
+                return Err(format!("{name:?} cannot be the name of a folder"));
+            }
+        }
+        let home = |plugin| Home { pod: self.root.join(uid), plugin, volume: volume.name.clone() };
         let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let group = context.and_then(|c| c.fs_group);
-        let writable = |path: PathBuf| Ok((Place { path, read_only: false, device: false }, None));
-        if let Some(source) = &volume.host_path {
-            return writable(host::host_path(source)?);
+        if let Some((plugin, in_memory)) = content::plugin(volume) {
+            let (objects, renew_at) = self.objects(pod, volume, followed).await?;
+            let payload = content::payload(pod, volume, &objects)?;
+            return Ok((Source::Node(Mounter::Files { home: home(plugin), in_memory, payload, group }), renew_at));
         }
-        if let Some(source) = &volume.empty_dir {
-            let dir = dir("empty-dir");
-            host::empty_dir(&dir, source, self.most_memory(pod))?;
-            host::give_group(&dir, group)?;
-            return writable(dir);
-        }
-        if let Some(used) = claim_of(pod, volume) {
+        let mounter = if let Some(source) = &volume.host_path {
+            Mounter::HostPath { source: source.clone(), read_only: false }
+        } else if let Some(source) = &volume.empty_dir {
+            let limit = source.size_limit.as_ref().and_then(|q| q.0.parse::<Quantity>().ok()).map(Quantity::units);
+            let size = limit.filter(|s| *s > 0).into_iter().chain(self.most_memory(pod)).min();
+            Mounter::EmptyDir { home: home("empty-dir"), medium: Medium::of(source.medium.as_deref())?, size, group }
+        } else if let Some(used) = claim_of(pod, volume) {
             let (claim, persistent, labels) = claims::resolve(&self.client, &self.node_name, pod, &used).await?;
             let claimed = claims::backing(&claim, &persistent, &self.node_name, &labels, used.read_only)?;
             let root_is_enough = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
-            let path = match &claimed.backing {
+            let (read_only, options) = (claimed.read_only, claimed.mount_options);
+            match claimed.backing {
                 Backing::HostPath(HostPathVolumeSource { path, .. }) | Backing::Local(path) if claimed.device => {
-                    host::block_device(Path::new(path))?
+                    Mounter::BlockDevice { path: path.into(), read_only }
                 }
-                Backing::HostPath(source) => host::host_path(source)?,
+                Backing::HostPath(source) => Mounter::HostPath { source, read_only },
+                // Upstream gives local volumes to the group, and hostPath and nfs not.
                 Backing::Local(path) => {
-                    let path = PathBuf::from(path);
-                    if !path.is_dir() {
-                        return Err(format!("the local volume's folder {} is not there", path.display()));
-                    }
-                    // Upstream gives local volumes to the group, and hostPath and nfs not.
-                    host::give_all_to_group(&path, group, claimed.read_only, root_is_enough)?;
-                    path
+                    let home = home("local-volume");
+                    Mounter::Local { home, path: path.into(), read_only, group, root_is_enough }
                 }
-                Backing::Nfs(source) => {
-                    let dir = dir("nfs");
-                    host::make_dir(&dir, 0o750)?;
-                    host::mount_nfs(&dir, source, &claimed.mount_options, claimed.read_only).await?;
-                    dir
-                }
-            };
-            return Ok((Place { path, read_only: claimed.read_only, device: claimed.device }, None));
-        }
-        if volume.image.is_some() {
-            let id = images.get(&volume.name).ok_or("its image is not there yet")?;
-            let dir = dir("image");
-            let name = format!("windlass-image-{uid}-{}", volume.name);
-            image::unpack(&self.engine, &dir, id, &name).await?;
-            return Ok((Place { path: dir.join(image::FILES), read_only: true, device: false }, None));
-        }
-        if let Some(source) = &volume.nfs {
-            let (dir, read_only) = (dir("nfs"), source.read_only == Some(true));
-            host::make_dir(&dir, 0o750)?;
-            host::mount_nfs(&dir, source, &[], read_only).await?;
-            return Ok((Place { path: dir, read_only, device: false }, None));
-        }
-        let (plugin, in_memory) = content::plugin(volume)
-            .ok_or_else(|| format!("volumes of kind {} are not supported by Windlass; {SUPPORTED}", kind_of(volume)))?;
-        let (objects, renew_at) = self.objects(pod, volume).await?;
-        let payload: Payload = content::payload(pod, volume, &objects)?;
-        let dir = dir(plugin);
-        host::make_dir(&dir, 0o755)?;
-        if in_memory {
-            host::mount_memory(&dir, None)?;
-        }
-        atomic::write(&dir, &payload, group)
-            .map_err(|e| format!("its files could not be written in {}: {e}", dir.display()))?;
-        Ok((Place { path: dir, read_only: false, device: false }, renew_at))
+                Backing::Nfs(source) => Mounter::Nfs { home: home("nfs"), source, options, read_only },
+            }
+        } else if volume.image.is_some() {
+            let id = images.ids.get(&volume.name).ok_or("its image is not there yet")?.clone();
+            if images.mounted_by_engine {
+                let place = Place { path: PathBuf::new(), read_only: true, device: false, image: Some(id) };
+                return Ok((Source::Engine(place), None));
+            }
+            Mounter::Image { home: home("image"), id }
+        } else if let Some(source) = &volume.nfs {
+            let read_only = source.read_only == Some(true);
+            Mounter::Nfs { home: home("nfs"), source: source.clone(), options: Vec::new(), read_only }
+        } else {
+            return Err(format!("volumes of kind {} are not supported by Windlass; {SUPPORTED}", kind_of(volume)));
+        };
+        Ok((Source::Node(mounter), None))
     }
 
     /// What a pod may hold in memory at most: its containers' limits, where each has one, or all of the node's.
@@ -236,19 +290,40 @@ impl Volumes {
         limits.sum::<Option<i64>>().into_iter().chain(node).min()
     }
 
-    /// The objects that a volume's files come from, and when a token among them is to be renewed.
-    async fn objects(&self, pod: &Pod, volume: &Volume) -> Result<(Objects, Option<Timestamp>), String> {
+    /// The objects that a volume's files come from, and when a token among them is to be renewed. Those that are watched
+    /// are taken from there; the others, and all of a volume that is new, are asked for.
+    async fn objects(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        followed: Option<&BTreeMap<Reference, Arc<Followed>>>,
+    ) -> Result<(Objects, Option<Timestamp>), String> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        let told = |kind, name: &str| followed?.get(&reference(pod, kind, name.to_owned()))?.latest();
         let (maps, secrets) = content::references(volume);
         let mut objects = Objects { allocatable: self.allocatable.clone(), ..Objects::default() };
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
         for name in maps {
-            let found = api.get_opt(&name).await.map_err(|e| format!("configmap {name:?} could not be read: {e}"))?;
+            let found = match told(Kind::ConfigMap, &name) {
+                Some(Some(Object::ConfigMap(map))) => Some(map),
+                Some(_) => None,
+                None => {
+                    let asked = api.get_opt(&name).await;
+                    asked.map_err(|e| format!("configmap {name:?} could not be read: {e}"))?.map(Arc::new)
+                }
+            };
             objects.config_maps.extend(found.map(|m| (name, m)));
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         for name in secrets {
-            let found = api.get_opt(&name).await.map_err(|e| format!("secret {name:?} could not be read: {e}"))?;
+            let found = match told(Kind::Secret, &name) {
+                Some(Some(Object::Secret(secret))) => Some(secret),
+                Some(_) => None,
+                None => {
+                    let asked = api.get_opt(&name).await;
+                    asked.map_err(|e| format!("secret {name:?} could not be read: {e}"))?.map(Arc::new)
+                }
+            };
             objects.secrets.extend(found.map(|s| (name, s)));
         }
         let mut renew_at = None;
@@ -267,17 +342,37 @@ impl Volumes {
     pub async fn teardown(&self, uid: &str) -> Result<(), VolumeError> {
         self.tokens.forget(uid);
         let dir = self.root.join(uid);
-        tokio::task::spawn_blocking(move || clear(&dir))
-            .await
-            .unwrap_or_else(|e| Err(e.to_string()))
-            .map_err(|reason| VolumeError { volume: "*".to_owned(), reason })
+        // Whatever else of the pod hangs, its end is not refused for it.
+        let owner = format!("end of {uid}");
+        let torn_down = self.on_thread(&owner, "teardown", move |call| mounter::tear_down(&dir, call));
+        torn_down.await.map_err(|reason| VolumeError { volume: "*".to_owned(), reason })
     }
 
-    /// The same for all pods; gives what stayed.
+    /// The same for the pod of a folder, when no agent runs; gives what stayed.
     #[must_use]
-    pub fn teardown_all(root: &Path) -> Vec<String> {
-        clear(root).err().into_iter().collect()
+    pub fn teardown_all(pod: &Path) -> Vec<String> {
+        mounter::tear_down(pod, &Call::default()).err().into_iter().collect()
     }
+}
+
+/// Who brings a volume to its containers.
+enum Source {
+    Node(Mounter),
+    /// Docker itself.
+    Engine(Place),
+}
+
+fn is_folder_name(name: &str) -> bool {
+    matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(part)] if part == name)
+}
+
+fn failed(volume: &Volume, reason: String) -> VolumeError {
+    VolumeError { volume: volume.name.clone(), reason }
+}
+
+fn reference(pod: &Pod, kind: Kind, name: String) -> Reference {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default").to_owned();
+    Reference { kind, namespace, name }
 }
 
 fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
@@ -288,28 +383,6 @@ fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
 const SUPPORTED: &str = "those that are: configMap, downwardAPI, emptyDir, ephemeral, hostPath, image, nfs, \
     persistentVolumeClaim (of hostPath, local and nfs volumes), projected, secret";
 
-/// Folders below a pod's that hold what volumes are made of and mounted at.
-const FOLDERS: [&str; 2] = ["volume-subpaths", "volumes"];
-
-/// Unmounts everything below `dir`, the deepest first, and removes the volumes' folders.
-fn clear(dir: &Path) -> Result<(), String> {
-    let mut mounts = mounted::below(dir).map_err(|e| format!("the mounts could not be read: {e}"))?;
-    mounts.sort_unstable_by_key(|m| std::cmp::Reverse(m.as_os_str().len()));
-    for mounted in mounts {
-        umount2(&mounted, MntFlags::MNT_DETACH)
-            .map_err(|e| format!("{} could not be unmounted: {e}", mounted.display()))?;
-    }
-    for folder in FOLDERS.map(|name| dir.join(name)) {
-        match fs::remove_dir_all(&folder) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(format!("{} could not be removed: {e}", folder.display()));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
 fn kind_of(volume: &Volume) -> String {
     let value = serde_json::to_value(volume).unwrap_or_default();
     let fields = value.as_object().into_iter().flatten();
@@ -317,18 +390,4 @@ fn kind_of(volume: &Volume) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_kind_is_named() {
-        for (source, kind) in [
-            (r#""rbd":{"image":"i","monitors":[]}"#, "rbd"),
-            (r#""csi":{"driver":"d"}"#, "csi"),
-            (r#""gitRepo":{"repository":"r"}"#, "gitRepo"),
-        ] {
-            let volume: Volume = serde_json::from_str(&format!(r#"{{"name":"v",{source}}}"#)).unwrap();
-            assert_eq!((kind_of(&volume).as_str(), content::plugin(&volume)), (kind, None));
-        }
-    }
-}
+mod tests;

@@ -86,7 +86,8 @@ mod tests {
         )
         .unwrap();
         let place = |name: &str| {
-            let place = Place { path: PathBuf::from("/v").join(name), read_only: false, device: name == "raw" };
+            let place =
+                Place { path: PathBuf::from("/v").join(name), read_only: false, device: name == "raw", image: None };
             (name.to_owned(), place)
         };
         let places = ["scratch", "host", "made", "data", "raw", "far"].map(place).into();

@@ -18,7 +18,7 @@ use nix::{
     sys::stat::{Mode, mkdirat},
 };
 
-use super::mounted;
+use super::{mounted, threads::Call};
 
 /// What is mounted, and where.
 #[derive(Debug, Clone, Copy)]
@@ -36,24 +36,30 @@ pub(crate) struct Part<'a> {
 ///
 /// # Errors
 /// Says what leads out of the volume, or what the kernel refused.
-pub(crate) fn mount_part(part: &Part<'_>) -> Result<PathBuf, String> {
+pub(crate) fn mount_part(part: &Part<'_>, call: &Call) -> Result<PathBuf, String> {
     let target = part.target.to_owned();
     let failed = |what: &str, e: &dyn std::fmt::Display| {
         format!("subPath {:?} of {} could not be {what}: {e}", part.sub_path, part.volume.display())
     };
-    if mounted::is_mounted(&target) {
-        umount2(&target, MntFlags::MNT_DETACH).map_err(|e| failed("mounted anew", &e))?;
-    }
     let opened = open_part(part.volume, part.sub_path).map_err(|e| match e {
         Errno::EXDEV | Errno::ELOOP => format!("subPath {:?} leads out of its volume", part.sub_path),
         e => failed("opened", &e),
     })?;
     let source = format!("/proc/self/fd/{}", opened.as_raw_fd());
     let about = fs::metadata(&source).map_err(|e| failed("looked at", &e))?;
+    // So far it may have hung: the pod may be gone by now.
+    call.still_wanted()?;
+    if mounted::is_mounted(&target) {
+        umount2(&target, MntFlags::MNT_DETACH).map_err(|e| failed("mounted anew", &e))?;
+    }
     make_target(&target, about.is_dir()).map_err(|e| failed("given a mount point", &e))?;
     let depth = if part.deep_read_only { MsFlags::MS_REC } else { MsFlags::empty() };
     let none: Option<&str> = None;
     mount(Some(source.as_str()), &target, none, MsFlags::MS_BIND | depth, none).map_err(|e| failed("mounted", &e))?;
+    if let Err(unwanted) = call.still_wanted() {
+        let _ = umount2(&target, MntFlags::MNT_DETACH);
+        return Err(unwanted);
+    }
     if part.deep_read_only {
         make_read_only(&target).map_err(|e| failed("made read-only", &e))?;
     }

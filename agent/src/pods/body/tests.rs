@@ -6,7 +6,7 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
     ))
     .unwrap();
     let pod_spec = pod.spec.as_ref().unwrap();
-    let sources = [Source { path: "/vol/v".into(), read_only: false }];
+    let sources = [Source { from: Origin::Host("/vol/v".into()), read_only: false }];
     let around = Surroundings {
         systemd_cgroups: false,
         negative_oom: false,
@@ -197,4 +197,14 @@ fn one_who_looks_sees_the_processes_of_its_target() {
         body.host_config.unwrap().pid_mode
     };
     assert_eq!((made(Some("abc")).as_deref(), made(None)), (Some("container:abc"), None));
+}
+
+#[test]
+fn an_image_is_mounted_by_docker_itself() {
+    let mount: VolumeMount = serde_json::from_str(r#"{"name":"v","mountPath":"/v","subPath":"a"}"#).unwrap();
+    let from = Origin::Image { id: "sha256:1".to_owned(), sub_path: Some("a".to_owned()) };
+    let made = serde_json::to_value(volume_mount(&mount, &Source { from, read_only: true })).unwrap();
+    let wanted = serde_json::json!({"Type": "image", "Source": "sha256:1", "Target": "/v", "ReadOnly": true,
+        "ImageOptions": {"Subpath": "a"}});
+    assert_eq!(made, wanted);
 }

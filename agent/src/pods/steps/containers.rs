@@ -1,7 +1,7 @@
 //! Containers of a pod: made, started, resized.
 
 use super::*;
-use crate::{engine::names, pods::services};
+use crate::{engine::names, pods::services, volumes::threads::Call};
 
 /// What creating a container needs to know beside the pod.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let pod_spec: &PodSpec = pod.spec.as_ref().ok_or_else(|| config("the pod has no spec".to_owned()))?;
     let container = &request.container;
     let mut sources = fetch_sources(shared, pod, container).await?;
-    sources.files = files(container, &request.volumes).map_err(config)?;
+    sources.files = files(shared, pod, container, &request.volumes).await.map_err(config)?;
     let services = if spec::is_static(pod) {
         // The node's own pods may be what the API itself is made of.
         shared.services.borrow().clone().unwrap_or_default()
@@ -58,7 +58,14 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let seccomp = seccomp(shared, pod_spec, container).map_err(config)?;
     let runtime = runtime(shared, pod_spec).await?;
     let dir = shared.pod_dir(uid);
-    let sources = mounts::sources(&dir, container, &request.volumes, &variables).map_err(config)?;
+    let (sources, variables) = {
+        let (dir, container, volumes) = (dir.clone(), container.clone(), Arc::clone(&request.volumes));
+        let mount = move |call: &Call| {
+            mounts::sources(&dir, &container, &volumes, &variables, call).map(|sources| (sources, variables))
+        };
+        let what = format!("mounts of container {:?}", request.container.name);
+        shared.volumes.on_thread(uid, &what, mount).await.map_err(config)?
+    };
     let devices = mounts::devices(container, &request.volumes).map_err(config)?;
     let passwd = if needs_passwd(pod_spec, container, &request.image_user) {
         let name = format!("windlass-passwd-{uid}-{}", container.name);
@@ -108,18 +115,31 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
 }
 
 /// The files in volumes that a container's environment takes values from.
-fn files(
+async fn files(
+    shared: &Shared,
+    pod: &Pod,
     container: &Container,
     volumes: &BTreeMap<String, Place>,
 ) -> Result<BTreeMap<(String, String), String>, String> {
-    let mut all = BTreeMap::new();
+    let mut wanted = Vec::new();
     for (volume, path) in env::files(container) {
         let place = volumes.get(volume).ok_or_else(|| format!("fileKeyRef: the pod has no volume {volume:?}"))?;
-        if let Some(text) = read_part(&place.path, path)? {
-            all.insert((volume.to_owned(), path.to_owned()), text);
-        }
+        wanted.push((volume.to_owned(), path.to_owned(), place.path.clone()));
     }
-    Ok(all)
+    if wanted.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let read = move |_: &Call| {
+        let mut all = BTreeMap::new();
+        for (volume, path, place) in wanted {
+            if let Some(text) = read_part(&place, &path)? {
+                all.insert((volume, path), text);
+            }
+        }
+        Ok(all)
+    };
+    let what = format!("environment of container {:?}", container.name);
+    shared.volumes.on_thread(spec::uid(pod), &what, read).await
 }
 
 /// The node's own seccomp profile that a container asks for.

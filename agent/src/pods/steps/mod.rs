@@ -45,20 +45,31 @@ use crate::{
     },
     network::{Attach, Bandwidth, HostPort, Protocol},
     probe_counts::Probed,
-    volumes::{Place, subpath::read_part},
+    volumes::{
+        Place, VolumeImages,
+        follow::{Followed, Reference},
+        subpath::read_part,
+    },
 };
 
 pub(crate) async fn prepare_volumes(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
     let result = async {
         write_pod_files(&shared, &pod, &[]).map_err(|e| Refusal::new("FailedMount", e))?;
-        let images = images::of_volumes(&shared, &pod).await?;
+        let images = VolumeImages {
+            ids: images::of_volumes(&shared, &pod).await?,
+            mounted_by_engine: shared.health.borrow().mounts_images(),
+        };
         shared.volumes.prepare(&pod, &images).await.map_err(|e| Refusal::new("FailedMount", e.to_string()))
     };
     Outcome::Volumes(result.await)
 }
 
-pub(crate) async fn refresh_volumes(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
-    let result = shared.volumes.refresh(&pod).await;
+pub(crate) async fn refresh_volumes(
+    shared: Arc<Shared>,
+    pod: Arc<Pod>,
+    followed: BTreeMap<Reference, Arc<Followed>>,
+) -> Outcome {
+    let result = shared.volumes.refresh(&pod, &followed).await;
     Outcome::Refreshed(result.map_err(|e| Refusal::new("FailedMount", e.to_string())))
 }
 
@@ -239,7 +250,10 @@ pub(crate) async fn tear_down(shared: Arc<Shared>, uid: String) -> Outcome {
     let result = async {
         shared.network.detach(&uid).await.map_err(|e| failed(e.to_string()))?;
         shared.volumes.teardown(&uid).await.map_err(|e| failed(e.to_string()))?;
-        traces::remove_pod_dir(&shared.pod_dir(&uid)).map_err(failed)?;
+        let dir = shared.pod_dir(&uid);
+        let removed =
+            shared.volumes.on_thread(&format!("end of {uid}"), "folder", move |_| traces::remove_pod_dir(&dir)).await;
+        removed.map_err(failed)?;
         traces::remove_log_dirs(&shared.config.pod_logs_dir, &uid);
         super::cgroup::remove_pod(&uid);
         Ok(())

@@ -32,7 +32,8 @@ impl Worker {
             (Action::PrepareVolumes, Some(pod)) => self.push(key, steps::prepare_volumes(shared, pod)),
             (Action::RefreshVolumes, Some(pod)) => {
                 self.observed.stale = None;
-                self.push(key, steps::refresh_volumes(shared, pod));
+                let followed = self.followed.clone();
+                self.push(key, steps::refresh_volumes(shared, pod, followed));
             }
             (Action::EnsureImage { container }, Some(pod)) => {
                 if let Some(container) = self.container(&container) {

@@ -1,0 +1,79 @@
+//! Network file systems, mounted by the host's own helper, which knows their versions and options.
+
+use std::{path::Path, time::Duration};
+
+use k8s_openapi::api::core::v1::NFSVolumeSource;
+
+/// How long mounting may take: a server that is away holds up nothing but its pod.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a helper is called with. Pure.
+///
+/// # Errors
+/// When the server or the path is none: what the helper would take for an option is not handed to it.
+fn arguments(source: &NFSVolumeSource, options: &[String], read_only: bool) -> Result<Vec<String>, String> {
+    let NFSVolumeSource { server, path, .. } = source;
+    let name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%' | '[' | ']');
+    if server.is_empty() || server.starts_with('-') || !server.chars().all(name) {
+        return Err(format!("the nfs server {server:?} is neither a name nor an address"));
+    }
+    if !path.starts_with('/') || path.contains(char::is_control) {
+        return Err(format!("the path {path:?} of the nfs server {server} must be absolute"));
+    }
+    let host = if server.contains(':') && !server.starts_with('[') { format!("[{server}]") } else { server.clone() };
+    let mut all = options.to_vec();
+    all.push(if read_only { "ro" } else { "rw" }.to_owned());
+    Ok(["-t", "nfs", "-o", &all.join(","), "--", &format!("{host}:{path}")].map(str::to_owned).into())
+}
+
+/// Mounts what a server exports.
+pub(super) async fn mount(
+    dir: &Path,
+    source: &NFSVolumeSource,
+    options: &[String],
+    read_only: bool,
+) -> Result<(), String> {
+    let arguments = arguments(source, options, read_only)?;
+    let mut command = tokio::process::Command::new("mount");
+    command.args(arguments).arg(dir).stdin(std::process::Stdio::null()).kill_on_drop(true);
+    let failed = |why: String| format!("nfs {}:{} could not be mounted: {why}", source.server, source.path);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = output
+        .map_err(|_| failed(format!("no answer within {} s", PATIENCE.as_secs())))?
+        .map_err(|e| failed(e.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(failed(format!("{} (it needs mount.nfs on this node: package nfs-common or nfs-utils)", said.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(server: &str, path: &str, read_only: bool) -> Result<Vec<String>, String> {
+        let source = NFSVolumeSource { server: server.to_owned(), path: path.to_owned(), read_only: None };
+        arguments(&source, &["vers=4.2".to_owned()], read_only)
+    }
+
+    #[test]
+    fn servers_and_paths_are_no_options() {
+        for (server, wanted) in [
+            ("files.example", "files.example:/a b"),
+            ("10.0.0.1", "10.0.0.1:/a b"),
+            ("fd00::1", "[fd00::1]:/a b"),
+            ("[fd00::1]", "[fd00::1]:/a b"),
+            ("fe80::1%eth0", "[fe80::1%eth0]:/a b"),
+        ] {
+            let made = asked(server, "/a b", true).unwrap();
+            assert_eq!(made, ["-t", "nfs", "-o", "vers=4.2,ro", "--", wanted]);
+        }
+        for server in ["", "-o", "--bind", "a b", "a/b", "a,b", "a\n"] {
+            assert!(asked(server, "/", false).unwrap_err().contains("neither a name nor an address"), "{server:?}");
+        }
+        for path in ["", "a", "-o", "/a\nb"] {
+            assert!(asked("s", path, false).unwrap_err().contains("must be absolute"), "{path:?}");
+        }
+    }
+}
