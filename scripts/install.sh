@@ -11,7 +11,7 @@ run) wanted=(docker.io=dockerd iptables=iptables conntrack=conntrack busybox-sta
 test) wanted=(gcc=cc docker.io=dockerd iptables=iptables conntrack=conntrack iproute2=ip busybox-static=busybox nginx-light=nginx
     redis-server=redis-server docker-registry=docker-registry curl=curl python3=python3 util-linux=nsenter
     containernetworking-plugins=host-local faketime=faketime dbus-daemon=dbus-daemon chromium=chromium bsdutils=script openssl=openssl
-    prometheus=promtool systemd=systemd-analyze nftables=nft) ;;
+    prometheus=promtool systemd=systemd-analyze nftables=nft bindfs=bindfs) ;;
 package) wanted=(gcc=cc python3=python3 rpm=rpm dpkg-dev=dpkg-shlibdeps binutils=objdump xz-utils=xz debootstrap=debootstrap) ;;
 boot) wanted=(docker.io=dockerd busybox-static=busybox nginx-light=nginx curl=curl python3=python3 debootstrap=debootstrap
     qemu-system-x86=qemu-system-x86_64 openssh-client=ssh e2fsprogs=mke2fs systemd-container=systemd-nspawn) ;;

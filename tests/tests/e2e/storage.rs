@@ -69,6 +69,31 @@ fn persistent_volume_claims() {
     wait_for(&kubectl, "uses-node", "is ready", is_ready);
     says(&kubectl, "uses-elsewhere", "1 node(s) didn't match PersistentVolume's node affinity");
 
+    // What an application has made of its volumes stays so when the agent comes back.
+    let _ = kubectl.run(&["delete", "pod", "uses-node"]);
+    let line = "stat -c %a /e /d > /shared/.modes; mv /shared/.modes /shared/modes; chmod 0700 /e /d; exec sleep 1000";
+    kubectl.apply(&shared.pod(
+        "owner",
+        json!({
+        "securityContext": {"fsGroup": 4000},
+        "containers": [{"name": "main", "command": shell(line),
+            "volumeMounts": [{"name": "e", "mountPath": "/e"}, {"name": "d", "mountPath": "/d"}]}],
+        "volumes": [{"name": "e", "emptyDir": {}}, {"name": "d", "persistentVolumeClaim": {"claimName": "node"}}]}),
+    ));
+    let owner = wait_for(&kubectl, "owner", "is ready", is_ready);
+    let modes = || {
+        eventually(PATIENCE, "the modes are told", || {
+            anyhow::ensure!(shared.0.join("modes").exists());
+            Ok(shared.lines("modes"))
+        })
+    };
+    assert!(modes().iter().all(|m| m.starts_with('2')), "the group has them at first: {:?}", modes());
+    windlass.kill();
+    shared.take("modes");
+    let _ = windlass.up();
+    world.docker(&["kill", &crate::container_id(&owner)]);
+    assert_eq!(modes(), ["700", "700"]);
+
     // A volume that lives as long as its pod.
     kubectl.apply(&volume("v2", json!({"hostPath": {"path": world.dir().join("brief")}})));
     kubectl.apply(&shared.pod("brief", json!({

@@ -40,7 +40,9 @@ impl Node {
         let text =
             format!("apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\nclusterDNS: [{CLUSTER_DNS}]\n");
         fs::write(&config, text).expect("a file can be written");
-        let windlass = world.windlass().with(&["--config", &config.to_string_lossy()]);
+        // How full the disk of this machine is decides nothing here either.
+        let roomy = ["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"];
+        let windlass = world.windlass().with(&["--config", &config.to_string_lossy()]).with(&roomy);
         let log = world.dir().join("windlass.log");
         let mut daemon = Daemon::start("windlass up", &mut windlass.command("up"), &log).expect("windlass up");
         let kubectl = windlass.kubectl();

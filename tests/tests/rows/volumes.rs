@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::FileTypeExt as _, path::PathBuf};
 
 use serde_json::{Value, json};
 use windlass_tests::{
-    PATIENCE, eventually,
+    Mirror, PATIENCE, eventually,
     sharing::{condition, main_of},
 };
 
@@ -51,6 +51,7 @@ crate::rows![
     persistent_volume_claim_missing,
     persistent_volume_claim_read_only_many,
     image_volume,
+    image_volume_shows_what_the_image_has,
     image_volume_never_present,
     mount_read_only,
     mount_recursive_read_only_enabled,
@@ -66,6 +67,8 @@ crate::rows![
     sub_path_expr_mended_by_an_annotation,
     mounts_within_mounts,
     atomic_writer,
+    volumes_of_objects_cannot_be_written,
+    hung_mount_costs_its_own_pods_only,
 ];
 
 /// A container with volumes at /v/NAME, and its pod's volumes.
@@ -488,6 +491,26 @@ fn image_volume(row: &Row<'_>) {
     assert_eq!(say(row, line, volume), ["/v/i/bin/sh", "read-only"]);
 }
 
+fn image_volume_shows_what_the_image_has(row: &Row<'_>) {
+    // An artifact: nothing of what Docker puts into every container belongs to it.
+    let dir = row.shared.0.join("artifact");
+    for folder in ["model/dev", "etc"] {
+        fs::create_dir_all(dir.join(folder)).expect("a folder can be made");
+    }
+    for file in ["model/weights", "model/dev/notes", "etc/model.conf"] {
+        fs::write(dir.join(file), "x").expect("a file can be written");
+    }
+    fs::write(dir.join("Dockerfile"), "FROM scratch\nCOPY model /model\nCOPY etc /etc\n")
+        .expect("a file can be written");
+    let _ = row.world.docker(&["build", "-q", "-t", "windlass/artifact:1", &dir.to_string_lossy()]);
+    let volume = json!([{"name": "i", "image": {"reference": "windlass/artifact:1", "pullPolicy": "Never"}}]);
+    let told = say(row, "cd /v/i; find . | sort", volume);
+    assert_eq!(
+        told,
+        [".", "./etc", "./etc/model.conf", "./model", "./model/dev", "./model/dev/notes", "./model/weights"]
+    );
+}
+
 fn image_volume_never_present(row: &Row<'_>) {
     stay(row, "p", STAY, json!([{"name": "i", "image": {"reference": "windlass/none:1", "pullPolicy": "Never"}}]));
     row.says("p", "is not present with pull policy of Never");
@@ -637,4 +660,79 @@ fn atomic_writer(row: &Row<'_>) {
     // One link for each name, one folder that was swapped, and no rest of the old one.
     assert!(told[0] == "..data/a" && told[1].starts_with("..") && told[2].starts_with(".."), "{told:?}");
     assert!(told[1] != told[2] && told[3..] == ["two", "1", "a"], "{told:?}");
+}
+
+fn volumes_of_objects_cannot_be_written(row: &Row<'_>) {
+    map(row, json!({"a": "one"}));
+    hidden(row, json!({"a": "one"}));
+    let victim = row.shared.0.join("victim");
+    fs::create_dir(&victim).expect("a folder can be made");
+    fs::write(victim.join("kept"), "").expect("a file can be written");
+    let volumes = json!([{"name": "c", "configMap": {"name": "map"}}, {"name": "s", "secret": {"secretName": "hidden"}},
+        downward(json!([field("a", "metadata.name")]))[0], {"name": "p", "projected": {"sources": [
+            {"configMap": {"name": "map"}}, {"secret": {"name": "hidden", "items": [{"key": "a", "path": "b"}]}}]}}]);
+    // What is removed or written through a link that the container has put there would be the node's.
+    let line = format!(
+        "for v in c s d p; do touch /v/$v/x; rm /v/$v/..data && ln -s {0} /v/$v/..data; ln -s {0} /v/$v/..data_tmp; done \
+         > /shared/.tried 2>&1; mv /shared/.tried /shared/tried; \
+         until grep -q two /v/c/a && grep -q two /v/s/a && grep -q two /v/p/a && grep -q two /v/p/b; do sleep 0.1; done; \
+         touch /shared/seen; exec sleep 100000",
+        victim.display()
+    );
+    stay(row, "p", &line, volumes);
+    let tried = row.printed("tried");
+    map(row, json!({"a": "two"}));
+    hidden(row, json!({"a": "two"}));
+    row.printed("seen");
+    assert!(victim.join("kept").exists(), "{tried:?}");
+    let refused = tried.iter().filter(|l| l.contains("Read-only file system")).count();
+    assert_eq!((tried.len(), refused), (12, 12), "{tried:?}");
+}
+
+/// When the node last said that it is there.
+fn renewed(row: &Row<'_>) -> String {
+    row.kubectl(&["get", "lease", "node", "-n", "kube-node-lease", "-o", "jsonpath={.spec.renewTime}"])
+}
+
+fn hung_mount_costs_its_own_pods_only(row: &Row<'_>) {
+    let far = Mirror::new(&row.shared.0.join("server"), &row.world.dir().join("far"));
+    let pods = ["a", "b", "c", "d"];
+    for name in pods {
+        let container = json!({"volumeMounts": [{"name": "far", "mountPath": "/far", "subPath": name}]});
+        row.shell(name, STAY, container, json!({"volumes": [{"name": "far", "hostPath": {"path": far.path()}}]}));
+    }
+    for name in pods {
+        row.ready(name);
+    }
+    far.hang();
+    for name in pods {
+        let _ = row.world.docker(&["kill", &row.ids(name, "main")[0]]);
+    }
+    // A new pod waits for the mount too, before anything of it is made.
+    stay(row, "late", STAY, json!([{"name": "far", "hostPath": {"path": far.path(), "type": "Directory"}}]));
+    for name in pods {
+        row.waiting(name, "CreateContainerConfigError");
+        row.says(name, "has not come back");
+    }
+    row.says("late", "FailedMount");
+    assert!(row.events("late").contains("has not come back"), "{}", row.events("late"));
+    // Meanwhile the node does what it does.
+    let before = renewed(row);
+    stay(row, "other", STAY, json!([{"name": "e", "emptyDir": {}}]));
+    row.ready("other");
+    let _ = row.kubectl(&["delete", "pod", "other", "a", "late"]);
+    for page in ["metrics", "metrics/cadvisor", "metrics/resource"] {
+        let _ = row.world.sh(&format!("curl -fsS --max-time 10 -o /dev/null http://127.0.0.1:10255/{page}"));
+    }
+    eventually(PATIENCE, "the node renews its lease", || {
+        anyhow::ensure!(renewed(row) != before);
+        Ok(())
+    });
+    let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
+    assert_eq!(row.kubectl(&["get", "node", "node", "-o", ready]), "True");
+    far.answer();
+    for name in &pods[1..] {
+        row.wait(name, "runs again", |p| main_of(p)["restartCount"] == 1 && main_of(p)["ready"] == true);
+    }
+    let _ = row.kubectl(&["delete", "pod", "--all"]);
 }

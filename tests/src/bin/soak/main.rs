@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "it says what it does")]
 
+mod hung_mount;
 mod ledger;
 mod measure;
 
@@ -17,6 +18,7 @@ use std::{
 use nix::sys::signal::Signal;
 use windlass_tests::{Daemon, Kubectl, Output, PATIENCE, World, eventually, run, try_run};
 
+use hung_mount::HungMount;
 use ledger::Ledger;
 use measure::{Memory, held};
 
@@ -45,6 +47,7 @@ impl Dice {
 }
 
 struct Soak {
+    far: HungMount,
     world: World,
     node: Daemon,
     dice: Dice,
@@ -146,7 +149,7 @@ impl Soak {
 
     /// Breaks something and mends it. The process is left alone when `gently`, so that its memory can be followed.
     fn fault(&mut self, gently: bool) {
-        let kind = match self.dice.below(if gently { 4 } else { 5 }) {
+        let kind = match self.dice.below(if gently { 5 } else { 6 }) {
             0 => {
                 let running = self.world.docker(&["ps", "-q"]);
                 let all: Vec<&str> = running.lines().collect();
@@ -191,6 +194,16 @@ impl Soak {
                 self.world.start_docker();
                 "restarts of Docker"
             }
+            4 => {
+                // Long enough to be given up by the node, or not; others go on meanwhile.
+                let until = Instant::now() + Duration::from_secs(5 + self.dice.below(20));
+                self.far.hang(&self.world);
+                while Instant::now() < until {
+                    self.churn();
+                }
+                self.far.answer();
+                "hung mounts"
+            }
             _ => {
                 self.node.end(Signal::SIGKILL);
                 self.node = start(&self.world);
@@ -208,6 +221,7 @@ impl Soak {
             let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
             anyhow::ensure!(kubectl(world).try_run(&["get", "node", "node", "-o", ready])? == "True", "not Ready");
             kubectl(world).ready_pods("app=web", 2)?;
+            kubectl(world).ready_pods(&format!("app={}", hung_mount::POD), 1)?;
             world.try_sh("curl -fsS --max-time 3 http://127.0.0.1:30080/").map(drop)
         });
     }
@@ -248,11 +262,14 @@ fn main() {
     println!("{minutes} minutes, SOAK_SEED={seed}");
     let world = World::new();
     disk(&world);
+    let far = HungMount::new(&world);
     let node = start(&world);
     let (dice, ledger) = (Dice(seed.max(1)), Ledger::default());
-    let mut soak = Soak { world, node, dice, ledger, serial: 0, faults: BTreeMap::new(), served: [0, 0] };
+    let mut soak = Soak { far, world, node, dice, ledger, serial: 0, faults: BTreeMap::new(), served: [0, 0] };
     eventually(PATIENCE, "objects are taken", || {
         let given = call(&soak.world, &["apply", "-f", "-"], LASTING);
+        anyhow::ensure!(given.ok, "{}", given.err);
+        let given = call(&soak.world, &["apply", "-f", "-"], &soak.far.pod());
         anyhow::ensure!(given.ok, "{}", given.err);
         let given = call(&soak.world, &["create", "configmap", "lasting", "--from-literal=value=1"], "");
         anyhow::ensure!(given.ok || given.err.contains("AlreadyExists"), "{}", given.err);
