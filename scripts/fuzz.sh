@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of kernel state, of logs, of manifests and of what is sent to the API for SECONDS_EACH (60), starting from the golden files. Works
-# with the stable compiler: libFuzzer needs coverage counters only.
+# Fuzzes the readers of kernel state, of logs, of manifests and of what is sent to the API, and the writer of volumes' files,
+# for SECONDS_EACH (60), starting from the golden files. Works with the stable compiler: libFuzzer needs coverage counters
+# only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-60}
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$triple"
-for target in bodies kernel_state log_entry manifests patches; do
+for target in bodies kernel_state log_entry manifests patches volume_tree; do
   corpus=target/fuzz/corpus/$target
   mkdir -p "$corpus"
   case $target in
@@ -23,6 +24,8 @@ for target in bodies kernel_state log_entry manifests patches; do
       printf '%s' '[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}},{"spec":{"$setElementOrder/containers":[{"name":"c"}],"containers":[{"name":"c","$patch":"delete"},{"name":"d","image":"j"}],"nodeSelector":{"a":null}}}]' >"$corpus/strategic"
       printf '%s' '[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"b"}},[{"op":"copy","from":"/data/a","path":"/data/c"},{"op":"test","path":"/kind","value":"ConfigMap"},{"op":"move","from":"/data/c","path":"/data/d"}]]' >"$corpus/json" ;;
     manifests) cp proxy/tests/golden/*.yaml "$corpus" ;;
+    # Two writes with a link out of the volume in between.
+    volume_tree) printf '\5\0\0\1\0\1x\3\0\4\2\0\4\0\5\0\0\1\0\1y' >"$corpus/links" ;;
   esac
   target/fuzz/"$triple"/release/$target -max_total_time="$each" -max_len=8192 -artifact_prefix=target/fuzz/$target- "$corpus"
 done
