@@ -177,6 +177,7 @@ impl Namespaces {
         let done = api.replace_subresource("finalize", &name, &PostParams::default(), &changed).await;
         match done {
             Err(error) if error::is_not_found(&error) => Ok(()),
+            Err(error) if error::is_conflict(&error) => Err(Error::Changed(format!("namespace {name}"))),
             other => other.map(drop).during("let go namespace", &name),
         }
     }
