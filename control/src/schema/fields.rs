@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use windlass_kit::quantity::Quantity;
 
-use super::shape::{Known, Shape, known};
+use super::shape::{Known, Shape, of_kind};
 use crate::registry::Gvk;
 
 /// What is wrong with an object's fields.
@@ -20,8 +20,7 @@ pub struct FieldProblems {
 /// Checks every field of an object. A kind that nothing is known of has no problems.
 #[must_use]
 pub fn unknown_fields(gvk: &Gvk, value: &Value) -> FieldProblems {
-    let mut known = known();
-    let Some(root) = known.root(gvk.kind) else { return FieldProblems::default() };
+    let Some((known, root)) = of_kind(gvk.kind) else { return FieldProblems::default() };
     let mut check = Check { known: &known, problems: FieldProblems::default(), path: String::new() };
     check.value(&root, value, gvk.kind);
     check.problems

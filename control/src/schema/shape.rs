@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard},
 };
 
 use k8s_openapi::{
@@ -94,9 +94,20 @@ pub(super) struct Known {
     kinds: HashMap<&'static str, Arc<str>>,
 }
 
-pub(super) fn known() -> MutexGuard<'static, Known> {
-    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+/// All types that a kind holds, and the kind's own; nothing for a kind that is not known. Requests share them.
+pub(super) fn of_kind(kind: &'static str) -> Option<(RwLockReadGuard<'static, Known>, Shape)> {
+    static KNOWN: LazyLock<RwLock<Known>> = LazyLock::new(RwLock::default);
+    let read = || KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+    let root = |known: &Known| known.kinds.get(kind).map(|root| Shape::Named(Arc::clone(root)));
+    let known = read();
+    if let Some(root) = root(&known) {
+        return Some((known, root));
+    }
+    drop(known);
+    KNOWN.write().unwrap_or_else(PoisonError::into_inner).learn(kind);
+    let known = read();
+    let root = root(&known)?;
+    Some((known, root))
 }
 
 /// The fields of each type that are not simply left out when they are empty.
@@ -142,14 +153,12 @@ fn description(kind: &str) -> Option<fn(&mut SchemaGenerator) -> Schema> {
 }
 
 impl Known {
-    /// The name of a kind's type; everything that it holds is known then.
-    pub(super) fn root(&mut self, kind: &'static str) -> Option<Shape> {
-        if let Some(root) = self.kinds.get(kind) {
-            return Some(Shape::Named(Arc::clone(root)));
-        }
+    /// Takes in a kind's type and everything that it holds.
+    fn learn(&mut self, kind: &'static str) {
+        let Some(description) = description(kind) else { return };
         let mut generator = SchemaSettings::openapi3().into_generator();
-        let root = description(kind)?(&mut generator);
-        let root: Arc<str> = named(root.as_value())?.into();
+        let root = description(&mut generator);
+        let Some(root) = named(root.as_value()) else { return };
         for (name, definition) in generator.take_definitions(true) {
             if self.types.contains_key(name.as_str()) || self.scalars.contains_key(name.as_str()) {
                 continue;
@@ -173,8 +182,7 @@ impl Known {
                 None => drop(self.scalars.insert(name.into(), shape(&definition))),
             }
         }
-        self.kinds.insert(kind, Arc::clone(&root));
-        Some(Shape::Named(root))
+        self.kinds.insert(kind, root.into());
     }
 }
 
@@ -219,9 +227,8 @@ fn shape(schema: &Value) -> Shape {
 /// may send.
 #[cfg(test)]
 pub(crate) fn written_out(gvk: &registry::Gvk, value: &Value) -> Value {
-    let mut known = known();
     let mut value = value.clone();
-    if let Some(root) = known.root(gvk.kind) {
+    if let Some((known, root)) = of_kind(gvk.kind) {
         known.write_out(&root, &mut value);
     }
     value
@@ -230,9 +237,8 @@ pub(crate) fn written_out(gvk: &registry::Gvk, value: &Value) -> Value {
 /// A pointer to each field of a kind, as deep as lists and maps of one item go, with a value that it can hold.
 #[cfg(test)]
 pub(crate) fn pointers(gvk: &registry::Gvk) -> Vec<(String, Value)> {
-    let mut known = known();
     let mut found = Vec::new();
-    if let Some(root) = known.root(gvk.kind) {
+    if let Some((known, root)) = of_kind(gvk.kind) {
         known.point(&root, "", 0, &mut found);
     }
     found

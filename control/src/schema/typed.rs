@@ -5,7 +5,7 @@ use windlass_kit::quantity::Quantity;
 
 use super::{
     fields::{fits, time},
-    shape::{Known, Presence, Shape, known},
+    shape::{Known, Presence, Shape, of_kind},
 };
 use crate::registry::Gvk;
 
@@ -32,16 +32,14 @@ pub fn canonical(gvk: &Gvk, value: &Value) -> Value {
 
 /// Takes away what the kind's type cannot hold; the paths of what went. For objects of versions that checked less.
 pub fn salvage(gvk: &Gvk, value: &mut Value) -> Vec<String> {
-    let mut known = known();
-    let Some(root) = known.root(gvk.kind) else { return Vec::new() };
+    let Some((known, root)) = of_kind(gvk.kind) else { return Vec::new() };
     let mut gone = Vec::new();
     known.salvage(&root, value, "", &mut gone);
     gone
 }
 
 fn walk(gvk: &Gvk, value: &mut Value, form: Form) {
-    let mut known = known();
-    if let Some(root) = known.root(gvk.kind) {
+    if let Some((known, root)) = of_kind(gvk.kind) {
         known.normalize(&root, value, form);
     }
 }
