@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_agent::{
     self as agent, Pressure,
     engine::{Engine, Health, strangers},
-    images::{Images, ImagesConfig},
+    images::{Images, ImagesConfig, Plugins},
     metrics::Metrics,
     network::{CniConfig, Network, NetworkConfig},
     node::{
@@ -301,7 +301,7 @@ async fn spawn_node(
         token.clone(),
     );
     let (images, keeper) =
-        Images::new(engine.clone(), images_config(settings, data_root.clone()), Arc::clone(&metrics));
+        Images::new(engine.clone(), images_config(settings, data_root.clone())?, Arc::clone(&metrics));
     tokio::spawn(usage::tell_image_bytes(images.list(), usage.clone(), token.clone()));
     let state = ServerState {
         client: client.clone(),
@@ -441,9 +441,13 @@ async fn spawn_node(
     Ok(usage)
 }
 
-fn images_config(settings: &Settings, data_root: PathBuf) -> ImagesConfig {
+fn images_config(settings: &Settings, data_root: PathBuf) -> anyhow::Result<ImagesConfig> {
     let keeping = &settings.keeping;
-    ImagesConfig {
+    let plugins = match (&keeping.image_credential_provider_config, &keeping.image_credential_provider_bin_dir) {
+        (Some(config), Some(bin_dir)) => Plugins::open(config, bin_dir).map_err(|why| anyhow::anyhow!(why))?,
+        _ => Plugins::default(),
+    };
+    Ok(ImagesConfig {
         data_root,
         file: settings.data_dir.join("images.json"),
         high: keeping.image_gc_high_threshold_percent,
@@ -451,7 +455,11 @@ fn images_config(settings: &Settings, data_root: PathBuf) -> ImagesConfig {
         minimum_age: duration(&keeping.image_minimum_gc_age),
         maximum_age: duration(&keeping.image_maximum_gc_age),
         parallel_pulls: keeping.max_parallel_image_pulls,
-    }
+        records_dir: settings.data_dir.join("image_manager"),
+        // Judged when the settings were read.
+        verification: keeping.verification().unwrap_or_default(),
+        plugins,
+    })
 }
 
 fn eviction_config(settings: &Settings, node: &NodeConfig, data_root: PathBuf) -> EvictionConfig {

@@ -33,6 +33,8 @@ step "pods, volumes, ports, exec and logs under the unit's restrictions"
 check pods
 step "figures of cgroup v2"
 check figures
+step "systemctl daemon-reload"
+check reloads_units
 step "systemctl restart and kill -9"
 check restarts
 step "systemctl reload"

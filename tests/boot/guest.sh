@@ -168,6 +168,25 @@ restarts() {
     survives "kill -9" sh -c "kill -9 $(main_pid)"
 }
 
+# systemd owns the slices of pods: when it reads its units anew it must not write its own values over the limits.
+limits_of() {
+    local pid dir
+    pid=$(docker inspect -f '{{.State.Pid}}' "$(docker ps -q --filter label=io.kubernetes.pod.name="$1" --filter label=io.kubernetes.container.name="$1")")
+    dir=/sys/fs/cgroup$(dirname "$(sed -n 's/^0:://p' "/proc/$pid/cgroup")")
+    [[ $dir == */kubepods.slice/*.slice ]] || fail "the pod $1 is in no slice: $dir"
+    for file in memory.max cpu.weight cpu.max pids.max; do echo "$file $(cat "$dir/$file")"; done
+    for file in memory.max cpu.weight; do echo "kubepods.slice $file $(cat "/sys/fs/cgroup/kubepods.slice/$file")"; done
+}
+reloads_units() {
+    local before
+    before=$(limits_of busy)
+    has -x 'memory.max 67108864' <<<"$before" && has -x 'cpu.max 20000 100000' <<<"$before" || fail "the pod is not held to 64Mi and 200m: $before"
+    systemctl daemon-reload
+    sleep 3
+    [ "$(limits_of busy)" = "$before" ] || fail "systemctl daemon-reload: limits of a pod changed: before $before, now $(limits_of busy)"
+    ok "systemctl daemon-reload: a pod is held to its limits: $(xargs <<<"$before")"
+}
+
 reloads() {
     local pid
     pid=$(main_pid)
@@ -244,6 +263,7 @@ purged() {
     ! ip -o link | has 'veth\|windlass' || left+=("interfaces: $(ip -o link | xargs)")
     ! getent group windlass >/dev/null || left+=("the group")
     ! grep -q ' /var/lib/windlass' /proc/self/mountinfo || left+=("mounts")
+    ! compgen -G '/run/systemd/system.control/kubepods*' >/dev/null || left+=("limits of slices")
     ((${#left[@]} == 0)) || { cat /tmp/dpkg.log; fail "a purge leaves: ${left[*]}"; }
     ok "a purge leaves nothing"
 }

@@ -55,7 +55,7 @@ echo "== booted in a container: $(inside systemctl --version | head -n 1), cgrou
 if (($# == 0)); then
     # With cgroups of version 1 a container has them read-only, and what it made there would be beside the machine's own pods.
     if [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; then
-        set -- installed pods figures restarts reloads hangs upgraded quiet_journal removed purged
+        set -- installed pods figures reloads_units restarts reloads hangs upgraded quiet_journal removed purged
     else
         echo "== cgroups v1: no pods in a container; the unit, its reload and the package alone"
         set -- installed reloads quiet_journal purged

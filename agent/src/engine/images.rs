@@ -14,6 +14,7 @@ use bollard::{
     },
 };
 use futures::{StreamExt as _, TryStreamExt as _};
+use windlass_kit::objects::image::Reference;
 
 use super::{Engine, EngineError};
 
@@ -27,6 +28,8 @@ pub(crate) struct Image {
     /// The user that its containers run as unless told otherwise.
     pub(crate) user: String,
     pub(crate) size: i64,
+    /// It has the name that was asked for, and was not found by its id alone.
+    pub(crate) named: bool,
 }
 
 /// An image of Docker's store with all its names.
@@ -58,6 +61,10 @@ impl Engine {
     pub(crate) async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {
         match self.counted("image_status", self.docker().inspect_image(name)).await {
             Ok(found) => Ok(Some(Image {
+                named: {
+                    let called = familiar(name);
+                    found.repo_tags.iter().chain(&found.repo_digests).flatten().any(|known| *known == called)
+                },
                 shown: shown(name, found.repo_digests.as_deref().unwrap_or(&[]), found.id.as_deref().unwrap_or("")),
                 id: found.id.unwrap_or_default(),
                 user: found.config.and_then(|c| c.user).unwrap_or_default(),
@@ -154,7 +161,7 @@ impl Engine {
         tell: &mut (dyn FnMut(LayerNews) + Send),
     ) -> Result<(), EngineError> {
         let attempt = || format!("failed to pull image {name:?}");
-        let options = CreateImageOptions { from_image: Some(with_tag(name)), ..CreateImageOptions::default() };
+        let options = CreateImageOptions { from_image: Some(familiar(name)), ..CreateImageOptions::default() };
         let mut progress = Box::pin(self.docker().create_image(Some(options), None, credentials));
         loop {
             let line = tokio::time::timeout(STALLED, progress.next()).await.map_err(|_| EngineError {
@@ -211,17 +218,15 @@ fn only_file(archive: &[u8]) -> io::Result<Option<String>> {
 
 /// The digest under the repository that was asked for, since an image may be in several; the first of any; or the id.
 fn shown(name: &str, digests: &[String], id: &str) -> String {
-    let name = name.split('@').next().unwrap_or(name);
-    let last = name.rfind('/').map_or(0, |at| at + 1);
-    let repository = name[last..].find(':').map_or(name, |at| &name[..last + at]);
-    let own = digests.iter().find(|d| d.split('@').next() == Some(repository));
+    let repository = |name: &str| Reference::parse(name).map(|image| image.repository());
+    let asked = repository(name);
+    let own = digests.iter().find(|digest| asked.is_some() && repository(digest) == asked);
     own.or_else(|| digests.first()).map_or(id, String::as_str).to_owned()
 }
 
-/// Docker pulls every tag of a name without one.
-pub(crate) fn with_tag(name: &str) -> String {
-    let last = name.rsplit('/').next().unwrap_or(name);
-    if last.contains(':') || name.contains('@') { name.to_owned() } else { format!("{name}:latest") }
+/// A name as Docker lists it, and pulls it: Docker pulls every tag of a name without one. What is no name stays as it is.
+pub(crate) fn familiar(name: &str) -> String {
+    Reference::parse(name).map_or_else(|| name.to_owned(), |image| image.familiar())
 }
 
 /// Whether Docker's words say that the registry itself is out of order, and not that it refused.
@@ -229,46 +234,9 @@ pub(crate) fn is_out_of_order(reason: &str) -> bool {
     [502, 503, 504].iter().any(|code| reason.contains(&format!("unexpected HTTP status: {code}")))
 }
 
-/// Whether a text names an image: `[registry/]path[:tag][@digest]`, by the grammar that all registries share.
-pub(crate) fn is_reference(text: &str) -> bool {
-    let (name, digest) = text.split_once('@').map_or((text, None), |(name, digest)| (name, Some(digest)));
-    let digest_fits = digest.is_none_or(|digest| {
-        digest.split_once(':').is_some_and(|(kind, hex)| {
-            !kind.is_empty() && hex.len() >= 32 && hex.bytes().all(|b| b.is_ascii_hexdigit())
-        })
-    });
-    let last = name.rfind('/').map_or(0, |at| at + 1);
-    let (name, tag) = match name[last..].find(':') {
-        Some(at) => (&name[..last + at], Some(&name[last + at + 1..])),
-        None => (name, None),
-    };
-    let tag_fits = tag.is_none_or(|tag| {
-        let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-        (1..=128).contains(&tag.len())
-            && tag.bytes().next().is_some_and(word)
-            && tag.bytes().all(|b| word(b) || b == b'.' || b == b'-')
-    });
-    // A first part that could not be one of a path is a registry.
-    let path = match name.split_once('/') {
-        Some((first, rest)) if first == "localhost" || first.contains(['.', ':']) || first.to_lowercase() != first => {
-            rest
-        }
-        _ => name,
-    };
-    digest_fits && tag_fits && path.split('/').all(is_part_of_path)
-}
-
-/// Small letters and digits, with single dots, one or two underscores, or dashes between them.
-fn is_part_of_path(part: &str) -> bool {
-    let small = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let ends = part.bytes().next().is_some_and(small) && part.bytes().last().is_some_and(small);
-    let mut between = part.split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()).filter(|s| !s.is_empty());
-    ends && between.all(|s| matches!(s, "." | "_" | "__") || s.bytes().all(|b| b == b'-'))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{is_out_of_order, is_reference, only_file, shown, with_tag};
+    use super::{is_out_of_order, only_file, shown};
 
     #[test]
     fn a_file_out_of_an_archive() {
@@ -287,47 +255,21 @@ mod tests {
 
     #[test]
     fn an_image_is_shown_by_the_digest_of_its_repository() {
-        let digests = ["a.example/x@sha256:1".to_owned(), "host:5000/y@sha256:2".to_owned()];
-        assert_eq!(shown("host:5000/y:1", &digests, "sha256:i"), "host:5000/y@sha256:2");
-        assert_eq!(shown("other", &digests, "sha256:i"), "a.example/x@sha256:1");
+        let digest = |name: &str| format!("{name}@sha256:{}", "0a".repeat(32));
+        let digests = ["a.example/x", "host:5000/y", "nginx"].map(digest);
+        assert_eq!(shown("host:5000/y:1", &digests, "sha256:i"), digest("host:5000/y"));
+        assert_eq!(
+            shown("docker.io/library/nginx:1", &digests, "sha256:i"),
+            digest("nginx"),
+            "Docker names it shortly"
+        );
+        assert_eq!(shown("other", &digests, "sha256:i"), digest("a.example/x"));
         assert_eq!(shown("other", &[], "sha256:i"), "sha256:i");
-    }
-
-    #[test]
-    fn names_of_images() {
-        for good in [
-            "nginx",
-            "nginx:1.7_a-b",
-            "a/b__c/d-e--f.g:1",
-            "host:5000/nginx",
-            "Host/nginx:1",
-            "localhost/x@sha256:0123456789abcdef0123456789abcdef",
-            "x:tag@sha256:0123456789abcdef0123456789abcdef",
-        ] {
-            assert!(is_reference(good), "{good}");
-        }
-        for bad in ["", "Nginx", "Host/Nginx", "a//b", "a:", "a: b", "a/-b", "a..b", "a@sha256:0", "a b", "a:b:c", "/a"]
-        {
-            assert!(!is_reference(bad), "{bad}");
-        }
     }
 
     #[test]
     fn a_registry_out_of_order_is_none_that_refuses() {
         assert!(is_out_of_order("received unexpected HTTP status: 503 Service Unavailable"));
         assert!(!is_out_of_order("unauthorized: access denied, request 503"));
-    }
-
-    #[test]
-    fn a_name_without_a_tag_means_latest() {
-        for (name, wanted) in [
-            ("nginx", "nginx:latest"),
-            ("nginx:1", "nginx:1"),
-            ("host:5000/nginx", "host:5000/nginx:latest"),
-            ("host:5000/nginx:2", "host:5000/nginx:2"),
-            ("nginx@sha256:00", "nginx@sha256:00"),
-        ] {
-            assert_eq!(with_tag(name), wanted);
-        }
     }
 }

@@ -67,22 +67,6 @@ pub(super) fn to_free(capacity: u64, available: u64, high: u8, low: u8) -> Optio
     (used >= u64::from(high)).then(|| wanted.saturating_sub(available)).filter(|bytes| *bytes > 0)
 }
 
-/// A name as Docker writes it in its list: without its own registry, with a tag.
-pub(super) fn familiar(name: &str) -> String {
-    let short = name.strip_prefix("docker.io/").unwrap_or(name);
-    let short = short.strip_prefix("library/").unwrap_or(short);
-    // A digest decides where both are given.
-    let short = match short.split_once('@') {
-        Some((tagged, digest)) => {
-            let end = tagged.rfind('/').map_or(0, |at| at + 1);
-            let bare = tagged[end..].find(':').map_or(tagged, |colon| &tagged[..end + colon]);
-            format!("{bare}@{digest}")
-        }
-        None => short.to_owned(),
-    };
-    crate::engine::images::with_tag(&short)
-}
-
 /// Whether an image is what a pod calls by one of these names.
 pub(super) fn is_called(image: &Stored, names: &BTreeSet<String>) -> bool {
     let ids = [image.id.as_str(), image.id.trim_start_matches("sha256:")];
@@ -151,17 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn names_as_docker_lists_them() {
-        for (name, listed) in [
-            ("nginx", "nginx:latest"),
-            ("docker.io/library/nginx:1", "nginx:1"),
-            ("docker.io/me/app", "me/app:latest"),
-            ("host:5000/app:2", "host:5000/app:2"),
-            ("nginx:1@sha256:00", "nginx@sha256:00"),
-            ("host:5000/app:2@sha256:00", "host:5000/app@sha256:00"),
-        ] {
-            assert_eq!(familiar(name), listed);
-        }
+    fn an_image_is_called_by_name_or_id() {
         let names = BTreeSet::from(["nginx:1".to_owned(), "abc".to_owned()]);
         assert!(is_called(&image("sha256:1", &["nginx:1"]), &names) && is_called(&image("sha256:abc", &[]), &names));
         assert!(!is_called(&image("sha256:2", &["nginx:2"]), &names));

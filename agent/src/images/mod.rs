@@ -1,10 +1,14 @@
 //! Images of the node: pulled once for all who want them, and collected when the disk fills up.
 //!
-//! `gc` decides which images go and is pure; `pulls` shares pulls; this module owns what is known of images and removes
-//! them. Talks to Docker through `engine` only and imports nothing of `pods`.
+//! `gc` decides which images go and is pure; `pulls` shares pulls; `credentials` finds what a registry is shown, also from
+//! `plugins`; `records` keeps what was pulled with what, and so who may use it; this module owns what is known of images
+//! and removes them. Talks to Docker through `engine` only and imports nothing of `pods`.
 
+pub(crate) mod credentials;
 mod gc;
+mod plugins;
 mod pulls;
+mod records;
 
 use std::{
     collections::BTreeSet,
@@ -23,12 +27,18 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::events::{Recorder, Severity};
 
 use crate::{
-    engine::{Engine, EngineError, images::Stored},
+    engine::{
+        Engine, EngineError,
+        images::{Stored, familiar},
+    },
     metrics::Metrics,
 };
 use gc::Memory;
-pub(crate) use pulls::Pulls;
+pub use plugins::Plugins;
 pub use pulls::{AllProgress, Progress};
+pub(crate) use pulls::{Pulled, Pulls};
+pub(crate) use records::Records;
+pub use records::Verification;
 
 /// Pulls at once where no number is set: Docker itself downloads three layers of each at a time.
 const PULLS_AT_ONCE: usize = 16;
@@ -53,6 +63,12 @@ pub struct ImagesConfig {
     pub maximum_age: Duration,
     /// How many are pulled at once.
     pub parallel_pulls: Option<usize>,
+    /// The folder that tells who may use which image.
+    pub records_dir: PathBuf,
+    /// For which images that are there a pod must show credentials all the same.
+    pub verification: Verification,
+    /// Programs that know credentials.
+    pub plugins: Plugins,
 }
 
 /// An image in Docker's store, for the node's status.
@@ -70,6 +86,8 @@ pub struct Images {
     pulls: Pulls,
     ask: mpsc::Sender<oneshot::Sender<()>>,
     list: watch::Receiver<Arc<Vec<StoredImage>>>,
+    records: Records,
+    plugins: Plugins,
 }
 
 /// What looks after images; [`Keeper::run`] must be spawned.
@@ -81,6 +99,7 @@ pub struct Keeper {
     list: watch::Sender<Arc<Vec<StoredImage>>>,
     pulls: watch::Receiver<AllProgress>,
     memory: Memory,
+    records: Records,
     failures: u32,
     metrics: Arc<Metrics>,
 }
@@ -94,8 +113,10 @@ impl Images {
         let pulls = Pulls::new(engine.clone(), config.parallel_pulls.unwrap_or(PULLS_AT_ONCE));
         let memory = read(&config.file);
         let progress = pulls.progress();
-        let keeper = Keeper { config, engine, asked, list, pulls: progress, memory, failures: 0, metrics };
-        (Self { pulls, ask, list: listed }, keeper)
+        let records = Records::open(config.records_dir.clone(), config.verification.clone());
+        let images = Self { pulls, ask, list: listed, records: records.clone(), plugins: config.plugins.clone() };
+        let keeper = Keeper { config, engine, asked, list, pulls: progress, memory, records, failures: 0, metrics };
+        (images, keeper)
     }
 
     /// The largest of the store's images first.
@@ -120,6 +141,16 @@ impl Images {
 
     pub(crate) fn pulls(&self) -> &Pulls {
         &self.pulls
+    }
+
+    /// Who may use which image.
+    pub(crate) fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Programs that know credentials.
+    pub(crate) fn plugins(&self) -> &Plugins {
+        &self.plugins
     }
 }
 
@@ -161,6 +192,7 @@ impl Keeper {
 
     /// What is there now, taken note of; `None` when Docker does not say.
     async fn look(&mut self, pods: &watch::Receiver<Arc<Vec<Arc<Pod>>>>) -> Option<Store> {
+        let listed = Timestamp::now();
         let ask = async {
             let stored = self.engine.images().await?;
             let used = self.engine.images_in_use().await?;
@@ -173,6 +205,7 @@ impl Keeper {
                 return None;
             }
         };
+        self.records.settle(&stored, listed).await;
         let wanted = wanted(&pods.borrow());
         in_use.extend(stored.iter().filter(|image| gc::is_called(image, &wanted)).map(|image| image.id.clone()));
         let before = self.memory.clone();
@@ -242,7 +275,7 @@ impl Keeper {
             if !go_on(image) {
                 return;
             }
-            let pulled: BTreeSet<String> = self.pulls.borrow().values().map(|p| gc::familiar(&p.image)).collect();
+            let pulled: BTreeSet<String> = self.pulls.borrow().values().map(|p| familiar(&p.image)).collect();
             if gc::is_called(image, &pulled) {
                 continue;
             }
@@ -266,9 +299,9 @@ fn wanted(pods: &[Arc<Pod>]) -> BTreeSet<String> {
         let containers = spec.init_containers.iter().flatten().chain(&spec.containers).filter_map(|c| c.image.clone());
         let visitors = spec.ephemeral_containers.iter().flatten().filter_map(|c| c.image.clone());
         let volumes = spec.volumes.iter().flatten().filter_map(|v| v.image.as_ref()?.reference.clone());
-        containers.chain(visitors).chain(volumes).map(|name| gc::familiar(&name)).collect()
+        containers.chain(visitors).chain(volumes).map(|name| familiar(&name)).collect()
     };
-    pods.iter().filter(|pod| !over(pod)).flat_map(of).chain([gc::familiar(crate::engine::pause::NAME)]).collect()
+    pods.iter().filter(|pod| !over(pod)).flat_map(of).chain([familiar(crate::engine::pause::NAME)]).collect()
 }
 
 /// Bytes of a file system, and those that are free.

@@ -40,8 +40,17 @@ pub struct Progress {
 /// Every pull under way, by its number.
 pub type AllProgress = BTreeMap<u64, Progress>;
 
-/// A pull as those who wait for it see it: how long the pulling itself took, or why it did not work.
-type Waiting = Shared<BoxFuture<'static, Result<Duration, EngineError>>>;
+/// A pull as those who wait for it see it.
+type Waiting = Shared<BoxFuture<'static, Result<Pulled, EngineError>>>;
+
+/// A pull that has worked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pulled {
+    /// How long it took, without waiting for other pulls.
+    pub(crate) took: Duration,
+    /// Which of the credentials the registry took, where there were any.
+    pub(crate) with: Option<usize>,
+}
 
 /// What two pulls must have in common to be one: the image, and what registries are shown. Never printed.
 type Key = (String, Vec<[Option<String>; 4]>);
@@ -86,10 +95,9 @@ impl Pulls {
         self.0.progress.subscribe()
     }
 
-    /// Pulls an image with the first of `credentials` that the registry takes, or as nobody where there are none; gives
-    /// how long that took without waiting for other pulls. Whoever asks for the same meanwhile is answered by this
+    /// Pulls an image with the first of `credentials` that the registry takes, or as nobody where there are none. Whoever asks for the same meanwhile is answered by this
     /// one's result. A pull goes on when everybody who waited for it has gone.
-    pub(crate) async fn pull(&self, name: &str, credentials: Vec<DockerCredentials>) -> Result<Duration, EngineError> {
+    pub(crate) async fn pull(&self, name: &str, credentials: Vec<DockerCredentials>) -> Result<Pulled, EngineError> {
         let waiting = {
             let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
             let key = key(name, &credentials);
@@ -125,7 +133,7 @@ impl Pulls {
 }
 
 impl Inner {
-    async fn run(&self, number: u64, name: &str, credentials: &[DockerCredentials]) -> Result<Duration, EngineError> {
+    async fn run(&self, number: u64, name: &str, credentials: &[DockerCredentials]) -> Result<Pulled, EngineError> {
         let begun = Progress {
             image: name.to_owned(),
             since: Timestamp::now(),
@@ -148,15 +156,17 @@ impl Inner {
             });
         };
         tell(LayerNews::default());
-        let mut result = Ok(());
-        for shown in credentials.iter().map(Some).chain(credentials.is_empty().then_some(None)) {
-            result = self.engine.pull_as(name, shown.cloned(), &mut tell).await;
+        let (mut result, mut with) = (Ok(()), None);
+        let all = credentials.iter().enumerate().map(Some).chain(credentials.is_empty().then_some(None));
+        for shown in all {
+            with = shown.map(|(index, _)| index);
+            result = self.engine.pull_as(name, shown.map(|(_, one)| one.clone()), &mut tell).await;
             match &result {
                 Err(error) if !error.is_unreachable() => {}
                 _ => break,
             }
         }
-        result.map(|()| started.elapsed())
+        result.map(|()| Pulled { took: started.elapsed(), with })
     }
 }
 

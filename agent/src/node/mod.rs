@@ -260,7 +260,7 @@ pub async fn run(
             let message = format!("System OOM encountered, victim process: {}, pid: {}", victim.name, victim.pid);
             recorder.record(&object, Severity::Warning, "SystemOOM", message);
         }
-        if config.hold_pods && crate::pods::hold_all(&held_to(&config)) && !std::mem::replace(&mut held, true) {
+        if config.hold_pods && crate::pods::hold_all(&held_to(&config)).await && !std::mem::replace(&mut held, true) {
             let message = "Updated Node Allocatable limit across pods";
             recorder.record(&object, Severity::Normal, "NodeAllocatableEnforced", message);
         }

@@ -1,6 +1,8 @@
 //! The cgroups of pods: held to what all of a pod may use, and taken away at its end, since Docker removes those of
 //! containers and not their parents.
 
+mod systemd;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -25,17 +27,36 @@ fn hierarchies(root: &Path) -> Vec<PathBuf> {
 /// Holds a pod's cgroup, which `parent` names as Docker does, to `limits`, `pages`, and a number of processes and threads.
 /// Hierarchies where it does not exist are left out; what the kernel refuses, such as less memory than is in use, is told
 /// and stays as it was.
-pub(crate) fn hold_pod(parent: &str, limits: &Limits, pages: &HugePages, pids: Option<u32>) {
+pub(crate) async fn hold_pod(parent: &str, limits: &Limits, pages: &HugePages, pids: Option<u32>) {
     for (hierarchy, dir) in pod_dirs(Path::new(ROOT), parent) {
-        write_all(&dir, settings(&hierarchy, &dir, limits).into_iter().map(|(file, value)| (file.to_owned(), value)));
+        let mut wanted = own(settings(&hierarchy, &dir, limits));
+        if has(&hierarchy, &dir, "pids") {
+            let most = pids.map_or_else(|| "max".to_owned(), |most| most.to_string());
+            wanted.push(("pids.max".to_owned(), most));
+        }
+        hold(parent, &dir, wanted, systemd::properties(limits, Some(pids))).await;
         if has(&hierarchy, &dir, "hugetlb") {
             write_all(&dir, huge_pages(&dir, pages));
         }
-        if has(&hierarchy, &dir, "pids") {
-            let most = pids.map_or_else(|| "max".to_owned(), |most| most.to_string());
-            write_all(&dir, [("pids.max".to_owned(), most)]);
+    }
+}
+
+/// Brings a cgroup to what is wanted of it: by systemd where that keeps it, else, and where it refuses, by its files.
+async fn hold(parent: &str, dir: &Path, wanted: Vec<(String, String)>, properties: Vec<(&'static str, u64)>) {
+    let slice = parent.trim_start_matches('/');
+    if slice.ends_with(".slice") && is_v2(dir) && wanted.iter().any(|(file, value)| differs(&dir.join(file), value)) {
+        match systemd::set(slice, properties).await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(slice, %error, "systemd did not take the limits of a slice; they are written past it, until it reads its units anew");
+            }
         }
     }
+    write_all(dir, wanted);
+}
+
+fn own(settings: Vec<(&'static str, String)>) -> Vec<(String, String)> {
+    settings.into_iter().map(|(file, value)| (file.to_owned(), value)).collect()
 }
 
 /// Holds one container of a pod to what Docker has no setting for: its huge pages, until when it is held to its pod's,
@@ -72,11 +93,18 @@ fn has(hierarchy: &str, dir: &Path, controller: &str) -> bool {
     names(hierarchy, controller) || is_v2(dir)
 }
 
+/// Whether a file is there and says something else.
+fn differs(path: &Path, value: &str) -> bool {
+    match fs::read_to_string(path) {
+        Ok(text) => text.trim() != value,
+        Err(_) => path.exists(),
+    }
+}
+
 fn write_all(dir: &Path, settings: impl IntoIterator<Item = (String, String)>) {
     for (file, value) in settings {
         let path = dir.join(file);
-        let same = fs::read_to_string(&path).is_ok_and(|text| text.trim() == value);
-        if same || !path.exists() {
+        if !differs(&path, &value) {
             continue;
         }
         if let Err(error) = fs::write(&path, &value) {
@@ -104,7 +132,7 @@ fn huge_pages(dir: &Path, pages: &HugePages) -> Vec<(String, String)> {
 }
 
 /// Holds all pods together to these amounts, whichever driver makes their cgroup; whether there is one yet.
-pub(crate) fn hold_all(amounts: &BTreeMap<String, Quantity>) -> bool {
+pub(crate) async fn hold_all(amounts: &BTreeMap<String, Quantity>) -> bool {
     let of = |resource: &str| amounts.get(resource).copied();
     let limits = Limits {
         memory: of("memory").map_or(0, Quantity::units),
@@ -112,9 +140,12 @@ pub(crate) fn hold_all(amounts: &BTreeMap<String, Quantity>) -> bool {
         cpu_quota: 0,
     };
     let mut found = false;
-    for (hierarchy, dir) in KUBEPODS.iter().flat_map(|name| pod_dirs(Path::new(ROOT), &format!("/{name}"))) {
-        found |= dir.is_dir();
-        write_all(&dir, settings(&hierarchy, &dir, &limits).into_iter().map(|(file, value)| (file.to_owned(), value)));
+    for name in KUBEPODS {
+        for (hierarchy, dir) in pod_dirs(Path::new(ROOT), name) {
+            found |= dir.is_dir();
+            let wanted = own(settings(&hierarchy, &dir, &limits));
+            hold(name, &dir, wanted, systemd::properties(&limits, None)).await;
+        }
     }
     found
 }
@@ -141,14 +172,17 @@ fn pod_dirs(root: &Path, parent: &str) -> Vec<(String, PathBuf)> {
         .collect()
 }
 
+/// runc's way from shares of 2 to 262144 to weights of 1 to 10000.
+fn weight(shares: i64) -> i64 {
+    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+}
+
 /// The files of one hierarchy and what they are to say, by what is there.
 fn settings(hierarchy: &str, dir: &Path, limits: &Limits) -> Vec<(&'static str, String)> {
     let or = |value: i64, none: &str| if value > 0 { value.to_string() } else { none.to_owned() };
     if is_v2(dir) {
-        // runc's way from shares of 2 to 262144 to weights of 1 to 10000.
-        let weight = 1 + (limits.cpu_shares.clamp(2, 262_144) - 2) * 9999 / 262_142;
         return vec![
-            ("cpu.weight", weight.to_string()),
+            ("cpu.weight", weight(limits.cpu_shares).to_string()),
             ("cpu.max", format!("{} {}", or(limits.cpu_quota, "max"), CPU_PERIOD)),
             ("memory.max", or(limits.memory, "max")),
         ];
@@ -168,6 +202,7 @@ fn settings(hierarchy: &str, dir: &Path, limits: &Limits) -> Vec<(&'static str, 
 pub(crate) fn remove_pod(uid: &str) {
     let classes = [Class::Guaranteed, Class::Burstable, Class::BestEffort];
     let places = classes.map(|class| [false, true].map(|systemd| relative(&qos::cgroup_parent(class, uid, systemd))));
+    classes.iter().for_each(|class| systemd::forget(&qos::cgroup_parent(*class, uid, true)));
     for hierarchy in hierarchies(Path::new(ROOT)) {
         for place in places.iter().flatten() {
             // Most are not there, and one that is not empty stays.
@@ -183,6 +218,7 @@ pub(crate) fn remove_all() {
             remove_empty(&hierarchy.join(top));
         }
     }
+    systemd::forget_all();
 }
 
 fn remove_empty(dir: &Path) {

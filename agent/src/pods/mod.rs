@@ -7,7 +7,6 @@ mod admission;
 mod body;
 mod cgroup;
 mod clock;
-mod credentials;
 mod crew;
 mod docker;
 mod env;

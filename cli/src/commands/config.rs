@@ -153,7 +153,13 @@ mod tests {
         let text = default_file(&entries(&Settings::example()), &Cli::command());
         assert_eq!(Settings::check(&text).unwrap(), vec![]);
         // Without what has no default.
-        let unset = ["staticPodPath", "maxParallelImagePulls"];
+        let unset = [
+            "staticPodPath",
+            "maxParallelImagePulls",
+            "resolvConf",
+            "imageCredentialProviderConfig",
+            "imageCredentialProviderBinDir",
+        ];
         let lines = text.lines().filter(|l| !unset.iter().any(|name| l.starts_with(&format!("#{name}:"))));
         let set: Vec<&str> =
             lines.map(|l| l.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(l)).collect();

@@ -80,6 +80,10 @@ pub(crate) struct File {
     node_status_max_images: Option<i32>,
     pod_pids_limit: Option<i64>,
     max_parallel_image_pulls: Option<usize>,
+    image_pull_credentials_verification_policy: Option<String>,
+    preloaded_images_verification_allowlist: Option<Vec<String>>,
+    image_credential_provider_config: Option<PathBuf>,
+    image_credential_provider_bin_dir: Option<PathBuf>,
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_critical_pods: Option<String>,
     shutdown_grace_period_by_pod_priority: Option<Vec<PriorityShare>>,
@@ -208,6 +212,13 @@ impl File {
         set(self.system_reserved, &mut to.keeping.system_reserved);
         set(self.enforce_node_allocatable, &mut to.keeping.enforce_node_allocatable);
         set(self.pod_pids_limit, &mut to.keeping.pod_pids_limit);
+        let keeping = &mut to.keeping;
+        set(self.image_pull_credentials_verification_policy, &mut keeping.image_pull_credentials_verification_policy);
+        set(self.preloaded_images_verification_allowlist, &mut keeping.preloaded_images_verification_allowlist);
+        let (config, bin) =
+            (&mut keeping.image_credential_provider_config, &mut keeping.image_credential_provider_bin_dir);
+        *config = self.image_credential_provider_config.or(config.take());
+        *bin = self.image_credential_provider_bin_dir.or(bin.take());
         set(self.node_status_max_images, &mut to.keeping.node_status_max_images);
         set(self.shutdown_grace_period, &mut to.keeping.shutdown_grace_period);
         set(self.shutdown_grace_period_critical_pods, &mut to.keeping.shutdown_grace_period_critical_pods);

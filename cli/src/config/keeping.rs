@@ -1,14 +1,17 @@
 //! How the node keeps itself alive: eviction, what is kept back from pods, images. Names are kubelet's.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use windlass_agent::node::{
-    Amounts,
-    eviction::thresholds::{self, Setting, Threshold},
-    parse_reserved,
-    shutdown::{Share, of_two},
+use windlass_agent::{
+    images::Verification,
+    node::{
+        Amounts,
+        eviction::thresholds::{self, Setting, Threshold},
+        parse_reserved,
+        shutdown::{Share, of_two},
+    },
 };
 
 /// Settings with no gaps left; texts are read by the functions below.
@@ -29,6 +32,11 @@ pub(crate) struct Keeping {
     pub(crate) enforce_node_allocatable: Vec<String>,
     /// `None` for as many as are wanted, within reason.
     pub(crate) max_parallel_image_pulls: Option<usize>,
+    pub(crate) image_pull_credentials_verification_policy: String,
+    pub(crate) preloaded_images_verification_allowlist: Vec<String>,
+    /// With the folder of their programs; both or none.
+    pub(crate) image_credential_provider_config: Option<PathBuf>,
+    pub(crate) image_credential_provider_bin_dir: Option<PathBuf>,
     pub(crate) node_status_max_images: i32,
     /// Below one for no limit, as upstream has it.
     pub(crate) pod_pids_limit: i64,
@@ -63,6 +71,10 @@ impl Default for Keeping {
             system_reserved: Setting::new(),
             enforce_node_allocatable: vec!["pods".to_owned()],
             max_parallel_image_pulls: None,
+            image_pull_credentials_verification_policy: "NeverVerifyPreloadedImages".to_owned(),
+            preloaded_images_verification_allowlist: Vec::new(),
+            image_credential_provider_config: None,
+            image_credential_provider_bin_dir: None,
             node_status_max_images: 50,
             pod_pids_limit: -1,
             shutdown_grace_period: "0s".to_owned(),
@@ -111,6 +123,15 @@ impl Keeping {
         self.shutdown_grace_period_by_pod_priority.iter().map(share).collect()
     }
 
+    /// For which images that are there a pod must show credentials all the same.
+    ///
+    /// # Errors
+    /// What is wrong with the settings.
+    pub(crate) fn verification(&self) -> Result<Verification, String> {
+        let list = &self.preloaded_images_verification_allowlist;
+        Verification::read(&self.image_pull_credentials_verification_policy, list)
+    }
+
     /// Whether all pods together are held to what is not reserved.
     pub(crate) fn holds_pods(&self) -> bool {
         self.enforce_node_allocatable.iter().any(|what| what == "pods")
@@ -151,6 +172,12 @@ impl Keeping {
             if !(whole.is_zero() || self.shutdown_grace_period_by_pod_priority.is_empty()) {
                 all.push("shutdownGracePeriod and shutdownGracePeriodByPodPriority exclude each other".to_owned());
             }
+        }
+        all.extend(self.verification().err());
+        if self.image_credential_provider_config.is_some() != self.image_credential_provider_bin_dir.is_some() {
+            all.push(
+                "imageCredentialProviderConfig and imageCredentialProviderBinDir are of use together alone".to_owned(),
+            );
         }
         if self.max_parallel_image_pulls == Some(0) {
             all.push("maxParallelImagePulls is 0: no image could be pulled".to_owned());
@@ -214,6 +241,15 @@ pub(crate) struct KeepingFlags {
     /// How many images are pulled at once [default: 16]
     #[arg(long, global = true, value_name = "NUMBER")]
     max_parallel_image_pulls: Option<usize>,
+    /// For which images that are there already a pod must show credentials [default: NeverVerifyPreloadedImages]
+    #[arg(long, global = true, value_name = "POLICY")]
+    image_pull_credentials_verification_policy: Option<String>,
+    /// File, or folder of files, that names programs which know the credentials of registries, as kubelet's [default: none]
+    #[arg(long, global = true, value_name = "PATH")]
+    image_credential_provider_config: Option<PathBuf>,
+    /// The folder of those programs [default: none]
+    #[arg(long, global = true, value_name = "DIR")]
+    image_credential_provider_bin_dir: Option<PathBuf>,
     /// How many images the node's status names; below zero is all [default: 50]
     #[arg(long, global = true, value_name = "NUMBER", allow_negative_numbers = true)]
     node_status_max_images: Option<i32>,
@@ -264,6 +300,15 @@ impl KeepingFlags {
             to.enforce_node_allocatable.clone_from(what);
         }
         to.max_parallel_image_pulls = self.max_parallel_image_pulls.or(to.max_parallel_image_pulls);
+        if let Some(policy) = &self.image_pull_credentials_verification_policy {
+            to.image_pull_credentials_verification_policy.clone_from(policy);
+        }
+        for (given, to) in [
+            (&self.image_credential_provider_config, &mut to.image_credential_provider_config),
+            (&self.image_credential_provider_bin_dir, &mut to.image_credential_provider_bin_dir),
+        ] {
+            *to = given.clone().or(to.take());
+        }
         to.pod_pids_limit = self.pod_max_pids.unwrap_or(to.pod_pids_limit);
         to.node_status_max_images = self.node_status_max_images.unwrap_or(to.node_status_max_images);
         to.eviction_max_pod_grace_period =

@@ -90,6 +90,28 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("podPidsLimit", "pod-max-pids", json!(k.pod_pids_limit)),
         entry("nodeStatusMaxImages", "node-status-max-images", json!(k.node_status_max_images)),
         entry("maxParallelImagePulls", "max-parallel-image-pulls", json!(k.max_parallel_image_pulls)),
+        entry(
+            "imagePullCredentialsVerificationPolicy",
+            "image-pull-credentials-verification-policy",
+            json!(k.image_pull_credentials_verification_policy),
+        ),
+        Entry {
+            name: "preloadedImagesVerificationAllowlist",
+            flag: Err(
+                "The images for which no pod needs to, with the policy NeverVerifyAllowlistedImages, such as registry.example/base/* [default: none]",
+            ),
+            value: json!(k.preloaded_images_verification_allowlist),
+        },
+        entry(
+            "imageCredentialProviderConfig",
+            "image-credential-provider-config",
+            json!(k.image_credential_provider_config),
+        ),
+        entry(
+            "imageCredentialProviderBinDir",
+            "image-credential-provider-bin-dir",
+            json!(k.image_credential_provider_bin_dir),
+        ),
         Entry {
             name: "shutdownGracePeriod",
             flag: Err(

@@ -46,6 +46,8 @@ pub(crate) fn kubelet_configuration(settings: &Settings) -> Value {
         "shutdownGracePeriodCriticalPods": settings.keeping.shutdown_grace_period_critical_pods,
         "shutdownGracePeriodByPodPriority": settings.keeping.shutdown_grace_period_by_pod_priority,
         "serializeImagePulls": false,
+        "imagePullCredentialsVerificationPolicy": settings.keeping.image_pull_credentials_verification_policy,
+        "preloadedImagesVerificationAllowlist": settings.keeping.preloaded_images_verification_allowlist,
     })
 }
 

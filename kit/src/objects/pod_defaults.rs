@@ -4,7 +4,10 @@
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Map, Value, json};
 
-use super::requests::{pod_amounts, requests_of};
+use super::{
+    image::Reference,
+    requests::{pod_amounts, requests_of},
+};
 use crate::quantity::Quantity;
 
 /// Gives a field that is missing, null or an empty text its value.
@@ -145,7 +148,7 @@ fn amounts(resources: &mut Map<String, Value>) {
 
 fn container(container: &mut Map<String, Value>) {
     let image = container.get("image").and_then(Value::as_str).unwrap_or("");
-    let policy = if moving_tag(image) { "Always" } else { "IfNotPresent" };
+    let policy = if Reference::parse(image).is_some_and(|image| image.moves()) { "Always" } else { "IfNotPresent" };
     set(container, "imagePullPolicy", json!(policy));
     set(container, "terminationMessagePath", json!("/dev/termination-log"));
     set(container, "terminationMessagePolicy", json!("File"));
@@ -192,15 +195,6 @@ fn http_get(handler: &mut Map<String, Value>) {
         set(get, "path", json!("/"));
         set(get, "scheme", json!("HTTP"));
     }
-}
-
-/// A name without a tag or with `latest` may mean something else tomorrow; a digest never does.
-fn moving_tag(image: &str) -> bool {
-    if image.contains('@') {
-        return false;
-    }
-    let last = image.rsplit('/').next().unwrap_or(image);
-    last.split_once(':').is_none_or(|(_, tag)| tag == "latest")
 }
 
 fn volume(volume: &mut Map<String, Value>) {

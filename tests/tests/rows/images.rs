@@ -20,6 +20,7 @@ crate::rows![
     image_pull_secrets_legacy_docker_cfg,
     image_pull_secrets_tried_in_order,
     image_pull_secrets_longest_path_first,
+    image_of_others_is_asked_for_again,
     event_pulled,
     image_id_is_the_repo_digest,
     image_by_digest,
@@ -158,6 +159,25 @@ fn image_pull_secrets_longest_path_first(row: &Row<'_>) {
     with(row, &["both"]);
     row.ready("p");
     assert_eq!(count(row, "Failed"), 0);
+}
+
+/// What another pod has pulled with its secret lies on the node: that is no reason to give it to everybody.
+fn image_of_others_is_asked_for_again(row: &Row<'_>) {
+    config(row, "mine", &[("127.0.0.1:5001", "me")]);
+    with(row, &["mine"]);
+    row.ready("p");
+    let image = private(row);
+    let container = json!({"image": image, "imagePullPolicy": "IfNotPresent"});
+    row.shell("thief", STAY, container.clone(), json!({}));
+    row.waiting("thief", "ErrImagePull");
+    let never = json!({"image": image, "imagePullPolicy": "Never"});
+    row.shell("idle", STAY, never, json!({}));
+    row.waiting("idle", "ErrImageNeverPull");
+    row.shell("owner", STAY, container, json!({"imagePullSecrets": [{"name": "mine"}]}));
+    row.ready("owner");
+    // The very same image, loaded by hand under another name.
+    row.shell("other", STAY, json!({"imagePullPolicy": "Never"}), json!({}));
+    row.ready("other");
 }
 
 fn event_pulled(row: &Row<'_>) {

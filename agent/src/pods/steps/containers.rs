@@ -92,7 +92,7 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let log = traces::log_of(&shared.config, &body::identity(pod, &container.name, request.attempt));
     labels.insert(names::LOG_PATH.to_owned(), log.to_string_lossy().into_owned());
     // Its resources may be others than those of the one before it.
-    hold(shared, pod, false);
+    hold(shared, pod, false).await;
     let id = {
         let _slot = shared.slots.acquire().await;
         shared.engine.create(&name, body).await.map_err(|e| Refusal::of("CreateContainerError", &e))?
@@ -224,9 +224,9 @@ pub(crate) async fn resize(shared: Arc<Shared>, asked: Asked) -> Outcome {
     let wanted = qos::limits(&asked.container);
     let result = async {
         // More for the pod before more for the container, since a cgroup has no more than its parent; less after.
-        hold(&shared, &asked.pod, true);
+        hold(&shared, &asked.pod, true).await;
         shared.engine.update(&asked.id, &wanted, qos::CPU_PERIOD).await?;
-        hold(&shared, &asked.pod, false);
+        hold(&shared, &asked.pod, false).await;
         let seen = shared.engine.inspect(&asked.id).await?;
         Ok(match seen {
             Some(instance) => Some(traces::with_message(&shared, instance).await),

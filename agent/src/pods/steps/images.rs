@@ -1,10 +1,14 @@
 //! Images of containers: looked up, or pulled with what the pod and the node may show.
 
-use super::*;
-use crate::images;
+use windlass_kit::objects::image::Reference;
 
+use super::*;
 use crate::{
-    engine::images::{is_out_of_order, is_reference},
+    engine::images::is_out_of_order,
+    images::{
+        self,
+        credentials::{self, Credentials, Source},
+    },
     metrics::size_word,
 };
 
@@ -22,15 +26,27 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container, about: Option<
     let event = |severity, reason: &str, message: String| {
         shared.event(pod, about, severity, reason, message);
     };
-    if !is_reference(image) {
+    let Some(reference) = Reference::parse(image) else {
         let message = format!(
             "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
         );
         event(Severity::Warning, "InspectFailed", message.clone());
         return Err(Refusal::new("InvalidImageName", message));
-    }
+    };
+    let records = shared.images.records();
+    let mut shown = None;
     if policy != "Always" {
-        if let Some(found) = shared.engine.image(image).await.map_err(|e| lookup(&e))? {
+        let found = shared.engine.image(image).await.map_err(|e| lookup(&e))?;
+        let usable = match &found {
+            None => false,
+            Some(found) if records.is_for_all(&reference, found).await => true,
+            // Somebody has pulled it with a secret: whoever asks now must have one, too.
+            Some(found) => {
+                let shown = shown.insert(credentials(shared, pod, &reference).await);
+                !records.must_pull(&reference, found, shown).await
+            }
+        };
+        if let Some(found) = found.filter(|_| usable) {
             event(Severity::Normal, "Pulled", format!("Container image {image:?} already present on machine"));
             return Ok(ImageState::Present { id: found.id, shown: found.shown, user: found.user });
         }
@@ -41,19 +57,35 @@ async fn image(shared: &Shared, pod: &Pod, container: &Container, about: Option<
         }
     }
     event(Severity::Normal, "Pulling", format!("Pulling image {image:?}"));
-    let shown = credentials(shared, pod, image).await;
+    let shown = match shown {
+        Some(shown) => shown,
+        None => credentials(shared, pod, &reference).await,
+    };
+    if let Err(error) = records.begin(&reference).await {
+        let message = format!("Failed to record image pull intent for container image {image:?}: {error}");
+        event(Severity::Warning, "Failed", message.clone());
+        return Err(Refusal::new("ErrImagePull", message));
+    }
     let started = Instant::now();
     let pulled = async {
-        let took = attended(shared.images.pulls().pull(image, shown), || {
-            let progress = shared.images.progress();
-            let words = progress.borrow().values().find(|p| p.image == image).map(images::Progress::words);
-            event(Severity::Normal, "Pulling", format!("Pulling image {image:?}: {}", words.unwrap_or_default()));
-        });
-        let took = took.await?;
-        Ok::<_, EngineError>(shared.engine.image(image).await?.map(|found| (found, took)))
+        let took =
+            attended(shared.images.pulls().pull(image, shown.iter().map(Credentials::for_docker).collect()), || {
+                let progress = shared.images.progress();
+                let words = progress.borrow().values().find(|p| p.image == image).map(images::Progress::words);
+                event(Severity::Normal, "Pulling", format!("Pulling image {image:?}: {}", words.unwrap_or_default()));
+            });
+        let pulled = took.await?;
+        Ok::<_, EngineError>(shared.engine.image(image).await?.map(|found| (found, pulled)))
     };
-    match pulled.await {
-        Ok(Some((found, took))) => {
+    let pulled = pulled.await;
+    match &pulled {
+        Ok(Some((found, pulled))) => {
+            records.pulled(&reference, &found.id, pulled.with.and_then(|index| shown.get(index))).await;
+        }
+        Ok(None) | Err(_) => records.failed(&reference).await,
+    }
+    match pulled {
+        Ok(Some((found, images::Pulled { took, .. }))) => {
             shared.metrics.pulls.took([size_word(found.size)], took);
             let (took, waited) = (took.as_secs_f64(), started.elapsed().as_secs_f64());
             event(
@@ -94,14 +126,16 @@ async fn attended<T>(work: impl Future<Output = T>, say: impl Fn()) -> T {
     }
 }
 
-/// What registries may be shown for an image: the pod's pull secrets, then the node's own.
-async fn credentials(shared: &Shared, pod: &Pod, image: &str) -> Vec<DockerCredentials> {
+/// What registries may be shown for an image: the pod's pull secrets, then what the node's own files and plugins have.
+async fn credentials(shared: &Shared, pod: &Pod, image: &Reference) -> Vec<Credentials> {
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), spec::namespace(pod));
     let names = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.as_str());
     let (mut configs, mut missing) = (Vec::new(), Vec::new());
     for name in names {
         match api.get_opt(name).await {
-            Ok(Some(secret)) => configs.extend(credentials::of_secret(&secret)),
+            Ok(Some(secret)) => {
+                configs.extend(credentials::of_secret(&secret).map(|config| (config, Source::of(&secret))));
+            }
             Ok(None) | Err(_) => missing.push(name),
         }
     }
@@ -112,17 +146,10 @@ async fn credentials(shared: &Shared, pod: &Pod, image: &str) -> Vec<DockerCrede
         );
         shared.event(pod, None, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
     }
-    configs.extend(crate::pods::host::docker_configs(&shared.config.data_dir));
-    let shown = credentials::for_image(image, &configs).into_iter();
-    shown
-        .map(|c| DockerCredentials {
-            username: Some(c.username),
-            password: Some(c.password),
-            serveraddress: Some(c.server),
-            identitytoken: c.identity_token,
-            ..DockerCredentials::default()
-        })
-        .collect()
+    let own = crate::pods::host::docker_configs(&shared.config.data_dir).into_iter();
+    let given = shared.images.plugins().configs(image).await;
+    configs.extend(own.chain(given).map(|config| (config, Source::Node)));
+    credentials::for_image(image, &configs)
 }
 
 /// The images that volumes are made of, by the volumes' names.

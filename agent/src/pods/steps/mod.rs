@@ -16,7 +16,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bollard::auth::DockerCredentials;
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Container, ExecAction, Pod, PodSpec, Probe, Secret},
     node::v1::RuntimeClass,
@@ -26,7 +25,7 @@ use windlass_kit::{events::Severity, objects::resources::class_of};
 
 use super::{
     body::{self, Image, Surroundings, needs_passwd},
-    cgroup, credentials,
+    cgroup,
     env::{self, Facts, Sources},
     files,
     handlers::{self, Answer, Target},
@@ -154,14 +153,14 @@ async fn halt(shared: Arc<Shared>, id: String, grace: Duration) -> Outcome {
 }
 
 /// Holds the pod's cgroup to what its spec says; without limits while its containers are on their way there.
-fn hold(shared: &Shared, pod: &Pod, on_the_way: bool) {
+async fn hold(shared: &Shared, pod: &Pod, on_the_way: bool) {
     let Some(spec) = &pod.spec else { return };
     let mut limits = qos::pod_limits(spec);
     if on_the_way {
         limits = Limits { memory: 0, cpu_quota: 0, ..limits };
     }
     let (parent, pages) = (parent(shared, pod), qos::pod_huge_pages(spec));
-    cgroup::hold_pod(&parent, &limits, &pages, shared.config.pod_pids_limit);
+    cgroup::hold_pod(&parent, &limits, &pages, shared.config.pod_pids_limit).await;
 }
 
 /// The cgroup of a pod, as Docker names it.

@@ -121,7 +121,7 @@ async fn connect(shared: &Shared, pod: &Pod, sandbox: Instance, seen_now: bool) 
             write_pod_files(shared, pod, &running.addresses).map_err(refused)?;
         }
     }
-    hold(shared, pod, false);
+    hold(shared, pod, false).await;
     Ok(running)
 }
 

@@ -1,8 +1,27 @@
 //! Which credentials of pull secrets and of the node fit an image; upstream's rules. Pure.
 
 use base64::Engine as _;
+use bollard::auth::DockerCredentials;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
+use windlass_kit::objects::image::Reference;
+
+/// Where credentials come from, which decides who else may use what was pulled with them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The node's own: all its pods may use them.
+    Node,
+    /// A pull secret.
+    Secret { uid: String, namespace: String, name: String },
+}
+
+impl Source {
+    pub(crate) fn of(secret: &Secret) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let meta = &secret.metadata;
+        Self::Secret { uid: text(&meta.uid), namespace: text(&meta.namespace), name: text(&meta.name) }
+    }
+}
 
 /// What a registry is shown. Its `Debug` shows none of it.
 #[derive(Clone, PartialEq, Eq)]
@@ -11,6 +30,30 @@ pub(crate) struct Credentials {
     pub(crate) username: String,
     pub(crate) password: String,
     pub(crate) identity_token: Option<String>,
+    pub(crate) source: Source,
+}
+
+impl Credentials {
+    /// As Docker takes them.
+    pub(crate) fn for_docker(&self) -> DockerCredentials {
+        DockerCredentials {
+            username: Some(self.username.clone()),
+            password: Some(self.password.clone()),
+            serveraddress: Some(self.server.clone()),
+            identitytoken: self.identity_token.clone(),
+            ..DockerCredentials::default()
+        }
+    }
+
+    /// What tells them from others without showing them.
+    pub(crate) fn hash(&self) -> String {
+        let all = serde_json::json!([self.server, self.username, self.password, self.identity_token]);
+        super::records::hex_of(all.to_string().as_bytes())
+    }
+
+    fn is_as_good_as(&self, other: &Self) -> bool {
+        Self { source: Source::Node, ..self.clone() } == Self { source: Source::Node, ..other.clone() }
+    }
 }
 
 impl std::fmt::Debug for Credentials {
@@ -34,13 +77,13 @@ pub(crate) fn of_secret(secret: &Secret) -> Option<Value> {
 }
 
 /// All credentials that fit an image, the closest first; of equally close ones those of the first configuration.
-pub(crate) fn for_image(image: &str, configs: &[Value]) -> Vec<Credentials> {
+pub(crate) fn for_image(image: &Reference, configs: &[(Value, Source)]) -> Vec<Credentials> {
     let image = location(image);
     let mut found: Vec<(usize, Credentials)> = Vec::new();
-    for entries in configs.iter().filter_map(|c| c["auths"].as_object()) {
-        for (key, entry) in entries {
+    for (config, source) in configs {
+        for (key, entry) in config["auths"].as_object().into_iter().flatten() {
             let key_at = key_location(key);
-            if let Some(credentials) = covers(&key_at, &image).then(|| read(key, entry)).flatten() {
+            if let Some(credentials) = covers(&key_at, &image).then(|| read(key, entry, source)).flatten() {
                 found.push((key_at.len(), credentials));
             }
         }
@@ -48,14 +91,14 @@ pub(crate) fn for_image(image: &str, configs: &[Value]) -> Vec<Credentials> {
     found.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
     let mut out: Vec<Credentials> = Vec::new();
     for (_, credentials) in found {
-        if !out.contains(&credentials) {
+        if !out.iter().any(|one| one.is_as_good_as(&credentials)) {
             out.push(credentials);
         }
     }
     out
 }
 
-fn read(server: &str, entry: &Value) -> Option<Credentials> {
+fn read(server: &str, entry: &Value, source: &Source) -> Option<Credentials> {
     let text = |key: &str| entry[key].as_str().filter(|t| !t.is_empty()).map(str::to_owned);
     let both = text("auth").and_then(|auth| {
         let bytes = base64::engine::general_purpose::STANDARD.decode(auth.trim()).ok()?;
@@ -65,19 +108,17 @@ fn read(server: &str, entry: &Value) -> Option<Credentials> {
     let (username, password) = both.or_else(|| Some((text("username")?, text("password")?))).unwrap_or_default();
     let identity_token = text("identitytoken");
     let some = !username.is_empty() || identity_token.is_some();
-    some.then(|| Credentials { server: server.to_owned(), username, password, identity_token })
+    some.then(|| Credentials { server: server.to_owned(), username, password, identity_token, source: source.clone() })
 }
 
-/// Host and path of an image, without tag and digest; Docker's own registry where none is named.
-fn location(image: &str) -> String {
-    let name = image.split('@').next().unwrap_or(image);
-    let slash = name.rfind('/').map_or(0, |at| at + 1);
-    let name = name[slash..].find(':').map_or(name, |at| &name[..slash + at]);
-    match name.split_once('/') {
-        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => canonical(name),
-        Some(_) => format!("index.docker.io/{name}"),
-        None => format!("index.docker.io/library/{name}"),
-    }
+/// Whether a pattern such as `*.example.com/team` means an image.
+pub(super) fn fits_image(pattern: &str, image: &Reference) -> bool {
+    covers(&key_location(pattern), &location(image))
+}
+
+/// Host and path of an image, without tag and digest.
+fn location(image: &Reference) -> String {
+    canonical(&image.repository())
 }
 
 /// The same of a key, which may be a URL.
@@ -120,8 +161,23 @@ mod tests {
 
     use super::*;
 
+    fn found(image: &str, config: Value) -> Vec<Credentials> {
+        for_image(&Reference::parse(image).unwrap(), &[(config, Source::Node)])
+    }
+
     fn names(image: &str, config: Value) -> Vec<String> {
-        for_image(image, &[config]).into_iter().map(|c| c.username).collect()
+        found(image, config).into_iter().map(|c| c.username).collect()
+    }
+
+    #[test]
+    fn equal_ones_are_the_first_sources() {
+        let secret = |name: &str| Source::Secret { uid: "u".into(), namespace: "n".into(), name: name.into() };
+        let config = |password: &str| json!({"auths": {"r.example": {"username": "u", "password": password}}});
+        let image = Reference::parse("r.example/x").unwrap();
+        let all = [(config("a"), secret("one")), (config("a"), Source::Node), (config("b"), secret("two"))];
+        let all = for_image(&image, &all);
+        assert_eq!(all.iter().map(|c| c.source.clone()).collect::<Vec<_>>(), [secret("one"), secret("two")]);
+        assert_ne!(all[0].hash(), all[1].hash());
     }
 
     #[test]
@@ -134,7 +190,7 @@ mod tests {
         for (image, wanted) in [
             ("nginx", &["hub"][..]),
             ("team/nginx:1", &["hub"]),
-            ("docker.io/library/nginx@sha256:00", &["hub"]),
+            ("docker.io/library/nginx@sha256:0123456789abcdef0123456789abcdef", &["hub"]),
             ("reg.example.com/team/app:1", &["team", "host", "any"]),
             ("reg.example.com/other", &["host", "any"]),
             ("reg.example.com:5000/team/app", &["port"]),
@@ -149,13 +205,13 @@ mod tests {
     fn each_form_of_an_entry_is_read() {
         let auth = base64::engine::general_purpose::STANDARD.encode("me:pass:word");
         let config = json!({"auths": {"r.example": {"auth": auth}}});
-        let found = for_image("r.example/x", &[config]);
-        assert_eq!((found[0].username.as_str(), found[0].password.as_str()), ("me", "pass:word"));
-        assert!(!format!("{:?}", found[0]).contains("pass"));
+        let all = found("r.example/x", config);
+        assert_eq!((all[0].username.as_str(), all[0].password.as_str()), ("me", "pass:word"));
+        assert!(!format!("{:?}", all[0]).contains("pass"));
         let token = json!({"auths": {"r.example": {"identitytoken": "t"}}});
-        assert_eq!(for_image("r.example/x", &[token])[0].identity_token.as_deref(), Some("t"));
+        assert_eq!(found("r.example/x", token)[0].identity_token.as_deref(), Some("t"));
         for broken in [json!({}), json!({"auths": 3}), json!({"auths": {"r.example": {"auth": "!"}}})] {
-            assert!(for_image("r.example/x", &[broken]).is_empty());
+            assert!(found("r.example/x", broken).is_empty());
         }
     }
 
@@ -169,7 +225,7 @@ mod tests {
         let new = secret("kubernetes.io/dockerconfigjson", ".dockerconfigjson", &format!(r#"{{"auths":{entry}}}"#));
         let old = secret("kubernetes.io/dockercfg", ".dockercfg", entry);
         for secret in [new, old] {
-            assert_eq!(for_image("r.example/x", &[of_secret(&secret).unwrap()]).len(), 1);
+            assert_eq!(found("r.example/x", of_secret(&secret).unwrap()).len(), 1);
         }
         assert_eq!(of_secret(&secret("Opaque", "x", "y")), None);
     }

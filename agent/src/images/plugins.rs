@@ -1,0 +1,434 @@
+//! Credential provider plugins: programs that know the credentials of a registry, as clouds have them. Configured by
+//! kubelet's CredentialProviderConfig and spoken to by credentialprovider.kubelet.k8s.io.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    process::Command,
+};
+use windlass_kit::objects::image::Reference;
+
+use super::credentials::fits_image;
+use crate::node::eviction::thresholds::duration;
+
+/// Upstream's limit on one call of a plugin.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// More than any answer that means something.
+const MOST: u64 = 1 << 20;
+const GROUP: &str = "credentialprovider.kubelet.k8s.io";
+const CONFIG_GROUP: &str = "kubelet.config.k8s.io";
+const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Config {
+    api_version: String,
+    kind: String,
+    providers: Vec<Provider>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Provider {
+    /// Of the program in the folder of plugins.
+    name: String,
+    match_images: Vec<String>,
+    default_cache_duration: String,
+    api_version: String,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: Vec<Variable>,
+    token_attributes: Option<Value>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Variable {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Response {
+    api_version: String,
+    kind: String,
+    cache_key_type: KeyType,
+    cache_duration: Option<String>,
+    #[serde(default)]
+    auth: Option<BTreeMap<String, Value>>,
+}
+
+/// For which images an answer is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+enum KeyType {
+    Image,
+    Registry,
+    Global,
+}
+
+/// The plugins of a node; clones share them and what they have answered.
+#[derive(Debug, Clone, Default)]
+pub struct Plugins(Arc<Vec<Plugin>>);
+
+struct Plugin {
+    provider: Provider,
+    program: PathBuf,
+    cache_for: Duration,
+    /// Held while the plugin is asked, so that pods that start together ask once.
+    known: tokio::sync::Mutex<HashMap<(KeyType, String), Answer>>,
+}
+
+/// Shows nothing of what was answered.
+impl std::fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plugin").field("provider", &self.provider).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
+struct Answer {
+    /// In the form of a Docker configuration.
+    config: Value,
+    until: Instant,
+}
+
+impl Plugins {
+    /// Reads a configuration, or all of a folder in the order of their names. The programs must be there.
+    ///
+    /// # Errors
+    /// What is wrong, and in which file.
+    pub fn open(config: &Path, bin_dir: &Path) -> Result<Self, String> {
+        let mut plugins: Vec<Plugin> = Vec::new();
+        for file in files(config).map_err(|e| format!("{} could not be read: {e}", config.display()))? {
+            let wrong = |why: String| format!("the credential providers of {} cannot be used: {why}", file.display());
+            let text = fs::read_to_string(&file).map_err(|e| wrong(e.to_string()))?;
+            for provider in read(&text).map_err(wrong)? {
+                if plugins.iter().any(|known| known.provider.name == provider.name) {
+                    return Err(wrong(format!("the provider {:?} is there twice", provider.name)));
+                }
+                let (program, cache_for) = check(&provider, bin_dir).map_err(wrong)?;
+                plugins.push(Plugin { provider, program, cache_for, known: tokio::sync::Mutex::default() });
+            }
+        }
+        if plugins.is_empty() {
+            return Err(format!("{} names no credential provider", config.display()));
+        }
+        Ok(Self(Arc::new(plugins)))
+    }
+
+    /// What the plugins that know this image's registry give for it, as Docker configurations. One that fails is told in
+    /// the log and gives nothing: others, or pull secrets, may do.
+    pub(crate) async fn configs(&self, image: &Reference) -> Vec<Value> {
+        let mut configs = Vec::new();
+        let fits = |plugin: &&Plugin| plugin.provider.match_images.iter().any(|pattern| fits_image(pattern, image));
+        for plugin in self.0.iter().filter(fits) {
+            match plugin.config(image).await {
+                Ok(config) => configs.push(config),
+                Err(error) => {
+                    let provider = &plugin.provider.name;
+                    tracing::warn!(provider, %image, error, "a credential provider gave nothing; the image is pulled without it");
+                }
+            }
+        }
+        configs
+    }
+}
+
+/// The files of a configuration.
+fn files(config: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(config)?.is_dir() {
+        return Ok(vec![config.to_owned()]);
+    }
+    let mut all = Vec::new();
+    for entry in fs::read_dir(config)? {
+        let path = entry?.path();
+        let ending = path.extension().and_then(|e| e.to_str());
+        if matches!(ending, Some("json" | "yaml" | "yml")) && path.is_file() {
+            all.push(path);
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+fn read(text: &str) -> Result<Vec<Provider>, String> {
+    let config: Config = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+    if config.kind != "CredentialProviderConfig" {
+        return Err(format!("its kind is {:?} and not CredentialProviderConfig", config.kind));
+    }
+    match config.api_version.split_once('/') {
+        Some((CONFIG_GROUP, version)) if VERSIONS.contains(&version) => Ok(config.providers),
+        _ => Err(format!("its apiVersion is {:?} and not {CONFIG_GROUP}/v1", config.api_version)),
+    }
+}
+
+/// Where a provider's program is, and for how long its answers are good unless it says so itself.
+fn check(provider: &Provider, bin_dir: &Path) -> Result<(PathBuf, Duration), String> {
+    let name = &provider.name;
+    if name.is_empty() || name.contains(['/', ' ']) || matches!(name.as_str(), "." | "..") {
+        return Err(format!("the provider's name {name:?} is not one of a file"));
+    }
+    let wrong = |why: String| Err(format!("provider {name:?}: {why}"));
+    if !matches!(provider.api_version.split_once('/'), Some((GROUP, version)) if VERSIONS.contains(&version)) {
+        return wrong(format!("its apiVersion is {:?} and not {GROUP}/v1", provider.api_version));
+    }
+    if provider.match_images.iter().all(String::is_empty) {
+        return wrong("it has no matchImages".to_owned());
+    }
+    if provider.token_attributes.is_some() {
+        return wrong("tokenAttributes are not supported: plugins are given no tokens of service accounts".to_owned());
+    }
+    let Some(cache_for) = duration(&provider.default_cache_duration) else {
+        return wrong(format!(
+            "defaultCacheDuration {:?} is not a duration such as 12h",
+            provider.default_cache_duration
+        ));
+    };
+    let program = bin_dir.join(name);
+    match fs::metadata(&program) {
+        Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => Ok((program, cache_for)),
+        Ok(_) => wrong(format!("{} is no program", program.display())),
+        Err(e) => wrong(format!("{} could not be found: {e}", program.display())),
+    }
+}
+
+impl Plugin {
+    async fn config(&self, image: &Reference) -> Result<Value, String> {
+        let mut known = self.known.lock().await;
+        let now = Instant::now();
+        known.retain(|_, answer| answer.until > now);
+        let key = |kind| match kind {
+            KeyType::Image => (kind, image.repository()),
+            KeyType::Registry => (kind, image.registry().to_owned()),
+            KeyType::Global => (kind, String::new()),
+        };
+        let cached = [KeyType::Image, KeyType::Registry, KeyType::Global].into_iter().find_map(|k| known.get(&key(k)));
+        if let Some(answer) = cached {
+            return Ok(answer.config.clone());
+        }
+        let asked = tokio::time::timeout(PATIENCE, self.ask(image)).await;
+        let response = asked.map_err(|_| format!("no answer within {} s", PATIENCE.as_secs()))??;
+        let cache_for = match &response.cache_duration {
+            None => self.cache_for,
+            Some(text) => duration(text).ok_or_else(|| format!("its cacheDuration {text:?} is no duration"))?,
+        };
+        let config = json!({"auths": response.auth.unwrap_or_default()});
+        if !cache_for.is_zero()
+            && let Some(until) = Instant::now().checked_add(cache_for)
+        {
+            known.insert(key(response.cache_key_type), Answer { config: config.clone(), until });
+        }
+        Ok(config)
+    }
+
+    async fn ask(&self, image: &Reference) -> Result<Response, String> {
+        let api_version = &self.provider.api_version;
+        let request =
+            json!({"kind": "CredentialProviderRequest", "apiVersion": api_version, "image": image.repository()});
+        let failed = |e: io::Error| format!("{} could not be run: {e}", self.program.display());
+        let mut child = Command::new(&self.program)
+            .args(&self.provider.args)
+            .envs(self.provider.env.iter().map(|v| (&v.name, &v.value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(failed)?;
+        let (mut input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let text = request.to_string();
+        let tell = async {
+            if let Some(input) = &mut input {
+                // One that does not read what it is asked may answer all the same.
+                let _ = input.write_all(text.as_bytes()).await;
+            }
+            drop(input.take());
+        };
+        let mut said = Vec::new();
+        let mut complaint = Vec::new();
+        let hear = async {
+            if let Some(output) = output {
+                output.take(MOST).read_to_end(&mut said).await?;
+            }
+            io::Result::Ok(())
+        };
+        let heed = async {
+            if let Some(errors) = errors {
+                errors.take(MOST).read_to_end(&mut complaint).await?;
+            }
+            io::Result::Ok(())
+        };
+        let ((), heard, heeded) = tokio::join!(tell, hear, heed);
+        heard.and(heeded).map_err(failed)?;
+        let status = child.wait().await.map_err(failed)?;
+        if !status.success() {
+            let complaint = String::from_utf8_lossy(&complaint);
+            let last = complaint.trim().lines().last().unwrap_or_default();
+            return Err(format!(
+                "{} ended with {status}: {}",
+                self.program.display(),
+                &last[..last.floor_char_boundary(256)]
+            ));
+        }
+        // What it said is a secret, also where it makes no sense.
+        let response: Response = serde_json::from_slice(&said).map_err(|e| {
+            format!("its answer is no CredentialProviderResponse (line {}, column {})", e.line(), e.column())
+        })?;
+        if response.kind != "CredentialProviderResponse" || response.api_version != *api_version {
+            return Err(format!(
+                "its answer is {} {} and not CredentialProviderResponse {api_version}",
+                response.kind, response.api_version
+            ));
+        }
+        Ok(response)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::credentials::{Source, for_image},
+        *,
+    };
+
+    struct Node {
+        dir: tempfile::TempDir,
+    }
+
+    impl Node {
+        fn new(script: &str) -> Self {
+            let node = Self { dir: tempfile::tempdir().unwrap() };
+            let program = node.dir.path().join("ecr");
+            // Counts how often it is asked, and for what.
+            let count = format!("#!/bin/sh\ncat >>{0}/asked; echo >>{0}/asked\n", node.dir.path().display());
+            fs::write(&program, count + script).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            node
+        }
+
+        fn open(&self, provider: &str) -> Result<Plugins, String> {
+            let config = self.dir.path().join("config.yaml");
+            let head = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- ";
+            fs::write(&config, format!("{head}{}", provider.replace('\n', "\n  "))).unwrap();
+            Plugins::open(&config, self.dir.path())
+        }
+
+        fn asked(&self) -> Vec<String> {
+            let text = fs::read_to_string(self.dir.path().join("asked")).unwrap_or_default();
+            let image = |line: &str| serde_json::from_str::<Value>(line).unwrap()["image"].as_str().unwrap().to_owned();
+            text.lines().filter(|line| !line.is_empty()).map(image).collect()
+        }
+    }
+
+    const PROVIDER: &str = "name: ecr\nmatchImages: ['*.ecr.example', 'two.example:5000/team']\n\
+        defaultCacheDuration: 12h\napiVersion: credentialprovider.kubelet.k8s.io/v1\nargs: [get]\n\
+        env: [{name: REGION, value: there}]";
+
+    fn answer(rest: &str) -> String {
+        format!(
+            r#"cat <<END
+{{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v1",{rest},
+"auth":{{"*.ecr.example":{{"username":"$1-$REGION","password":"p"}}}}}}
+END
+"#
+        )
+    }
+
+    async fn users(plugins: &Plugins, image: &str) -> Vec<String> {
+        let image = Reference::parse(image).unwrap();
+        let configs: Vec<_> = plugins.configs(&image).await.into_iter().map(|c| (c, Source::Node)).collect();
+        for_image(&image, &configs).into_iter().map(|c| c.username).collect()
+    }
+
+    #[tokio::test]
+    async fn a_plugin_gives_what_a_registry_takes() {
+        let node = Node::new(&answer(r#""cacheKeyType":"Registry","cacheDuration":"6h""#));
+        let plugins = node.open(PROVIDER).unwrap();
+        assert_eq!(users(&plugins, "a.ecr.example/x:1").await, ["get-there"]);
+        assert_eq!(users(&plugins, "a.ecr.example/y:2").await, ["get-there"], "of the same registry");
+        assert_eq!(users(&plugins, "b.ecr.example/x").await, ["get-there"]);
+        assert!(users(&plugins, "nginx").await.is_empty() && users(&plugins, "a.b.ecr.example/x").await.is_empty());
+        assert_eq!(node.asked(), ["a.ecr.example/x", "b.ecr.example/x"]);
+        assert!(!format!("{plugins:?}").contains("there-"), "{plugins:?}");
+    }
+
+    #[tokio::test]
+    async fn for_how_long_and_for_what_an_answer_is_good() {
+        for (rest, asked) in [
+            (r#""cacheKeyType":"Image""#, 2),
+            (r#""cacheKeyType":"Registry""#, 2),
+            (r#""cacheKeyType":"Global""#, 1),
+            (r#""cacheKeyType":"Global","cacheDuration":"0s""#, 4),
+        ] {
+            let node = Node::new(&answer(rest));
+            let plugins = node.open(PROVIDER).unwrap();
+            for image in ["a.ecr.example/x", "a.ecr.example/x:2", "b.ecr.example/x", "b.ecr.example/x"] {
+                users(&plugins, image).await;
+            }
+            assert_eq!(node.asked().len(), asked, "{rest}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_fails_gives_nothing() {
+        let old = answer(r#""cacheKeyType":"Image""#).replace("k8s.io/v1\"", "k8s.io/v1alpha1\"");
+        for script in ["echo '{\"password\":\"secret\"}'", "echo no region >&2; exit 3", "exit 0", &old] {
+            let node = Node::new(script);
+            let plugins = node.open(PROVIDER).unwrap();
+            assert!(users(&plugins, "a.ecr.example/x").await.is_empty(), "{script}");
+            assert_eq!(node.asked().len(), 1);
+        }
+        let node = Node::new("echo no region >&2; exit 3");
+        let plugins = node.open(PROVIDER).unwrap();
+        let error = plugins.0[0].config(&Reference::parse("a.ecr.example/x").unwrap()).await.unwrap_err();
+        assert!(error.contains("exit status: 3: no region"), "{error}");
+    }
+
+    #[test]
+    fn settings_that_cannot_be_used() {
+        let node = Node::new("");
+        for (from, to, why) in [
+            ("name: ecr", "name: gcr", "gcr could not be found"),
+            ("name: ecr", "name: ../ecr", "not one of a file"),
+            ("name: ecr", "name: ecr\ntokenAttributes: {}", "tokenAttributes are not supported"),
+            ("name: ecr", "name: ecr\nimages: []", "images"),
+            ("12h", "soon", "defaultCacheDuration"),
+            ("credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v2", "apiVersion"),
+            ("['*.ecr.example', 'two.example:5000/team']", "[]", "no matchImages"),
+        ] {
+            let error = node.open(&PROVIDER.replace(from, to)).unwrap_err();
+            assert!(error.contains(why), "{to}: {error}");
+        }
+        assert!(Plugins::open(&node.dir.path().join("none"), node.dir.path()).is_err());
+    }
+
+    #[test]
+    fn a_folder_of_configurations() {
+        let node = Node::new("");
+        let dir = node.dir.path().join("conf");
+        fs::create_dir(&dir).unwrap();
+        let one = format!(
+            "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- {}\n",
+            PROVIDER.replace('\n', "\n  ")
+        );
+        assert!(Plugins::open(&dir, node.dir.path()).unwrap_err().contains("names no credential provider"));
+        fs::write(dir.join("a.yaml"), &one).unwrap();
+        fs::write(dir.join("README"), "no configuration").unwrap();
+        assert!(Plugins::open(&dir, node.dir.path()).is_ok());
+        fs::write(dir.join("b.yml"), &one).unwrap();
+        assert!(Plugins::open(&dir, node.dir.path()).unwrap_err().contains("there twice"));
+    }
+}
