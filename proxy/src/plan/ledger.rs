@@ -17,7 +17,8 @@ use crate::{
     kernel::Saved,
     model::{Model, Protocol, ServiceId},
     rules::{
-        ChainId, FLAT, Fixed, PortRules, Settings, Table, Top, constant_rules, dispatch, port_rules, writes_firewall,
+        ChainId, FLAT, Fixed, LineKey, PortRules, Settings, Table, Top, constant_rules, dispatch, port_rules,
+        writes_firewall,
     },
 };
 
@@ -33,14 +34,27 @@ pub(super) type Key = (IpAddr, u16, Protocol, Arc<str>);
 #[derive(Debug)]
 struct Block {
     /// Those of its lines in fixed chains that there are: most service ports have one.
-    top: Box<[(Top, Box<str>)]>,
+    top: Box<[TopLines]>,
     chains: Box<[ChainId]>,
     no_local: [bool; 2],
 }
 
+/// Lines of one service port in one fixed chain.
+#[derive(Debug)]
+struct TopLines {
+    top: Top,
+    text: Box<str>,
+    /// Of each line: where it stands when the chain is a tree.
+    keys: Box<[Option<LineKey>]>,
+}
+
 impl Block {
+    fn lines_of(&self, top: Top) -> Option<&TopLines> {
+        self.top.iter().find(|lines| lines.top == top)
+    }
+
     fn lines(&self, top: Top) -> &str {
-        self.top.iter().find(|(t, _)| *t == top).map_or("", |(_, lines)| lines)
+        self.lines_of(top).map_or("", |lines| &lines.text)
     }
 }
 
@@ -302,7 +316,12 @@ impl Ledger {
             }
             let lines = Top::ALL.into_iter().zip(rules.top).filter(|(_, lines)| !lines.is_empty());
             let block = Block {
-                top: lines.map(|(top, lines)| (top, lines.into_boxed_str())).collect(),
+                top: lines
+                    .map(|(top, text)| {
+                        let keys = text.lines().map(|line| LineKey::of(top, line)).collect();
+                        TopLines { top, text: text.into_boxed_str(), keys }
+                    })
+                    .collect(),
                 chains: chains.into(),
                 no_local: [rules.no_local_internal, rules.no_local_external],
             };
@@ -312,7 +331,7 @@ impl Ledger {
         }
         for (key, block) in &old {
             if !keys.contains(key) {
-                block.top.iter().for_each(|(top, _)| self.top_dirty[*top as usize] = true);
+                block.top.iter().for_each(|lines| self.top_dirty[lines.top as usize] = true);
             }
         }
         if !keys.is_empty() {
@@ -357,9 +376,10 @@ impl Ledger {
 
     /// The lines of one fixed chain, perhaps as a tree: its root, and what changed below it.
     fn tree(&mut self, top: Top) -> (String, Bodies<DispatchId>) {
-        let lines = self.blocks.values().flat_map(|b| b.lines(top).lines());
-        let is_tree = self.settings.layout.is_tree(lines.clone().count(), FLAT);
-        let made = dispatch(top, lines, is_tree);
+        let blocks = || self.blocks.values().filter_map(|block| block.lines_of(top));
+        let is_tree = self.settings.layout.is_tree(blocks().map(|lines| lines.keys.len()).sum(), FLAT);
+        let keyed = blocks().flat_map(|lines| lines.keys.iter().copied().zip(lines.text.lines()));
+        let made = dispatch(top, keyed, is_tree);
         let table = top.fixed().table();
         let wanted = made.below.iter().map(|(name, _)| name.clone()).collect();
         for name in std::mem::replace(&mut self.wanted_dispatch[top as usize], wanted) {

@@ -37,6 +37,38 @@ pub fn is_dispatch(name: &str) -> bool {
     name.strip_prefix("KUBE-SVC-D").is_some_and(|tail| tail.contains('-'))
 }
 
+/// What one line is told apart by, read out of its text once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LineKey {
+    /// The protocol's first letter where ports count; 4 or 6 where addresses do.
+    kind: u8,
+    /// At the left of its 128 bits.
+    key: u128,
+}
+
+impl LineKey {
+    /// Reads the key of a line; `None` for one that stays in the chain itself.
+    #[must_use]
+    pub fn of(top: Top, line: &str) -> Option<Self> {
+        key(top, line).map(|(space, key)| {
+            let kind = match space {
+                Space::Address(Family::V4) => 4,
+                Space::Address(Family::V6) => 6,
+                Space::Port(letter) | Space::PortAt(letter, ..) => letter,
+            };
+            Self { kind, key }
+        })
+    }
+
+    const fn space(self) -> Space {
+        match self.kind {
+            4 => Space::Address(Family::V4),
+            6 => Space::Address(Family::V6),
+            letter => Space::Port(letter),
+        }
+    }
+}
+
 /// What lines are told apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Space {
@@ -162,25 +194,26 @@ fn key(top: Top, line: &str) -> Option<(Space, u128)> {
     }
 }
 
-/// Makes the chains for `lines`, which all start with `-A CHAIN `, in order.
+/// Makes the chains for `lines`, which all start with `-A CHAIN `, in order, each with its key.
 #[must_use]
-pub fn dispatch<'a>(top: Top, lines: impl Iterator<Item = &'a str> + Clone, tree: bool) -> Dispatch {
+pub fn dispatch<'a>(top: Top, lines: impl Iterator<Item = (Option<LineKey>, &'a str)>, tree: bool) -> Dispatch {
     let chain = top.fixed();
     let mut out = Dispatch::default();
     if !tree {
-        lines.for_each(|line| {
+        for (_, line) in lines {
             out.root.push_str(line);
             out.root.push('\n');
-        });
+        }
         return out;
     }
     let mut spaces: BTreeMap<Space, Vec<(u128, &str)>> = BTreeMap::new();
     let mut others = String::new();
     let head = format!("-A {} ", chain.name());
-    for line in lines {
-        match key(top, line) {
-            Some((space, key)) => {
-                spaces.entry(space).or_default().push((key, line.strip_prefix(&head).unwrap_or(line)));
+    for (key, line) in lines {
+        match key {
+            Some(key) => {
+                let rule = line.strip_prefix(&head).unwrap_or(line);
+                spaces.entry(key.space()).or_default().push((key.key, rule));
             }
             None => {
                 others.push_str(line);
@@ -230,7 +263,7 @@ impl Node {
                 return self.by_port(family, first.0, entries, out);
             }
             for (_, line) in entries {
-                let _ = writeln!(self.body, "-A {} {line}", self.chain);
+                self.body.extend(["-A ", self.chain.as_str(), " ", line, "\n"]);
             }
             return;
         }
@@ -284,6 +317,10 @@ mod tests {
 
     use super::*;
 
+    fn made<'a>(top: Top, lines: impl Iterator<Item = &'a String>, tree: bool) -> Dispatch {
+        dispatch(top, lines.map(|line| (LineKey::of(top, line), line.as_str())), tree)
+    }
+
     fn lines(addresses: &[u32]) -> Vec<String> {
         let sorted: std::collections::BTreeSet<&u32> = addresses.iter().collect();
         sorted
@@ -328,13 +365,13 @@ mod tests {
         ) {
             let all: Vec<u32> = near.iter().chain(&far).copied().collect();
             let lines = lines(&all);
-            let tree = dispatch(Top::Services, lines.iter().map(String::as_str), true);
+            let tree = made(Top::Services, lines.iter(), true);
             for to in all.iter().chain(&asked) {
                 let (target, _, depth) = walk(&tree, *to);
                 prop_assert_eq!(target, all.contains(to).then(|| format!("X{to}")));
                 prop_assert!(depth <= 4);
             }
-            let reversed = dispatch(Top::Services, lines.iter().rev().map(String::as_str), true);
+            let reversed = made(Top::Services, lines.iter().rev(), true);
             prop_assert_eq!(&tree, &reversed);
             for (name, _) in &tree.below {
                 prop_assert!(name.len() <= 28 && is_dispatch(name), "{}", name);
@@ -346,7 +383,7 @@ mod tests {
     fn a_packet_meets_few_rules() {
         let all: Vec<u32> = (0..10_000).map(|i| 0x0a60_0001 + i * 6).collect();
         let lines = lines(&all);
-        let tree = dispatch(Top::Services, lines.iter().map(String::as_str), true);
+        let tree = made(Top::Services, lines.iter(), true);
         for to in [all[0], all[5000], all[9999], 0x0808_0808] {
             let (_, rules, _) = walk(&tree, to);
             assert!(rules <= 64, "{rules} rules");
@@ -355,7 +392,7 @@ mod tests {
         let mut more = all.clone();
         more.push(0x0a60_0004);
         let other = self::lines(&more);
-        let grown = dispatch(Top::Services, other.iter().map(String::as_str), true);
+        let grown = made(Top::Services, other.iter(), true);
         let changed = grown.below.iter().filter(|chain| !tree.below.contains(chain)).count();
         assert!(changed <= 2 && grown.root == tree.root, "{changed} chains changed");
     }
@@ -366,7 +403,7 @@ mod tests {
             format!("-A KUBE-NODEPORTS -m comment --comment a/b -m {p} -p {p} --dport {port} -j X")
         };
         let all: Vec<String> = (0..100).map(|i| line("tcp", 30_000 + i)).chain([line("udp", 30_000)]).collect();
-        let tree = dispatch(Top::NodePorts, all.iter().map(String::as_str), true);
+        let tree = made(Top::NodePorts, all.iter(), true);
         assert!(
             tree.root.contains("-A KUBE-NODEPORTS -p tcp -m tcp --dport 29952:30207 -j KUBE-SVC-DPT7500-8\n")
                 || tree.root.contains("--dport 30000:30015 -j KUBE-SVC-DPT7530-12\n"),
@@ -374,7 +411,7 @@ mod tests {
             tree.root
         );
         assert!(tree.root.contains("-p udp -m udp"), "{}", tree.root);
-        let flat = dispatch(Top::NodePorts, all.iter().map(String::as_str), false);
+        let flat = made(Top::NodePorts, all.iter(), false);
         assert_eq!(flat.root.lines().count(), 101);
     }
 
@@ -410,13 +447,13 @@ mod tests {
         let other = "-A KUBE-SERVICES -m tcp -p tcp -d 10.97.0.9 --dport 80 -j X".to_owned();
         let ports = (20_000..21_000).flat_map(|port| [line("tcp", port), line("udp", port)]);
         let all: Vec<String> = ports.chain([other]).collect();
-        let tree = dispatch(Top::Services, all.iter().map(String::as_str), true);
+        let tree = made(Top::Services, all.iter(), true);
         for (protocol, port) in [("tcp", 20_000), ("udp", 20_999), ("udp", 20_500), ("tcp", 20_511)] {
             let (longest, target) = reach(&tree, protocol, port);
             assert_eq!((target, longest <= 17), (Some(format!("{protocol}{port}")), true), "{longest}");
         }
         assert_eq!(reach(&tree, "sctp", 20_000).1, None);
-        let reversed = dispatch(Top::Services, all.iter().rev().map(String::as_str), true);
+        let reversed = made(Top::Services, all.iter().rev(), true);
         assert_eq!(tree, reversed);
         assert!(tree.below.iter().all(|(name, _)| name.len() <= 28 && is_dispatch(name)));
     }
@@ -430,7 +467,7 @@ mod tests {
             )
         };
         let all: Vec<String> = (30_000..31_000).map(line).collect();
-        let tree = dispatch(Top::External, all.iter().map(String::as_str), true);
+        let tree = made(Top::External, all.iter(), true);
         assert!(tree.root.lines().all(|l| l.contains(" -m addrtype --dst-type LOCAL -j ")), "{}", tree.root);
         for port in [30_000, 30_500, 30_999] {
             let (longest, target) = reach(&tree, "tcp", port);

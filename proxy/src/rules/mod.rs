@@ -9,7 +9,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use dispatch::{Dispatch, FLAT, dispatch, is_dispatch};
+pub use dispatch::{Dispatch, FLAT, LineKey, dispatch, is_dispatch};
 pub use fixed::{Fixed, JUMPS, Jump, Table, Top, constant_rules, entrances, with_base_chains, writes_firewall};
 pub use names::{ChainId, Kind, PARTS, is_owned};
 pub use port::{PortRules, port_rules, probability};

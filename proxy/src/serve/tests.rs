@@ -1,7 +1,9 @@
 use std::time::Instant;
 
+use serde_json::json;
+
 use super::*;
-use crate::model::Family;
+use crate::model::{Family, Model};
 
 #[test]
 fn health_goes_bad_while_a_change_waits_too_long() {
@@ -9,7 +11,9 @@ fn health_goes_bad_while_a_change_waits_too_long() {
     status.start(Family::V4);
     status.start(Family::V6);
     let now = jiff::Timestamp::now();
-    assert!(!status.health(true, now).0, "our node is not known yet");
+    let (ok, body) = status.health(true, now);
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert!(!ok && body["healthy"] == true && body["nodeEligible"] == false, "our node is not known yet: {body}");
     status.lock().eligible = true;
     assert!(status.health(true, now).0 && status.health(false, now).0);
     status.queued();
@@ -71,4 +75,28 @@ async fn services_tell_load_balancers_whether_they_are_here() {
     assert!(tokio::net::TcpStream::connect(("::1", second)).await.is_ok());
     health.close().await;
     assert!(tokio::net::TcpStream::connect(("127.0.0.1", second)).await.is_err());
+}
+
+/// A load balancer that weighs nodes by this number must not count a pod of two families twice.
+#[test]
+fn each_family_counts_its_own_endpoints() {
+    let mut model = Model::default();
+    let service = json!({"metadata": {"name": "web", "namespace": "ns"}, "spec": {
+        "type": "LoadBalancer", "clusterIP": "172.30.0.1", "clusterIPs": ["172.30.0.1", "fd00:172::1"],
+        "externalTrafficPolicy": "Local", "healthCheckNodePort": 30000, "ports": [{"port": 80}, {"name": "b", "port": 81}]}});
+    model.put_service(&serde_json::from_value(service).unwrap());
+    assert!(model.take_changes().health_checks);
+    for (family, addresses) in [("IPv4", &["10.0.0.1"][..]), ("IPv6", &["fd00::1", "fd00::2"])] {
+        let endpoints: Vec<_> = addresses.iter().map(|a| json!({"addresses": [a], "nodeName": "n1"})).collect();
+        let slice = json!({"metadata": {"name": family, "namespace": "ns", "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": family, "ports": [{"name": "", "port": 80}, {"name": "b", "port": 81}], "endpoints": endpoints});
+        model.put_slice(&serde_json::from_value(slice).unwrap(), "n1");
+    }
+    assert!(model.take_changes().health_checks);
+    for (family, count) in [(Family::V4, 1), (Family::V6, 2)] {
+        assert_eq!(LocalHealth::of(&model, family).services["ns/web"], (30_000, count));
+    }
+    let other = json!({"metadata": {"name": "x", "namespace": "ns"}, "spec": {"clusterIP": "172.30.0.2", "ports": [{"port": 80}]}});
+    model.put_service(&serde_json::from_value(other).unwrap());
+    assert!(!model.take_changes().health_checks);
 }

@@ -2,7 +2,7 @@
 //! back-off and work of its own, so that one that fails for good holds up nothing of the other.
 
 use std::{
-    collections::{BTreeSet, HashSet, VecDeque},
+    collections::{HashSet, VecDeque},
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -14,13 +14,13 @@ use windlass_kit::{
     events::{Recorder, Severity},
 };
 
-use super::pace::Pace;
+use super::{pace::Pace, stale_udp};
 use crate::{
     apply::{Backend, Error, nftables::NfTables},
     cleanup,
     config::{Config, is_large},
     explain::Difference,
-    model::{Changes, Family, Model, NodeFacts, UdpFrontend},
+    model::{Changes, Family, Model, NodeFacts},
     plan::{Compared, Ledger, Step, compare},
     rules::{Settings, Table},
     serve::{Outcome, Status},
@@ -91,13 +91,8 @@ pub(super) struct FamilySync {
     pub(super) triggers: Vec<Timestamp>,
     /// The counts of health check node ports want a look after the next good write.
     pub(super) health: bool,
-    /// Conntrack entries of UDP services want a look after the next good write.
-    pub(super) udp: bool,
-    pub(super) udp_failed: bool,
-    /// Such a look is under way: no write before it ends.
-    pub(super) udp_running: bool,
-    /// UDP frontends that are gone and were not looked at yet.
-    pub(super) removed_udp: BTreeSet<UdpFrontend>,
+    /// Conntrack entries of UDP services. While they are looked at, nothing is written.
+    pub(super) stale_udp: stale_udp::Work,
 }
 
 /// When refused rules and deletions are tried again.
@@ -154,10 +149,7 @@ impl FamilySync {
             retry: Retry { backoff: Backoff::new(period, period * LONGEST), at: None },
             triggers: Vec::new(),
             health: true,
-            udp: true,
-            udp_failed: false,
-            udp_running: false,
-            removed_udp: BTreeSet::new(),
+            stale_udp: stale_udp::Work::new(),
         }
     }
 
@@ -199,10 +191,9 @@ impl FamilySync {
     pub(super) fn take_in(&mut self, changes: &Changes) {
         changes.services.iter().for_each(|id| self.ledger.touch(id));
         let family = self.family();
-        self.udp |= changes.udp[family as usize];
         self.health |= changes.health_checks;
-        self.removed_udp
-            .extend(changes.removed_udp.iter().filter(|(f, _)| *f == family).map(|(_, frontend)| *frontend));
+        let removed = changes.removed_udp.iter().filter(|(of, _)| *of == family).map(|(_, frontend)| *frontend);
+        self.stale_udp.add(changes.udp[family as usize], removed);
     }
 
     /// Notes when endpoints changed.
@@ -214,7 +205,7 @@ impl FamilySync {
 
     /// When the next write may start, if there is anything to write.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
-        let may = self.wanted && !self.udp_running;
+        let may = self.wanted && !self.stale_udp.is_running();
         may.then(|| self.failed.unwrap_or(now).max(self.pace.due(now)))
     }
 

@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "it says what it does")]
 
+mod flush;
 mod hung_mount;
 mod ledger;
 mod measure;
@@ -149,7 +150,7 @@ impl Soak {
 
     /// Breaks something and mends it. The process is left alone when `gently`, so that its memory can be followed.
     fn fault(&mut self, gently: bool) {
-        let kind = match self.dice.below(if gently { 5 } else { 6 }) {
+        let kind = match self.dice.below(if gently { 6 } else { 7 }) {
             0 => {
                 let running = self.world.docker(&["ps", "-q"]);
                 let all: Vec<&str> = running.lines().collect();
@@ -203,6 +204,10 @@ impl Soak {
                 }
                 self.far.answer();
                 "hung mounts"
+            }
+            5 => {
+                flush::nat_table_flushed(&self.world);
+                "flushes of the nat table"
             }
             _ => {
                 self.node.end(Signal::SIGKILL);
