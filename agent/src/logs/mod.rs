@@ -10,6 +10,23 @@ mod reader;
 
 pub(crate) use follow::{Follow, stream};
 
+/// All that the files of the log at `path` hold now, in one piece.
+///
+/// # Errors
+/// When they cannot be read.
+pub fn whole(path: &std::path::Path, request: LogRequest) -> std::io::Result<Vec<u8>> {
+    let mut reader = reader::Reader::open(path, LogRequest { follow: false, ..request })?;
+    let mut out = Vec::new();
+    loop {
+        let mut piece = Vec::new();
+        let left = reader.fill(&mut piece)?;
+        out.append(&mut piece);
+        if left != reader::Left::More {
+            return Ok(out);
+        }
+    }
+}
+
 /// Which lines are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogRequest {

@@ -214,3 +214,47 @@ proptest! {
         prop_assert_eq!(got, wanted);
     }
 }
+
+/// An entry of a log in either format: what was printed, and whether the line ends there.
+fn any_entry() -> impl Strategy<Value = String> {
+    ("[a-z ]{0,12}", any::<bool>(), 0u8..4).prop_map(|(text, ends, format)| match format {
+        0 => {
+            let end = if ends { "\\n" } else { "" };
+            format!("{{\"log\":\"{text}{end}\",\"stream\":\"stdout\",\"time\":\"2026-01-01T00:00:00Z\"}}\n")
+        }
+        1 => "neither format\n".to_owned(),
+        _ => format!("2026-01-01T00:00:00Z stderr {} {text}\n", if ends { "F" } else { "P" }),
+    })
+}
+
+proptest! {
+    /// Lines in parts, in either format, over a rotation, with or without a last newline: what comes out is what the
+    /// entries say one after the other.
+    #[test]
+    fn whatever_a_log_holds_is_told_in_order(
+        older in prop::collection::vec(any_entry(), 0..8),
+        newer in prop::collection::vec(any_entry(), 0..8),
+        cut in any::<bool>(),
+        some in 0usize..40,
+    ) {
+        let log = Log::new();
+        let (older, mut newer) = (older.concat(), newer.concat());
+        if cut {
+            newer.pop();
+        }
+        log.append(&older);
+        log.rotate();
+        log.append(&newer);
+        let lines = older.split('\n').chain(newer.split('\n'));
+        let mut all = Vec::new();
+        lines.filter_map(|line| entry::parse(line.as_bytes())).for_each(|found| found.printed.write(&mut all));
+        let read = |request: LogRequest| crate::logs::whole(&log.path(), request).unwrap();
+        prop_assert_eq!(&read(LogRequest::default()), &all);
+        let bytes = some.max(1);
+        let limited = read(LogRequest { limit: Some(bytes as u64), ..LogRequest::default() });
+        prop_assert_eq!(&limited[..], &all[..bytes.min(all.len())]);
+        let tail = read(LogRequest { tail: Some(some as u64), ..LogRequest::default() });
+        prop_assert!(all.ends_with(&tail));
+        prop_assert!(tail.iter().filter(|b| **b == b'\n').count() <= some);
+    }
+}

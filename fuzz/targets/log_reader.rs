@@ -1,0 +1,51 @@
+//! Whatever the files of a log hold, in either format and with lines in parts: it is read without a panic, and what comes
+//! out is what its entries say one after the other, however it is asked for.
+#![no_main]
+
+use std::{fs, path::PathBuf, sync::LazyLock};
+
+use libfuzzer_sys::fuzz_target;
+use windlass_agent::logs::{LogRequest, entry, whole};
+
+static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+    let dir = std::env::temp_dir().join(format!("windlass-fuzz-{}", std::process::id()));
+    fs::create_dir_all(&dir).expect("a folder can be made");
+    dir
+});
+
+/// What the entries of the files say, read in the simplest way.
+fn told(files: [&[u8]; 2], timestamps: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut line_begins = true;
+    for found in files.into_iter().flat_map(|file| file.split(|b| *b == b'\n')).filter_map(entry::parse) {
+        if timestamps && line_begins {
+            entry::write_time(&found.time, &mut out);
+            out.push(b' ');
+        }
+        found.printed.write(&mut out);
+        line_begins = found.printed.ends_line();
+    }
+    out
+}
+
+fuzz_target!(|input: &[u8]| {
+    let [choice, cut, lines, content @ ..] = input else { return };
+    let path = DIR.join("log");
+    let (older, newer) = content.split_at(usize::from(*cut).min(content.len()));
+    fs::write(DIR.join("log.1"), older).expect("a file can be written");
+    fs::write(&path, newer).expect("a file can be written");
+    let timestamps = choice & 1 == 1;
+    let all = told([older, newer], timestamps);
+    let read = |request: LogRequest| whole(&path, LogRequest { timestamps, ..request }).expect("the log is there");
+    assert_eq!(read(LogRequest::default()), all);
+    let bytes = usize::from(*lines).max(1);
+    let limited = read(LogRequest { limit: Some(bytes as u64), ..LogRequest::default() });
+    assert_eq!(limited, all[..bytes.min(all.len())]);
+    // The last lines: never more than were asked for, and nothing but the end.
+    let tail = read(LogRequest { tail: Some(u64::from(*lines)), ..LogRequest::default() });
+    assert!(timestamps || all.ends_with(&tail));
+    let newlines = tail.iter().filter(|b| **b == b'\n').count();
+    // A line of JSON may hold newlines of its own.
+    assert!(content.contains(&b'{') || newlines <= usize::from(*lines), "{newlines} lines of {lines}");
+    let _ = read(LogRequest { since: Some(i64::from(*lines) << 24), ..LogRequest::default() });
+});
