@@ -260,6 +260,9 @@ pub(crate) async fn tear_down(shared: Arc<Shared>, uid: String) -> Outcome {
     Outcome::TornDown(result.await)
 }
 
+/// What NodeRestriction says of a pod that is another node's.
+const ON_ANOTHER_NODE: &str = "can only delete pods with spec.nodeName set to itself";
+
 /// Tells the API that nothing is left of the pod.
 pub(crate) async fn forget(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
     let api: Api<Pod> = Api::namespaced(shared.client.clone(), spec::namespace(&pod));
@@ -272,6 +275,8 @@ pub(crate) async fn forget(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
         Ok(_) => Ok(()),
         // Gone already, or a new pod of the same name.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        // A new pod of the same name, on another node: a pod's node never changes, so ours is gone.
+        Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains(ON_ANOTHER_NODE) => Ok(()),
         Err(error) => {
             Err(Refusal::new("FailedKillPod", format!("the API could not be told that the pod is gone: {error}")))
         }
