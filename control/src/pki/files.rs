@@ -14,7 +14,41 @@ pub(super) fn make_dir(dir: &Path) -> Result<(), Error> {
         path: dir.to_owned(),
         attempt: "made",
         source,
-    })
+    })?;
+    keep_private(dir, 0o700);
+    Ok(())
+}
+
+/// Reads a file that holds a private key: nobody else may read it from now on, whoever made it.
+pub(super) fn read_key(path: &Path) -> Result<Option<String>, Error> {
+    let found = read(path)?;
+    if found.is_some() {
+        keep_private(path, 0o600);
+    }
+    Ok(found)
+}
+
+/// Takes rights away that others than its owner have; what cannot be mended is told.
+pub(super) fn keep_private(path: &Path, allowed: u32) {
+    let Ok(metadata) = fs::metadata(path) else { return };
+    let mode = metadata.mode() & 0o7777;
+    let owner = metadata.uid();
+    if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
+        tracing::warn!(path = %path.display(), owner, "somebody else owns this file of keys and certificates, and can change it; run chown root on it");
+    }
+    let beyond = mode & 0o0777 & !allowed;
+    if beyond == 0 {
+        return;
+    }
+    let (path_shown, mode_shown) = (path.display(), format!("{mode:04o}"));
+    match fs::set_permissions(path, fs::Permissions::from_mode(mode & !beyond)) {
+        Ok(()) => {
+            tracing::warn!(path = %path_shown, mode = mode_shown, "others could read or change this; its mode was corrected; if somebody may have copied a private key, make new certificates")
+        }
+        Err(error) => {
+            tracing::warn!(path = %path_shown, mode = mode_shown, %error, "others can read or change this, and its mode could not be corrected; run chmod go= on it")
+        }
+    }
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<String>, Error> {

@@ -16,8 +16,9 @@ use base64::Engine as _;
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
 };
+use x509_parser::{extensions::ParsedExtension, prelude::X509Certificate};
 
 /// The group that may do everything.
 pub(crate) const MASTERS: &str = "system:masters";
@@ -61,7 +62,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file does not hold what it should.
-    #[error("{path} cannot be used: {reason}; move it away to have a new one made")]
+    #[error("{path} cannot be used: {reason}")]
     Content {
         /// Which file.
         path: PathBuf,
@@ -111,6 +112,8 @@ pub struct Pki {
     pub kubelet_client: Pair,
     /// The key that signs the tokens of service accounts, in PEM.
     pub service_accounts: ServiceAccountKey,
+    /// The authority's key is there, so that certificates can be made anew before they end.
+    pub renews: bool,
 }
 
 /// A private key, in PEM, that no log shows.
@@ -152,6 +155,7 @@ impl Pki {
     /// Says which file and why.
     pub fn open(dir: &Path, names: &Names, lifetimes: Lifetimes) -> Result<Self, Error> {
         files::make_dir(dir)?;
+        let service_accounts = ServiceAccountKey::open(dir)?;
         let authority = Authority::open(dir, lifetimes)?;
         let usage = ExtendedKeyUsagePurpose::ClientAuth;
         let client = |file, common_name: String, organisation| Leaf {
@@ -191,45 +195,120 @@ impl Pki {
             node: leaf(&client("node", format!("system:node:{}", names.node), "system:nodes"))?,
             kubelet: leaf(&kubelet)?,
             kubelet_client: leaf(&client("apiserver-kubelet-client", KUBELET_CLIENT.to_owned(), MASTERS))?,
-            service_accounts: service_accounts(dir)?,
+            service_accounts,
+            renews: authority.issuer.is_some(),
             ca_pem: authority.pem,
         })
     }
+
+    /// The same a while later, in a process that has told others of this authority and of this key of tokens.
+    ///
+    /// # Errors
+    /// Says which file and why; nothing was changed if it is the authority or the key of tokens that is gone or another.
+    pub fn renewed(&self, dir: &Path, names: &Names, lifetimes: Lifetimes) -> Result<Self, Error> {
+        for (file, used) in [(CA_CERT, &self.ca_pem), (SA_KEY, &self.service_accounts.0)] {
+            let path = dir.join(file);
+            let reason = match files::read(&path)? {
+                Some(found) if found == *used => continue,
+                Some(_) => {
+                    "it is another one than at the start of this process, which goes on with the old one; start windlass again to use it"
+                }
+                None => {
+                    "it is gone; this process goes on with what it has read, but the next one will not start: put it back"
+                }
+            };
+            return Err(Error::Content { path, reason: reason.to_owned() });
+        }
+        Self::open(dir, names, lifetimes)
+    }
 }
 
-/// The key of tokens: made once, since every token that is out there was signed with it.
-fn service_accounts(dir: &Path) -> Result<ServiceAccountKey, Error> {
-    let path = dir.join("sa.key");
-    if let Some(pem) = files::read(&path)? {
-        return Ok(ServiceAccountKey(pem));
+const CA_CERT: &str = "ca.crt";
+const CA_KEY: &str = "ca.key";
+const SA_KEY: &str = "sa.key";
+
+/// Whether a folder has been in use: a certificate of the API server is in it, which is made after the authority.
+fn is_in_use(dir: &Path) -> Result<bool, Error> {
+    Ok(files::read(&dir.join("apiserver.crt"))?.is_some())
+}
+
+impl ServiceAccountKey {
+    /// Made once, since every token that is out there was signed with it.
+    fn open(dir: &Path) -> Result<Self, Error> {
+        let path = dir.join(SA_KEY);
+        if let Some(pem) = files::read_key(&path)? {
+            return Ok(Self(pem));
+        }
+        if is_in_use(dir)? {
+            let reason = "it is missing, and every service account's token was signed with it; put it back, or give up all tokens \
+                          that are out there and make another: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out sa.key";
+            return Err(Error::Content { path, reason: reason.to_owned() });
+        }
+        let make = |e: rcgen::Error| Error::Make { name: "service accounts' tokens".to_owned(), reason: e.to_string() };
+        let pem = KeyPair::generate().map_err(make)?.serialize_pem();
+        files::write(&path, &pem)?;
+        Ok(Self(pem))
     }
-    let make = |e: rcgen::Error| Error::Make { name: "service accounts' tokens".to_owned(), reason: e.to_string() };
-    let pem = KeyPair::generate().map_err(make)?.serialize_pem();
-    files::write(&path, &pem)?;
-    Ok(ServiceAccountKey(pem))
 }
 
 struct Authority {
     pem: String,
-    issuer: Issuer<'static, KeyPair>,
+    /// Not there while the authority's key is kept elsewhere.
+    issuer: Option<Issuer<'static, KeyPair>>,
     lifetimes: Lifetimes,
+}
+
+/// How a certificate that is there stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Good,
+    /// It can be used and ends soon.
+    EndsSoon,
+    /// It has ended, or is for other names, or of another authority.
+    Unusable,
 }
 
 impl Authority {
     fn open(dir: &Path, lifetimes: Lifetimes) -> Result<Self, Error> {
-        let (cert, key) = (dir.join("ca.crt"), dir.join("ca.key"));
+        let (cert, key) = (dir.join(CA_CERT), dir.join(CA_KEY));
         let make = |e: &dyn std::fmt::Display| Error::Make {
             name: "the cluster's authority".to_owned(),
             reason: e.to_string(),
         };
-        if let (Some(pem), Some(key_pem)) = (files::read(&cert)?, files::read(&key)?) {
-            let wrong = |path: &Path, e: &dyn std::fmt::Display| Error::Content {
-                path: path.to_owned(),
-                reason: e.to_string(),
-            };
-            let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
-            let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| wrong(&cert, &e))?;
-            return Ok(Self { pem, issuer, lifetimes });
+        let wrong =
+            |path: &Path, e: &dyn std::fmt::Display| Error::Content { path: path.to_owned(), reason: e.to_string() };
+        match (files::read(&cert)?, files::read_key(&key)?) {
+            (Some(pem), Some(key_pem)) => {
+                let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
+                if !is_of(&pem, &key_pair) {
+                    return Err(wrong(
+                        &key,
+                        &"it is not the key of ca.crt beside it; put back the two that belong together",
+                    ));
+                }
+                let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| wrong(&cert, &e))?;
+                return Ok(Self { pem, issuer: Some(issuer), lifetimes });
+            }
+            (Some(pem), None) => {
+                if !is_in_use(dir)? {
+                    return Err(wrong(
+                        &key,
+                        &"it is missing, and no certificate can be made without it; put it beside its ca.crt",
+                    ));
+                }
+                return Ok(Self { pem, issuer: None, lifetimes });
+            }
+            (None, Some(_)) if is_in_use(dir)? => {
+                let reason = "it is missing, and ca.key is there; put it back: each kubeconfig has it as certificate-authority-data";
+                return Err(wrong(&cert, &reason));
+            }
+            (None, None) if is_in_use(dir)? => {
+                let reason = "it is missing with its key, and certificates of it are in use; put both back, or move the whole folder \
+                              away to begin anew: every kubeconfig and every node then needs new certificates";
+                return Err(wrong(&cert, &reason));
+            }
+            // The first start, or one that a crash has cut short.
+            (None, _) => {}
         }
         let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
         let mut params = params("windlass", None, days(AUTHORITY_DAYS));
@@ -244,16 +323,25 @@ impl Authority {
         files::write(&cert, &pem)?;
         let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| make(&e))?;
         let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| make(&e))?;
-        Ok(Self { pem, issuer, lifetimes })
+        Ok(Self { pem, issuer: Some(issuer), lifetimes })
     }
 
     fn leaf(&self, dir: &Path, leaf: &Leaf<'_>) -> Result<Pair, Error> {
         let (cert, key) = (dir.join(format!("{}.crt", leaf.file)), dir.join(format!("{}.key", leaf.file)));
-        if let (Some(cert_pem), Some(key_pem)) = (files::read(&cert)?, files::read(&key)?)
-            && self.still_good(&cert_pem, leaf)
-        {
-            return Ok(Pair { cert_pem, key_pem });
-        }
+        let found = files::read(&cert)?.zip(files::read_key(&key)?);
+        let found = found.map(|(cert_pem, key_pem)| (self.standing(&cert_pem, leaf), Pair { cert_pem, key_pem }));
+        let issuer = match (found, &self.issuer) {
+            (Some((Standing::Good, pair)), _) => return Ok(pair),
+            (_, Some(issuer)) => issuer,
+            (Some((Standing::EndsSoon, pair)), None) => {
+                tracing::warn!(path = %cert.display(), "this certificate ends soon and cannot be made anew without ca.key; put that beside ca.crt");
+                return Ok(pair);
+            }
+            (Some((Standing::Unusable, _)) | None, None) => {
+                let reason = "it must be made anew (it is missing, has ended or is for other names), and ca.key is not there; put that beside ca.crt";
+                return Err(Error::Content { path: cert, reason: reason.to_owned() });
+            }
+        };
         let make = |e: &dyn std::fmt::Display| Error::Make { name: leaf.common_name.clone(), reason: e.to_string() };
         let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
         let mut params = params(&leaf.common_name, leaf.organisation, self.lifetimes.leaf);
@@ -264,24 +352,24 @@ impl Authority {
             params.subject_alt_names.push(SanType::DnsName(name.clone().try_into().map_err(|e| make(&e))?));
         }
         params.subject_alt_names.extend(leaf.addresses.iter().map(|a| SanType::IpAddress(*a)));
-        let made = params.signed_by(&key_pair, &self.issuer).map_err(|e| make(&e))?;
+        let made = params.signed_by(&key_pair, issuer).map_err(|e| make(&e))?;
         let pair = Pair { cert_pem: made.pem(), key_pem: key_pair.serialize_pem() };
         files::write(&key, &pair.key_pem)?;
         files::write(&cert, &pair.cert_pem)?;
         Ok(pair)
     }
 
-    /// Signed by this authority, far from its end, and for all the names that are wanted.
-    fn still_good(&self, pem: &str, leaf: &Leaf<'_>) -> bool {
-        let read = || -> Option<bool> {
+    /// Whether it is signed by this authority, far from its end, and for all the names that are wanted.
+    fn standing(&self, pem: &str, leaf: &Leaf<'_>) -> Standing {
+        let read = || -> Option<Standing> {
             let (_, document) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
             let parsed = document.parse_x509().ok()?;
             let (_, authority) = x509_parser::pem::parse_x509_pem(self.pem.as_bytes()).ok()?;
             let authority = authority.parse_x509().ok()?;
             let signed = parsed.issuer() == authority.subject()
+                && key_of_issuer(&parsed).is_none_or(|of| key_of_subject(&authority).is_none_or(|key| of == key))
                 && parsed.validity().not_before.timestamp() >= authority.validity().not_before.timestamp();
-            let limit = Timestamp::now().as_second() + self.lifetimes.renew_before.as_secs();
-            let lasts = parsed.validity().not_after.timestamp() > limit;
+            let (now, end) = (Timestamp::now().as_second(), parsed.validity().not_after.timestamp());
             let name = parsed.subject().iter_common_name().next()?.as_str().ok()? == leaf.common_name;
             let sans =
                 parsed.subject_alternative_name().ok()?.map(|s| s.value.general_names.clone()).unwrap_or_default();
@@ -296,10 +384,41 @@ impl Authority {
                 sans.iter()
                     .any(|s| matches!(s, x509_parser::extensions::GeneralName::IPAddress(b) if *b == bytes.as_slice()))
             };
-            Some(signed && lasts && name && leaf.names.iter().all(has_name) && leaf.addresses.iter().all(has_address))
+            let named = name && leaf.names.iter().all(has_name) && leaf.addresses.iter().all(has_address);
+            Some(if !signed || !named || end <= now {
+                Standing::Unusable
+            } else if end <= now + self.lifetimes.renew_before.as_secs() {
+                Standing::EndsSoon
+            } else {
+                Standing::Good
+            })
         };
-        read().unwrap_or(false)
+        read().unwrap_or(Standing::Unusable)
     }
+}
+
+/// Whether a certificate is of this key.
+fn is_of(cert_pem: &str, key: &KeyPair) -> bool {
+    let read = || -> Option<bool> {
+        let (_, document) = x509_parser::pem::parse_x509_pem(cert_pem.as_bytes()).ok()?;
+        Some(document.parse_x509().ok()?.public_key().raw == key.subject_public_key_info().as_slice())
+    };
+    read().unwrap_or(false)
+}
+
+/// The name of the key that signed a certificate, which tells authorities of the same name apart.
+fn key_of_issuer(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
+    certificate.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|key| key.0.to_vec()),
+        _ => None,
+    })
+}
+
+fn key_of_subject(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
+    certificate.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(key) => Some(key.0.to_vec()),
+        _ => None,
+    })
 }
 
 fn params(common_name: &str, organisation: Option<&str>, lifetime: SignedDuration) -> CertificateParams {
@@ -348,6 +467,8 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
         })?;
     }
     if files::read(path)?.as_deref() == Some(text) {
+        // It may be shared with a group.
+        files::keep_private(path, 0o640);
         return Ok(());
     }
     files::write(path, text)

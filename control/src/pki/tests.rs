@@ -87,3 +87,118 @@ fn certificates_are_made_anew_before_they_end() {
     }
     assert_eq!(first.service_accounts.0, renewed.service_accounts.0, "tokens that are out there stay good");
 }
+
+/// The files of a folder with what they hold.
+fn held(dir: &Path) -> std::collections::BTreeMap<PathBuf, String> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    entries.map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn half_an_authority_is_no_reason_for_a_new_one() {
+    for (gone, blamed, advice) in [
+        (&["ca.crt"][..], "ca.crt", "put it back"),
+        (&["ca.crt", "ca.key"], "ca.crt", "put both back"),
+        (&["sa.key"], "sa.key", "put it back"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+        for file in gone {
+            std::fs::remove_file(dir.path().join(file)).unwrap();
+        }
+        let before = held(dir.path());
+        let error = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap_err().to_string();
+        assert!(error.contains(blamed) && error.contains(advice), "{gone:?}: {error}");
+        assert_eq!(held(dir.path()), before, "{gone:?}: nothing was made");
+    }
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for dir in [&dir, &other] {
+        Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    }
+    std::fs::copy(other.path().join("ca.key"), dir.path().join("ca.key")).unwrap();
+    let error = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap_err().to_string();
+    assert!(error.contains("not the key of ca.crt"), "{error}");
+}
+
+#[test]
+fn without_the_authoritys_key_certificates_are_used_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let lifetimes = |leaf: i64, renew_before: i64| Lifetimes {
+        leaf: SignedDuration::from_hours(leaf),
+        renew_before: SignedDuration::from_hours(renew_before),
+    };
+    let first = Pki::open(dir.path(), &names("192.0.2.1"), lifetimes(10, 1)).unwrap();
+    assert!(first.renews);
+    std::fs::rename(dir.path().join("ca.key"), dir.path().join("elsewhere")).unwrap();
+    for renew_before in [1, 11] {
+        let used = Pki::open(dir.path(), &names("192.0.2.1"), lifetimes(10, renew_before)).unwrap();
+        assert!(!used.renews);
+        assert_eq!((&used.server.cert_pem, &used.ca_pem), (&first.server.cert_pem, &first.ca_pem));
+    }
+    let error = Pki::open(dir.path(), &names("192.0.2.9"), lifetimes(10, 1)).unwrap_err().to_string();
+    assert!(error.contains("apiserver.crt") && error.contains("ca.key is not there"), "{error}");
+    std::fs::rename(dir.path().join("elsewhere"), dir.path().join("ca.key")).unwrap();
+    let moved = Pki::open(dir.path(), &names("192.0.2.9"), lifetimes(10, 1)).unwrap();
+    assert!(moved.renews && moved.ca_pem == first.ca_pem);
+}
+
+#[test]
+fn a_running_process_keeps_its_authority_and_its_key_of_tokens() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let used = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    Pki::open(other.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    used.renewed(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    for (file, source, words) in [
+        ("ca.crt", None, "it is gone"),
+        ("ca.crt", Some(&other), "another one than at the start"),
+        ("sa.key", None, "it is gone"),
+        ("sa.key", Some(&other), "another one than at the start"),
+    ] {
+        let path = dir.path().join(file);
+        let kept = std::fs::read(&path).unwrap();
+        match source {
+            Some(source) => drop(std::fs::copy(source.path().join(file), &path).unwrap()),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        let before = held(dir.path());
+        let error = used.renewed(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap_err().to_string();
+        assert!(error.contains(file) && error.contains(words), "{error}");
+        assert_eq!(held(dir.path()), before);
+        std::fs::write(&path, kept).unwrap();
+    }
+}
+
+#[test]
+fn certificates_of_another_authority_of_the_same_name_are_made_anew() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = Pki::open(other.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    let ours = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    for file in ["ca.crt", "ca.key"] {
+        std::fs::copy(other.path().join(file), dir.path().join(file)).unwrap();
+    }
+    let moved = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    assert_eq!(moved.ca_pem, first.ca_pem);
+    assert_ne!(moved.server.cert_pem, ours.server.cert_pem);
+}
+
+#[test]
+fn modes_that_let_others_read_keys_are_corrected() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path().join("pki");
+    Pki::open(&pki, &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    let set = |path: &Path, mode: u32| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    set(&pki, 0o755);
+    let keys = ["ca.key", "sa.key", "apiserver.key", "admin.key", "node.key", "kubelet.key"].map(|file| pki.join(file));
+    keys.iter().for_each(|key| set(key, 0o644));
+    Pki::open(&pki, &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    assert_eq!(mode(&pki), 0o700);
+    for key in &keys {
+        assert_eq!(mode(key), 0o600, "{}", key.display());
+    }
+    let kubeconfig = pki.join("node.kubeconfig");
+    write_private(&kubeconfig, "x").unwrap();
+    set(&kubeconfig, 0o666);
+    write_private(&kubeconfig, "x").unwrap();
+    assert_eq!(mode(&kubeconfig), 0o640);
+}
