@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p tests/out/images
-(($#)) || set -- busybox nginx redis
+(($#)) || set -- busybox nginx redis curl
 for name in "$@"; do
     id=$(docker image inspect -f '{{.Id}}' "windlass/$name:1")
     if [ "$(cat "tests/out/images/$name.id" 2>/dev/null || true)" != "$id" ] || [ ! -e "tests/out/images/$name.tar" ]; then

@@ -138,29 +138,36 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     install_crypto();
     let plane = ControlPlane::open(windlass_control::Config {
         data_dir: settings.data_dir.clone(),
-        listen: settings.api_bind,
-        advertise: settings.node_ip(),
+        listen: settings.api_listens().iter().collect(),
+        advertise: settings.api_advertises(),
         cluster_domain: settings.cluster_domain.clone(),
         service_cidr: ipv4(&settings.service_cidr, "serviceCIDR")?,
         node_ports: settings.node_ports.clone(),
+        max_token_seconds: settings.max_token_seconds(),
         node_name: settings.node_name.clone(),
         node_addresses: vec![settings.node_ip()],
         admin_kubeconfig: settings.admin_kubeconfig.clone(),
         lifetimes: windlass_control::pki::Lifetimes::default(),
     })
     .await?;
-    let listener = plane.listen().await?;
+    let listeners = plane.listen().await?;
+    if !settings.api_listens().leave_the_machine() {
+        tracing::warn!(
+            address = %settings.api_listens(),
+            "the API listens for this machine alone: pods cannot reach it; add the node's address to apiBindAddress if they shall"
+        );
+    }
     plane.write_kubeconfigs()?;
 
     let mut tasks = Supervisor::new(CancellationToken::new());
     let token = tasks.token();
     let client = plane.client(UserInfo::internal("system:windlass"));
     let mut vitals = Vitals::new(SILENT);
-    vitals.api = Some(access::of_own_api(settings.api_bind, &plane.ca_pem()).await?);
+    vitals.api = Some(access::of_own_api(&settings.api_listens(), &plane.ca_pem()).await?);
     if node {
         // The node acts with a node's rights here too, so that it works the same against any API server.
         let as_node = plane.client(UserInfo::node(&settings.node_name));
-        let as_proxy = plane.client(UserInfo::internal("system:kube-proxy"));
+        let as_proxy = plane.client(UserInfo::proxy());
         let inside = Some(plane.node_inside());
         let usage =
             spawn_node(settings, as_node.clone(), as_node, plane.node_tls(), inside, &mut vitals, &mut tasks).await?;
@@ -169,7 +176,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         spawn_proxy(proxy_config(settings), as_proxy, &vitals, &mut tasks);
     }
     let (server, stop) = (plane.clone(), token.clone());
-    tasks.spawn("API server", async move { server.serve(listener, stop).await });
+    tasks.spawn("API server", async move { server.serve(listeners, stop).await });
     tasks.spawn("renewal of certificates", plane.clone().renew(token.clone()));
     tasks.spawn("store", plane.clone().watch_store(token.clone()));
     tasks.spawn("event sweeper", plane.clone().sweep_events(token.clone()));
@@ -198,18 +205,20 @@ pub(crate) async fn member(
     let (client, heartbeat) = (client_of(kubeconfig).await?, heartbeat_client_of(kubeconfig).await?);
     let read =
         |path: &Path| std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()));
-    let (files, of_kubeconfig) = (files.clone(), kubeconfig.to_owned());
+    let (own, of_kubeconfig) = (files.clone(), kubeconfig.to_owned());
     let pems = move || -> anyhow::Result<Pems> {
         Ok(Pems {
-            cert: read(&files.tls_cert_file)?,
-            key: read(&files.tls_private_key_file)?,
-            client_ca: match &files.client_ca_file {
+            cert: read(&own.tls_cert_file)?,
+            key: read(&own.tls_private_key_file)?,
+            client_ca: match &own.client_ca_file {
                 Some(path) => read(path)?,
                 None => authority_of(&of_kubeconfig)?,
             },
         })
     };
     let tls = Tls::new(pems()?)?;
+    let trusted = files.client_ca_file.as_deref().unwrap_or(kubeconfig);
+    tracing::info!(file = %trusted.display(), "clients of the node's API are known by certificates of this file's authority, or by tokens");
     std::fs::create_dir_all(&settings.data_dir)
         .with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
     let mut tasks = Supervisor::new(CancellationToken::new());

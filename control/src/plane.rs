@@ -40,8 +40,8 @@ use crate::{
 pub struct Config {
     /// The store and certificates live here.
     pub data_dir: PathBuf,
-    /// Where the API listens.
-    pub listen: SocketAddr,
+    /// Where the API listens: at least one address, all with the same port. Kubeconfigs name the first.
+    pub listen: Vec<SocketAddr>,
     /// Where clients in the cluster reach it.
     pub advertise: IpAddr,
     /// Domain of the cluster's names.
@@ -50,6 +50,8 @@ pub struct Config {
     pub service_cidr: (Ipv4Addr, u8),
     /// Ports of NodePort services.
     pub node_ports: RangeInclusive<u16>,
+    /// Tokens of service accounts live no longer than this, in seconds, whatever is asked for.
+    pub max_token_seconds: Option<i64>,
     /// The node of this machine.
     pub node_name: String,
     /// Its addresses.
@@ -136,9 +138,7 @@ impl ControlPlane {
             config.advertise,
         ];
         addresses.extend(&config.node_addresses);
-        if !config.listen.ip().is_unspecified() {
-            addresses.push(config.listen.ip());
-        }
+        addresses.extend(config.listen.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()));
         addresses.sort_unstable();
         addresses.dedup();
         let names = Names {
@@ -148,7 +148,14 @@ impl ControlPlane {
             domain: config.cluster_domain.clone(),
         };
         let pki = Pki::open(&pki_dir(&config), &names, config.lifetimes)?;
-        let settings = Settings { service_cidr: config.service_cidr, node_ports: config.node_ports.clone() };
+        if !pki.renews {
+            tracing::warn!(folder = %pki_dir(&config).display(), "the authority's key, ca.key, is not there: certificates are used as they are and cannot be made anew before they end");
+        }
+        let settings = Settings {
+            service_cidr: config.service_cidr,
+            node_ports: config.node_ports.clone(),
+            max_token_seconds: config.max_token_seconds,
+        };
         let kubelet = KubeletClient::new(client_tls(&pki)?);
         let tokens = Tokens::from_pem(&pki.service_accounts.0)?;
         let api = Api::new(store.clone(), &settings, Some(kubelet.clone()), Some(tokens));
@@ -172,24 +179,31 @@ impl ControlPlane {
         Client::new(self.router().layer(Extension(user)), "default")
     }
 
-    /// Takes the API's port, so that a taken one is known before anything else starts.
+    /// Takes the API's port at each of its addresses, so that a taken one is known before anything else starts.
     ///
     /// # Errors
-    /// Names the port.
-    pub async fn listen(&self) -> Result<TcpListener, Error> {
-        Ok(serve::listen("the Kubernetes API", self.config.listen).await?)
+    /// Names the address and the port.
+    pub async fn listen(&self) -> Result<Vec<TcpListener>, Error> {
+        let mut listeners = Vec::new();
+        for address in &self.config.listen {
+            listeners.push(serve::listen("the Kubernetes API", *address).await?);
+        }
+        Ok(listeners)
     }
 
     /// Serves the API over TLS until `shutdown`.
     ///
     /// # Errors
     /// Never; it has the shape of the other tasks.
-    pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), Error> {
+    pub async fn serve(&self, listeners: Vec<TcpListener>, shutdown: CancellationToken) -> Result<(), Error> {
         let streams = async {
             shutdown.cancelled().await;
             self.api.close();
         };
-        tokio::join!(serve::serve_tls(listener, self.server_tls.clone(), self.router(), shutdown.clone()), streams);
+        let servers = listeners
+            .into_iter()
+            .map(|listener| serve::serve_tls(listener, self.server_tls.clone(), self.router(), shutdown.clone()));
+        tokio::join!(futures::future::join_all(servers), streams);
         Ok(())
     }
 
@@ -214,7 +228,7 @@ impl ControlPlane {
     /// Looks at all certificates once; `false` when all last.
     fn renew_once(&self) -> Result<bool, Error> {
         let before = self.pki();
-        let now = Pki::open(&pki_dir(&self.config), &self.names, self.config.lifetimes)?;
+        let now = before.renewed(&pki_dir(&self.config), &self.names, self.config.lifetimes)?;
         let certificates = |pki: &Pki| {
             [&pki.server, &pki.admin, &pki.node, &pki.kubelet, &pki.kubelet_client].map(|pair| pair.cert_pem.clone())
         };
@@ -323,10 +337,15 @@ impl ControlPlane {
         inside
     }
 
+    /// The port that the API has at all of its addresses.
+    fn port(&self) -> u16 {
+        self.config.listen.first().map_or(0, SocketAddr::port)
+    }
+
     fn kubeconfig(&self, user: &str, pair: &Pair) -> String {
-        let listen = self.config.listen;
-        let host = if listen.ip().is_unspecified() { self.config.advertise } else { listen.ip() };
-        let server = format!("https://{}", SocketAddr::new(host, listen.port()));
+        let first = self.config.listen.first().map(SocketAddr::ip);
+        let host = first.filter(|ip| !ip.is_unspecified()).unwrap_or(self.config.advertise);
+        let server = format!("https://{}", SocketAddr::new(host, self.port()));
         pki::kubeconfig(&server, &self.ca_pem(), user, pair)
     }
 
@@ -340,7 +359,7 @@ impl ControlPlane {
         let first = Ipv4Addr::from_bits(self.config.service_cidr.0.to_bits() + 1).to_string();
         let services: KubeApi<Service> = KubeApi::namespaced(client.clone(), "default");
         let labels = json!({"component": "apiserver", "provider": "kubernetes"});
-        let port = json!({"name": "https", "port": 443, "protocol": "TCP", "targetPort": self.config.listen.port()});
+        let port = json!({"name": "https", "port": 443, "protocol": "TCP", "targetPort": self.port()});
         let service = json!({"metadata": {"name": "kubernetes", "labels": labels}, "spec": {"clusterIP": first, "ports": [port]}});
         create(&services, service, "the kubernetes service").await?;
         let slices: KubeApi<EndpointSlice> = KubeApi::namespaced(client, "default");
@@ -348,7 +367,7 @@ impl ControlPlane {
             "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes", "endpointslice.kubernetes.io/managed-by": "windlass"}},
             "addressType": "IPv4",
             "endpoints": [{"addresses": [self.config.advertise.to_string()], "conditions": {"ready": true}}],
-            "ports": [{"name": "https", "port": self.config.listen.port(), "protocol": "TCP"}],
+            "ports": [{"name": "https", "port": self.port(), "protocol": "TCP"}],
         });
         create(&slices, slice.clone(), "the kubernetes endpoints").await?;
         let failed =
@@ -554,11 +573,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = Config {
             data_dir: dir.path().join("data"),
-            listen: "127.0.0.1:0".parse().unwrap(),
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
             advertise: "127.0.0.1".parse().unwrap(),
             cluster_domain: "cluster.local".into(),
             service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
+            max_token_seconds: None,
             node_name: "n".into(),
             node_addresses: vec!["127.0.0.1".parse().unwrap()],
             admin_kubeconfig: dir.path().join("admin.kubeconfig"),
@@ -568,12 +588,12 @@ mod tests {
         let kubeconfig = config.admin_kubeconfig.clone();
         let plane = ControlPlane::open(config).await.unwrap();
         plane.write_kubeconfigs().unwrap();
-        let listener = plane.listen().await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let listeners = plane.listen().await.unwrap();
+        let address = listeners[0].local_addr().unwrap();
         let stop = CancellationToken::new();
         let server = tokio::spawn({
             let (plane, stop) = (plane.clone(), stop.clone());
-            async move { plane.serve(listener, stop).await }
+            async move { plane.serve(listeners, stop).await }
         });
         let (first, first_file) = (shown(&plane.pki(), address).await, fs::read(&kubeconfig).unwrap());
         assert_eq!(first, shown(&plane.pki(), address).await);

@@ -37,11 +37,12 @@ fn the_api_that_is_killed() {
     let folder = Path::new(&folder);
     let config = Config {
         data_dir: folder.join("data"),
-        listen: "127.0.0.1:6443".parse().unwrap(),
+        listen: vec!["127.0.0.1:6443".parse().unwrap()],
         advertise: "127.0.0.1".parse().unwrap(),
         cluster_domain: "cluster.local".into(),
         service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
         node_ports: 30000..=32767,
+        max_token_seconds: None,
         node_name: "n".into(),
         node_addresses: vec!["127.0.0.1".parse().unwrap()],
         admin_kubeconfig: folder.join("admin.kubeconfig"),

@@ -26,23 +26,24 @@ async fn old_versions_and_weak_ciphers_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config {
         data_dir: dir.path().join("data"),
-        listen: "127.0.0.1:0".parse().unwrap(),
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
         advertise: "127.0.0.1".parse().unwrap(),
         cluster_domain: "cluster.local".into(),
         service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
         node_ports: 30000..=32767,
+        max_token_seconds: None,
         node_name: "n".into(),
         node_addresses: vec!["127.0.0.1".parse().unwrap()],
         admin_kubeconfig: dir.path().join("admin.kubeconfig"),
         lifetimes: Lifetimes::default(),
     };
     let plane = ControlPlane::open(config).await.unwrap();
-    let listener = plane.listen().await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let listeners = plane.listen().await.unwrap();
+    let address = listeners[0].local_addr().unwrap();
     let stop = CancellationToken::new();
     let server = tokio::spawn({
         let stop = stop.clone();
-        async move { plane.serve(listener, stop).await }
+        async move { plane.serve(listeners, stop).await }
     });
 
     let tried = tokio::task::spawn_blocking(move || {

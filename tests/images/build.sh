@@ -3,6 +3,7 @@
 #   windlass/busybox:1   static busybox
 #   windlass/nginx:1     nginx that answers / with the pod's host name
 #   windlass/redis:1     redis-server            (only with --all, as the tests need it)
+#   windlass/curl:1      curl, for HTTPS         (likewise)
 # An image whose inputs did not change is left alone. DOCKER_HOST is honoured.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -76,8 +77,15 @@ root_redis() {
 }
 config_redis() { printf "%s\n" 'CMD ["redis-server", "--protected-mode", "no", "--save", ""]' "WORKDIR /data" "EXPOSE 6379"; }
 
+root_curl() {
+    with_busybox "$1"
+    with_libraries "$1" "$(command -v curl)"
+}
+config_curl() { echo 'CMD ["sh"]'; }
+
 make_image busybox "$(command -v busybox)"
 make_image nginx "$(command -v busybox)" "$(command -v nginx)" nginx.conf
 if [ "${1:-}" = --all ]; then
     make_image redis "$(command -v busybox)" "$(readlink -f "$(command -v redis-server)")"
+    make_image curl "$(command -v busybox)" "$(command -v curl)"
 fi

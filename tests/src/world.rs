@@ -36,10 +36,19 @@ impl World {
     pub fn new() -> Self {
         let mut world = Self::without_docker();
         world.start_docker();
-        for image in sample_images() {
-            run("docker", &["-H", &world.docker_host(), "load", "-q", "-i", &image.to_string_lossy()]);
+        for image in ["busybox", "nginx", "redis"] {
+            world.load(image);
         }
         world
+    }
+
+    /// Puts a sample image into the node's Docker Engine.
+    ///
+    /// # Panics
+    /// When it was not made, or cannot be loaded.
+    pub fn load(&self, image: &str) {
+        let file = sample_image(image);
+        run("docker", &["-H", &self.docker_host(), "load", "-q", "-i", &file.to_string_lossy()]);
     }
 
     /// The namespaces alone, for what needs no containers.
@@ -237,21 +246,15 @@ fn in_namespace(namespace: &str, program: &str) -> Command {
     command
 }
 
-/// The sample images as files, saved once for all tests of a run by `scripts/test.sh`.
-fn sample_images() -> Vec<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("out/images");
-    ["busybox", "nginx", "redis"]
-        .iter()
-        .map(|name| {
-            let file = dir.join(format!("{name}.tar"));
-            assert!(
-                file.exists(),
-                "{} is missing: run the tests with `make test`, or scripts/test-images.sh once",
-                file.display()
-            );
-            file
-        })
-        .collect()
+/// A sample image as a file, saved once for all tests of a run by `scripts/test.sh`.
+fn sample_image(name: &str) -> PathBuf {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("out/images/{name}.tar"));
+    assert!(
+        file.exists(),
+        "{} is missing: run the tests with `make test`, or scripts/test-images.sh once",
+        file.display()
+    );
+    file
 }
 
 impl World {

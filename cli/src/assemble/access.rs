@@ -14,6 +14,8 @@ use kube::{
 use serde_json::json;
 use windlass_kit::client::{Limits, client};
 
+use crate::config::Addresses;
+
 /// A client from a kubeconfig.
 pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
     install_crypto();
@@ -39,21 +41,42 @@ pub(super) async fn access_of(kubeconfig: &Path) -> anyhow::Result<kube::Config>
     access.with_context(|| unusable(kubeconfig))
 }
 
-/// The authority that a kubeconfig trusts.
+/// The certificate authority of the cluster that a kubeconfig's current context is of.
 pub(super) fn authority_of(kubeconfig: &Path) -> anyhow::Result<String> {
-    let missing = || {
-        anyhow::anyhow!("the kubeconfig {} names no certificate authority; give --client-ca-file", kubeconfig.display())
-    };
-    let read = Kubeconfig::read_from(kubeconfig)?;
-    let cluster = read.clusters.into_iter().find_map(|c| c.cluster).ok_or_else(missing)?;
-    if let Some(data) = cluster.certificate_authority_data {
+    let read = Kubeconfig::read_from(kubeconfig).with_context(|| unusable(kubeconfig))?;
+    let authority = authority_in(&read).with_context(|| {
+        format!("{} does not tell whom the node's API trusts; give --client-ca-file", kubeconfig.display())
+    })?;
+    match authority {
+        Authority::Pem(pem) => Ok(pem),
+        Authority::File(file) => std::fs::read_to_string(&file).with_context(|| format!("{file} could not be read")),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Authority {
+    Pem(String),
+    File(String),
+}
+
+/// Others' clusters in the same file are not asked: their clients are not this cluster's.
+fn authority_in(kubeconfig: &Kubeconfig) -> anyhow::Result<Authority> {
+    let current = kubeconfig.current_context.as_deref().filter(|name| !name.is_empty());
+    let current = current.context("it names no current-context")?;
+    let context = kubeconfig.contexts.iter().find(|c| c.name == current).and_then(|c| c.context.as_ref());
+    let context = context.with_context(|| format!("it has no context {current:?}, its current-context"))?;
+    let cluster = kubeconfig.clusters.iter().find(|c| c.name == context.cluster).and_then(|c| c.cluster.as_ref());
+    let cluster =
+        cluster.with_context(|| format!("it has no cluster {:?}, that of its current context", context.cluster))?;
+    if let Some(data) = &cluster.certificate_authority_data {
         let bytes = base64::engine::general_purpose::STANDARD
             .decode(data)
             .context("certificate-authority-data is not base64")?;
-        return Ok(String::from_utf8(bytes)?);
+        return Ok(Authority::Pem(String::from_utf8(bytes).context("certificate-authority-data is not PEM")?));
     }
-    let file = cluster.certificate_authority.ok_or_else(missing)?;
-    std::fs::read_to_string(&file).with_context(|| format!("{file} could not be read"))
+    let file = cluster.certificate_authority.clone();
+    file.map(Authority::File)
+        .with_context(|| format!("its cluster {:?} names no certificate authority", context.cluster))
 }
 
 /// One provider of cryptography for the whole process; a second call changes nothing.
@@ -63,7 +86,8 @@ pub(super) fn install_crypto() {
 
 /// A client that reaches our own API over its socket as anybody does, with no name and no rights: to see that it
 /// answers.
-pub(super) async fn of_own_api(listen: SocketAddr, ca_pem: &str) -> anyhow::Result<Client> {
+pub(super) async fn of_own_api(listens: &Addresses, ca_pem: &str) -> anyhow::Result<Client> {
+    let listen = listens.iter().next().context("the API listens nowhere")?;
     let ip = match listen.ip() {
         ip if !ip.is_unspecified() => ip,
         ip if ip.is_ipv4() => Ipv4Addr::LOCALHOST.into(),
@@ -82,4 +106,46 @@ pub(super) async fn of_own_api(listen: SocketAddr, ca_pem: &str) -> anyhow::Resu
     }))?;
     let access = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
     Ok(client(access, Limits::USUAL)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(current: &str) -> Kubeconfig {
+        let cluster = |data: &str| json!({"server": "https://192.0.2.1", "certificate-authority-data": data});
+        let context = |cluster: &str| json!({"cluster": cluster, "user": "u"});
+        let encoded = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        serde_json::from_value(json!({
+            "clusters": [
+                {"name": "b", "cluster": cluster(&encoded("of b"))},
+                {"name": "a", "cluster": cluster(&encoded("of a"))},
+                {"name": "none", "cluster": {"server": "https://192.0.2.1"}},
+                {"name": "file", "cluster": {"server": "https://192.0.2.1", "certificate-authority": "/etc/ca.crt"}},
+            ],
+            "contexts": [
+                {"name": "to-b", "context": context("b")}, {"name": "to-a", "context": context("a")},
+                {"name": "to-none", "context": context("none")}, {"name": "to-file", "context": context("file")},
+                {"name": "astray", "context": context("nowhere")},
+            ],
+            "current-context": current,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_node_trusts_the_authority_of_the_current_context() {
+        assert_eq!(authority_in(&file("to-a")).unwrap(), Authority::Pem("of a".into()));
+        assert_eq!(authority_in(&file("to-b")).unwrap(), Authority::Pem("of b".into()));
+        assert_eq!(authority_in(&file("to-file")).unwrap(), Authority::File("/etc/ca.crt".into()));
+        for (current, words) in [
+            ("", "no current-context"),
+            ("gone", "no context \"gone\""),
+            ("astray", "no cluster \"nowhere\""),
+            ("to-none", "names no certificate authority"),
+        ] {
+            let why = authority_in(&file(current)).unwrap_err().to_string();
+            assert!(why.contains(words), "{current}: {why}");
+        }
+    }
 }

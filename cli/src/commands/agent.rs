@@ -33,7 +33,7 @@ pub(crate) struct AgentFiles {
     /// Its private key
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_private_key_file: PathBuf,
-    /// Certificate authority whose clients the node's own API trusts [default: the kubeconfig's]
+    /// Certificate authority whose clients the node's own API trusts [default: that of the kubeconfig's current context]
     #[arg(long, value_name = "FILE")]
     pub(crate) client_ca_file: Option<PathBuf>,
 }

@@ -90,7 +90,7 @@ async fn announce(
         tracing::info!(node = settings.node_name, seconds, "the node is Ready");
         say(format!("node {} is Ready after {seconds:.1} s", settings.node_name));
     } else {
-        say(format!("the API is served at https://{}", settings.api_bind));
+        say(format!("the API is served at https://{}", settings.api_listens()));
     }
     say(next_steps(settings));
     if let Err(error) = instance.tell_ready() {

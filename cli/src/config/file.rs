@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use windlass_agent::node::eviction::thresholds::Setting;
 
 use super::{
-    DEFAULT_FILE, LogFormat, PodNetwork, Problem, Ranges, RulesLayout, Settings,
+    Addresses, DEFAULT_FILE, LogFormat, PodNetwork, Problem, Ranges, RulesLayout, Settings,
     flags::{parse_bytes, parse_ports},
     keeping::PriorityShare,
 };
@@ -34,7 +34,8 @@ pub(crate) struct File {
     container_log_max_size: Option<String>,
     container_log_max_files: Option<u32>,
     docker_socket: Option<PathBuf>,
-    api_bind_address: Option<SocketAddr>,
+    api_bind_address: Option<Addresses>,
+    service_account_max_token_expiration: Option<String>,
     #[serde(rename = "nodeAPIBindAddress")]
     node_api_bind_address: Option<SocketAddr>,
     stats_bind_address: Option<SocketAddr>,
@@ -177,7 +178,8 @@ impl File {
         set(self.container_log_max_size.and_then(|s| parse_bytes(&s).ok()), &mut to.log_limits.file_bytes);
         set(self.container_log_max_files, &mut to.log_limits.files);
         set(self.docker_socket, &mut to.docker_socket);
-        set(self.api_bind_address, &mut to.api_bind);
+        to.api_bind = self.api_bind_address.or(to.api_bind.take());
+        set(self.service_account_max_token_expiration, &mut to.max_token_expiration);
         set(self.node_api_bind_address, &mut to.node_api_bind);
         set(self.stats_bind_address, &mut to.stats_bind);
         set(self.agent_healthz_bind_address, &mut to.agent_health_bind);

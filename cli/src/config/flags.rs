@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    LogFormat, PodNetwork, Ranges, RulesLayout, Settings,
+    Addresses, LogFormat, PodNetwork, Ranges, RulesLayout, Settings,
     keeping::KeepingFlags,
     kube_proxy::{KubeProxy, bind},
 };
@@ -55,9 +55,12 @@ pub(crate) struct Flags {
     /// Docker's socket [default: /var/run/docker.sock]
     #[arg(long, global = true, value_name = "SOCKET")]
     docker_socket: Option<PathBuf>,
-    /// Where the Kubernetes API listens [default: 127.0.0.1:6443]
-    #[arg(long, global = true, value_name = "ADDR")]
-    api_bind_address: Option<SocketAddr>,
+    /// Where the Kubernetes API listens; pods reach it at the node's address [default: port 6443 of 127.0.0.1 and of the node's address]
+    #[arg(long, global = true, value_name = "ADDR,…")]
+    api_bind_address: Option<Addresses>,
+    /// Longest life of a service account's token, at least 1h, whatever is asked for; 0s is no limit [default: 0s]
+    #[arg(long, global = true, value_name = "DURATION")]
+    service_account_max_token_expiration: Option<String>,
     /// Where the node's own API listens, with TLS [default: 0.0.0.0:10250]
     #[arg(long, global = true, value_name = "ADDR")]
     node_api_bind_address: Option<SocketAddr>,
@@ -148,7 +151,8 @@ impl Flags {
         set(self.container_log_max_size.as_ref(), &mut to.log_limits.file_bytes);
         set(self.container_log_max_files.as_ref(), &mut to.log_limits.files);
         set(self.docker_socket.as_ref(), &mut to.docker_socket);
-        set(self.api_bind_address.as_ref(), &mut to.api_bind);
+        to.api_bind = self.api_bind_address.clone().or(to.api_bind.take());
+        set(self.service_account_max_token_expiration.as_ref(), &mut to.max_token_expiration);
         set(self.node_api_bind_address.as_ref(), &mut to.node_api_bind);
         set(self.stats_bind_address.as_ref(), &mut to.stats_bind);
         set(self.agent_healthz_bind_address.as_ref(), &mut to.agent_health_bind);

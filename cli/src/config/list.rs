@@ -39,7 +39,12 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("containerLogMaxSize", "container-log-max-size", json!(size)),
         entry("containerLogMaxFiles", "container-log-max-files", json!(s.log_limits.files)),
         entry("dockerSocket", "docker-socket", json!(s.docker_socket)),
-        entry("apiBindAddress", "api-bind-address", json!(s.api_bind)),
+        entry("apiBindAddress", "api-bind-address", json!(s.api_listens().to_string())),
+        entry(
+            "serviceAccountMaxTokenExpiration",
+            "service-account-max-token-expiration",
+            json!(s.max_token_expiration),
+        ),
         entry("nodeAPIBindAddress", "node-api-bind-address", json!(s.node_api_bind)),
         entry("statsBindAddress", "stats-bind-address", json!(s.stats_bind)),
         entry("agentHealthzBindAddress", "agent-healthz-bind-address", json!(s.agent_health_bind)),

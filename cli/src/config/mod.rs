@@ -1,6 +1,7 @@
 //! Settings: built-in defaults, then the configuration file, then flags. All of it is read before
 //! anything is opened, and wrong settings are reported together.
 
+mod addresses;
 pub(crate) mod file;
 mod flags;
 pub(crate) mod keeping;
@@ -17,10 +18,12 @@ use std::{
     path::PathBuf,
 };
 
+pub(crate) use addresses::Addresses;
 pub(crate) use flags::Flags;
 pub(crate) use keeping::Keeping;
 pub(crate) use problems::Problem;
 pub(crate) use ranges::Ranges;
+use windlass_agent::node::eviction::thresholds;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
@@ -71,7 +74,10 @@ pub(crate) struct Settings {
     pub(crate) container_logs_dir: PathBuf,
     pub(crate) log_limits: windlass_agent::LogLimits,
     pub(crate) docker_socket: PathBuf,
-    pub(crate) api_bind: SocketAddr,
+    /// As set; [`Self::api_listens`] finds some otherwise.
+    pub(crate) api_bind: Option<Addresses>,
+    /// The longest life of a service account's token; none where it is zero.
+    pub(crate) max_token_expiration: String,
     pub(crate) node_api_bind: SocketAddr,
     pub(crate) stats_bind: SocketAddr,
     pub(crate) agent_health_bind: SocketAddr,
@@ -95,6 +101,9 @@ pub(crate) struct Settings {
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
 }
+
+/// The API's port where none is set.
+const API_PORT: u16 = 6443;
 
 /// Where the configuration is looked for when no flag names one.
 pub(crate) const DEFAULT_FILE: &str = "/etc/windlass/config.yaml";
@@ -120,7 +129,8 @@ impl Settings {
             container_logs_dir: "/var/log/containers".into(),
             log_limits: windlass_agent::LogLimits::default(),
             docker_socket: "/var/run/docker.sock".into(),
-            api_bind: local(6443),
+            api_bind: None,
+            max_token_expiration: "0s".to_owned(),
             node_api_bind: all(10250),
             stats_bind: local(10255),
             agent_health_bind: local(10248),
@@ -187,6 +197,25 @@ impl Settings {
         self.node_ip.unwrap_or(self.outward)
     }
 
+    /// Where the API listens: as set, or for this machine's own processes and at the node's address, where pods reach it.
+    pub(crate) fn api_listens(&self) -> Addresses {
+        let at = |ip: IpAddr| SocketAddr::new(ip, API_PORT);
+        self.api_bind.clone().unwrap_or_else(|| Addresses::both(at(Ipv4Addr::LOCALHOST.into()), at(self.node_ip())))
+    }
+
+    /// The address at which pods and other nodes are told to find the API.
+    pub(crate) fn api_advertises(&self) -> IpAddr {
+        let listens = self.api_listens();
+        let mut reached = listens.iter().map(|at| at.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified());
+        reached.next().unwrap_or_else(|| self.node_ip())
+    }
+
+    /// The longest life of a service account's token, in seconds.
+    pub(crate) fn max_token_seconds(&self) -> Option<i64> {
+        let most = keeping::duration(&self.max_token_expiration).as_secs();
+        i64::try_from(most).ok().filter(|most| *most > 0)
+    }
+
     fn problems(&self) -> Vec<String> {
         let mut problems = self.keeping.problems();
         if !is_dns_label(&self.node_name) {
@@ -228,6 +257,14 @@ impl Settings {
         problems.extend(windlass_agent::pods::unsafe_sysctl_problems(&self.allowed_unsafe_sysctls));
         if self.log_limits.files < 2 {
             problems.push(format!("containerLogMaxFiles {} must be greater than 1", self.log_limits.files));
+        }
+        // Upstream's limits.
+        match thresholds::duration(&self.max_token_expiration).map(|most| most.as_secs()) {
+            Some(0 | 3600..=0x1_0000_0000) => {}
+            _ => problems.push(format!(
+                "serviceAccountMaxTokenExpiration {:?} must be between 1h and 2^32 seconds, or 0s for no limit",
+                self.max_token_expiration
+            )),
         }
         if self.node_ports.is_empty() || *self.node_ports.start() == 0 {
             problems.push(format!("nodePortRange {}-{} is empty", self.node_ports.start(), self.node_ports.end()));

@@ -96,6 +96,39 @@ fn what_keeps_the_node_alive_is_read_and_judged() {
 }
 
 #[test]
+fn the_api_listens_where_pods_reach_it_unless_it_is_told_otherwise() {
+    let read = |text: &str| {
+        let mut settings = Settings::example();
+        file::parse(&file_of(text)).unwrap().apply(&mut settings);
+        (settings.api_listens().to_string(), settings.api_advertises().to_string())
+    };
+    let node = "192.0.2.10";
+    assert_eq!(read(""), ("127.0.0.1:6443,192.0.2.10:6443".into(), node.into()));
+    assert_eq!(read("nodeIP: 192.0.2.11\n"), ("127.0.0.1:6443,192.0.2.11:6443".into(), "192.0.2.11".into()));
+    assert_eq!(read("nodeIP: 127.0.0.1\n"), ("127.0.0.1:6443".into(), "127.0.0.1".into()));
+    assert_eq!(read("apiBindAddress: 127.0.0.1:7443\n"), ("127.0.0.1:7443".into(), node.into()));
+    assert_eq!(read("apiBindAddress: 0.0.0.0:6443\n"), ("0.0.0.0:6443".into(), node.into()));
+    let listed = "127.0.0.1:6443,192.0.2.20:6443";
+    assert_eq!(read(&format!("apiBindAddress: {listed}\n")), (listed.into(), "192.0.2.20".into()));
+}
+
+#[test]
+fn a_tokens_longest_life_is_upstreams() {
+    let read = |text: &str| {
+        let mut settings = Settings::example();
+        file::parse(&file_of(text)).unwrap().apply(&mut settings);
+        assert_eq!(settings.problems(), Vec::<String>::new());
+        settings.max_token_seconds()
+    };
+    assert_eq!(read(""), None);
+    assert_eq!(read("serviceAccountMaxTokenExpiration: 24h\n"), Some(86400));
+    for text in ["10m", "soon", "1193047h"] {
+        let problems = problems_of(&format!("serviceAccountMaxTokenExpiration: {text}\n"));
+        assert!(problems.len() == 1 && problems[0].contains("between 1h and 2^32 seconds"), "{problems:?}");
+    }
+}
+
+#[test]
 fn settings_that_contradict_each_other_are_all_reported() {
     let problems = problems_of("clusterCIDR: 10.96.0.0/12\ndataDir: relative\n");
     assert_eq!(problems.len(), 2, "{problems:?}");

@@ -58,7 +58,7 @@ pub(crate) fn flags(settings: &Settings) -> Vec<(String, String)> {
     let all = [
         ("admin-kubeconfig", path(&settings.admin_kubeconfig)),
         ("agent-healthz-bind-address", settings.agent_health_bind.to_string()),
-        ("api-bind-address", settings.api_bind.to_string()),
+        ("api-bind-address", settings.api_listens().to_string()),
         ("cluster-cidr", settings.cluster_cidr.to_string()),
         ("cluster-domain", settings.cluster_domain.clone()),
         ("container-log-max-files", settings.log_limits.files.to_string()),
@@ -78,6 +78,7 @@ pub(crate) fn flags(settings: &Settings) -> Vec<(String, String)> {
         ("node-port-range", format!("{}-{}", settings.node_ports.start(), settings.node_ports.end())),
         ("pod-logs-dir", path(&settings.pod_logs_dir)),
         ("run-dir", path(&settings.run_dir)),
+        ("service-account-max-token-expiration", settings.max_token_expiration.clone()),
         ("service-cidr", settings.service_cidr.to_string()),
         ("stats-bind-address", settings.stats_bind.to_string()),
     ];

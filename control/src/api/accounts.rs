@@ -8,7 +8,7 @@ use super::{
     Answer, Api, Call,
     error::ApiError,
     identity::UserInfo,
-    prepare,
+    node_restriction, prepare,
     special::read,
     target::{Options, Target},
 };
@@ -36,15 +36,22 @@ impl Call {
         let namespace = target.namespace.clone().unwrap_or_default();
         let name = target.name.clone().unwrap_or_default();
         let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
-        if !(SHORTEST..=LONGEST).contains(&seconds) {
+        let wrong = match seconds {
+            ..SHORTEST => Some("may not specify a duration less than 10 minutes"),
+            SHORTEST..=LONGEST => None,
+            _ => Some("may not specify a duration larger than 2^32 seconds"),
+        };
+        if let Some(why) = wrong {
             let error = FieldError {
                 field: "spec.expirationSeconds".to_owned(),
                 cause: Cause::Invalid,
-                detail: format!("Invalid value: {seconds}: may not specify a duration less than 10 minutes"),
+                detail: format!("Invalid value: {seconds}: {why}"),
             };
             return Err(ApiError::invalid(target.resource, &name, &[error]));
         }
-        let bound = self.bound(&namespace, &name, &request["spec"]["boundObjectRef"])?;
+        let bound = self.bound(target, &request["spec"])?;
+        // As upstream: whoever asks for more is given what there is, and reads in the answer how long that is.
+        let seconds = self.api.inner.max_token_seconds.map_or(seconds, |most| seconds.min(most));
         let audiences = match request["spec"]["audiences"].as_array() {
             Some(all) if !all.is_empty() => json!(all),
             _ => json!([ISSUER]),
@@ -77,24 +84,21 @@ impl Call {
         Ok(self.accept.write(StatusCode::CREATED, &request))
     }
 
-    /// The object that a token is bound to: it must be there, and a node asks for the pods that it runs alone.
-    fn bound(
-        &self,
-        namespace: &str,
-        account: &str,
-        reference: &Value,
-    ) -> Result<Option<(&'static str, Value)>, ApiError> {
-        let node = self.user.name.strip_prefix("system:node:").filter(|_| self.user.is_in("system:nodes"));
+    /// The object that a token is bound to: it must be there. A node asks for the pods that it runs alone.
+    fn bound(&self, target: &Target, spec: &Value) -> Result<Option<(&'static str, Value)>, ApiError> {
+        let (namespace, account) = (target.namespace.as_deref().unwrap_or(""), target.name.as_deref().unwrap_or(""));
+        let reference = &spec["boundObjectRef"];
+        let node = self.user.as_node();
+        if node.is_some() && !node_restriction::names_a_pod(reference) {
+            let why = "node requested token not bound to a pod";
+            return Err(ApiError::forbidden(target.resource, account, why));
+        }
         let name = reference["name"].as_str().unwrap_or("");
         let (kind, word) = match reference["kind"].as_str() {
             Some("Pod") => ("Pod", "pod"),
-            Some("Secret") if node.is_none() => ("Secret", "secret"),
-            None if node.is_none() => return Ok(None),
-            _ if node.is_some() => {
-                return Err(ApiError::new(403, "Forbidden", "node requested token not bound to a pod"));
-            }
-            other => {
-                let other = other.unwrap_or("");
+            Some("Secret") => ("Secret", "secret"),
+            None => return Ok(None),
+            Some(other) => {
                 return Err(ApiError::bad_request(format!("cannot bind token to object of kind {other:?}")));
             }
         };
@@ -102,17 +106,18 @@ impl Call {
         let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
         let object = self.api.store().get(resource.qualified(), &key);
         let object = object.ok_or_else(|| ApiError::not_found(resource, name))?.value();
-        let uid = &object["metadata"]["uid"];
-        if reference["uid"].as_str().is_some_and(|wanted| !wanted.is_empty() && uid != wanted) {
-            let why = format!("the UID in the bound object reference does not match the UID in record: {uid}");
-            return Err(ApiError::conflict(resource, name, &why));
-        }
         if let Some(node) = node {
-            let own = object["spec"]["nodeName"] == node
-                && object["spec"]["serviceAccountName"].as_str().unwrap_or("default") == account;
-            if !own {
-                return Err(ApiError::new(403, "Forbidden", "node requested token for a pod that it does not run"));
-            }
+            node_restriction::admit_token(node, spec, &object)
+                .map_err(|why| ApiError::forbidden(target.resource, account, &why))?;
+        }
+        if kind == "Pod" && object["spec"]["serviceAccountName"].as_str().unwrap_or("") != account {
+            return Err(ApiError::bad_request(format!(
+                "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
+            )));
+        }
+        let uid = &object["metadata"]["uid"];
+        if let Some(wanted) = reference["uid"].as_str().filter(|wanted| !wanted.is_empty() && uid != wanted) {
+            return Err(ApiError::conflict(resource, name, &node_restriction::other_uid(wanted)));
         }
         Ok(Some((word, json!({"name": name, "uid": uid}))))
     }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{
     Answer, Call,
     error::ApiError,
+    node_restriction::Operation,
     read::Selectors,
     target::{Options, Target},
     write::TRIES,
@@ -240,6 +241,7 @@ impl Call {
         for _ in 0..TRIES {
             let existing = self.fetch(target)?;
             let old = existing.value();
+            self.restrict(Operation::Delete, target, &old, &Value::Null)?;
             asked.check(resource, name, &old)?;
             let mut object = old.clone();
             mark(resource, &mut object, asked, Timestamp::now());
@@ -264,6 +266,11 @@ impl Call {
     pub(super) async fn evict(&self, target: &Target, options: &Options, eviction: &Value) -> Answer {
         let body = Bytes::from(serde_json::to_vec(&eviction["deleteOptions"]).unwrap_or_default());
         let body = if eviction["deleteOptions"].is_object() { body } else { Bytes::new() };
+        let named = eviction["metadata"]["name"].as_str().filter(|name| !name.is_empty());
+        if named.is_some_and(|name| target.name.as_deref() != Some(name)) {
+            return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
+        }
+        self.restrict(Operation::Create, target, &self.fetch(target)?.value(), eviction)?;
         let pod = Target { sub: None, ..target.clone() };
         let name = eviction["metadata"]["name"].as_str().unwrap_or("");
         if !name.is_empty() && Some(name) != target.name.as_deref() {

@@ -28,6 +28,17 @@ impl UserInfo {
         Self { name: format!("system:node:{name}"), groups: vec!["system:nodes".to_owned()] }
     }
 
+    /// The service proxy.
+    #[must_use]
+    pub fn proxy() -> Self {
+        Self { name: "system:kube-proxy".to_owned(), groups: Vec::new() }
+    }
+
+    /// The name of the node that this is; empty where the user does not tell it.
+    pub(super) fn as_node(&self) -> Option<&str> {
+        self.name.strip_prefix("system:node:").filter(|_| self.is_in("system:nodes"))
+    }
+
     /// Who a request comes from: a part of this process, the holder of a certificate, or nobody known.
     pub(super) fn of(extensions: &axum::http::Extensions) -> Self {
         let peer = || {

@@ -4,6 +4,7 @@
 //! path, `auth` decides whether it may, and one file for each verb does it. Kinds are named only where
 //! upstream's API has something for one kind alone (`special`).
 
+mod access;
 mod accounts;
 mod allocate;
 mod auth;
@@ -15,6 +16,8 @@ mod health;
 mod identity;
 mod kubelet;
 mod metrics;
+mod node_authorizer;
+mod node_restriction;
 mod output;
 mod parts;
 mod prepare;
@@ -59,6 +62,7 @@ use crate::{
     tokens::Tokens,
 };
 use allocate::Allocator;
+use node_authorizer::NodeGraph;
 use target::{Options, Target};
 
 /// The version that clients are told; ours stands behind the `+`.
@@ -76,6 +80,8 @@ pub struct Settings {
     pub service_cidr: (Ipv4Addr, u8),
     /// Ports of NodePort services.
     pub node_ports: RangeInclusive<u16>,
+    /// Tokens of service accounts live no longer than this, whatever is asked for.
+    pub max_token_seconds: Option<i64>,
 }
 
 /// The API server, apart from its sockets.
@@ -90,6 +96,9 @@ struct Inner {
     allocator: Arc<Allocator>,
     kubelet: Option<KubeletClient>,
     tokens: Option<Tokens>,
+    /// The longest life of a token that is asked for, in seconds.
+    max_token_seconds: Option<i64>,
+    node_graph: NodeGraph,
     usage: RwLock<Ledger>,
     reads: Semaphore,
     writes: Semaphore,
@@ -105,6 +114,8 @@ impl Api {
         store.settle_with(Arc::<Allocator>::clone(&allocator));
         Self {
             inner: Arc::new(Inner {
+                node_graph: NodeGraph::new(store.clone()),
+                max_token_seconds: settings.max_token_seconds,
                 store,
                 allocator,
                 kubelet,
@@ -147,6 +158,9 @@ async fn handle(State(api): State<Api>, request: Request) -> Response {
             Some((account, _)) => user = account,
             None => return ApiError::unauthorized().into_response(),
         }
+    }
+    if let Err(error) = access::refuse_impersonation(request.headers()) {
+        return error.into_response();
     }
     let (mut parts, body) = request.into_parts();
     let upgrade = Mutex::new(parts.extensions.remove::<OnUpgrade>());
@@ -210,11 +224,9 @@ impl Call {
         }
         let target = Target::read(&segments).ok_or_else(ApiError::unknown_path)?;
         let verb = target.verb(&self.method, &options).ok_or_else(|| target.not_allowed(&self.method))?;
-        auth::authorize(&self.user, verb, &target)
-            .map_err(|why| ApiError::forbidden_access(&self.user, verb, &target, &why))?;
+        self.authorize(verb, &target, &options)?;
         if Self::also_needs_create(&target, verb) {
-            auth::authorize(&self.user, "create", &target)
-                .map_err(|why| ApiError::forbidden_access(&self.user, "create", &target, &why))?;
+            self.authorize("create", &target, &options)?;
         }
 
         // Watches, logs and connections to pods last; they are not counted.

@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde_json::{Map, Value, json};
 
-use super::{error::ApiError, parts, target::Target};
+use super::{
+    error::ApiError, node_authorizer::references::is_mirror, node_restriction::mirror_has_no_account, parts,
+    target::Target,
+};
 use crate::{
     registry::{Gvk, ResourceType},
     schema,
@@ -346,8 +349,11 @@ const ACCOUNT_SECONDS: i64 = 3607;
 /// A pod's service account must be there; its token is mounted in every container, unless that is switched off.
 fn admit_account(store: &Store, target: &Target, object: &mut Value) -> Result<(), ApiError> {
     // What a node mirrors of a file has no account.
-    let mirrored = object["metadata"]["annotations"].get("kubernetes.io/config.mirror").is_some();
-    if mirrored || !object["spec"].is_object() {
+    if is_mirror(object) {
+        let name = object["metadata"]["name"].as_str().unwrap_or("");
+        return mirror_has_no_account(object).map_err(|why| ApiError::forbidden(target.resource, name, why));
+    }
+    if !object["spec"].is_object() {
         return Ok(());
     }
     let name = object["spec"]["serviceAccountName"].as_str().unwrap_or("default").to_owned();
@@ -456,11 +462,12 @@ fn admit_pod(target: &Target, object: &mut Value) -> Result<(), ApiError> {
     if object["spec"].is_object() {
         admit_priority(target, object)?;
     }
+    let mirrored = is_mirror(object);
     let spec = &mut object["spec"];
     if !spec.is_object() {
         return Ok(());
     }
-    if spec["serviceAccountName"].as_str().is_none_or(str::is_empty) {
+    if !mirrored && spec["serviceAccountName"].as_str().is_none_or(str::is_empty) {
         spec["serviceAccountName"] = json!("default");
         spec["serviceAccount"] = json!("default");
     }

@@ -12,7 +12,11 @@ use super::{
     error::ApiError,
     identity::UserInfo,
 };
-use crate::schema::{self, ContentType};
+use crate::{
+    registry::of_kind,
+    schema::{self, ContentType},
+    select::Fields,
+};
 
 pub(super) fn answer(call: &Call, group: &str, kind: &str, body: &Bytes) -> Answer {
     if call.method != Method::POST {
@@ -24,14 +28,14 @@ pub(super) fn answer(call: &Call, group: &str, kind: &str, body: &Bytes) -> Answ
     let user = &call.user;
     let asks_about_others = matches!(kind, "subjectaccessreviews" | "tokenreviews");
     if asks_about_others {
-        let what = Attributes { group, resource: kind, sub: "", namespace: "", name: "" };
-        decide(user, "create", &what).map_err(|_| {
+        let what = Attributes { verb: "create", group, resource: kind, ..Attributes::default() };
+        decide(user, &what, &call.api.inner.node_graph).map_err(|_| {
             ApiError::new(403, "Forbidden", format!("{kind}.{group} is forbidden: User {:?} cannot create resource {kind:?} in API group {group:?} at the cluster scope", user.name))
         })?;
     }
     let status = match (group, kind) {
-        ("authorization.k8s.io", "selfsubjectaccessreviews") => access(user, &review["spec"]),
-        ("authorization.k8s.io", "subjectaccessreviews") => access(&subject(&review["spec"]), &review["spec"]),
+        ("authorization.k8s.io", "selfsubjectaccessreviews") => access(call, user, &review["spec"]),
+        ("authorization.k8s.io", "subjectaccessreviews") => access(call, &subject(&review["spec"]), &review["spec"]),
         ("authentication.k8s.io", "selfsubjectreviews") => json!({"userInfo": user_info(user)}),
         ("authentication.k8s.io", "tokenreviews") => token(call, &review["spec"]),
         _ => return Err(ApiError::unknown_path()),
@@ -63,32 +67,42 @@ fn subject(spec: &Value) -> UserInfo {
     UserInfo { name: spec["user"].as_str().unwrap_or("").to_owned(), groups }
 }
 
-fn access(user: &UserInfo, spec: &Value) -> Value {
-    let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
+fn access(call: &Call, user: &UserInfo, spec: &Value) -> Value {
     let wanted = &spec["resourceAttributes"];
-    let (group, resource, sub, namespace, name, verb) = if wanted.is_object() {
-        (
-            text(&wanted["group"]),
-            text(&wanted["resource"]),
-            text(&wanted["subresource"]),
-            text(&wanted["namespace"]),
-            text(&wanted["name"]),
-            text(&wanted["verb"]),
-        )
-    } else {
-        (
-            String::new(),
-            text(&spec["nonResourceAttributes"]["path"]),
-            String::new(),
-            String::new(),
-            String::new(),
-            text(&spec["nonResourceAttributes"]["verb"]),
-        )
+    let text = |field: &str| wanted[field].as_str().unwrap_or("");
+    let selected = selected_node(&wanted["fieldSelector"]);
+    let what = Attributes {
+        verb: text("verb"),
+        group: text("group"),
+        resource: text("resource"),
+        sub: text("subresource"),
+        namespace: text("namespace"),
+        name: text("name"),
+        selected_node: selected.as_deref(),
     };
-    let what = Attributes { group: &group, resource: &resource, sub: &sub, namespace: &namespace, name: &name };
-    match decide(user, &verb, &what) {
+    // Rights to paths are those of everybody who is known, and are not asked for here: they belong to no resource.
+    let decided = if wanted.is_object() || user.is_in(crate::pki::MASTERS) {
+        decide(user, &what, &call.api.inner.node_graph)
+    } else {
+        Err(String::new())
+    };
+    match decided {
         Ok(()) => json!({"allowed": true}),
         Err(why) => json!({"allowed": false, "reason": why}),
+    }
+}
+
+/// The only value that a field selector leaves to `spec.nodeName`.
+fn selected_node(selector: &Value) -> Option<String> {
+    let pods = of_kind("Pod")?;
+    if let Some(raw) = selector["rawSelector"].as_str() {
+        return Fields::parse(raw, &pods.gvk).ok()?.exact("spec.nodeName").map(str::to_owned);
+    }
+    let requirements = selector["requirements"].as_array()?;
+    let of_node = requirements.iter().find(|r| r["key"] == "spec.nodeName" && r["operator"] == "In")?;
+    match of_node["values"].as_array().map(Vec::as_slice) {
+        Some([one]) => one.as_str().map(str::to_owned),
+        _ => None,
     }
 }
 

@@ -9,6 +9,7 @@ mod readable;
 mod replay;
 mod services;
 mod templates;
+mod tokens;
 
 use std::time::Duration;
 
@@ -34,7 +35,11 @@ use crate::{
 
 fn api() -> Api {
     let store = Store::open(Box::new(Memory::default()), &registry::stored()).unwrap();
-    let settings = Settings { service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24), node_ports: 30000..=30009 };
+    let settings = Settings {
+        service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24),
+        node_ports: 30000..=30009,
+        max_token_seconds: None,
+    };
     Api::new(store, &settings, None, None)
 }
 
@@ -424,4 +429,33 @@ async fn a_watch_that_asks_for_it_begins_with_everything_and_a_mark() {
     assert_eq!(events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
     let forbidden = ask(&api, "GET", &format!("{MAPS}?watch=true&sendInitialEvents=true"), Value::Null).await;
     assert_eq!(forbidden.code, 422);
+}
+
+#[tokio::test]
+async fn nobody_acts_as_somebody_else() {
+    let api = with_namespace().await;
+    ask(&api, "POST", MAPS, map("m")).await;
+    let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let question = json!({"spec": {"resourceAttributes": {"verb": "delete", "resource": "pods"}}});
+    for header in
+        ["Impersonate-User", "impersonate-group", "IMPERSONATE-UID", "Impersonate-Extra-scopes", "Impersonate-Other"]
+    {
+        for (method, path, body) in [
+            ("DELETE", format!("{MAPS}/m"), Value::Null),
+            ("GET", format!("{MAPS}/m"), Value::Null),
+            ("POST", review.to_owned(), question.clone()),
+            ("GET", "/api".to_owned(), Value::Null),
+            ("GET", "/version".to_owned(), Value::Null),
+        ] {
+            let request = Request::builder().method(method).uri(&path).header(header, "nobody");
+            let request =
+                request.header(header::CONTENT_TYPE, "application/json").extension(UserInfo::internal("test"));
+            let response = api.router().oneshot(request.body(Body::from(body.to_string())).unwrap()).await.unwrap();
+            assert_eq!(response.status().as_u16(), 403, "{header} {method} {path}");
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            let said: Value = serde_json::from_slice(&bytes).unwrap();
+            assert!(said["message"].as_str().unwrap().contains("impersonation is not supported"), "{said}");
+        }
+    }
+    assert_eq!(ask(&api, "GET", &format!("{MAPS}/m"), Value::Null).await.code, 200, "it is still there");
 }

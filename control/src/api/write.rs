@@ -10,8 +10,9 @@ use axum::{
 use serde_json::Value;
 
 use super::{
-    Answer, Api, Call, auth,
+    Answer, Api, Call,
     error::ApiError,
+    node_restriction::Operation,
     parts, prepare,
     target::{FieldValidation, Options, Target},
 };
@@ -130,8 +131,7 @@ impl Call {
 
     /// Makes an object at the name of the path: that needs the right to create as well.
     async fn create_named(&self, target: &Target, options: &Options, mut value: Value) -> Result<Value, ApiError> {
-        auth::authorize(&self.user, "create", target)
-            .map_err(|why| ApiError::forbidden_access(&self.user, "create", target, &why))?;
+        self.authorize("create", target, options)?;
         check_uid(target, &value, &Value::Null)?;
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
@@ -147,6 +147,7 @@ impl Call {
             prepare::new_metadata(target, &mut object)?;
             schema::default(&resource.gvk, &mut object);
             prepare::admit_create(self.api.store(), target, &mut object)?;
+            self.restrict(Operation::Create, target, &Value::Null, &object)?;
             let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
             let errors = schema::validate_create(&resource.gvk, &object);
             if !errors.is_empty() {
@@ -247,6 +248,7 @@ impl Call {
         old: &Value,
         revision: u64,
     ) -> Result<Option<Value>, ApiError> {
+        self.restrict(Operation::Update, target, old, &object)?;
         let object = changed(target, object, old)?;
         self.replace(target, options, object, old, revision).await
     }

@@ -11,6 +11,10 @@ fn a_machine_is_checked_by_trying_and_left_as_it_was() {
     let text = windlass.try_run("check", &[]).unwrap();
     assert!(text.contains("Docker Engine") && text.contains("kinds of rules are taken"), "{text}");
     assert!(text.contains("free for the Kubernetes API") && text.contains("this machine can be a node"), "{text}");
+    assert!(text.contains("it listens at 127.0.0.1:6443,198.18.0.1:6443"), "pods reach the API: {text}");
+    let alone = windlass.command("check").args(["--quiet", "--api-bind-address", "127.0.0.1:6443"]).output().unwrap();
+    let alone = String::from_utf8_lossy(&alone.stdout).into_owned();
+    assert!(alone.contains("the API in pods") && alone.contains("which no pod reaches"), "{alone}");
     // This engine was started without it.
     assert!(text.contains("live-restore") && text.contains("daemon.json"), "{text}");
     assert_eq!(rules(), before, "something was changed");

@@ -10,6 +10,7 @@ mod eviction;
 mod faults;
 mod fields;
 mod hostile;
+mod in_cluster;
 mod kubectl;
 mod lifecycle;
 mod load;

@@ -15,7 +15,11 @@ use windlass_kit::{
 use windlass_proxy as proxy;
 
 use super::{require_root, runtime, say, table::columns};
-use crate::{assemble::proxy_config, config::Settings, exit};
+use crate::{
+    assemble::proxy_config,
+    config::{Addresses, Settings},
+    exit,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -43,19 +47,31 @@ pub(super) async fn all(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
     };
     let variant = proxy_config(settings).variant;
     all.extend(tokio::task::spawn_blocking(move || proxy::check(variant)).await?);
-    for (what, address) in [
-        ("the Kubernetes API", settings.api_bind),
+    let listens = settings.api_listens();
+    let of_api = listens.iter().map(|address| ("the Kubernetes API", address));
+    for (what, address) in of_api.chain([
         ("the node's API", settings.node_api_bind),
         ("the read-only stats", settings.stats_bind),
         ("the agent's health", settings.agent_health_bind),
         ("the proxy's health", settings.proxy_health_bind),
         ("the proxy's metrics", settings.proxy_metrics_bind),
-    ] {
+    ]) {
         let taken = serve::listen(what, address).await.err().map(|error| error.to_string());
         all.push(port(what, address, taken));
     }
+    all.push(reach(&listens));
     all.extend(machine::judge(&machine::read(&settings.data_dir, settings.node_ip().is_loopback())));
     Ok(all)
+}
+
+/// Whether pods reach the API at the address that they are told.
+fn reach(listens: &Addresses) -> Finding {
+    let what = "the API in pods";
+    if listens.leave_the_machine() {
+        return Finding::fine(what, format!("it listens at {listens}"));
+    }
+    let advice = "add the node's address to apiBindAddress, or leave it out";
+    Finding::doubtful(what, format!("it listens at {listens} alone, which no pod reaches"), advice)
 }
 
 /// A port that could be had, or why not.

@@ -77,6 +77,15 @@ fn a_port_that_windlass_itself_holds_is_fine() {
 }
 
 #[test]
+fn an_api_that_pods_do_not_reach_is_doubtful() {
+    let judged = |text: &str| reach(&text.parse().unwrap());
+    assert_eq!(judged("127.0.0.1:6443,192.0.2.1:6443").verdict, Verdict::Fine);
+    assert_eq!(judged("0.0.0.0:6443").verdict, Verdict::Fine);
+    let alone = judged("127.0.0.1:6443");
+    assert!(alone.verdict == Verdict::Doubtful && alone.advice.contains("apiBindAddress"), "{alone:?}");
+}
+
+#[test]
 fn the_worst_comes_first() {
     let findings =
         [Finding::fine("a", "x"), Finding::missing("b", "y", "do this"), Finding::doubtful("c", "z", "do that")];

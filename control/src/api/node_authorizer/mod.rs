@@ -1,0 +1,191 @@
+//! The Node authorizer: what the identity of a node (`system:node:NAME` in the group `system:nodes`) may do.
+//!
+//! `mod.rs` decides, `references.rs` tells what a pod or a volume names, `graph.rs` keeps which node that leads to, and
+//! `follow.rs` feeds the graph from the store. What a node may write into the objects that it may write is
+//! NodeRestriction's. Only `follow.rs` may import the store; nothing here may import handlers.
+
+mod follow;
+mod graph;
+pub(super) mod references;
+
+#[cfg(test)]
+mod tests;
+
+pub(super) use follow::NodeGraph;
+pub(super) use graph::{Kind, Vertex};
+
+use super::auth::Attributes;
+
+/// Which objects have to do with which node.
+pub(super) trait Relations {
+    /// Whether there is a way from the object to the node: through a pod on it, or through a claim of such a pod.
+    fn related(&self, node: &str, object: &Vertex) -> bool;
+}
+
+const LEASES: &str = "kube-node-lease";
+
+/// Whether the node may; the error is upstream's explanation, often empty.
+pub(super) fn decide(node: &str, what: &Attributes<'_>, relations: &dyn Relations) -> Result<(), String> {
+    let request = Request { node, what, relations };
+    match (what.group, what.resource) {
+        ("", "secrets") => request.read(Kind::Secret),
+        ("", "configmaps") => request.read(Kind::ConfigMap),
+        ("", "persistentvolumeclaims") if what.sub == "status" => request.write_status(Kind::Claim),
+        ("", "persistentvolumeclaims") => request.get(Kind::Claim),
+        ("", "persistentvolumes") => request.get(Kind::Volume),
+        // No object of these kinds leads to a node here: none is served.
+        ("storage.k8s.io", "volumeattachments") | ("resource.k8s.io", "resourceclaims") => request.get(Kind::Unserved),
+        ("resource.k8s.io", "resourceslices") => request.slice(),
+        ("", "serviceaccounts") => request.account(),
+        ("coordination.k8s.io", "leases") => request.lease(),
+        ("storage.k8s.io", "csinodes") => request.csi_node(),
+        ("", "nodes") => request.own_node(),
+        ("", "pods") => request.pod(),
+        _ => refuse_unless(listed(what), ""),
+    }
+}
+
+/// The rules that hold for every node alike.
+fn listed(what: &Attributes<'_>) -> bool {
+    let reads = matches!(what.verb, "get" | "list" | "watch");
+    match (what.group, what.resource, what.sub) {
+        ("", "services", "") | ("node.k8s.io", "runtimeclasses", "") | ("storage.k8s.io", "csidrivers", "") => reads,
+        ("", "endpoints", "") => what.verb == "get",
+        ("" | "events.k8s.io", "events", "") => matches!(what.verb, "create" | "update" | "patch"),
+        ("certificates.k8s.io", "certificatesigningrequests", "") => reads || what.verb == "create",
+        ("authentication.k8s.io", "tokenreviews", "")
+        | ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews", "") => what.verb == "create",
+        _ => false,
+    }
+}
+
+fn refuse_unless(allowed: bool, why: &str) -> Result<(), String> {
+    if allowed { Ok(()) } else { Err(why.to_owned()) }
+}
+
+struct Request<'a> {
+    node: &'a str,
+    what: &'a Attributes<'a>,
+    relations: &'a dyn Relations,
+}
+
+impl Request<'_> {
+    fn related(&self, kind: Kind) -> Result<(), String> {
+        let Attributes { namespace, name, .. } = self.what;
+        if name.is_empty() {
+            return Err("No Object name found".to_owned());
+        }
+        let there = self.relations.related(self.node, &Vertex::new(kind, namespace, name));
+        refuse_unless(there, &format!("no relationship found between node '{}' and this object", self.node))
+    }
+
+    /// Secrets and config maps, one by one.
+    fn read(&self, kind: Kind) -> Result<(), String> {
+        if !matches!(self.what.verb, "get" | "list" | "watch") {
+            return Err("can only read resources of this type".to_owned());
+        }
+        if !self.what.sub.is_empty() {
+            return Err("cannot read subresource".to_owned());
+        }
+        if self.what.namespace.is_empty() {
+            return Err("can only read namespaced object of this type".to_owned());
+        }
+        self.related(kind)
+    }
+
+    fn get(&self, kind: Kind) -> Result<(), String> {
+        if self.what.verb != "get" {
+            return Err("can only get individual resources of this type".to_owned());
+        }
+        if !self.what.sub.is_empty() {
+            return Err("cannot get subresource".to_owned());
+        }
+        self.related(kind)
+    }
+
+    fn write_status(&self, kind: Kind) -> Result<(), String> {
+        if !matches!(self.what.verb, "update" | "patch") {
+            return Err("can only get/update/patch this type".to_owned());
+        }
+        self.related(kind)
+    }
+
+    fn account(&self) -> Result<(), String> {
+        match (self.what.verb, self.what.sub) {
+            ("get", "") => self.related(Kind::Account),
+            ("create", "token") if !self.what.name.is_empty() => self.related(Kind::Account),
+            ("create", sub) if sub != "token" && !self.what.name.is_empty() => {
+                Err("can only create token subresource of serviceaccount".to_owned())
+            }
+            _ => Err("can only create tokens for individual service accounts".to_owned()),
+        }
+    }
+
+    fn lease(&self) -> Result<(), String> {
+        let verb = self.what.verb;
+        if !matches!(verb, "get" | "create" | "update" | "patch" | "delete") {
+            return Err("can only get, create, update, patch, or delete a node lease".to_owned());
+        }
+        if self.what.namespace != LEASES {
+            return Err(format!("can only access leases in the {LEASES:?} system namespace"));
+        }
+        // The name of a new one is looked at when the object is known.
+        let own = verb == "create" || self.what.name == self.node;
+        refuse_unless(own, "can only access node lease with the same name as the requesting node")
+    }
+
+    fn csi_node(&self) -> Result<(), String> {
+        let verb = self.what.verb;
+        if !matches!(verb, "get" | "create" | "update" | "patch" | "delete") {
+            return Err("can only get, create, update, patch, or delete a CSINode".to_owned());
+        }
+        if !self.what.sub.is_empty() {
+            return Err("cannot authorize CSINode subresources".to_owned());
+        }
+        let own = verb == "create" || self.what.name == self.node;
+        refuse_unless(own, "can only access CSINode with the same name as the requesting node")
+    }
+
+    fn slice(&self) -> Result<(), String> {
+        if !self.what.sub.is_empty() {
+            return Err("cannot access subresource".to_owned());
+        }
+        match self.what.verb {
+            "create" => Ok(()),
+            "get" | "update" | "patch" | "delete" => self.related(Kind::Unserved),
+            "list" | "watch" | "deletecollection" => refuse_unless(
+                self.what.selected_node == Some(self.node),
+                "can only list/watch/deletecollection resourceslices with nodeName field selector",
+            ),
+            _ => Err("only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection".to_owned()),
+        }
+    }
+
+    /// Which Node it is that is written is looked at by NodeRestriction.
+    fn own_node(&self) -> Result<(), String> {
+        let Self { node, what, .. } = self;
+        match (what.sub, what.verb) {
+            ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Ok(()),
+            ("", "get" | "list" | "watch") => match what.name {
+                "" => Err(format!("node '{node}' cannot read all nodes, only its own Node object")),
+                name if name == *node => Ok(()),
+                name => Err(format!("node '{node}' cannot read '{name}', only its own Node object")),
+            },
+            _ => Err(String::new()),
+        }
+    }
+
+    /// Which pod it is that is written is looked at by NodeRestriction.
+    fn pod(&self) -> Result<(), String> {
+        match (self.what.sub, self.what.verb) {
+            ("", "get") => self.related(Kind::Pod),
+            ("", "list" | "watch") if !self.what.name.is_empty() => self.related(Kind::Pod),
+            ("", "list" | "watch") => refuse_unless(
+                self.what.selected_node == Some(self.node),
+                "can only list/watch pods with spec.nodeName field selector",
+            ),
+            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
+            _ => Err(String::new()),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The API as pods see it: by the service's address and with the account's token, as every in-cluster client does it; and
+//! as those see it who are not administrators.
+
+use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+
+/// One pod on the pods' network and one on the node's, both with curl.
+const CLIENTS: &str = r"
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: routed, labels: {test: client}}
+  spec: &spec
+    terminationGracePeriodSeconds: 0
+    containers:
+    - name: main
+      image: windlass/curl:1
+      command: [sh, -c, 'sleep 3600']
+      env:
+      - {name: NODE_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: host, labels: {test: client}}
+  spec:
+    <<: *spec
+    hostNetwork: true
+";
+
+/// What a shell in a pod has for the API: `ask PATH [ARGUMENTS]` prints the code and the body.
+const ASK: &str = r#"
+account=/var/run/secrets/kubernetes.io/serviceaccount
+api=https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT
+raw() { curl -sS --max-time 10 --cacert $account/ca.crt -w '\n%{http_code}\n' "$@"; }
+ask() { path=$1; shift; raw -H "Authorization: Bearer $(cat $account/token)" "$@" "$api$path"; }
+"#;
+
+fn shell(kubectl: &Kubectl<'_>, pod: &str, line: &str) -> anyhow::Result<String> {
+    kubectl.try_run(&["exec", pod, "--", "sh", "-c", &format!("{ASK}{line}")])
+}
+
+#[test]
+fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
+    let world = World::new();
+    world.load("curl");
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    kubectl.apply(CLIENTS);
+    eventually(PATIENCE, "both pods are Ready", || kubectl.ready_pods("test=client", 2));
+    for pod in ["routed", "host"] {
+        // The service's rules may come a moment after the pod.
+        let version = eventually(PATIENCE, "the API answers", || shell(&kubectl, pod, "ask /version"));
+        assert!(version.contains("gitVersion") && version.ends_with("200\n"), "{pod}: {version}");
+        // By each name that clients use, and at the node's own address: the certificate has them all.
+        for name in ["kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"] {
+            let line = format!(
+                "raw --resolve {name}:443:$KUBERNETES_SERVICE_HOST -H \"Authorization: Bearer $(cat $account/token)\" https://{name}/api"
+            );
+            let said = shell(&kubectl, pod, &line).unwrap();
+            assert!(said.contains("APIVersions") && said.ends_with("200\n"), "{pod} {name}: {said}");
+        }
+        let said = shell(&kubectl, pod, "api=https://$NODE_IP:6443; ask /api").unwrap();
+        assert!(said.ends_with("200\n"), "{pod}: {said}");
+        // It is who it is, and may what a service account without any rules may: look at what there is.
+        let review = "-H 'Content-Type: application/json' -d '{}'";
+        let said =
+            shell(&kubectl, pod, &format!("ask /apis/authentication.k8s.io/v1/selfsubjectreviews {review}")).unwrap();
+        assert!(said.contains("system:serviceaccount:default:default") && said.ends_with("201\n"), "{pod}: {said}");
+        for path in ["/api/v1/namespaces/default/secrets", "/api/v1/namespaces/default/pods", "/api/v1/nodes"] {
+            let said = shell(&kubectl, pod, &format!("ask {path}")).unwrap();
+            assert!(said.ends_with("403\n"), "{pod} {path}: {said}");
+        }
+        // Without a token: health and version, nothing else.
+        for (path, code) in [("/livez", 200), ("/version", 200), ("/api", 401), ("/api/v1/namespaces", 401)] {
+            let said = shell(&kubectl, pod, &format!("raw $api{path}")).unwrap();
+            assert!(said.ends_with(&format!("{code}\n")), "{pod} {path}: {said}");
+        }
+        let said = shell(&kubectl, pod, "raw -H 'Authorization: Bearer x' $api/version").unwrap();
+        assert!(said.ends_with("401\n"), "{pod}: {said}");
+        // Another authority is not the cluster's: whoever checks is not deceived.
+        let said = shell(&kubectl, pod, "echo > /tmp/none; curl -sS --cacert /tmp/none $api/version; echo $?")
+            .unwrap_or_default();
+        assert!(!said.contains("gitVersion"), "{pod}: {said}");
+    }
+
+    // Who asks to be another is told that nobody can be, instead of being obeyed as himself.
+    for args in [
+        &["--as=nobody", "delete", "pod", "host"][..],
+        &["--as=nobody", "--as-group=system:masters", "get", "pods"],
+        &["--as=nobody", "auth", "can-i", "delete", "pods"],
+    ] {
+        let refused = kubectl.output(args, "");
+        assert!(!refused.ok && refused.err.contains("impersonation is not supported"), "{args:?}: {}", refused.err);
+    }
+    eventually(PATIENCE, "nothing was deleted", || kubectl.ready_pods("test=client", 2));
+
+    // The node's own credentials are good for what its pods name, and for nothing else.
+    let _ = kubectl.run(&["create", "secret", "generic", "mine", "--from-literal=a=b"]);
+    let config = world.dir().join("data/pki/node.kubeconfig").display().to_string();
+    let as_node = |args: &[&str], stdin: &str| {
+        let output = kubectl.output(&[&["--kubeconfig", &config], args].concat(), stdin);
+        (output.ok, output.err)
+    };
+    let hostile = "apiVersion: v1\nkind: Pod\nmetadata: {name: hostile}\nspec: {nodeName: node, containers: [{name: c, image: i}]}\n";
+    for (args, stdin, words) in [
+        (&["get", "secret", "mine"][..], "", "no relationship found between node 'node' and this object"),
+        (&["get", "secrets", "-A"], "", "can only read namespaced object of this type"),
+        (&["get", "pods", "-A"], "", "can only list/watch pods with spec.nodeName field selector"),
+        (&["create", "-f", "-"], hostile, "node \"node\" can only create mirror pods"),
+        (&["label", "node", "node", "node-role.kubernetes.io/worker="], "", "is not allowed to modify labels"),
+        (&["taint", "node", "node", "a=b:NoSchedule"], "", "is not allowed to modify taints"),
+        (&["create", "token", "default"], "", "node requested token not bound to a pod"),
+        (&["delete", "node", "node"], "", "cannot delete resource \"nodes\""),
+    ] {
+        let (done, said) = as_node(args, stdin);
+        assert!(!done && said.contains(words), "{args:?}: {said}");
+    }
+    kubectl.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: names}\nspec:\n  containers:\n  - name: c\n    image: windlass/busybox:1\n    \
+         command: [sleep, '3600']\n    envFrom: [{secretRef: {name: mine}}]\n",
+    );
+    let read = eventually(PATIENCE, "the pod is on the node", || {
+        let (done, said) = as_node(&["get", "secret", "mine"], "");
+        anyhow::ensure!(done, "{said}");
+        Ok(done)
+    });
+    assert!(read);
+}
