@@ -11,6 +11,7 @@ mod docker;
 mod kubectl;
 mod mirror;
 mod process;
+mod registry;
 pub mod sharing;
 mod windlass;
 mod world;
@@ -20,6 +21,7 @@ pub use docker::RawDocker;
 pub use kubectl::{Kubectl, Output};
 pub use mirror::Mirror;
 pub use process::{Daemon, Usage, page, resident_megabytes, run, try_run};
+pub use registry::FailingRegistry;
 pub use windlass::Windlass;
 pub use world::World;
 

@@ -188,7 +188,9 @@ impl World {
             .arg(format!("--exec-root={}", dir.join("exec").display()))
             .arg(format!("--pidfile={}", dir.join("docker.pid").display()))
             .arg(format!("--host={}", self.docker_host()))
-            .arg("--registry-mirror=http://127.0.0.1:5000");
+            .arg("--registry-mirror=http://127.0.0.1:5000")
+            // Whoever asked for an image tries again by itself.
+            .arg("--max-download-attempts=1");
         let daemon = Daemon::start("dockerd", &mut command, &dir.join("dockerd.log")).expect("dockerd");
         self.dockerd = Some(daemon);
         let host = self.docker_host();

@@ -23,6 +23,10 @@ crate::rows![
     stop_signal_of_the_image,
     probe_termination_grace_period,
     force_deletion,
+    deletion_while_post_start_takes_long,
+    deletion_while_an_image_is_pulled,
+    deletion_while_pre_stop_takes_long_is_hastened,
+    the_end_is_told_before_the_pod_goes,
     sandbox_goes_with_the_pod,
     readiness_is_asked_during_termination,
     liveness_stops_at_termination,
@@ -343,4 +347,81 @@ fn post_start_sleep(row: &Row<'_>) {
 fn hook_tcp_socket_is_an_invalid_handler(row: &Row<'_>) {
     row.shell("p", STAY, json!({"lifecycle": {"postStart": {"tcpSocket": {"port": 80}}}}), json!({}));
     row.says("p", "FailedPostStartHook");
+}
+
+/// Deletes a pod with a second of grace, and gives nothing until nothing of it is left, which is soon.
+fn goes_soon(row: &Row<'_>, name: &str, grace: &str) {
+    let begun = std::time::Instant::now();
+    let _ = row.kubectl(&["delete", "pod", name, grace, "--timeout=30s"]);
+    eventually(PATIENCE, "no container is left", || {
+        let left = row.world.docker(&[
+            "ps",
+            "-aq",
+            "--filter",
+            &format!("label=io.kubernetes.pod.namespace={}", row.namespace),
+            "--filter",
+            &format!("label=io.kubernetes.pod.name={name}"),
+        ]);
+        anyhow::ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    });
+    assert!(begun.elapsed().as_secs() < 20, "{name} took {:?}", begun.elapsed());
+}
+
+fn deletion_while_post_start_takes_long(row: &Row<'_>) {
+    let hooks = [
+        ("sleep", json!({"sleep": {"seconds": 3600}})),
+        ("exec", json!({"exec": {"command": ["sleep", "3600"]}})),
+        // Nobody answers: packets to this address lead nowhere.
+        ("http", json!({"httpGet": {"host": "198.18.0.77", "port": 80}})),
+    ];
+    for (name, hook) in &hooks {
+        row.shell(name, STAY, json!({"lifecycle": {"postStart": hook}}), json!({}));
+    }
+    for (name, _) in &hooks {
+        row.wait(name, "has a container", |p| main_of(p)["containerID"].is_string());
+        goes_soon(row, name, "--grace-period=1");
+    }
+}
+
+fn deletion_while_an_image_is_pulled(row: &Row<'_>) {
+    let image = row.failing_registry().image(&format!("hangs-{}", row.namespace));
+    row.shell("p", STAY, json!({"image": image}), json!({}));
+    row.says("p", &format!("Pulling Pulling image \"{image}\""));
+    goes_soon(row, "p", "--grace-period=1");
+    let volume = json!([{"name": "v", "image": {"reference": image}}]);
+    row.shell("q", STAY, json!({}), json!({"volumes": volume}));
+    row.says("q", &format!("Pulling Pulling image \"{image}\""));
+    goes_soon(row, "q", "--grace-period=1");
+}
+
+fn deletion_while_pre_stop_takes_long_is_hastened(row: &Row<'_>) {
+    let hook = json!({"lifecycle": {"preStop": {"sleep": {"seconds": 3000}}}});
+    row.shell("p", STAY, hook, json!({"terminationGracePeriodSeconds": 3600}));
+    row.ready("p");
+    delete(row, "p");
+    row.says("p", "Killing Stopping container main");
+    goes_soon(row, "p", "--grace-period=1");
+}
+
+/// A pod that somebody keeps tells how it ended, long after nothing of it is left on the node.
+fn the_end_is_told_before_the_pod_goes(row: &Row<'_>) {
+    let line = "trap 'exit 5' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
+    kept(row, "p", one(line, json!({}), json!({})));
+    listens(row, &["x"]);
+    delete(row, "p");
+    row.wait("p", "is over", |p| p["status"]["phase"] == "Failed");
+    eventually(PATIENCE, "no container is left", || {
+        let of = format!("label=io.kubernetes.pod.namespace={}", row.namespace);
+        let left = row.world.docker(&["ps", "-aq", "--filter", &of]);
+        anyhow::ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    });
+    // Whoever looks at it anew finds nothing, and says nothing else.
+    let _ = row.kubectl(&["annotate", "pod", "p", "example.com/looked=again"]);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let pod = row.wait("p", "is there", |_| true);
+    assert_eq!(pod["status"]["phase"], "Failed");
+    let ended = last_word(row, "p");
+    assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(5), &json!("Error")), "{ended}");
 }

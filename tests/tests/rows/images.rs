@@ -14,6 +14,7 @@ crate::rows![
     pull_policy_if_not_present_present,
     pull_policy_if_not_present_absent,
     pull_policy_never,
+    pull_that_fails_after_it_has_begun,
     image_pull_secrets_none,
     image_pull_secrets_missing,
     image_pull_secrets_docker_config_json,
@@ -90,6 +91,20 @@ fn pull_policy_never(row: &Row<'_>) {
     let _ = row.world.docker(&["pull", "-q", &image]);
     row.shell("q", STAY, json!({"image": image, "imagePullPolicy": "Never"}), json!({}));
     row.ready("q");
+}
+
+fn pull_that_fails_after_it_has_begun(row: &Row<'_>) {
+    let registry = row.failing_registry();
+    for (pod, tag, why) in [("p", "windows", "no matching manifest"), ("q", "corrupt", "verification failed")] {
+        let image = registry.image(&format!("{tag}-{}", row.namespace));
+        row.shell(pod, STAY, json!({"image": image}), json!({}));
+        row.waiting(pod, "ErrImagePull");
+        row.says(pod, &format!("Failed Failed to pull image \"{image}\": "));
+        row.says(pod, "Failed Error: ErrImagePull");
+        let told = row.waiting(pod, "ImagePullBackOff");
+        let message = text(&main_of(&told)["state"]["waiting"]["message"]).to_owned();
+        assert!(message.contains(why), "{message}");
+    }
 }
 
 /// The registry that lets nobody in but `me` with `secret`, and two images in it.

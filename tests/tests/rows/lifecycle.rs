@@ -1,7 +1,10 @@
 //! Phases, what follows the end of a container under each policy, and what a sync of the pod does.
 
 use serde_json::{Value, json};
-use windlass_tests::sharing::{condition, main_of, shell};
+use windlass_tests::{
+    PATIENCE, eventually,
+    sharing::{condition, main_of, shell},
+};
 
 use crate::row::{Row, STAY, text};
 
@@ -35,6 +38,9 @@ crate::rows![
     init_containers_run_one_after_another,
     init_container_failed_is_run_again,
     sidecar_starts_before_the_next,
+    sidecar_that_crashes_does_not_hold_up_the_others,
+    init_containers_that_are_removed_are_not_run_again,
+    containers_of_an_unknown_pod_are_ended,
     sidecars_end_after_the_main_containers,
     containers_start_in_spec_order,
     ephemeral_container_is_run_once,
@@ -396,4 +402,57 @@ fn active_deadline_seconds_may_change(row: &Row<'_>) {
     let _ = row.kubectl(&["patch", "pod", "p", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
     let pod = row.phase("p", "Failed");
     assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
+}
+
+fn sidecar_that_crashes_does_not_hold_up_the_others(row: &Row<'_>) {
+    row.pod(
+        "p",
+        json!({"initContainers": [{"name": "side", "restartPolicy": "Always", "command": shell("sleep 1; exit 1")}],
+            "containers": [{"name": "main", "command": shell("sleep 3")}]}),
+    );
+    row.wait("p", "has a sidecar that is held back, and goes on", |p| {
+        let side = &p["status"]["initContainerStatuses"][0]["state"];
+        side["waiting"]["reason"] == "CrashLoopBackOff"
+            && restarts(p, 0) > 0
+            && main_of(p)["state"]["running"].is_object()
+    });
+}
+
+fn init_containers_that_are_removed_are_not_run_again(row: &Row<'_>) {
+    row.pod(
+        "p",
+        json!({"initContainers": [{"name": "init", "command": shell("echo ran >> /shared/init")}],
+            "containers": [{"name": "main", "command": shell(STAY)}]}),
+    );
+    let before = row.ready("p");
+    let id =
+        text(&before["status"]["initContainerStatuses"][0]["containerID"]).trim_start_matches("docker://").to_owned();
+    let _ = row.world.docker(&["rm", &id]);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let after = row.ready("p");
+    assert_eq!(row.shared.lines("init"), ["ran"]);
+    assert_eq!(after["status"]["initContainerStatuses"], before["status"]["initContainerStatuses"]);
+    assert_eq!(main_of(&after)["restartCount"], 0);
+}
+
+/// What looks like a pod's and is no pod's that anybody knows ends with the next look at all that Docker has.
+fn containers_of_an_unknown_pod_are_ended(row: &Row<'_>) {
+    let labels = [
+        "io.kubernetes.docker.type=container".to_owned(),
+        "io.kubernetes.container.name=main".to_owned(),
+        "io.kubernetes.pod.name=nobody".to_owned(),
+        format!("io.kubernetes.pod.namespace={}", row.namespace),
+        "io.kubernetes.pod.uid=11111111-2222-3333-4444-555555555555".to_owned(),
+        "annotation.io.kubernetes.pod.terminationGracePeriod=1".to_owned(),
+    ];
+    let mut args = vec!["run", "-d", "--network=none"];
+    labels.iter().for_each(|label| args.extend(["--label", label.as_str()]));
+    args.extend(["windlass/busybox:1", "sleep", "100000"]);
+    let id = row.world.docker(&args).trim().to_owned();
+    // The node looks each minute.
+    eventually(PATIENCE * 2, "the container is removed", || {
+        let left = row.world.docker(&["ps", "-aq", "--no-trunc", "--filter", &format!("id={id}")]);
+        anyhow::ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    });
 }

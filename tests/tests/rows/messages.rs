@@ -14,7 +14,8 @@ crate::rows![
     termination_message_fallback_prefers_the_file,
     termination_message_fallback_empty_on_success,
     termination_message_fallback_is_cut,
-    termination_message_is_cut_at_4096_bytes,
+    termination_message_is_its_last_4096_bytes,
+    termination_message_as_large_as_a_disk,
     termination_messages_of_a_pod_share_12_kib,
 ];
 
@@ -65,9 +66,16 @@ fn termination_message_fallback_is_cut(row: &Row<'_>) {
     assert_eq!((lines.len(), lines.first(), lines.last()), (80, Some(&"1121"), Some(&"1200")));
 }
 
-fn termination_message_is_cut_at_4096_bytes(row: &Row<'_>) {
-    let told = message(row, "yes x | head -c 9000 > /dev/termination-log", json!({}));
-    assert_eq!(text(&told).len(), 4096);
+fn termination_message_is_its_last_4096_bytes(row: &Row<'_>) {
+    let told = message(row, "(yes x | head -c 9000; printf end) > /dev/termination-log", json!({}));
+    assert_eq!((text(&told).len(), text(&told).ends_with("end")), (4096, true));
+}
+
+fn termination_message_as_large_as_a_disk(row: &Row<'_>) {
+    let line = "printf end | dd of=/dev/termination-log bs=1 seek=8000000000 conv=notrunc; exit 1";
+    let told = message(row, line, json!({}));
+    assert_eq!((text(&told).len(), text(&told).ends_with("end")), (4096, true));
+    assert!(row.most_memory() < 1024, "{} MiB", row.most_memory());
 }
 
 fn termination_messages_of_a_pod_share_12_kib(row: &Row<'_>) {

@@ -11,6 +11,7 @@ crate::rows![
     exec_without_a_shell,
     exec_expands_variables,
     exec_timeout,
+    exec_timeout_leaves_no_process,
     http_get_success,
     http_get_399_is_a_success,
     http_get_400_is_a_failure,
@@ -92,6 +93,21 @@ fn exec_timeout(row: &Row<'_>) {
     let mut slow = exec("sleep 1000");
     slow["timeoutSeconds"] = json!(1);
     is_bad(row, slow, "failed");
+}
+
+fn exec_timeout_leaves_no_process(row: &Row<'_>) {
+    let mut slow = exec("sleep 4321 & sleep 4321; true");
+    slow["timeoutSeconds"] = json!(1);
+    let mut hook = json!({"readinessProbe": slow});
+    hook["readinessProbe"]["periodSeconds"] = json!(1);
+    row.shell("p", STAY, hook, json!({}));
+    row.says("p", "Unhealthy Readiness probe failed");
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    let id = row.ids("p", "main")[0].clone();
+    let told = row.world.docker(&["top", &id, "-o", "pid,args"]);
+    let left = told.lines().filter(|l| l.contains("sleep 4321")).count();
+    // Those of the probe that is being asked, and of the one before it at most: a shell and two commands each.
+    assert!(left <= 6, "{told}");
 }
 
 fn get(row: &Row<'_>, what: &str) -> Value {

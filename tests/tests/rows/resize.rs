@@ -15,6 +15,7 @@ crate::rows![
     resize_restart_container,
     resize_several_containers_at_once,
     resize_infeasible,
+    resize_of_a_memory_request_alone,
     resize_deferred_until_there_is_room,
     resize_moves_generation,
     resize_of_the_pod_cgroup,
@@ -140,4 +141,19 @@ fn resize_of_the_pod_cgroup(row: &Row<'_>) {
         anyhow::ensure!(held == ("10000".to_owned(), (24 << 20).to_string()), "{held:?}");
         Ok(())
     });
+}
+
+/// Docker knows no requests of memory: the node judges and grants them all the same.
+fn resize_of_a_memory_request_alone(row: &Row<'_>) {
+    let asks = |memory: &str| json!({"requests": {"memory": memory}, "limits": {"memory": "4Ti"}});
+    let before = running(row, json!({"resources": asks("16Mi")}));
+    resize(row, "p", &[("main", asks("3Ti"))]);
+    let put_off = row.wait("p", "has too large a wish", |p| condition(p, "PodResizePending") == "True");
+    assert_eq!(main_of(&put_off)["allocatedResources"]["memory"], "16Mi");
+    assert_eq!(main_of(&put_off)["resources"]["requests"]["memory"], "16Mi");
+    row.says("p", "ResizeInfeasible");
+    resize(row, "p", &[("main", asks("32Mi"))]);
+    let after = row.wait("p", "has what it asks for", |p| main_of(p)["allocatedResources"]["memory"] == "32Mi");
+    assert_eq!(main_of(&before)["containerID"], main_of(&after)["containerID"]);
+    row.says("p", "ResizeCompleted");
 }

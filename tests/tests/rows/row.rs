@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 use windlass_tests::{
-    Daemon, Kubectl, PATIENCE, World, eventually,
+    Daemon, FailingRegistry, Kubectl, PATIENCE, World, eventually,
     sharing::{Shared, shell},
 };
 
@@ -28,6 +28,7 @@ pub(crate) struct Node {
     windlass: Mutex<Daemon>,
     server: OnceLock<Daemon>,
     registry: OnceLock<Daemon>,
+    failing: OnceLock<FailingRegistry>,
     told: Mutex<BTreeMap<String, Told>>,
     pub(crate) world: World,
 }
@@ -59,6 +60,7 @@ impl Node {
             windlass: Mutex::new(daemon),
             server: OnceLock::new(),
             registry: OnceLock::new(),
+            failing: OnceLock::new(),
             told: Mutex::default(),
             world,
         }
@@ -348,6 +350,19 @@ impl<'n> Row<'n> {
     }
 
     /// What the program has logged so far.
+    /// The largest amount of memory that the node's process has ever held, in MiB.
+    pub(crate) fn most_memory(&self) -> u64 {
+        let pid = self.node.windlass.lock().unwrap_or_else(PoisonError::into_inner).pid();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("windlass runs");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
+    }
+
+    /// The registry that fails as it is asked to.
+    pub(crate) fn failing_registry(&self) -> &FailingRegistry {
+        self.node.failing.get_or_init(|| FailingRegistry::start(self.world, 5007))
+    }
+
     pub(crate) fn log(&self) -> String {
         self.node.windlass.lock().unwrap_or_else(PoisonError::into_inner).log()
     }

@@ -9,6 +9,7 @@ mod flush;
 mod hung_mount;
 mod ledger;
 mod measure;
+mod pulls;
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +23,7 @@ use windlass_tests::{Daemon, Kubectl, Output, PATIENCE, World, eventually, run, 
 use hung_mount::HungMount;
 use ledger::Ledger;
 use measure::{Memory, held};
+use pulls::Pulls;
 
 /// The disk of the node's data.
 const DISK_MEGABYTES: u32 = 192;
@@ -56,6 +58,7 @@ struct Soak {
     serial: u64,
     faults: BTreeMap<&'static str, usize>,
     served: [usize; 2],
+    pulls: Pulls,
 }
 
 fn start(world: &World) -> Daemon {
@@ -150,7 +153,7 @@ impl Soak {
 
     /// Breaks something and mends it. The process is left alone when `gently`, so that its memory can be followed.
     fn fault(&mut self, gently: bool) {
-        let kind = match self.dice.below(if gently { 6 } else { 7 }) {
+        let kind = match self.dice.below(if gently { 7 } else { 8 }) {
             0 => {
                 let running = self.world.docker(&["ps", "-q"]);
                 let all: Vec<&str> = running.lines().collect();
@@ -208,6 +211,10 @@ impl Soak {
             5 => {
                 flush::nat_table_flushed(&self.world);
                 "flushes of the nat table"
+            }
+            6 => {
+                self.pulls.fail(&self.world);
+                "layers cut off"
             }
             _ => {
                 self.node.end(Signal::SIGKILL);
@@ -269,8 +276,8 @@ fn main() {
     disk(&world);
     let far = HungMount::new(&world);
     let node = start(&world);
-    let (dice, ledger) = (Dice(seed.max(1)), Ledger::default());
-    let mut soak = Soak { far, world, node, dice, ledger, serial: 0, faults: BTreeMap::new(), served: [0, 0] };
+    let (dice, ledger, pulls) = (Dice(seed.max(1)), Ledger::default(), Pulls::new(&world));
+    let mut soak = Soak { far, world, node, dice, ledger, serial: 0, faults: BTreeMap::new(), served: [0, 0], pulls };
     eventually(PATIENCE, "objects are taken", || {
         let given = call(&soak.world, &["apply", "-f", "-"], LASTING);
         anyhow::ensure!(given.ok, "{}", given.err);

@@ -1,0 +1,58 @@
+//! An image registry in a world's network namespace that fails as it is asked to.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{Daemon, World, eventually};
+
+/// See `serve.py`: what a tag begins with says how its pull ends.
+#[derive(Debug)]
+pub struct FailingRegistry {
+    _server: Daemon,
+    port: u16,
+    folder: PathBuf,
+}
+
+impl FailingRegistry {
+    /// Starts one on this port of the world's loopback.
+    ///
+    /// # Panics
+    /// Without Python or the sample images.
+    #[must_use]
+    pub fn start(world: &World, port: u16) -> Self {
+        let folder = world.dir().join(format!("failing-registry-{port}"));
+        fs::create_dir_all(&folder).expect("a folder can be made");
+        let program = folder.join("serve.py");
+        fs::write(&program, include_str!("serve.py")).expect("a file can be written");
+        let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("out/images/busybox.tar");
+        let mut command = world.command("python3");
+        command.arg(&program).arg(port.to_string()).arg(&image).arg(&folder);
+        let server = Daemon::start("serve.py", &mut command, &folder.join("serve.log")).expect("python3");
+        eventually(Duration::from_secs(30), "the failing registry answers", || {
+            world.try_sh(&format!("curl -fsS --max-time 2 http://127.0.0.1:{port}/v2/")).map(drop)
+        });
+        Self { _server: server, port, folder }
+    }
+
+    /// The image of a tag.
+    #[must_use]
+    pub fn image(&self, tag: &str) -> String {
+        format!("127.0.0.1:{}/any/busybox:{tag}", self.port)
+    }
+
+    /// From now on layers break off in the middle, or come whole again.
+    ///
+    /// # Panics
+    /// When the world's folder cannot be written.
+    pub fn cut_layers(&self, cut: bool) {
+        let file = self.folder.join("cut");
+        if cut {
+            fs::write(&file, "").expect("a file can be written");
+        } else {
+            let _ = fs::remove_file(&file);
+        }
+    }
+}
