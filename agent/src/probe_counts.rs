@@ -23,17 +23,31 @@ pub(crate) struct Probed {
     pub(crate) kind: &'static str,
 }
 
+/// What came of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProbeResult {
+    Successful,
+    Failed,
+    /// It could not be asked.
+    Unknown,
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Counts {
     successful: u64,
     failed: u64,
+    unknown: u64,
     within: [u64; BOUNDS.len()],
     seconds: f64,
 }
 
 impl Counts {
-    fn take(&mut self, good: bool, took: Duration) {
-        *(if good { &mut self.successful } else { &mut self.failed }) += 1;
+    fn take(&mut self, result: ProbeResult, took: Duration) {
+        *match result {
+            ProbeResult::Successful => &mut self.successful,
+            ProbeResult::Failed => &mut self.failed,
+            ProbeResult::Unknown => &mut self.unknown,
+        } += 1;
         let seconds = took.as_secs_f64();
         self.seconds += seconds;
         for (count, bound) in self.within.iter_mut().zip(BOUNDS) {
@@ -47,8 +61,8 @@ impl Counts {
 pub struct ProbeCounts(Arc<Mutex<BTreeMap<Probed, Counts>>>);
 
 impl ProbeCounts {
-    pub(crate) fn take(&self, probed: Probed, good: bool, took: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(probed).or_default().take(good, took);
+    pub(crate) fn take(&self, probed: Probed, result: ProbeResult, took: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(probed).or_default().take(result, took);
     }
 
     /// Nothing is left of the pod.
@@ -77,12 +91,13 @@ impl ProbeCounts {
                 ("probe_type", probed.kind),
             ];
             let buckets: Vec<(f64, u64)> = BOUNDS.into_iter().zip(counts.within).collect();
-            let count = counts.successful + counts.failed;
+            let count = counts.successful + counts.failed + counts.unknown;
             page.histogram("prober_probe_duration_seconds", &labels, &buckets, counts.seconds, count);
         }
         page.family("prober_probe_total", "Probes of containers, by what came of them", Kind::Counter);
         for (probed, counts) in &all {
-            for (result, count) in [("failed", counts.failed), ("successful", counts.successful)] {
+            let results = [("failed", counts.failed), ("successful", counts.successful), ("unknown", counts.unknown)];
+            for (result, count) in results {
                 if count > 0 {
                     let labels = [
                         ("container", probed.container.as_str()),
@@ -111,10 +126,10 @@ mod tests {
     #[test]
     fn answers_are_counted_by_result_and_time_until_the_pod_is_gone() {
         let counts = ProbeCounts::default();
-        counts.take(probed("1", "Liveness"), true, Duration::from_millis(7));
-        counts.take(probed("1", "Liveness"), true, Duration::from_secs(60));
-        counts.take(probed("1", "Liveness"), false, Duration::from_millis(700));
-        counts.take(probed("2", "Readiness"), true, Duration::ZERO);
+        counts.take(probed("1", "Liveness"), ProbeResult::Successful, Duration::from_millis(7));
+        counts.take(probed("1", "Liveness"), ProbeResult::Successful, Duration::from_secs(60));
+        counts.take(probed("1", "Liveness"), ProbeResult::Failed, Duration::from_millis(700));
+        counts.take(probed("2", "Readiness"), ProbeResult::Unknown, Duration::ZERO);
         let page = counts.clone().page(Format::Plain, 5.5);
         let of_first = "container=\"c\",namespace=\"n\",pod=\"p-1\"";
         for line in [
@@ -130,6 +145,7 @@ mod tests {
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }
         assert!(!page.contains("pod_uid=\"2\",probe_type=\"Readiness\",result=\"failed\""), "never failed: {page}");
+        assert!(page.contains("pod_uid=\"2\",probe_type=\"Readiness\",result=\"unknown\"} 1"), "{page}");
         counts.forget("1");
         let page = counts.page(Format::Plain, 5.5);
         assert!(!page.contains("p-1") && page.contains("p-2"), "{page}");

@@ -14,7 +14,7 @@ use tokio::{
     },
 };
 
-use super::{Engine, EngineError};
+use super::{Cause, Engine, EngineError};
 
 /// How much is read at once.
 const PIECE: usize = 64 << 10;
@@ -68,7 +68,7 @@ impl Engine {
         let lost = |why: &dyn std::fmt::Display| EngineError {
             attempt: attempt.to_owned(),
             reason: format!("Docker did not answer: {why}"),
-            status: None,
+            cause: Cause::Unreachable,
         };
         let socket = UnixStream::connect(self.socket()).await.map_err(|e| lost(&e))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await.map_err(|e| lost(&e))?;
@@ -87,7 +87,7 @@ impl Engine {
             let message = serde_json::from_slice::<serde_json::Value>(&text).ok();
             let message = message.and_then(|m| m["message"].as_str().map(str::to_owned));
             let reason = message.unwrap_or_else(|| String::from_utf8_lossy(&text).trim().to_owned());
-            return Err(EngineError { attempt: attempt.to_owned(), reason, status: Some(status.as_u16()) });
+            return Err(EngineError { attempt: attempt.to_owned(), reason, cause: Cause::Refused(status.as_u16()) });
         }
         let upgraded = hyper::upgrade::on(answer).await.map_err(|e| lost(&e))?;
         let parts =

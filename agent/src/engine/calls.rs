@@ -23,6 +23,10 @@ pub(crate) struct Listed {
     pub(crate) id: String,
     pub(crate) pod_uid: String,
     pub(crate) running: bool,
+    /// It only lends the files of its image.
+    pub(crate) helper: bool,
+    /// Seconds since 1970.
+    pub(crate) created: i64,
 }
 
 impl Engine {
@@ -33,7 +37,7 @@ impl Engine {
         let first = self.docker().create_container(Some(options.clone()), body.clone());
         match self.counted("create_container", first).await {
             Ok(made) => return Ok(made.id),
-            Err(error) if EngineError::new("", &error).status == Some(409) => {}
+            Err(error) if EngineError::new("", &error).status() == Some(409) => {}
             Err(error) => return Err(EngineError::new(attempt(), &error)),
         }
         self.remove(name).await?;
@@ -115,9 +119,13 @@ impl Engine {
         Ok(all
             .into_iter()
             .filter_map(|c| {
+                let labels = c.labels?;
+                let helper = labels.get(names::TYPE).is_some_and(|kind| kind == names::TYPE_HELPER);
                 Some(Listed {
                     id: c.id?,
-                    pod_uid: c.labels?.get(names::POD_UID)?.clone(),
+                    pod_uid: labels.get(names::POD_UID).cloned().or_else(|| helper.then(String::new))?,
+                    helper,
+                    created: c.created.unwrap_or(i64::MAX),
                     running: c.state == Some(bollard::models::ContainerSummaryStateEnum::RUNNING),
                 })
             })
@@ -174,7 +182,7 @@ fn done(result: Result<(), bollard::errors::Error>, attempt: impl FnOnce() -> St
         Ok(()) => Ok(()),
         Err(error) => {
             let error = EngineError::new(attempt(), &error);
-            if matches!(error.status, Some(304 | 404 | 409)) { Ok(()) } else { Err(error) }
+            if matches!(error.status(), Some(304 | 404 | 409)) { Ok(()) } else { Err(error) }
         }
     }
 }

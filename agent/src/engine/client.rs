@@ -89,7 +89,7 @@ impl Engine {
         let result = call.await;
         self.metrics.operations.add([operation]);
         self.metrics.operation_seconds.took([operation], begun.elapsed());
-        let failed = result.as_ref().err().map(|error| EngineError::new("", error).status);
+        let failed = result.as_ref().err().map(|error| EngineError::new("", error).status());
         if failed.is_some_and(|status| !matches!(status, Some(304 | 404))) {
             self.metrics.operation_errors.add([operation]);
         }

@@ -1,7 +1,7 @@
 //! Images: what is there, pulling and removing.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     io::{self, Read as _},
     time::Duration,
 };
@@ -16,7 +16,7 @@ use bollard::{
 use futures::{StreamExt as _, TryStreamExt as _};
 use windlass_kit::objects::image::Reference;
 
-use super::{Engine, EngineError};
+use super::{Cause, Engine, EngineError, names};
 
 /// An image in Docker's store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Engine {
             Ok(pieces) => only_file(&pieces.concat()).map_err(|e| EngineError {
                 attempt: attempt(),
                 reason: e.to_string(),
-                status: None,
+                cause: Cause::Failed,
             }),
             Err(error) => {
                 let error = EngineError::new(attempt(), &error);
@@ -167,14 +167,11 @@ impl Engine {
             let line = tokio::time::timeout(STALLED, progress.next()).await.map_err(|_| EngineError {
                 attempt: attempt(),
                 reason: format!("no progress for {} s", STALLED.as_secs()),
-                status: Some(504),
+                cause: Cause::Failed,
             })?;
             match line {
                 None => return Ok(()),
                 Some(Ok(line)) => {
-                    if let Some(error) = line.error_detail.and_then(|e| e.message) {
-                        return Err(EngineError { attempt: attempt(), reason: error, status: Some(500) });
-                    }
                     let bytes = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
                     let progress = line.progress_detail;
                     tell(LayerNews {
@@ -195,6 +192,8 @@ fn never_started(image: &str) -> ContainerCreateBody {
     ContainerCreateBody {
         image: Some(image.to_owned()),
         cmd: Some(vec!["none".to_owned()]),
+        // What a crash leaves of it is found by this.
+        labels: Some(HashMap::from([(names::TYPE.to_owned(), names::TYPE_HELPER.to_owned())])),
         ..ContainerCreateBody::default()
     }
 }
@@ -237,6 +236,46 @@ pub(crate) fn is_out_of_order(reason: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{is_out_of_order, only_file, shown};
+    use crate::engine::{Cause, fake};
+
+    /// What Docker answers, whether that says nothing about the image, and what is told of it.
+    #[tokio::test]
+    async fn why_a_pull_has_failed() {
+        const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+        let progress = chunk("{\"status\":\"Pulling from library/x\"}\r\n");
+        let failure = chunk("{\"errorDetail\":{\"message\":\"no matching boom\"},\"error\":\"no matching boom\"}\r\n");
+        let garbage = chunk("{nope}\r\n");
+        for (answer, cause, reason) in [
+            (
+                format!("{HEAD}{progress}{failure}0\r\n\r\n"),
+                Cause::Failed,
+                "no matching boom",
+            ),
+            (format!("{HEAD}{progress}{garbage}0\r\n\r\n"), Cause::Failed, "could not be used"),
+            (format!("{HEAD}{progress}ff\r\n{{\"sta"), Cause::Unreachable, "did not answer"),
+            (
+                "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 18\r\n\r\n{\"message\":\"none\"}"
+                    .to_owned(),
+                Cause::Refused(404),
+                "none",
+            ),
+            (String::new(), Cause::Unreachable, "did not answer"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let engine = fake::that_answers(dir.path(), String::leak(answer.clone()));
+            let mut told = Vec::new();
+            let error = engine.pull_as("x", None, &mut |news| told.push(news.status)).await.unwrap_err();
+            assert_eq!(error.cause, cause, "{answer:?}: {error}");
+            assert!(error.reason.contains(reason), "{answer:?}: {error}");
+            let began = answer.contains("Pulling");
+            assert_eq!(told, if began { vec!["Pulling from library/x".to_owned()] } else { vec![] }, "{answer:?}");
+        }
+        let gone = crate::engine::Engine::new("/nowhere/docker.sock", std::sync::Arc::default());
+        if let Ok(gone) = gone {
+            assert_eq!(gone.pull_as("x", None, &mut |_| {}).await.unwrap_err().cause, Cause::Unreachable);
+        }
+    }
 
     #[test]
     fn a_file_out_of_an_archive() {

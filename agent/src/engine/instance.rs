@@ -57,6 +57,15 @@ pub(crate) struct Limits {
     pub(crate) cpu_quota: i64,
 }
 
+/// Who the first process of a container runs as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// In the order of their numbers.
+    pub(crate) groups: Vec<u32>,
+}
+
 /// One container of a pod: a sandbox, or one attempt at running a container of the spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Instance {
@@ -80,6 +89,8 @@ pub(crate) struct Instance {
     pub(crate) limits: Limits,
     /// The end of its log is its message when it fails without one.
     pub(crate) message_from_log: bool,
+    /// As it was when the container was first seen running, filled in by whoever can read it.
+    pub(crate) user: Option<User>,
 }
 
 impl Instance {
@@ -121,6 +132,7 @@ impl Instance {
                 .collect(),
             grace: label(names::GRACE).and_then(|text| text.parse().ok()),
             message_from_log: label(names::MESSAGE_POLICY).as_deref() == Some(names::FROM_LOG),
+            user: None,
             limits: Limits {
                 // A limit that was taken away is -1 from then on.
                 memory: host.and_then(|h| h.memory).unwrap_or(0).max(0),

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 pub(crate) const TYPE: &str = "io.kubernetes.docker.type";
 pub(crate) const TYPE_SANDBOX: &str = "podsandbox";
 pub(crate) const TYPE_CONTAINER: &str = "container";
+/// Ours alone: a container that is never started and lends the files of its image.
+pub(crate) const TYPE_HELPER: &str = "windlass-helper";
 pub(crate) const SANDBOX_ID: &str = "io.kubernetes.sandbox.id";
 pub(crate) const LOG_PATH: &str = "io.kubernetes.container.logpath";
 pub(crate) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
@@ -87,12 +89,13 @@ fn attempt_of(name: &str, labels: &HashMap<String, String>) -> u32 {
         .unwrap_or(0)
 }
 
-/// The hash of what forces a container to be made anew: its name and image (FNV-1a, 32 bit, as hex).
+/// The hash of what forces a container to be made anew, its name and image, as upstream computes it, so that a container
+/// that another agent has made is taken over as it is: 32 bit FNV-1a of how a Go program dumps the bytes of their JSON.
 pub(crate) fn container_hash(name: &str, image: &str) -> String {
-    let mut hash: u32 = 0x811c_9dc5;
-    for byte in name.bytes().chain([0]).chain(image.bytes()) {
-        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    }
+    let json = serde_json::json!({"image": image, "name": name}).to_string();
+    let bytes: Vec<String> = json.bytes().map(|byte| byte.to_string()).collect();
+    let dumped = format!("([]uint8)[{}]", bytes.join(" "));
+    let hash = dumped.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     format!("{hash:x}")
 }
 
@@ -131,7 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_follows_the_image_only() {
+    fn the_hash_is_upstreams() {
+        assert_eq!(container_hash("test_container", "foo/image:v1"), "8e45cbd0");
         assert_eq!(container_hash("c", "i:1"), container_hash("c", "i:1"));
         assert_ne!(container_hash("c", "i:1"), container_hash("c", "i:2"));
         assert_ne!(container_hash("ab", "c"), container_hash("a", "bc"));

@@ -6,7 +6,7 @@ use bollard::query_parameters::{ImportImageOptions, RemoveImageOptions};
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 
-use super::{Engine, EngineError};
+use super::{Cause, Engine, EngineError};
 
 /// Its name; the tag follows its content.
 pub(crate) const NAME: &str = env!("WINDLASS_PAUSE_IMAGE");
@@ -29,7 +29,7 @@ pub async fn ensure(engine: &Engine) -> Result<String, EngineError> {
     image.map(|i| i.id).ok_or_else(|| EngineError {
         attempt: attempt(),
         reason: "it is not there afterwards".to_owned(),
-        status: Some(500),
+        cause: Cause::Failed,
     })
 }
 

@@ -11,7 +11,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{Engine, EngineError, attached::Attached, calls::short, names};
+use super::{Engine, EngineError, attached::Attached, calls::short, instance::User, names};
 
 /// Typed in a row they leave the process, says Docker, and it cannot be told that nothing does. Its own keys are
 /// what shells are used with, so here are ones that nobody types.
@@ -131,15 +131,112 @@ impl Engine {
         let seen = seen.map_err(|e| EngineError::new("a command could not be looked up", &e))?;
         let pid = seen.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
         let (Some(true), Some(pid)) = (seen.running, pid) else { return Ok(()) };
-        if is_of(pid, container) {
-            let _ = kill(Pid::from_raw(pid), signal);
-        }
+        send(pid, container, signal);
         Ok(())
     }
+}
+
+/// Sends a signal to a process that is one of a container.
+fn send(pid: i32, container: &str, signal: Signal) {
+    if is_of(pid, container) {
+        let _ = kill(Pid::from_raw(pid), signal);
+    }
+}
+
+/// Kills a process of a container and all that descend from it.
+pub(super) fn kill_tree(pid: i32, container: &str) {
+    let mut tree = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = tree.get(next) {
+        // One that stands still has no more children while it is asked for them.
+        send(pid, container, Signal::SIGSTOP);
+        tree.extend(children(pid));
+        next += 1;
+    }
+    for pid in tree {
+        send(pid, container, Signal::SIGKILL);
+    }
+}
+
+/// The children of a process; none where the kernel does not tell them.
+fn children(pid: i32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let told = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    told.flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        .collect()
+}
+
+/// Who a process of a container runs as, as the kernel tells; `None` when it has ended, or is none of the container's.
+pub(crate) fn user_of(pid: i32, container: &str) -> Option<User> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // Asked afterwards: a number that has gone to another process is no longer the container's.
+    user(&status).filter(|_| is_of(pid, container))
+}
+
+fn user(status: &str) -> Option<User> {
+    let numbers = |key: &str| -> Option<Vec<u32>> {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_ascii_whitespace().map(|n| n.parse().ok()).collect()
+    };
+    let mut groups = numbers("Groups:")?;
+    groups.sort_unstable();
+    Some(User { uid: *numbers("Uid:")?.first()?, gid: *numbers("Gid:")?.first()?, groups })
 }
 
 /// Whether the kernel shows a process, by the number that Docker tells, to be one of a container. Docker may count in
 /// another namespace, and a number may have gone to another process: none is touched unless this says so.
 pub(crate) fn is_of(pid: i32, container: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroup| cgroup.contains(container))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    #[test]
+    fn a_process_tells_who_it_is() {
+        let status = "Name:\tsh\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\nGroups:\t50 7 \n";
+        assert_eq!(user(status), Some(User { uid: 1000, gid: 7, groups: vec![7, 50] }));
+        assert_eq!(user("Name:\tsh\n"), None);
+        assert!(user_of(i32::try_from(std::process::id()).unwrap(), "0123456789abcdef").is_none());
+    }
+
+    fn is_there(pid: i32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // A zombie waits for whoever started it.
+        status.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
+    }
+
+    fn family() -> (Child, Vec<i32>) {
+        let child = Command::new("sh").args(["-c", "sh -c 'sleep 300 & sleep 300' & sleep 300"]).spawn().unwrap();
+        let first = i32::try_from(child.id()).unwrap();
+        let all =
+            || children(first).into_iter().flat_map(|pid| [vec![pid], children(pid)].concat()).collect::<Vec<_>>();
+        for _ in 0..500 {
+            if all().len() == 4 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(all().len(), 4);
+        (child, all())
+    }
+
+    #[test]
+    fn a_command_is_killed_with_all_that_it_has_started() {
+        let (mut child, others) = family();
+        kill_tree(i32::try_from(child.id()).unwrap(), "of another container");
+        assert!(others.iter().all(|pid| is_there(*pid)));
+        kill_tree(i32::try_from(child.id()).unwrap(), "");
+        assert!(!child.wait().unwrap().success());
+        for _ in 0..500 {
+            if !others.iter().any(|pid| is_there(*pid)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("some of {others:?} run yet");
+    }
 }

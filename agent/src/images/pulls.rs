@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 
-use crate::engine::{Engine, EngineError, images::LayerNews};
+use crate::engine::{Cause, Engine, EngineError, images::LayerNews};
 
 /// How far one pull is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,7 +119,7 @@ impl Pulls {
         let lost = EngineError {
             attempt: format!("failed to pull image {name:?}"),
             reason: "the pull was broken off".to_owned(),
-            status: Some(500),
+            cause: Cause::Failed,
         };
         let task = tokio::spawn(async move {
             let result = inner.run(number, &name, &credentials).await;

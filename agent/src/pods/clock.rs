@@ -53,7 +53,7 @@ impl Observed {
         for Failure { at, retry_at, .. } in failures {
             (*at, *retry_at) = (moved(*at, by), moved(*retry_at, by));
         }
-        let single = [&mut self.stale, &mut self.end_by].into_iter().flatten();
+        let single = [&mut self.stale, &mut self.end_by, &mut self.found_at].into_iter().flatten();
         single.chain(self.stopping.values_mut()).for_each(|at| *at = moved(*at, by));
         self.probes.values_mut().for_each(|record| record.clock_was_set(by));
         for instance in &mut self.instances {

@@ -15,7 +15,7 @@ use windlass_kit::heartbeat::Heart;
 use crate::{
     ContainerRecord,
     engine::{
-        Engine, EngineError, Health,
+        Cause, Engine, EngineError, Health,
         calls::{Info, Listed},
         events::Changed,
         instance::Instance,
@@ -88,7 +88,8 @@ impl DockerFollower {
         let listed = engine.list().await?;
         let mut details = Vec::new();
         if self.first {
-            let looks = futures::stream::iter(listed.clone())
+            let of_pods: Vec<Listed> = listed.iter().filter(|l| !l.helper).cloned().collect();
+            let looks = futures::stream::iter(of_pods)
                 .map(|l| async move { engine.inspect(&l.id).await })
                 .buffer_unordered(8)
                 .inspect(|_| self.heart.beat());
@@ -117,7 +118,7 @@ impl DockerFollower {
                     None => return Err(EngineError {
                         attempt: "Docker's events could not be followed".to_owned(),
                         reason: "the stream ended; Docker may be restarting".to_owned(),
-                        status: None,
+                        cause: Cause::Unreachable,
                     }),
                 },
                 _ = ping.tick() => {
@@ -153,7 +154,7 @@ pub(super) async fn all_of(engine: &Engine, uid: &str) -> Vec<Instance> {
 
 async fn look(engine: &Engine, uid: &str) -> Result<Vec<Instance>, EngineError> {
     let mut found = Vec::new();
-    for container in engine.list().await?.iter().filter(|container| container.pod_uid == uid) {
+    for container in engine.list().await?.iter().filter(|container| !container.helper && container.pod_uid == uid) {
         found.extend(engine.inspect(&container.id).await?);
     }
     Ok(found)

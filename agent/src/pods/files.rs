@@ -93,17 +93,22 @@ fn aliases(spec: Option<&PodSpec>, out: &mut String) {
 /// Upstream's limits.
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
+const MAX_SEARCH_CHARACTERS: usize = 2048;
+/// Resolvers may abort when they meet a longer domain.
+const MAX_DOMAIN: usize = 253;
 
-/// `/etc/resolv.conf` of a pod, and in upstream's words what its limits have cut off.
-pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> (String, Vec<String>) {
+/// `/etc/resolv.conf` of a pod, and the events that are due: their reasons, and in upstream's words what it is not as it
+/// was asked for.
+pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> (String, Vec<(&'static str, String)>) {
     let spec = pod.spec.as_ref();
     let policy = spec.and_then(|s| s.dns_policy.as_deref()).unwrap_or("ClusterFirst");
     let host_network = spec.is_some_and(spec::host_network);
-    let cluster = match policy {
-        "ClusterFirst" => !host_network && !dns.servers.is_empty(),
-        "ClusterFirstWithHostNet" => !dns.servers.is_empty(),
+    let wants_cluster = match policy {
+        "ClusterFirst" => !host_network,
+        "ClusterFirstWithHostNet" => true,
         _ => false,
     };
+    let cluster = wants_cluster && !dns.servers.is_empty();
     let (mut servers, mut searches, mut options) =
         if policy == "None" { (Vec::new(), Vec::new(), Vec::new()) } else { parse(dns.host.as_deref().unwrap_or("")) };
     if dns.host.is_none() && policy != "None" && !cluster {
@@ -127,16 +132,26 @@ pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> (String, Vec<String>) {
             options.push(option.value.as_ref().map_or_else(|| name.clone(), |v| format!("{name}:{v}")));
         }
     }
-    let mut cut = Vec::new();
+    let mut events = Vec::new();
+    if wants_cluster && !cluster {
+        let pod = spec::pod_full_name(pod);
+        events.push((
+            "MissingClusterDNS",
+            format!(
+                "pod: {pod:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy."
+            ),
+        ));
+    }
     if dedup(&mut servers, MAX_SERVERS) {
         let line = servers.join(" ");
-        cut.push(format!("Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {line}"));
+        events.push((FORMING, format!("Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {line}")));
     }
-    if dedup(&mut searches, MAX_SEARCHES) {
+    let too_many = dedup(&mut searches, MAX_SEARCHES);
+    if cut_searches(&mut searches) || too_many {
         let line = searches.join(" ");
-        cut.push(format!(
+        events.push((FORMING, format!(
             "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {line}"
-        ));
+        )));
     }
     let mut out = String::new();
     for server in servers {
@@ -148,7 +163,19 @@ pub(crate) fn resolv_conf(pod: &Pod, dns: &Dns) -> (String, Vec<String>) {
     if !options.is_empty() {
         out.push_str(&format!("options {}\n", options.join(" ")));
     }
-    (out, cut)
+    (out, events)
+}
+
+const FORMING: &str = "DNSConfigForming";
+
+/// Leaves out domains that are too long, and the last ones until the line is short enough; gives whether any is missing.
+fn cut_searches(searches: &mut Vec<String>) -> bool {
+    let before = searches.len();
+    searches.retain(|domain| domain.len() <= MAX_DOMAIN);
+    while searches.join(" ").len() > MAX_SEARCH_CHARACTERS {
+        searches.pop();
+    }
+    searches.len() < before
 }
 
 /// Leaves each item once, and the first `most` of them; gives whether any was too many.
@@ -225,7 +252,16 @@ mod tests {
             assert_eq!(resolv_conf(&pod(spec), &dns).0, wanted, "{spec}");
         }
         // Without a cluster's name server the host's is used.
-        assert_eq!(resolv_conf(&pod(r#"{"containers":[]}"#), &Dns { servers: vec![], ..dns.clone() }).0, host);
+        let none = Dns { servers: vec![], ..dns.clone() };
+        let (text, events) = resolv_conf(&pod(r#"{"containers":[]}"#), &none);
+        assert_eq!(text, host);
+        assert!(
+            matches!(events.as_slice(), [("MissingClusterDNS", why)] if why.starts_with("pod: \"web-0_n()\". ")),
+            "{events:?}"
+        );
+        for asks_for_none in [r#"{"containers":[],"hostNetwork":true}"#, r#"{"containers":[],"dnsPolicy":"Default"}"#] {
+            assert_eq!(resolv_conf(&pod(asks_for_none), &none).1, []);
+        }
         // None of the host's.
         let alone = Dns { host: None, ..dns.clone() };
         let default = pod(r#"{"containers":[],"dnsPolicy":"Default"}"#);
@@ -233,12 +269,33 @@ mod tests {
         assert_eq!(resolv_conf(&pod(r#"{"containers":[]}"#), &alone).0, first.replace(" example.com", ""));
         // Four servers are one too many, and one that is named twice is one.
         let servers = r#"{"containers":[],"dnsPolicy":"None","dnsConfig":{"nameservers":["1.1.1.1","2.2.2.2","1.1.1.1","3.3.3.3"]}}"#;
-        assert_eq!(resolv_conf(&pod(servers), &dns).1, Vec::<String>::new());
+        assert_eq!(resolv_conf(&pod(servers), &dns).1, []);
         let (text, cut) = resolv_conf(&pod(&servers.replace("\"3.3.3.3\"", "\"3.3.3.3\",\"4.4.4.4\"")), &dns);
         assert!(
-            !text.contains("4.4.4.4") && cut.len() == 1 && cut[0].ends_with("is: 1.1.1.1 2.2.2.2 3.3.3.3"),
+            !text.contains("4.4.4.4") && cut.len() == 1 && cut[0].1.ends_with("is: 1.1.1.1 2.2.2.2 3.3.3.3"),
             "{cut:?}"
         );
+    }
+
+    #[test]
+    fn a_search_line_is_cut_to_what_resolvers_take() {
+        let dns = Dns::default();
+        let searching = |domains: &[String]| {
+            let config = serde_json::json!({"containers": [], "dnsPolicy": "None", "dnsConfig": {"searches": domains}});
+            let (text, events) = resolv_conf(&pod(&config.to_string()), &dns);
+            let line = text.lines().find_map(|l| l.strip_prefix("search ")).unwrap_or_default().to_owned();
+            (line, events.len())
+        };
+        // Ten of 200 characters and the spaces between them are 2009.
+        let domain = |n: usize| format!("{n:02}{}", "x".repeat(198));
+        let ten: Vec<String> = (0..10).map(domain).collect();
+        assert_eq!(searching(&ten), (ten.join(" "), 0));
+        let eleven: Vec<String> = (0..11).map(domain).collect();
+        assert_eq!(searching(&eleven), (ten.join(" "), 1));
+        let long = ["a.example".to_owned(), "y".repeat(254), "b.example".to_owned()];
+        assert_eq!(searching(&long), ("a.example b.example".to_owned(), 1));
+        let many: Vec<String> = (0..33).map(|n| format!("d{n}")).collect();
+        assert_eq!(searching(&many), (many[..32].join(" "), 1));
     }
 
     #[test]

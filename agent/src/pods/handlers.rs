@@ -40,6 +40,8 @@ pub(crate) enum Answer {
     /// Good, with something that somebody should know.
     Doubtful(String),
     Bad(String),
+    /// It could not be asked, which says nothing of the container.
+    Unknown(String),
 }
 
 /// Whom to ask.
@@ -60,13 +62,13 @@ pub(crate) async fn within(limit: Duration, question: impl Future<Output = Answe
 pub(crate) async fn exec(engine: &Engine, target: Target<'_>, action: &ExecAction) -> Answer {
     let command = action.command.clone().unwrap_or_default();
     if command.is_empty() {
-        return Answer::Bad("the command is empty".to_owned());
+        return Answer::Unknown("the command is empty".to_owned());
     }
     match engine.exec(target.id, &command, MOST).await {
         Ok(ended) if ended.code == 0 => Answer::Good,
         Ok(ended) if ended.output.trim().is_empty() => Answer::Bad(format!("command exited with {}", ended.code)),
         Ok(ended) => Answer::Bad(ended.output),
-        Err(error) => Answer::Bad(error.to_string()),
+        Err(error) => Answer::Unknown(error.to_string()),
     }
 }
 
@@ -104,10 +106,11 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
 /// Connects; good when somebody accepts.
 pub(crate) async fn tcp(target: Target<'_>, action: &TCPSocketAction) -> Answer {
     let asked = async {
-        let host = host(target, action.host.as_deref())?;
-        connect(&host, number(target, &action.port)?).await
+        let host = host(target, action.host.as_deref()).map_err(Answer::Unknown)?;
+        let port = number(target, &action.port).map_err(Answer::Unknown)?;
+        connect(&host, port).await.map_err(Answer::Bad)
     };
-    asked.await.map_or_else(Answer::Bad, |_| Answer::Good)
+    asked.await.map_or_else(|answer| answer, |_| Answer::Good)
 }
 
 /// The page that a probe or hook means: a path, perhaps with a query, written as people write it.
@@ -138,29 +141,32 @@ fn host_of(url: &Url) -> String {
 pub(crate) async fn http_get(target: Target<'_>, action: &HTTPGetAction, agent: &str) -> Answer {
     let asked = async {
         let tls = action.scheme.as_deref() == Some("HTTPS");
-        let host = host(target, action.host.as_deref())?;
-        let mut url = page(tls, &host, number(target, &action.port)?, action.path.as_deref().unwrap_or("/"))?;
+        let host = host(target, action.host.as_deref()).map_err(Answer::Unknown)?;
+        let port = number(target, &action.port).map_err(Answer::Unknown)?;
+        let mut url = page(tls, &host, port, action.path.as_deref().unwrap_or("/")).map_err(Answer::Unknown)?;
         for _ in 0..=REDIRECTS {
-            let response = get(&url, action, agent).await?;
+            let response = get(&url, action, agent).await.map_err(Answer::Bad)?;
             let status = response.status();
             let location = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
             if let Some(location) = location.filter(|l| !l.is_empty() && REDIRECTING.contains(&status.as_u16())) {
-                let next =
-                    url.join(location).map_err(|e| format!("failed to parse Location header {location:?}: {e}"))?;
+                let next = url
+                    .join(location)
+                    .map_err(|e| Answer::Bad(format!("failed to parse Location header {location:?}: {e}")))?;
                 if host_of(&next) != host_of(&url) {
                     return Ok(Answer::Doubtful(format!("Probe terminated redirects, Response body: {location}")));
                 }
                 if !matches!(next.scheme(), "http" | "https") {
-                    return Err(format!("Get \"{next}\": unsupported protocol scheme \"{}\"", next.scheme()));
+                    let scheme = next.scheme();
+                    return Err(Answer::Bad(format!("Get \"{next}\": unsupported protocol scheme \"{scheme}\"")));
                 }
                 url = next;
                 continue;
             }
             return Ok(judge(status));
         }
-        Err(format!("stopped after {REDIRECTS} redirects"))
+        Err(Answer::Bad(format!("stopped after {REDIRECTS} redirects")))
     };
-    asked.await.unwrap_or_else(Answer::Bad)
+    asked.await.unwrap_or_else(|answer| answer)
 }
 
 fn judge(status: StatusCode) -> Answer {
@@ -299,9 +305,11 @@ fn trusting() -> ClientConfig {
 
 /// Asks the health service of gRPC; good when it serves.
 pub(crate) async fn grpc(target: Target<'_>, action: &GRPCAction) -> Answer {
+    let (host, port) = match (host(target, None), number(target, &IntOrString::Int(action.port))) {
+        (Ok(host), Ok(port)) => (host, port),
+        (Err(why), _) | (_, Err(why)) => return Answer::Unknown(why),
+    };
     let asked = async {
-        let host = host(target, None)?;
-        let port = number(target, &IntOrString::Int(action.port))?;
         let stream = connect(&host, port).await?;
         let failed = |e: hyper::Error| format!("error: health rpc probe failed: {e}");
         let (mut sender, connection) =

@@ -10,6 +10,9 @@ use super::{
     shared::Shared,
 };
 
+/// How long whoever a hook calls may take to answer. A command takes the time that it takes: it ends with its container.
+const CALL: Duration = Duration::from_secs(120);
+
 /// How we name ourselves to those whom a hook calls.
 const AGENT: &str = "kube-lifecycle/1.36";
 
@@ -34,7 +37,7 @@ pub(crate) async fn run(
     let answer = if let Some(action) = &handler.exec {
         handlers::exec(&shared.engine, target, action).await
     } else if let Some(action) = &handler.http_get {
-        call(shared, pod, action, target).await
+        handlers::within(CALL, call(shared, pod, action, target)).await
     } else if let Some(action) = &handler.sleep {
         tokio::time::sleep(Duration::from_secs(u64::try_from(action.seconds).unwrap_or(0))).await;
         Answer::Good
@@ -44,7 +47,7 @@ pub(crate) async fn run(
     };
     match answer {
         Answer::Good | Answer::Doubtful(_) => Ok(()),
-        Answer::Bad(why) => Err(why),
+        Answer::Bad(why) | Answer::Unknown(why) => Err(why),
     }
 }
 

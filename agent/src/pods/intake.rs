@@ -2,7 +2,7 @@
 
 use windlass_kit::events::Severity;
 
-use super::{admission::Claim, *};
+use super::{admission::Claim, allocated::Allocated, *};
 
 impl Dispatcher {
     /// Whether the node refuses a pod that is new to it; what it takes in is taken note of.
@@ -11,7 +11,10 @@ impl Dispatcher {
             return Admission::TakenIn;
         }
         if !is_new {
-            self.shared.hold(uid, Some(Claim::of(pod)));
+            // What it was allocated counts, and not what was wished for since.
+            let allocated = Allocated::read(&self.shared.pod_dir(uid));
+            let claim = allocated.map_or_else(|| Claim::of(pod), |allocated| Claim::of(&allocated.applied_to(pod)));
+            self.shared.hold(uid, Some(claim));
             return Admission::TakenIn;
         }
         let admission = self.shared.admit(uid, pod, !self.room_made.contains(uid));

@@ -4,9 +4,11 @@
 //! feeds the workers. Talks to Docker through `engine` only.
 
 mod admission;
+mod allocated;
 mod body;
 mod cgroup;
 mod clock;
+mod container_files;
 mod crew;
 mod docker;
 mod env;
@@ -91,6 +93,8 @@ use worker::{End, News, Wish, Worker};
 
 /// A lost worker is replaced after this, so that a mistake that happens each time does not fill the machine.
 const AFTER_LOSS: Duration = Duration::from_secs(10);
+/// Seconds after which a container that lends the files of its image is in nobody's use any more.
+const HELPERS_AGE: i64 = 3600;
 
 /// What others may watch while the agent runs, and what they may ask of it.
 #[derive(Debug)]
@@ -291,7 +295,7 @@ impl Dispatcher {
         let Some(found) = &mut self.found else { return };
         let instances = found.remove(uid).unwrap_or_default();
         let pod = match &wish {
-            Wish::Pod(pod) | Wish::Static { pod, .. } => Some(Arc::clone(pod)),
+            Wish::Pod { pod, .. } | Wish::Static { pod, .. } => Some(Arc::clone(pod)),
             Wish::Gone => None,
         };
         let refused = match pod.as_ref().map(|pod| self.admit(uid, pod, instances.is_empty())) {
@@ -335,6 +339,8 @@ impl Dispatcher {
                 }
             }
             DockerNews::Listed(listed, details) => {
+                let (helpers, listed): (Vec<Listed>, Vec<Listed>) = listed.into_iter().partition(|l| l.helper);
+                self.remove_helpers(&helpers);
                 if self.found.is_none() {
                     let mut found: HashMap<String, Vec<Instance>> = HashMap::new();
                     for instance in details {
@@ -352,7 +358,24 @@ impl Dispatcher {
                 for (uid, worker) in &self.workers {
                     let _ = worker.news.try_send(News::Listed(by_pod.remove(uid).unwrap_or_default()));
                 }
+                self.end_orphans(by_pod.into_keys());
             }
+        }
+    }
+
+    /// Removes containers that lent the files of their images to somebody who is gone: all that an earlier process has
+    /// left, and later those that are too old to be in use.
+    fn remove_helpers(&self, helpers: &[Listed]) {
+        let now = jiff::Timestamp::now().as_second();
+        let left = helpers.iter().filter(|l| self.found.is_none() || now.saturating_sub(l.created) > HELPERS_AGE);
+        for helper in left {
+            let (engine, id) = (self.shared.engine.clone(), helper.id.clone());
+            // Nobody waits for it; what fails is tried again at the next list.
+            drop(tokio::spawn(async move {
+                if let Err(error) = engine.remove(&id).await {
+                    tracing::debug!(%error, "a container that only lent the files of its image is left for later");
+                }
+            }));
         }
     }
 
@@ -375,10 +398,9 @@ impl Dispatcher {
                 self.shared.probes.forget(&uid);
                 self.shared.placed.forget(&uid);
                 // Added again meanwhile, as static pods may be: those are settled below.
-                if let Some(pod) =
-                    self.sources.api.get(&uid).filter(|p| p.metadata.deletion_timestamp.is_none()).cloned()
-                {
-                    self.wish(&uid, Wish::Pod(pod));
+                let there = self.sources.api.get(&uid).is_some_and(|p| p.metadata.deletion_timestamp.is_none());
+                if let Some(wish) = self.sources.wish(&uid).filter(|_| there) {
+                    self.wish(&uid, wish);
                 }
                 self.settle_statics();
             }
@@ -391,15 +413,20 @@ impl Dispatcher {
                     "a pod's worker was lost, which is a mistake in Windlass; its containers go on, and another looks after them soon"
                 );
                 self.workers.remove(&uid);
-                self.lost.insert(uid.clone());
-                let engine = self.shared.engine.clone();
-                self.searches.spawn(async move {
-                    tokio::time::sleep(AFTER_LOSS).await;
-                    let found = docker::all_of(&engine, &uid).await;
-                    (uid, found)
-                });
+                self.search(uid, AFTER_LOSS);
             }
         }
+    }
+
+    /// Looks, after a while, for what Docker has of a pod that has no worker: no worker may start before.
+    fn search(&mut self, uid: String, after: Duration) {
+        self.lost.insert(uid.clone());
+        let engine = self.shared.engine.clone();
+        self.searches.spawn(async move {
+            tokio::time::sleep(after).await;
+            let found = docker::all_of(&engine, &uid).await;
+            (uid, found)
+        });
     }
 
     /// Gives a pod whose worker was lost another one, which takes over what Docker has of it.

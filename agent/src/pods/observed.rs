@@ -8,8 +8,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{orders::Ended, probes::Records, resize};
-use crate::engine::instance::Instance;
+use super::{allocated::Allocated, orders::Ended, plan::Key, probes::Records, resize};
+use crate::engine::instance::{Instance, State};
 
 /// Why something could not be done, in the words that the container's status shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) struct Observed {
     /// Since or from when the files of volumes are to be written anew.
     pub(crate) stale: Option<Timestamp>,
     pub(crate) sandbox_failure: Option<Failure>,
-    /// By image name as the spec has it.
+    /// By container.
     pub(crate) images: BTreeMap<String, ImageState>,
     /// Creating or starting failed, by container.
     pub(crate) start_failures: BTreeMap<String, Failure>,
@@ -63,7 +63,7 @@ pub(crate) struct Observed {
     /// The highest attempt at each container whose log is there: it may be all that is left of it.
     pub(crate) logged: BTreeMap<String, u32>,
     /// Actions under way: never begun twice.
-    pub(crate) in_flight: BTreeSet<String>,
+    pub(crate) in_flight: BTreeSet<Key>,
     /// Everything that the pod had of the node was taken away.
     pub(crate) torn_down: bool,
     /// The API has forgotten the pod.
@@ -73,6 +73,10 @@ pub(crate) struct Observed {
     /// Of these, those whose processes have all ended: Docker tells it a moment later.
     pub(crate) silent: BTreeSet<String>,
     pub(crate) probes: Records,
+    /// When this agent found what ran before it.
+    pub(crate) found_at: Option<Timestamp>,
+    /// What the node has allocated to the containers; `None` for what is never resized.
+    pub(crate) allocated: Option<Allocated>,
     /// What became of the wish for other resources than the containers run with.
     pub(crate) resize: Option<resize::Verdict>,
     pub(crate) resize_failure: Option<Failure>,
@@ -106,9 +110,14 @@ impl Observed {
         self.running().filter(|i| !self.silent.contains(&i.id))
     }
 
-    /// Whether a container, or the sandbox, is being made, started or stopped.
+    /// Whether a container is being made, started or stopped: it may run yet.
     pub(crate) fn in_the_making(&self) -> bool {
-        self.in_flight.iter().any(|key| key.starts_with("create/") || key.starts_with("container/"))
+        let may_run = |i: &Instance| !i.is_sandbox() && !matches!(i.state, State::Exited(_));
+        self.in_flight.iter().any(|key| match key {
+            Key::Create(_) => true,
+            Key::Container(id) => self.instances.iter().any(|i| i.id == *id && may_run(i)),
+            _ => false,
+        })
     }
 
     /// The attempts at one container, oldest first.

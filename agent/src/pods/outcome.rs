@@ -49,6 +49,8 @@ pub(crate) enum Outcome {
         container: String,
         result: Result<Option<Instance>, (Refusal, Option<Instance>)>,
     },
+    /// It was given up before its end.
+    GivenUp,
     /// What Docker says now of one container; `None` when it is gone.
     Seen {
         id: String,

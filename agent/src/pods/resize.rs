@@ -13,6 +13,9 @@ use windlass_kit::objects::{requests::Amounts, resources::Class};
 use super::{admission::Claim, observed::Observed, plan::restarts, qos, spec};
 use crate::engine::instance::{Instance, Limits, State};
 
+/// The condition of a wish that is put off or refused.
+pub(crate) const PENDING: &str = "PodResizePending";
+
 /// What becomes of a wish for other resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -143,9 +146,12 @@ pub(crate) fn way(container: &Container, instance: &Instance) -> Option<Way> {
     Some(if again { Way::Restart } else { Way::Live })
 }
 
-/// Whether a container of the pod runs with other resources than its spec says, or has ended with such and is to be run
-/// again.
+/// Whether other resources were allocated to the pod than its spec says; or whether a container of it runs with others, or
+/// has ended with such and is to be run again.
 pub(crate) fn is_due(spec: &PodSpec, observed: &Observed) -> bool {
+    if observed.allocated.as_ref().is_some_and(|allocated| allocated.differs(spec)) {
+        return true;
+    }
     spec::all_containers(spec).filter_map(|(c, role)| Some((c, role, observed.newest(&c.name)?))).any(
         |(container, role, instance)| match &instance.state {
             State::Running { .. } => way(container, instance).is_some(),
@@ -195,8 +201,24 @@ fn in_units(bytes: i64) -> String {
     whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
+/// Since when the API has been told that the pod's wish is put off.
+pub(crate) fn pending_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let pending = conditions.iter().find(|c| c.type_ == PENDING && c.status == "True")?;
+    pending.last_transition_time.as_ref().map(|at| at.0)
+}
+
+/// The container with what was allocated to it.
+pub(crate) fn as_allocated(container: &Container, observed: &Observed) -> Container {
+    let resources = observed.allocated.as_ref().and_then(|a| a.resources(container)).or(container.resources.as_ref());
+    Container { resources: resources.cloned(), ..container.clone() }
+}
+
 /// The pod with the resources that its containers have where those are not what its spec says.
 pub(crate) fn as_held(pod: &Pod, observed: &Observed) -> Pod {
+    if let Some(allocated) = &observed.allocated {
+        return allocated.applied_to(pod);
+    }
     let mut pod = pod.clone();
     let Some(spec) = &mut pod.spec else { return pod };
     for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
@@ -215,6 +237,7 @@ mod tests {
     use windlass_kit::{objects::resources::request, quantity::Quantity};
 
     use super::*;
+    use crate::pods::allocated::Allocated;
 
     #[test]
     fn what_fits_is_granted() {
@@ -297,6 +320,36 @@ mod tests {
             let held = as_held(&pod, &observed).spec.unwrap();
             assert_eq!(qos::limits(&held.containers[0]).memory, memory);
         }
+    }
+
+    /// Docker knows no requests of memory: the record of what was allocated tells that they are wished for.
+    #[test]
+    fn a_wish_for_a_request_alone_is_due() {
+        let pod = |request: &str| -> Pod {
+            let text = format!(
+                r#"{{"spec":{{"containers":[{{"name":"c","resources":{{"requests":{{"memory":"{request}"}},"limits":{{"memory":"64Mi"}}}}}}]}}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let (has, wish) = (pod("16Mi"), pod("48Mi"));
+        let allocated = |pod: &Pod| Some(Allocated::of(pod.spec.as_ref().unwrap()));
+        let mut observed = Observed { allocated: allocated(&has), ..Observed::default() };
+        assert!(is_due(wish.spec.as_ref().unwrap(), &observed) && !is_due(has.spec.as_ref().unwrap(), &observed));
+        assert_eq!(as_held(&wish, &observed), has, "while it is put off the pod has what it had");
+        let memory = |pod: &Pod| Claim::of(pod).amounts.memory;
+        assert_eq!((memory(&as_held(&wish, &observed)), memory(&wish)), (16 << 20, 48 << 20));
+        observed.allocated = allocated(&wish);
+        assert!(!is_due(wish.spec.as_ref().unwrap(), &observed));
+    }
+
+    #[test]
+    fn a_wish_keeps_its_place_over_a_restart_of_the_agent() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"status":{"conditions":[{"type":"PodResizePending","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#,
+        )
+        .unwrap();
+        assert_eq!(pending_since(&pod), Some("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(pending_since(&Pod::default()), None);
     }
 
     #[test]

@@ -36,6 +36,8 @@ use crate::{
 
 /// Docker calls that run at once: more make each slower, since Docker serialises much of its work.
 const DOCKER_CALLS: usize = 12;
+/// Commands of probes that are being started at once, for the same reason.
+const EXEC_PROBES: usize = 8;
 
 pub(crate) struct Shared {
     pub(crate) client: Client,
@@ -47,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) recorder: Recorder,
     pub(crate) images: Images,
     pub(crate) slots: Semaphore,
+    /// The turns of probes that run commands.
+    pub(crate) exec_probes: Semaphore,
     pub(crate) health: watch::Receiver<Health>,
     pub(crate) info: watch::Receiver<Info>,
     pub(crate) services: watch::Receiver<services::Listed>,
@@ -132,6 +136,7 @@ impl Shared {
             following: Following::new(client.clone()),
             images,
             slots: Semaphore::new(DOCKER_CALLS),
+            exec_probes: Semaphore::new(EXEC_PROBES),
             pause: OnceCell::new(),
             node_memory: memory,
             client,

@@ -1,6 +1,6 @@
 //! Where the dispatcher's wishes come from: the API's pods of this node, and the node's own folder.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use super::{
     static_pods::{self, Change, FullName, Running, full_name, mirrors},
@@ -14,6 +14,8 @@ pub(super) struct Sources {
     pub(super) api: BTreeMap<String, Arc<Pod>>,
     /// The pods of a list that the API is in the middle of telling.
     listed: Option<BTreeMap<String, Arc<Pod>>>,
+    /// When that list began, and when the one began that the pods above are of.
+    lists: [Option<Instant>; 2],
     /// The API has told all once.
     synced: bool,
     /// Static pods by uid; `None` before the folder was read.
@@ -40,7 +42,12 @@ impl Sources {
             let mirror = self.mirrors.get(&full_name(pod)).filter(|m| mirrors::shows(m, pod)).cloned();
             return Some(Wish::Static { pod: Arc::clone(pod), mirror });
         }
-        self.api.get(uid).map(|pod| Wish::Pod(Arc::clone(pod)))
+        self.api.get(uid).map(|pod| self.wish_for(Arc::clone(pod)))
+    }
+
+    /// The API's word on a pod.
+    fn wish_for(&self, pod: Arc<Pod>) -> Wish {
+        Wish::Pod { pod, list: self.lists[1] }
     }
 
     /// Of all pods that a source has.
@@ -56,7 +63,10 @@ impl Sources {
 impl Dispatcher {
     pub(super) fn take_event(&mut self, event: watcher::Event<Pod>) {
         match event {
-            watcher::Event::Init => self.sources.listed = Some(BTreeMap::new()),
+            watcher::Event::Init => {
+                self.sources.listed = Some(BTreeMap::new());
+                self.sources.lists[0] = Some(Instant::now());
+            }
             watcher::Event::InitApply(pod) => {
                 if let (Some(listed), Some(uid)) = (&mut self.sources.listed, pod.uid()) {
                     listed.insert(uid, Arc::new(trim(pod)));
@@ -65,7 +75,9 @@ impl Dispatcher {
             watcher::Event::InitDone => {
                 if let Some(listed) = self.sources.listed.take() {
                     (self.sources.api, self.sources.mirrors) = Sources::sort(listed);
+                    self.sources.lists[1] = self.sources.lists[0];
                     self.sources.synced = true;
+                    self.room_made.retain(|uid| self.sources.has(uid));
                     self.tell();
                     self.wish_all();
                 }
@@ -80,7 +92,8 @@ impl Dispatcher {
                 }
                 self.sources.api.insert(uid.clone(), Arc::clone(&pod));
                 self.tell();
-                self.wish(&uid, Wish::Pod(pod));
+                let wish = self.sources.wish_for(pod);
+                self.wish(&uid, wish);
             }
             watcher::Event::Delete(pod) => {
                 let Some(uid) = pod.uid() else { return };
@@ -94,6 +107,7 @@ impl Dispatcher {
                     return self.settle_statics();
                 }
                 self.sources.api.remove(&uid);
+                self.room_made.remove(&uid);
                 self.tell();
                 if self.workers.contains_key(&uid) {
                     self.wish(&uid, Wish::Gone);
@@ -125,7 +139,8 @@ impl Dispatcher {
         let runs = |uid: &String| self.found.as_ref().is_some_and(|found| found.contains_key(uid));
         pods.sort_by_key(|(uid, pod)| (!runs(uid), pod.metadata.creation_timestamp.as_ref().map(|t| t.0)));
         for (uid, pod) in pods {
-            self.wish(&uid, Wish::Pod(pod));
+            let wish = self.sources.wish_for(pod);
+            self.wish(&uid, wish);
         }
         let of_the_api = self.workers.iter().filter(|(_, worker)| worker.stands_for.is_none());
         let gone: Vec<String> = of_the_api
@@ -168,6 +183,18 @@ impl Dispatcher {
             wanted.values().map(|pod| (full_name(pod), Arc::clone(pod))).collect();
         shown.extend(ending.map(|pod| (full_name(&pod), pod)));
         self.tell_images.send_replace(mirrors::Images { wanted: shown, found: self.sources.mirrors.clone() });
+    }
+
+    /// Ends what containers there are of pods that no source knows: an other tool may have made them, or Docker itself after
+    /// nobody waited for its answer any more.
+    pub(super) fn end_orphans(&mut self, found: impl Iterator<Item = String>) {
+        for uid in found {
+            if !self.settled || self.sources.has(&uid) || self.workers.contains_key(&uid) || self.lost.contains(&uid) {
+                continue;
+            }
+            tracing::info!(pod = uid, "containers of a pod that no source knows are stopped");
+            self.search(uid, Duration::ZERO);
+        }
     }
 
     /// Once all sides are known: ends what no pod claims, and frees addresses that nobody holds.

@@ -79,12 +79,21 @@ pub(crate) fn after(spec: &PodSpec, container: &Container, role: Role, code: i64
             return if rule.action == "RestartAllContainers" { After::RestartAll } else { After::Restart };
         }
     }
-    let policy = match (container.restart_policy.as_deref(), role) {
+    if policy(spec, container, role).restarts(code) { After::Restart } else { After::Nothing }
+}
+
+/// The policy that counts for a container: its own, else the pod's. An init container that has ended well is done.
+fn policy(spec: &PodSpec, container: &Container, role: Role) -> RestartPolicy {
+    match (container.restart_policy.as_deref(), role) {
         (Some(own), _) => RestartPolicy::named(own),
         (None, Role::Init) if RestartPolicy::of(spec) == RestartPolicy::Always => RestartPolicy::OnFailure,
         (None, _) => RestartPolicy::of(spec),
-    };
-    if policy.restarts(code) { After::Restart } else { After::Nothing }
+    }
+}
+
+/// Whether a container that was ended since a probe or a hook failed is run again, whatever code it ended with.
+pub(crate) fn restarts_after_failure(spec: &PodSpec, container: &Container, role: Role) -> bool {
+    role != Role::Ephemeral && policy(spec, container, role) != RestartPolicy::Never
 }
 
 /// Containers that people put into a running pod to look at it.

@@ -19,6 +19,10 @@ pub async fn teardown(engine: &Engine, config: &Config) -> Vec<String> {
     };
     let mut problems = Vec::new();
     let mut instances = Vec::new();
+    let (helpers, listed): (Vec<_>, Vec<_>) = listed.into_iter().partition(|l| l.helper);
+    for helper in &helpers {
+        problems.extend(engine.remove(&helper.id).await.err().map(|e| e.to_string()));
+    }
     for container in &listed {
         match engine.inspect(&container.id).await {
             Ok(found) => instances.extend(found),

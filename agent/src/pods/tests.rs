@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::{
     observed::{Failure, ImageState, Observed},
-    plan::{Action, Plan, STATUS, Wanted, plan, restart_delay},
+    plan::{Action, Key, Plan, Wanted, plan, restart_delay},
     status::status,
 };
 use crate::engine::{
@@ -52,6 +52,7 @@ fn instance(name: &str, attempt: u32, state: State) -> Instance {
         grace: Some(7),
         limits: Limits { cpu_shares: 2, ..Limits::default() },
         message_from_log: false,
+        user: None,
     }
 }
 
@@ -326,7 +327,7 @@ fn deletion_stops_then_removes_then_forgets() {
     // As soon as none of its processes is left, before Docker says so.
     let mut silent = observed.clone();
     silent.silent.insert("c0-0".to_owned());
-    silent.in_flight.insert("container/c0-0".to_owned());
+    silent.in_flight.insert(Key::Container("c0-0".to_owned()));
     assert_eq!(next(&pod, &silent, 11).actions, [Action::RemoveSandbox { id: "POD-0".into() }]);
     silent.in_flight.clear();
     silent.put(instance("POD", 0, exited(137, 1, 11)));
@@ -335,17 +336,33 @@ fn deletion_stops_then_removes_then_forgets() {
         [Action::RemoveSandbox { id: "POD-0".into() }],
         "how it ended is unknown"
     );
-    observed.put(instance("c0", 0, exited(0, 1, 11)));
+    observed.put(instance("c0", 0, exited(3, 1, 11)));
+    assert_eq!(
+        next(&pod, &observed, 11).actions,
+        [Action::RemoveSandbox { id: "POD-0".into() }],
+        "how the container ended stays in Docker until the API has it"
+    );
+    assert_eq!(phase(&pod, &observed, 11), "Failed");
+    let mut told = observed.clone();
+    told.put(instance("POD", 0, exited(137, 1, 12)));
+    assert_eq!(next(&pod, &told, 12).actions, [Action::RemoveSandbox { id: "POD-0".into() }, Action::TearDown]);
+    told.torn_down = true;
+    assert_eq!(
+        next(&pod, &told, 12).actions,
+        [Action::RemoveSandbox { id: "POD-0".into() }],
+        "the API keeps the pod until it knows that it has failed"
+    );
+    pod.status = Some(shown(&pod, &observed, 11));
     let actions = next(&pod, &observed, 11).actions;
     assert!(actions.contains(&Action::Remove { id: "c0-0".into() }));
     assert!(actions.contains(&Action::RemoveSandbox { id: "POD-0".into() }));
     // Once all are dead nothing waits for their removal but the worker itself.
-    observed.in_flight.extend(["container/c0-0", "container/POD-0"].map(str::to_owned));
+    observed.in_flight.extend(["c0-0", "POD-0"].map(|id| Key::Container(id.to_owned())));
     assert!(next(&pod, &observed, 12).actions.is_empty(), "the sandbox runs yet");
     observed.put(instance("POD", 0, exited(137, 1, 12)));
     assert_eq!(next(&pod, &observed, 12).actions, [Action::TearDown]);
     observed.torn_down = true;
-    observed.in_flight.insert(STATUS.to_owned());
+    observed.in_flight.insert(Key::Status);
     assert!(next(&pod, &observed, 12).actions.is_empty(), "its last status comes before its end");
     observed.in_flight.clear();
     let actions = next(&pod, &observed, 12).actions;
@@ -354,6 +371,9 @@ fn deletion_stops_then_removes_then_forgets() {
     observed.forget("c0-0");
     observed.forget("POD-0");
     assert!(next(&pod, &observed, 12).actions.is_empty());
+    // What the API knows of the end stays when somebody keeps the object and nothing is left here.
+    let last = shown(&pod, &Observed::default(), 13).container_statuses.unwrap().remove(0);
+    assert_eq!((last.state.unwrap().terminated.unwrap().exit_code, last.last_state), (3, None));
     // A pod that vanished from the API has nobody to tell.
     assert!(plan(Wanted::Gone { grace: 0, pod: None }, &observed, at(12)).actions.is_empty());
 }
@@ -382,4 +402,28 @@ fn what_is_under_way_is_not_begun_again() {
         observed.in_flight.insert(action.key());
     }
     assert!(next(&pod, &observed, 0).actions.is_empty());
+}
+
+/// A pod that ends waits for nothing that takes as long as it likes.
+#[test]
+fn what_takes_long_does_not_hold_up_the_end() {
+    let mut pod = pod("Always", 1);
+    assert!(!next(&pod, &Observed::default(), 0).ends);
+    pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(10)));
+    for (key, waits, given_up) in [
+        (Key::Image("c0".into()), false, true),
+        (Key::PostStart("c0-0".into()), false, true),
+        (Key::Probe("c0".into(), super::probes::Kind::Readiness), false, false),
+        (Key::Look("c0-0".into()), false, false),
+        (Key::Volumes, true, true),
+        (Key::Create("c0".into()), true, false),
+        (Key::Sandbox, true, false),
+        (Key::Resize("c0-0".into()), true, false),
+    ] {
+        let observed = Observed { in_flight: [key.clone()].into(), ..Observed::default() };
+        let plan = next(&pod, &observed, 10);
+        assert!(plan.ends);
+        assert_eq!(!plan.actions.contains(&Action::TearDown), waits, "{key:?}");
+        assert_eq!(key.is_given_up_at_the_end(), given_up, "{key:?}");
+    }
 }

@@ -3,24 +3,25 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{shared::Shared, spec};
+use super::{container_files, shared::Shared, spec};
 use crate::{
     Config,
     engine::{
         instance::{Instance, State},
         names::Identity,
+        process,
     },
     volumes::mounted,
 };
 
-/// At most this much of a termination message is kept; upstream's limit.
-const MESSAGE_LIMIT: usize = 4096;
+/// At most this much of a termination message is kept, the end of it; upstream's limit.
+const MESSAGE_LIMIT: u64 = 4096;
 /// The end of a log that stands in for a message; upstream's limits.
 const LOG_LINES: usize = 80;
 const LOG_BYTES: usize = 2048;
@@ -32,9 +33,7 @@ const LONGEST_NAME: usize = 255;
 pub(crate) fn make_message_file(path: &Path) -> Result<(), String> {
     let make = || -> io::Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-        let file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o666).open(path)?;
-        // The process's umask does not apply to what the container is promised.
-        file.set_permissions(fs::Permissions::from_mode(0o666))
+        container_files::make_writable_by_all(path)
     };
     make().map_err(|e| format!("the termination message's file {} could not be made: {e}", path.display()))
 }
@@ -60,13 +59,18 @@ pub(crate) fn needs_log(instance: &Instance) -> bool {
         if instance.message_from_log && exit.code != 0 && exit.message.is_empty() && exit.started_at.is_some())
 }
 
-/// The same, of what the container has written alone.
+/// The same, of what the container has written alone; and of one that runs, who it runs as.
 pub(crate) fn with_written_message(shared: &Shared, mut instance: Instance) -> Instance {
+    if let Some(pid) = instance.pid() {
+        instance.user = process::user_of(pid, &instance.id);
+    }
     if let State::Exited(exit) = &mut instance.state {
         let who = &instance.identity;
         let file = shared.message_file(&who.uid, &who.container, who.attempt);
-        if let Ok(bytes) = fs::read(file) {
-            exit.message = String::from_utf8_lossy(&bytes[..bytes.len().min(MESSAGE_LIMIT)]).into_owned();
+        match container_files::read_end(&file, MESSAGE_LIMIT) {
+            Ok(end) => exit.message = String::from_utf8_lossy(&end).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => exit.message = format!("Error on reading termination log {}: {error}", file.display()),
         }
     }
     instance

@@ -30,6 +30,9 @@ pub(super) struct Usage {
     /// Bytes of each emptyDir on the disk.
     pub(super) empty_dirs: BTreeMap<String, u64>,
     pub(super) empty_dir_inodes: u64,
+    /// Bytes of files of the node that its containers can write, such as termination messages.
+    pub(super) node_files: u64,
+    pub(super) node_file_inodes: u64,
 }
 
 impl Usage {
@@ -41,8 +44,10 @@ impl Usage {
         };
         let total = match signal.resource() {
             "memory" => sum(|u| u.memory)?,
-            "ephemeral-storage" => sum(|u| u.disk)?.saturating_add(self.empty_dirs.values().sum()),
-            "inodes" => sum(|u| u.inodes)?.saturating_add(self.empty_dir_inodes),
+            "ephemeral-storage" => {
+                sum(|u| u.disk)?.saturating_add(self.empty_dirs.values().sum()).saturating_add(self.node_files)
+            }
+            "inodes" => sum(|u| u.inodes)?.saturating_add(self.empty_dir_inodes).saturating_add(self.node_file_inodes),
             _ => sum(|u| Some(u.processes))?,
         };
         Some(i64::try_from(total).unwrap_or(i64::MAX))

@@ -49,7 +49,7 @@ fn whoever_is_not_known_goes_first() {
 }
 
 #[test]
-fn disk_counts_layers_logs_and_empty_dirs() {
+fn disk_counts_layers_logs_empty_dirs_and_messages() {
     let disk = |bytes, volume| Usage {
         empty_dirs: [("v".to_owned(), volume)].into(),
         ..uses(Used { disk: Some(bytes), inodes: Some(1), ..Used::default() })
@@ -57,9 +57,10 @@ fn disk_counts_layers_logs_and_empty_dirs() {
     let all = [
         (pod("layer", 0, "{}"), disk(100, 0)),
         (pod("volume", 0, "{}"), disk(10, 200)),
+        (pod("message", 0, "{}"), Usage { node_files: 300, ..disk(10, 0) }),
         (pod("promised", 0, r#"{"ephemeral-storage":"1Gi"}"#), disk(1 << 20, 0)),
     ];
-    assert_eq!(order(Signal::NodeFs, &all), ["volume", "layer", "promised"]);
+    assert_eq!(order(Signal::NodeFs, &all), ["message", "volume", "layer", "promised"]);
 }
 
 #[test]
@@ -144,6 +145,7 @@ fn what_may_be_written() {
             .collect(),
         empty_dirs: volumes.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect(),
         empty_dir_inodes: 0,
+        ..Usage::default()
     };
     for (containers, volumes, said) in [
         (&[("a", gib), ("c", gib)][..], &[][..], None),

@@ -22,16 +22,25 @@ const SHARE: u32 = 20;
 /// How long a decision waits for a walk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Bytes and inodes of emptyDirs on the disk, by pod and volume.
-pub(super) type EmptyDirs = BTreeMap<String, BTreeMap<String, (u64, u64)>>;
+/// Bytes and inodes that pods have written on the disk beside their layers and logs, by pod.
+pub(super) type Written = BTreeMap<String, WrittenByPod>;
 
-/// Walks over the emptyDirs of pods.
+/// The same of one pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct WrittenByPod {
+    /// By volume.
+    pub(super) empty_dirs: BTreeMap<String, (u64, u64)>,
+    /// Files of the node that containers can write: `/etc/hosts`, `/etc/resolv.conf` and termination messages.
+    pub(super) node_files: (u64, u64),
+}
+
+/// Walks over the emptyDirs of pods, and the files of the node that their containers can write.
 #[derive(Debug)]
 pub(super) struct Walks {
     /// Pods' folders are below it, by uid.
     root: PathBuf,
     shutdown: CancellationToken,
-    found: watch::Sender<EmptyDirs>,
+    found: watch::Sender<Written>,
     under_way: Option<JoinHandle<Duration>>,
     next: Instant,
 }
@@ -63,7 +72,9 @@ impl Walks {
             let begun = Instant::now();
             let all = pods.into_iter().map(|(uid, volumes)| {
                 let one = |name: String| measure(&empty_dir(&root, &uid, &name), &shutdown).map(|size| (name, size));
-                (uid.clone(), volumes.into_iter().filter_map(one).collect())
+                let empty_dirs = volumes.into_iter().filter_map(one).collect();
+                let node_files = node_files(&root.join(&uid), &shutdown);
+                (uid, WrittenByPod { empty_dirs, node_files })
             });
             found.send_replace(all.collect());
             begun.elapsed()
@@ -80,7 +91,7 @@ impl Walks {
         let _ = tokio::time::timeout(PATIENCE, news.changed()).await;
     }
 
-    pub(super) fn found(&self) -> watch::Ref<'_, EmptyDirs> {
+    pub(super) fn found(&self) -> watch::Ref<'_, Written> {
         // The sender keeps what it sent last.
         self.found.borrow()
     }
@@ -99,18 +110,26 @@ fn measure(dir: &Path, shutdown: &CancellationToken) -> Option<(u64, u64)> {
     disk_usage(dir, &|| !shutdown.is_cancelled())
 }
 
+/// What is in the files of the node that containers of a pod can write, below the pod's folder.
+fn node_files(pod: &Path, shutdown: &CancellationToken) -> (u64, u64) {
+    let files = ["etc-hosts", "resolv.conf"]
+        .map(|name| fs::symlink_metadata(pod.join(name)).map_or((0, 0), |file| (file.blocks().saturating_mul(512), 1)));
+    let messages = disk_usage(&pod.join("containers"), &|| !shutdown.is_cancelled()).unwrap_or_default();
+    files.into_iter().fold(messages, |all, file| (all.0.saturating_add(file.0), all.1.saturating_add(file.1)))
+}
+
 /// The emptyDirs of pods, by uid.
 pub(super) fn empty_dirs_of<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<(String, Vec<String>)> {
     let of = |pod: &Pod| {
         let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
         let names: Vec<String> = volumes.filter(|v| v.empty_dir.is_some()).map(|v| v.name.clone()).collect();
-        Some((pod.metadata.uid.clone()?, names)).filter(|(_, names)| !names.is_empty())
+        Some((pod.metadata.uid.clone()?, names))
     };
     pods.filter_map(of).collect()
 }
 
 /// Puts together what was measured, by pod. Pure.
-pub(super) fn by_pod(snapshot: &Snapshot, storage: &Storage, empty_dirs: &EmptyDirs) -> BTreeMap<String, Usage> {
+pub(super) fn by_pod(snapshot: &Snapshot, storage: &Storage, written: &Written) -> BTreeMap<String, Usage> {
     let mut all: BTreeMap<String, Usage> = BTreeMap::new();
     for row in snapshot.rows.iter().filter(|row| !row.subject.is_sandbox()) {
         let size = storage.containers.get(&row.subject.container_id);
@@ -123,10 +142,11 @@ pub(super) fn by_pod(snapshot: &Snapshot, storage: &Storage, empty_dirs: &EmptyD
         let pod = all.entry(row.subject.pod_uid.clone()).or_default();
         pod.containers.insert(row.subject.container_name.clone(), used);
     }
-    for (uid, volumes) in empty_dirs {
+    for (uid, WrittenByPod { empty_dirs, node_files }) in written {
         let pod = all.entry(uid.clone()).or_default();
-        pod.empty_dirs = volumes.iter().map(|(name, (bytes, _))| (name.clone(), *bytes)).collect();
-        pod.empty_dir_inodes = volumes.values().map(|(_, inodes)| inodes).sum();
+        pod.empty_dirs = empty_dirs.iter().map(|(name, (bytes, _))| (name.clone(), *bytes)).collect();
+        pod.empty_dir_inodes = empty_dirs.values().map(|(_, inodes)| inodes).sum();
+        (pod.node_files, pod.node_file_inodes) = *node_files;
     }
     all
 }
@@ -136,11 +156,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn empty_dirs_are_measured_in_the_background() {
+    async fn what_pods_have_written_is_measured_in_the_background() {
         let dir = tempfile::tempdir().unwrap();
         let volume = empty_dir(dir.path(), "u", "v");
         fs::create_dir_all(volume.join("below")).unwrap();
         fs::write(volume.join("below/file"), vec![1; 64 << 10]).unwrap();
+        let messages = dir.path().join("u/containers/c");
+        fs::create_dir_all(&messages).unwrap();
+        fs::write(messages.join("00000000"), vec![1; 96 << 10]).unwrap();
+        fs::write(dir.path().join("u/etc-hosts"), vec![1; 32 << 10]).unwrap();
         let pod: Pod = serde_json::from_str(
             r#"{"metadata":{"uid":"u"},"spec":{"containers":[],"volumes":[
                 {"name":"v","emptyDir":{}},{"name":"gone","emptyDir":{}},{"name":"c","configMap":{}}]}}"#,
@@ -152,8 +176,11 @@ mod tests {
         let mut news = walks.found.subscribe();
         walks.go_on(&wanted).await;
         news.changed().await.unwrap();
-        let (bytes, inodes) = walks.found()["u"]["v"];
+        let found = walks.found()["u"].clone();
+        let (bytes, inodes) = found.empty_dirs["v"];
         assert!(bytes >= 64 << 10 && inodes == 3, "{bytes} bytes, {inodes} inodes");
-        assert!(!walks.found()["u"].contains_key("gone"));
+        assert!(!found.empty_dirs.contains_key("gone"));
+        let (bytes, inodes) = found.node_files;
+        assert!((128 << 10..192 << 10).contains(&bytes) && inodes == 4, "{bytes} bytes, {inodes} inodes");
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 /// Ends a pod: containers, then the sandbox, then everything else.
 pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observed, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan { ends: true, ..Plan::default() };
     let spec = pod.and_then(|p| p.spec.as_ref());
     let running: Vec<&Instance> = observed.alive().collect();
     if !running.is_empty() {
@@ -19,11 +19,15 @@ pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observ
         }
         return plan;
     }
+    // How containers ended is kept in Docker until the API has it: whoever looks at the pod later counts on that.
+    let told = !in_api || pod.is_some_and(spec::is_over);
     for instance in observed.instances.iter().filter(|i| !i.is_sandbox() && !i.is_running()) {
-        plan.actions.push(Action::Remove { id: instance.id.clone() });
+        if told || instance.state == State::Created {
+            plan.actions.push(Action::Remove { id: instance.id.clone() });
+        }
     }
     // A container or sandbox in the making must appear before it can be taken away.
-    if observed.in_flight.iter().any(|key| key == "sandbox" || key.starts_with("create/")) {
+    if observed.in_flight.iter().any(Key::creates) {
         return plan;
     }
     let sandboxes: Vec<Action> = observed
@@ -35,13 +39,10 @@ pub(super) fn end(pod: Option<&Pod>, grace: i64, in_api: bool, observed: &Observ
     plan.actions.extend(sandboxes);
     // The dead hold nothing of the node: nobody need wait until Docker has removed them.
     let dead = observed.instances.iter().all(|i| matches!(i.state, State::Exited(_)));
-    let told = !observed.in_flight.contains(STATUS);
-    let holds_nothing =
-        |key: &String| [PROBE, "container/", "look/", SILENCE].iter().any(|of| key.starts_with(of)) || key == STATUS;
-    if dead && observed.in_flight.iter().all(holds_nothing) {
+    if dead && !observed.in_flight.iter().any(Key::blocks_teardown) {
         if !observed.torn_down {
             plan.actions.push(Action::TearDown);
-        } else if in_api && told && !observed.forgotten {
+        } else if in_api && told && !observed.in_flight.contains(&Key::Status) && !observed.forgotten {
             plan.actions.push(Action::Forget);
         }
     }
@@ -88,7 +89,7 @@ fn stop_in_order(
 
 /// A pod that is over: nothing runs on, its dead containers stay for their logs.
 pub(super) fn finish(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan { ends: true, ..Plan::default() };
     let own = spec.termination_grace_period_seconds.unwrap_or(30);
     let grace = orders::grace(own, observed.ended.as_ref());
     let running: Vec<&Instance> = observed.alive().collect();
@@ -99,10 +100,7 @@ pub(super) fn finish(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timest
         }
     }
     // One that is being started keeps its sandbox until it can be stopped.
-    let sandbox = observed.sandbox().map(|s| format!("container/{}", s.id));
-    let begun =
-        |key: &String| key.starts_with("create/") || (key.starts_with("container/") && Some(key) != sandbox.as_ref());
-    if running.is_empty() && !observed.in_flight.iter().any(begun) {
+    if running.is_empty() && !observed.in_the_making() {
         for sandbox in observed.instances.iter().filter(|i| i.is_sandbox()) {
             plan.actions.push(Action::RemoveSandbox { id: sandbox.id.clone() });
         }

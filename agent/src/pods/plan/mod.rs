@@ -1,6 +1,8 @@
 //! The heart of the agent: from a pod, what runs of it and the time, what to do next. Pure.
 
 mod end;
+mod initialized;
+mod key;
 mod restarts;
 
 use jiff::Timestamp;
@@ -21,6 +23,8 @@ use crate::engine::{
 };
 
 use end::{end, finish};
+pub(crate) use initialized::is_passed;
+pub(crate) use key::Key;
 use restarts::deadline;
 pub(crate) use restarts::{
     Verdict, crashes, deadline_passed, is_past, restart_at, restart_delay, restarts, round, shown_until, verdict,
@@ -94,29 +98,22 @@ pub(crate) enum Action {
     Forget,
 }
 
-/// What keys of probes start with: they hold up nothing.
-const PROBE: &str = "probe/";
-/// What keys of waiting for the end of a container's processes start with; as [`STATUS`] they are none of the plan's.
-pub(crate) const SILENCE: &str = "silence/";
-/// Writing the status: not of the plan, but under way like its actions.
-pub(crate) const STATUS: &str = "status";
-
 impl Action {
     /// Two actions with the same key are never under way together.
-    pub(crate) fn key(&self) -> String {
+    pub(crate) fn key(&self) -> Key {
         match self {
-            Self::PrepareVolumes | Self::RefreshVolumes | Self::ClearVolumes => "volumes".to_owned(),
-            Self::EnsureImage { container } => format!("image/{container}"),
-            Self::CreateSandbox { .. } => "sandbox".to_owned(),
-            Self::StartSandbox { id } | Self::RemoveSandbox { id } => format!("container/{id}"),
-            Self::Create { container, .. } => format!("create/{container}"),
-            Self::Start { id, .. } | Self::Stop { id, .. } | Self::Remove { id } => format!("container/{id}"),
-            Self::PostStart { id, .. } => format!("hook/{id}"),
-            Self::Resize { id, .. } => format!("resize/{id}"),
-            Self::Probe { container, kind, .. } => format!("{PROBE}{container}/{}", kind.name()),
-            Self::Hasten { id, .. } => format!("hasten/{id}"),
-            Self::TearDown => "teardown".to_owned(),
-            Self::Forget => "forget".to_owned(),
+            Self::PrepareVolumes | Self::RefreshVolumes | Self::ClearVolumes => Key::Volumes,
+            Self::EnsureImage { container } => Key::Image(container.clone()),
+            Self::CreateSandbox { .. } => Key::Sandbox,
+            Self::StartSandbox { id } | Self::RemoveSandbox { id } => Key::Container(id.clone()),
+            Self::Create { container, .. } => Key::Create(container.clone()),
+            Self::Start { id, .. } | Self::Stop { id, .. } | Self::Remove { id } => Key::Container(id.clone()),
+            Self::PostStart { id, .. } => Key::PostStart(id.clone()),
+            Self::Resize { id, .. } => Key::Resize(id.clone()),
+            Self::Probe { container, kind, .. } => Key::Probe(container.clone(), *kind),
+            Self::Hasten { id, .. } => Key::Hasten(id.clone()),
+            Self::TearDown => Key::TearDown,
+            Self::Forget => Key::Forget,
         }
     }
 }
@@ -126,6 +123,8 @@ impl Action {
 pub(crate) struct Plan {
     pub(crate) actions: Vec<Action>,
     pub(crate) wake_at: Option<Timestamp>,
+    /// The pod ends: what nobody waits for any longer is given up.
+    pub(crate) ends: bool,
 }
 
 impl Plan {
@@ -187,7 +186,7 @@ fn ask(
         return;
     }
     let started = has_started(pod, container, instance, observed);
-    for (kind, at) in probes::schedule(container, instance, &observed.probes, started, ending) {
+    for (kind, at) in probes::schedule(container, instance, &observed.probes, started, ending, observed.found_at) {
         let action = Action::Probe { container: container.name.clone(), id: instance.id.clone(), kind };
         if at <= now {
             plan.actions.push(action);
@@ -286,12 +285,16 @@ fn run(pod: &Pod, spec: &PodSpec, observed: &Observed, now: Timestamp) -> Plan {
         visit(pod, &container, &sandbox.id, ready, observed, now, &mut plan);
     }
     let mut initialized = true;
-    for container in spec::init_containers(spec) {
-        let role = spec::role_of_init(container);
-        if !initialized {
+    for (index, container) in spec::init_containers(spec).iter().enumerate() {
+        let (role, passed) = (spec::role_of_init(container), is_passed(spec, observed, index));
+        if passed && role == Role::Init {
+            continue;
+        }
+        let done = advance(pod, spec, container, role, &sandbox.id, ready, observed, now, &mut plan);
+        if !done && !passed {
+            initialized = false;
             break;
         }
-        initialized = advance(pod, spec, container, role, &sandbox.id, ready, observed, now, &mut plan);
     }
     if initialized {
         let mut free = true;

@@ -15,7 +15,7 @@ pub(crate) fn restarts(
     is_past(instance, round(spec, observed))
         || again(exit.code)
         // One that was ended since a probe or hook failed has failed, whatever it says.
-        || (observed.condemned.contains(&instance.id) && again(-1))
+        || (observed.condemned.contains(&instance.id) && spec::restarts_after_failure(spec, container, role))
 }
 
 /// When the pod began anew since a container asked for it: what was made before belongs to an earlier round.

@@ -3,7 +3,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
@@ -12,7 +16,7 @@ use super::observed::later;
 use crate::engine::instance::{Instance, State};
 
 /// What a probe is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     /// Whether the container has begun its work; the others wait for it.
     Startup,
@@ -107,14 +111,25 @@ pub(crate) fn condemned(container: &Container, instance: &Instance, records: &Re
     })
 }
 
+/// When an instance that ran before the agent did is first asked: at a part of the period that is its own, so that not
+/// all of the node are asked at once, then and ever after.
+fn spread(instance: &Instance, kind: Kind, period: Duration) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    (&instance.id, kind).hash(&mut hasher);
+    let part = u32::try_from(hasher.finish() >> 32).unwrap_or(0);
+    period.mul_f64(f64::from(part) / f64::from(u32::MAX))
+}
+
 /// The probes of a running instance that are to be asked, each with when: now or later. `started` tells whether
-/// hooks and the startup probe are behind it; `ending` that the pod is being deleted.
+/// hooks and the startup probe are behind it; `ending` that the pod is being deleted; `found_at` when this agent found
+/// what ran before it.
 pub(crate) fn schedule(
     container: &Container,
     instance: &Instance,
     records: &Records,
     started: bool,
     ending: bool,
+    found_at: Option<Timestamp>,
 ) -> Vec<(Kind, Timestamp)> {
     let State::Running { started_at, .. } = instance.state else { return Vec::new() };
     if condemned(container, instance, records).is_some() {
@@ -131,9 +146,30 @@ pub(crate) fn schedule(
             let record = records.get(&(container.name.clone(), kind)).filter(|r| r.id == instance.id);
             let period = seconds(probe.period_seconds, 10).max(Duration::from_secs(1));
             let first = later(started_at, seconds(probe.initial_delay_seconds, 0));
+            let found_at = found_at.filter(|at| started_at < *at);
+            let first = found_at.map_or(first, |at| first.max(later(at, spread(instance, kind, period))));
             Some((kind, record.map_or(first, |r| later(r.at, period))))
         })
         .collect()
+}
+
+/// Takes note that a probe could not be asked: what counted counts on, and it is asked again in its time.
+pub(crate) fn unanswered(
+    pod: &Pod,
+    container: &Container,
+    kind: Kind,
+    instance: &Instance,
+    at: Timestamp,
+    records: &mut Records,
+) {
+    let result = result(pod, container, kind, instance, records);
+    let unasked = Record { id: instance.id.clone(), result, last: result, run: 0, at };
+    let record = records.entry((container.name.clone(), kind)).or_insert_with(|| unasked.clone());
+    if record.id == instance.id {
+        record.at = at;
+    } else {
+        *record = unasked;
+    }
 }
 
 /// Takes an answer in.

@@ -26,6 +26,7 @@ fn instance(id: &str) -> Instance {
         grace: None,
         limits: crate::engine::instance::Limits::default(),
         message_from_log: false,
+        user: None,
     }
 }
 
@@ -41,7 +42,7 @@ const ALL: &str = r#","startupProbe":{"periodSeconds":2,"failureThreshold":2},
 fn the_others_wait_for_the_startup_probe() {
     let (container, one) = (container(ALL), instance("a"));
     let mut records = Records::new();
-    let due = |records: &Records, started| schedule(&container, &one, records, started, false);
+    let due = |records: &Records, started| schedule(&container, &one, records, started, false, None);
     assert_eq!(due(&records, false), [(Kind::Startup, at(0))]);
     note(&Pod::default(), &container, Kind::Startup, &one, false, at(0), &mut records);
     assert_eq!(due(&records, false), [(Kind::Startup, at(2))]);
@@ -51,7 +52,7 @@ fn the_others_wait_for_the_startup_probe() {
     // The first look at readiness comes at once.
     assert_eq!(due(&records, true), [(Kind::Liveness, at(5)), (Kind::Readiness, at(0))]);
     // While the pod ends only readiness is asked for.
-    let ending = schedule(&container, &one, &records, true, true);
+    let ending = schedule(&container, &one, &records, true, true, None);
     assert_eq!(ending.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [Kind::Readiness]);
 }
 
@@ -73,7 +74,7 @@ fn thresholds_are_counted_in_a_row() {
         assert_eq!(condemned(&container, &one, &records).is_some(), dead, "{second}");
     }
     assert_eq!(grace(&container, Kind::Liveness), Some(3));
-    assert_eq!(schedule(&container, &one, &records, true, false), []);
+    assert_eq!(schedule(&container, &one, &records, true, false, None), []);
     // The next instance begins anew.
     assert_eq!(condemned(&container, &instance("b"), &records), None);
     assert!(result(&pod, &container, Kind::Liveness, &instance("b"), &records));
@@ -100,5 +101,46 @@ fn results_outlive_our_own_restart() {
 fn without_a_probe_all_is_well() {
     let (pod, container, one, records) = (Pod::default(), container(""), instance("a"), Records::new());
     assert!(Kind::ALL.into_iter().all(|kind| result(&pod, &container, kind, &one, &records)));
-    assert_eq!(schedule(&container, &one, &records, true, false), []);
+    assert_eq!(schedule(&container, &one, &records, true, false, None), []);
+}
+
+/// What ran before the agent did is asked at different times within the period, and what runs since at once.
+#[test]
+fn after_a_restart_probes_are_spread_over_their_period() {
+    let container = container(r#","readinessProbe":{"periodSeconds":10},"livenessProbe":{"periodSeconds":10}"#);
+    let found = at(1000);
+    let mut tenths = std::collections::BTreeSet::new();
+    for number in 0..200 {
+        let mut one = instance(&format!("{number:064x}"));
+        for (kind, first) in schedule(&container, &one, &Records::new(), true, false, Some(found)) {
+            assert!((found..=at(1010)).contains(&first), "{kind:?} {first}");
+            tenths.insert((kind, first.duration_since(found).as_secs()));
+        }
+        one.state = State::Running { pid: 1, started_at: at(1001) };
+        let since = schedule(&container, &one, &Records::new(), true, false, Some(found));
+        assert!(since.iter().all(|(_, first)| *first == at(1001)), "{since:?}");
+    }
+    assert!(tenths.len() >= 20, "{tenths:?}");
+}
+
+#[test]
+fn what_could_not_be_asked_changes_nothing() {
+    let (container, one) = (container(r#","livenessProbe":{"failureThreshold":1}"#), instance("a"));
+    let (pod, mut records) = (Pod::default(), Records::new());
+    unanswered(&pod, &container, Kind::Liveness, &one, at(1), &mut records);
+    assert!(result(&pod, &container, Kind::Liveness, &one, &records));
+    assert_eq!(condemned(&container, &one, &records), None);
+    // It is asked again a period later, not at once.
+    assert_eq!(schedule(&container, &one, &records, true, false, None), [(Kind::Liveness, at(11))]);
+    note(&pod, &container, Kind::Liveness, &one, false, at(11), &mut records);
+    assert_eq!(condemned(&container, &one, &records), Some(Kind::Liveness));
+    // Of three failures in a row the one between them that could not be asked is none.
+    let container = super::tests::container(r#","readinessProbe":{"failureThreshold":2}"#);
+    let mut records = Records::new();
+    note(&pod, &container, Kind::Readiness, &one, true, at(0), &mut records);
+    note(&pod, &container, Kind::Readiness, &one, false, at(10), &mut records);
+    unanswered(&pod, &container, Kind::Readiness, &one, at(20), &mut records);
+    assert!(result(&pod, &container, Kind::Readiness, &one, &records));
+    note(&pod, &container, Kind::Readiness, &one, false, at(30), &mut records);
+    assert!(!result(&pod, &container, Kind::Readiness, &one, &records));
 }

@@ -9,7 +9,7 @@ use k8s_openapi::{
 use super::{ended, init_done, whole_seconds};
 use crate::pods::{
     observed::Observed,
-    resize::Verdict,
+    resize::{PENDING, Verdict},
     spec::{self, Role},
 };
 
@@ -38,8 +38,8 @@ pub(super) fn conditions(
         .is_some_and(|s| s.is_running() && (observed.attached.contains(&s.id) || spec::host_network(spec)));
     let words = |names: &[&str], what: &str| format!("containers with {what} status: [{}]", names.join(" "));
     let initialized = match phase {
+        "Succeeded" => TrueSince("PodCompleted", String::new()),
         _ if incomplete.is_empty() => True,
-        "Succeeded" => False("PodCompleted", String::new()),
         _ => False("ContainersNotInitialized", words(&incomplete, "incomplete")),
     };
     let containers_ready = match phase {
@@ -89,7 +89,6 @@ pub(super) fn conditions(
 
 /// Whoever ended the pod was not the pod; controllers may count such ends apart.
 const DISRUPTED: &str = "DisruptionTarget";
-const PENDING: &str = "PodResizePending";
 const IN_PROGRESS: &str = "PodResizeInProgress";
 
 /// What has become of the wish for other resources; there is no condition once it has come true.

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-        ContainerStatus, HostIP, Pod, PodIP, PodSpec, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
+        ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodIP, PodSpec, PodStatus,
+        ResourceRequirements, VolumeMount, VolumeMountStatus,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -19,14 +20,14 @@ use super::{
     observed::{ImageState, Observed, PULL_FAILURE_SHOWN, later},
     orders::Ended,
     plan::{
-        Verdict, crashes, deadline_passed, has_started, is_past, restart_at, restart_delay, restarts, round,
+        Verdict, crashes, deadline_passed, has_started, is_passed, is_past, restart_at, restart_delay, restarts, round,
         shown_until, verdict,
     },
     probes::{self, Kind},
     resize,
     spec::{self, Role},
 };
-use crate::engine::instance::{Exit, Instance, State};
+use crate::engine::instance::{Exit, Instance, State, User};
 use conditions::conditions;
 
 /// The status of a pod on this node.
@@ -124,14 +125,15 @@ fn phase<'a>(pod: &Pod, spec: &PodSpec, observed: &Observed, before: &'a PodStat
         }
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let none_in_the_making = !observed.in_the_making();
+        let none_is_made = !observed.instances.iter().any(|i| !i.is_sandbox() && i.state == State::Created);
         if verdict(spec, observed) == Verdict::Over
-            || (deleted && none_in_the_making && spec.containers.iter().all(ended))
+            || (deleted && none_in_the_making && none_is_made && spec.containers.iter().all(ended))
         {
             // How a sidecar ends, which it does when the others have, says nothing of the pod.
             let any_failed = spec::all_containers(spec).any(|(c, role)| role != Role::Sidecar && failed(c));
             return if any_failed { "Failed" } else { "Succeeded" };
         }
-        if deleted && none_in_the_making && observed.instances.iter().all(|i| i.is_sandbox()) {
+        if deleted && none_in_the_making && none_is_made {
             return "Failed";
         }
     }
@@ -151,8 +153,11 @@ fn had_run(before: &PodStatus, name: &str) -> bool {
     })
 }
 
-/// An init container has done its part: exited with 0, or, as a sidecar, has started.
+/// An init container has done its part: exited with 0, or, as a sidecar, has started; or what comes after it is there.
 fn init_done(pod: &Pod, container: &Container, observed: &Observed) -> bool {
+    if pod.spec.as_ref().is_some_and(|spec| is_behind(spec, container, observed)) {
+        return true;
+    }
     let began = pod.spec.as_ref().and_then(|spec| round(spec, observed));
     observed.newest(&container.name).filter(|i| !is_past(i, began)).is_some_and(|i| match &i.state {
         State::Exited(exit) => exit.code == 0 || spec::role_of_init(container) == Role::Sidecar,
@@ -161,6 +166,12 @@ fn init_done(pod: &Pod, container: &Container, observed: &Observed) -> bool {
         }
         State::Created => false,
     })
+}
+
+/// Whether a container is an init container that others have come after.
+fn is_behind(spec: &PodSpec, container: &Container, observed: &Observed) -> bool {
+    let index = spec::init_containers(spec).iter().position(|c| c.name == container.name);
+    index.is_some_and(|index| is_passed(spec, observed, index))
 }
 
 fn container_status(
@@ -186,7 +197,7 @@ fn container_status(
         || observed.ended.is_some()
         || spec::is_terminal(before.phase.as_deref().unwrap_or(""));
     let (mut state, mut last) = match newest {
-        None => (lost_or_waiting(spec, container, observed, earlier, ending, now), lost(earlier, None)),
+        None => lost_or_waiting(spec, container, role, observed, earlier, ending, now),
         Some(instance) => match &instance.state {
             State::Running { started_at, .. } => (
                 ContainerState {
@@ -226,6 +237,11 @@ fn container_status(
     for ended in [Some(&mut state), last.as_mut()].into_iter().flatten() {
         keep_message(ended, earlier);
     }
+    let container_id =
+        newest.map(|i| format!("docker://{}", i.id)).or_else(|| earlier.and_then(|e| e.container_id.clone()));
+    // What was told first stays: a process may change who it is.
+    let told = earlier.filter(|e| e.container_id == container_id).and_then(|e| e.user.clone());
+    let user = told.or_else(|| newest.and_then(|i| i.user.as_ref()).map(user_status));
     let done_init = role == Role::Init && state.terminated.as_ref().is_some_and(|t| t.exit_code == 0);
     ContainerStatus {
         name: container.name.clone(),
@@ -234,9 +250,8 @@ fn container_status(
             .map(|i| i.image_id.clone())
             .or_else(|| earlier.map(|e| e.image_id.clone()))
             .unwrap_or_default(),
-        container_id: newest
-            .map(|i| format!("docker://{}", i.id))
-            .or_else(|| earlier.and_then(|e| e.container_id.clone())),
+        container_id,
+        user,
         ready: (ready || done_init) && role != Role::Ephemeral,
         started: Some(started),
         // Counts never go back, also when the newest instance is taken away before it was started.
@@ -250,14 +265,25 @@ fn container_status(
         last_state: last,
         volume_mounts: mount_statuses(container),
         allocated_resources: newest
-            .filter(|_| resize::is_put_off(observed))
+            .filter(|_| resize::is_put_off(observed) && observed.allocated.is_none())
             .and_then(|i| resize::held(container, i.limits))
-            .or_else(|| container.resources.clone())
+            .or_else(|| resize::as_allocated(container, observed).resources)
             .and_then(|r| r.requests)
             .filter(|r| !r.is_empty()),
-        resources: newest.filter(|i| i.is_running()).and_then(|i| held_to(container, i)),
+        resources: newest
+            .filter(|i| i.is_running())
+            .and_then(|i| held_to(&resize::as_allocated(container, observed), i)),
         ..ContainerStatus::default()
     }
+}
+
+fn user_status(user: &User) -> ContainerUser {
+    let linux = LinuxContainerUser {
+        uid: user.uid.into(),
+        gid: user.gid.into(),
+        supplemental_groups: Some(user.groups.iter().map(|gid| i64::from(*gid)).collect()),
+    };
+    ContainerUser { linux: Some(linux) }
 }
 
 /// Keeps the message that the API has of the same end: after a restart it takes a while to be read again.
@@ -268,7 +294,7 @@ fn keep_message(state: &mut ContainerState, earlier: Option<&ContainerStatus>) {
     ended.message = same.and_then(|t| t.message.clone());
 }
 
-/// What a running container is held to: what its spec says, and while it is not there yet what Docker says.
+/// What a running container is held to: what was allocated to it, and while it is not there yet what Docker says.
 fn held_to(container: &Container, instance: &Instance) -> Option<ResourceRequirements> {
     if resize::way(container, instance).is_some() {
         return resize::held(container, instance.limits);
@@ -315,25 +341,47 @@ fn unknown(started_at: Option<Time>) -> ContainerState {
     }
 }
 
-/// A container of which Docker has nothing: not made yet, or lost behind our back.
+/// The state, and the one before it, of a container of which Docker has nothing: not made yet, or lost behind our back.
 fn lost_or_waiting(
     spec: &PodSpec,
     container: &Container,
+    role: Role,
     observed: &Observed,
     earlier: Option<&ContainerStatus>,
     ending: bool,
     now: Timestamp,
-) -> ContainerState {
+) -> (ContainerState, Option<ContainerState>) {
     let before = earlier.and_then(|e| e.state.as_ref());
+    let behind = role == Role::Init && is_behind(spec, container, observed);
     if let Some(terminated) = before.and_then(|s| s.terminated.clone())
-        && (ending || observed.torn_down)
+        && (ending || behind || observed.torn_down)
     {
-        return ContainerState { terminated: Some(terminated), ..ContainerState::default() };
+        let state = ContainerState { terminated: Some(terminated), ..ContainerState::default() };
+        return (state, earlier.and_then(|e| e.last_state.clone()));
+    }
+    let last = lost(earlier, None);
+    if behind {
+        return (completed_unseen(), last);
     }
     if ending && before.is_some_and(|s| s.running.is_some()) {
-        return unknown(None);
+        return (unknown(None), last);
     }
-    waiting_state(spec, container, observed, now)
+    (waiting_state(spec, container, observed, now), last)
+}
+
+/// An init container that must have ended well, since others have come after it.
+fn completed_unseen() -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            reason: Some("Completed".to_owned()),
+            message: Some(
+                "Unable to get init container status from container runtime and pod has been initialized, treat it as exit normally"
+                    .to_owned(),
+            ),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    }
 }
 
 /// Whether a failure is one of pulling, which is held back after it was shown.

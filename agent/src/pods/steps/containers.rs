@@ -111,6 +111,7 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
         grace: pod_spec.termination_grace_period_seconds,
         limits: qos::limits(container),
         message_from_log: container.termination_message_policy.as_deref() == Some(names::FROM_LOG),
+        user: None,
     })
 }
 

@@ -21,11 +21,12 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
 };
 use kube::api::{Api, DeleteParams, Preconditions};
+use tokio_util::sync::CancellationToken;
 use windlass_kit::{events::Severity, objects::resources::class_of};
 
 use super::{
     body::{self, Image, Surroundings, needs_passwd},
-    cgroup,
+    cgroup, container_files,
     env::{self, Facts, Sources},
     files,
     handlers::{self, Answer, Target},
@@ -43,7 +44,7 @@ use crate::{
         instance::{Instance, Limits, State},
     },
     network::{Attach, Bandwidth, HostPort, Protocol},
-    probe_counts::Probed,
+    probe_counts::{ProbeResult, Probed},
     volumes::{
         Place, VolumeImages,
         follow::{Followed, Reference},
@@ -51,13 +52,19 @@ use crate::{
     },
 };
 
-pub(crate) async fn prepare_volumes(shared: Arc<Shared>, pod: Arc<Pod>) -> Outcome {
+/// Pulls of images for volumes are given up when the pod ends; setting volumes up is not, since what it has mounted must
+/// be known to whoever takes it away.
+pub(crate) async fn prepare_volumes(shared: Arc<Shared>, pod: Arc<Pod>, given_up: CancellationToken) -> Outcome {
+    if let Err(why) = write_pod_files(&shared, &pod, &[]) {
+        return Outcome::Volumes(Err(Refusal::new("FailedMount", why)));
+    }
+    let images = tokio::select! {
+        biased;
+        images = images::of_volumes(&shared, &pod) => images,
+        () = given_up.cancelled() => return Outcome::GivenUp,
+    };
     let result = async {
-        write_pod_files(&shared, &pod, &[]).map_err(|e| Refusal::new("FailedMount", e))?;
-        let images = VolumeImages {
-            ids: images::of_volumes(&shared, &pod).await?,
-            mounted_by_engine: shared.health.borrow().mounts_images(),
-        };
+        let images = VolumeImages { ids: images?, mounted_by_engine: shared.health.borrow().mounts_images() };
         shared.volumes.prepare(&pod, &images).await.map_err(|e| Refusal::new("FailedMount", e.to_string()))
     };
     Outcome::Volumes(result.await)
@@ -118,15 +125,26 @@ impl Asked {
     }
 }
 
-/// Runs the hook before a container's end, if it has one, and then stops it. The hook's time is taken from the grace.
-pub(crate) async fn stop(shared: Arc<Shared>, id: String, grace: i64, asked: Option<Asked>) -> Outcome {
+/// Runs the hook before a container's end, if it has one, and then stops it. The hook's time is taken from the grace; it is
+/// cut short when the container has ended, or must end sooner.
+pub(crate) async fn stop(
+    shared: Arc<Shared>,
+    id: String,
+    grace: i64,
+    asked: Option<Asked>,
+    hook_over: CancellationToken,
+) -> Outcome {
     let mut grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
     let hook = asked.as_ref().and_then(|asked| Some((asked, hooks::pre_stop(&asked.container)?)));
     if let Some((asked, handler)) = hook.filter(|_| !grace.is_zero()) {
         let begun = Instant::now();
         let run = hooks::run(&shared, &asked.pod, handler, asked.target());
-        let ended =
-            tokio::time::timeout(grace, run).await.unwrap_or_else(|_| Err("it took the whole grace".to_owned()));
+        let ended = tokio::select! {
+            ended = tokio::time::timeout(grace, run) => {
+                ended.unwrap_or_else(|_| Err("it took the whole grace".to_owned()))
+            }
+            () = hook_over.cancelled() => Ok(()),
+        };
         if let Err(why) = ended {
             let message = format!("PreStopHook failed: {why}");
             shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "FailedPreStopHook", message);
@@ -182,10 +200,15 @@ pub(crate) async fn post_start(shared: Arc<Shared>, asked: Asked) -> Outcome {
 
 pub(crate) async fn probe(shared: Arc<Shared>, asked: Asked, kind: Kind) -> Outcome {
     let begun = Instant::now();
-    let answer = match kind.of(&asked.container) {
-        Some(probe) => question(&shared, &asked, probe).await,
-        None => Answer::Good,
-    };
+    let mut answer = Answer::Good;
+    if let Some(probe) = kind.of(&asked.container) {
+        for _ in 0..PROBE_TRIES {
+            answer = question(&shared, &asked, probe).await;
+            if !matches!(answer, Answer::Unknown(_)) {
+                break;
+            }
+        }
+    }
     let who = Probed {
         uid: spec::uid(&asked.pod).to_owned(),
         namespace: spec::namespace(&asked.pod).to_owned(),
@@ -193,7 +216,12 @@ pub(crate) async fn probe(shared: Arc<Shared>, asked: Asked, kind: Kind) -> Outc
         container: asked.container.name.clone(),
         kind: kind.name(),
     };
-    shared.probes.take(who, !matches!(answer, Answer::Bad(_)), begun.elapsed());
+    let result = match &answer {
+        Answer::Good | Answer::Doubtful(_) => ProbeResult::Successful,
+        Answer::Bad(_) => ProbeResult::Failed,
+        Answer::Unknown(_) => ProbeResult::Unknown,
+    };
+    shared.probes.take(who, result, begun.elapsed());
     match &answer {
         Answer::Good => {}
         Answer::Doubtful(why) => {
@@ -204,24 +232,44 @@ pub(crate) async fn probe(shared: Arc<Shared>, asked: Asked, kind: Kind) -> Outc
             let message = format!("{} probe failed: {why}", kind.name());
             shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "Unhealthy", message);
         }
+        Answer::Unknown(why) => {
+            let message = format!("{} probe errored and resulted in unknown state: {why}", kind.name());
+            shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "Unhealthy", message);
+        }
     }
     Outcome::Probed { container: asked.container.name, id: asked.id, kind, answer }
 }
 
+/// How often a probe that could not be asked is asked again at once; upstream's.
+const PROBE_TRIES: usize = 3;
+/// How long a command counts as being started.
+const EXEC_START: Duration = Duration::from_secs(1);
+
 async fn question(shared: &Shared, asked: &Asked, probe: &Probe) -> Answer {
     let target = asked.target();
+    if let Some(action) = &probe.exec {
+        let command = action.command.as_ref().map(|c| env::expand_static(c, &asked.container));
+        let action = ExecAction { command };
+        // Starting a command is dear to Docker; waiting for its turn is not the container's fault.
+        let turn = shared.exec_probes.acquire().await;
+        let answer = handlers::within(probes::timeout(probe), handlers::exec(&shared.engine, target, &action));
+        let mut answer = std::pin::pin!(answer);
+        let early = tokio::time::timeout(EXEC_START, answer.as_mut()).await;
+        drop(turn);
+        return match early {
+            Ok(answer) => answer,
+            Err(_) => answer.await,
+        };
+    }
     let answer = async {
-        if let Some(action) = &probe.exec {
-            let command = action.command.as_ref().map(|c| env::expand_static(c, &asked.container));
-            handlers::exec(&shared.engine, target, &ExecAction { command }).await
-        } else if let Some(action) = &probe.http_get {
+        if let Some(action) = &probe.http_get {
             handlers::http_get(target, action, handlers::PROBE).await
         } else if let Some(action) = &probe.tcp_socket {
             handlers::tcp(target, action).await
         } else if let Some(action) = &probe.grpc {
             handlers::grpc(target, action).await
         } else {
-            Answer::Bad("the probe names none of exec, httpGet, tcpSocket and grpc".to_owned())
+            Answer::Unknown("missing probe handler".to_owned())
         }
     };
     handlers::within(probes::timeout(probe), answer).await

@@ -13,11 +13,7 @@ pub(super) fn write_pod_files(shared: &Shared, pod: &Pod, addresses: &[IpAddr]) 
     };
     let write = |name: &str, text: &str| {
         let path = dir.join(name);
-        // Written in place: containers hold the file itself, not its name.
-        if std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
-            return Ok(());
-        }
-        std::fs::write(&path, text).map_err(|e| format!("{} could not be written: {e}", path.display()))
+        container_files::keep_text(&path, text).map_err(|e| format!("{} could not be written: {e}", path.display()))
     };
     std::fs::create_dir_all(&dir).map_err(|e| format!("the pod's folder {} could not be made: {e}", dir.display()))?;
     if !addresses.is_empty() || host_network || !dir.join("etc-hosts").exists() {
@@ -42,8 +38,8 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
         write_pod_files(shared, pod, &addresses).map_err(failed)?;
         addresses
     };
-    for cut in files::resolv_conf(pod, &shared.dns().map_err(failed)?).1 {
-        shared.event(pod, None, Severity::Warning, "DNSConfigForming", cut);
+    for (reason, message) in files::resolv_conf(pod, &shared.dns().map_err(failed)?).1 {
+        shared.event(pod, None, Severity::Warning, reason, message);
     }
     let pause = shared.pause().await.map_err(|e| Refusal::of("CreatePodSandboxError", &e))?;
     let dir = shared.pod_dir(spec::uid(pod));
@@ -69,6 +65,7 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
         grace: None,
         limits: Limits::default(),
         message_from_log: false,
+        user: None,
     })
 }
 

@@ -118,7 +118,7 @@ fn less_time_than_was_told_hastens_the_end() {
     let mut observed = ready_sandbox(&deleted(300));
     observed.put(instance("c0", 0, running(1)));
     observed.stopping.insert("c0-0".into(), at(305));
-    observed.in_flight.insert("container/c0-0".into());
+    observed.in_flight.insert(Key::Container("c0-0".into()));
     assert_eq!(next(&deleted(300), &observed, 6).actions, []);
     assert_eq!(next(&deleted(1), &observed, 6).actions, [Action::Hasten { id: "c0-0".into(), grace: 1 }]);
 }
@@ -133,4 +133,103 @@ fn what_changed_is_written_anew_once_volumes_are_there() {
     assert_eq!(next(&pod, &observed, 5).actions, [Action::RefreshVolumes]);
     observed.volumes = false;
     assert_eq!(next(&pod, &observed, 5).actions, [Action::PrepareVolumes]);
+}
+
+/// A pod with an init container, a sidecar and a container that ends each time, all in one sandbox.
+fn with_inits() -> (Pod, Observed) {
+    let pod = with(
+        r#"{"initContainers":[
+            {"name":"i0","image":"i:1"},{"name":"s0","image":"i:1","restartPolicy":"Always"},{"name":"i1","image":"i:1"}],
+            "containers":[{"name":"c0","image":"i:1","readinessProbe":{"exec":{"command":["x"]}}}]}"#,
+    );
+    let mut observed = ready_sandbox(&pod);
+    for name in ["i0", "s0", "i1"] {
+        let present = ImageState::Present { id: "x".into(), shown: "x".into(), user: String::new() };
+        observed.images.insert(name.into(), present);
+    }
+    (pod, observed)
+}
+
+#[test]
+fn a_sidecar_that_is_held_back_does_not_hold_up_the_others() {
+    let (pod, mut observed) = with_inits();
+    for name in ["i0", "i1"] {
+        observed.put(instance(name, 0, exited(0, 1, 2)));
+    }
+    observed.put(instance("s0", 3, exited(1, 99, 100)));
+    observed.crashes.insert("s0".into(), 3);
+    observed.put(instance("c0", 0, exited(0, 80, 99)));
+    assert_eq!(creates(&next(&pod, &observed, 101)), [("c0".to_owned(), 1)]);
+    observed.put(instance("c0", 1, running(101)));
+    let probe = Action::Probe { container: "c0".into(), id: "c0-1".into(), kind: Kind::Readiness };
+    assert!(next(&pod, &observed, 102).actions.contains(&probe));
+    let status = shown(&pod, &observed, 102);
+    assert_eq!(condition(&status, "Initialized").0, "True");
+    assert_eq!(condition(&status, "Ready").0, "False", "a sidecar that does not run makes the pod unready");
+    // It comes back in its own time, with its own back-off.
+    assert_eq!(creates(&next(&pod, &observed, 141)), [("s0".to_owned(), 4)]);
+    // A new sandbox begins anew.
+    observed.put(instance("c0", 1, exited(0, 101, 150)));
+    let mut sandbox = instance(SANDBOX_NAME, 1, running(151));
+    sandbox.id = "POD-1".into();
+    observed.attached.insert("POD-1".into());
+    observed.put(sandbox);
+    assert_eq!(creates(&next(&pod, &observed, 152)), [("i0".to_owned(), 1)]);
+}
+
+#[test]
+fn init_containers_that_were_removed_behind_our_back_are_done() {
+    let (mut pod, mut observed) = with_inits();
+    for name in ["i0", "i1"] {
+        observed.put(instance(name, 0, exited(0, 1, 2)));
+    }
+    observed.put(instance("s0", 0, running(2)));
+    observed.put(instance("c0", 0, running(3)));
+    let before = shown(&pod, &observed, 4);
+    pod.status = Some(before.clone());
+    for id in ["i0-0", "i1-0"] {
+        observed.forget(id);
+    }
+    assert_eq!(creates(&next(&pod, &observed, 5)), []);
+    assert_eq!(shown(&pod, &observed, 5).init_container_statuses, before.init_container_statuses);
+    // Also where nobody knows how they ended.
+    pod.status = None;
+    let status = shown(&pod, &observed, 5);
+    let ended = status.init_container_statuses.as_ref().unwrap()[0].state.clone().unwrap().terminated.unwrap();
+    assert_eq!((ended.reason.as_deref(), ended.exit_code), (Some("Completed"), 0));
+    assert_eq!((status.phase.as_deref(), condition(&status, "Initialized").0.as_str()), (Some("Running"), "True"));
+    // A sidecar runs as long as the pod does.
+    observed.forget("s0-0");
+    assert_eq!(creates(&next(&pod, &observed, 5)), [("s0".to_owned(), 0)]);
+    // Before the others have begun the last one that is there tells how far the pod had come.
+    observed.forget("c0-0");
+    observed.put(instance("i1", 0, exited(1, 1, 2)));
+    assert_eq!(creates(&next(&pod, &observed, 5)), [("s0".to_owned(), 0), ("i1".to_owned(), 1)]);
+}
+
+#[test]
+fn a_pod_that_has_ended_well_is_initialized_and_says_why() {
+    let mut pod = pod("Never", 1);
+    let mut observed = ready_sandbox(&pod);
+    observed.put(instance("c0", 0, exited(0, 1, 2)));
+    let status = shown(&pod, &observed, 3);
+    assert_eq!(condition(&status, "Initialized"), ("True".to_owned(), "PodCompleted".to_owned()));
+    pod.spec.as_mut().unwrap().restart_policy = Some("Always".into());
+    assert_eq!(condition(&shown(&pod, &observed, 3), "Initialized"), ("True".to_owned(), String::new()));
+}
+
+#[test]
+fn who_a_container_runs_as_is_told_and_stays() {
+    let mut pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    let mut first = instance("c0", 0, running(1));
+    first.user = Some(crate::engine::instance::User { uid: 1000, gid: 7, groups: vec![7, 50] });
+    observed.put(first.clone());
+    pod.status = Some(shown(&pod, &observed, 2));
+    first.user = None;
+    observed.put(first);
+    let user = shown(&pod, &observed, 3).container_statuses.unwrap().remove(0).user.unwrap().linux.unwrap();
+    assert_eq!((user.uid, user.gid, user.supplemental_groups), (1000, 7, Some(vec![7, 50])));
+    observed.put(instance("c0", 1, running(4)));
+    assert_eq!(shown(&pod, &observed, 5).container_statuses.unwrap()[0].user, None, "another run may be somebody else");
 }

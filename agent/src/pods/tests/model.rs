@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::pods::{
     orders::{self, Ended},
-    plan::{is_past, round},
+    plan::{Verdict, is_past, restart_at, restarts, round, verdict},
     probes::{self, Kind},
     spec::{self, After, Role},
 };
@@ -26,6 +26,8 @@ enum Event {
     Wait(i64),
     /// The agent forgets what it knew and finds what runs.
     Restart,
+    /// Somebody removes what is dead behind our back.
+    Prune,
     /// Somebody deletes the pod, with this much grace.
     Delete(i64),
     /// The node ends the pod, with this much grace.
@@ -39,6 +41,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::SandboxDies),
         3 => (1i64..400).prop_map(Event::Wait),
         1 => Just(Event::Restart),
+        1 => Just(Event::Prune),
         1 => (0i64..40).prop_map(Event::Delete),
         1 => (0i64..40).prop_map(Event::Order),
     ]
@@ -196,6 +199,7 @@ impl World {
     fn restart(&mut self) {
         let before = std::mem::take(&mut self.observed);
         self.observed.torn_down = before.torn_down;
+        self.observed.found_at = Some(at(self.now));
         for instance in before.instances {
             if instance.is_running() {
                 self.observed.hooked.insert(instance.id.clone());
@@ -228,14 +232,19 @@ impl World {
                     if let (State::Exited(exit), true) = (&last.state, same) {
                         let found = spec::container(spec, container).unwrap();
                         let failed = self.observed.condemned.contains(&last.id);
-                        let code = if failed && exit.code == 0 { -1 } else { exit.code };
                         prop_assert!(
-                            spec::after(spec, &found, role, code) != After::Nothing,
+                            spec::after(spec, &found, role, exit.code) != After::Nothing
+                                || (failed && spec::restarts_after_failure(spec, &found, role)),
                             "{action:?} after {last:?}"
                         );
                     }
                 }
-                if role == Role::Main {
+                // Once a container of the pod itself was made, the init containers have done their part.
+                let began = round(spec, &self.observed);
+                let is_of_now = |i: &Instance| i.sandbox == *sandbox && !is_past(i, began);
+                let initialized = spec.containers.iter().any(|c| self.observed.newest(&c.name).is_some_and(is_of_now));
+                prop_assert!(!(initialized && role == Role::Init), "{container} runs again under the others");
+                if role == Role::Main && !initialized {
                     for before in spec::init_containers(spec) {
                         let done = self.observed.newest(&before.name).is_some_and(|i| match &i.state {
                             State::Exited(exit) => exit.code == 0 && spec::role_of_init(before) == Role::Init,
@@ -252,11 +261,51 @@ impl World {
                 let most = orders::grace(own, self.observed.ended.as_ref()).max(if deleted { 2 } else { 0 });
                 prop_assert!((0..=most).contains(grace), "{grace} s for {id}");
             }
+            Action::Forget => {
+                prop_assert!(spec::is_over(&self.pod), "the API is to know how the pod ended");
+            }
+            Action::Remove { id } if deleted && !spec::is_over(&self.pod) => {
+                let created = self.observed.instances.iter().any(|i| i.id == *id && i.state == State::Created);
+                prop_assert!(created, "nobody was told how {id} ended");
+            }
             Action::TearDown => {
                 let dead = |i: &Instance| matches!(i.state, State::Exited(_));
                 prop_assert!(self.observed.instances.iter().all(dead), "nothing is taken away under a container");
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whatever its sidecars do, a container of a pod that has begun is run again when its time has come.
+    fn check_supervision(&self) -> Result<(), TestCaseError> {
+        let spec = self.pod.spec.as_ref().unwrap();
+        let over = self.pod.metadata.deletion_timestamp.is_some() || self.observed.ended.is_some() || self.highest == 2;
+        let sandbox = self.observed.sandbox().filter(|s| s.is_running() && self.observed.attached.contains(&s.id));
+        let (Some(sandbox), false) = (sandbox, over || !self.observed.volumes) else { return Ok(()) };
+        let began = round(spec, &self.observed);
+        let runs_on = self.observed.running().all(|i| i.sandbox == sandbox.id && !is_past(i, began));
+        let plan = self.plan();
+        for container in &spec.containers {
+            let Some(last) = self.observed.newest(&container.name) else { continue };
+            let State::Exited(exit) = &last.state else { continue };
+            let due = last.sandbox == sandbox.id
+                && !is_past(last, began)
+                && runs_on
+                && restarts(spec, container, Role::Main, last, exit, &self.observed)
+                && restart_at(&self.observed, last, exit, container) <= at(self.now)
+                && verdict(spec, &self.observed) == Verdict::Goes;
+            let name = &container.name;
+            let comes = plan.actions.iter().any(|a| match a {
+                Action::Create { container, .. } | Action::EnsureImage { container } => container == name,
+                _ => false,
+            });
+            // Whoever comes after a container waits for its hook.
+            let waits = spec.containers.iter().take_while(|c| c.name != *name).any(|c| {
+                c.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some())
+                    && !self.observed.newest(&c.name).is_some_and(|i| self.observed.hooked.contains(&i.id))
+            });
+            prop_assert!(!due || comes || waits, "{name} is left dead: {plan:?}");
         }
         Ok(())
     }
@@ -328,6 +377,11 @@ proptest! {
                 }
                 Event::Wait(seconds) => world.now += seconds,
                 Event::Restart => world.restart(),
+                Event::Prune => {
+                    let dead = world.observed.instances.iter().filter(|i| !i.is_running());
+                    let dead: Vec<String> = dead.map(|i| i.id.clone()).collect();
+                    dead.iter().for_each(|id| world.observed.forget(id));
+                }
                 Event::Delete(grace) => {
                     let shorter = world.pod.metadata.deletion_grace_period_seconds.is_none_or(|g| grace < g);
                     if shorter {
@@ -338,6 +392,7 @@ proptest! {
                 Event::Order(grace) => world.order(grace),
             }
             world.now += 1;
+            world.check_supervision()?;
             world.holds()?;
         }
         // A pod that the node ends is over soon, and what it did last can still be read.
@@ -361,6 +416,7 @@ proptest! {
                 world.work(&action, true);
             }
             world.now += 1;
+            world.holds()?;
         }
         prop_assert!(world.observed.instances.is_empty() && world.observed.forgotten, "{:?}", world.observed);
     }

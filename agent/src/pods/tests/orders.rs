@@ -45,7 +45,7 @@ fn an_order_hastens_what_ends_slowly() {
     observed.put(instance("c0", 0, running(1)));
     observed.ended = evicted(Some(1));
     observed.stopping.insert("c0-0".into(), at(60));
-    observed.in_flight.insert("container/c0-0".into());
+    observed.in_flight.insert(Key::Container("c0-0".into()));
     assert_eq!(next(&pod, &observed, 5).actions, [Action::Hasten { id: "c0-0".into(), grace: 1 }]);
 }
 
@@ -72,10 +72,10 @@ fn what_is_taken_away() {
     observed.ended = evicted(Some(1));
     observed.put(instance("c0", 0, State::Created));
     let sandbox = Action::RemoveSandbox { id: "POD-0".into() };
-    for key in ["container/c0-0", "create/c0"] {
-        observed.in_flight = [key.to_owned()].into();
-        assert_eq!(next(&pod, &observed, 5).actions, [], "{key}");
-        assert_eq!(phase(&pod, &observed, 5), "Pending", "{key}");
+    for key in [Key::Container("c0-0".into()), Key::Create("c0".into())] {
+        observed.in_flight = [key.clone()].into();
+        assert_eq!(next(&pod, &observed, 5).actions, [], "{key:?}");
+        assert_eq!(phase(&pod, &observed, 5), "Pending", "{key:?}");
     }
     observed.in_flight.clear();
     observed.put(instance("c0", 0, exited(137, 1, 4)));
@@ -83,6 +83,8 @@ fn what_is_taken_away() {
     observed.forget("POD-0");
     assert_eq!(next(&pod, &observed, 5).actions, []);
     pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(6)));
+    assert_eq!(next(&pod, &observed, 6).actions, [Action::TearDown], "its end is to be told first");
+    pod.status = Some(shown(&pod, &observed, 6));
     assert_eq!(next(&pod, &observed, 6).actions, [Action::Remove { id: "c0-0".into() }, Action::TearDown]);
 }
 

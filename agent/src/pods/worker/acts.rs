@@ -3,9 +3,41 @@
 use super::*;
 
 impl Worker {
-    pub(super) fn push(&mut self, key: String, step: impl Future<Output = Outcome> + Send + 'static) {
+    pub(super) fn push(&mut self, key: Key, step: impl Future<Output = Outcome> + Send + 'static) {
         self.observed.in_flight.insert(key.clone());
         self.steps.push(step.map(move |outcome| (key, outcome)).boxed());
+    }
+
+    /// What tells a step that it is given up.
+    fn token(&mut self, key: &Key) -> CancellationToken {
+        let token = CancellationToken::new();
+        self.given_up.insert(key.clone(), token.clone());
+        token
+    }
+
+    /// Takes a step that may be given up at any point.
+    fn push_until_given_up(&mut self, key: Key, step: impl Future<Output = Outcome> + Send + 'static) {
+        let given_up = self.token(&key).cancelled_owned();
+        self.push(key, async move {
+            tokio::select! {
+                biased;
+                outcome = step => outcome,
+                () = given_up => Outcome::GivenUp,
+            }
+        });
+    }
+
+    /// The hooks of a container that has ended are waited for no longer.
+    pub(super) fn give_up_hooks(&mut self, id: &str) {
+        for key in [Key::PostStart(id.to_owned()), Key::Container(id.to_owned())] {
+            if let Some(token) = self.given_up.get(&key) {
+                token.cancel();
+            }
+        }
+        if self.observed.in_flight.contains(&Key::PostStart(id.to_owned())) {
+            // Who comes after the container does not wait for a hook that nobody can run any more.
+            self.observed.hooked.insert(id.to_owned());
+        }
     }
 
     pub(super) fn container(&self, name: &str) -> Option<Container> {
@@ -29,7 +61,10 @@ impl Worker {
         };
         // Steps that end a pod need no object; those that run one have it.
         match (action, pod) {
-            (Action::PrepareVolumes, Some(pod)) => self.push(key, steps::prepare_volumes(shared, pod)),
+            (Action::PrepareVolumes, Some(pod)) => {
+                let given_up = self.token(&key);
+                self.push(key, steps::prepare_volumes(shared, pod, given_up));
+            }
             (Action::RefreshVolumes, Some(pod)) => {
                 self.observed.stale = None;
                 let followed = self.followed.clone();
@@ -38,7 +73,7 @@ impl Worker {
             (Action::EnsureImage { container }, Some(pod)) => {
                 if let Some(container) = self.container(&container) {
                     self.start.iter_mut().for_each(counted::Start::asks_for_image);
-                    self.push(key, steps::ensure_image(shared, pod, container));
+                    self.push_until_given_up(key, steps::ensure_image(shared, pod, container));
                 }
             }
             (Action::CreateSandbox { attempt }, Some(pod)) => {
@@ -64,7 +99,7 @@ impl Worker {
             (Action::Start { container, id }, Some(pod)) => self.push(key, steps::start(shared, pod, container, id)),
             (Action::PostStart { container, id }, Some(_)) => {
                 if let Some(asked) = self.asked(&container, id) {
-                    self.push(key, steps::post_start(shared, asked));
+                    self.push_until_given_up(key, steps::post_start(shared, asked));
                 }
             }
             (Action::Probe { container, id, kind }, Some(_)) => {
@@ -79,6 +114,10 @@ impl Worker {
             }
             (Action::Hasten { id, grace }, _) => {
                 self.observed.stopping.insert(id.clone(), after(now, grace));
+                // Its preStop hook has had its time.
+                if let Some(token) = self.given_up.get(&Key::Container(id.clone())) {
+                    token.cancel();
+                }
                 self.push(key, steps::hasten(shared, id, grace));
             }
             (Action::Stop { container, id, grace, why }, pod) => {
@@ -89,7 +128,8 @@ impl Worker {
                 }
                 let asked = self.asked(&container, id.clone());
                 self.listen(&id);
-                self.push(key, steps::stop(shared, id, grace, asked));
+                let hook_over = self.token(&key);
+                self.push(key, steps::stop(shared, id, grace, asked, hook_over));
             }
             (Action::Remove { id }, _) => {
                 if let Some(instance) = self.observed.instances.iter().find(|i| i.id == id).cloned() {
@@ -115,7 +155,7 @@ impl Worker {
     /// Hears from the kernel when the processes of a container have ended: Docker tells it a moment later, and what waits
     /// for it need not.
     fn listen(&mut self, id: &str) {
-        let key = format!("{SILENCE}{id}");
+        let key = Key::Exit(id.to_owned());
         let pid = self.observed.instances.iter().find(|i| i.id == id).and_then(Instance::pid);
         let first = pid.filter(|_| !self.observed.in_flight.contains(&key)).and_then(|pid| FirstProcess::of(pid, id));
         if let Some(first) = first {
@@ -133,7 +173,7 @@ impl Worker {
         self.shared.hold(&self.uid, None);
     }
 
-    pub(super) fn create(&mut self, key: String, pod: Arc<Pod>, name: &str, attempt: u32, sandbox: String) {
+    pub(super) fn create(&mut self, key: Key, pod: Arc<Pod>, name: &str, attempt: u32, sandbox: String) {
         let Some(container) = pod.spec.as_ref().and_then(|s| spec::container(s, name)) else { return };
         let Some(ImageState::Present { id, shown, user }) = self.observed.images.get(name).cloned() else { return };
         let request = steps::CreateRequest {

@@ -11,7 +11,7 @@ mod told;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{
@@ -29,12 +29,13 @@ use windlass_kit::{backoff::delay_after, events::Severity};
 
 use super::{
     admission::Claim,
+    allocated::Allocated,
     clock::{Clock, moved, understood},
     handlers::Answer,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, Observed, later},
     orders::{self, Ended, Order},
     outcome::{Outcome, Refusal},
-    plan::{Action, Plan, SILENCE, STATUS, Wanted, plan},
+    plan::{Action, Key, Plan, Wanted, plan},
     probes::{self, Kind},
     report::{merge, patch_of, record, version},
     resize::{self, Verdict},
@@ -58,8 +59,8 @@ use crate::{
 /// What the dispatcher wants of a worker.
 #[derive(Debug, Clone)]
 pub(crate) enum Wish {
-    /// The API's latest word.
-    Pod(Arc<Pod>),
+    /// The API's latest word, and when the list began that it belongs to, with the watch after it.
+    Pod { pod: Arc<Pod>, list: Option<Instant> },
     /// A pod of the node's own folder, and its image in the API.
     Static { pod: Arc<Pod>, mirror: Option<Arc<Pod>> },
     /// The pod vanished from the API.
@@ -100,12 +101,18 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     uid: String,
     pod: Option<Arc<Pod>>,
+    /// The list that the pod is of, or whose watch has told it.
+    list: Option<Instant>,
+    /// When the API last answered with the pod itself.
+    answered_at: Option<Instant>,
     /// Of a static pod: its image in the API, where its status is shown.
     mirror: Option<Arc<Pod>>,
     gone: bool,
     observed: Observed,
     volumes: Arc<BTreeMap<String, Place>>,
-    steps: FuturesUnordered<BoxFuture<'static, (String, Outcome)>>,
+    steps: FuturesUnordered<BoxFuture<'static, (Key, Outcome)>>,
+    /// Of the steps under way those that can be given up, each with what tells them.
+    given_up: BTreeMap<Key, CancellationToken>,
     /// The ConfigMaps and Secrets that the pod is made of.
     followed: BTreeMap<Reference, Arc<Followed>>,
     changes: SelectAll<WatchStream<u64>>,
@@ -132,7 +139,8 @@ impl Worker {
     /// A worker that finds `instances` in Docker: empty for a new pod, which the node may have refused: then it has `ended`.
     pub(crate) fn new(shared: Arc<Shared>, uid: String, instances: Vec<Instance>, ended: Option<Ended>) -> Self {
         let start = instances.is_empty().then(counted::Start::new);
-        let mut observed = Observed { ended, ..Observed::default() };
+        let found_at = (!instances.is_empty()).then(Timestamp::now);
+        let mut observed = Observed { ended, found_at, ..Observed::default() };
         for instance in instances {
             let instance = super::traces::with_written_message(&shared, instance);
             observed.put(understood(instance, None, false, Timestamp::now()));
@@ -150,11 +158,14 @@ impl Worker {
             shared,
             uid,
             pod: None,
+            list: None,
+            answered_at: None,
             mirror: None,
             gone: false,
             observed,
             volumes: Arc::default(),
             steps: FuturesUnordered::new(),
+            given_up: BTreeMap::new(),
             followed: BTreeMap::new(),
             changes: SelectAll::new(),
             published: Vec::new(),
@@ -211,6 +222,7 @@ impl Worker {
                 () = shutdown.cancelled() => return End::Shutdown,
                 Some((key, outcome)) = self.steps.next(), if !self.steps.is_empty() => {
                     self.observed.in_flight.remove(&key);
+                    self.given_up.remove(&key);
                     self.count(&outcome);
                     self.take(outcome);
                 }
@@ -255,9 +267,15 @@ impl Worker {
     }
 
     /// Takes in what Docker says of a container.
-    fn put(&mut self, instance: Instance) {
+    fn put(&mut self, mut instance: Instance) {
         let now = self.now();
+        if matches!(instance.state, State::Exited(_)) {
+            self.give_up_hooks(&instance.id);
+        }
         let known = self.observed.instances.iter().find(|i| i.id == instance.id);
+        if let Some(user) = known.and_then(|k| k.user.as_ref()) {
+            instance.user = Some(user.clone());
+        }
         self.observed.put(understood(instance, known, self.clock_was_set, now));
     }
 
@@ -269,32 +287,46 @@ impl Worker {
                 if self.pod.is_none() {
                     // What was told before our own restart counts: phases never go back.
                     let status = mirror.as_ref().and_then(|m| m.status.clone());
-                    self.take_wish(&Wish::Pod(Arc::new(Pod { status, ..pod.as_ref().clone() })));
+                    self.take_pod(&Arc::new(Pod { status, ..pod.as_ref().clone() }));
                 }
             }
-            Wish::Pod(pod) => {
-                let newer = self.pod.as_ref().is_none_or(|old| version(pod) >= version(old));
-                if newer {
-                    if self.pod.is_none() {
-                        self.observed.logged = super::traces::logged_attempts(&self.shared.config, pod);
-                    }
-                    let metadata = |pod: &Pod| (pod.metadata.labels.clone(), pod.metadata.annotations.clone());
-                    if self.pod.as_ref().is_some_and(|old| metadata(old) != metadata(pod)) {
-                        // Files of the downward API, and paths that come of an annotation.
-                        self.contents_changed();
-                    }
-                    let changed = self.pod.as_ref().is_some_and(|old| old.spec != pod.spec);
-                    if changed {
-                        // A new image must be looked up again, and a new wish for resources judged anew.
-                        self.observed.images.clear();
-                        self.observed.resize = None;
-                        self.put_off_at = None;
-                    }
-                    self.pod = Some(Arc::clone(pod));
-                    self.follow(pod);
+            Wish::Pod { pod, list } => {
+                let relisted = std::mem::replace(&mut self.list, *list) != *list;
+                let told = Told { relisted, after_answer: self.answered_at < *list };
+                if let Some(pod) = successor(self.pod.as_ref(), pod, told) {
+                    self.take_pod(&pod);
                 }
             }
         }
+    }
+
+    /// Takes in what the API has answered to a write.
+    fn take_answer(&mut self, pod: &Arc<Pod>) {
+        if let Some(pod) = successor(self.pod.as_ref(), pod, Told::default()) {
+            self.answered_at = Some(Instant::now());
+            self.take_pod(&pod);
+        }
+    }
+
+    fn take_pod(&mut self, pod: &Arc<Pod>) {
+        if self.pod.is_none() {
+            self.observed.logged = super::traces::logged_attempts(&self.shared.config, pod);
+            self.learn_allocated(pod);
+        }
+        let metadata = |pod: &Pod| (pod.metadata.labels.clone(), pod.metadata.annotations.clone());
+        if self.pod.as_ref().is_some_and(|old| metadata(old) != metadata(pod)) {
+            // Files of the downward API, and paths that come of an annotation.
+            self.contents_changed();
+        }
+        let changed = self.pod.as_ref().is_some_and(|old| old.spec != pod.spec);
+        if changed {
+            // A new image must be looked up again, and a new wish for resources judged anew.
+            self.observed.images.clear();
+            self.observed.resize = None;
+            self.put_off_at = None;
+        }
+        self.pod = Some(Arc::clone(pod));
+        self.follow(pod);
     }
 
     /// Watches the objects that a pod is made of for as long as it lives.
@@ -337,10 +369,14 @@ impl Worker {
             return None;
         }
         let judged_again = self.settle_resize(now);
-        let Plan { actions, wake_at } = match self.wanted() {
+        let Plan { actions, wake_at, ends } = match self.wanted() {
             Some(wanted) => plan(wanted, &self.observed, now),
             None => return None,
         };
+        if ends {
+            let over = self.given_up.iter().filter(|(key, _)| key.is_given_up_at_the_end());
+            over.for_each(|(_, token)| token.cancel());
+        }
         for action in actions {
             self.start(action);
         }
@@ -381,7 +417,7 @@ impl Worker {
                     return;
                 }
                 // A step under way looks for itself when it is done, but may have looked before a death.
-                let busy = self.observed.in_flight.contains(&format!("container/{id}"));
+                let busy = self.observed.in_flight.contains(&Key::Container(id.clone()));
                 if !told_already && (!busy || action == events::Action::Died) {
                     self.look(id);
                 }
@@ -414,11 +450,40 @@ impl Worker {
     }
 
     fn look(&mut self, id: String) {
-        let key = format!("look/{id}");
+        let key = Key::Look(id.clone());
         if !self.observed.in_flight.contains(&key) {
             self.push(key, steps::see(Arc::clone(&self.shared), id));
         }
     }
+}
+
+/// How the API came to tell of a pod.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    /// It is the first word of a list that is new to the worker.
+    relisted: bool,
+    /// That list was begun after the API last answered with the pod itself.
+    after_answer: bool,
+}
+
+/// What is held of a pod after the API has told `new` of it; `None` where that is older than `old`. Versions can be
+/// compared within one list and the watch that goes on from it. Another list is believed whatever its versions, since the
+/// API may have been restored from a backup; but what ends goes on ending.
+fn successor(old: Option<&Arc<Pod>>, new: &Arc<Pod>, told: Told) -> Option<Arc<Pod>> {
+    let Some(old) = old else { return Some(Arc::clone(new)) };
+    if version(new) >= version(old) {
+        return Some(Arc::clone(new));
+    }
+    if !(told.relisted && told.after_answer) {
+        return None;
+    }
+    let mut new = Arc::clone(new);
+    if old.metadata.deletion_timestamp.is_some() && new.metadata.deletion_timestamp.is_none() {
+        let pod = Arc::make_mut(&mut new);
+        pod.metadata.deletion_timestamp.clone_from(&old.metadata.deletion_timestamp);
+        pod.metadata.deletion_grace_period_seconds = old.metadata.deletion_grace_period_seconds;
+    }
+    Some(new)
 }
 
 /// The objects that a pod's volumes and environments are made of.
@@ -444,4 +509,49 @@ fn after(now: Timestamp, grace: i64) -> Timestamp {
 
 fn until(at: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(version: u64, image: &str, deleted: bool) -> Arc<Pod> {
+        let mut pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "uid": "u", "resourceVersion": version.to_string()},
+            "spec": {"containers": [{"name": "c", "image": image}]}}))
+        .unwrap();
+        if deleted {
+            pod.metadata.deletion_timestamp =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+            pod.metadata.deletion_grace_period_seconds = Some(5);
+        }
+        Arc::new(pod)
+    }
+
+    #[test]
+    fn a_new_list_is_believed_whatever_its_versions() {
+        let told = |relisted, after_answer| Told { relisted, after_answer };
+        let image = |pod: &Pod| spec::image_of(&pod.spec.as_ref().unwrap().containers[0]).to_owned();
+        let after = |old: u64, new: u64, told| successor(Some(&pod(old, "old", false)), &pod(new, "new", false), told);
+        assert!(successor(None, &pod(1, "new", false), Told::default()).is_some());
+        for (old, new, told, taken) in [
+            (7, 8, Told::default(), true),
+            (7, 7, Told::default(), true),
+            (7, 6, Told::default(), false),
+            // The API was restored from a backup.
+            (7000, 6, told(true, true), true),
+            (7000, 6, told(false, true), false),
+            // The list was begun before the API answered with the pod itself: it may just be older.
+            (7, 6, told(true, false), false),
+            (7, 8, told(true, false), true),
+        ] {
+            let pod = after(old, new, told);
+            assert_eq!(pod.as_deref().map(image), taken.then(|| "new".to_owned()), "{old} {new} {told:?}");
+        }
+        // What ends goes on ending.
+        let ending = successor(Some(&pod(7000, "old", true)), &pod(6, "new", false), told(true, true)).unwrap();
+        assert_eq!((image(&ending), version(&ending)), ("new".to_owned(), 6));
+        assert_eq!(ending.metadata.deletion_grace_period_seconds, Some(5));
+        assert!(ending.metadata.deletion_timestamp.is_some());
+    }
 }

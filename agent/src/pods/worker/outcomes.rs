@@ -82,6 +82,7 @@ impl Worker {
                     _ => self.start_failed(container, refusal, now),
                 }
             }
+            Outcome::GivenUp => {}
             Outcome::Silent { id } => drop(self.observed.silent.insert(id)),
             Outcome::Seen { result: Ok(Some(instance)), .. } => {
                 // Docker's word is the later one: what it still calls running is stopped again.
@@ -145,7 +146,7 @@ impl Worker {
                 self.patch_after = stuck.then(|| later(now, STUCK_RETRY));
                 match &mut self.mirror {
                     Some(mirror) => *mirror = Arc::new(*pod),
-                    None => self.take_wish(&Wish::Pod(Arc::new(*pod))),
+                    None => self.take_answer(&Arc::new(*pod)),
                 }
             }
             // Gone or replaced: the watch tells what became of it.
@@ -166,6 +167,9 @@ impl Worker {
         let (Some(pod), Some(container)) = (self.pod.clone(), self.container(container)) else { return };
         // It may have been followed by another meanwhile.
         let Some(instance) = self.observed.newest(&container.name).filter(|i| i.id == id).cloned() else { return };
+        if matches!(answer, Answer::Unknown(_)) {
+            return probes::unanswered(&pod, &container, kind, &instance, now, &mut self.observed.probes);
+        }
         let good = !matches!(answer, Answer::Bad(_));
         probes::note(&pod, &container, kind, &instance, good, now, &mut self.observed.probes);
         if probes::condemned(&container, &instance, &self.observed.probes).is_some() {

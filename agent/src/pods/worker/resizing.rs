@@ -1,5 +1,8 @@
 //! Wishes for other resources than a pod has: judged, put off, granted.
 
+use k8s_openapi::api::core::v1::PodSpec;
+use windlass_kit::objects::resources::{Class, class};
+
 use super::*;
 
 impl Worker {
@@ -23,7 +26,8 @@ impl Worker {
             Some(Verdict::Deferred(_)) if self.judge_at.is_some_and(|at| at > now) => return self.judge_at,
             _ => {}
         }
-        let first = self.put_off_at.get_or_insert(now);
+        // One that was put off before the agent began keeps its place.
+        let first = self.put_off_at.get_or_insert(resize::pending_since(&pod).unwrap_or(now));
         let wish = resize::Wish { claim: Claim::of(&pod), since: *first };
         let has = Claim::of(&resize::as_held(&pod, &self.observed));
         let verdict = self.shared.judge(&self.uid, has, wish);
@@ -42,9 +46,39 @@ impl Worker {
         if !deferred {
             self.put_off_at = None;
         }
+        if verdict == Verdict::Granted {
+            self.allocate(pod_spec);
+        }
         self.observed.resize = Some(verdict);
         self.judge_at = deferred.then(|| later(now, DEFERRED_RETRY));
         self.judge_at
+    }
+
+    /// What the containers of a pod have, before anything else is wished for.
+    pub(super) fn learn_allocated(&mut self, pod: &Pod) {
+        let Some(pod_spec) = &pod.spec else { return };
+        let recorded = Allocated::read(&self.shared.pod_dir(&self.uid));
+        if recorded.is_some() {
+            self.observed.allocated = recorded;
+            return;
+        }
+        let holds_nothing = self.observed.ended.is_some()
+            || pod.metadata.deletion_timestamp.is_some()
+            || spec::is_over(pod)
+            || class(pod_spec) == Class::BestEffort;
+        if holds_nothing {
+            return;
+        }
+        // What ran before there was a record has what Docker holds it to; a new pod was taken in with all of it.
+        if let Some(held) = &resize::as_held(pod, &self.observed).spec {
+            self.allocate(held);
+        }
+    }
+
+    fn allocate(&mut self, pod_spec: &PodSpec) {
+        let allocated = Allocated::of(pod_spec);
+        allocated.keep(&self.shared.pod_dir(&self.uid));
+        self.observed.allocated = Some(allocated);
     }
 
     /// The pod with the resources that it has while its wish for others is put off.

@@ -6,7 +6,7 @@ impl Worker {
     /// Sends the status if it differs from what the API has; gives when to look again.
     pub(super) fn write_status(&mut self, now: Timestamp) -> Option<Timestamp> {
         let pod = self.pod.clone().filter(|_| !self.gone)?;
-        if self.observed.in_flight.contains(STATUS) || self.observed.forgotten {
+        if self.observed.in_flight.contains(&Key::Status) || self.observed.forgotten {
             return None;
         }
         let before = pod.status.clone().unwrap_or_default();
@@ -34,7 +34,7 @@ impl Worker {
             self.tell_turns(&object, &before, &wanted);
         }
         let (client, metrics) = (self.shared.client.clone(), Arc::clone(&self.shared.metrics));
-        self.push(STATUS.to_owned(), async move {
+        self.push(Key::Status, async move {
             let api: Api<Pod> = Api::namespaced(client, spec::namespace(&object));
             let patch = patch_of(&object, &before, &merged);
             let begun = tokio::time::Instant::now();
