@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of kernel state, of logs, of manifests and of what is sent to the API, and the writer of volumes' files,
-# for SECONDS_EACH (60), starting from the golden files. Works with the stable compiler: libFuzzer needs coverage counters
-# only.
+# Fuzzes the readers of kernel state, of logs, of manifests and of what clients send to the API and the node, and the writer
+# of volumes' files, for SECONDS_EACH (60), starting from the golden files and from examples. Works with the stable
+# compiler: libFuzzer needs coverage counters only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-60}
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$triple"
-for target in bodies kernel_state log_entry log_reader manifests patches volume_tree; do
+for target in bodies channel_message kernel_state log_entry log_reader manifests patches spdy_connection spdy_headers token volume_tree; do
   corpus=target/fuzz/corpus/$target
   mkdir -p "$corpus"
   case $target in
@@ -29,6 +29,18 @@ for target in bodies kernel_state log_entry log_reader manifests patches volume_
     manifests) cp proxy/tests/golden/*.yaml "$corpus" ;;
     # Two writes with a link out of the volume in between.
     volume_tree) printf '\5\0\0\1\0\1x\3\0\4\2\0\4\0\5\0\0\1\0\1y' >"$corpus/links" ;;
+    spdy_connection)
+      printf '\0\5\200\3\0\1\0\0\0\12\0\0\0\1\0\0\0\0\0\0\0\0\0\1\1\0\0\2hi' >"$corpus/stream"
+      printf '\0\1\200\3\0\6\0\0\0\4\0\0\0\1\200\3\0\3\0\0\0\10\0\0\0\1\0\0\0\5' >"$corpus/ping" ;;
+    # A zlib head that names the dictionary (its Adler-32 is e3c6a7c2), and a stored block.
+    spdy_headers) printf '\0\30\170\273\343\306\247\302\0\15\0\362\377\0\0\0\1\0\0\0\1a\0\0\0\0' >"$corpus/pair" ;;
+    channel_message)
+      printf '\0\0hello' >"$corpus/stdin"
+      printf '\2' >"$corpus/base64" && printf '0aGVsbG8=' >>"$corpus/base64"
+      printf '\0\4{"Width":80,"Height":24}' >"$corpus/size" ;;
+    token)
+      printf 'Bearer a.b.c' >"$corpus/header"
+      printf '\100\4abcd' >"$corpus/splice" ;;
   esac
   target/fuzz/"$triple"/release/$target -max_total_time="$each" -max_len=8192 -artifact_prefix=target/fuzz/$target- "$corpus"
 done

@@ -163,14 +163,14 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     let token = tasks.token();
     let client = plane.client(UserInfo::internal("system:windlass"));
     let mut vitals = Vitals::new(SILENT);
-    vitals.api = Some(access::of_own_api(&settings.api_listens(), &plane.ca_pem()).await?);
+    vitals.api = Some(plane.own_api()?);
     if node {
         // The node acts with a node's rights here too, so that it works the same against any API server.
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::proxy());
         let inside = Some(plane.node_inside());
-        let usage =
-            spawn_node(settings, as_node.clone(), as_node, plane.node_tls(), inside, &mut vitals, &mut tasks).await?;
+        let tls = ServingTls { tls: plane.node_tls(), client_ca: Some(settings.data_dir.join("pki/ca.crt")) };
+        let usage = spawn_node(settings, as_node.clone(), as_node, tls, inside, &mut vitals, &mut tasks).await?;
         let rounds = usage::readings(&usage, &settings.node_name, token.clone());
         tasks.spawn("metrics API", plane.clone().follow_usage(rounds, token.clone()));
         spawn_proxy(proxy_config(settings), as_proxy, &vitals, &mut tasks);
@@ -206,6 +206,7 @@ pub(crate) async fn member(
     let read =
         |path: &Path| std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()));
     let (own, of_kubeconfig) = (files.clone(), kubeconfig.to_owned());
+    let client_ca = files.client_ca_file.clone();
     let pems = move || -> anyhow::Result<Pems> {
         Ok(Pems {
             cert: read(&own.tls_cert_file)?,
@@ -223,7 +224,8 @@ pub(crate) async fn member(
         .with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
     let mut tasks = Supervisor::new(CancellationToken::new());
     let mut vitals = Vitals::new(SILENT);
-    spawn_node(settings, client.clone(), heartbeat, tls.clone(), None, &mut vitals, &mut tasks).await?;
+    let serving = ServingTls { tls: tls.clone(), client_ca };
+    spawn_node(settings, client.clone(), heartbeat, serving, None, &mut vitals, &mut tasks).await?;
     tasks.spawn("certificates", tls.follow(move || pems().map_err(|e| format!("{e:#}")), REREAD, tasks.token()));
     if with_proxy {
         spawn_proxy(proxy_config(settings), client.clone(), &vitals, &mut tasks);
@@ -256,13 +258,19 @@ fn spawn_proxy(config: proxy::Config, client: Client, vitals: &Vitals, tasks: &m
     tasks.spawn("service proxy", proxy::run(client, config, vitals.heartbeats.clone(), tasks.token()));
 }
 
+/// What the node's API shows, and the file of the authorities whose clients it knows, where there is one.
+struct ServingTls {
+    tls: Tls,
+    client_ca: Option<PathBuf>,
+}
+
 /// The agent's tasks. The ports are taken before anything is begun. Gives the usage that it reads; what shows whether
 /// it lives comes into `vitals`.
 async fn spawn_node(
     settings: &Settings,
     client: Client,
     heartbeat: Client,
-    tls: Tls,
+    ServingTls { tls, client_ca }: ServingTls,
     inside: Option<Inside>,
     vitals: &mut Vitals,
     tasks: &mut Supervisor,
@@ -274,7 +282,14 @@ async fn spawn_node(
         read_only: settings.stats_bind,
         health: settings.agent_health_bind,
         tls,
+        get_needs_create: settings.get_needs_create,
     };
+    if let Some(address) = settings.stats_bind.filter(|address| !address.ip().is_loopback()) {
+        tracing::warn!(
+            %address,
+            "the read-only port is open to other machines: whoever reaches it reads usage, pods and images without credentials; set statsBindAddress to 127.0.0.1:10255, or to nothing"
+        );
+    }
     let mut listeners = agent::server::listen(&server).await?;
     if let Some(inside) = inside {
         listeners = listeners.with_inside(inside);
@@ -330,7 +345,7 @@ async fn spawn_node(
             certificate: server.tls.clone(),
             version: NODE_VERSION.to_owned(),
             started: Instant::now(),
-            settings: told::kubelet_configuration(settings),
+            settings: told::kubelet_configuration(settings, client_ca.as_deref()),
             flags: told::flags(settings),
         }),
     };

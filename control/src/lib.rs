@@ -21,6 +21,8 @@ pub mod tokens;
 pub mod fuzzing;
 
 mod events;
+mod own_api;
 mod plane;
 
+pub use own_api::OwnApi;
 pub use plane::{Config, ControlPlane, Error, is_data_dir};

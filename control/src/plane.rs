@@ -23,12 +23,13 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::{self, Inside, Peer, Pems, ServeError, Tls};
+use windlass_kit::serve::{self, Inside, Peer, Pems, Reserved, ServeError, Tls};
 
 use crate::{
     api::{Api, KubeletClient, Settings, UserInfo},
     events,
     metrics::Readings,
+    own_api::OwnApi,
     pki::{self, Lifetimes, Names, Pair, Pki},
     registry,
     store::{self, Disk, Store},
@@ -118,6 +119,8 @@ pub struct ControlPlane {
     kubelet: KubeletClient,
     server_tls: Tls,
     node_tls: Tls,
+    /// Places on the API's sockets for [`OwnApi`].
+    reserved: Reserved,
     config: Arc<Config>,
 }
 
@@ -163,7 +166,8 @@ impl ControlPlane {
         let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
         let pki = Arc::new(RwLock::new(Arc::new(pki)));
         let (names, config) = (Arc::new(names), Arc::new(config));
-        let plane = Self { api, store, pki, names, kubelet, server_tls, node_tls, config };
+        let plane =
+            Self { api, store, pki, names, kubelet, server_tls, node_tls, reserved: Reserved::default(), config };
         plane.bootstrap().await?;
         Ok(plane)
     }
@@ -200,9 +204,10 @@ impl ControlPlane {
             shutdown.cancelled().await;
             self.api.close();
         };
-        let servers = listeners
-            .into_iter()
-            .map(|listener| serve::serve_tls(listener, self.server_tls.clone(), self.router(), shutdown.clone()));
+        let servers = listeners.into_iter().map(|listener| {
+            let (tls, router, reserved) = (self.server_tls.clone(), self.router(), self.reserved.clone());
+            serve::serve_tls("apiserver", listener, tls, router, reserved, shutdown.clone())
+        });
         tokio::join!(futures::future::join_all(servers), streams);
         Ok(())
     }
@@ -313,6 +318,14 @@ impl ControlPlane {
         let client = self.client(UserInfo::internal("system:event-sweeper"));
         events::sweep(&self.store, &client, &shutdown).await;
         Ok(())
+    }
+
+    /// The way in which this process sees whether its API answers.
+    ///
+    /// # Errors
+    /// When the authority's certificate cannot be used.
+    pub fn own_api(&self) -> Result<OwnApi, Error> {
+        Ok(OwnApi::new(&self.config.listen, &self.ca_pem(), self.reserved.clone())?)
     }
 
     /// The authority's certificate.

@@ -23,6 +23,8 @@ pub mod objects;
 pub mod percent;
 pub mod quantity;
 pub mod readable;
+#[cfg(feature = "redact")]
+pub mod redact;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod supervise;

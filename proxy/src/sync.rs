@@ -96,11 +96,17 @@ pub async fn run(
     let mut tasks = Supervisor::new(shutdown.child_token());
     if let Some(address) = config.healthz_bind {
         let router = serve::health_router(status.clone());
-        tasks.spawn("proxy health", serve::serve("health", address, router, config.bind_hard_fail, tasks.token()));
+        tasks.spawn(
+            "proxy health",
+            serve::serve("kubeproxy_healthz", address, router, config.bind_hard_fail, tasks.token()),
+        );
     }
     if let Some(address) = config.metrics_bind {
         let router = serve::metrics_router(status.clone(), &config.pages);
-        tasks.spawn("proxy metrics", serve::serve("metrics", address, router, config.bind_hard_fail, tasks.token()));
+        tasks.spawn(
+            "proxy metrics",
+            serve::serve("kubeproxy_metrics", address, router, config.bind_hard_fail, tasks.token()),
+        );
     }
     let health = ServiceHealth::new(status.clone(), Some(events.clone()), tasks.token());
     let runner = Runner::new(config.command_prefix.clone());

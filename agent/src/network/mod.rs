@@ -19,7 +19,7 @@ use windlass_kit::net::Cidr;
 
 pub use bandwidth::Bandwidth;
 pub use cni::CniConfig;
-pub use dial::dial;
+pub use dial::Namespace;
 
 use cni::Cni;
 use routed::Routed;

@@ -2,9 +2,13 @@
 
 use axum::http::Method;
 
-/// The verb of a request.
-pub(super) fn verb(method: &Method) -> &'static str {
+/// The verb of a request. A `GET` opens a connection to a process or a port as well as a `POST` does, so, as at the API
+/// server since 1.35, the right to `get`, which whoever watches over nodes has, is not enough for it. Upstream's
+/// kubelet asks `get`, which `get_connects` is for.
+pub(super) fn verb(method: &Method, path: &str, get_connects: bool) -> &'static str {
+    let connects = ["/exec/", "/attach/", "/portForward/", "/run/"].iter().any(|root| path.starts_with(root));
     match *method {
+        Method::GET if connects && !get_connects => "create",
         Method::POST => "create",
         Method::PUT => "update",
         Method::PATCH => "patch",
@@ -62,7 +66,17 @@ mod tests {
         ] {
             assert_eq!(subresources(path), expected, "{path}");
         }
-        assert_eq!(verb(&Method::HEAD), "get");
-        assert_eq!(verb(&Method::POST), "create");
+        for (method, path, expected, upstream) in [
+            (Method::GET, "/pods", "get", "get"),
+            (Method::HEAD, "/pods", "get", "get"),
+            (Method::POST, "/exec/ns/pod/c", "create", "create"),
+            (Method::GET, "/exec/ns/pod/c", "create", "get"),
+            (Method::GET, "/attach/ns/pod/c", "create", "get"),
+            (Method::GET, "/portForward/ns/pod", "create", "get"),
+            (Method::GET, "/executed", "get", "get"),
+        ] {
+            assert_eq!(verb(&method, path, false), expected, "{method} {path}");
+            assert_eq!(verb(&method, path, true), upstream, "{method} {path}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use axum::{
     body::Body,
     extract::{Path, Request, State},
-    http::{StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{Html, IntoResponse as _, Redirect, Response},
 };
 use nix::{
@@ -18,6 +18,7 @@ use nix::{
     fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2},
     sys::stat::Mode,
 };
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::ReaderStream;
 use windlass_kit::percent;
 
@@ -43,13 +44,7 @@ pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<Str
     let as_folder = request.uri().path().ends_with('/');
     match found {
         Ok(Ok(Found::File(..))) if as_folder => refuse(StatusCode::NOT_FOUND, "404 page not found"),
-        Ok(Ok(Found::File(file, length))) => {
-            let body = Body::from_stream(ReaderStream::with_capacity(
-                tokio::io::AsyncReadExt::take(tokio::fs::File::from_std(file), length),
-                PIECE,
-            ));
-            ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
-        }
+        Ok(Ok(Found::File(file, length))) => part_of(file, length, request.headers()).await,
         Ok(Ok(Found::Folder(_))) if !as_folder => {
             // Its links are relative to it.
             let name = path.rsplit('/').next().unwrap_or("logs");
@@ -65,6 +60,79 @@ pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<Str
             _ => refuse(StatusCode::FORBIDDEN, "403 Forbidden"),
         },
         Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+/// The part of a file that is asked for, or all of it.
+async fn part_of(file: File, length: u64, headers: &HeaderMap) -> Response {
+    // There is nothing that a client could name in If-Range: the file may have changed, so it gets all.
+    let wanted = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));
+    let (first, count, code) = match wanted.and_then(|v| v.to_str().ok()).map_or(Range::Whole, |v| range(v, length)) {
+        Range::Whole => (0, length, StatusCode::OK),
+        Range::Part(first, last) => (first, last - first + 1, StatusCode::PARTIAL_CONTENT),
+        Range::Outside => {
+            let mut answer = refuse(StatusCode::RANGE_NOT_SATISFIABLE, "invalid range: failed to overlap");
+            insert(&mut answer, header::CONTENT_RANGE, &format!("bytes */{length}"));
+            return answer;
+        }
+    };
+    let mut file = tokio::fs::File::from_std(file);
+    if let Err(error) = file.seek(io::SeekFrom::Start(first)).await {
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    }
+    let body = Body::from_stream(ReaderStream::with_capacity(file.take(count), PIECE));
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::ACCEPT_RANGES, "bytes")];
+    let mut answer = (code, kind, body).into_response();
+    if code == StatusCode::PARTIAL_CONTENT {
+        insert(&mut answer, header::CONTENT_RANGE, &format!("bytes {first}-{}/{length}", first + count - 1));
+    }
+    answer
+}
+
+fn insert(answer: &mut Response, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        answer.headers_mut().insert(name, value);
+    }
+}
+
+/// What a `Range` header asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Range {
+    /// No range of bytes, or several, which nobody has to be given.
+    Whole,
+    /// The first byte and the last.
+    Part(u64, u64),
+    /// Nothing of the file.
+    Outside,
+}
+
+/// Reads a `Range` header (RFC 9110, 14.1) for a file of this length. Pure.
+fn range(text: &str, length: u64) -> Range {
+    let Some((first, last)) = text.trim().strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return Range::Whole;
+    };
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    match (first.trim(), last.trim()) {
+        ("", last) => match number(last) {
+            None => Range::Whole,
+            Some(0) => Range::Outside,
+            Some(_) if length == 0 => Range::Outside,
+            Some(count) => Range::Part(length.saturating_sub(count), length - 1),
+        },
+        (first, last) => {
+            let (Some(first), Some(last)) =
+                (number(first), if last.is_empty() { Some(u64::MAX) } else { number(last) })
+            else {
+                return Range::Whole;
+            };
+            if last < first {
+                Range::Whole
+            } else if first >= length {
+                Range::Outside
+            } else {
+                Range::Part(first, last.min(length - 1))
+            }
+        }
     }
 }
 
@@ -128,6 +196,49 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn ranges_of_a_file() {
+        for (text, length, expected) in [
+            ("bytes=0-4", 10, Range::Part(0, 4)),
+            ("bytes=5-", 10, Range::Part(5, 9)),
+            ("bytes=-3", 10, Range::Part(7, 9)),
+            ("bytes=-30", 10, Range::Part(0, 9)),
+            ("bytes=8-99", 10, Range::Part(8, 9)),
+            ("bytes=10-", 10, Range::Outside),
+            ("bytes=-0", 10, Range::Outside),
+            ("bytes=0-", 0, Range::Outside),
+            ("bytes=-5", 0, Range::Outside),
+            ("bytes=4-2", 10, Range::Whole),
+            ("bytes=0-1,4-5", 10, Range::Whole),
+            ("bytes=x-", 10, Range::Whole),
+            ("bytes=-", 10, Range::Whole),
+            ("lines=0-4", 10, Range::Whole),
+            ("bytes=99999999999999999999-", 10, Range::Whole),
+        ] {
+            assert_eq!(range(text, length), expected, "{text} of {length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_part_of_a_file_is_served() {
+        use http_body_util::BodyExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, "0123456789").unwrap();
+        let ask = async |name: HeaderName, range: &'static str| {
+            let headers = HeaderMap::from_iter([(name, HeaderValue::from_static(range))]);
+            let answer = part_of(File::open(&path).unwrap(), 10, &headers).await;
+            let (code, told) = (answer.status().as_u16(), answer.headers().get(header::CONTENT_RANGE).cloned());
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            (code, told.map(|v| v.to_str().unwrap().to_owned()), String::from_utf8(body.to_vec()).unwrap())
+        };
+        let told = |text: &str| Some(text.to_owned());
+        assert_eq!(ask(header::RANGE, "bytes=2-3").await, (206, told("bytes 2-3/10"), "23".into()));
+        assert_eq!(ask(header::RANGE, "bytes=10-").await.0, 416);
+        assert_eq!(ask(header::RANGE, "bytes=10-").await.1, told("bytes */10"));
+        assert_eq!(ask(header::ACCEPT, "x").await, (200, None, "0123456789".into()));
+    }
 
     #[test]
     fn only_what_is_inside_is_found() {

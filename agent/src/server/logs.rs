@@ -12,6 +12,7 @@ use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use tokio::sync::watch;
+use windlass_kit::serve::LongRunning;
 
 use super::{ServerState, known_pod, refuse};
 use crate::{
@@ -116,7 +117,11 @@ pub(super) async fn container_logs(
         Err(error) => return refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };
     match pick(status_of(&found, &container), &attempts, wanted.previous) {
-        Ok(id) => printed(&state, id, wanted).await,
+        Ok(id) => {
+            let mut answer = printed(&state, id, wanted).await;
+            answer.extensions_mut().insert(LongRunning);
+            answer
+        }
         Err(why) => refuse(StatusCode::BAD_REQUEST, why.message(&container, &pod)),
     }
 }
@@ -149,19 +154,20 @@ async fn from_files(file: &FilePath, wanted: &LogRequest, ended: Follow) -> std:
 }
 
 /// Waits until a container has ended.
-async fn end_of(engine: Engine, mut containers: watch::Receiver<Arc<Vec<ContainerRecord>>>, id: String) {
+pub(super) async fn end_of(engine: Engine, mut containers: watch::Receiver<Arc<Vec<ContainerRecord>>>, id: String) {
+    let is_over = async || match engine.log_place(&id).await {
+        Ok(place) => !place.running,
+        Err(error) => error.is_not_found(),
+    };
     loop {
         let listed = containers.borrow_and_update().iter().any(|c| c.id == id);
         // A container that has just begun is not in the list yet.
-        if !listed && engine.log_place(&id).await.is_ok_and(|place| !place.running) {
+        if !listed && is_over().await {
             return;
         }
         tokio::select! {
             changed = containers.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(ASK) => {
-                if engine.log_place(&id).await.is_ok_and(|place| !place.running)
-                    || engine.log_place(&id).await.is_err_and(|e| e.is_not_found()) { return }
-            }
+            () = tokio::time::sleep(ASK) => if is_over().await { return },
         }
     }
 }

@@ -10,7 +10,10 @@ use axum::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use procfs::{WithCurrentSystemInfo as _, process::Process};
-use windlass_kit::expo::{Kind, Text};
+use windlass_kit::{
+    expo::{Kind, Text},
+    serve::connection_counts,
+};
 
 use super::ServerState;
 use crate::{ContainerRecord, engine::Health, metrics::Metrics, pods::is_mirror};
@@ -99,6 +102,7 @@ pub(super) fn write(state: &ServerState, page: &mut Text) {
         page.sample("kubelet_certificate_manager_server_ttl_seconds", &[], number(left));
     }
     state.metrics.write(page);
+    connections(page);
     process(page);
 }
 
@@ -128,6 +132,28 @@ fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
     }
     for (phase, count) in phases {
         page.sample("windlass_pods", &[("phase", phase)], count_of(count));
+    }
+}
+
+/// Connections of all HTTP servers of this process: who is refused is told in the log, how often here.
+fn connections(page: &mut Text) {
+    let servers = connection_counts();
+    page.family("windlass_http_connections", "Connections that are open, by server.", Kind::Gauge);
+    for counts in &servers {
+        let open = i64::try_from(counts.open).unwrap_or(i64::MAX);
+        page.sample("windlass_http_connections", &[("server", counts.server)], number(open));
+    }
+    const DROPPED: &str = "windlass_http_connections_dropped_total";
+    page.family(
+        DROPPED,
+        "Connections that a server has refused or closed, and streams that it has reset.",
+        Kind::Counter,
+    );
+    for counts in &servers {
+        for (reason, count) in &counts.dropped {
+            let count = i64::try_from(*count).unwrap_or(i64::MAX);
+            page.sample(DROPPED, &[("server", counts.server), ("reason", reason)], number(count));
+        }
     }
 }
 

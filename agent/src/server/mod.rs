@@ -1,7 +1,8 @@
 //! The node's own HTTP API: pods, logs, usage, and connections to processes and ports of pods.
 //!
-//! Three doors: TLS with credentials (everything; in one process with an API server also a door without TLS for it
-//! alone), loopback without (what may be read by anybody on the machine), and loopback for health alone. Imports `engine` and `network`, and of `pods` only how a pod's object is read.
+//! Up to four listeners: TLS with credentials (everything), in one process with an API server the same without TLS for
+//! it alone, one without credentials for what anybody who reaches it may read, which can be off, and one for health
+//! alone. Imports `engine` and `network`, and of `pods` only how a pod's object is read.
 
 mod attributes;
 mod auth;
@@ -16,7 +17,7 @@ mod usage;
 
 use std::{
     fmt,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -26,7 +27,7 @@ use axum::{
     Extension, Router,
     body::Body,
     extract::Request,
-    http::{StatusCode, header, uri::Authority},
+    http::{StatusCode, header},
     middleware,
     response::{IntoResponse as _, Response},
     routing::get,
@@ -39,10 +40,12 @@ use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::Usage;
 use windlass_kit::{
     heartbeat::Heartbeats,
-    serve::{self, Inside, ServeError, Tls},
+    serve::{self, Inside, Reserved, ServeError, Tls},
 };
 
 pub use stream::Streaming;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use stream::fuzzing;
 
 use crate::{
     ContainerRecord,
@@ -66,12 +69,14 @@ pub struct ServerConfig {
     pub node_name: String,
     /// The door with credentials.
     pub secure: SocketAddr,
-    /// The door for reading.
-    pub read_only: SocketAddr,
+    /// Where anybody may read; nobody where it is none.
+    pub read_only: Option<SocketAddr>,
     /// The door for health.
     pub health: SocketAddr,
     /// What the secure door shows, and whose client certificates it trusts.
     pub tls: Tls,
+    /// A `GET` that opens a connection to a process or a port needs the right to `create`, not only to `get`.
+    pub get_needs_create: bool,
 }
 
 /// What the node tells of itself.
@@ -132,7 +137,7 @@ impl fmt::Debug for ServerState {
 #[derive(Debug)]
 pub struct Listeners {
     secure: TcpListener,
-    read_only: TcpListener,
+    read_only: Option<TcpListener>,
     health: TcpListener,
     inside: Option<Inside>,
 }
@@ -145,14 +150,18 @@ impl Listeners {
     }
 }
 
-/// Takes the three ports, so that a taken one is known before anything else starts.
+/// Takes the ports, so that a taken one is known before anything else starts.
 ///
 /// # Errors
 /// Names the port and its holder.
 pub async fn listen(config: &ServerConfig) -> Result<Listeners, ServeError> {
+    let read_only = match config.read_only {
+        Some(address) => Some(serve::listen("the read-only stats", address).await?),
+        None => None,
+    };
     Ok(Listeners {
         secure: serve::listen("the node's API", config.secure).await?,
-        read_only: serve::listen("the read-only stats", config.read_only).await?,
+        read_only,
         health: serve::listen("the agent's health", config.health).await?,
         inside: None,
     })
@@ -168,30 +177,32 @@ pub async fn run(
     state: ServerState,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let gate = auth::Gate::new(state.client.clone(), &config.node_name);
+    let gate = auth::Gate::new(state.client.clone(), &config.node_name, config.get_needs_create);
     let streaming = state.streaming.clone();
     let counted = |router: Router<ServerState>, door: &'static str| {
         let counting = metrics::Counting { metrics: Arc::clone(&state.metrics), door };
         router.layer(middleware::from_fn_with_state(counting, metrics::count)).with_state(state.clone())
     };
     let secure = counted(secure_door(gate), "secure");
-    let mut read_only = read_only_door();
-    if config.read_only.ip().is_loopback() {
-        read_only = read_only.layer(middleware::map_request(local_name));
-    }
-    let read_only = counted(read_only, "readonly");
+    let read_only = counted(read_only_door(), "readonly");
     let health = counted(health_door(), "healthz");
     let (door, stop) = (secure.clone(), shutdown.clone());
     let inside = async move {
         if let Some(inside) = listeners.inside {
-            serve::serve_inside(inside, door, stop).await;
+            serve::serve_inside("kubelet_in_process", inside, door, stop).await;
+        }
+    };
+    let stop = shutdown.clone();
+    let reading = async move {
+        if let Some(listener) = listeners.read_only {
+            serve::serve_plain("kubelet_readonly", listener, read_only, stop).await;
         }
     };
     tokio::join!(
         inside,
-        serve::serve_tls(listeners.secure, config.tls, secure, shutdown.clone()),
-        serve::serve_plain(listeners.read_only, read_only, shutdown.clone()),
-        serve::serve_plain(listeners.health, health, shutdown),
+        serve::serve_tls("kubelet", listeners.secure, config.tls, secure, Reserved::default(), shutdown.clone()),
+        reading,
+        serve::serve_plain("kubelet_healthz", listeners.health, health, shutdown),
     );
     // Terminals are hung up, and what was at them is ended.
     let _ = tokio::time::timeout(STREAMS, streaming.ended()).await;
@@ -218,11 +229,11 @@ fn secure_door(gate: auth::Gate) -> Router<ServerState> {
         .layer(middleware::map_request(bounded))
 }
 
-/// What may be read without credentials on the machine itself.
+/// What may be read without credentials, by whoever reaches it.
 fn read_only_door() -> Router<ServerState> {
     readable()
         .merge(dashboard::routes())
-        .route("/pods", get(pages::pods_without_values))
+        .route("/pods", get(pages::pods_without_secrets))
         .fallback(unknown)
         .layer(middleware::map_request(bounded))
 }
@@ -258,30 +269,6 @@ async fn known_pod(state: &ServerState, namespace: &str, name: &str) -> Option<A
     heard.ok()?.ok().and_then(|all| find(&all))
 }
 
-/// A page of another host whose name was made to lead here asks by that name: it may not read what is for people on this
-/// machine alone.
-async fn local_name(request: Request) -> Result<Request, Response> {
-    let told = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    match told.or_else(|| request.uri().authority().map(Authority::as_str)) {
-        Some(host) if !is_local_name(host) => Err(refuse(
-            StatusCode::FORBIDDEN,
-            format!("{host} is no name of this machine's own: ask for localhost or by an address"),
-        )),
-        _ => Ok(request),
-    }
-}
-
-/// Whether a host, with a port or without, is an address or `localhost`: names that nobody else can make lead here.
-fn is_local_name(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => name,
-        _ => host,
-    };
-    let plain = name.trim_start_matches('[').trim_end_matches(']');
-    let name = name.trim_end_matches('.').to_ascii_lowercase();
-    plain.parse::<IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
-}
-
 async fn unknown() -> Response {
     refuse(StatusCode::NOT_FOUND, "404 page not found")
 }
@@ -298,30 +285,4 @@ async fn bounded(request: Request) -> Result<Request, Response> {
 /// A plain refusal.
 fn refuse(code: StatusCode, why: impl Into<String>) -> Response {
     (code, why.into()).into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_lead_here_alone() {
-        for (host, local) in [
-            ("localhost", true),
-            ("localhost:10255", true),
-            ("LOCALHOST.:10255", true),
-            ("node.localhost", true),
-            ("127.0.0.1:10255", true),
-            ("10.0.0.5", true),
-            ("[::1]:10255", true),
-            ("[::1]", true),
-            ("evil.example:10255", false),
-            ("localhost.evil.example", false),
-            ("127.0.0.1.evil.example", false),
-            ("evillocalhost", false),
-            ("", false),
-        ] {
-            assert_eq!(is_local_name(host), local, "{host}");
-        }
-    }
 }

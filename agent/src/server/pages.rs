@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
+use windlass_kit::redact;
 
 use super::ServerState;
 use crate::ContainerRecord;
@@ -21,11 +22,10 @@ pub(super) async fn pods(State(state): State<ServerState>) -> Response {
     list(pods.iter().map(|pod| serde_json::to_value(pod.as_ref()).unwrap_or_default()).collect())
 }
 
-/// The same for whoever asks without credentials.
-pub(super) async fn pods_without_values(State(state): State<ServerState>) -> Response {
+/// The same for whoever asks without credentials: what is known to hold no secret.
+pub(super) async fn pods_without_secrets(State(state): State<ServerState>) -> Response {
     let pods = state.pods.borrow().clone();
-    let values = pods.iter().map(|pod| without_values(serde_json::to_value(pod.as_ref()).unwrap_or_default()));
-    list(values.collect())
+    list(pods.iter().map(|pod| redact::pod(serde_json::to_value(pod.as_ref()).unwrap_or_default())).collect())
 }
 
 /// Images that are being pulled, and how far.
@@ -35,18 +35,6 @@ pub(super) async fn pulls(State(state): State<ServerState>) -> Response {
 
 fn list(items: Vec<Value>) -> Response {
     Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})).into_response()
-}
-
-/// Environments may hold secrets.
-fn without_values(mut pod: Value) -> Value {
-    for key in ["containers", "initContainers", "ephemeralContainers"] {
-        for container in pod["spec"][key].as_array_mut().into_iter().flatten() {
-            for variable in container["env"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
-                variable.remove("value");
-            }
-        }
-    }
-    pod
 }
 
 /// The pods that run, as Docker alone knows them.
@@ -102,17 +90,6 @@ pub(super) async fn statusz(State(state): State<ServerState>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn values_of_environments_are_left_out() {
-        let pod = json!({"spec": {
-            "containers": [{"env": [{"name": "A", "value": "secret"}, {"name": "B", "valueFrom": {"x": 1}}]}, {}],
-            "initContainers": [{"env": [{"name": "C", "value": "secret"}]}],
-            "ephemeralContainers": [{"env": [{"name": "D", "value": "secret"}]}],
-        }});
-        let text = without_values(pod).to_string();
-        assert!(!text.contains("secret") && text.contains("valueFrom"), "{text}");
-    }
 
     #[test]
     fn pods_that_run() {

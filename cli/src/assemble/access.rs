@@ -1,9 +1,6 @@
-//! Ways to an API: what kubeconfigs say, and the socket of our own.
+//! Ways to an API: what kubeconfigs say.
 
-use std::{
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::Path,
-};
+use std::path::Path;
 
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -11,10 +8,7 @@ use kube::{
     Client,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::json;
 use windlass_kit::client::{Limits, client};
-
-use crate::config::Addresses;
 
 /// A client from a kubeconfig.
 pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
@@ -84,32 +78,10 @@ pub(super) fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// A client that reaches our own API over its socket as anybody does, with no name and no rights: to see that it
-/// answers.
-pub(super) async fn of_own_api(listens: &Addresses, ca_pem: &str) -> anyhow::Result<Client> {
-    let listen = listens.iter().next().context("the API listens nowhere")?;
-    let ip = match listen.ip() {
-        ip if !ip.is_unspecified() => ip,
-        ip if ip.is_ipv4() => Ipv4Addr::LOCALHOST.into(),
-        _ => Ipv6Addr::LOCALHOST.into(),
-    };
-    let read: Kubeconfig = serde_json::from_value(json!({
-        "clusters": [{"name": "own", "cluster": {
-            "server": format!("https://{}", SocketAddr::new(ip, listen.port())),
-            // Every certificate of the server has this name, whatever addresses it has.
-            "tls-server-name": "kubernetes",
-            "certificate-authority-data": base64::engine::general_purpose::STANDARD.encode(ca_pem),
-        }}],
-        "contexts": [{"name": "own", "context": {"cluster": "own", "user": "nobody"}}],
-        "users": [{"name": "nobody", "user": {}}],
-        "current-context": "own",
-    }))?;
-    let access = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
-    Ok(client(access, Limits::USUAL)?)
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn file(current: &str) -> Kubeconfig {

@@ -130,6 +130,20 @@ fn require_root(command: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Files that the process may have open, where nobody has said so: connections and files of usage are among them. Shells
+/// and service managers often begin with 1,024, and mean it for programs that wait by `select`.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    const WANTED: u64 = 65_536;
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        let wanted = WANTED.min(hard);
+        if soft < wanted { setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) } else { Ok(()) }
+    });
+    if let Err(error) = raised {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
+
 /// The runtime of every command: few threads, since each costs memory and the work is waiting.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4));

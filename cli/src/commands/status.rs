@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
 
 /// Images that the node of this machine is pulling; none where its stats cannot be asked.
 fn pulls(settings: &Settings) -> Vec<Progress> {
-    stats::ask(settings.stats_bind, "/windlass/pulls").unwrap_or_default()
+    stats::address(settings).and_then(|address| stats::ask(address, "/windlass/pulls")).unwrap_or_default()
 }
 
 fn pull_line(pull: &Progress) -> String {

@@ -3,13 +3,14 @@
 use std::{
     fs::OpenOptions,
     os::unix::fs::OpenOptionsExt as _,
+    path::PathBuf,
     process::{Command, ExitCode, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 
-use super::{asked_to_end, require_root, runtime, say};
+use super::{asked_to_end, raise_open_files, require_root, runtime, say};
 use crate::{
     assemble,
     config::{Flags, Settings},
@@ -39,10 +40,12 @@ pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
     if args.detach && std::env::var_os(DETACHED).is_none() {
         return detach(settings);
     }
-    if std::env::var_os(DETACHED).is_some() {
+    let detached = std::env::var_os(DETACHED).map(|_| log_file(settings));
+    if detached.is_some() {
         // A session of its own: a terminal that closes does not end the node.
         nix::unistd::setsid().context("the background process could not leave its terminal")?;
     }
+    raise_open_files();
     let started = Instant::now();
     let instance = match Instance::take_to_start(&settings.run_dir)? {
         Taken::Ours(instance) => instance,
@@ -66,6 +69,7 @@ pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
             failed = node.failed() => Err(failed),
             never = reloader.run(&manager) => match never {},
             never = logging::count_up() => match never {},
+            never = logging::file::keep_short(detached.as_deref()) => match never {},
             never = announce(waiter, settings, &instance, &manager, started, !args.no_node) => match never {},
         };
         manager.ending();
@@ -102,10 +106,17 @@ async fn announce(
 
 fn next_steps(settings: &Settings) -> String {
     let kubeconfig = settings.admin_kubeconfig.display();
-    format!(
-        "kubeconfig: {kubeconfig}\n\n  export KUBECONFIG={kubeconfig}\n  kubectl get nodes,pods,services -A\n  curl http://{}/stats/summary",
-        settings.stats_bind
-    )
+    let mut steps =
+        format!("kubeconfig: {kubeconfig}\n\n  export KUBECONFIG={kubeconfig}\n  kubectl get nodes,pods,services -A");
+    if let Some(address) = settings.stats_bind {
+        steps.push_str(&format!("\n  curl http://{address}/stats/summary"));
+    }
+    steps
+}
+
+/// The log of a node that was started in the background.
+fn log_file(settings: &Settings) -> PathBuf {
+    settings.run_dir.join("windlass.log")
 }
 
 /// Starts the same command in the background and waits until its node is Ready.
@@ -115,7 +126,7 @@ fn detach(settings: &Settings) -> anyhow::Result<ExitCode> {
         say(next_steps(settings));
         return Ok(ExitCode::SUCCESS);
     }
-    let log_path = settings.run_dir.join("windlass.log");
+    let log_path = log_file(settings);
     let log = OpenOptions::new()
         .create(true)
         .append(true)

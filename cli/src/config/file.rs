@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use windlass_agent::node::eviction::thresholds::Setting;
 
 use super::{
-    Addresses, DEFAULT_FILE, LogFormat, PodNetwork, Problem, Ranges, RulesLayout, Settings,
+    Addresses, DEFAULT_FILE, LogFormat, OptionalAddress, PodNetwork, Problem, Ranges, RulesLayout, Settings,
     flags::{parse_bytes, parse_ports},
     keeping::PriorityShare,
 };
@@ -38,7 +38,8 @@ pub(crate) struct File {
     service_account_max_token_expiration: Option<String>,
     #[serde(rename = "nodeAPIBindAddress")]
     node_api_bind_address: Option<SocketAddr>,
-    stats_bind_address: Option<SocketAddr>,
+    stats_bind_address: Option<OptionalAddress>,
+    authorize_pod_websocket_upgrade_create_permission: Option<bool>,
     agent_healthz_bind_address: Option<SocketAddr>,
     healthz_bind_address: Option<SocketAddr>,
     metrics_bind_address: Option<SocketAddr>,
@@ -181,7 +182,8 @@ impl File {
         to.api_bind = self.api_bind_address.or(to.api_bind.take());
         set(self.service_account_max_token_expiration, &mut to.max_token_expiration);
         set(self.node_api_bind_address, &mut to.node_api_bind);
-        set(self.stats_bind_address, &mut to.stats_bind);
+        set(self.stats_bind_address.map(|OptionalAddress(address)| address), &mut to.stats_bind);
+        set(self.authorize_pod_websocket_upgrade_create_permission, &mut to.get_needs_create);
         set(self.agent_healthz_bind_address, &mut to.agent_health_bind);
         set(self.healthz_bind_address, &mut to.proxy_health_bind);
         set(self.metrics_bind_address, &mut to.proxy_metrics_bind);

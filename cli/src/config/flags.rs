@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Addresses, LogFormat, PodNetwork, Ranges, RulesLayout, Settings,
+    Addresses, LogFormat, OptionalAddress, PodNetwork, Ranges, RulesLayout, Settings,
     keeping::KeepingFlags,
     kube_proxy::{KubeProxy, bind},
 };
@@ -64,9 +64,12 @@ pub(crate) struct Flags {
     /// Where the node's own API listens, with TLS [default: 0.0.0.0:10250]
     #[arg(long, global = true, value_name = "ADDR")]
     node_api_bind_address: Option<SocketAddr>,
-    /// Where usage can be read without credentials [default: 127.0.0.1:10255]
+    /// Where usage can be read without credentials; nowhere when empty [default: 127.0.0.1:10255]
     #[arg(long, global = true, value_name = "ADDR")]
-    stats_bind_address: Option<SocketAddr>,
+    stats_bind_address: Option<OptionalAddress>,
+    /// Whether a GET that opens a connection to a pod at the node's API needs the right to create [default: true]
+    #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set)]
+    authorize_pod_websocket_upgrade_create_permission: Option<bool>,
     /// Where the agent tells its health [default: 127.0.0.1:10248]
     #[arg(long, global = true, value_name = "ADDR")]
     agent_healthz_bind_address: Option<SocketAddr>,
@@ -154,7 +157,8 @@ impl Flags {
         to.api_bind = self.api_bind_address.clone().or(to.api_bind.take());
         set(self.service_account_max_token_expiration.as_ref(), &mut to.max_token_expiration);
         set(self.node_api_bind_address.as_ref(), &mut to.node_api_bind);
-        set(self.stats_bind_address.as_ref(), &mut to.stats_bind);
+        set(self.stats_bind_address.map(|OptionalAddress(address)| address).as_ref(), &mut to.stats_bind);
+        set(self.authorize_pod_websocket_upgrade_create_permission.as_ref(), &mut to.get_needs_create);
         set(self.agent_healthz_bind_address.as_ref(), &mut to.agent_health_bind);
         set(self.healthz_bind_address.as_ref(), &mut to.proxy_health_bind);
         set(self.metrics_bind_address.as_ref(), &mut to.proxy_metrics_bind);

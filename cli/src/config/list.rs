@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use windlass_kit::quantity::Quantity;
 
-use super::Settings;
+use super::{OptionalAddress, Settings};
 
 /// One setting.
 #[derive(Debug, Clone)]
@@ -46,7 +46,12 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
             json!(s.max_token_expiration),
         ),
         entry("nodeAPIBindAddress", "node-api-bind-address", json!(s.node_api_bind)),
-        entry("statsBindAddress", "stats-bind-address", json!(s.stats_bind)),
+        entry("statsBindAddress", "stats-bind-address", json!(OptionalAddress(s.stats_bind).to_string())),
+        entry(
+            "authorizePodWebsocketUpgradeCreatePermission",
+            "authorize-pod-websocket-upgrade-create-permission",
+            json!(s.get_needs_create),
+        ),
         entry("agentHealthzBindAddress", "agent-healthz-bind-address", json!(s.agent_health_bind)),
         entry("healthzBindAddress", "healthz-bind-address", json!(s.proxy_health_bind)),
         entry("metricsBindAddress", "metrics-bind-address", json!(s.proxy_metrics_bind)),

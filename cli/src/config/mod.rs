@@ -57,6 +57,38 @@ pub(crate) enum PodNetwork {
     Cni,
 }
 
+/// An address to listen on; empty for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct OptionalAddress(pub(crate) Option<SocketAddr>);
+
+impl std::str::FromStr for OptionalAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self(None));
+        }
+        let address =
+            text.parse().map_err(|_| format!("{text:?} is not an address such as 127.0.0.1:10255, nor empty"))?;
+        Ok(Self(Some(address)))
+    }
+}
+
+impl TryFrom<String> for OptionalAddress {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl std::fmt::Display for OptionalAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |address| write!(f, "{address}"))
+    }
+}
+
 /// Everything that can be set, with no gaps left.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -79,7 +111,10 @@ pub(crate) struct Settings {
     /// The longest life of a service account's token; none where it is zero.
     pub(crate) max_token_expiration: String,
     pub(crate) node_api_bind: SocketAddr,
-    pub(crate) stats_bind: SocketAddr,
+    /// None where it is off.
+    pub(crate) stats_bind: Option<SocketAddr>,
+    /// A `GET` that opens a connection to a pod needs the right to `create`.
+    pub(crate) get_needs_create: bool,
     pub(crate) agent_health_bind: SocketAddr,
     pub(crate) proxy_health_bind: SocketAddr,
     pub(crate) proxy_metrics_bind: SocketAddr,
@@ -132,7 +167,8 @@ impl Settings {
             api_bind: None,
             max_token_expiration: "0s".to_owned(),
             node_api_bind: all(10250),
-            stats_bind: local(10255),
+            stats_bind: Some(local(10255)),
+            get_needs_create: true,
             agent_health_bind: local(10248),
             proxy_health_bind: all(10256),
             proxy_metrics_bind: local(10249),

@@ -134,3 +134,20 @@ fn settings_that_contradict_each_other_are_all_reported() {
     assert_eq!(problems.len(), 2, "{problems:?}");
     assert!(problems.iter().any(|p| p.contains("overlap")) && problems.iter().any(|p| p.contains("dataDir")));
 }
+
+#[test]
+fn the_read_only_port_can_be_off() {
+    let stats_bind = |text: &str| {
+        let mut settings = Settings::built_in().unwrap();
+        file::parse(&file_of(text)).unwrap().apply(&mut settings);
+        settings.stats_bind
+    };
+    assert_eq!(stats_bind(""), Some("127.0.0.1:10255".parse().unwrap()));
+    assert_eq!(stats_bind("statsBindAddress: \"\"\n"), None);
+    assert_eq!(stats_bind("statsBindAddress: 0.0.0.0:10255\n"), Some("0.0.0.0:10255".parse().unwrap()));
+    let wrong = format!("{:#}", file::parse(&file_of("statsBindAddress: here\n")).unwrap_err());
+    assert!(wrong.contains("line 3") && wrong.contains("nor empty"), "{wrong}");
+    let mut settings = Settings::built_in().unwrap();
+    settings.stats_bind = None;
+    assert_eq!(told::kubelet_configuration(&settings, None)["readOnlyPort"], 0);
+}

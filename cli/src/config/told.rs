@@ -1,17 +1,19 @@
 //! The settings in effect as the node's API tells them: `/configz` and `/flagz`.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
-use super::{PodNetwork, Settings};
+use super::{OptionalAddress, PodNetwork, Settings};
 
 /// In the shape of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1): what is set, and what is so without being
 /// set.
-pub(crate) fn kubelet_configuration(settings: &Settings) -> Value {
+pub(crate) fn kubelet_configuration(settings: &Settings, client_ca: Option<&Path>) -> Value {
     let dns: Vec<String> = settings.cluster_dns.iter().map(ToString::to_string).collect();
     json!({
         "address": settings.node_api_bind.ip().to_string(),
         "port": settings.node_api_bind.port(),
-        "readOnlyPort": settings.stats_bind.port(),
+        "readOnlyPort": settings.stats_bind.map_or(0, |address| address.port()),
         "healthzBindAddress": settings.agent_health_bind.ip().to_string(),
         "healthzPort": settings.agent_health_bind.port(),
         "clusterDomain": settings.cluster_domain,
@@ -28,6 +30,7 @@ pub(crate) fn kubelet_configuration(settings: &Settings) -> Value {
         "containerRuntimeEndpoint": format!("unix://{}", settings.docker_socket.display()),
         "authentication": {
             "anonymous": {"enabled": false},
+            "x509": {"clientCAFile": client_ca},
             "webhook": {"enabled": true, "cacheTTL": "2m0s"},
         },
         "authorization": {
@@ -59,6 +62,7 @@ pub(crate) fn flags(settings: &Settings) -> Vec<(String, String)> {
         ("admin-kubeconfig", path(&settings.admin_kubeconfig)),
         ("agent-healthz-bind-address", settings.agent_health_bind.to_string()),
         ("api-bind-address", settings.api_listens().to_string()),
+        ("authorize-pod-websocket-upgrade-create-permission", settings.get_needs_create.to_string()),
         ("cluster-cidr", settings.cluster_cidr.to_string()),
         ("cluster-domain", settings.cluster_domain.clone()),
         ("container-log-max-files", settings.log_limits.files.to_string()),
@@ -80,7 +84,7 @@ pub(crate) fn flags(settings: &Settings) -> Vec<(String, String)> {
         ("run-dir", path(&settings.run_dir)),
         ("service-account-max-token-expiration", settings.max_token_expiration.clone()),
         ("service-cidr", settings.service_cidr.to_string()),
-        ("stats-bind-address", settings.stats_bind.to_string()),
+        ("stats-bind-address", OptionalAddress(settings.stats_bind).to_string()),
     ];
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

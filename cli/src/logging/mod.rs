@@ -1,6 +1,7 @@
 //! Where log lines go, which are kept, and how they look: on standard error as text or JSON, or in the journal with
 //! its own fields where systemd reads standard error. What is kept and how it looks can change while the process runs.
 
+pub(crate) mod file;
 mod journal;
 mod repeats;
 

@@ -11,7 +11,6 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
 use sd_notify::NotifyState;
 use tokio::{
     sync::{mpsc, watch},
@@ -19,6 +18,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 use windlass_agent::engine::Health;
+use windlass_control::OwnApi;
 use windlass_kit::heartbeat::Heartbeats;
 
 use script::{Message, Script};
@@ -43,8 +43,8 @@ pub(crate) struct Vitals {
     pub(crate) patience: Duration,
     /// Whether Docker answers, and the pods of the node; a proxy and an API alone have neither.
     pub(crate) node: Option<(watch::Receiver<Health>, Pods)>,
-    /// A client that reaches our own API as others do, over its socket.
-    pub(crate) api: Option<Client>,
+    /// The way to our own API that others have too, over its socket.
+    pub(crate) api: Option<OwnApi>,
 }
 
 impl Vitals {
@@ -160,9 +160,9 @@ impl Teller {
     fn take(&mut self, news: News) {
         match news {
             News::Started(vitals) => {
-                self.answered = vitals.api.clone().map(|client| {
+                self.answered = vitals.api.clone().map(|api| {
                     let (tell_answered, answered) = watch::channel(Instant::now());
-                    (answered, AbortOnDropHandle::new(tokio::spawn(ask(client, tell_answered))))
+                    (answered, AbortOnDropHandle::new(tokio::spawn(ask(api, tell_answered))))
                 });
                 (self.vitals, self.phase) = (Some(vitals), Phase::Waiting);
             }
@@ -218,12 +218,10 @@ impl Teller {
 }
 
 /// Notes when our own API answers, for as long as somebody looks.
-async fn ask(client: Client, answered: watch::Sender<Instant>) {
+async fn ask(api: OwnApi, answered: watch::Sender<Instant>) {
     loop {
-        let Ok(question) = http::Request::get("/livez").body(Vec::new()) else { return };
-        match tokio::time::timeout(ANSWER, client.request_text(question)).await {
-            // Whatever it is, it is an answer.
-            Ok(Ok(_) | Err(kube::Error::Api(_))) => drop(answered.send_replace(Instant::now())),
+        match tokio::time::timeout(ANSWER, api.ask()).await {
+            Ok(Ok(())) => drop(answered.send_replace(Instant::now())),
             Ok(Err(error)) => tracing::debug!(%error, "the API did not answer this process itself"),
             Err(_) => tracing::debug!("the API did not answer this process itself in time"),
         }

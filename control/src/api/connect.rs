@@ -5,7 +5,7 @@ use axum::{
     response::Response,
 };
 use serde_json::Value;
-use windlass_kit::percent;
+use windlass_kit::{percent, serve};
 
 use super::{
     Answer, Call,
@@ -43,6 +43,10 @@ impl Call {
         let words = header_text(&self.headers, header::CONNECTION).to_ascii_lowercase();
         let upgrade = self.take_upgrade().filter(|_| words.split(',').any(|w| w.trim() == "upgrade"));
         let upgrade = upgrade.ok_or_else(|| ApiError::bad_request("Upgrade request required"))?;
+        if self.by_certificate && !serve::is_own_origin(&self.headers) {
+            let why = "a page of another origin may not use the client certificate of its browser here";
+            return Err(ApiError::new(403, "Forbidden", why));
+        }
         let pod = self.fetch(target)?.value();
         let path = path(target, options, &pod)?;
         let (kubelet, node) = self.kubelet_of(target, &pod)?;
@@ -53,7 +57,8 @@ impl Call {
 /// The path and query that the node's API has for it. Pure.
 fn path(target: &Target, options: &Options, pod: &Value) -> Result<String, ApiError> {
     let (namespace, name) = (target.namespace.as_deref().unwrap_or(""), target.name.as_deref().unwrap_or(""));
-    let is = |key: &str| options.get(key).is_some_and(|v| !matches!(v, "" | "0" | "false"));
+    // As upstream converts booleans: only no value, `false` in any case, and `0` are false.
+    let is = |key: &str| options.get(key).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"));
     let mut query: Vec<String> = Vec::new();
     let sub = target.sub.as_deref().unwrap_or("");
     if sub == "portforward" {
@@ -156,6 +161,10 @@ mod tests {
             "/exec/d/p/a?input=1&output=1&tty=1&command=sh&command=-c&command=a%20%26b%2B"
         );
         assert_eq!(asked("attach", "stdout=true&command=x", &one).unwrap(), "/attach/d/p/a?output=1");
+        assert_eq!(
+            asked("attach", "stdin=&stdout=False&stderr=yes&tty=0", &one).unwrap(),
+            "/attach/d/p/a?input=1&error=1"
+        );
         assert_eq!(
             asked("portforward", "ports=80&ports=81,82", &one).unwrap(),
             "/portForward/d/p?port=80&port=81%2C82"

@@ -1,5 +1,8 @@
 //! Who asks.
 
+/// The group of nodes.
+pub(super) const NODES: &str = "system:nodes";
+
 /// The caller, as authentication found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserInfo {
@@ -25,7 +28,7 @@ impl UserInfo {
     /// The node's agent.
     #[must_use]
     pub fn node(name: &str) -> Self {
-        Self { name: format!("system:node:{name}"), groups: vec!["system:nodes".to_owned()] }
+        Self { name: format!("system:node:{name}"), groups: vec![NODES.to_owned()] }
     }
 
     /// The service proxy.

@@ -11,8 +11,9 @@ use axum::{
     http::{HeaderMap, Method, StatusCode},
     response::Response,
 };
+use bytes::BytesMut;
 use http_body_util::{BodyExt as _, Empty};
-use hyper::{client::conn::http1, upgrade::OnUpgrade};
+use hyper::{body::Incoming, client::conn::http1, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
@@ -29,6 +30,11 @@ use super::{connect, error::ApiError};
 
 /// How long a node may take to take a connection.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long a node may take from then until the head of its answer is there.
+const HEAD: Duration = Duration::from_secs(30);
+/// What is read of an answer that is an error, and for how long.
+const MOST_ERROR: usize = 64 << 10;
+const ERROR: Duration = Duration::from_secs(5);
 /// How much of a connection is passed on at once.
 const PIECE: usize = 64 << 10;
 
@@ -101,15 +107,36 @@ impl KubeletClient {
         connector.connect(ServerName::from(address), stream).await.map_err(|e| asked.failed("trusted", &e))
     }
 
+    /// Sends a request to a node and waits for the head of its answer. The connection ends with the answer's body, or
+    /// goes on as what it is upgraded to.
+    async fn ask(
+        &self,
+        node: &Value,
+        method: &Method,
+        path: &str,
+        headers: HeaderMap,
+    ) -> Result<(Asked, hyper::Response<Incoming>), ApiError> {
+        let name = node["metadata"]["name"].as_str().unwrap_or("");
+        let asking = async {
+            let (asked, (mut sender, connection)) = self.connect(node).await?;
+            tokio::spawn(connection.with_upgrades());
+            let mut request = asked.request(method, path)?;
+            request.headers_mut().extend(headers);
+            let answer = sender.send_request(request).await.map_err(|e| asked.failed("asked", &e))?;
+            Ok((asked, answer))
+        };
+        tokio::time::timeout(HEAD, asking).await.unwrap_or_else(|_| {
+            let seconds = HEAD.as_secs();
+            Err(ApiError::new(504, "Timeout", format!("the API of node {name:?} did not answer within {seconds} s")))
+        })
+    }
+
     /// Asks a node and hands its answer through as it comes.
     pub(super) async fn get(&self, node: &Value, path: &str) -> Result<Response, ApiError> {
-        let (asked, (mut sender, connection)) = self.connect(node).await?;
-        // Ends with the answer's body, which holds the other half.
-        tokio::spawn(connection);
-        let request = asked.request(&Method::GET, path)?;
-        let (parts, body) = sender.send_request(request).await.map_err(|e| asked.failed("asked", &e))?.into_parts();
+        let (asked, answer) = self.ask(node, &Method::GET, path, HeaderMap::new()).await?;
+        let (parts, body) = answer.into_parts();
         if parts.status != StatusCode::OK {
-            let text = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            let text = beginning(body).await;
             let text = String::from_utf8_lossy(&text).trim().to_owned();
             return Err(match parts.status.as_u16() {
                 422 => ApiError::new(422, "Invalid", text),
@@ -134,14 +161,11 @@ impl KubeletClient {
         client: OnUpgrade,
         closing: &CancellationToken,
     ) -> Result<Response, ApiError> {
-        let (asked, (mut sender, connection)) = self.connect(node).await?;
-        tokio::spawn(connection.with_upgrades());
-        let mut request = asked.request(method, path)?;
-        request.headers_mut().extend(headers);
-        let mut answer = sender.send_request(request).await.map_err(|e| asked.failed("asked", &e))?;
+        let (_, mut answer) = self.ask(node, method, path, headers).await?;
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             let (parts, body) = answer.into_parts();
-            return Ok(connect::answered(&parts).map(|_| Body::new(body)));
+            let body = beginning(body).await;
+            return Ok(connect::answered(&parts).map(|_| Body::from(body)));
         }
         let node = hyper::upgrade::on(&mut answer);
         let closing = closing.clone();
@@ -162,6 +186,26 @@ impl KubeletClient {
         });
         Ok(connect::answered(&answer.into_parts().0))
     }
+}
+
+/// What a node says of what went wrong: no more than anybody would read, and no longer than anybody would wait.
+async fn beginning<B>(mut body: B) -> Bytes
+where
+    B: hyper::body::Body<Data = Bytes> + Unpin,
+{
+    let mut text = BytesMut::new();
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let Some(data) = frame.data_ref() else { continue };
+            let room = MOST_ERROR - text.len();
+            text.extend_from_slice(&data[..data.len().min(room)]);
+            if text.len() == MOST_ERROR {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(ERROR, reading).await;
+    text.freeze()
 }
 
 /// A node that is asked.
@@ -194,4 +238,51 @@ fn endpoint(node: &Value) -> Option<(IpAddr, u16)> {
     let address = addresses.iter().find(|a| a["type"] == "InternalIP")?["address"].as_str()?.parse().ok()?;
     let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64()?;
     Some((address, u16::try_from(port).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use serde_json::json;
+    use windlass_kit::serve::{Peer, inside};
+
+    use super::*;
+
+    type Frames = Result<Frame<Bytes>, Infallible>;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_without_end_is_cut() {
+        let endless = stream::repeat_with(|| Frames::Ok(Frame::data(Bytes::from(vec![b'x'; 50_000]))));
+        assert_eq!(beginning(StreamBody::new(endless)).await.len(), MOST_ERROR);
+        let begun = tokio::time::Instant::now();
+        let first = Frames::Ok(Frame::data(Bytes::from_static(b"why")));
+        let silent = futures::StreamExt::chain(stream::iter([first]), stream::pending());
+        assert_eq!(beginning(StreamBody::new(silent)).await, "why");
+        assert_eq!(begun.elapsed(), ERROR);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_does_not_answer_is_given_up() {
+        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the protocols")
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let kubelet = KubeletClient::new(tls);
+        // Nobody serves the other side: the connection is taken and nothing comes.
+        let (door, _other_side) = inside(Peer { name: "api".into(), groups: Vec::new() });
+        kubelet.reach_inside("n".into(), door);
+        let node = json!({"metadata": {"name": "n"}, "status": {
+            "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        }});
+        let begun = tokio::time::Instant::now();
+        let error = kubelet.get(&node, "/containerLogs/d/p/c").await.unwrap_err();
+        assert_eq!((error.code, begun.elapsed()), (504, HEAD));
+        assert!(error.to_string().contains("\"n\""), "{error}");
+    }
 }

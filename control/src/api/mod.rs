@@ -36,7 +36,7 @@ use std::{
     net::Ipv4Addr,
     ops::RangeInclusive,
     sync::{Arc, Mutex, PoisonError, RwLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -50,8 +50,10 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::upgrade::OnUpgrade;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::serve::{self, BodyError, Caller, LongRunning, Peer};
 
 pub use error::ApiError;
+use identity::NODES;
 pub use identity::UserInfo;
 pub use kubelet::KubeletClient;
 
@@ -68,10 +70,19 @@ use target::{Options, Target};
 /// The version that clients are told; ours stands behind the `+`.
 pub const VERSION: &str = "v1.36.2+windlass";
 
-/// Upstream's limits.
+/// Upstream's limits (`--max-requests-inflight`, `--max-mutating-requests-inflight`).
 const MOST_READS: usize = 400;
 const MOST_WRITES: usize = 200;
 const MOST_BODY: usize = 3 << 20;
+/// Of the parts of this process and of nodes, beside the limits of all others: whatever clients do, controllers,
+/// scheduler, and nodes' heartbeats go on.
+const SYSTEM_READS: usize = 200;
+const SYSTEM_WRITES: usize = 100;
+/// Reviews that are read and worked on at once, their longest body, and the time that it has to come: everybody who is
+/// authenticated may ask for reviews.
+const MOST_REVIEWS: usize = 64;
+const MOST_REVIEW_BODY: usize = 64 << 10;
+const REVIEW_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the server needs to know beyond the store.
 #[derive(Debug, Clone)]
@@ -100,10 +111,26 @@ struct Inner {
     max_token_seconds: Option<i64>,
     node_graph: NodeGraph,
     usage: RwLock<Ledger>,
-    reads: Semaphore,
-    writes: Semaphore,
+    /// Requests that are worked on, of all clients but those of `system`.
+    shared: InFlight,
+    /// Of the parts of this process, and of nodes.
+    system: InFlight,
+    reviews: Semaphore,
     /// Ends connections that were turned over.
     closing: CancellationToken,
+}
+
+/// How many more requests may be worked on.
+#[derive(Debug)]
+struct InFlight {
+    reads: Semaphore,
+    writes: Semaphore,
+}
+
+impl InFlight {
+    fn new(reads: usize, writes: usize) -> Self {
+        Self { reads: Semaphore::new(reads), writes: Semaphore::new(writes) }
+    }
 }
 
 impl Api {
@@ -121,8 +148,9 @@ impl Api {
                 kubelet,
                 tokens,
                 usage: RwLock::default(),
-                reads: Semaphore::new(MOST_READS),
-                writes: Semaphore::new(MOST_WRITES),
+                shared: InFlight::new(MOST_READS, MOST_WRITES),
+                system: InFlight::new(SYSTEM_READS, SYSTEM_WRITES),
+                reviews: Semaphore::new(MOST_REVIEWS),
                 closing: CancellationToken::new(),
             }),
         }
@@ -151,12 +179,21 @@ impl Api {
 
 async fn handle(State(api): State<Api>, request: Request) -> Response {
     let mut user = UserInfo::of(request.extensions());
-    let bearer = header_text(request.headers(), header::AUTHORIZATION);
+    let in_process = request.extensions().get::<UserInfo>().is_some();
+    let by_certificate = !in_process && request.extensions().get::<Peer>().is_some();
+    let caller = request.extensions().get::<Caller>();
     let shown = connect::token(request.headers());
-    if let Some(token) = bearer.strip_prefix("Bearer ").or(shown.as_deref()).filter(|_| user.is_anonymous()) {
+    if let Some(token) = serve::bearer(request.headers()).or(shown.as_deref()).filter(|_| user.is_anonymous()) {
         match api.account_of(token.trim(), &[crate::tokens::ISSUER]) {
             Some((account, _)) => user = account,
-            None => return ApiError::unauthorized().into_response(),
+            None => {
+                let client = caller.and_then(Caller::address).map(|address| address.ip().to_string());
+                tracing::warn!(client, "a request was refused: its token is not one of this server, or is over");
+                return ApiError::unauthorized().into_response();
+            }
+        }
+        if let Some(caller) = caller {
+            caller.authenticated();
         }
     }
     if let Err(error) = access::refuse_impersonation(request.headers()) {
@@ -166,8 +203,18 @@ async fn handle(State(api): State<Api>, request: Request) -> Response {
     let upgrade = Mutex::new(parts.extensions.remove::<OnUpgrade>());
     let accept = output::Accept::read(&parts.headers);
     let content_type = header_text(&parts.headers, header::CONTENT_TYPE);
-    let call =
-        Call { api, user, method: parts.method, uri: parts.uri, accept, content_type, headers: parts.headers, upgrade };
+    let call = Call {
+        api,
+        user,
+        in_process,
+        by_certificate,
+        method: parts.method,
+        uri: parts.uri,
+        accept,
+        content_type,
+        headers: parts.headers,
+        upgrade,
+    };
     let started = Instant::now();
     let response = call.answer(body).await.unwrap_or_else(|error| error.into_response());
     // Neither bodies nor queries: both can hold what nobody should read in a log.
@@ -190,6 +237,10 @@ fn header_text(headers: &axum::http::HeaderMap, name: header::HeaderName) -> Str
 struct Call {
     api: Api,
     user: UserInfo,
+    /// The caller is a part of this process.
+    in_process: bool,
+    /// The caller was authenticated by a client certificate.
+    by_certificate: bool,
     method: Method,
     uri: Uri,
     accept: output::Accept,
@@ -219,8 +270,7 @@ impl Call {
         }
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         if let ["apis", group @ ("authorization.k8s.io" | "authentication.k8s.io"), "v1", kind] = segments[..] {
-            let body = self.body(body).await?;
-            return reviews::answer(self, group, kind, &body);
+            return reviews::answer(self, group, kind, body).await;
         }
         let target = Target::read(&segments).ok_or_else(ApiError::unknown_path)?;
         let verb = target.verb(&self.method, &options).ok_or_else(|| target.not_allowed(&self.method))?;
@@ -229,7 +279,6 @@ impl Call {
             self.authorize("create", &target, &options)?;
         }
 
-        // Watches, logs and connections to pods last; they are not counted.
         let sub = target.sub.as_deref().unwrap_or("");
         if !self.accept.is_served && sub != "log" && !connect::SUBRESOURCES.contains(&sub) {
             return Err(ApiError::not_acceptable());
@@ -237,11 +286,28 @@ impl Call {
         if matches!(verb, "list" | "watch" | "deletecollection") {
             options.check_match()?;
         }
-        let long = verb == "watch" || sub == "log" || connect::SUBRESOURCES.contains(&sub);
-        let limit = if self.method == Method::GET { &self.api.inner.reads } else { &self.api.inner.writes };
-        let _permit = if long { None } else { Some(limit.try_acquire().map_err(|_| ApiError::too_many_requests())?) };
-        let body = if self.method == Method::GET { Bytes::new() } else { self.body(body).await? };
+        // Read before the request counts: a body that does not come holds nobody up.
+        let body = if self.method == Method::GET { Bytes::new() } else { self.body(body, MOST_BODY).await? };
+        // Watches, logs and connections to pods last; they are not counted.
+        if verb == "watch" || sub == "log" || connect::SUBRESOURCES.contains(&sub) {
+            let mut answer = self.route(verb, &target, &options, &body).await?;
+            answer.extensions_mut().insert(LongRunning);
+            return Ok(answer);
+        }
+        let in_flight = self.in_flight();
+        let limit = if self.method == Method::GET { &in_flight.reads } else { &in_flight.writes };
+        let _permit = limit.try_acquire().map_err(|_| ApiError::too_many_requests())?;
         self.route(verb, &target, &options, &body).await
+    }
+
+    /// The caller is a part of this process, or a node.
+    fn is_system(&self) -> bool {
+        self.in_process || self.user.is_in(NODES)
+    }
+
+    /// The limit that the request falls under.
+    fn in_flight(&self) -> &InFlight {
+        if self.is_system() { &self.api.inner.system } else { &self.api.inner.shared }
     }
 
     async fn route(&self, verb: &str, target: &Target, options: &Options, body: &Bytes) -> Answer {
@@ -274,13 +340,20 @@ impl Call {
         self.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    async fn body(&self, body: Body) -> Result<Bytes, ApiError> {
-        let collected = Limited::new(body, MOST_BODY).collect().await;
-        collected.map(http_body_util::Collected::to_bytes).map_err(|e| {
-            if e.is::<http_body_util::LengthLimitError>() {
-                ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {MOST_BODY}"))
-            } else {
-                ApiError::bad_request(format!("the body could not be read: {e}"))
+    async fn body(&self, body: Body, most: usize) -> Result<Bytes, ApiError> {
+        let collected = Limited::new(body, most).collect().await;
+        collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                return ApiError::new(
+                    413,
+                    "RequestEntityTooLarge",
+                    format!("Request entity too large: limit is {most}"),
+                );
+            }
+            match BodyError::of(error.as_ref()) {
+                Some(BodyError::Timeout) => ApiError::new(408, "Timeout", BodyError::Timeout.to_string()),
+                Some(BodyError::Busy) => ApiError::too_many_requests(),
+                None => ApiError::bad_request(format!("the body could not be read: {error}")),
             }
         })
     }

@@ -1,13 +1,13 @@
 //! Questions about identity and rights: asked by kubectl and by the nodes' own API, never stored.
 
 use axum::{
-    body::Bytes,
+    body::Body,
     http::{Method, StatusCode},
 };
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Call,
+    Answer, Call, MOST_REVIEW_BODY, REVIEW_BODY_TIMEOUT,
     auth::{Attributes, decide},
     error::ApiError,
     identity::UserInfo,
@@ -18,27 +18,45 @@ use crate::{
     select::Fields,
 };
 
-pub(super) fn answer(call: &Call, group: &str, kind: &str, body: &Bytes) -> Answer {
+/// What may be asked: group, resource, and whether it is about others than who asks, which needs a right.
+const REVIEWS: [(&str, &str, bool); 4] = [
+    ("authorization.k8s.io", "selfsubjectaccessreviews", false),
+    ("authorization.k8s.io", "subjectaccessreviews", true),
+    ("authentication.k8s.io", "selfsubjectreviews", false),
+    ("authentication.k8s.io", "tokenreviews", true),
+];
+
+/// Rights are asked before anything is read: everybody may come here, also those who have none.
+pub(super) async fn answer(call: &Call, group: &str, kind: &str, body: Body) -> Answer {
     if call.method != Method::POST {
         return Err(ApiError::new(405, "MethodNotAllowed", "reviews can only be created"));
     }
-    let review = schema::decode(body, ContentType::Json)
-        .map_err(|why| ApiError::bad_request(format!("the review cannot be read: {why}")))?
-        .value;
+    let known = REVIEWS.iter().find(|(g, k, _)| (*g, *k) == (group, kind));
+    let (_, _, about_others) = *known.ok_or_else(ApiError::unknown_path)?;
     let user = &call.user;
-    let asks_about_others = matches!(kind, "subjectaccessreviews" | "tokenreviews");
-    if asks_about_others {
+    if about_others {
         let what = Attributes { verb: "create", group, resource: kind, ..Attributes::default() };
         decide(user, &what, &call.api.inner.node_graph).map_err(|_| {
             ApiError::new(403, "Forbidden", format!("{kind}.{group} is forbidden: User {:?} cannot create resource {kind:?} in API group {group:?} at the cluster scope", user.name))
         })?;
     }
-    let status = match (group, kind) {
-        ("authorization.k8s.io", "selfsubjectaccessreviews") => access(call, user, &review["spec"]),
-        ("authorization.k8s.io", "subjectaccessreviews") => access(call, &subject(&review["spec"]), &review["spec"]),
-        ("authentication.k8s.io", "selfsubjectreviews") => json!({"userInfo": user_info(user)}),
-        ("authentication.k8s.io", "tokenreviews") => token(call, &review["spec"]),
-        _ => return Err(ApiError::unknown_path()),
+    // Others wait for the answers of parts of this process, of nodes and of administrators.
+    let is_limited = !call.is_system() && !user.is_in(crate::pki::MASTERS);
+    let _permit = if is_limited {
+        Some(call.api.inner.reviews.try_acquire().map_err(|_| ApiError::too_many_requests())?)
+    } else {
+        None
+    };
+    let body = tokio::time::timeout(REVIEW_BODY_TIMEOUT, call.body(body, MOST_REVIEW_BODY)).await;
+    let body = body.map_err(|_| ApiError::new(408, "Timeout", "the review did not come in time"))??;
+    let review = schema::decode(&body, ContentType::Json)
+        .map_err(|why| ApiError::bad_request(format!("the review cannot be read: {why}")))?
+        .value;
+    let status = match kind {
+        "selfsubjectaccessreviews" => access(call, user, &review["spec"]),
+        "subjectaccessreviews" => access(call, &subject(&review["spec"]), &review["spec"]),
+        "selfsubjectreviews" => json!({"userInfo": user_info(user)}),
+        _ => token(call, &review["spec"]),
     };
     let mut out = review;
     if !out.is_object() {

@@ -1,6 +1,6 @@
 //! The subresources that one kind has for itself: scale, binding, eviction, logs, finalize.
 
-use axum::{body::Bytes, http::StatusCode};
+use axum::{body::Bytes, http::StatusCode, response::IntoResponse as _};
 use serde_json::{Value, json};
 use windlass_kit::percent;
 
@@ -107,6 +107,10 @@ impl Call {
         let pod = self.fetch(target)?.value();
         let name = target.name.as_deref().unwrap_or("");
         let container = pick_container(&pod, name, options.get("container").unwrap_or(""))?;
+        if pod["spec"]["nodeName"].as_str().unwrap_or("").is_empty() {
+            // As upstream: nobody can have printed anything yet.
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
         let (kubelet, node) = self.kubelet_of(target, &pod)?;
         let namespace = target.namespace.as_deref().unwrap_or("");
         let mut path = format!("/containerLogs/{namespace}/{name}/{container}");
@@ -144,7 +148,8 @@ pub(super) fn read(body: &Bytes) -> Result<Value, ApiError> {
         .map_err(|why| ApiError::bad_request(format!("the body cannot be read: {why}")))
 }
 
-/// The container whose log is meant; without a name there must be only one.
+/// The container that is meant; without a name there must be only one that is neither an init container nor an
+/// ephemeral one.
 pub(super) fn pick_container(pod: &Value, name: &str, wanted: &str) -> Result<String, ApiError> {
     let names = |key: &str| -> Vec<String> {
         pod["spec"][key]
@@ -154,19 +159,20 @@ pub(super) fn pick_container(pod: &Value, name: &str, wanted: &str) -> Result<St
             .filter_map(|c| c["name"].as_str().map(str::to_owned))
             .collect()
     };
-    let (main, init) = (names("containers"), names("initContainers"));
+    let (main, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
     if wanted.is_empty() {
-        return match main.as_slice() {
-            [one] if init.is_empty() => Ok(one.clone()),
-            _ => Err(ApiError::bad_request(format!(
-                "a container name must be specified for pod {name}, choose one of: [{}]",
-                [main, init].concat().join(" ")
-            ))),
-        };
+        if let [one] = main.as_slice() {
+            return Ok(one.clone());
+        }
+        let mut why = format!("a container name must be specified for pod {name}, choose one of: [{}]", main.join(" "));
+        for (kind, names) in [("init", init), ("ephemeral", ephemeral)] {
+            if !names.is_empty() {
+                why.push_str(&format!(" or one of the {kind} containers: [{}]", names.join(" ")));
+            }
+        }
+        return Err(ApiError::bad_request(why));
     }
-    let known =
-        main.iter().chain(&init).any(|n| n == wanted) || names("ephemeralContainers").iter().any(|n| n == wanted);
-    if known {
+    if main.iter().chain(&init).chain(&ephemeral).any(|n| n == wanted) {
         Ok(wanted.to_owned())
     } else {
         Err(ApiError::bad_request(format!("container {wanted} is not valid for pod {name}")))
@@ -242,4 +248,27 @@ fn scale_of(target: &Target, object: &Value) -> Value {
         "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)},
         "status": {"replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": selector.join(",")},
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_container_that_is_meant() {
+        let pod = json!({"spec": {"containers": [{"name": "a"}], "initContainers": [{"name": "i"}],
+            "ephemeralContainers": [{"name": "e"}]}});
+        assert_eq!(pick_container(&pod, "p", "").unwrap(), "a");
+        for name in ["a", "i", "e"] {
+            assert_eq!(pick_container(&pod, "p", name).unwrap(), name);
+        }
+        assert_eq!(pick_container(&pod, "p", "x").unwrap_err().code, 400);
+        let mut two = pod.clone();
+        two["spec"]["containers"] = json!([{"name": "a"}, {"name": "b"}]);
+        assert_eq!(
+            pick_container(&two, "p", "").unwrap_err().to_string(),
+            "a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i] \
+             or one of the ephemeral containers: [e]"
+        );
+    }
 }

@@ -3,6 +3,7 @@
 mod changes;
 mod deletion;
 mod forms;
+mod limits;
 mod lists;
 mod metrics;
 mod readable;

@@ -1,7 +1,7 @@
 //! A server's door for callers of the same process: what would be encrypted, sent over loopback and decrypted again by
 //! the same program is handed over instead.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use axum::Router;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -11,7 +11,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{CONNECTIONS, DRAIN, Open, Peer, answer};
+use super::{Connection, DRAIN, Limits, Peer, Reserved, Server};
 
 /// What may be on its way in one direction of a connection.
 const ON_ITS_WAY: usize = 256 << 10;
@@ -50,21 +50,22 @@ impl Door {
 }
 
 /// Serves what comes through the door until `shutdown`, then lets open requests end.
-pub async fn serve_inside(mut inside: Inside, router: Router, shutdown: CancellationToken) {
+pub async fn serve_inside(name: &'static str, mut inside: Inside, router: Router, shutdown: CancellationToken) {
     let graceful = GracefulShutdown::new();
-    let open = Open::new(CONNECTIONS);
+    let server = Server::new(name, router, Limits::of_one_caller(), Reserved::default());
     loop {
         let stream = tokio::select! {
             () = shutdown.cancelled() => break,
             stream = inside.arriving.recv() => stream,
         };
         let Some(stream) = stream else { break };
-        let Some(admitted) = open.admit() else { continue };
-        let (give_way, peer) = (admitted.closed(), inside.peer.clone());
-        let answering = answer(stream, Some(peer), admitted, router.clone(), graceful.watcher());
+        let Some(admitted) = server.open.admit(name, None) else { continue };
+        let (closed, peer) = (admitted.closed(), inside.peer.clone());
+        let connection = Connection { server: server.clone(), admitted: Arc::new(admitted), address: None };
+        let answering = connection.answer(stream, Some(peer), graceful.watcher());
         tokio::spawn(async move {
             tokio::select! {
-                () = give_way.cancelled() => {}
+                () = closed.cancelled() => {}
                 () = answering => {}
             }
         });

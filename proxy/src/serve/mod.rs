@@ -17,6 +17,7 @@ use axum::{
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::serve::serve_plain;
 
 use crate::{
     config::{Error, Page},
@@ -102,13 +103,6 @@ pub(crate) async fn serve(
             () = shutdown.cancelled() => return Ok(()),
         }
     };
-    let done = shutdown.clone();
-    let serving = axum::serve(listener, router).with_graceful_shutdown(async move { done.cancelled().await });
-    tokio::select! {
-        result = std::future::IntoFuture::into_future(serving) => {
-            result.map_err(|source| Error::Listen { what, address, source })
-        }
-        // Connections that are kept open must not keep the process.
-        () = async { shutdown.cancelled().await; tokio::time::sleep(Duration::from_secs(1)).await } => Ok(()),
-    }
+    serve_plain(what, listener, router, shutdown).await;
+    Ok(())
 }

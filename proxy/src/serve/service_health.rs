@@ -18,7 +18,10 @@ use axum::{
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use windlass_kit::events::{Recorder, Severity};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    serve::serve_plain,
+};
 
 use super::{Status, json};
 use crate::{
@@ -105,16 +108,7 @@ impl ServiceHealth {
                 let open = Open { count: Arc::new(AtomicUsize::new(count)), stop: self.stop.child_token() };
                 let router = router(id.clone(), open.count.clone(), self.status.clone());
                 let stop = open.stop.clone();
-                self.tasks.spawn(async move {
-                    tokio::select! {
-                        result = std::future::IntoFuture::into_future(axum::serve(listener, router)) => {
-                            if let Err(error) = result {
-                                tracing::warn!(%error, %address, "a service's health server ended");
-                            }
-                        }
-                        () = stop.cancelled() => {}
-                    }
-                });
+                self.tasks.spawn(serve_plain("kubeproxy_service_healthz", listener, router, stop));
                 self.taken.remove(&key);
                 self.open.insert(key, open);
                 true

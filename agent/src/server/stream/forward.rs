@@ -18,7 +18,7 @@ use super::{
     spdy::{Connection, Stream},
     websocket::{self, Socket},
 };
-use crate::network;
+use crate::network::Namespace;
 
 /// SPDY's protocol, and the same inside a WebSocket.
 pub(super) const SPDY: &str = "portforward.k8s.io";
@@ -40,15 +40,12 @@ const TO_WRITE: usize = 8;
 pub(super) struct Pod {
     /// `namespace/name` and uid, for messages.
     pub(super) name: Arc<str>,
-    /// A process in its network; `None` for a pod in the machine's.
-    pub(super) pid: Option<i32>,
+    pub(super) network: Namespace,
 }
 
 impl Pod {
     async fn dial(&self, port: u16) -> Result<TcpStream, String> {
-        network::dial(self.pid, port)
-            .await
-            .map_err(|e| format!("error forwarding port {port} to pod {}: {e}", self.name))
+        self.network.dial(port).await.map_err(|e| format!("error forwarding port {port} to pod {}: {e}", self.name))
     }
 }
 
@@ -102,7 +99,10 @@ pub(super) async fn streams(mut connection: Connection, pod: Pod, tasks: &TaskTr
                 let (error, data) = if is_error { (stream, other) } else { (other, stream) };
                 tasks.spawn(pair(error, data, pod.clone()));
             }
-            Some(_) => tracing::debug!(request, "a client sent the same half of a pair twice"),
+            Some(first) => {
+                tracing::debug!(request, "a client sent the same half of a pair twice; the first one counts");
+                halves.insert(request, first);
+            }
             None if halves.len() >= MOST_HALVES => tracing::debug!("a client opens halves of pairs only"),
             None => {
                 halves.insert(request, (stream, tokio::time::Instant::now()));

@@ -7,6 +7,8 @@
 mod channels;
 mod command;
 mod forward;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod negotiate;
 mod session;
 mod spdy;
@@ -21,7 +23,7 @@ use axum::{
     extract::{Path, Query, Request, State},
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -38,13 +40,14 @@ use self::{
     negotiate::{Refusal, Upgrade, refuse},
     session::{Activity, Wanted},
 };
-use super::{ServerState, known_pod};
+use super::{ServerState, known_pod, logs::end_of};
 use crate::{
     engine::{
         EngineError,
         names::SANDBOX_NAME,
-        process::{Process, Streams},
+        process::{self, Process, Streams},
     },
+    network::Namespace,
     pods::uid_at_docker,
 };
 
@@ -114,8 +117,8 @@ pub(super) fn routes() -> Router<ServerState> {
         .route("/attach/{namespace}/{pod}/{uid}/{container}", get(attach).post(attach))
         .route("/portForward/{namespace}/{pod}", get(port_forward).post(port_forward))
         .route("/portForward/{namespace}/{pod}/{uid}", get(port_forward).post(port_forward))
-        .route("/run/{namespace}/{pod}/{container}", get(run).post(run))
-        .route("/run/{namespace}/{pod}/{uid}/{container}", get(run).post(run))
+        .route("/run/{namespace}/{pod}/{container}", post(run))
+        .route("/run/{namespace}/{pod}/{uid}/{container}", post(run))
 }
 
 /// What a path names.
@@ -267,29 +270,47 @@ async fn forward_ports(
     let ports =
         if is_legacy { forward::ports(query).map_err(|why| refuse(StatusCode::BAD_REQUEST, why))? } else { Vec::new() };
     let pod = find(&state, &named).await?;
-    let pid = if pod.spec.as_ref().and_then(|s| s.host_network) == Some(true) {
-        None
+    let sandbox = running(&state, &pod, SANDBOX_NAME).await?;
+    let network = if pod.spec.as_ref().and_then(|s| s.host_network) == Some(true) {
+        Namespace::host()
     } else {
-        let sandbox = running(&state, &pod, SANDBOX_NAME).await?;
-        let seen = state.engine.inspect(&sandbox).await.map_err(|e| failed(&e))?;
-        let gone = || refuse(StatusCode::INTERNAL_SERVER_ERROR, "the pod's sandbox does not run");
-        Some(seen.and_then(|s| s.pid()).ok_or_else(gone)?)
+        network_of(&state, &sandbox).await?
     };
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let pod = forward::Pod { name: format!("{}/{}, uid {uid}", named.namespace, named.pod).into(), pid };
+    let pod = forward::Pod { name: format!("{}/{}, uid {uid}", named.namespace, named.pod).into(), network };
     let tasks = state.streaming.tasks.clone();
+    let sandbox_ended = end_of(state.engine.clone(), state.containers.clone(), sandbox);
     Ok(state.streaming.turn_over(&upgrade, protocol, &mut request, move |connection, gone, activity| async move {
-        if is_legacy {
-            let socket = websocket::accept(connection).await;
-            let channels = channels::Channels::of(protocol);
-            forward::channels(socket, channels, ports, pod, &tasks, gone, activity).await;
-        } else if is_websocket {
-            let (input, output) = websocket::bytes(websocket::accept(connection).await);
-            forward::streams(spdy::start(input, output, &tasks, gone, activity), pod, &tasks).await;
-        } else {
-            forward::streams(spdy_of(connection, &tasks, gone, activity), pod, &tasks).await;
+        let over = gone.clone();
+        let forwarding = async move {
+            if is_legacy {
+                let socket = websocket::accept(connection).await;
+                let channels = channels::Channels::of(protocol);
+                forward::channels(socket, channels, ports, pod, &tasks, gone, activity).await;
+            } else if is_websocket {
+                let (input, output) = websocket::bytes(websocket::accept(connection).await);
+                forward::streams(spdy::start(input, output, &tasks, gone, activity), pod, &tasks).await;
+            } else {
+                forward::streams(spdy_of(connection, &tasks, gone, activity), pod, &tasks).await;
+            }
+        };
+        tokio::pin!(forwarding);
+        tokio::select! {
+            () = &mut forwarding => return,
+            // A namespace that is held open outlives its pod, and leads nowhere then.
+            () = sandbox_ended => over.cancel(),
         }
+        forwarding.await;
     }))
+}
+
+/// The network of a sandbox that runs. Docker's number of its process may be another process's by now.
+async fn network_of(state: &ServerState, sandbox: &str) -> Result<Namespace, Refusal> {
+    let seen = state.engine.inspect(sandbox).await.map_err(|e| failed(&e))?;
+    let gone = || refuse(StatusCode::INTERNAL_SERVER_ERROR, "the pod's sandbox does not run");
+    let pid = seen.and_then(|s| s.pid()).ok_or_else(gone)?;
+    let opened = Namespace::of_process(pid, || process::is_of(pid, sandbox));
+    opened.map_err(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
 }
 
 /// Runs a command to its end and gives what it printed, both streams as one.

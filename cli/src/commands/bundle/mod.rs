@@ -1,7 +1,5 @@
-//! `windlass bundle`: one archive with what somebody needs to help from afar, and no secrets in it. A part that cannot
-//! be had is named in the archive; the rest is there all the same.
-
-mod withhold;
+//! `windlass bundle`: one archive with what somebody needs to help from afar, without what is known to hold secrets. A
+//! part that cannot be had is named in the archive; the rest is there all the same.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +15,7 @@ use std::{
 use anyhow::Context as _;
 use kube::{Client, api::DynamicObject, core::ObjectList};
 use serde_json::Value;
-use windlass_kit::net::Family;
+use windlass_kit::{net::Family, redact};
 use windlass_proxy as proxy;
 
 use super::{check, config, require_root, runtime, say, stats};
@@ -25,7 +23,6 @@ use crate::{
     assemble,
     config::{Settings, list},
 };
-use withhold::withhold;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -87,7 +84,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
         parts.problems.len()
     ));
     say(
-        "values of environments, Secrets, ConfigMaps, commands and annotations are not in it; read it before you send it",
+        "values of environments, Secrets, ConfigMaps, commands, annotations and what probes and hooks printed are not in it; names, labels, messages of events and the log are: read it before you send it",
     );
     Ok(ExitCode::SUCCESS)
 }
@@ -100,7 +97,7 @@ async fn collect(settings: &Settings, kubeconfig: &Path) -> Parts {
     for (name, path) in
         [("usage.json", "/windlass/usage"), ("pulls.json", "/windlass/pulls"), ("summary.json", "/stats/summary")]
     {
-        let told = stats::ask::<Value>(settings.stats_bind, path);
+        let told = stats::address(settings).and_then(|address| stats::ask::<Value>(address, path));
         parts.add(name, told.and_then(|value| Ok(serde_json::to_string_pretty(&value)?)));
     }
     for (name, family) in [("rules-ipv4.txt", Family::V4), ("rules-ipv6.txt", Family::V6)] {
@@ -126,8 +123,8 @@ async fn collect(settings: &Settings, kubeconfig: &Path) -> Parts {
     parts
 }
 
-/// What the units have logged, or a node that `windlass up --detach` started; none where neither is. No line has
-/// secrets in it.
+/// What the units have logged, or a node that `windlass up --detach` started; none where neither is. Windlass writes no
+/// secrets into it, but errors of Docker and of others are in it as they were told.
 fn log(settings: &Settings) -> Option<(&'static str, anyhow::Result<String>)> {
     let file = settings.run_dir.join("windlass.log");
     let (name, mut command) = if sd_notify::booted().unwrap_or_default() {
@@ -155,8 +152,18 @@ async fn objects(client: &Client, path: &str) -> anyhow::Result<String> {
     let list: ObjectList<DynamicObject> =
         client.request(request).await.with_context(|| format!("{path} could not be asked for"))?;
     let mut value = serde_json::to_value(&list)?;
-    withhold(&mut value);
+    redacted(&mut value, path);
     Ok(serde_json::to_string_pretty(&value)?)
+}
+
+/// Takes out of a list what may be a secret.
+fn redacted(list: &mut Value, path: &str) {
+    if !path.ends_with("/pods") {
+        return redact::object(list);
+    }
+    for pod in list["items"].as_array_mut().into_iter().flatten() {
+        *pod = redact::pod(pod.take());
+    }
 }
 
 fn http_get(path: &str) -> anyhow::Result<http::Request<Vec<u8>>> {

@@ -48,18 +48,20 @@ pub(super) async fn all(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
     let variant = proxy_config(settings).variant;
     all.extend(tokio::task::spawn_blocking(move || proxy::check(variant)).await?);
     let listens = settings.api_listens();
-    let of_api = listens.iter().map(|address| ("the Kubernetes API", address));
+    let of_api = listens.iter().map(|address| ("the Kubernetes API", Some(address)));
     for (what, address) in of_api.chain([
-        ("the node's API", settings.node_api_bind),
+        ("the node's API", Some(settings.node_api_bind)),
         ("the read-only stats", settings.stats_bind),
-        ("the agent's health", settings.agent_health_bind),
-        ("the proxy's health", settings.proxy_health_bind),
-        ("the proxy's metrics", settings.proxy_metrics_bind),
+        ("the agent's health", Some(settings.agent_health_bind)),
+        ("the proxy's health", Some(settings.proxy_health_bind)),
+        ("the proxy's metrics", Some(settings.proxy_metrics_bind)),
     ]) {
+        let Some(address) = address else { continue };
         let taken = serve::listen(what, address).await.err().map(|error| error.to_string());
         all.push(port(what, address, taken));
     }
     all.push(reach(&listens));
+    all.extend(settings.stats_bind.and_then(open_to_others));
     all.extend(machine::judge(&machine::read(&settings.data_dir, settings.node_ip().is_loopback())));
     Ok(all)
 }
@@ -72,6 +74,13 @@ fn reach(listens: &Addresses) -> Finding {
     }
     let advice = "add the node's address to apiBindAddress, or leave it out";
     Finding::doubtful(what, format!("it listens at {listens} alone, which no pod reaches"), advice)
+}
+
+/// A read-only port that other machines reach.
+fn open_to_others(address: SocketAddr) -> Option<Finding> {
+    let advice = "set statsBindAddress to 127.0.0.1:10255, or to nothing; scrapers read the node's API with a certificate or a token";
+    let seen = format!("{address} shows usage, pods and images without credentials to whoever reaches it");
+    (!address.ip().is_loopback()).then(|| Finding::doubtful("read-only port", seen, advice))
 }
 
 /// A port that could be had, or why not.

@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
         namespace: args.namespace.clone(),
         filter: args.filter.clone(),
     };
-    let address = settings.stats_bind;
+    let address = stats::address(settings)?;
     if args.once || args.output == Output::Json {
         return once(address, &wish, args.output);
     }

@@ -84,5 +84,12 @@ fn ports_of_pods() {
         std::io::Read::read_to_string(&mut err, &mut said).expect("it ends");
         assert!(said.contains("failed to connect to localhost:9 inside"), "{websockets}: {said}");
     }
+    // What is forwarded ends with the pod: its network is nobody else's later.
+    let mut last = Forward::new(&kubectl, "true", "pod/server", &[80]);
+    assert!(world.try_sh(&format!("curl -sS --max-time 60 http://127.0.0.1:{}/sum", last.ports[0])).is_ok());
+    let _ = kubectl.run(&["delete", "pod", "server", "--now"]);
+    eventually(PATIENCE, "the session ends with the sandbox", || {
+        last.child.try_wait()?.ok_or_else(|| anyhow::anyhow!("kubectl port-forward still runs"))
+    });
     windlass.down(&[]);
 }

@@ -118,6 +118,11 @@ impl Headers {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     fn parse(mut block: &[u8]) -> Result<Self, HeaderError> {
         let number = |block: &mut &[u8]| -> Result<usize, HeaderError> {
             let (head, rest) = block.split_first_chunk::<4>().ok_or(HeaderError::Short)?;

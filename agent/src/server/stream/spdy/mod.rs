@@ -7,6 +7,8 @@
 
 mod connection;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzzing;
 mod headers;
 
 pub(super) use connection::{Connection, Stream, Writer, start};

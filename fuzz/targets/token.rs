@@ -1,0 +1,40 @@
+//! Whatever somebody shows as a token: it is read without a panic, and is good only when it was signed here. The input is
+//! tried as an Authorization header, as a token, and in the place of a part of a good token, which its first two bytes
+//! say.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use serde_json::json;
+use windlass_control::tokens::{ISSUER, Tokens};
+use windlass_kit::serve::bearer;
+
+const NOW: i64 = 150;
+
+static TOKENS: LazyLock<(Tokens, String)> = LazyLock::new(|| {
+    let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
+    let tokens = Tokens::from_pem(&key).expect("a key of tokens");
+    let claims = json!({"iss": ISSUER, "sub": "system:serviceaccount:a:b", "nbf": 100, "exp": 200});
+    let good = tokens.sign(&claims).expect("a token");
+    assert!(tokens.verify(&good, NOW).is_some());
+    (tokens, good)
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    let (tokens, good) = &*TOKENS;
+    let text = String::from_utf8_lossy(bytes);
+    assert!(tokens.verify(&text, NOW).is_none(), "nobody guesses a signature");
+    if let Ok(value) = http::HeaderValue::from_bytes(bytes) {
+        let headers = http::HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]);
+        if let Some(token) = bearer(&headers) {
+            assert!(!token.is_empty() && token.trim() == token);
+            assert!(tokens.verify(token, NOW).is_none());
+        }
+    }
+    let Some((place, put)) = bytes.split_first_chunk::<2>() else { return };
+    let at = usize::from(place[0]) % good.len();
+    let until = (at + usize::from(place[1])).min(good.len());
+    let forged = [&good[..at], &String::from_utf8_lossy(put), &good[until..]].concat();
+    assert!(forged == *good || tokens.verify(&forged, NOW).is_none(), "{forged} is taken for {good}");
+});

@@ -1,0 +1,65 @@
+//! DNS rebinding: a page of another host whose name was made to lead to this machine asks by that name. What listens for
+//! this machine alone answers to no such name.
+
+use std::net::IpAddr;
+
+use axum::{
+    Router,
+    extract::Request,
+    http::{StatusCode, header, uri::Authority},
+    middleware,
+    response::{IntoResponse as _, Response},
+};
+
+/// Refuses requests by names that others can make lead here.
+pub(super) fn only_local_names(router: Router) -> Router {
+    router.layer(middleware::map_request(check))
+}
+
+async fn check(request: Request) -> Result<Request, Response> {
+    let told = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    match told.or_else(|| request.uri().authority().map(Authority::as_str)) {
+        Some(host) if !is_local_name(host) => {
+            let why = format!("{host} is no name of this machine's own: ask for localhost or by an address");
+            Err((StatusCode::FORBIDDEN, why).into_response())
+        }
+        _ => Ok(request),
+    }
+}
+
+/// Whether a host, with a port or without, is an address or `localhost`: names that nobody else can make lead here.
+fn is_local_name(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    let plain = name.trim_start_matches('[').trim_end_matches(']');
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    plain.parse::<IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_here_alone() {
+        for (host, local) in [
+            ("localhost", true),
+            ("localhost:10255", true),
+            ("LOCALHOST.:10255", true),
+            ("node.localhost", true),
+            ("127.0.0.1:10255", true),
+            ("10.0.0.5", true),
+            ("[::1]:10255", true),
+            ("[::1]", true),
+            ("evil.example:10255", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("evillocalhost", false),
+            ("", false),
+        ] {
+            assert_eq!(is_local_name(host), local, "{host}");
+        }
+    }
+}

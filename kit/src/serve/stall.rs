@@ -1,0 +1,209 @@
+//! Clients that do not take their answers. Of an HTTP/2 stream, hyper asks an answer's body for more only while the
+//! client leaves room for it, and a stream that waits for room is reset after [`WRITE_TIMEOUT`]. Of a connection, it
+//! is noted since when its socket takes nothing.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use hyper::rt::Executor;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep_until},
+};
+
+use super::{
+    counts::{Counts, Reason},
+    limits::WRITE_TIMEOUT,
+    open::Admitted,
+};
+
+/// Since when an answer waits for its client.
+#[derive(Debug, Default)]
+pub(super) struct Progress(Mutex<Option<tokio::time::Instant>>);
+
+impl Progress {
+    fn since(&self) -> MutexGuard<'_, Option<tokio::time::Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is the client's turn from now on.
+    pub(super) fn waits_for_client(&self) {
+        *self.since() = Some(tokio::time::Instant::now());
+    }
+
+    /// It is not the client who is waited for.
+    pub(super) fn waits_for_server(&self) {
+        *self.since() = None;
+    }
+}
+
+tokio::task_local! {
+    /// Of the stream that the running task is.
+    static PROGRESS: Arc<Progress>;
+}
+
+/// Of the HTTP/2 stream that this is called for; a stranger's own for HTTP/1, where the socket tells.
+pub(super) fn of_this_stream() -> Arc<Progress> {
+    PROGRESS.try_with(Arc::clone).unwrap_or_default()
+}
+
+/// Runs the streams of one HTTP/2 connection, each as a task that ends when its client takes nothing.
+#[derive(Debug, Clone)]
+pub(super) struct Streams {
+    pub(super) server: &'static str,
+    pub(super) counts: Arc<Counts>,
+}
+
+impl<F> Executor<F> for Streams
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, stream: F) {
+        let (server, counts) = (self.server, Arc::clone(&self.counts));
+        let task = Limited { stream: Box::pin(stream), progress: Arc::default(), timer: None };
+        tokio::spawn(async move {
+            if task.await.is_err() {
+                counts.dropped(Reason::Stalled);
+                tracing::debug!(server, "a stream was reset: its client takes nothing of its answer");
+            }
+        });
+    }
+}
+
+/// A stream with its time limit.
+struct Limited<F> {
+    stream: Pin<Box<F>>,
+    progress: Arc<Progress>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// Nothing was taken for too long.
+#[derive(Debug)]
+struct Stalled;
+
+impl<F: Future> Future for Limited<F> {
+    type Output = Result<(), Stalled>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { stream, progress, timer } = &mut *self;
+        if PROGRESS.sync_scope(Arc::clone(progress), || stream.as_mut().poll(cx)).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        // What is noted changes only while the stream is polled, so that no timer runs for one that does not wait.
+        let Some(since) = *progress.since() else { return Poll::Pending };
+        let until = since + WRITE_TIMEOUT;
+        let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if timer.deadline() != until {
+            timer.as_mut().reset(until);
+        }
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Err(Stalled))
+    }
+}
+
+/// Since when a connection's socket takes nothing.
+#[derive(Debug, Default)]
+pub(super) struct Writes(Mutex<Option<Instant>>);
+
+impl Writes {
+    pub(super) fn note<T>(&self, written: &Poll<io::Result<T>>) {
+        let mut blocked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.is_pending() {
+            blocked.get_or_insert_with(Instant::now);
+        } else {
+            *blocked = None;
+        }
+    }
+
+    pub(super) fn blocked_for(&self, now: Instant) -> Option<std::time::Duration> {
+        let blocked = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        blocked.map(|since| now.saturating_duration_since(since))
+    }
+}
+
+/// The socket of a connection. The connection counts as open for as long as this lives, which with an upgrade is longer
+/// than HTTP is spoken on it.
+#[derive(Debug)]
+pub(super) struct Socket<S> {
+    pub(super) inner: S,
+    pub(super) admitted: Arc<Admitted>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.admitted.writes().note(&written);
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.admitted.writes().note(&written);
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_client_that_takes_nothing_ends_a_stream() {
+        let begun = tokio::time::Instant::now();
+        let limited = |stream| Limited { stream: Box::pin(stream), progress: Arc::default(), timer: None };
+        let server_is_slow = limited(async {
+            of_this_stream().waits_for_client();
+            of_this_stream().waits_for_server();
+            tokio::time::sleep(WRITE_TIMEOUT * 3).await;
+            std::future::ready(()).await;
+        });
+        assert!(server_is_slow.await.is_ok());
+        assert_eq!(begun.elapsed(), WRITE_TIMEOUT * 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_whose_client_takes_nothing_ends() {
+        let begun = tokio::time::Instant::now();
+        let stalled = Limited {
+            stream: Box::pin(async {
+                of_this_stream().waits_for_client();
+                tokio::time::sleep(WRITE_TIMEOUT / 2).await;
+                // It took a part meanwhile, so it has the whole time again.
+                of_this_stream().waits_for_client();
+                std::future::pending::<()>().await;
+            }),
+            progress: Arc::default(),
+            timer: None,
+        };
+        assert!(stalled.await.is_err());
+        assert_eq!(begun.elapsed(), WRITE_TIMEOUT * 3 / 2);
+    }
+}
