@@ -12,20 +12,21 @@ build: ## the release binary: target/release/windlass
 	scripts/install.sh build
 	scripts/build.sh
 
+# What `make run` starts: the build that tests use, which is ready much sooner than the shipped one; PROFILE=release takes that.
+PROFILE ?= dev
+WINDLASS = target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/windlass
+
 .PHONY: run
-run: build ## a node on this machine with the examples applied
-	scripts/install.sh run
-	scripts/dockerd.sh
-	tests/images/build.sh
-	scripts/run.sh
+run: ## a node on this machine with the examples applied, of a quick build (PROFILE=release: of the shipped one)
+	PROFILE=$(PROFILE) scripts/run.sh $(WINDLASS)
 
 .PHONY: down
 down: ## stop the node that `make run` started; its data stays
-	target/release/windlass down
+	$(WINDLASS) down
 
 .PHONY: purge
 purge: ## stop the node and remove everything of it
-	target/release/windlass down --purge
+	$(WINDLASS) down --purge
 
 .PHONY: test
 test: ## lint and all tests
@@ -99,6 +100,11 @@ bench-cadvisor: build ## measuring 100 and 500 containers, and the pages of 250 
 bench-proxy: build ## the proxy with 1,000 and 10,000 services
 	scripts/install.sh test
 	scripts/bench-proxy.sh
+
+.PHONY: bench-build
+bench-build: ## the time and size of the quick build and of the shipped one, each from nothing; some 20 minutes
+	scripts/install.sh build
+	scripts/bench-build.sh
 
 .PHONY: bench-instructions
 bench-instructions: ## instructions that the rule builder takes, each against its limit

@@ -16,7 +16,8 @@ use std::{
 
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
-    EnvFilter, Layer as _, Registry,
+    Layer as _, Registry,
+    filter::Targets,
     fmt::{
         FmtContext, FormatEvent, FormatFields,
         format::{Format, Full, Json, Writer},
@@ -48,13 +49,13 @@ const QUIET: [&str; 9] = [
 /// Repeated lines are counted up this often at the latest.
 const COUNT_UP: Duration = Duration::from_secs(5);
 
-static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 static AS_JSON: AtomicBool = AtomicBool::new(false);
 static REPEATS: LazyLock<Shared> = LazyLock::new(Shared::default);
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-fn read(filter: &str) -> anyhow::Result<EnvFilter> {
-    EnvFilter::try_new(format!("{},{filter}", QUIET.join(","))).map_err(|e| {
+fn read(filter: &str) -> anyhow::Result<Targets> {
+    format!("{},{filter}", QUIET.join(",")).parse().map_err(|e| {
         anyhow::anyhow!(
             "the log filter {filter:?} cannot be read: {e}; give a level such as info, or module=level pairs"
         )
@@ -150,6 +151,32 @@ where
             self.json.format_event(context, writer, event)
         } else {
             self.text.format_event(context, writer, event)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_read_and_noisy_crates_are_turned_up_by_name_only() {
+        for (filter, target, level, told) in [
+            ("info", "windlass_proxy::sync", Level::INFO, true),
+            ("info", "windlass_proxy::sync", Level::DEBUG, false),
+            ("info,windlass_proxy=debug", "windlass_proxy::sync", Level::DEBUG, true),
+            ("info,windlass_proxy=debug", "windlass_agent", Level::DEBUG, false),
+            ("debug", "bollard::docker", Level::DEBUG, false),
+            ("info,bollard=debug", "bollard::docker", Level::DEBUG, true),
+            ("debug", "kube_client::client::builder", Level::ERROR, false),
+            ("off", "windlass_agent", Level::ERROR, false),
+            ("", "bollard::docker", Level::INFO, true),
+        ] {
+            assert_eq!(read(filter).unwrap().would_enable(target, &level), told, "{filter:?} {target} {level}");
+        }
+        for filter in ["loud", "windlass_proxy=loud", "a=b=c"] {
+            let error = read(filter).unwrap_err().to_string();
+            assert!(error.contains(filter) && error.contains("module=level"), "{error}");
         }
     }
 }
