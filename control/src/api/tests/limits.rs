@@ -83,7 +83,7 @@ async fn parts_of_this_process_and_nodes_have_their_own_share() {
     assert_eq!(code(&api, from_outside(ADMIN, "POST", MAPS, Body::from(map("a").to_string()))).await, 429);
     assert_eq!(ask(&api, "POST", MAPS, map("a")).await.code, 201);
     let node = Peer { name: "system:node:n1".to_owned(), groups: vec![NODES.to_owned()] };
-    let mut request = from_outside(&[], "GET", "/api/v1/nodes", Body::empty());
+    let mut request = from_outside(&[], "GET", "/api/v1/services", Body::empty());
     request.extensions_mut().insert(node);
     assert_eq!(code(&api, request).await, 200);
 }
