@@ -17,7 +17,7 @@ use std::{
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
     Layer as _, Registry,
-    filter::Targets,
+    filter::{LevelFilter, ParseError, Targets},
     fmt::{
         FmtContext, FormatEvent, FormatFields,
         format::{Format, Full, Json, Writer},
@@ -55,11 +55,17 @@ static REPEATS: LazyLock<Shared> = LazyLock::new(Shared::default);
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 fn read(filter: &str) -> anyhow::Result<Targets> {
-    format!("{},{filter}", QUIET.join(",")).parse().map_err(|e| {
+    let refused = |why: String| {
         anyhow::anyhow!(
-            "the log filter {filter:?} cannot be read: {e}; give a level such as info, or module=level pairs"
+            "the log filter {filter:?} cannot be read: {why}; give a level such as info, or module=level pairs"
         )
-    })
+    };
+    // A name alone would turn a module of that name up to trace: more likely it is a level with a letter wrong.
+    let mut alone = filter.split(',').filter(|part| !part.is_empty() && !part.contains('='));
+    if let Some(word) = alone.find(|part| part.parse::<LevelFilter>().is_err()) {
+        return Err(refused(format!("{word:?} is no level")));
+    }
+    format!("{},{filter}", QUIET.join(",")).parse().map_err(|e: ParseError| refused(e.to_string()))
 }
 
 /// Starts logging. `filter` is a level or a list such as `info,proxy=debug`.

@@ -5,7 +5,7 @@ use std::{fs, net::IpAddr, path::Path};
 use serde_json::{Value, json};
 use windlass_tests::{Kubectl, PATIENCE, World, eventually};
 
-use crate::sharing::{Shared, is_ready, main_of, says, wait_for};
+use crate::sharing::{Shared, condition, is_ready, main_of, says, wait_for};
 
 fn web(name: &str, host_port: u16) -> String {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
@@ -94,10 +94,18 @@ fn cni_plugins() {
     fs::create_dir_all(&conf).unwrap();
     let conf_text = conf.to_string_lossy().into_owned();
     let mut windlass = world.windlass().with(&["--network", "cni", "--cni-conf-dir", &conf_text]);
-    let kubectl = windlass.up();
-    // Nothing is configured yet: the pod says so, and comes as soon as something is.
+    windlass.start();
+    let kubectl = windlass.kubectl();
+    // Nothing is configured yet: the node says so and takes no pod, and does as soon as something is.
+    eventually(PATIENCE, "the node says what it lacks", || {
+        let ready = condition(&kubectl.json(&["node", "node"])?, "Ready");
+        let message = ready["message"].as_str().unwrap_or_default();
+        anyhow::ensure!(ready["status"] == "False" && message.contains("reason:NetworkPluginNotReady"), "{ready}");
+        anyhow::ensure!(message.ends_with("there is no file that ends in .conf, .conflist or .json"), "{ready}");
+        Ok(())
+    });
     kubectl.apply(&web("web", 8082));
-    says(&kubectl, "web", "there is no file that ends in .conf");
+    says(&kubectl, "web", "untolerated taint");
     let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
         {"type": "bridge", "bridge": "cni-pods", "isGateway": true, "ipMasq": true,
          "ipam": {"type": "host-local", "dataDir": leases, "ranges": [[{"subnet": "10.99.0.0/24"}]],

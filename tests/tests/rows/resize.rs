@@ -148,7 +148,7 @@ fn resize_of_a_memory_request_alone(row: &Row<'_>) {
     let asks = |memory: &str| json!({"requests": {"memory": memory}, "limits": {"memory": "4Ti"}});
     let before = running(row, json!({"resources": asks("16Mi")}));
     resize(row, "p", &[("main", asks("3Ti"))]);
-    let put_off = row.wait("p", "has too large a wish", |p| condition(p, "PodResizePending") == "True");
+    let put_off = row.wait("p", "has too large a wish", |p| condition(p, "PodResizePending")["status"] == "True");
     assert_eq!(main_of(&put_off)["allocatedResources"]["memory"], "16Mi");
     assert_eq!(main_of(&put_off)["resources"]["requests"]["memory"], "16Mi");
     row.says("p", "ResizeInfeasible");

@@ -34,7 +34,9 @@ impl Worker {
         if self.waiting.is_empty() {
             return None;
         }
-        if self.is_finished() || (!self.observed.runs() && !self.observed.in_the_making()) {
+        // The sandbox counts: a machine that goes down, or another pod, may want its network and its address.
+        let runs = self.observed.instances.iter().any(Instance::is_running);
+        if self.is_finished() || (!runs && !self.observed.in_the_making()) {
             for (answer, _) in self.waiting.drain(..) {
                 let _ = answer.send(Answer::Down);
             }
