@@ -69,7 +69,7 @@ impl Dispatcher {
             }
             watcher::Event::InitApply(pod) => {
                 if let (Some(listed), Some(uid)) = (&mut self.sources.listed, pod.uid()) {
-                    listed.insert(uid, Arc::new(trim(pod)));
+                    listed.insert(uid, Arc::new(spec::received(pod)));
                 }
             }
             watcher::Event::InitDone => {
@@ -84,7 +84,7 @@ impl Dispatcher {
             }
             watcher::Event::Apply(pod) => {
                 let Some(uid) = pod.uid() else { return };
-                let pod = Arc::new(trim(pod));
+                let pod = Arc::new(spec::received(pod));
                 if mirrors::is_mirror(&pod) {
                     self.sources.mirrors.insert(full_name(&pod), pod);
                     self.tell();
@@ -212,13 +212,4 @@ impl Dispatcher {
             tracing::warn!(%error, "addresses of earlier pods could not be freed; they are when the agent starts again");
         }
     }
-}
-
-/// Drops what the agent never reads and every pod carries.
-fn trim(mut pod: Pod) -> Pod {
-    pod.metadata.managed_fields = None;
-    if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
-    pod
 }

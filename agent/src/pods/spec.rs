@@ -149,6 +149,21 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
+/// A pod as the API has sent it, without what the agent never reads and every pod carries. Which pods are the node's own is
+/// the node's to say: a source that somebody has written into a pod of the API is not believed, as upstream's kubelet
+/// writes its own over it.
+pub(crate) fn received(mut pod: Pod) -> Pod {
+    pod.metadata.managed_fields = None;
+    let mirror = is_mirror(&pod);
+    if let Some(annotations) = &mut pod.metadata.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        if !mirror {
+            annotations.remove(SOURCE);
+        }
+    }
+    pod
+}
+
 /// A pod of the node's own folder, run whatever the API says.
 pub(crate) fn is_static(pod: &Pod) -> bool {
     annotation(pod, SOURCE).is_some_and(|source| source != "api")
@@ -213,4 +228,21 @@ pub(crate) fn is_over(pod: &Pod) -> bool {
 
 pub(crate) fn is_terminal(phase: &str) -> bool {
     matches!(phase, "Succeeded" | "Failed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_makes_a_static_pod_by_an_annotation() {
+        let pod = |annotations: serde_json::Value| -> Pod {
+            serde_json::from_value(serde_json::json!({"metadata": {"annotations": annotations}})).unwrap()
+        };
+        let pretends = received(pod(serde_json::json!({(SOURCE): "file", (HASH): "0", "a": "b"})));
+        assert!(!is_static(&pretends) && !is_critical(&pretends));
+        assert_eq!(annotation(&pretends, "a"), Some("b"));
+        let mirror = received(pod(serde_json::json!({(SOURCE): "file", (HASH): "0", (MIRROR): "0"})));
+        assert!(is_static(&mirror) && is_critical(&mirror), "what the node itself has made");
+    }
 }

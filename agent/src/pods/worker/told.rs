@@ -40,7 +40,7 @@ impl Worker {
             let begun = tokio::time::Instant::now();
             let result = api.patch_status(spec::name(&object), &PatchParams::default(), &Patch::Strategic(patch)).await;
             metrics.status_sync.took([], begun.elapsed());
-            Outcome::Patched { from: version(&object), result: result.map(Box::new) }
+            Outcome::Patched { from: version(&object), result: result.map(|pod| Box::new(spec::received(pod))) }
         });
         None
     }
