@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Fuzzes the readers of kernel state, of logs, of manifests and of what clients send to the API and the node, and the writer
-# of volumes' files, for SECONDS_EACH (60), starting from the golden files and from examples. Works with the stable
-# compiler: libFuzzer needs coverage counters only.
+# of volumes' files, for SECONDS_EACH (60), FUZZ_JOBS (1) side by side, starting from the golden files and from examples. Works
+# with the stable compiler: libFuzzer needs coverage counters only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-60}
+jobs=${FUZZ_JOBS:-1}
+running=()
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$triple"
@@ -42,5 +44,17 @@ for target in bodies channel_message kernel_state log_entry log_reader manifests
       printf 'Bearer a.b.c' >"$corpus/header"
       printf '\100\4abcd' >"$corpus/splice" ;;
   esac
-  target/fuzz/"$triple"/release/$target -max_total_time="$each" -max_len=8192 -artifact_prefix=target/fuzz/$target- "$corpus"
+  log=target/fuzz/$target.log
+  {
+    target/fuzz/"$triple"/release/$target -max_total_time="$each" -max_len=8192 -print_final_stats=1 \
+      -artifact_prefix=target/fuzz/$target- "$corpus" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    echo "$target: clean; $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs, $(grep -o 'cov: [0-9]*' "$log" | tail -n 1)"
+  } &
+  running+=("$!")
+  # In the order of their starts, so that no failure is missed: they take the same time.
+  if [ "${#running[@]}" -ge "$jobs" ]; then
+    wait "${running[0]}"
+    running=("${running[@]:1}")
+  fi
 done
+for pid in "${running[@]}"; do wait "$pid"; done

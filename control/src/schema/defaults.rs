@@ -106,7 +106,8 @@ fn service(object: &mut Map<String, Value>) {
     }
     for port in items(child(object, "spec"), "ports") {
         set(port, "protocol", json!("TCP"));
-        let number = port.get("port").cloned().unwrap_or_default();
+        // A port without a number is refused by its validation.
+        let Some(number) = port.get("port").filter(|number| !number.is_null()).cloned() else { continue };
         if port.get("targetPort").is_none_or(|t| t == &json!(0) || t == &json!("") || t.is_null()) {
             port.insert("targetPort".to_owned(), number);
         }

@@ -2,6 +2,7 @@
 
 use std::{
     error::Error,
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
@@ -59,9 +60,14 @@ impl InFlight {
         Self(Arc::new(Semaphore::new(BODY_BYTES_IN_FLIGHT)))
     }
 
-    /// What one request holds of them.
-    pub(super) fn request(&self) -> Held {
-        Held { bytes: self.clone(), permit: Arc::default() }
+    /// What one request of a client holds of them.
+    pub(super) fn request(&self, server: &'static str, client: Option<SocketAddr>) -> Held {
+        Held {
+            bytes: self.clone(),
+            permit: Arc::default(),
+            server,
+            client: client.map(|from| from.ip().to_canonical()),
+        }
     }
 }
 
@@ -70,9 +76,18 @@ impl InFlight {
 pub(super) struct Held {
     bytes: InFlight,
     permit: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+    server: &'static str,
+    client: Option<IpAddr>,
 }
 
 impl Held {
+    /// The log says whose request was given up: its answer may never be read.
+    fn refused(&self, error: BodyError) -> BodyError {
+        let client = self.client.map(tracing::field::display);
+        tracing::warn!(server = self.server, client, %error, "a request was given up");
+        error
+    }
+
     fn add(&self, bytes: usize) -> Result<(), BodyError> {
         let count = u32::try_from(bytes).map_err(|_| BodyError::Busy)?;
         let more = Arc::clone(&self.bytes.0).try_acquire_many_owned(count).map_err(|_| BodyError::Busy)?;
@@ -123,14 +138,14 @@ where
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 let held = self.held.add(frame.data_ref().map_or(0, Bytes::len));
-                Poll::Ready(Some(held.map(|()| frame).map_err(Into::into)))
+                Poll::Ready(Some(held.map(|()| frame).map_err(|error| self.held.refused(error).into())))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
                 let until = self.until;
                 let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-                timer.as_mut().poll(cx).map(|()| Some(Err(BodyError::Timeout.into())))
+                timer.as_mut().poll(cx).map(|()| Some(Err(self.held.refused(BodyError::Timeout).into())))
             }
         }
     }
@@ -247,7 +262,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
-        let mut body = RequestBody::new(Endless(vec![3]), InFlight::new().request());
+        let mut body = RequestBody::new(Endless(vec![3]), InFlight::new().request("a test", None));
         assert_eq!(next(&mut body).await, Ok(3));
         let begun = Instant::now();
         assert_eq!(next(&mut body).await, Err(BodyError::Timeout));
@@ -257,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn what_all_requests_hold_is_bounded_and_given_back() {
         let all = InFlight::new();
-        let (first, second) = (all.request(), all.request());
+        let (first, second) = (all.request("a test", None), all.request("a test", None));
         let mut greedy = RequestBody::new(Endless(vec![1, BODY_BYTES_IN_FLIGHT - 10]), first.clone());
         assert_eq!(next(&mut greedy).await, Ok(BODY_BYTES_IN_FLIGHT - 10));
         let mut other = RequestBody::new(Endless(vec![20, 20]), second);

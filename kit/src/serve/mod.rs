@@ -227,7 +227,7 @@ impl Connection {
         let streams = Streams { server: server.name, counts: server.open.counts() };
         let service = hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
             let (mut router, admitted, held) =
-                (server.router.clone(), Arc::clone(&admitted), server.in_flight.request());
+                (server.router.clone(), Arc::clone(&admitted), server.in_flight.request(server.name, address));
             let guard = Arc::new(admitted.request());
             if let Some(peer) = &peer {
                 request.extensions_mut().insert(peer.clone());

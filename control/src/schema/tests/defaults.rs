@@ -31,6 +31,8 @@ fn defaults_of_pods_and_controllers() {
     let service = defaulted("Service", json!({"spec": {"type": "NodePort", "ports": [{"port": 80}]}}));
     assert_eq!(service["spec"]["ports"][0], json!({"port": 80, "protocol": "TCP", "targetPort": 80}));
     assert_eq!(service["spec"]["externalTrafficPolicy"], "Cluster");
+    let numberless = defaulted("Service", json!({"spec": {"ports": [{"name": "a"}]}}));
+    assert_eq!(numberless["spec"]["ports"][0], json!({"name": "a", "protocol": "TCP"}));
     let secret = defaulted("Secret", json!({"stringData": {"a": "x"}}));
     assert_eq!(
         (&secret["type"], &secret["data"]["a"], secret.get("stringData")),
