@@ -10,6 +10,7 @@ pub mod logs;
 pub mod metrics;
 pub mod network;
 pub mod node;
+mod node_authorizer;
 pub mod pods;
 pub mod probe_counts;
 mod scratch;

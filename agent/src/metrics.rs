@@ -1,9 +1,13 @@
 //! What the agent counts of its own work, under the names of the kubelet's metrics; what it can tell from its state is
 //! added by `server::metrics` when the page is asked for.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
 
 use windlass_kit::{
+    events::Recorder,
     expo::{Kind, Text},
     meter::{Counter, Histogram, SECONDS},
 };
@@ -26,6 +30,29 @@ const SIZES: [(i64, &str); 7] = [
     (10 << 30, "5GB-10GB"),
     (20 << 30, "10GB-20GB"),
 ];
+
+/// What the agent writes to the API again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    PodStatus,
+    /// The status of a static pod's image.
+    MirrorStatus,
+    NodeStatus,
+    Lease,
+    Event,
+}
+
+impl Written {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::PodStatus => "pod_status",
+            Self::MirrorStatus => "mirror_pod_status",
+            Self::NodeStatus => "node_status",
+            Self::Lease => "lease",
+            Self::Event => "event",
+        }
+    }
+}
 
 /// See the module. The fields are families, named after what follows `kubelet_` in their names.
 #[derive(Debug)]
@@ -54,6 +81,7 @@ pub struct Metrics {
     pub(crate) requests: Counter<4>,
     pub(crate) request_seconds: Histogram<4>,
     pub(crate) streams: Counter<1>,
+    empty_writes: Counter<1>,
     /// File-system calls of volumes that do not come back.
     pub(crate) hung_volume_calls: AtomicI64,
     /// Begin and end of the machine's last end, in seconds since 1970; zero before there was one.
@@ -183,6 +211,11 @@ impl Default for Metrics {
                 "Requests over WebSockets, by what they connect to.",
                 ["subresource"],
             ),
+            empty_writes: Counter::new(
+                "windlass_empty_writes_total",
+                "Writes to the API that changed nothing: the object's resourceVersion stayed as it was.",
+                ["kind"],
+            ),
             hung_volume_calls: AtomicI64::default(),
             shutdown: Default::default(),
         }
@@ -197,6 +230,24 @@ impl Metrics {
 
     pub(crate) fn shutdown_ended(&self) {
         self.shutdown[1].store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
+    }
+
+    /// The API took a write and changed nothing: what was sent said the same as what it had.
+    pub(crate) fn empty_write(&self, what: Written) {
+        self.empty_writes.add([what.word()]);
+    }
+
+    /// A recorder of the agent's events, whose writes are counted too.
+    pub fn recorder(self: &Arc<Self>, client: kube::Client, node: &str) -> Recorder {
+        let metrics = Arc::clone(self);
+        Recorder::counting(client, "kubelet", node, move || metrics.empty_write(Written::Event))
+    }
+
+    /// Counts a write as empty if the object has the version of `before` after it.
+    pub(crate) fn wrote(&self, what: Written, before: Option<&str>, after: Option<&str>) {
+        if before.is_some() && before == after {
+            self.empty_write(what);
+        }
     }
 
     /// Writes all families.
@@ -225,6 +276,7 @@ impl Metrics {
         self.requests.write(page);
         self.request_seconds.write(page);
         self.streams.write(page);
+        self.empty_writes.write(page);
         let hung = self.hung_volume_calls.load(Ordering::Relaxed);
         let [begun, ended] = [0, 1].map(|i| self.shutdown[i].load(Ordering::Relaxed));
         for (name, help, at) in [

@@ -37,7 +37,6 @@ use windlass_cadvisor::Usage;
 use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
 use windlass_kit::{
     client::{Limits, client},
-    events::Recorder,
     serve::{Inside, Pems, Tls},
     supervise::Supervisor,
 };
@@ -403,7 +402,7 @@ async fn spawn_node(
         node: tell_node,
     };
     let news = agent::node::News { docker, pressure, going_down, images: images.list(), runtimes, node };
-    let recorder = Recorder::new(client.clone(), "kubelet", &settings.node_name);
+    let recorder = metrics.recorder(client.clone(), &settings.node_name);
     let object = agent::node::reference(&settings.node_name);
     let keeping = keeper.run(object, recorder.clone(), pods.clone(), token.clone());
     tasks.spawn("images", async move {
@@ -424,6 +423,7 @@ async fn spawn_node(
         shutdown::run(ending, stop).await;
         anyhow::Ok(())
     });
+    let duties_metrics = Arc::clone(&metrics);
     let defence = eviction_config(settings, &node_config, data_root);
     let parts =
         eviction::Parts { recorder, usage: usage.clone(), pods, metrics, orders, images, pressure: tell_pressure };
@@ -443,7 +443,7 @@ async fn spawn_node(
         match agent::node::register(&duties_client, &duties_config, &duties_token).await {
             Some(node) => {
                 let clients = (duties_client, heartbeat);
-                agent::node::run(clients, duties_config, node, news, heartbeats, duties_token).await
+                agent::node::run(clients, duties_config, node, news, (heartbeats, duties_metrics), duties_token).await
             }
             None => Ok(()),
         }

@@ -56,10 +56,21 @@ impl Recorder {
     /// the component is not tied to a node.
     #[must_use]
     pub fn new(client: kube::Client, component: &str, host: &str) -> Self {
+        Self::counting(client, component, host, || {})
+    }
+
+    /// The same, and tells `in_vain` of each write that changed nothing in the API.
+    #[must_use]
+    pub fn counting(
+        client: kube::Client,
+        component: &str,
+        host: &str,
+        in_vain: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
         let (queue, notes) = mpsc::channel(1024);
         let source =
             EventSource { component: Some(component.to_owned()), host: (!host.is_empty()).then(|| host.to_owned()) };
-        tokio::spawn(send(client, source, notes));
+        tokio::spawn(send(client, source, notes, in_vain));
         Self { queue, spam: Arc::default(), component: component.into() }
     }
 
@@ -149,9 +160,11 @@ struct Sent {
     name: String,
     count: i32,
     at: Instant,
+    /// The API's version of it after the last write.
+    version: Option<String>,
 }
 
-async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiver<Note>) {
+async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiver<Note>, in_vain: impl Fn()) {
     let mut sent: HashMap<String, Sent> = HashMap::new();
     let mut serial: u64 = 0;
     while let Some(note) = notes.recv().await {
@@ -167,7 +180,11 @@ async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiv
             earlier.at = Instant::now();
             let patch = serde_json::json!({"count": earlier.count, "lastTimestamp": Time(note.at)});
             let api: Api<Event> = Api::namespaced(client.clone(), &earlier.namespace);
-            if api.patch(&earlier.name, &PatchParams::default(), &Patch::Merge(patch)).await.is_ok() {
+            if let Ok(event) = api.patch(&earlier.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                let before = std::mem::replace(&mut earlier.version, event.metadata.resource_version);
+                if before.is_some() && before == earlier.version {
+                    in_vain();
+                }
                 continue;
             }
             // Expired or deleted meanwhile: write it anew.
@@ -179,8 +196,9 @@ async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiv
             (event.metadata.namespace.clone().unwrap_or_default(), event.metadata.name.clone().unwrap_or_default());
         let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
         match api.create(&PostParams::default(), &event).await {
-            Ok(_) => {
-                sent.insert(key, Sent { namespace, name, count: 1, at: Instant::now() });
+            Ok(event) => {
+                let version = event.metadata.resource_version;
+                sent.insert(key, Sent { namespace, name, count: 1, at: Instant::now(), version });
             }
             Err(error) => {
                 tracing::debug!(%error, reason = note.reason, "an event could not be written; it is lost");

@@ -1,6 +1,6 @@
 //! The node's lease: the heartbeat by which controllers tell a dead node from a slow one.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -17,13 +17,20 @@ use kube::{
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{backoff::Backoff, heartbeat::Heart};
 
+use crate::metrics::{Metrics, Written};
+
 /// How often it is renewed, and for how long each time counts; upstream's.
 const LEASE_EVERY: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: i32 = 40;
 const LEASES: &str = "kube-node-lease";
 
 /// Renews the lease until `shutdown`.
-pub(super) async fn renew(client: Client, node: Node, heart: Heart, shutdown: CancellationToken) {
+pub(super) async fn renew(
+    client: Client,
+    node: Node,
+    (heart, metrics): (Heart, Arc<Metrics>),
+    shutdown: CancellationToken,
+) {
     let api: Api<Lease> = Api::namespaced(client, LEASES);
     let name = node.metadata.name.clone().unwrap_or_default();
     let spec = |at: Timestamp| LeaseSpec {
@@ -40,6 +47,7 @@ pub(super) async fn renew(client: Client, node: Node, heart: Heart, shutdown: Ca
         ..OwnerReference::default()
     };
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
+    let mut version = None;
     loop {
         heart.beat();
         let patch = serde_json::json!({"spec": spec(Timestamp::now())});
@@ -55,7 +63,9 @@ pub(super) async fn renew(client: Client, node: Node, heart: Heart, shutdown: Ca
             other => other,
         };
         let wait = match renewed {
-            Ok(_) => {
+            Ok(lease) => {
+                let before = std::mem::replace(&mut version, lease.metadata.resource_version);
+                metrics.wrote(Written::Lease, before.as_deref(), version.as_deref());
                 backoff.reset();
                 LEASE_EVERY
             }
@@ -95,7 +105,8 @@ mod tests {
         let (shutdown, heartbeats) = (CancellationToken::new(), Heartbeats::default());
         let heart = heartbeats.begin("node lease", "", Duration::from_secs(300));
         let node = serde_json::from_str(r#"{"metadata":{"name":"n","uid":"u"}}"#).unwrap();
-        let renewing = tokio::spawn(renew(client(config, limits).unwrap(), node, heart, shutdown.clone()));
+        let renewing =
+            tokio::spawn(renew(client(config, limits).unwrap(), node, (heart, Arc::default()), shutdown.clone()));
         let (swallowed, _) = listener.accept().await.unwrap();
         let second = tokio::time::timeout(Duration::from_secs(20), listener.accept()).await;
         let (mut second, _) = second.expect("the first request is still waited for").unwrap();

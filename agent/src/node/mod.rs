@@ -35,7 +35,14 @@ use windlass_kit::{
     net::Cidr,
 };
 
-use crate::{Pressure, STUCK_AFTER, engine::Health, images::StoredImage, network::CniConfig, scratch};
+use crate::{
+    Pressure, STUCK_AFTER,
+    engine::Health,
+    images::StoredImage,
+    metrics::{Metrics, Written},
+    network::CniConfig,
+    scratch,
+};
 pub use capacity::{Amounts, parse_reserved};
 use eviction::thresholds::Threshold;
 use machine::Machine;
@@ -218,10 +225,10 @@ pub async fn run(
     config: NodeConfig,
     node: Node,
     mut news: News,
-    heartbeats: Heartbeats,
+    (heartbeats, metrics): (Heartbeats, Arc<Metrics>),
     shutdown: CancellationToken,
 ) -> Result<(), NodeError> {
-    let recorder = Recorder::new(client, "kubelet", &config.name);
+    let recorder = metrics.recorder(client, &config.name);
     let object = reference(&config.name);
     recorder.record(&object, Severity::Normal, "Starting", "Starting windlass.");
     let mut kernel = KernelLog::open();
@@ -229,7 +236,8 @@ pub async fn run(
     let mut held = false;
     tell_of_machine(&recorder, &object, &config, &node);
     let heart = heartbeats.begin("node lease", "", STUCK_AFTER);
-    let leases = tokio::spawn(lease::renew(heartbeat.clone(), node.clone(), heart, shutdown.clone()));
+    let leases =
+        tokio::spawn(lease::renew(heartbeat.clone(), node.clone(), (heart, Arc::clone(&metrics)), shutdown.clone()));
     let heart = heartbeats.begin("node status", "", STUCK_AFTER);
     let api: Api<Node> = Api::all(heartbeat);
     let mut version = node.metadata.resource_version;
@@ -275,6 +283,11 @@ pub async fn run(
             match api.patch_status(&config.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
                 Ok(updated) => {
                     tell(&recorder, &object, &config.name, &known, &wanted);
+                    metrics.wrote(
+                        Written::NodeStatus,
+                        version.as_deref(),
+                        updated.metadata.resource_version.as_deref(),
+                    );
                     version = updated.metadata.resource_version;
                     known = updated.status.unwrap_or_default();
                     sent = Some(Sent { wanted, answer: known.clone() });

@@ -1,6 +1,6 @@
 //! The environment of a container, and `$(VAR)` in its command and arguments. Pure.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, Secret};
 use windlass_kit::quantity::Quantity;
@@ -10,8 +10,8 @@ use super::{env_file, fields, spec};
 /// The objects that a pod's environment refers to, by name; those that do not exist are absent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sources {
-    pub(crate) config_maps: BTreeMap<String, ConfigMap>,
-    pub(crate) secrets: BTreeMap<String, Secret>,
+    pub(crate) config_maps: BTreeMap<String, Arc<ConfigMap>>,
+    pub(crate) secrets: BTreeMap<String, Arc<Secret>>,
     /// Texts of files in the pod's volumes, by volume and path.
     pub(crate) files: BTreeMap<(String, String), String>,
 }
@@ -357,7 +357,7 @@ mod tests {
         let optional = r#"{"name":"A","valueFrom":{"secretKeyRef":{"name":"m","key":"k","optional":true}}}"#;
         assert_eq!(build(&pod(optional, ""), &Sources::default()), Ok(vec![]));
         let mut sources = Sources::default();
-        sources.config_maps.insert("m".into(), serde_json::from_str(r#"{"data":{"x":"1"}}"#).unwrap());
+        sources.config_maps.insert("m".into(), Arc::new(serde_json::from_str(r#"{"data":{"x":"1"}}"#).unwrap()));
         assert!(build(&pod(missing, ""), &sources).unwrap_err().contains("couldn't find key k in ConfigMap n/m"));
         let all = build(&pod("", r#","envFrom":[{"prefix":"P_","configMapRef":{"name":"m"}}]"#), &sources).unwrap();
         assert_eq!(all, [("P_x".to_owned(), "1".to_owned())]);

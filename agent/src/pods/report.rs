@@ -63,14 +63,37 @@ fn in_order_of(before: &PodStatus, mut wanted: Vec<PodCondition>) -> Vec<PodCond
     wanted
 }
 
-/// The strategic merge patch that turns the status `before` into `after`; its uid keeps it from meeting a
-/// new pod of the same name. A field that is gone is named with `null`, else the server would keep it.
-pub(super) fn patch_of(pod: &Pod, before: &PodStatus, after: &PodStatus) -> Value {
+/// The strategic merge patch that turns the status `before` into `after`, both in their canonical form; `None` where they
+/// say the same. Its uid keeps it from meeting a new pod of the same name. A field that is gone is named with `null`, else
+/// the server would keep it.
+pub(super) fn patch_of(pod: &Pod, before: &PodStatus, after: &PodStatus) -> Option<Value> {
+    if before == after {
+        return None;
+    }
     let of = |status: &PodStatus| match serde_json::to_value(status) {
         Ok(Value::Object(fields)) => fields,
         _ => Map::new(),
     };
-    json!({"metadata": {"uid": pod.metadata.uid}, "status": difference(&of(before), &of(after))})
+    let status = difference(&of(before), &of(after));
+    (!status.is_empty()).then(|| json!({"metadata": {"uid": pod.metadata.uid}, "status": status}))
+}
+
+/// Whether nobody waits for what has changed: addresses, names of containers that are about to start, and that the sandbox
+/// is there. It goes with the next change that somebody does wait for, as upstream's, which looks once a second.
+pub(super) fn can_wait(before: &PodStatus, after: &PodStatus) -> bool {
+    let awaited = |status: &PodStatus| {
+        let mut status = PodStatus { pod_ip: None, pod_ips: None, ..status.clone() };
+        status.conditions.iter_mut().for_each(|all| all.retain(|c| c.type_ != "PodReadyToStartContainers"));
+        let lists = [&mut status.container_statuses, &mut status.init_container_statuses];
+        for container in lists.into_iter().flatten().flatten() {
+            if container.state.as_ref().is_some_and(|state| state.waiting.is_some()) {
+                container.container_id = None;
+                container.image_id.clear();
+            }
+        }
+        status
+    };
+    awaited(before) == awaited(after)
 }
 
 /// The lists of a pod's status that the server merges item by item, and the field that tells items apart.
@@ -87,7 +110,11 @@ fn difference(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<St
         let merged_by = MERGED_LISTS.iter().find(|(list, _)| list == key).map(|(_, field)| *field);
         let change = match (old, value, merged_by) {
             (Some(Value::Object(old)), Value::Object(new), _) => Value::Object(difference(old, new)),
-            (Some(Value::Array(old)), Value::Array(new), Some(field)) => Value::Array(items(old, new, field)),
+            (Some(Value::Array(old)), Value::Array(new), Some(field)) => match items(old, new, field) {
+                // The server keeps the order that it has.
+                items if items.is_empty() => continue,
+                items => Value::Array(items),
+            },
             _ => value.clone(),
         };
         patch.insert(key.clone(), change);
@@ -124,7 +151,7 @@ mod tests {
     }
 
     fn patch(before: Value, after: Value) -> Value {
-        patch_of(&Pod::default(), &status(before), &status(after))["status"].clone()
+        patch_of(&Pod::default(), &status(before), &status(after)).map_or(Value::Null, |patch| patch["status"].clone())
     }
 
     #[test]
@@ -154,8 +181,31 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_waits_for_can_wait() {
+        let told = |ready: &str, sandbox: &str, state: &str, id: &str| {
+            status(json!({"phase": "Pending", "podIP": id, "conditions": [
+                {"type": "PodReadyToStartContainers", "status": sandbox}, {"type": "Ready", "status": ready}],
+                "containerStatuses": [{"name": "c", "image": "i", "imageID": id, "containerID": id, "ready": false,
+                    "restartCount": 0, "state": {state: {}}}]}))
+        };
+        let before = told("False", "False", "waiting", "");
+        for (after, can) in [
+            (told("False", "True", "waiting", ""), true),
+            (told("False", "True", "waiting", "1"), true),
+            (told("True", "True", "waiting", "1"), false),
+            (told("False", "True", "running", "1"), false),
+        ] {
+            assert_eq!(can_wait(&before, &after), can, "{after:?}");
+        }
+        let runs = |id| told("True", "True", "running", id);
+        assert!(!can_wait(&runs("1"), &runs("2")), "another run is news");
+    }
+
+    #[test]
     fn what_did_not_change_is_not_sent() {
         let same = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
-        assert_eq!(patch(same.clone(), same), json!({}));
+        assert_eq!(patch(same.clone(), same), Value::Null);
+        let list = |first: &str, second: &str| json!({"hostIPs": [{"ip": first}, {"ip": second}]});
+        assert_eq!(patch(list("10.0.0.1", "fd00::1"), list("fd00::1", "10.0.0.1")), Value::Null, "an order alone");
     }
 }

@@ -131,7 +131,7 @@ impl Shared {
             Arc::clone(&metrics),
         );
         Self {
-            recorder: Recorder::new(client.clone(), "kubelet", &config.node_name),
+            recorder: metrics.recorder(client.clone(), &config.node_name),
             negative_oom: AtomicBool::new(host::negative_oom_allowed()),
             following: Following::new(client.clone()),
             images,

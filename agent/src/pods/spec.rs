@@ -2,6 +2,8 @@
 
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, PodSpec};
 
+use super::status::canonical;
+
 /// What a container is among its pod's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -149,11 +151,13 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// A pod as the API has sent it, without what the agent never reads and every pod carries. Which pods are the node's own is
+/// A pod as the API has sent it, without what the agent never reads and every pod carries, and with its status in the
+/// form in which statuses are compared. Which pods are the node's own is
 /// the node's to say: a source that somebody has written into a pod of the API is not believed, as upstream's kubelet
 /// writes its own over it.
 pub(crate) fn received(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
+    pod.status = pod.status.map(canonical);
     let mirror = is_mirror(&pod);
     if let Some(annotations) = &mut pod.metadata.annotations {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");

@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::{
 use kube::{Api, Client};
 use windlass_kit::objects::{claims::Claim, node_selector};
 
+use crate::node_authorizer::past_lag;
+
 /// Where a claim's data is.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Backing {
@@ -40,7 +42,8 @@ pub(super) async fn resolve(
     let unread = |what: &str, e: kube::Error| format!("{what} could not be read: {e}");
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let Claim { name: claim, ephemeral, .. } = claim;
-    let found = claims.get_opt(claim).await.map_err(|e| unread(&format!("persistentvolumeclaim {claim:?}"), e))?;
+    let found =
+        past_lag(|| claims.get_opt(claim)).await.map_err(|e| unread(&format!("persistentvolumeclaim {claim:?}"), e))?;
     let found = found.ok_or_else(|| format!("persistentvolumeclaim {claim:?} not found"))?;
     if *ephemeral {
         let owned = found.metadata.owner_references.iter().flatten().any(|o| Some(&o.uid) == pod.metadata.uid.as_ref());
@@ -52,7 +55,8 @@ pub(super) async fn resolve(
     }
     let name = bound_to(&found)?;
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
-    let persistent = volumes.get_opt(&name).await.map_err(|e| unread(&format!("persistentvolume {name:?}"), e))?;
+    let persistent =
+        past_lag(|| volumes.get_opt(&name)).await.map_err(|e| unread(&format!("persistentvolume {name:?}"), e))?;
     let persistent = persistent.ok_or_else(|| format!("persistentvolume {name:?} not found"))?;
     let affine = persistent.spec.as_ref().is_some_and(|s| s.node_affinity.is_some());
     let labels = if affine {

@@ -1,20 +1,21 @@
-//! Tells when a ConfigMap or Secret changes: one watch for each object, however many pods use it, for as long as one
-//! does. Watches single names, since a node may not list all of a cluster's.
+//! Tells what a ConfigMap or Secret holds and when it changes: one watch for each object, however many pods use it, for as
+//! long as one does. Watches single names, since a node may not list all of a cluster's.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt as _, watcher},
-};
+use kube::{Api, Client, runtime::watcher};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
+use windlass_kit::backoff::Backoff;
+
+use crate::node_authorizer::{LAG, is_refusal, past_lag, retries};
 
 /// What kind of object, where, and which.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,26 +76,44 @@ type Latest = Option<Option<Object>>;
 
 /// An object that is being watched; the watch ends with the last of these.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(super) struct Followed {
     changes: watch::Receiver<u64>,
-    latest: Arc<Mutex<Latest>>,
+    latest: watch::Receiver<Latest>,
     task: AbortOnDropHandle<()>,
 }
 
 impl Followed {
-    /// Counts the object's changes.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.clone()
+    /// The object as the watch last told it, `Some(None)` when there is none. Its first word is waited for as long as the
+    /// Node authorizer may lag; nothing when there was none.
+    async fn latest(&self) -> Latest {
+        let mut latest = self.latest.clone();
+        let told = tokio::time::timeout(LAG, latest.wait_for(Option::is_some)).await;
+        told.ok()?.ok()?.clone()
     }
 
-    /// The object as the watch last told it, `Some(None)` when there is none; nothing before the watch has told anything.
-    pub(crate) fn latest(&self) -> Latest {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The watch has told something.
+    pub(super) fn has_told(&self) -> bool {
+        self.latest.borrow().is_some()
     }
 
     /// Nothing more will be told of it.
     pub(super) fn has_ended(&self) -> bool {
         self.task.is_finished()
+    }
+}
+
+/// One of those who follow an object.
+#[derive(Debug, Clone)]
+pub(crate) struct Follower {
+    pub(super) followed: Arc<Followed>,
+    /// The watch had told something before: what the object was then, and not what it was when this one came.
+    joined: bool,
+}
+
+impl Follower {
+    /// Counts the object's changes.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.followed.changes.clone()
     }
 }
 
@@ -117,17 +136,18 @@ impl Following {
     }
 
     /// Watches an object, or joins those who do.
-    pub(crate) fn follow(&self, reference: &Reference) -> Arc<Followed> {
+    pub(crate) fn follow(&self, reference: &Reference) -> Follower {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // One that was immutable may be another by now, for pods that come later.
         if let Some(followed) = open.get(reference).and_then(Weak::upgrade).filter(|f| !f.has_ended()) {
-            return followed;
+            let joined = followed.has_told();
+            return Follower { followed, joined };
         }
         open.retain(|_, followed| followed.strong_count() > 0);
         let (tell, changes) = watch::channel(0);
+        let (show, latest) = watch::channel(None);
         let (client, of) = (self.client.clone(), reference.clone());
-        let latest = Arc::<Mutex<Latest>>::default();
-        let told = Told { tell, latest: Arc::clone(&latest) };
+        let told = Told { tell, show };
         let task = tokio::spawn(async move {
             match of.kind {
                 Kind::ConfigMap => watch_one::<ConfigMap>(client, &of, &told).await,
@@ -136,29 +156,27 @@ impl Following {
         });
         let followed = Arc::new(Followed { changes, latest, task: AbortOnDropHandle::new(task) });
         open.insert(reference.clone(), Arc::downgrade(&followed));
-        followed
+        Follower { followed, joined: false }
     }
 }
 
 /// Where a watch puts what it is told.
 struct Told {
     tell: watch::Sender<u64>,
-    latest: Arc<Mutex<Latest>>,
+    show: watch::Sender<Latest>,
 }
 
 impl Told {
     /// Takes in what the object is now; gives whether it may change again.
     fn put(&self, now: Option<Object>) -> bool {
         let goes_on = !now.as_ref().is_some_and(Object::is_immutable);
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = match (&*latest, &now) {
+        let same = match (&*self.show.borrow(), &now) {
             (Some(Some(old)), Some(new)) => old.version() == new.version(),
             // That there is none is no news to who has found none.
             (None | Some(None), None) => true,
             _ => false,
         };
-        *latest = Some(now);
-        drop(latest);
+        self.show.send_replace(Some(now));
         if !same {
             self.tell.send_modify(|count| *count += 1);
         }
@@ -177,9 +195,14 @@ where
         + 'static,
 {
     let config = watcher::Config::default().fields(&format!("metadata.name={}", of.name));
-    let mut events = Box::pin(watcher(Api::<K>::namespaced(client, &of.namespace), config).default_backoff());
+    let mut events = Box::pin(watcher(Api::<K>::namespaced(client, &of.namespace), config));
+    let (mut refused, mut failed) = (retries(), Backoff::new(Duration::from_millis(800), Duration::from_secs(30)));
     let mut listed = None;
     while let Some(event) = events.next().await {
+        if matches!(event, Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_) | watcher::Event::InitDone)) {
+            refused.reset();
+            failed.reset();
+        }
         let now = match event {
             Ok(watcher::Event::Apply(object)) => Some(object.into()),
             Ok(watcher::Event::Delete(_)) => None,
@@ -194,12 +217,87 @@ where
             Ok(watcher::Event::InitDone) => listed.take(),
             Err(error) => {
                 tracing::debug!(%error, name = of.name, kind = ?of.kind, "an object of a pod could not be watched; it is tried again");
+                let again = if is_watch_refusal(&error) { &mut refused } else { &mut failed };
+                tokio::time::sleep(again.next_delay()).await;
                 continue;
             }
         };
         if !told.put(now) {
             break;
         }
+    }
+}
+
+/// The same as [`is_refusal`] of whatever step of a watch.
+fn is_watch_refusal(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => is_refusal(error),
+        WatchError(status) => status.code == 403,
+        watcher::Error::NoResourceVersion => false,
+    }
+}
+
+/// What is wanted of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// What it held when the pod came, or later: a pod that is made right after an edit has what was edited.
+    Now,
+    /// What its watch told last.
+    Told,
+}
+
+/// The objects that a pod is made of, as steps that run it ask for them: from their watches where that is enough and they
+/// have told something in time, else from the API.
+#[derive(Clone)]
+pub(crate) struct Contents {
+    client: Client,
+    followed: BTreeMap<Reference, Follower>,
+    need: Need,
+}
+
+impl Contents {
+    pub(crate) fn new(client: Client, followed: BTreeMap<Reference, Follower>, need: Need) -> Self {
+        Self { client, followed, need }
+    }
+
+    /// A ConfigMap; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the API does not tell.
+    pub(crate) async fn config_map(&self, namespace: &str, name: &str) -> kube::Result<Option<Arc<ConfigMap>>> {
+        match self.told(Kind::ConfigMap, namespace, name).await {
+            Some(Some(Object::ConfigMap(map))) => Ok(Some(map)),
+            Some(_) => Ok(None),
+            None => {
+                let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+                Ok(past_lag(|| api.get_opt(name)).await?.map(Arc::new))
+            }
+        }
+    }
+
+    /// A Secret; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the API does not tell.
+    pub(crate) async fn secret(&self, namespace: &str, name: &str) -> kube::Result<Option<Arc<Secret>>> {
+        match self.told(Kind::Secret, namespace, name).await {
+            Some(Some(Object::Secret(secret))) => Ok(Some(secret)),
+            Some(_) => Ok(None),
+            None => {
+                let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+                Ok(past_lag(|| api.get_opt(name)).await?.map(Arc::new))
+            }
+        }
+    }
+
+    async fn told(&self, kind: Kind, namespace: &str, name: &str) -> Latest {
+        let reference = Reference { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+        let follower = self.followed.get(&reference)?;
+        if follower.joined && self.need == Need::Now {
+            return None;
+        }
+        follower.followed.latest().await
     }
 }
 
@@ -215,7 +313,7 @@ mod tests {
     #[test]
     fn only_what_differs_is_news() {
         let (tell, changes) = watch::channel(0);
-        let told = Told { tell, latest: Arc::default() };
+        let told = Told { tell, show: watch::Sender::new(None) };
         for (now, goes_on, count) in [
             (None, true, 0),
             (Some(map("1", false)), true, 1),

@@ -29,8 +29,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, HostPathVolumeSource, Pod, Secret, Volume};
-use kube::{Api, Client};
+use k8s_openapi::api::core::v1::{HostPathVolumeSource, Pod, Volume};
+use kube::Client;
 use windlass_kit::{
     objects::{claims::claim_of, resources},
     quantity::Quantity,
@@ -39,7 +39,7 @@ use windlass_kit::{
 use crate::{engine::Engine, metrics::Metrics};
 use claims::Backing;
 use content::Objects;
-use follow::{Followed, Kind, Object, Reference};
+use follow::{Contents, Kind, Reference};
 use mounter::{Home, Medium, Mounter, Progress};
 use threads::{Call, Threads};
 use tokens::Tokens;
@@ -127,12 +127,17 @@ impl Volumes {
     ///
     /// # Errors
     /// Names the volume and what is missing.
-    pub async fn prepare(&self, pod: &Pod, images: &VolumeImages) -> Result<Prepared, VolumeError> {
+    pub(crate) async fn prepare(
+        &self,
+        pod: &Pod,
+        images: &VolumeImages,
+        contents: &Contents,
+    ) -> Result<Prepared, VolumeError> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
         let mut made = Prepared::default();
         for volume in volumes_of(pod) {
             let one = async {
-                let (source, renew_at) = self.source(pod, volume, images, None).await?;
+                let (source, renew_at) = self.source(pod, volume, images, contents).await?;
                 Ok((self.mount(uid, &volume.name, source).await?, renew_at))
             };
             let (place, renew_at) = one.await.map_err(|reason| failed(volume, reason))?;
@@ -143,20 +148,16 @@ impl Volumes {
     }
 
     /// Writes anew what of a running pod's volumes comes from objects that changed, or from the pod itself; gives
-    /// when that is due again. Objects are taken as their watches have told them.
+    /// when that is due again.
     ///
     /// # Errors
     /// Names the volume and what is missing; its files stay as they were.
-    pub(crate) async fn refresh(
-        &self,
-        pod: &Pod,
-        followed: &BTreeMap<Reference, Arc<Followed>>,
-    ) -> Result<Option<Timestamp>, VolumeError> {
+    pub(crate) async fn refresh(&self, pod: &Pod, contents: &Contents) -> Result<Option<Timestamp>, VolumeError> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
         let mut made = Prepared::default();
         for volume in volumes_of(pod).filter(|v| content::plugin(v).is_some()) {
             let one = async {
-                let (source, renew_at) = self.source(pod, volume, &VolumeImages::default(), Some(followed)).await?;
+                let (source, renew_at) = self.source(pod, volume, &VolumeImages::default(), contents).await?;
                 self.mount(uid, &volume.name, source).await?;
                 Ok(renew_at)
             };
@@ -223,7 +224,7 @@ impl Volumes {
         pod: &Pod,
         volume: &Volume,
         images: &VolumeImages,
-        followed: Option<&BTreeMap<Reference, Arc<Followed>>>,
+        contents: &Contents,
     ) -> Result<(Source, Option<Timestamp>), String> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
         // Both become parts of paths.
@@ -236,7 +237,7 @@ impl Volumes {
         let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let group = context.and_then(|c| c.fs_group);
         if let Some((plugin, in_memory)) = content::plugin(volume) {
-            let (objects, renew_at) = self.objects(pod, volume, followed).await?;
+            let (objects, renew_at) = self.objects(pod, volume, contents).await?;
             let payload = content::payload(pod, volume, &objects)?;
             return Ok((Source::Node(Mounter::Files { home: home(plugin), in_memory, payload, group }), renew_at));
         }
@@ -290,40 +291,24 @@ impl Volumes {
         limits.sum::<Option<i64>>().into_iter().chain(node).min()
     }
 
-    /// The objects that a volume's files come from, and when a token among them is to be renewed. Those that are watched
-    /// are taken from there; the others, and all of a volume that is new, are asked for.
+    /// The objects that a volume's files come from, and when a token among them is to be renewed.
     async fn objects(
         &self,
         pod: &Pod,
         volume: &Volume,
-        followed: Option<&BTreeMap<Reference, Arc<Followed>>>,
+        contents: &Contents,
     ) -> Result<(Objects, Option<Timestamp>), String> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-        let told = |kind, name: &str| followed?.get(&reference(pod, kind, name.to_owned()))?.latest();
         let (maps, secrets) = content::references(volume);
         let mut objects = Objects { allocatable: self.allocatable.clone(), ..Objects::default() };
-        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
         for name in maps {
-            let found = match told(Kind::ConfigMap, &name) {
-                Some(Some(Object::ConfigMap(map))) => Some(map),
-                Some(_) => None,
-                None => {
-                    let asked = api.get_opt(&name).await;
-                    asked.map_err(|e| format!("configmap {name:?} could not be read: {e}"))?.map(Arc::new)
-                }
-            };
+            let found = contents.config_map(namespace, &name).await;
+            let found = found.map_err(|e| format!("configmap {name:?} could not be read: {e}"))?;
             objects.config_maps.extend(found.map(|m| (name, m)));
         }
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         for name in secrets {
-            let found = match told(Kind::Secret, &name) {
-                Some(Some(Object::Secret(secret))) => Some(secret),
-                Some(_) => None,
-                None => {
-                    let asked = api.get_opt(&name).await;
-                    asked.map_err(|e| format!("secret {name:?} could not be read: {e}"))?.map(Arc::new)
-                }
-            };
+            let found = contents.secret(namespace, &name).await;
+            let found = found.map_err(|e| format!("secret {name:?} could not be read: {e}"))?;
             objects.secrets.extend(found.map(|s| (name, s)));
         }
         let mut renew_at = None;

@@ -8,7 +8,10 @@ use bytes::Bytes;
 use http_body_util::Full;
 use serde_json::{Value, json};
 
-use super::{follow::Following, *};
+use super::{
+    follow::{Follower, Following, Need},
+    *,
+};
 
 #[test]
 fn an_unknown_kind_is_named() {
@@ -24,11 +27,19 @@ fn an_unknown_kind_is_named() {
 
 /// An API that has one ConfigMap, and the paths that it was asked for.
 #[derive(Clone, Default)]
-struct FakeApi(Arc<Mutex<Vec<String>>>);
+struct FakeApi {
+    asked: Arc<Mutex<Vec<String>>>,
+    /// How many requests it refuses first.
+    refuses: usize,
+}
 
 impl FakeApi {
+    fn refusing(refuses: usize) -> Self {
+        Self { refuses, ..Self::default() }
+    }
+
     fn asked(&self, what: &str) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|path| path.contains(what)).count()
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|path| path.contains(what)).count()
     }
 
     fn client(&self, map: Value) -> Client {
@@ -36,7 +47,17 @@ impl FakeApi {
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let (api, map, path) = (api.clone(), map.clone(), request.uri().to_string());
             async move {
-                api.0.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
+                let times = {
+                    let mut asked = api.asked.lock().unwrap_or_else(PoisonError::into_inner);
+                    asked.push(path.clone());
+                    asked.len()
+                };
+                if times <= api.refuses {
+                    let answer =
+                        json!({"kind": "Status", "code": 403, "message": "no relationship found between node"});
+                    let answer = http::Response::builder().status(403).body(Full::new(Bytes::from(answer.to_string())));
+                    return Ok::<_, Infallible>(answer.unwrap_or_default());
+                }
                 let answer = if path.contains("watch=") {
                     // Nothing changes.
                     std::future::pending().await
@@ -84,21 +105,40 @@ async fn one_edit_is_not_a_request_for_each_pod() {
         })
         .collect();
     let reference = Volumes::references(&pods[0]).remove(0);
-    let followed = Following::new(client).follow(&reference);
-    until("the watch has told the object", || followed.latest().is_some()).await;
-    let followed = BTreeMap::from([(reference, followed)]);
-    for pod in &pods {
-        let made = volumes.prepare(pod, &VolumeImages::default()).await.unwrap();
+    let following = Following::new(client.clone());
+    let followers: Vec<_> = pods.iter().map(|_| following.follow(&reference)).collect();
+    let contents = |follower: &Follower, need| {
+        Contents::new(client.clone(), BTreeMap::from([(reference.clone(), follower.clone())]), need)
+    };
+    for (pod, follower) in pods.iter().zip(&followers) {
+        let made = volumes.prepare(pod, &VolumeImages::default(), &contents(follower, Need::Now)).await.unwrap();
         assert_eq!(std::fs::read_to_string(made.places["v"].path.join("a")).unwrap(), "1");
     }
-    assert_eq!(api.asked("configmaps/m"), 20, "a new pod has what there is now");
-    for pod in &pods {
-        volumes.refresh(pod, &followed).await.unwrap();
+    assert_eq!(api.asked("configmaps/m"), 0, "the watch that begins with a pod tells it what there is");
+    // What the watch told before a pod came may be old by now.
+    let late = following.follow(&reference);
+    volumes.prepare(&pods[0], &VolumeImages::default(), &contents(&late, Need::Now)).await.unwrap();
+    assert_eq!(api.asked("configmaps/m"), 1, "a new pod has what there is now");
+    for (pod, follower) in pods.iter().zip(&followers).chain([(&pods[0], &late)]) {
+        volumes.refresh(pod, &contents(follower, Need::Told)).await.unwrap();
     }
-    assert_eq!(api.asked("configmaps/m"), 20);
+    assert_eq!(api.asked("configmaps/m"), 1);
     // Of one that is not watched there is nothing at hand.
-    volumes.refresh(&pods[0], &BTreeMap::new()).await.unwrap();
-    assert_eq!(api.asked("configmaps/m"), 21);
+    volumes.refresh(&pods[0], &Contents::new(client.clone(), BTreeMap::new(), Need::Told)).await.unwrap();
+    assert_eq!(api.asked("configmaps/m"), 2);
+}
+
+/// An API server that learns late that the pod is this node's: the volume is there as soon as it has, and nobody hears of it.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_a_moment_is_no_failure() {
+    for (refusals, good) in [(0, true), (4, true), (1000, false)] {
+        let api = FakeApi::refusing(refusals);
+        let following = Following::new(api.client(map(false)));
+        let reference = Reference { kind: Kind::ConfigMap, namespace: "n".into(), name: "m".into() };
+        let followed = BTreeMap::from([(reference.clone(), following.follow(&reference))]);
+        let contents = Contents::new(api.client(map(false)), followed, Need::Now);
+        assert_eq!(contents.config_map("n", "m").await.is_ok(), good, "{refusals}");
+    }
 }
 
 #[tokio::test]
@@ -108,13 +148,14 @@ async fn what_is_immutable_is_watched_no_longer() {
         let following = Following::new(api.client(map(immutable)));
         let reference = Reference { kind: Kind::ConfigMap, namespace: "n".into(), name: "m".into() };
         let first = following.follow(&reference);
-        until("the object is told", || first.latest().is_some()).await;
+        until("the object is told", || first.followed.has_told()).await;
         let watches = || api.asked("watch=") > 0;
-        until("the watch has ended, or goes on", || if immutable { first.has_ended() } else { watches() }).await;
+        until("the watch has ended, or goes on", || if immutable { first.followed.has_ended() } else { watches() })
+            .await;
         assert_eq!(watches(), !immutable);
         // It may have been deleted and made anew since: another pod asks again.
         let second = following.follow(&reference);
-        until("the object is told", || second.latest().is_some()).await;
+        until("the object is told", || second.followed.has_told()).await;
         assert_eq!(api.asked("configmaps?") - api.asked("watch="), lists);
     }
 }

@@ -14,6 +14,8 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::PostParams};
 use windlass_kit::duration;
 
+use crate::node_authorizer::past_lag;
+
 /// How long a token is good for where nothing is said; the API's default.
 const DEFAULT_SECONDS: i64 = 3600;
 /// No token is kept longer; upstream's.
@@ -105,7 +107,8 @@ impl Tokens {
             ..TokenRequest::default()
         };
         let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
-        let answer = api.create_token_request(&wanted.account, &PostParams::default(), &request).await;
+        let params = PostParams::default();
+        let answer = past_lag(|| api.create_token_request(&wanted.account, &params, &request)).await;
         let failed =
             |why: String| format!("a token of service account {namespace}/{} was not given: {why}", wanted.account);
         let status = answer.map_err(|e| failed(e.to_string()))?.status;

@@ -6,7 +6,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{ended, init_done, whole_seconds};
+use super::{ended, init_done};
 use crate::pods::{
     observed::Observed,
     resize::{PENDING, Verdict},
@@ -124,7 +124,7 @@ fn condition(type_: &str, truth: &Truth, before: &PodStatus, generation: Option<
         status: status.to_owned(),
         reason: (!reason.is_empty()).then(|| reason.to_owned()),
         message: (!message.is_empty()).then(|| message.to_owned()),
-        last_transition_time: Some(since.unwrap_or(Time(whole_seconds(now)))),
+        last_transition_time: Some(since.unwrap_or(Time(now))),
         observed_generation: generation,
         ..PodCondition::default()
     }

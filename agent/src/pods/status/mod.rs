@@ -1,5 +1,6 @@
 //! From a pod, what runs of it and the time: the status that the API shows. Pure.
 
+mod canonical;
 mod conditions;
 
 use std::net::IpAddr;
@@ -28,9 +29,10 @@ use super::{
     spec::{self, Role},
 };
 use crate::engine::instance::{Exit, Instance, State, User};
+pub(crate) use canonical::canonical;
 use conditions::conditions;
 
-/// The status of a pod on this node.
+/// The status of a pod on this node, in its [`canonical`] form.
 pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Timestamp) -> PodStatus {
     let Some(spec) = &pod.spec else { return PodStatus::default() };
     let before = pod.status.clone().unwrap_or_default();
@@ -68,23 +70,23 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
     } else {
         observed.addresses.iter().map(|a| PodIP { ip: a.to_string() }).collect()
     };
-    PodStatus {
+    canonical(PodStatus {
         conditions: Some(conditions(pod, spec, observed, &before, &init, &main, phase, now)),
         container_statuses: Some(main),
-        init_container_statuses: (!init.is_empty()).then_some(init),
-        ephemeral_container_statuses: (!ephemeral.is_empty()).then_some(ephemeral),
+        init_container_statuses: Some(init),
+        ephemeral_container_statuses: Some(ephemeral),
         host_ip: Some(host.clone()),
         host_ips: Some(vec![HostIP { ip: host }]),
         pod_ip: addresses.first().map(|a| a.ip.clone()),
-        pod_ips: (!addresses.is_empty()).then_some(addresses),
+        pod_ips: Some(addresses),
         phase: Some(phase.to_owned()),
         qos_class: Some(class_of(pod).name().to_owned()),
         reason,
         message,
-        start_time: Some(before.start_time.unwrap_or(Time(whole_seconds(now)))),
+        start_time: Some(before.start_time.unwrap_or(Time(now))),
         observed_generation: pod.metadata.generation,
         ..PodStatus::default()
-    }
+    })
 }
 
 /// Bytes of all termination messages of a pod; upstream's.
@@ -201,7 +203,7 @@ fn container_status(
         Some(instance) => match &instance.state {
             State::Running { started_at, .. } => (
                 ContainerState {
-                    running: Some(ContainerStateRunning { started_at: Some(Time(whole_seconds(*started_at))) }),
+                    running: Some(ContainerStateRunning { started_at: Some(Time(*started_at)) }),
                     ..ContainerState::default()
                 },
                 previous.map(terminated).or_else(|| lost(earlier, Some(instance))),
@@ -457,15 +459,11 @@ fn terminated(instance: &Instance) -> ContainerState {
             exit_code: i32::try_from(if reason == "StartError" { 128 } else { exit.code }).unwrap_or(255),
             reason: Some(reason.to_owned()),
             message: (!message.is_empty()).then_some(message),
-            started_at: Some(Time(whole_seconds(exit.started_at.unwrap_or(Timestamp::UNIX_EPOCH)))),
-            finished_at: Some(Time(whole_seconds(exit.finished_at))),
+            started_at: Some(Time(exit.started_at.unwrap_or(Timestamp::UNIX_EPOCH))),
+            finished_at: Some(Time(exit.finished_at)),
             container_id: Some(format!("docker://{}", instance.id)),
             ..ContainerStateTerminated::default()
         }),
         ..ContainerState::default()
     }
-}
-
-fn whole_seconds(at: Timestamp) -> Timestamp {
-    Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{engine::names, pods::services, volumes::threads::Call};
 
 /// What creating a container needs to know beside the pod.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct CreateRequest {
     pub(crate) container: Container,
     pub(crate) attempt: u32,
@@ -13,6 +13,8 @@ pub(crate) struct CreateRequest {
     pub(crate) image_shown: String,
     pub(crate) image_user: String,
     pub(crate) volumes: Arc<BTreeMap<String, Place>>,
+    /// What its environment is made of.
+    pub(crate) contents: Contents,
     /// Whose processes an ephemeral container sees.
     pub(crate) target: Option<String>,
     pub(crate) addresses: Vec<IpAddr>,
@@ -35,7 +37,7 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     let config = |message: String| Refusal::new("CreateContainerConfigError", message);
     let pod_spec: &PodSpec = pod.spec.as_ref().ok_or_else(|| config("the pod has no spec".to_owned()))?;
     let container = &request.container;
-    let mut sources = fetch_sources(shared, pod, container).await?;
+    let mut sources = fetch_sources(pod, container, &request.contents).await?;
     sources.files = files(shared, pod, container, &request.volumes).await.map_err(config)?;
     let services = if spec::is_static(pod) {
         // The node's own pods may be what the API itself is made of.
@@ -156,21 +158,19 @@ fn seccomp(shared: &Shared, spec: &PodSpec, container: &Container) -> Result<Opt
     Ok(Some(text))
 }
 
-async fn fetch_sources(shared: &Shared, pod: &Pod, container: &Container) -> Result<Sources, Refusal> {
+async fn fetch_sources(pod: &Pod, container: &Container, contents: &Contents) -> Result<Sources, Refusal> {
     let (maps, secrets) = env::references(container);
     let mut sources = Sources::default();
     let failed = |e: kube::Error| {
         Refusal::new("CreateContainerConfigError", format!("an object of the environment could not be read: {e}"))
     };
     for name in maps {
-        let api: Api<ConfigMap> = Api::namespaced(shared.client.clone(), spec::namespace(pod));
-        if let Some(map) = api.get_opt(name).await.map_err(failed)? {
+        if let Some(map) = contents.config_map(spec::namespace(pod), name).await.map_err(failed)? {
             sources.config_maps.insert(name.to_owned(), map);
         }
     }
     for name in secrets {
-        let api: Api<Secret> = Api::namespaced(shared.client.clone(), spec::namespace(pod));
-        if let Some(secret) = api.get_opt(name).await.map_err(failed)? {
+        if let Some(secret) = contents.secret(spec::namespace(pod), name).await.map_err(failed)? {
             sources.secrets.insert(name.to_owned(), secret);
         }
     }

@@ -132,7 +132,7 @@ async fn credentials(shared: &Shared, pod: &Pod, image: &Reference) -> Vec<Crede
     let names = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.as_str());
     let (mut configs, mut missing) = (Vec::new(), Vec::new());
     for name in names {
-        match api.get_opt(name).await {
+        match past_lag(|| api.get_opt(name)).await {
             Ok(Some(secret)) => {
                 configs.extend(credentials::of_secret(&secret).map(|config| (config, Source::of(&secret))));
             }

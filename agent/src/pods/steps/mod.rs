@@ -17,7 +17,7 @@ use std::{
 };
 
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Container, ExecAction, Pod, PodSpec, Probe, Secret},
+    core::v1::{Container, ExecAction, Pod, PodSpec, Probe, Secret},
     node::v1::RuntimeClass,
 };
 use kube::api::{Api, DeleteParams, Preconditions};
@@ -44,17 +44,19 @@ use crate::{
         instance::{Instance, Limits, State},
     },
     network::{Attach, Bandwidth, HostPort, Protocol},
+    node_authorizer::past_lag,
     probe_counts::{ProbeResult, Probed},
-    volumes::{
-        Place, VolumeImages,
-        follow::{Followed, Reference},
-        subpath::read_part,
-    },
+    volumes::{Place, VolumeImages, follow::Contents, subpath::read_part},
 };
 
 /// Pulls of images for volumes are given up when the pod ends; setting volumes up is not, since what it has mounted must
 /// be known to whoever takes it away.
-pub(crate) async fn prepare_volumes(shared: Arc<Shared>, pod: Arc<Pod>, given_up: CancellationToken) -> Outcome {
+pub(crate) async fn prepare_volumes(
+    shared: Arc<Shared>,
+    pod: Arc<Pod>,
+    contents: Contents,
+    given_up: CancellationToken,
+) -> Outcome {
     if let Err(why) = write_pod_files(&shared, &pod, &[]) {
         return Outcome::Volumes(Err(Refusal::new("FailedMount", why)));
     }
@@ -65,17 +67,13 @@ pub(crate) async fn prepare_volumes(shared: Arc<Shared>, pod: Arc<Pod>, given_up
     };
     let result = async {
         let images = VolumeImages { ids: images?, mounted_by_engine: shared.health.borrow().mounts_images() };
-        shared.volumes.prepare(&pod, &images).await.map_err(|e| Refusal::new("FailedMount", e.to_string()))
+        shared.volumes.prepare(&pod, &images, &contents).await.map_err(|e| Refusal::new("FailedMount", e.to_string()))
     };
     Outcome::Volumes(result.await)
 }
 
-pub(crate) async fn refresh_volumes(
-    shared: Arc<Shared>,
-    pod: Arc<Pod>,
-    followed: BTreeMap<Reference, Arc<Followed>>,
-) -> Outcome {
-    let result = shared.volumes.refresh(&pod, &followed).await;
+pub(crate) async fn refresh_volumes(shared: Arc<Shared>, pod: Arc<Pod>, contents: Contents) -> Outcome {
+    let result = shared.volumes.refresh(&pod, &contents).await;
     Outcome::Refreshed(result.map_err(|e| Refusal::new("FailedMount", e.to_string())))
 }
 

@@ -1,6 +1,7 @@
 //! From what the plan says to steps that run.
 
 use super::*;
+use crate::volumes::follow::{Contents, Need};
 
 impl Worker {
     pub(super) fn push(&mut self, key: Key, step: impl Future<Output = Outcome> + Send + 'static) {
@@ -40,6 +41,11 @@ impl Worker {
         }
     }
 
+    /// The objects that the pod is made of.
+    fn contents(&self, need: Need) -> Contents {
+        Contents::new(self.shared.client.clone(), self.followed.clone(), need)
+    }
+
     pub(super) fn container(&self, name: &str) -> Option<Container> {
         spec::container(self.pod.as_ref()?.spec.as_ref()?, name)
     }
@@ -63,12 +69,11 @@ impl Worker {
         match (action, pod) {
             (Action::PrepareVolumes, Some(pod)) => {
                 let given_up = self.token(&key);
-                self.push(key, steps::prepare_volumes(shared, pod, given_up));
+                self.push(key, steps::prepare_volumes(shared, pod, self.contents(Need::Now), given_up));
             }
             (Action::RefreshVolumes, Some(pod)) => {
                 self.observed.stale = None;
-                let followed = self.followed.clone();
-                self.push(key, steps::refresh_volumes(shared, pod, followed));
+                self.push(key, steps::refresh_volumes(shared, pod, self.contents(Need::Told)));
             }
             (Action::EnsureImage { container }, Some(pod)) => {
                 if let Some(container) = self.container(&container) {
@@ -184,6 +189,7 @@ impl Worker {
             image_shown: shown,
             image_user: user,
             volumes: Arc::clone(&self.volumes),
+            contents: self.contents(Need::Now),
             target: self.target(name),
             addresses: self.observed.addresses.clone(),
         };

@@ -25,7 +25,10 @@ use kube::api::{Api, Patch, PatchParams};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{backoff::delay_after, events::Severity};
+use windlass_kit::{
+    backoff::{Backoff, delay_after},
+    events::Severity,
+};
 
 use super::{
     admission::Claim,
@@ -37,7 +40,7 @@ use super::{
     outcome::{Outcome, Refusal},
     plan::{Action, Key, Plan, Wanted, plan},
     probes::{self, Kind},
-    report::{merge, patch_of, record, version},
+    report::{can_wait, merge, patch_of, record, version},
     resize::{self, Verdict},
     shared::Shared,
     silence::FirstProcess,
@@ -52,7 +55,7 @@ use crate::{
     },
     volumes::{
         Place, Volumes,
-        follow::{Followed, Kind as ObjectKind, Reference},
+        follow::{Follower, Kind as ObjectKind, Reference},
     },
 };
 
@@ -94,6 +97,8 @@ const API_RETRY: Duration = Duration::from_secs(1);
 const DEFERRED_RETRY: Duration = Duration::from_secs(5);
 /// The next try of writing what volumes hold.
 const CONTENTS_RETRY: Duration = Duration::from_secs(60);
+/// How long a change of the status that nobody waits for may wait for another; the period of upstream's looks.
+const GATHERING: Duration = Duration::from_secs(1);
 /// The next try of a status that the API takes and does not keep.
 const STUCK_RETRY: Duration = Duration::from_secs(30);
 
@@ -114,10 +119,14 @@ pub(crate) struct Worker {
     /// Of the steps under way those that can be given up, each with what tells them.
     given_up: BTreeMap<Key, CancellationToken>,
     /// The ConfigMaps and Secrets that the pod is made of.
-    followed: BTreeMap<Reference, Arc<Followed>>,
+    followed: BTreeMap<Reference, Follower>,
     changes: SelectAll<WatchStream<u64>>,
     published: Vec<ContainerRecord>,
     patch_after: Option<Timestamp>,
+    /// A change of the status that nobody waits for waits for others until then.
+    gathers_until: Option<Timestamp>,
+    /// Statuses that the API has refused in a row, since it last told something of the pod.
+    refused: Backoff,
     /// When a wish for resources that was put off is judged again.
     judge_at: Option<Timestamp>,
     /// The pod holds nothing of the node any more.
@@ -170,6 +179,8 @@ impl Worker {
             changes: SelectAll::new(),
             published: Vec::new(),
             patch_after: None,
+            gathers_until: None,
+            refused: Backoff::new(API_RETRY, STUCK_RETRY),
             judge_at: None,
             put_off_at: None,
             pause_until: None,
@@ -259,7 +270,13 @@ impl Worker {
         if let Some(by) = set {
             self.clock_was_set = true;
             self.observed.clock_was_set(by);
-            let own = [&mut self.patch_after, &mut self.judge_at, &mut self.put_off_at, &mut self.pause_until];
+            let own = [
+                &mut self.patch_after,
+                &mut self.gathers_until,
+                &mut self.judge_at,
+                &mut self.put_off_at,
+                &mut self.pause_until,
+            ];
             let own = own.into_iter().flatten().chain(self.waiting.iter_mut().map(|(_, until)| until));
             own.for_each(|at| *at = moved(*at, by));
         }
@@ -280,6 +297,10 @@ impl Worker {
     }
 
     fn take_wish(&mut self, wish: &Wish) {
+        if self.refused.failures() > 0 {
+            self.refused.reset();
+            self.patch_after = None;
+        }
         match wish {
             Wish::Gone => self.gone = true,
             Wish::Static { pod, mirror } => {

@@ -1,6 +1,7 @@
 //! What came of the steps: the worker learns from it.
 
 use super::*;
+use crate::metrics::Written;
 
 impl Worker {
     pub(super) fn take(&mut self, outcome: Outcome) {
@@ -141,20 +142,24 @@ impl Worker {
                 // An answer that changed nothing would be followed by the same patch at once, for ever.
                 let stuck = version(&pod) == from;
                 if stuck {
+                    let written = if self.mirror.is_some() { Written::MirrorStatus } else { Written::PodStatus };
+                    self.shared.metrics.empty_write(written);
                     tracing::warn!(pod = spec::name(&pod), "the API accepted a status and did not change it");
                 }
+                self.refused.reset();
                 self.patch_after = stuck.then(|| later(now, STUCK_RETRY));
                 match &mut self.mirror {
                     Some(mirror) => *mirror = Arc::new(*pod),
                     None => self.take_answer(&Arc::new(*pod)),
                 }
             }
-            // Gone or replaced: the watch tells what became of it.
+            // Gone, or its name is another pod's by now, here or on another node: the watch is about to tell, and until
+            // then the same write would be refused again.
             Outcome::Patched { result: Err(kube::Error::Api(status)), .. }
-                if matches!(status.code, 404 | 409 | 422) =>
+                if matches!(status.code, 403 | 404 | 409 | 422) =>
             {
                 tracing::debug!(pod = self.uid, code = status.code, "a status was refused: {}", status.message);
-                self.patch_after = Some(later(now, API_RETRY));
+                self.patch_after = Some(later(now, self.refused.next_delay()));
             }
             Outcome::Patched { result: Err(error), .. } => {
                 tracing::warn!(pod = self.uid, %error, "a pod's status could not be written; it is tried again");

@@ -24,19 +24,26 @@ impl Worker {
             let merged = merge(&before, &wanted);
             (pod, before, merged)
         };
-        if merged == before {
+        let Some(patch) = patch_of(&object, &before, &merged) else {
+            self.gathers_until = None;
             return None;
-        }
+        };
         if let Some(at) = self.patch_after.filter(|at| *at > now) {
             return Some(at);
         }
+        if can_wait(&before, &merged) {
+            let until = *self.gathers_until.get_or_insert(later(now, GATHERING));
+            if until > now {
+                return Some(until);
+            }
+        }
+        self.gathers_until = None;
         if !spec::is_static(&object) {
             self.tell_turns(&object, &before, &wanted);
         }
         let (client, metrics) = (self.shared.client.clone(), Arc::clone(&self.shared.metrics));
         self.push(Key::Status, async move {
             let api: Api<Pod> = Api::namespaced(client, spec::namespace(&object));
-            let patch = patch_of(&object, &before, &merged);
             let begun = tokio::time::Instant::now();
             let result = api.patch_status(spec::name(&object), &PatchParams::default(), &Patch::Strategic(patch)).await;
             metrics.status_sync.took([], begun.elapsed());
