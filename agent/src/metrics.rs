@@ -232,21 +232,22 @@ impl Metrics {
         self.shutdown[1].store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
     }
 
-    /// The API took a write and changed nothing: what was sent said the same as what it had.
-    pub(crate) fn empty_write(&self, what: Written) {
+    /// The API took a write to the object of this name and changed nothing: what was sent said the same as what it had.
+    pub(crate) fn empty_write(&self, what: Written, name: &str) {
         self.empty_writes.add([what.word()]);
+        tracing::warn!(kind = what.word(), name, "the API accepted a write that changed nothing");
     }
 
     /// A recorder of the agent's events, whose writes are counted too.
     pub fn recorder(self: &Arc<Self>, client: kube::Client, node: &str) -> Recorder {
         let metrics = Arc::clone(self);
-        Recorder::counting(client, "kubelet", node, move || metrics.empty_write(Written::Event))
+        Recorder::counting(client, "kubelet", node, move |name| metrics.empty_write(Written::Event, name))
     }
 
     /// Counts a write as empty if the object has the version of `before` after it.
-    pub(crate) fn wrote(&self, what: Written, before: Option<&str>, after: Option<&str>) {
+    pub(crate) fn wrote(&self, what: Written, name: &str, before: Option<&str>, after: Option<&str>) {
         if before.is_some() && before == after {
-            self.empty_write(what);
+            self.empty_write(what, name);
         }
     }
 
@@ -306,6 +307,20 @@ mod tests {
         assert_eq!(size_word(10 << 20), "0-10MB");
         assert_eq!(size_word((10 << 20) + 1), "10MB-100MB");
         assert_eq!(size_word(21 << 30), "GT20GB");
+    }
+
+    #[test]
+    fn a_write_that_leaves_the_version_as_it_was_is_empty() {
+        let metrics = Metrics::default();
+        for (before, after) in [(None, Some("1")), (Some("1"), Some("2")), (None, None)] {
+            metrics.wrote(Written::Lease, "n", before, after);
+        }
+        metrics.wrote(Written::NodeStatus, "n", Some("2"), Some("2"));
+        let mut page = Text::new();
+        metrics.write(&mut page);
+        let page = page.finish();
+        let counted: Vec<&str> = page.lines().filter(|l| l.starts_with("windlass_empty_writes_total{")).collect();
+        assert_eq!(counted, [r#"windlass_empty_writes_total{kind="node_status"} 1"#]);
     }
 
     #[test]

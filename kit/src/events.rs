@@ -56,16 +56,16 @@ impl Recorder {
     /// the component is not tied to a node.
     #[must_use]
     pub fn new(client: kube::Client, component: &str, host: &str) -> Self {
-        Self::counting(client, component, host, || {})
+        Self::counting(client, component, host, |_| {})
     }
 
-    /// The same, and tells `in_vain` of each write that changed nothing in the API.
+    /// The same, and tells `in_vain` the name of each event whose write changed nothing in the API.
     #[must_use]
     pub fn counting(
         client: kube::Client,
         component: &str,
         host: &str,
-        in_vain: impl Fn() + Send + Sync + 'static,
+        in_vain: impl Fn(&str) + Send + Sync + 'static,
     ) -> Self {
         let (queue, notes) = mpsc::channel(1024);
         let source =
@@ -164,7 +164,7 @@ struct Sent {
     version: Option<String>,
 }
 
-async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiver<Note>, in_vain: impl Fn()) {
+async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiver<Note>, in_vain: impl Fn(&str)) {
     let mut sent: HashMap<String, Sent> = HashMap::new();
     let mut serial: u64 = 0;
     while let Some(note) = notes.recv().await {
@@ -183,7 +183,7 @@ async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiv
             if let Ok(event) = api.patch(&earlier.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 let before = std::mem::replace(&mut earlier.version, event.metadata.resource_version);
                 if before.is_some() && before == earlier.version {
-                    in_vain();
+                    in_vain(&earlier.name);
                 }
                 continue;
             }

@@ -294,6 +294,26 @@ impl World {
     }
 }
 
+/// What an agent logs of a write that changed nothing, whatever it is about.
+const EMPTY_WRITE: &str = "the API accepted a write that changed nothing";
+
+impl World {
+    /// The lines of all logs in this world's folder in which an agent tells of a write in vain: there must be none, in
+    /// whatever test.
+    fn empty_writes(&self) -> Vec<String> {
+        let logs = fs::read_dir(self.dir()).into_iter().flatten().flatten().map(|entry| entry.path());
+        let logs = logs.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+        let texts: Vec<String> =
+            logs.map(|log| String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()).collect();
+        texts
+            .iter()
+            .flat_map(|text| text.lines())
+            .filter(|line| line.contains(EMPTY_WRITE))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         if self.dockerd.is_some() {
@@ -314,5 +334,7 @@ impl Drop for World {
             let _ = try_run("ip", &["netns", "delete", &namespace]);
         }
         self.unmount();
+        let in_vain = self.empty_writes();
+        assert!(in_vain.is_empty() || std::thread::panicking(), "an agent wrote in vain:\n{}", in_vain.join("\n"));
     }
 }

@@ -65,7 +65,7 @@ pub(super) async fn renew(
         let wait = match renewed {
             Ok(lease) => {
                 let before = std::mem::replace(&mut version, lease.metadata.resource_version);
-                metrics.wrote(Written::Lease, before.as_deref(), version.as_deref());
+                metrics.wrote(Written::Lease, &name, before.as_deref(), version.as_deref());
                 backoff.reset();
                 LEASE_EVERY
             }

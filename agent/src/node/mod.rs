@@ -283,11 +283,8 @@ pub async fn run(
             match api.patch_status(&config.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
                 Ok(updated) => {
                     tell(&recorder, &object, &config.name, &known, &wanted);
-                    metrics.wrote(
-                        Written::NodeStatus,
-                        version.as_deref(),
-                        updated.metadata.resource_version.as_deref(),
-                    );
+                    let after = updated.metadata.resource_version.as_deref();
+                    metrics.wrote(Written::NodeStatus, &config.name, version.as_deref(), after);
                     version = updated.metadata.resource_version;
                     known = updated.status.unwrap_or_default();
                     sent = Some(Sent { wanted, answer: known.clone() });

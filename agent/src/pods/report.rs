@@ -79,11 +79,15 @@ pub(super) fn patch_of(pod: &Pod, before: &PodStatus, after: &PodStatus) -> Opti
 }
 
 /// Whether nobody waits for what has changed: addresses, names of containers that are about to start, and that the sandbox
-/// is there. It goes with the next change that somebody does wait for, as upstream's, which looks once a second.
-pub(super) fn can_wait(before: &PodStatus, after: &PodStatus) -> bool {
+/// is there; and of a pod that `ends`, which generation was looked at. It goes with the next change that somebody does wait for, as upstream's, which looks once a second.
+pub(super) fn can_wait(before: &PodStatus, after: &PodStatus, ends: bool) -> bool {
     let awaited = |status: &PodStatus| {
         let mut status = PodStatus { pod_ip: None, pod_ips: None, ..status.clone() };
         status.conditions.iter_mut().for_each(|all| all.retain(|c| c.type_ != "PodReadyToStartContainers"));
+        if ends {
+            status.observed_generation = None;
+            status.conditions.iter_mut().flatten().for_each(|condition| condition.observed_generation = None);
+        }
         let lists = [&mut status.container_statuses, &mut status.init_container_statuses];
         for container in lists.into_iter().flatten().flatten() {
             if container.state.as_ref().is_some_and(|state| state.waiting.is_some()) {
@@ -195,10 +199,12 @@ mod tests {
             (told("True", "True", "waiting", "1"), false),
             (told("False", "True", "running", "1"), false),
         ] {
-            assert_eq!(can_wait(&before, &after), can, "{after:?}");
+            assert_eq!(can_wait(&before, &after, false), can, "{after:?}");
         }
         let runs = |id| told("True", "True", "running", id);
-        assert!(!can_wait(&runs("1"), &runs("2")), "another run is news");
+        let seen = PodStatus { observed_generation: Some(2), ..before.clone() };
+        assert_eq!([true, false].map(|ends| can_wait(&before, &seen, ends)), [true, false]);
+        assert!(!can_wait(&runs("1"), &runs("2"), true), "another run is news");
     }
 
     #[test]

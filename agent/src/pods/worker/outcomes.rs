@@ -143,8 +143,7 @@ impl Worker {
                 let stuck = version(&pod) == from;
                 if stuck {
                     let written = if self.mirror.is_some() { Written::MirrorStatus } else { Written::PodStatus };
-                    self.shared.metrics.empty_write(written);
-                    tracing::warn!(pod = spec::name(&pod), "the API accepted a status and did not change it");
+                    self.shared.metrics.empty_write(written, spec::name(&pod));
                 }
                 self.refused.reset();
                 self.patch_after = stuck.then(|| later(now, STUCK_RETRY));

@@ -31,7 +31,7 @@ impl Worker {
         if let Some(at) = self.patch_after.filter(|at| *at > now) {
             return Some(at);
         }
-        if can_wait(&before, &merged) {
+        if can_wait(&before, &merged, self.is_ending()) {
             let until = *self.gathers_until.get_or_insert(later(now, GATHERING));
             if until > now {
                 return Some(until);
