@@ -3,4 +3,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin
-WINDLASS_BIN=$PWD/target/release/windlass cargo run --locked -q -p windlass-tests --bin bench-proxy
+cargo build --locked -q --workspace --bin bench-proxy
+WINDLASS_BIN=$PWD/target/release/windlass exec target/debug/bench-proxy

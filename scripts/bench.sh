@@ -7,4 +7,5 @@ export PATH=$PATH:/usr/sbin:/sbin
 scripts/dockerd.sh
 tests/images/build.sh --all
 scripts/test-images.sh
-WINDLASS_BIN=$PWD/target/release/windlass exec cargo run --locked -q -p windlass-tests --bin "$name"
+cargo build --locked -q --workspace --bin "$name"
+WINDLASS_BIN=$PWD/target/release/windlass exec "target/debug/$name"

@@ -13,4 +13,8 @@ if [ "$profile" != dev ]; then
     SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
     export SOURCE_DATE_EPOCH
 fi
+if [ "$profile" = dev ]; then
+    # With the features of the whole workspace, as tests have them: whatever was built for them is not built again.
+    exec cargo build --locked --workspace --bin windlass
+fi
 exec cargo build --locked -p windlass --profile "$profile"

@@ -1,6 +1,9 @@
 //! Imports point one way: what each crate may depend on is held by this test.
 
-use std::{collections::BTreeSet, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
 
 use serde_json::Value;
 
@@ -51,4 +54,46 @@ fn imports_point_one_way() {
             }
         }
     }
+}
+
+/// Every crate of a build of the whole workspace with the features that it gets; more than once, where it is built for
+/// programs that build others too.
+fn features(edges: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--workspace",
+            "--offline",
+            "--prefix=none",
+            "--no-dedupe",
+            "--format={p}\t{f}",
+            "--edges",
+            edges,
+        ])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo tree");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (package, has) in text.lines().filter_map(|line| line.split_once('\t')) {
+        found.entry(package.to_owned()).or_default().insert(has.to_owned());
+    }
+    found
+}
+
+/// `make run` takes what `make test` has built: a feature that only tests ask for would build the crate, and all that
+/// depend on it, once more.
+#[test]
+fn tests_and_the_program_are_of_one_build() {
+    let (program, tests) = (features("normal,build"), features("normal,build,dev"));
+    assert!(program.len() > 100, "{program:?}");
+    let differ: Vec<String> = program
+        .iter()
+        .filter_map(|(package, has)| {
+            let wanted = tests.get(package)?;
+            (has != wanted).then(|| format!("{package} has the features {has:?} and in tests {wanted:?}"))
+        })
+        .collect();
+    assert_eq!(differ, Vec::<String>::new(), "name them among the dependencies of tests/Cargo.toml");
 }
