@@ -181,7 +181,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("event sweeper", plane.clone().sweep_events(token.clone()));
     let config = controllers::Config {
         cluster_cidr: settings.cluster_cidr.to_string(),
-        root_ca_pem: plane.ca_pem(),
+        root_ca: plane.root_ca(),
         ..controllers::Config::default()
     };
     let as_controllers = plane.client(UserInfo::internal("system:kube-controller-manager"));

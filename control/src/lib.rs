@@ -17,6 +17,9 @@ pub mod store;
 pub mod table;
 pub mod tokens;
 
+#[cfg(test)]
+extern crate self as windlass_control;
+
 #[doc(hidden)]
 pub mod fuzzing;
 

@@ -6,7 +6,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io::{BufRead as _, BufReader, Write as _},
-    net::Ipv4Addr,
     path::Path,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
@@ -21,7 +20,10 @@ use kube::{
 };
 use serde_json::json;
 use tokio::task::JoinSet;
-use windlass_control::{Config, ControlPlane, api::UserInfo, pki::Lifetimes};
+use windlass_control::{ControlPlane, api::UserInfo};
+
+mod config;
+use config::config;
 
 const FOLDER: &str = "WINDLASS_KILL_FOLDER";
 const TIMES: usize = 100;
@@ -35,21 +37,8 @@ const TEXT: &str = "text";
 fn the_api_that_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { panic!("{FOLDER} is not set") };
     let folder = Path::new(&folder);
-    let config = Config {
-        data_dir: folder.join("data"),
-        listen: vec!["127.0.0.1:6443".parse().unwrap()],
-        advertise: "127.0.0.1".parse().unwrap(),
-        cluster_domain: "cluster.local".into(),
-        service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
-        node_ports: 30000..=32767,
-        max_token_seconds: None,
-        node_name: "n".into(),
-        node_addresses: vec!["127.0.0.1".parse().unwrap()],
-        admin_kubeconfig: folder.join("admin.kubeconfig"),
-        lifetimes: Lifetimes::default(),
-    };
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
-        let plane = ControlPlane::open(config).await.unwrap();
+        let plane = ControlPlane::open(config(folder)).await.unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut out = std::io::stdout();
         writeln!(out, "\nport={}", listener.local_addr().unwrap().port()).unwrap();

@@ -2,12 +2,15 @@
 //! node's door is made by the same code (`kit/src/serve/tls.rs`).
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     process::{Command, Stdio},
 };
 
 use tokio_util::sync::CancellationToken;
-use windlass_control::{Config, ControlPlane, pki::Lifetimes};
+use windlass_control::ControlPlane;
+
+mod config;
+use config::config;
 
 /// Shakes hands as `arguments` say; whether it came to a session, and what was said.
 fn shake(address: SocketAddr, arguments: &[&str]) -> (bool, String) {
@@ -24,20 +27,7 @@ fn shake(address: SocketAddr, arguments: &[&str]) -> (bool, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn old_versions_and_weak_ciphers_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let config = Config {
-        data_dir: dir.path().join("data"),
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
-        advertise: "127.0.0.1".parse().unwrap(),
-        cluster_domain: "cluster.local".into(),
-        service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
-        node_ports: 30000..=32767,
-        max_token_seconds: None,
-        node_name: "n".into(),
-        node_addresses: vec!["127.0.0.1".parse().unwrap()],
-        admin_kubeconfig: dir.path().join("admin.kubeconfig"),
-        lifetimes: Lifetimes::default(),
-    };
-    let plane = ControlPlane::open(config).await.unwrap();
+    let plane = ControlPlane::open(config(dir.path())).await.unwrap();
     let listeners = plane.listen().await.unwrap();
     let address = listeners[0].local_addr().unwrap();
     let stop = CancellationToken::new();

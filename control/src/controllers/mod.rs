@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, Resource, api::ApiResource, core::PartialObjectMeta, runtime::watcher};
 use serde::de::DeserializeOwned;
-use tokio::task::JoinSet;
+use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 mod cache;
@@ -61,9 +61,9 @@ pub struct Config {
     pub node_mask_v4: u8,
     /// Prefix length of one node's part of an IPv6 cluster range.
     pub node_mask_v6: u8,
-    /// The CA certificate (PEM) that every namespace gets as ConfigMap `kube-root-ca.crt`; empty
+    /// The CA certificates (PEM) that every namespace gets as ConfigMap `kube-root-ca.crt`, also when they change; empty
     /// for none.
-    pub root_ca_pem: String,
+    pub root_ca: watch::Receiver<String>,
     /// How long a node may be silent before it counts as not ready (upstream: 50 s).
     pub node_grace: Duration,
     /// The same for a node that has never reported (upstream: 60 s).
@@ -76,7 +76,7 @@ impl Default for Config {
             cluster_cidr: "10.244.0.0/16".to_owned(),
             node_mask_v4: 24,
             node_mask_v6: 64,
-            root_ca_pem: String::new(),
+            root_ca: watch::Sender::new(String::new()).subscribe(),
             node_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
         }
@@ -130,7 +130,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         },
     );
     let service_accounts =
-        ServiceAccounts::new(client.clone(), &mut namespaces, &mut accounts, &mut config_maps, config.root_ca_pem);
+        ServiceAccounts::new(client.clone(), &mut namespaces, &mut accounts, &mut config_maps, config.root_ca);
     let persistent_volumes = PersistentVolumes::new(client.clone(), &mut claims, &mut volumes, &mut pods);
     let namespaces_controller = Namespaces::new(client.clone(), &mut namespaces, &mut pods);
     let ipam = NodeIpam::new(client.clone(), &mut nodes, ranges);
@@ -167,6 +167,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     tokio::join!(
         replication.queue().run("replication", WORKERS, token(), |key| replication.reconcile(key)),
         endpoints_controller.queue().run("endpoints", WORKERS, token(), |key| endpoints_controller.reconcile(key)),
+        service_accounts.follow_root_ca(token()),
         service_accounts.queue().run("service-accounts", WORKERS, token(), |key| service_accounts.reconcile(key)),
         persistent_volumes
             .queue()

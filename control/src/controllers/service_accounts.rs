@@ -9,6 +9,8 @@ use kube::{
     core::PartialObjectMeta,
 };
 use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     cache::{Cache, Informer},
@@ -26,8 +28,8 @@ pub(crate) struct ServiceAccounts {
     client: Client,
     namespaces: Cache<Namespace>,
     accounts: Cache<PartialObjectMeta<ServiceAccount>>,
-    /// Certificate of the API server's CA; empty when no ConfigMap is wanted.
-    root_ca: String,
+    /// Certificates of the API server's CA; empty when no ConfigMap is wanted.
+    root_ca: watch::Receiver<String>,
     queue: Queue<Key>,
 }
 
@@ -37,7 +39,7 @@ impl ServiceAccounts {
         namespaces: &mut Informer<Namespace>,
         accounts: &mut Informer<PartialObjectMeta<ServiceAccount>>,
         config_maps: &mut Informer<PartialObjectMeta<ConfigMap>>,
-        root_ca: String,
+        root_ca: watch::Receiver<String>,
     ) -> Self {
         let queue = Queue::new();
         let wake = queue.clone();
@@ -49,6 +51,23 @@ impl ServiceAccounts {
         wake_namespace(accounts, &queue, ACCOUNT);
         wake_namespace(config_maps, &queue, ROOT_CA);
         Self { client, namespaces: namespaces.cache(), accounts: accounts.cache(), root_ca, queue }
+    }
+
+    /// Wakes every namespace when the CA's certificates have changed, until `shutdown`.
+    pub(crate) async fn follow_root_ca(&self, shutdown: CancellationToken) {
+        let mut root_ca = self.root_ca.clone();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = root_ca.changed() => {
+                    if changed.is_err() {
+                        // They stay as they are.
+                        return;
+                    }
+                    self.namespaces.all().iter().for_each(|namespace| self.queue.add(Key::new("", namespace.name_any())));
+                }
+            }
+        }
     }
 
     pub(crate) fn queue(&self) -> &Queue<Key> {
@@ -83,11 +102,12 @@ impl ServiceAccounts {
                 other => drop(other.during("create the default service account in namespace", &namespace)?),
             }
         }
-        if self.root_ca.is_empty() {
+        let root_ca = self.root_ca.borrow().clone();
+        if root_ca.is_empty() {
             return Ok(());
         }
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-        let data = BTreeMap::from([("ca.crt".to_owned(), self.root_ca.clone())]);
+        let data = BTreeMap::from([("ca.crt".to_owned(), root_ca)]);
         match api.get_opt(ROOT_CA).await.during("read the root CA ConfigMap in namespace", &namespace)? {
             Some(present) if present.data.as_ref() == Some(&data) => {}
             Some(_) => {

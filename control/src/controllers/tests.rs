@@ -10,7 +10,7 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, fake_api::FakeApi, run};
@@ -180,12 +180,15 @@ async fn services_get_slices_and_endpoints() {
 
 #[tokio::test]
 async fn namespaces_are_furnished_and_emptied() {
-    let bed = Bed::new(Config { root_ca_pem: "PEM".into(), ..Config::default() }).await;
+    let root_ca = watch::Sender::new("PEM".to_owned());
+    let bed = Bed::new(Config { root_ca: root_ca.subscribe(), ..Config::default() }).await;
     let namespaces: Api<Namespace> = Api::all(bed.client.clone());
     put(&namespaces, json!({"metadata": {"name": "shop"}})).await;
     let has = |n: &'static str| move |o: &[Value]| o.iter().any(|o| o["metadata"]["namespace"] == n);
     bed.fake.until("serviceaccounts", "the default account", has("shop")).await;
     bed.fake.until("configmaps", "the CA", |c| has("shop")(c) && c[0]["data"]["ca.crt"] == "PEM").await;
+    root_ca.send_replace("NEW PEM".to_owned());
+    bed.fake.until("configmaps", "the renewed CA", |c| c[0]["data"]["ca.crt"] == "NEW PEM").await;
     let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(bed.client.clone(), "shop");
     accounts.delete("default", &DeleteParams::default()).await.unwrap();
     bed.fake.until("serviceaccounts", "it is made anew", has("shop")).await;

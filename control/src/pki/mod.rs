@@ -2,6 +2,7 @@
 //!
 //! Keys are P-256; files are 0600 in a folder of 0700.
 
+mod authority;
 mod files;
 
 #[cfg(test)]
@@ -13,12 +14,10 @@ use std::{
 };
 
 use base64::Engine as _;
-use jiff::{SignedDuration, Timestamp};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
-};
-use x509_parser::{extensions::ParsedExtension, prelude::X509Certificate};
+use jiff::SignedDuration;
+use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
+
+use authority::{Authority, CA_CERT, Leaf, is_in_use};
 
 /// The group that may do everything.
 pub(crate) const MASTERS: &str = "system:masters";
@@ -26,21 +25,32 @@ pub(crate) const MASTERS: &str = "system:masters";
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// Days that certificates are good for, and before whose end they are renewed.
 const AUTHORITY_DAYS: i64 = 3650;
+/// Who was given the authority's certificate has so long to take the new one.
+const AUTHORITY_RENEW_DAYS: i64 = 730;
 const LEAF_DAYS: i64 = 365;
 const RENEW_DAYS: i64 = 90;
 
 /// How long certificates are good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// Each but the authority's own.
+    /// The authority's own.
+    pub authority: SignedDuration,
+    /// So long before its end it is made anew, with the same key.
+    pub authority_renew_before: SignedDuration,
+    /// Each of the others; none outlives the authority's.
     pub leaf: SignedDuration,
-    /// Before its end each is made anew.
+    /// So long before its end each of them is made anew.
     pub renew_before: SignedDuration,
 }
 
 impl Default for Lifetimes {
     fn default() -> Self {
-        Self { leaf: days(LEAF_DAYS), renew_before: days(RENEW_DAYS) }
+        Self {
+            authority: days(AUTHORITY_DAYS),
+            authority_renew_before: days(AUTHORITY_RENEW_DAYS),
+            leaf: days(LEAF_DAYS),
+            renew_before: days(RENEW_DAYS),
+        }
     }
 }
 
@@ -98,7 +108,7 @@ impl std::fmt::Debug for Pair {
 /// All that the control plane and its node need.
 #[derive(Debug, Clone)]
 pub struct Pki {
-    /// The authority's certificate.
+    /// The authority's certificate, with earlier ones of the same key behind it as long as they are good.
     pub ca_pem: String,
     /// The API server's.
     pub server: Pair,
@@ -137,15 +147,6 @@ pub struct Names {
     pub node_addresses: Vec<IpAddr>,
     /// Domain of the cluster.
     pub domain: String,
-}
-
-struct Leaf<'a> {
-    file: &'a str,
-    common_name: String,
-    organisation: Option<&'a str>,
-    names: Vec<String>,
-    addresses: Vec<IpAddr>,
-    usage: ExtendedKeyUsagePurpose,
 }
 
 impl Pki {
@@ -223,14 +224,7 @@ impl Pki {
     }
 }
 
-const CA_CERT: &str = "ca.crt";
-const CA_KEY: &str = "ca.key";
 const SA_KEY: &str = "sa.key";
-
-/// Whether a folder has been in use: a certificate of the API server is in it, which is made after the authority.
-fn is_in_use(dir: &Path) -> Result<bool, Error> {
-    Ok(files::read(&dir.join("apiserver.crt"))?.is_some())
-}
 
 impl ServiceAccountKey {
     /// Made once, since every token that is out there was signed with it.
@@ -249,195 +243,6 @@ impl ServiceAccountKey {
         files::write(&path, &pem)?;
         Ok(Self(pem))
     }
-}
-
-struct Authority {
-    pem: String,
-    /// Not there while the authority's key is kept elsewhere.
-    issuer: Option<Issuer<'static, KeyPair>>,
-    lifetimes: Lifetimes,
-}
-
-/// How a certificate that is there stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    Good,
-    /// It can be used and ends soon.
-    EndsSoon,
-    /// It has ended, or is for other names, or of another authority.
-    Unusable,
-}
-
-impl Authority {
-    fn open(dir: &Path, lifetimes: Lifetimes) -> Result<Self, Error> {
-        let (cert, key) = (dir.join(CA_CERT), dir.join(CA_KEY));
-        let make = |e: &dyn std::fmt::Display| Error::Make {
-            name: "the cluster's authority".to_owned(),
-            reason: e.to_string(),
-        };
-        let wrong =
-            |path: &Path, e: &dyn std::fmt::Display| Error::Content { path: path.to_owned(), reason: e.to_string() };
-        match (files::read(&cert)?, files::read_key(&key)?) {
-            (Some(pem), Some(key_pem)) => {
-                let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
-                if !is_of(&pem, &key_pair) {
-                    return Err(wrong(
-                        &key,
-                        &"it is not the key of ca.crt beside it; put back the two that belong together",
-                    ));
-                }
-                let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| wrong(&cert, &e))?;
-                return Ok(Self { pem, issuer: Some(issuer), lifetimes });
-            }
-            (Some(pem), None) => {
-                if !is_in_use(dir)? {
-                    return Err(wrong(
-                        &key,
-                        &"it is missing, and no certificate can be made without it; put it beside its ca.crt",
-                    ));
-                }
-                return Ok(Self { pem, issuer: None, lifetimes });
-            }
-            (None, Some(_)) if is_in_use(dir)? => {
-                let reason = "it is missing, and ca.key is there; put it back: each kubeconfig has it as certificate-authority-data";
-                return Err(wrong(&cert, &reason));
-            }
-            (None, None) if is_in_use(dir)? => {
-                let reason = "it is missing with its key, and certificates of it are in use; put both back, or move the whole folder \
-                              away to begin anew: every kubeconfig and every node then needs new certificates";
-                return Err(wrong(&cert, &reason));
-            }
-            // The first start, or one that a crash has cut short.
-            (None, _) => {}
-        }
-        let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
-        let mut params = params("windlass", None, days(AUTHORITY_DAYS));
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages =
-            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-        let key_pem = key_pair.serialize_pem();
-        let made = CertifiedIssuer::self_signed(params, key_pair).map_err(|e| make(&e))?;
-        let pem = made.pem();
-        // The key first: a certificate without it would be useless.
-        files::write(&key, &key_pem)?;
-        files::write(&cert, &pem)?;
-        let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| make(&e))?;
-        let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| make(&e))?;
-        Ok(Self { pem, issuer: Some(issuer), lifetimes })
-    }
-
-    fn leaf(&self, dir: &Path, leaf: &Leaf<'_>) -> Result<Pair, Error> {
-        let (cert, key) = (dir.join(format!("{}.crt", leaf.file)), dir.join(format!("{}.key", leaf.file)));
-        let found = files::read(&cert)?.zip(files::read_key(&key)?);
-        let found = found.map(|(cert_pem, key_pem)| (self.standing(&cert_pem, leaf), Pair { cert_pem, key_pem }));
-        let issuer = match (found, &self.issuer) {
-            (Some((Standing::Good, pair)), _) => return Ok(pair),
-            (_, Some(issuer)) => issuer,
-            (Some((Standing::EndsSoon, pair)), None) => {
-                tracing::warn!(path = %cert.display(), "this certificate ends soon and cannot be made anew without ca.key; put that beside ca.crt");
-                return Ok(pair);
-            }
-            (Some((Standing::Unusable, _)) | None, None) => {
-                let reason = "it must be made anew (it is missing, has ended or is for other names), and ca.key is not there; put that beside ca.crt";
-                return Err(Error::Content { path: cert, reason: reason.to_owned() });
-            }
-        };
-        let make = |e: &dyn std::fmt::Display| Error::Make { name: leaf.common_name.clone(), reason: e.to_string() };
-        let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
-        let mut params = params(&leaf.common_name, leaf.organisation, self.lifetimes.leaf);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![leaf.usage.clone()];
-        params.use_authority_key_identifier_extension = true;
-        for name in &leaf.names {
-            params.subject_alt_names.push(SanType::DnsName(name.clone().try_into().map_err(|e| make(&e))?));
-        }
-        params.subject_alt_names.extend(leaf.addresses.iter().map(|a| SanType::IpAddress(*a)));
-        let made = params.signed_by(&key_pair, issuer).map_err(|e| make(&e))?;
-        let pair = Pair { cert_pem: made.pem(), key_pem: key_pair.serialize_pem() };
-        files::write(&key, &pair.key_pem)?;
-        files::write(&cert, &pair.cert_pem)?;
-        Ok(pair)
-    }
-
-    /// Whether it is signed by this authority, far from its end, and for all the names that are wanted.
-    fn standing(&self, pem: &str, leaf: &Leaf<'_>) -> Standing {
-        let read = || -> Option<Standing> {
-            let (_, document) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
-            let parsed = document.parse_x509().ok()?;
-            let (_, authority) = x509_parser::pem::parse_x509_pem(self.pem.as_bytes()).ok()?;
-            let authority = authority.parse_x509().ok()?;
-            let signed = parsed.issuer() == authority.subject()
-                && key_of_issuer(&parsed).is_none_or(|of| key_of_subject(&authority).is_none_or(|key| of == key))
-                && parsed.validity().not_before.timestamp() >= authority.validity().not_before.timestamp();
-            let (now, end) = (Timestamp::now().as_second(), parsed.validity().not_after.timestamp());
-            let name = parsed.subject().iter_common_name().next()?.as_str().ok()? == leaf.common_name;
-            let sans =
-                parsed.subject_alternative_name().ok()?.map(|s| s.value.general_names.clone()).unwrap_or_default();
-            let has_name = |wanted: &String| {
-                sans.iter().any(|s| matches!(s, x509_parser::extensions::GeneralName::DNSName(n) if n == wanted))
-            };
-            let has_address = |wanted: &IpAddr| {
-                let bytes = match wanted {
-                    IpAddr::V4(a) => a.octets().to_vec(),
-                    IpAddr::V6(a) => a.octets().to_vec(),
-                };
-                sans.iter()
-                    .any(|s| matches!(s, x509_parser::extensions::GeneralName::IPAddress(b) if *b == bytes.as_slice()))
-            };
-            let named = name && leaf.names.iter().all(has_name) && leaf.addresses.iter().all(has_address);
-            Some(if !signed || !named || end <= now {
-                Standing::Unusable
-            } else if end <= now + self.lifetimes.renew_before.as_secs() {
-                Standing::EndsSoon
-            } else {
-                Standing::Good
-            })
-        };
-        read().unwrap_or(Standing::Unusable)
-    }
-}
-
-/// Whether a certificate is of this key.
-fn is_of(cert_pem: &str, key: &KeyPair) -> bool {
-    let read = || -> Option<bool> {
-        let (_, document) = x509_parser::pem::parse_x509_pem(cert_pem.as_bytes()).ok()?;
-        Some(document.parse_x509().ok()?.public_key().raw == key.subject_public_key_info().as_slice())
-    };
-    read().unwrap_or(false)
-}
-
-/// The name of the key that signed a certificate, which tells authorities of the same name apart.
-fn key_of_issuer(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
-    certificate.extensions().iter().find_map(|e| match e.parsed_extension() {
-        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|key| key.0.to_vec()),
-        _ => None,
-    })
-}
-
-fn key_of_subject(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
-    certificate.extensions().iter().find_map(|e| match e.parsed_extension() {
-        ParsedExtension::SubjectKeyIdentifier(key) => Some(key.0.to_vec()),
-        _ => None,
-    })
-}
-
-fn params(common_name: &str, organisation: Option<&str>, lifetime: SignedDuration) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, common_name);
-    if let Some(organisation) = organisation {
-        name.push(DnType::OrganizationName, organisation);
-    }
-    params.distinguished_name = name;
-    // A clock that is a little behind must not refuse what was made just now.
-    params.not_before = date(days(-1));
-    params.not_after = date(lifetime);
-    params
-}
-
-fn date(after: SignedDuration) -> time::OffsetDateTime {
-    let at = Timestamp::now().checked_add(after).unwrap_or(Timestamp::MAX);
-    time::OffsetDateTime::from_unix_timestamp(at.as_second()).unwrap_or(time::OffsetDateTime::UNIX_EPOCH)
 }
 
 /// A kubeconfig with everything inside.

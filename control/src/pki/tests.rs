@@ -69,6 +69,7 @@ fn certificates_are_made_anew_before_they_end() {
         let lifetimes = Lifetimes {
             leaf: SignedDuration::from_hours(leaf),
             renew_before: SignedDuration::from_hours(renew_before),
+            ..Lifetimes::default()
         };
         Pki::open(dir.path(), &names("192.0.2.1"), lifetimes).unwrap()
     };
@@ -126,6 +127,7 @@ fn without_the_authoritys_key_certificates_are_used_as_they_are() {
     let lifetimes = |leaf: i64, renew_before: i64| Lifetimes {
         leaf: SignedDuration::from_hours(leaf),
         renew_before: SignedDuration::from_hours(renew_before),
+        ..Lifetimes::default()
     };
     let first = Pki::open(dir.path(), &names("192.0.2.1"), lifetimes(10, 1)).unwrap();
     assert!(first.renews);
@@ -201,4 +203,72 @@ fn modes_that_let_others_read_keys_are_corrected() {
     set(&kubeconfig, 0o666);
     write_private(&kubeconfig, "x").unwrap();
     assert_eq!(mode(&kubeconfig), 0o640);
+}
+
+/// How often a bundle's certificates come.
+fn count(bundle: &str) -> usize {
+    bundle.matches("BEGIN CERTIFICATE").count()
+}
+
+#[test]
+fn the_authoritys_certificate_is_renewed_before_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |authority: i64, authority_renew_before: i64| {
+        let lifetimes = Lifetimes {
+            authority: SignedDuration::from_hours(authority),
+            authority_renew_before: SignedDuration::from_hours(authority_renew_before),
+            renew_before: SignedDuration::ZERO,
+            ..Lifetimes::default()
+        };
+        Pki::open(dir.path(), &names("192.0.2.1"), lifetimes).unwrap()
+    };
+    let key = || std::fs::read_to_string(dir.path().join("ca.key")).unwrap();
+    let first = open(10, 1);
+    let first_key = key();
+    assert_eq!(open(10, 9).ca_pem, first.ca_pem, "it is far from its end");
+    let second = open(20, 11);
+    assert_eq!(count(&second.ca_pem), 2);
+    assert!(second.ca_pem.ends_with(&first.ca_pem));
+    assert_eq!((key(), &second.server.cert_pem), (first_key, &first.server.cert_pem));
+    assert_eq!(std::fs::read_to_string(dir.path().join("ca.crt")).unwrap(), second.ca_pem);
+    assert_eq!(open(20, 11).ca_pem, second.ca_pem, "once");
+    // The two are told apart by their serial numbers.
+    let serials: std::collections::BTreeSet<Vec<u8>> =
+        x509_parser::pem::Pem::iter_from_buffer(second.ca_pem.as_bytes())
+            .map(|pem| pem.unwrap().parse_x509().unwrap().raw_serial().to_vec())
+            .collect();
+    assert_eq!(serials.len(), 2);
+}
+
+#[test]
+fn an_authority_that_has_ended_is_renewed_too_and_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let ended = Lifetimes { authority: SignedDuration::from_hours(-1), ..Lifetimes::default() };
+    let first = Pki::open(dir.path(), &names("192.0.2.1"), ended).unwrap();
+    let second = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
+    assert_eq!(count(&second.ca_pem), 1);
+    assert_ne!(first.ca_pem, second.ca_pem);
+    assert_ne!(first.server.cert_pem, second.server.cert_pem, "none outlives the authority's");
+}
+
+#[test]
+fn an_authority_from_elsewhere_is_not_renewed_here_and_bounds_what_it_signs() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path();
+    let key = KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "somebody's authority");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
+    params.not_after = rcgen::date_time_ymd(2200, 1, 1);
+    let pem = params.self_signed(&key).unwrap().pem();
+    std::fs::write(pki.join("ca.crt"), &pem).unwrap();
+    std::fs::write(pki.join("ca.key"), key.serialize_pem()).unwrap();
+    // Longer than the authority: all of it is about to end.
+    let long = SignedDuration::from_hours(24 * 366 * 300);
+    let lifetimes = Lifetimes { authority: long, authority_renew_before: long, leaf: long, renew_before: long };
+    let first = Pki::open(pki, &names("192.0.2.1"), lifetimes).unwrap();
+    assert_eq!(first.ca_pem, pem);
+    let again = Pki::open(pki, &names("192.0.2.1"), lifetimes).unwrap();
+    assert_eq!(again.ca_pem, pem);
+    assert_eq!(again.server.cert_pem, first.server.cert_pem, "a new one would not last longer");
 }

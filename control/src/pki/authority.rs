@@ -1,0 +1,309 @@
+//! The authority: made once, its certificate renewed with the same key, and the leaves that it signs.
+
+use std::{net::IpAddr, path::Path};
+
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData as _, SanType, SerialNumber,
+};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use x509_parser::{
+    extensions::{GeneralName, ParsedExtension},
+    pem::Pem,
+    prelude::X509Certificate,
+};
+
+use super::{Error, Lifetimes, Pair, days, files};
+
+pub(super) const CA_CERT: &str = "ca.crt";
+const CA_KEY: &str = "ca.key";
+/// The name of an authority that is made here.
+const NAME: &str = "windlass";
+
+/// A certificate that is wanted.
+pub(super) struct Leaf<'a> {
+    pub(super) file: &'a str,
+    pub(super) common_name: String,
+    pub(super) organisation: Option<&'a str>,
+    pub(super) names: Vec<String>,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) usage: ExtendedKeyUsagePurpose,
+}
+
+/// Whether a folder has been in use: a certificate of the API server is in it, which is made after the authority.
+pub(super) fn is_in_use(dir: &Path) -> Result<bool, Error> {
+    Ok(files::read(&dir.join("apiserver.crt"))?.is_some())
+}
+
+pub(super) struct Authority {
+    /// Its certificate; behind it earlier ones of the same key that have not ended, which clients may know alone.
+    pub(super) pem: String,
+    /// When the first of them ends, in seconds since 1970.
+    ends: i64,
+    /// Not there while the authority's key is kept elsewhere.
+    pub(super) issuer: Option<Issuer<'static, KeyPair>>,
+    lifetimes: Lifetimes,
+}
+
+/// How a certificate that is there stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Good,
+    /// It can be used and ends soon.
+    EndsSoon,
+    /// It has ended, or is for other names, or of another authority.
+    Unusable,
+}
+
+impl Authority {
+    pub(super) fn open(dir: &Path, lifetimes: Lifetimes) -> Result<Self, Error> {
+        let (cert, key) = (dir.join(CA_CERT), dir.join(CA_KEY));
+        let make = |e: &dyn std::fmt::Display| Error::Make {
+            name: "the cluster's authority".to_owned(),
+            reason: e.to_string(),
+        };
+        let wrong =
+            |path: &Path, e: &dyn std::fmt::Display| Error::Content { path: path.to_owned(), reason: e.to_string() };
+        match (files::read(&cert)?, files::read_key(&key)?) {
+            (Some(pem), Some(key_pem)) => {
+                let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
+                if !is_of(&pem, &key_pair) {
+                    return Err(wrong(
+                        &key,
+                        &"it is not the key of ca.crt beside it; put back the two that belong together",
+                    ));
+                }
+                let pem = match renewed(&pem, &key_pem, lifetimes) {
+                    Ok(Some(bundle)) => match files::write(&cert, &bundle) {
+                        Ok(()) => bundle,
+                        Err(error) => {
+                            tracing::warn!(%error, "the authority's certificate is to be renewed, which is tried again later; the old one is good until then");
+                            pem
+                        }
+                    },
+                    Ok(None) => pem,
+                    Err(error) => return Err(make(&error)),
+                };
+                let ends = ends(&pem).ok_or_else(|| wrong(&cert, &"no certificate can be read of it"))?;
+                let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| wrong(&cert, &e))?;
+                return Ok(Self { pem, ends, issuer: Some(issuer), lifetimes });
+            }
+            (Some(pem), None) => {
+                if !is_in_use(dir)? {
+                    return Err(wrong(
+                        &key,
+                        &"it is missing, and no certificate can be made without it; put it beside its ca.crt",
+                    ));
+                }
+                let ends = ends(&pem).ok_or_else(|| wrong(&cert, &"no certificate can be read of it"))?;
+                return Ok(Self { pem, ends, issuer: None, lifetimes });
+            }
+            (None, Some(_)) if is_in_use(dir)? => {
+                let reason = "it is missing, and ca.key is there; put it back: each kubeconfig has it as certificate-authority-data";
+                return Err(wrong(&cert, &reason));
+            }
+            (None, None) if is_in_use(dir)? => {
+                let reason = "it is missing with its key, and certificates of it are in use; put both back, or move the whole folder \
+                              away to begin anew: every kubeconfig and every node then needs new certificates";
+                return Err(wrong(&cert, &reason));
+            }
+            // The first start, or one that a crash has cut short.
+            (None, _) => {}
+        }
+        let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
+        let pem = authority_params(lifetimes).self_signed(&key_pair).map_err(|e| make(&e))?.pem();
+        // The key first: a certificate without it would be useless.
+        files::write(&key, &key_pair.serialize_pem())?;
+        files::write(&cert, &pem)?;
+        let ends = ends(&pem).ok_or_else(|| make(&"it cannot be read back"))?;
+        let issuer = Issuer::from_ca_cert_pem(&pem, key_pair).map_err(|e| make(&e))?;
+        Ok(Self { pem, ends, issuer: Some(issuer), lifetimes })
+    }
+
+    pub(super) fn leaf(&self, dir: &Path, leaf: &Leaf<'_>) -> Result<Pair, Error> {
+        let (cert, key) = (dir.join(format!("{}.crt", leaf.file)), dir.join(format!("{}.key", leaf.file)));
+        let found = files::read(&cert)?.zip(files::read_key(&key)?);
+        let found = found.map(|(cert_pem, key_pem)| (self.standing(&cert_pem, leaf), Pair { cert_pem, key_pem }));
+        let issuer = match (found, &self.issuer) {
+            (Some((Standing::Good, pair)), _) => return Ok(pair),
+            (_, Some(issuer)) => issuer,
+            (Some((Standing::EndsSoon, pair)), None) => {
+                tracing::warn!(path = %cert.display(), "this certificate ends soon and cannot be made anew without ca.key; put that beside ca.crt");
+                return Ok(pair);
+            }
+            (Some((Standing::Unusable, _)) | None, None) => {
+                let reason = "it must be made anew (it is missing, has ended or is for other names), and ca.key is not there; put that beside ca.crt";
+                return Err(Error::Content { path: cert, reason: reason.to_owned() });
+            }
+        };
+        let make = |e: &dyn std::fmt::Display| Error::Make { name: leaf.common_name.clone(), reason: e.to_string() };
+        let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
+        let mut params = params(&leaf.common_name, leaf.organisation, self.lifetimes.leaf);
+        // Nobody takes it after the authority's end.
+        params.not_after = params.not_after.min(at(self.ends));
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![leaf.usage.clone()];
+        params.use_authority_key_identifier_extension = true;
+        for name in &leaf.names {
+            params.subject_alt_names.push(SanType::DnsName(name.clone().try_into().map_err(|e| make(&e))?));
+        }
+        params.subject_alt_names.extend(leaf.addresses.iter().map(|a| SanType::IpAddress(*a)));
+        let made = params.signed_by(&key_pair, issuer).map_err(|e| make(&e))?;
+        let pair = Pair { cert_pem: made.pem(), key_pem: key_pair.serialize_pem() };
+        files::write(&key, &pair.key_pem)?;
+        files::write(&cert, &pair.cert_pem)?;
+        Ok(pair)
+    }
+
+    /// Whether it is signed by this authority, far from its end, and for all the names that are wanted.
+    fn standing(&self, pem: &str, leaf: &Leaf<'_>) -> Standing {
+        let read = || -> Option<Standing> {
+            let (document, authority) = (first(pem)?, first(&self.pem)?);
+            let (parsed, authority) = (document.parse_x509().ok()?, authority.parse_x509().ok()?);
+            let signed = parsed.issuer() == authority.subject()
+                && key_of_issuer(&parsed).is_none_or(|of| key_of_subject(&authority).is_none_or(|key| of == key))
+                && parsed.validity().not_before.timestamp() >= authority.validity().not_before.timestamp();
+            let (now, end) = (Timestamp::now().as_second(), parsed.validity().not_after.timestamp());
+            let name = parsed.subject().iter_common_name().next()?.as_str().ok()? == leaf.common_name;
+            let sans =
+                parsed.subject_alternative_name().ok()?.map(|s| s.value.general_names.clone()).unwrap_or_default();
+            let has_name = |wanted: &String| sans.iter().any(|s| matches!(s, GeneralName::DNSName(n) if n == wanted));
+            let has_address = |wanted: &IpAddr| {
+                let bytes = match wanted {
+                    IpAddr::V4(a) => a.octets().to_vec(),
+                    IpAddr::V6(a) => a.octets().to_vec(),
+                };
+                sans.iter().any(|s| matches!(s, GeneralName::IPAddress(b) if *b == bytes.as_slice()))
+            };
+            let named = name && leaf.names.iter().all(has_name) && leaf.addresses.iter().all(has_address);
+            Some(if !signed || !named || end <= now {
+                Standing::Unusable
+            } else if end <= now + self.lifetimes.renew_before.as_secs() && end < self.ends {
+                Standing::EndsSoon
+            } else {
+                Standing::Good
+            })
+        };
+        read().unwrap_or(Standing::Unusable)
+    }
+}
+
+/// Whether a certificate is of this key.
+fn is_of(cert_pem: &str, key: &KeyPair) -> bool {
+    let read = || -> Option<bool> {
+        Some(first(cert_pem)?.parse_x509().ok()?.public_key().raw == key.subject_public_key_info().as_slice())
+    };
+    read().unwrap_or(false)
+}
+
+/// The first certificate of a bundle.
+fn first(pem: &str) -> Option<Pem> {
+    Some(x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?.1)
+}
+
+/// When the first certificate of a bundle ends, in seconds since 1970.
+fn ends(pem: &str) -> Option<i64> {
+    Some(first(pem)?.parse_x509().ok()?.validity().not_after.timestamp())
+}
+
+/// The certificates of a bundle, each with its bounds.
+fn certificates(bundle: &str) -> impl Iterator<Item = &str> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    bundle.split_inclusive(END).filter_map(|part| part.find(BEGIN).map(|at| &part[at..]))
+}
+
+/// The bundle with a new certificate in front, if the first one ends soon. It is of the same key and name and begins when
+/// the old one did, so that whatever either has signed is good for who trusts the other: nothing else has to be made
+/// anew. Clients that check the end of what they trust (Go's do) need the new one until the old one ends.
+fn renewed(bundle: &str, key_pem: &str, lifetimes: Lifetimes) -> Result<Option<String>, rcgen::Error> {
+    let now = Timestamp::now().as_second();
+    let Some(document) = first(bundle) else { return Ok(None) };
+    let Ok(old) = document.parse_x509() else { return Ok(None) };
+    let end = old.validity().not_after.timestamp();
+    if end > now + lifetimes.authority_renew_before.as_secs() {
+        return Ok(None);
+    }
+    let key_pair = KeyPair::from_pem(key_pem)?;
+    let mut params = authority_params(lifetimes);
+    params.not_before = at(old.validity().not_before.timestamp());
+    // By default it comes from the key, and no two certificates of an authority may have the same.
+    let mut serial = [0; 16];
+    SystemRandom::new().fill(&mut serial).map_err(|_| rcgen::Error::RingUnspecified)?;
+    serial[0] &= 0x7f;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    let new = params.self_signed(&key_pair)?.pem();
+    if !first(&new).is_some_and(|new| new.parse_x509().is_ok_and(|new| stands_for(&new, &old))) {
+        if end <= now + lifetimes.renew_before.as_secs() {
+            tracing::warn!(
+                file = CA_CERT,
+                "the authority's certificate ends soon, and was not made here: renew it with the same key where it came from, and start windlass again"
+            );
+        }
+        return Ok(None);
+    }
+    tracing::info!(
+        file = CA_CERT,
+        "the authority's certificate was renewed with the same key; clients that were given the old one need the new one before that ends"
+    );
+    let kept = certificates(bundle).filter(|one| ends(one).is_some_and(|end| end > now));
+    Ok(Some(kept.fold(new, |bundle, one| format!("{}\n{one}\n", bundle.trim_end()))))
+}
+
+/// Whether what an authority has signed is good for who trusts a new certificate of it, and nothing more is: the same
+/// name, byte for byte, the same name of its key, nobody above it, no limits that the new one lacks.
+fn stands_for(new: &X509Certificate<'_>, old: &X509Certificate<'_>) -> bool {
+    let limited = |e: &x509_parser::extensions::X509Extension<'_>| {
+        matches!(e.parsed_extension(), ParsedExtension::NameConstraints(_) | ParsedExtension::ExtendedKeyUsage(_))
+            || matches!(e.parsed_extension(), ParsedExtension::BasicConstraints(b) if b.path_len_constraint.is_some())
+    };
+    new.subject().as_raw() == old.subject().as_raw()
+        && old.issuer().as_raw() == old.subject().as_raw()
+        && key_of_subject(new) == key_of_subject(old)
+        && !old.extensions().iter().any(limited)
+}
+
+/// The name of the key that signed a certificate, which tells authorities of the same name apart.
+fn key_of_issuer(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
+    certificate.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|key| key.0.to_vec()),
+        _ => None,
+    })
+}
+
+fn key_of_subject(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
+    certificate.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(key) => Some(key.0.to_vec()),
+        _ => None,
+    })
+}
+
+fn authority_params(lifetimes: Lifetimes) -> CertificateParams {
+    let mut params = params(NAME, None, lifetimes.authority);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    params
+}
+
+fn params(common_name: &str, organisation: Option<&str>, lifetime: SignedDuration) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    if let Some(organisation) = organisation {
+        name.push(DnType::OrganizationName, organisation);
+    }
+    params.distinguished_name = name;
+    // A clock that is a little behind must not refuse what was made just now.
+    params.not_before = date(days(-1));
+    params.not_after = date(lifetime);
+    params
+}
+
+fn date(after: SignedDuration) -> time::OffsetDateTime {
+    at(Timestamp::now().checked_add(after).unwrap_or(Timestamp::MAX).as_second())
+}
+
+fn at(second: i64) -> time::OffsetDateTime {
+    time::OffsetDateTime::from_unix_timestamp(second).unwrap_or(time::OffsetDateTime::UNIX_EPOCH)
+}
