@@ -1,19 +1,25 @@
 //! Taking everything back: the rules, the chains, and what else was changed before the first rule.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+mod predecessors;
+mod record;
+mod removal;
 
-use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fs, io};
 
 use crate::{
     apply::{Backend, Error, Runner, nftables::NfTables},
     config::{Config, Variant},
-    kernel::{Saved, is_jump},
+    ipvs::{self, Left},
     model::Family,
     nfacct,
-    rules::{Fixed, JUMPS, Table, is_dispatch, is_owned},
+    rules::Table,
     sync::lock,
     sysctls::{self, Changed},
 };
+pub(crate) use predecessors::remove_predecessors;
+use predecessors::{KUBE_PROXY_TABLE, delete_kube_proxy_table, nft_family};
+use record::Record;
+use removal::{CANARY, MANGLE, Removal, shares_firewall};
 
 /// One thing that could not be taken back.
 #[derive(Debug, thiserror::Error)]
@@ -23,77 +29,6 @@ pub struct CleanupError {
     pub what: String,
     /// What went wrong.
     pub source: Error,
-}
-
-/// How things were before the first rule of ours; written once, kept until clean-up.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
-    /// Tables that existed, as `IPv4/nat`.
-    tables: Vec<String>,
-    /// Families whose KUBE-FIREWALL existed, as `IPv4`.
-    firewalls: Vec<String>,
-    /// Settings of the kernel that we changed.
-    #[serde(default)]
-    sysctls: Changed,
-}
-
-/// Chain by which kube-proxy sees that its rules were flushed, in this table too.
-const CANARY: &str = "KUBE-PROXY-CANARY";
-const MANGLE: &str = "mangle";
-
-/// Whether a chain is the proxy's alone.
-fn is_ours(table: Table, name: &str) -> bool {
-    match Fixed::find(table, name) {
-        Some(fixed) => fixed != Fixed::FilterFirewall,
-        None => (table == Table::Nat && is_owned(name)) || is_dispatch(name) || name == CANARY,
-    }
-}
-
-/// Whether somebody is there who writes KUBE-FIREWALL too.
-fn shares_firewall(text: &str) -> bool {
-    ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"].iter().any(|n| text.contains(n))
-}
-
-impl Record {
-    fn key(family: Family, table: Table) -> String {
-        format!("{}/{}", family.name(), table.name())
-    }
-
-    /// Notes what is there that is not ours: a table in which chains of ours are was made by us, or
-    /// is not empty for another reason.
-    fn note(&mut self, family: Family, saved: &Saved<'_>, text: &str) {
-        let ours = |table: Table| saved.chains(table).any(|(name, _)| is_ours(table, name));
-        for table in Table::BOTH {
-            if saved.tables.contains_key(table.name()) && !ours(table) {
-                self.tables.push(Self::key(family, table));
-            }
-        }
-        let firewall = saved.chain(Table::Filter, Fixed::FilterFirewall.name()).is_some();
-        if firewall && (shares_firewall(text) || !Table::BOTH.into_iter().any(ours)) {
-            self.firewalls.push(family.name().to_owned());
-        }
-    }
-
-    fn read(path: &Path) -> Result<Option<Self>, Error> {
-        match fs::read(path) {
-            // A file cut short by a crash tells nothing: clean-up then goes by what it sees.
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error::Record { path: path.to_owned(), source }),
-        }
-    }
-
-    fn write(&self, path: &Path) -> Result<(), Error> {
-        let write = || -> io::Result<()> {
-            if let Some(parent) = path.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            let next = path.with_extension("new");
-            fs::write(&next, serde_json::to_vec(self)?)?;
-            fs::rename(&next, path)
-        };
-        write().map_err(|source| Error::Record { path: path.to_owned(), source })
-    }
 }
 
 /// The programs of both families. The one of the node's first address must work; the other may be missing.
@@ -183,95 +118,8 @@ pub(crate) fn set_kernel(config: &Config, backends: &[Backend]) -> Result<(), Er
     sysctls::conntrack(&runner, &config.conntrack, &mut record.sysctls, &keep)
 }
 
-/// The table of kube-proxy's nftables mode.
-const KUBE_PROXY_TABLE: &str = "kube-proxy";
-
-const fn nft_family(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "ip",
-        Family::V6 => "ip6",
-    }
-}
-
-/// Deletes the table of kube-proxy's nftables mode with all that is in it; whether it was there.
-fn delete_kube_proxy_table(runner: &Runner, family: Family) -> io::Result<bool> {
-    if !runner.is_plain() {
-        let table = [nft_family(family), KUBE_PROXY_TABLE];
-        if runner.run("nft", &["list", "table", table[0], table[1]], "").is_err() {
-            return Ok(false);
-        }
-        let deleted = runner.run("nft", &["delete", "table", table[0], table[1]], "");
-        return deleted.map(|_| true).map_err(|e| io::Error::other(e.to_string()));
-    }
-    // A kernel without nf_tables has no such table.
-    let Ok(mut netlink) = NfTables::open() else { return Ok(false) };
-    let Ok(mut generation) = netlink.generation() else { return Ok(false) };
-    let mut tries = 0;
-    loop {
-        if netlink.users(family, KUBE_PROXY_TABLE)?.is_none() {
-            return Ok(false);
-        }
-        match netlink.delete_table(family, KUBE_PROXY_TABLE, generation) {
-            Ok(()) => return Ok(true),
-            // Somebody else changed something meanwhile.
-            Err(_) if tries < 5 => tries += 1,
-            Err(error) => return Err(error),
-        }
-        generation = netlink.generation()?;
-    }
-}
-
-/// Removes what acts on services beside our rules, once these are there: the table of kube-proxy's nftables mode, and
-/// rules of an earlier run in the other iptables back end. Nobody would ever change them again, and of two rules for
-/// one address either may come first. Blocks.
-pub(crate) fn remove_predecessors(config: &Config, backend: &Backend) {
-    let family = backend.family();
-    match delete_kube_proxy_table(backend.runner(), family) {
-        Ok(true) => tracing::info!(
-            family = family.name(),
-            "the table {KUBE_PROXY_TABLE} that kube-proxy left behind in nftables mode was removed"
-        ),
-        Ok(false) => {}
-        Err(error) => tracing::warn!(
-            %error, family = family.name(),
-            "the table {KUBE_PROXY_TABLE} of kube-proxy's nftables mode cannot be removed, and its old rules act beside ours: nft delete table {} {KUBE_PROXY_TABLE}",
-            nft_family(family)
-        ),
-    }
-    let Some(other) = backend.other() else { return };
-    let clean_other = || -> Result<bool, Error> {
-        let text = other.save(false)?;
-        let saved = other.parse(&text)?;
-        let ours = [Fixed::NatServices, Fixed::FilterServices];
-        if !ours.iter().any(|chain| saved.chain(chain.table(), chain.name()).is_some()) {
-            return Ok(false);
-        }
-        if shares_firewall(&text) {
-            tracing::warn!(
-                family = family.name(),
-                program = other.program(),
-                "the other iptables back end holds service rules and marks of a kubelet: both back ends act on every packet"
-            );
-            return Ok(false);
-        }
-        clean(&other, Record::read(&config.record)?.as_ref()).map(|()| true)
-    };
-    match clean_other() {
-        Ok(true) => tracing::info!(
-            family = family.name(),
-            program = other.program(),
-            "service rules of an earlier time were removed from the other iptables back end"
-        ),
-        Ok(false) => {}
-        Err(error) => tracing::warn!(
-            %error, family = family.name(), program = other.program(),
-            "service rules of an earlier time cannot be removed from the other iptables back end and act beside ours"
-        ),
-    }
-}
-
-/// Removes every rule and chain of the proxy from both families and both back ends, and puts back
-/// what it had changed. Rules of others stay; what is not there is no error. Refuses while a proxy runs here, which
+/// Removes every rule and chain of the proxy from both families and both back ends, what kube-proxy left in its
+/// iptables, IPVS or nftables mode, and puts back what was changed here. Rules of others stay; what is not there is no error. Refuses while a proxy runs here, which
 /// would write all of it again. Blocks.
 ///
 /// # Errors
@@ -296,6 +144,15 @@ pub fn cleanup(config: &Config) -> Result<(), Vec<CleanupError>> {
         tracing::warn!(error = %e, "the record of the tables' state cannot be read: going by what is there");
         None
     });
+    // Behind a prefix the devices and sets are those of another namespace.
+    let of_ipvs = if runner.is_plain() { ipvs::left_behind() } else { Ok(Vec::new()) };
+    let of_ipvs = of_ipvs.unwrap_or_else(|source| {
+        note("what kube-proxy's IPVS mode left", Err(netlink_failed("ip link; ipset list -n".to_owned(), &source)));
+        Vec::new()
+    });
+    // Rules ask the sets until they are gone themselves.
+    let (sets, others): (Vec<_>, Vec<_>) = of_ipvs.into_iter().partition(|left| matches!(left, Left::Set(_)));
+    remove_of_ipvs(&others, &mut note);
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
     for variant in [Variant::Auto, Variant::Nft, Variant::Legacy] {
         for family in Family::BOTH {
@@ -317,11 +174,11 @@ pub fn cleanup(config: &Config) -> Result<(), Vec<CleanupError>> {
             }
         }
     }
+    remove_of_ipvs(&sets, &mut note);
     for family in Family::BOTH {
         if let Err(source) = delete_kube_proxy_table(&runner, family) {
             let command = format!("nft delete table {} {KUBE_PROXY_TABLE}", nft_family(family));
-            let error = Error::Failed { command, status: "netlink".to_owned(), stderr: source.to_string() };
-            note("the table of kube-proxy's nftables mode", Err(error));
+            note("the table of kube-proxy's nftables mode", Err(netlink_failed(command, &source)));
         }
     }
     if let Some(record) = &record {
@@ -343,6 +200,20 @@ pub fn cleanup(config: &Config) -> Result<(), Vec<CleanupError>> {
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+fn remove_of_ipvs(left: &[Left], note: &mut impl FnMut(&str, Result<(), Error>)) {
+    for left in left {
+        match left.remove() {
+            Ok(()) => tracing::info!("{left} was removed"),
+            Err(source) => note(&left.to_string(), Err(netlink_failed(left.command(), &source))),
+        }
+    }
+}
+
+/// What the kernel refused over netlink; `command` does the same by hand.
+fn netlink_failed(command: String, source: &io::Error) -> Error {
+    Error::Failed { command, status: "netlink".to_owned(), stderr: source.to_string() }
 }
 
 fn clean(backend: &Backend, record: Option<&Record>) -> Result<(), Error> {
@@ -408,51 +279,9 @@ fn remove(backend: &Backend, table: Table, chains: &[&str]) -> Result<(), Error>
     Ok(())
 }
 
-/// What is to be removed of what was saved: first the jumps to it, then the chains, in the order of a packet's way,
-/// so that none meets half a service.
-struct Removal<'a> {
-    jumps: Vec<(Table, String)>,
-    chains: Vec<(Table, Vec<&'a str>)>,
-}
-
-impl<'a> Removal<'a> {
-    fn of(saved: &Saved<'a>, keep_firewall: bool) -> Self {
-        let mut out = Self { jumps: Vec::new(), chains: Vec::new() };
-        for table in Table::BOTH {
-            let ours = |name: &str| {
-                is_ours(table, name) || (Fixed::find(table, name) == Some(Fixed::FilterFirewall) && !keep_firewall)
-            };
-            let mut jumps = String::new();
-            for (from, chain) in saved.chains(table).filter(|(name, _)| !ours(name)) {
-                for rule in &chain.rules {
-                    let jump = JUMPS.iter().any(|j| {
-                        j.to.table() == table
-                            && j.from == from
-                            && (j.to != Fixed::FilterFirewall || !keep_firewall)
-                            && is_jump(rule.text, j)
-                    });
-                    if jump {
-                        jumps.push_str(&format!("-D {from} {}\n", rule.text));
-                    }
-                }
-            }
-            out.jumps.push((table, jumps));
-            let chains = saved.chains(table).map(|(name, _)| name).filter(|n| ours(n));
-            let (mut dispatch, rest): (Vec<&str>, Vec<&str>) = chains.partition(|n| Fixed::find(table, n).is_some());
-            dispatch.extend(rest);
-            out.chains.push((table, dispatch));
-        }
-        out
-    }
-}
-
 /// Removes a table in which nothing is left, so that `iptables-save` prints what it did before.
 fn drop_empty_table(backend: &Backend, table: Table) -> Result<(), Error> {
-    let failed = |e: io::Error| Error::Failed {
-        command: format!("removal of the empty table {}", table.name()),
-        status: "netlink".to_owned(),
-        stderr: e.to_string(),
-    };
+    let failed = |e: io::Error| netlink_failed(format!("removal of the empty table {}", table.name()), &e);
     for _ in 0..5 {
         let mut netlink = if backend.runner().is_plain() { Some(NfTables::open().map_err(failed)?) } else { None };
         let generation = netlink.as_mut().map(NfTables::generation).transpose().map_err(failed)?;

@@ -9,8 +9,9 @@ use std::{
 };
 
 use crate::{
+    local::LocalAddresses,
     model::{Family, Model, UdpFrontend},
-    netlink::{ACK, Attributes, Netfilter, Request, family_number, nest, nested},
+    netlink::{ACK, Attributes, Netlink, Request, family_number, nest, nested},
 };
 
 /// One tracked UDP connection.
@@ -78,10 +79,10 @@ impl Frontends {
     }
 
     /// Whether a flow's service no longer has the endpoint that answers it. A node port counts only at an address of
-    /// this machine: `local`, or one of loopback's.
+    /// this machine.
     #[must_use]
-    pub fn is_stale(&self, flow: &Flow, local: &HashSet<IpAddr>) -> bool {
-        let here = |ip: IpAddr| ip.is_loopback() || local.contains(&ip);
+    pub fn is_stale(&self, flow: &Flow, local: &LocalAddresses) -> bool {
+        let here = |ip: IpAddr| local.contains(&ip);
         let at_node_port = || self.node_ports.get(&flow.destination.port()).filter(|_| here(flow.destination.ip()));
         let endpoints = self.addresses.get(&flow.destination).or_else(at_node_port);
         endpoints.is_some_and(|known| !known.contains(&flow.answers))
@@ -115,7 +116,7 @@ const BATCH: usize = 100;
 
 /// The kernel's table of tracked connections, of this thread's network namespace.
 #[derive(Debug)]
-pub struct Conntrack(Netfilter);
+pub struct Conntrack(Netlink);
 
 impl Conntrack {
     /// Opens a conversation.
@@ -123,7 +124,7 @@ impl Conntrack {
     /// # Errors
     /// Without the right to, or without connection tracking in the kernel.
     pub fn open() -> io::Result<Self> {
-        Netfilter::open().map(Self)
+        Netlink::netfilter().map(Self)
     }
 
     /// The UDP connections of a family that `wanted` picks; the others are not kept. Blocks.
@@ -149,7 +150,7 @@ impl Conntrack {
             plain
         };
         let mut flows = Vec::new();
-        self.0.dump(request, |entry| flows.extend(read(entry).filter(wanted)))?;
+        self.0.dump(request, |_, entry| flows.extend(read(entry).filter(wanted)))?;
         Ok(flows)
     }
 
@@ -293,7 +294,8 @@ mod tests {
             zone: 0,
             original_zone: None,
         };
-        let local = HashSet::from(["192.168.0.2".parse().unwrap()]);
+        let mut local: LocalAddresses = ["192.168.0.2".parse().unwrap()].into_iter().collect();
+        local.extend(crate::model::Cidr::parse("198.51.100.0/24"));
         for (to, from, stale) in [
             ("172.30.0.41:53", "10.180.0.1:53", false),
             ("172.30.0.41:53", "10.180.0.2:53", true),
@@ -301,6 +303,8 @@ mod tests {
             ("172.30.0.42:53", "10.180.0.2:53", true),
             ("192.168.0.2:3001", "10.180.0.9:53", true),
             ("127.0.0.2:3001", "10.180.0.9:53", true),
+            // An address of a local route alone.
+            ("198.51.100.9:3001", "10.180.0.9:53", true),
             ("8.8.8.8:3001", "8.8.8.8:3001", false),
             // Frontends of Services that are gone, and an address that does not count.
             ("172.30.0.49:53", "10.180.0.1:53", true),

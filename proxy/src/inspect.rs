@@ -74,8 +74,7 @@ pub fn kernel_rules(config: &Config, family: Family) -> Result<String, apply::Er
 }
 
 /// The addresses of this machine's interfaces, in this thread's network namespace.
-#[must_use]
-pub fn node_addresses() -> Vec<IpAddr> {
+pub(crate) fn node_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     interfaces
         .filter_map(|i| i.address)

@@ -1,6 +1,6 @@
-//! Conversations with netfilter over netlink, in this thread's network namespace: requests, dumps and
+//! Conversations with the kernel over netlink, in this thread's network namespace: requests, dumps and
 //! attributes. What they mean is left to those who talk: [`apply::nftables`](crate::apply),
-//! [`conntrack`](crate::conntrack), [`nfacct`](crate::nfacct).
+//! [`conntrack`](crate::conntrack), [`nfacct`](crate::nfacct), [`ipvs`](crate::ipvs), [`local`](crate::local).
 
 use std::{
     io,
@@ -29,8 +29,11 @@ const DUMP_INTR: u16 = 0x10;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NESTED: u16 = 0x8000;
-/// Of the netlink header and the four bytes of netfilter's own.
-const HEAD: usize = 20;
+/// Of the netlink header; behind it stands the one of whoever is talked to, such as netfilter's of four bytes.
+const HEAD: usize = 16;
+
+/// Length of netfilter's own header: family, version, resource.
+const NETFILTER_HEAD: usize = 4;
 
 /// A family's number in messages (`AF_INET`, `AF_INET6`).
 pub(crate) const fn family_number(family: Family) -> u8 {
@@ -42,27 +45,31 @@ pub(crate) const fn family_number(family: Family) -> u8 {
 
 /// One message under construction.
 #[derive(Debug, Clone)]
-pub(crate) struct Request(Vec<u8>);
+pub(crate) struct Request {
+    bytes: Vec<u8>,
+    /// Length of the header behind netlink's own. Answers have the same.
+    head: usize,
+}
 
 impl Request {
-    /// A message of a subsystem; `head` is netfilter's own header: family, version, resource.
+    /// A message of a subsystem of netfilter; `head` is netfilter's own header: family, version, resource.
     pub(crate) fn new(subsystem: u16, message: u16, flags: u16, head: [u8; 4]) -> Self {
-        Self::raw(subsystem << 8 | message, flags, head)
+        Self::raw(subsystem << 8 | message, flags, &head)
     }
 
-    /// A message of netfilter itself, such as the bounds of a batch.
-    pub(crate) fn raw(kind: u16, flags: u16, head: [u8; 4]) -> Self {
+    /// A message of any kind, such as the bounds of a batch; `head` is the header behind netlink's own.
+    pub(crate) fn raw(kind: u16, flags: u16, head: &[u8]) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
         bytes.extend((REQUEST | flags).to_ne_bytes());
         bytes.extend([0; 8]);
         bytes.extend(head);
-        Self(bytes)
+        Self { bytes, head: head.len() }
     }
 
     /// Appends an attribute.
     pub(crate) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        put(&mut self.0, kind, value);
+        put(&mut self.bytes, kind, value);
         self
     }
 
@@ -72,10 +79,10 @@ impl Request {
     }
 
     fn finish(&mut self, sequence: u32) -> &[u8] {
-        let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
-        self.0[..4].copy_from_slice(&len.to_ne_bytes());
-        self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
-        &self.0
+        let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        self.bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        self.bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        &self.bytes
     }
 }
 
@@ -124,7 +131,7 @@ impl<'a> Attributes<'a> {
 
 /// An open conversation.
 #[derive(Debug)]
-pub(crate) struct Netfilter {
+pub(crate) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
 }
@@ -133,21 +140,31 @@ fn short() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "an answer of the kernel is cut short")
 }
 
-impl Netfilter {
-    pub(crate) fn open() -> io::Result<Self> {
-        Self::bound(0)
+impl Netlink {
+    /// With netfilter: nf_tables, connection tracking, IP sets, counters.
+    pub(crate) fn netfilter() -> io::Result<Self> {
+        Self::bound(SockProtocol::NetlinkNetFilter, 0)
     }
 
-    /// A conversation that also hears what is told to multicast groups, as a bit mask.
+    /// With the keeper of interfaces, addresses and routes.
+    pub(crate) fn routing() -> io::Result<Self> {
+        Self::bound(SockProtocol::NetlinkRoute, 0)
+    }
+
+    /// With the families that have a name instead of a number.
+    pub(crate) fn generic() -> io::Result<Self> {
+        Self::bound(SockProtocol::NetlinkGeneric, 0)
+    }
+
+    /// With netfilter; it also hears what is told to multicast groups, as a bit mask.
     pub(crate) fn listen(groups: u32) -> io::Result<Self> {
-        let this = Self::bound(groups)?;
+        let this = Self::bound(SockProtocol::NetlinkNetFilter, groups)?;
         nix::fcntl::fcntl(&this.socket, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
         Ok(this)
     }
 
-    fn bound(groups: u32) -> io::Result<Self> {
-        let socket =
-            socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkNetFilter)?;
+    fn bound(protocol: SockProtocol, groups: u32) -> io::Result<Self> {
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(2, 0))?;
         Ok(Self { socket, sequence: 0 })
@@ -178,11 +195,14 @@ impl Netfilter {
     /// answers an earlier question, whose answer came too late, is passed over.
     pub(crate) fn ask(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<u8>> {
         let sent = self.send(&mut requests)?;
+        let head = requests.first().map_or(0, |request| request.head);
         let mut buffer = vec![0; 16 * 1024];
         loop {
             let len = self.receive(&mut buffer)?;
             if let Some(message) = Messages(&buffer[..len]).find(|m| sent.contains(m.sequence)) {
-                return message.error().map_or_else(|| Ok(message.attributes().to_vec()), |e| e.map(|()| Vec::new()));
+                return message
+                    .error()
+                    .map_or_else(|| Ok(message.attributes(head).to_vec()), |e| e.map(|()| Vec::new()));
             }
         }
     }
@@ -200,11 +220,12 @@ impl Netfilter {
         Ok(out)
     }
 
-    /// Asks for all there is; `each` gets the attributes of one answer. `Interrupted` when what was asked for changed
-    /// meanwhile, so that some of it may be missing.
-    pub(crate) fn dump(&mut self, mut request: Request, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-        let flags = u16::from_ne_bytes([request.0[6], request.0[7]]) | DUMP;
-        request.0[6..8].copy_from_slice(&flags.to_ne_bytes());
+    /// Asks for all there is; `each` gets the header behind netlink's own and the attributes of one answer.
+    /// `Interrupted` when what was asked for changed meanwhile, so that some of it may be missing.
+    pub(crate) fn dump(&mut self, mut request: Request, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<()> {
+        let flags = u16::from_ne_bytes([request.bytes[6], request.bytes[7]]) | DUMP;
+        request.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        let head = request.head;
         let sent = self.send(std::slice::from_mut(&mut request))?;
         let mut buffer = vec![0; 64 * 1024];
         let mut torn = false;
@@ -217,7 +238,7 @@ impl Netfilter {
                 }
                 match message.error() {
                     Some(result) => return result,
-                    None => each(message.attributes()),
+                    None => each(message.head(head), message.attributes(head)),
                 }
             }
         }
@@ -233,7 +254,8 @@ impl Netfilter {
                 Ok(len) => {
                     whole &= len <= buffer.len();
                     for message in Messages(&buffer[..len.min(buffer.len())]) {
-                        each(message.kind, message.bytes.get(16).copied().unwrap_or_default(), message.attributes());
+                        let family = message.bytes.get(HEAD).copied().unwrap_or_default();
+                        each(message.kind, family, message.attributes(NETFILTER_HEAD));
                     }
                 }
                 Err(Errno::ENOBUFS) => whole = false,
@@ -262,13 +284,13 @@ impl Sequences {
     }
 }
 
-impl AsFd for Netfilter {
+impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl std::os::fd::AsRawFd for Netfilter {
+impl std::os::fd::AsRawFd for Netlink {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.socket.as_raw_fd()
     }
@@ -287,7 +309,7 @@ impl<'a> Message<'a> {
         if self.kind != NLMSG_ERROR {
             return None;
         }
-        let code = self.bytes.get(16..20).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);
+        let code = self.bytes.get(HEAD..HEAD + 4).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);
         Some(match code {
             Some(0) => Ok(()),
             Some(code) => Err(io::Error::from_raw_os_error(-code)),
@@ -295,8 +317,13 @@ impl<'a> Message<'a> {
         })
     }
 
-    fn attributes(&self) -> &'a [u8] {
-        self.bytes.get(HEAD..).unwrap_or_default()
+    /// The header behind netlink's own.
+    fn head(&self, len: usize) -> &'a [u8] {
+        self.bytes.get(HEAD..HEAD + len).unwrap_or_default()
+    }
+
+    fn attributes(&self, head: usize) -> &'a [u8] {
+        self.bytes.get(HEAD + head..).unwrap_or_default()
     }
 }
 
@@ -308,7 +335,7 @@ impl<'a> Iterator for Messages<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let head: [u8; 4] = self.0.get(..4)?.try_into().ok()?;
         let len = usize::try_from(u32::from_ne_bytes(head)).ok()?;
-        let bytes = self.0.get(..len).filter(|b| b.len() >= 16)?;
+        let bytes = self.0.get(..len).filter(|b| b.len() >= HEAD)?;
         self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
         let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let sequence = u32::from_ne_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
@@ -336,7 +363,7 @@ mod tests {
     /// An answer that came too late for its question is not taken for the answer to the next one.
     #[test]
     fn an_answer_belongs_to_its_question() {
-        let mut netlink = Netfilter::open().unwrap();
+        let mut netlink = Netlink::netfilter().unwrap();
         // NFT_MSG_GETGEN; nobody reads its answer.
         let question = || Request::new(10, 16, 0, [0; 4]);
         netlink.send(&mut [question()]).unwrap();

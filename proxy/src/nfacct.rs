@@ -4,7 +4,7 @@ use std::io;
 
 use crate::{
     apply::Backend,
-    netlink::{ACK, Attributes, Netfilter, Request},
+    netlink::{ACK, Attributes, Netlink, Request},
 };
 
 // include/uapi/linux/netfilter/nfnetlink.h, nfnetlink_acct.h
@@ -28,7 +28,7 @@ fn request(message: u16, flags: u16, name: &str) -> Request {
 }
 
 fn create() -> io::Result<()> {
-    let mut netlink = Netfilter::open()?;
+    let mut netlink = Netlink::netfilter()?;
     for name in ALL {
         match netlink.ask(vec![request(NEW, CREATE | ACK, name)]) {
             // The kernel's word for a counter that is there.
@@ -55,7 +55,7 @@ pub(crate) fn prepare(backend: &Backend) -> bool {
 /// The packets that both counters have seen, of dropped ones and of those to localhost; `None` where there is no such
 /// counter. Blocks.
 pub(crate) fn packets() -> [Option<u64>; 2] {
-    let Ok(mut netlink) = Netfilter::open() else { return [None; 2] };
+    let Ok(mut netlink) = Netlink::netfilter() else { return [None; 2] };
     ALL.map(|name| {
         let answer = netlink.ask(vec![request(GET, 0, name)]).ok()?;
         Attributes(&answer).find(PACKETS)?.try_into().ok().map(u64::from_be_bytes)
@@ -64,7 +64,7 @@ pub(crate) fn packets() -> [Option<u64>; 2] {
 
 /// Removes both counters; those that a rule still uses stay. Blocks.
 pub(crate) fn remove() {
-    let Ok(mut netlink) = Netfilter::open() else { return };
+    let Ok(mut netlink) = Netlink::netfilter() else { return };
     for name in ALL {
         let _ = netlink.ask(vec![request(DELETE, ACK, name)]);
     }

@@ -6,11 +6,12 @@
 #[path = "conformance/mod.rs"]
 mod tables;
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use tables::{Cluster, NODE, cases, twin};
 use windlass_proxy::{
+    LocalAddresses,
     explain::{Packet, trace},
     kernel::Saved,
     model::{Family, parse_ip},
@@ -29,7 +30,7 @@ fn trees_send_packets_where_flat_chains_do() {
 
 fn walk(layout: Layout) {
     for family in Family::BOTH {
-        let local: Vec<IpAddr> = NODE.iter().map(|ip| parse_ip(&twin(ip, family)).unwrap()).collect();
+        let local: LocalAddresses = NODE.iter().map(|ip| parse_ip(&twin(ip, family)).unwrap()).collect();
         let mut flows = 0;
         for case in cases::all().list {
             let text = case.cluster.clone().set(|c| c.layout = layout).text(family);
@@ -53,7 +54,7 @@ fn walk(layout: Layout) {
 }
 
 /// Where a packet can end: `10.0.0.1:80`, `10.0.0.1:80 masq`, `REJECT`, `DROP`, `ACCEPT`, `pass`.
-fn ends(text: &str, local: &[IpAddr], packet: &Packet) -> BTreeSet<String> {
+fn ends(text: &str, local: &LocalAddresses, packet: &Packet) -> BTreeSet<String> {
     let whole = entrances() + text;
     let found = trace(&Saved::parse(&whole).unwrap(), local, packet);
     let shares: f64 = found.outcomes.iter().map(|o| o.share).sum();
@@ -163,7 +164,7 @@ proptest::proptest! {
         let text = cluster.text(Family::V4);
         let whole = entrances() + &text;
         let packet = "10.0.0.2 172.30.0.41:80/tcp".parse().unwrap();
-        let found = trace(&Saved::parse(&whole).unwrap(), &[], &packet);
+        let found = trace(&Saved::parse(&whole).unwrap(), &LocalAddresses::default(), &packet);
         proptest::prop_assert_eq!(found.outcomes.len(), names.len());
         for outcome in &found.outcomes {
             let times = outcome.share * f64::from(u32::try_from(names.len()).unwrap());

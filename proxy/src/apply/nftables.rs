@@ -7,7 +7,7 @@ use std::io;
 
 use crate::{
     model::Family,
-    netlink::{ACK, Attributes, Netfilter, Request, family_number},
+    netlink::{ACK, Attributes, Netlink, Request, family_number},
     rules::{JUMPS, Table},
 };
 
@@ -54,14 +54,14 @@ pub(crate) struct Commit {
 /// to it: it is opened when nothing is being written and dropped before the next write.
 #[derive(Debug)]
 pub(crate) struct NftMonitor {
-    socket: Netfilter,
+    socket: Netlink,
     /// Of the transaction whose end was not heard yet.
     concerns: [bool; 2],
 }
 
 impl NftMonitor {
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { socket: Netfilter::listen(1 << (GROUP - 1))?, concerns: [false; 2] })
+        Ok(Self { socket: Netlink::listen(1 << (GROUP - 1))?, concerns: [false; 2] })
     }
 
     /// The transactions heard of since the last call; `None` when some may have been missed.
@@ -117,11 +117,11 @@ const OURS: &str = "KUBE-";
 
 /// An open conversation with nf_tables.
 #[derive(Debug)]
-pub(crate) struct NfTables(Netfilter);
+pub(crate) struct NfTables(Netlink);
 
 impl NfTables {
     pub(crate) fn open() -> io::Result<Self> {
-        Netfilter::open().map(Self)
+        Netlink::netfilter().map(Self)
     }
 
     /// Counts every committed change to any table of the namespace, wrapping.
@@ -146,8 +146,8 @@ impl NfTables {
     pub(crate) fn delete_table(&mut self, family: Family, table: &str, generation: u32) -> io::Result<()> {
         let order =
             Request::new(SUBSYSTEM, DELETE_TABLE, ACK, [family_number(family), 0, 0, 0]).text(TABLE_NAME, table);
-        let begin = Request::raw(BATCH_BEGIN, 0, BOUNDS).attribute(BATCH_GENID, &generation.to_be_bytes());
-        self.0.ask(vec![begin, order, Request::raw(BATCH_END, 0, BOUNDS)]).map(drop)
+        let begin = Request::raw(BATCH_BEGIN, 0, &BOUNDS).attribute(BATCH_GENID, &generation.to_be_bytes());
+        self.0.ask(vec![begin, order, Request::raw(BATCH_END, 0, &BOUNDS)]).map(drop)
     }
 
     /// Empties chains in the given order and then deletes them, many at a time. None of them may be led to from
@@ -165,9 +165,9 @@ impl NfTables {
                 let last = part.len() - 1;
                 // A refusal is answered before the acknowledgement of the last.
                 let orders = part.iter().enumerate().map(|(i, chain)| order(chain, if i == last { ACK } else { 0 }));
-                let mut batch = vec![Request::raw(BATCH_BEGIN, 0, BOUNDS)];
+                let mut batch = vec![Request::raw(BATCH_BEGIN, 0, &BOUNDS)];
                 batch.extend(orders);
-                batch.push(Request::raw(BATCH_END, 0, BOUNDS));
+                batch.push(Request::raw(BATCH_END, 0, &BOUNDS));
                 self.0.ask(batch)?;
                 self.0.drain();
             }

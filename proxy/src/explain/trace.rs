@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::Options;
 use crate::{
     kernel::{Rule, Saved, number},
+    local::LocalAddresses,
     model::{Cidr, Family, parse_ip},
 };
 
@@ -108,7 +109,7 @@ enum Match {
 
 /// Walks a packet through the rules of a node that has these addresses.
 #[must_use]
-pub fn trace(rules: &Saved<'_>, local: &[IpAddr], packet: &Packet) -> Trace {
+pub fn trace(rules: &Saved<'_>, local: &LocalAddresses, packet: &Packet) -> Trace {
     let mut walker = Walker { rules, local, packet, hops: Vec::new() };
     let first = State {
         destination: packet.destination,
@@ -159,14 +160,14 @@ impl Outcome {
 
 struct Walker<'a> {
     rules: &'a Saved<'a>,
-    local: &'a [IpAddr],
+    local: &'a LocalAddresses,
     packet: &'a Packet,
     hops: Vec<Hop>,
 }
 
 impl Walker<'_> {
     fn is_local(&self, ip: IpAddr) -> bool {
-        ip.is_loopback() || self.local.contains(&ip)
+        self.local.contains(&ip)
     }
 
     /// Filter and source translation, behind the translation of the destination.

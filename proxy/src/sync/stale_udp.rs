@@ -2,16 +2,15 @@
 //! entries holds up no change of the other family.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::BTreeSet,
     io,
-    net::IpAddr,
     time::{Duration, Instant},
 };
 
 use super::Loop;
 use crate::{
     conntrack::{Conntrack, Frontends},
-    inspect::node_addresses,
+    local::LocalAddresses,
     model::{Family, UdpFrontend},
 };
 
@@ -78,7 +77,7 @@ pub(super) struct Pass {
 
 /// Finds and deletes the entries; how many there were. Blocks.
 fn delete_stale(family: Family, frontends: &Frontends) -> io::Result<usize> {
-    let local: HashSet<IpAddr> = node_addresses().into_iter().collect();
+    let local = LocalAddresses::of_kernel();
     let mut conntrack = Conntrack::open()?;
     let mut tries = 0;
     let stale = loop {

@@ -8,13 +8,12 @@ mod show;
 use std::{path::PathBuf, process::ExitCode};
 
 use windlass_proxy::{
-    Config,
+    Config, LocalAddresses,
     explain::{Explanation, Packet, ServiceRow, explain, trace},
     inspect,
     kernel::Saved,
     kernel_rules,
     model::{Family, objects::Node},
-    node_addresses,
     rules::with_base_chains,
     rules_from_objects,
 };
@@ -215,7 +214,7 @@ fn run_trace(args: &TraceArgs, settings: &Settings) -> anyhow::Result<ExitCode> 
     let family = Family::of(&packet.source);
     let (text, local) = if args.source.from.is_empty() {
         require_root("windlass rules trace")?;
-        (kernel_rules(&assemble::proxy_config(settings), family)?, node_addresses())
+        (kernel_rules(&assemble::proxy_config(settings), family)?, LocalAddresses::of_kernel())
     } else {
         let objects = Objects::read(&args.source.from)?;
         let config = args.source.config(settings);

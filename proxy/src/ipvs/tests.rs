@@ -1,0 +1,112 @@
+use std::collections::BTreeSet;
+
+use nix::sched::{CloneFlags, unshare};
+
+use super::*;
+use crate::netlink::{nest, nested};
+
+/// Runs in a network namespace that ends with the thread.
+fn in_own_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("root may make namespaces");
+        work()
+    });
+    thread.join().unwrap()
+}
+
+const CREATE: u16 = 2;
+const CREATE_FLAGS: u16 = 0x400 | ACK;
+/// `NLA_F_NET_BYTEORDER`
+const IN_NETWORK_ORDER: u16 = 0x4000;
+
+/// A set of ports, which every kernel with sets has.
+fn create(name: &str) {
+    let range =
+        nested(&[(IN_NETWORK_ORDER | 4, &1_u16.to_be_bytes()), (IN_NETWORK_ORDER | 5, &1024_u16.to_be_bytes())]);
+    let request = Request::new(SETS, CREATE, CREATE_FLAGS, [2, 0, 0, 0])
+        .attribute(SET_PROTOCOL, &[PROTOCOL])
+        .text(SET_NAME, name)
+        .text(3, "bitmap:port")
+        .attribute(4, &[3])
+        .attribute(5, &[2])
+        .attribute(nest(7), &range);
+    Netlink::netfilter().unwrap().ask(vec![request]).unwrap();
+}
+
+fn is_there(name: &str) -> bool {
+    match Netlink::netfilter().unwrap().ask(vec![set(HEADER, name)]) {
+        Ok(_) => true,
+        Err(e) if is_absent(&e) => false,
+        Err(e) => panic!("{name}: {e}"),
+    }
+}
+
+#[test]
+fn names_of_both_families_fit_the_kernel() {
+    let names: BTreeSet<String> = set_names().collect();
+    assert_eq!(names.len(), 2 * NAMES.len());
+    assert!(names.iter().all(|name| name.len() <= LONGEST_NAME));
+    assert!(names.contains("KUBE-6-CLUSTER-IP") && names.contains("KUBE-6-LOAD-BALANCER-SOURCE-CID"), "{names:?}");
+}
+
+#[test]
+fn sets_of_kube_proxy_go_and_others_stay() {
+    let others = ["KUBE-SOMEBODY", "blocklist"];
+    in_own_namespace(move || {
+        assert_eq!(left_behind().unwrap(), []);
+        let names: Vec<String> = set_names().collect();
+        names.iter().map(String::as_str).chain(others).for_each(create);
+        let left = left_behind().unwrap();
+        assert_eq!(left, names.iter().cloned().map(Left::Set).collect::<Vec<_>>());
+        left.iter().for_each(|left| left.remove().unwrap());
+        assert_eq!(left_behind().unwrap(), []);
+        assert!(others.iter().all(|name| is_there(name)));
+        // Gone already.
+        left.iter().for_each(|left| left.remove().unwrap());
+    });
+}
+
+#[test]
+fn a_device_is_known_by_its_kind() {
+    let link = |kind: &[u8]| nested(&[(LINK_NAME, b"kube-ipvs0\0"), (LINK_INFO, &nested(&[(INFO_KIND, kind)]))]);
+    assert_eq!(kind(&link(b"dummy")), Some(KIND));
+    assert_eq!(kind(&link(b"bridge\0")), Some("bridge"));
+    assert_eq!(kind(&nested(&[(LINK_NAME, b"eth0\0")])), None);
+    in_own_namespace(|| {
+        assert!(!has_device().unwrap());
+        assert!(Left::Device.remove().is_ok(), "there is none");
+        // RTM_NEWLINK; a bridge of that name is not kube-proxy's.
+        let info = nested(&[(INFO_KIND, b"bridge")]);
+        let request =
+            Request::raw(16, 0x600 | ACK, &[0; LINK_HEAD]).text(LINK_NAME, DEVICE).attribute(nest(LINK_INFO), &info);
+        Netlink::routing().unwrap().ask(vec![request]).unwrap();
+        assert!(!has_device().unwrap());
+        assert_eq!(left_behind().unwrap(), []);
+        // The order itself takes a device away, whatever its kind.
+        let there = || Netlink::routing().unwrap().ask(vec![super::link(GET_LINK, 0)]).is_ok();
+        assert!(there());
+        Left::Device.remove().unwrap();
+        assert!(!there());
+    });
+}
+
+#[test]
+fn virtual_services_are_told_from_the_heads_of_their_table() {
+    let head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> \
+                RemoteAddress:Port Forward Weight ActiveConn InActConn\n";
+    assert!(!names_virtual_service(head));
+    for line in [
+        "TCP  0A600001:01BB rr \n  -> AC120002:192B      Masq    1      0          0\n",
+        "UDP  [fd000096000000000000000000000000a]:0035 rr \n",
+        "FWM  00000001 wlc \n",
+    ] {
+        assert!(names_virtual_service(&format!("{head}{line}")), "{line}");
+    }
+}
+
+#[test]
+fn families_of_generic_netlink_have_numbers() {
+    let mut netlink = Netlink::generic().unwrap();
+    assert_eq!(family_id(&mut netlink, "nlctrl").unwrap(), CONTROLLER);
+    assert!(is_absent(&family_id(&mut netlink, "no-such-family").unwrap_err()));
+}
