@@ -49,6 +49,15 @@ pub(super) struct Sent {
 /// Names of one image that are told; upstream's.
 const NAMES_OF_IMAGE: usize = 5;
 
+/// What of upstream's features (`component-helpers/nodedeclaredfeatures` of 1.36) this node has. The scheduler gives pods
+/// that need one of them to no other nodes, and the API server refuses changes of pods for which it is missing. In
+/// alphabetical order, or the API refuses the node.
+const DECLARED_FEATURES: [&str; 2] = [
+    // Connections to pods are handed through as clients open them, untranslated.
+    "ExtendWebSocketsToKubelet",
+    "RestartAllContainersOnContainerExits",
+];
+
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -125,10 +134,12 @@ pub(super) fn node_status(
             operating_system: "linux".to_owned(),
             os_image: machine.os_image.clone(),
             system_uuid: machine.system_uuid.clone(),
-            swap: Some(NodeSwapStatus { capacity: Some(machine.swap_bytes) }),
+            // A machine without swap says nothing of it: the API refuses a capacity of zero.
+            swap: Some(machine.swap_bytes)
+                .filter(|bytes| *bytes > 0)
+                .map(|bytes| NodeSwapStatus { capacity: Some(bytes) }),
         }),
-        // The API server hands connections through as clients open them, untranslated.
-        declared_features: Some(vec!["ExtendWebSocketsToKubelet".to_owned()]),
+        declared_features: Some(DECLARED_FEATURES.iter().map(|name| (*name).to_owned()).collect()),
         ..NodeStatus::default()
     }
 }

@@ -192,3 +192,21 @@ fn docker_may_be_away_for_half_a_minute() {
     assert_eq!(belief.of(up.clone(), seconds(41)), (up.clone(), None));
     assert_eq!(belief.of(down, seconds(50)).0, up, "it begins anew");
 }
+
+#[test]
+fn swap_is_told_where_there_is_some() {
+    let told = |swap_bytes| {
+        let machine = Machine { swap_bytes, ..machine() };
+        let (known, before) = (Known::default(), NodeStatus::default());
+        let now = at("2026-01-01T00:00:00Z");
+        let status = node_status(&config(), &machine, &Health::Unknown, &known, &before, now);
+        json!(status.node_info)["swap"].clone()
+    };
+    assert_eq!(told(0), Value::Null, "the API refuses a capacity of zero");
+    assert_eq!(told(4096), json!({"capacity": 4096}));
+}
+
+#[test]
+fn declared_features_are_in_the_order_that_the_api_demands() {
+    assert!(DECLARED_FEATURES.is_sorted());
+}
