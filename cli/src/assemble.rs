@@ -227,7 +227,12 @@ pub(crate) async fn member(
     spawn_node(settings, client.clone(), heartbeat, serving, None, &mut vitals, &mut tasks).await?;
     tasks.spawn("certificates", tls.follow(move || pems().map_err(|e| format!("{e:#}")), REREAD, tasks.token()));
     if with_proxy {
-        spawn_proxy(proxy_config(settings), client.clone(), &vitals, &mut tasks);
+        // A node's rights alone do not make services work: they follow EndpointSlices.
+        let as_proxy = match &settings.registration.proxy_kubeconfig {
+            Some(file) => client_of(file).await?,
+            None => client.clone(),
+        };
+        spawn_proxy(proxy_config(settings), as_proxy, &vitals, &mut tasks);
     }
     Ok(Node { tasks, client, vitals: Some(vitals), plane: None })
 }
@@ -350,10 +355,11 @@ async fn spawn_node(
     };
     tasks.spawn("node API", agent::server::run(server, listeners, state, token.clone()));
 
-    let plugins = (settings.network == PodNetwork::Cni).then(|| cni_config(settings));
+    let (status_every, status_age) = settings.registration.frequencies();
     let node_config = NodeConfig {
         name: settings.node_name.clone(),
         address: settings.node_ip(),
+        given_address: settings.node_ip.is_some(),
         api_port: settings.node_api_bind.port(),
         data_dir: settings.data_dir.clone(),
         version: NODE_VERSION.to_owned(),
@@ -363,7 +369,20 @@ async fn spawn_node(
         thresholds: settings.keeping.thresholds().unwrap_or_default(),
         max_images: settings.keeping.node_status_max_images,
         hold_pods: settings.keeping.holds_pods(),
-        cni: plugins.clone(),
+        labels: settings.registration.node_labels.clone(),
+        taints: settings.registration.register_with_taints.clone(),
+        provider_id: settings.registration.provider_id.clone(),
+        external_cloud: settings.registration.external_cloud(),
+        lease_seconds: settings.registration.node_lease_duration_seconds,
+        status_every,
+        status_age,
+    };
+    let network = match settings.network {
+        PodNetwork::Cni => Network::cni(cni_config(settings))?,
+        PodNetwork::Routed => Network::routed(NetworkConfig {
+            dir: settings.data_dir.join("network"),
+            cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
+        }),
     };
     let config = agent::Config {
         node_name: settings.node_name.clone(),
@@ -401,7 +420,16 @@ async fn spawn_node(
         placed,
         node: tell_node,
     };
-    let news = agent::node::News { docker, pressure, going_down, images: images.list(), runtimes, node };
+    let given = node.clone();
+    let news = agent::node::News {
+        docker,
+        pressure,
+        going_down,
+        images: images.list(),
+        runtimes,
+        node,
+        network: network.readiness(),
+    };
     let recorder = metrics.recorder(client.clone(), &settings.node_name);
     let object = agent::node::reference(&settings.node_name);
     let keeping = keeper.run(object, recorder.clone(), pods.clone(), token.clone());
@@ -432,33 +460,33 @@ async fn spawn_node(
         defending.await;
         anyhow::Ok(())
     });
-    let cluster_cidrs = settings.cluster_cidr.iter().copied().collect();
-    let (range_file, network_dir) = (pod_cidr_file(settings), settings.data_dir.join("network"));
     // What the tables were like before the first rule of ours, so that clean-up can make them so again.
     let rules = proxy_config(settings);
     tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;
     // Waits for the API, which static pods do not: so it is a task of its own.
-    let (duties_client, duties_token, duties_config) = (client.clone(), token.clone(), node_config.clone());
+    let (duties_client, duties_token, duties_config) = (client.clone(), token.clone(), node_config);
     tasks.spawn("node's duties", async move {
-        match agent::node::register(&duties_client, &duties_config, &duties_token).await {
-            Some(node) => {
-                let clients = (duties_client, heartbeat);
-                agent::node::run(clients, duties_config, node, news, (heartbeats, duties_metrics), duties_token).await
-            }
-            None => Ok(()),
+        if let Some(node) = agent::node::register(&duties_client, &duties_config, &duties_token).await {
+            let clients = (duties_client, heartbeat);
+            agent::node::run(clients, duties_config, node, news, (heartbeats, duties_metrics), duties_token).await;
         }
+        anyhow::Ok(())
+    });
+    let range_file = pod_cidr_file(settings);
+    // What runs already is connected by what was used before.
+    let routed = settings.network == PodNetwork::Routed;
+    if routed {
+        agent::node::use_kept_ranges(&network, &range_file).await;
+    }
+    let (pods_network, stop) = (network.clone(), token.clone());
+    tasks.spawn("network of pods", async move {
+        match routed {
+            true => agent::node::keep_ranges(pods_network, &range_file, given, stop).await,
+            false => pods_network.follow_plugins(stop).await,
+        }
+        anyhow::Ok(())
     });
     tasks.spawn("agent", async move {
-        let network = match plugins {
-            Some(plugins) => Network::cni(plugins)?,
-            None => {
-                let pod_cidrs = tokio::select! {
-                    () = token.cancelled() => return Ok(()),
-                    ranges = agent::node::pod_cidrs(&client, &node_config.name, &range_file) => ranges?,
-                };
-                Network::open(NetworkConfig { dir: network_dir, pod_cidrs, cluster_cidrs }).await?
-            }
-        };
         agent::pods::run(client, engine, network, config, health, published, token).await?;
         anyhow::Ok(())
     });

@@ -6,6 +6,7 @@ mod ear;
 mod family;
 pub(crate) mod lock;
 mod pace;
+mod refused;
 mod stale_udp;
 mod watch;
 

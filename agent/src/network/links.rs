@@ -213,18 +213,22 @@ impl Links {
             }
         }
         for gateway in gateways {
-            let removed = async {
-                let mut all = self.handle.address().get().set_address_filter(*gateway).execute();
-                while let Some(message) = all.try_next().await? {
-                    self.handle.address().del(message).execute().await?;
-                }
-                Ok::<_, rtnetlink::Error>(())
-            };
-            if let Err(error) = removed.await {
-                problems.push(format!("the address {gateway}: {error}"));
-            }
+            problems.extend(self.take_gateway(*gateway).await.err().map(|error| error.to_string()));
         }
         problems
+    }
+
+    /// Takes an address of the node's own among its pods off the host; not there is success.
+    pub(super) async fn take_gateway(&self, gateway: IpAddr) -> Result<(), NetworkError> {
+        let removed = async {
+            let mut all = self.handle.address().get().set_address_filter(gateway).execute();
+            while let Some(message) = all.try_next().await? {
+                self.handle.address().del(message).execute().await?;
+            }
+            Ok::<_, rtnetlink::Error>(())
+        };
+        let attempt = || format!("the address {gateway} could not be taken off the host");
+        removed.await.map_err(|e| NetworkError::new(attempt(), e))
     }
 }
 

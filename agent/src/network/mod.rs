@@ -3,23 +3,28 @@
 //! Ours: one routed veth pair per pod, no bridge. Every packet passes the host's netfilter. A pod holds one address
 //! of each of the node's ranges and routes everything to a link-local gateway on the host's end; the host has a route
 //! per address. `addresses` keeps who has which address on disk, `links` speaks netlink, `rules` writes the few
-//! iptables chains that are the network's own, `bandwidth` slows pods down. Imports nothing of `pods`.
+//! iptables chains that are the network's own, `bandwidth` slows pods down. Either way may have to wait, for a range of
+//! addresses or for plugins: [`Readiness`] says so to the node's status and to pods. Imports nothing of `pods`.
 
 mod addresses;
 mod bandwidth;
 mod cni;
 mod dial;
 mod links;
+mod readiness;
 mod routed;
 mod rules;
 
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc};
 
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use windlass_kit::net::Cidr;
 
 pub use bandwidth::Bandwidth;
 pub use cni::CniConfig;
 pub use dial::Namespace;
+pub use readiness::Readiness;
 
 use cni::Cni;
 use routed::Routed;
@@ -29,8 +34,6 @@ use routed::Routed;
 pub struct NetworkConfig {
     /// Who holds which address is kept here, one file each.
     pub dir: PathBuf,
-    /// The node's ranges: one of a family at most, IPv4 first.
-    pub pod_cidrs: Vec<Cidr>,
     /// The ranges of all pods of the cluster.
     pub cluster_cidrs: Vec<Cidr>,
 }
@@ -108,6 +111,7 @@ pub struct Attach {
 #[derive(Debug, Clone)]
 pub struct Network {
     way: Arc<Way>,
+    readiness: watch::Sender<Readiness>,
 }
 
 #[derive(Debug)]
@@ -117,13 +121,10 @@ enum Way {
 }
 
 impl Network {
-    /// Our own network. Prepares the host: forwarding, the gateways' addresses, the chains; reads who holds which
-    /// address. What is there already is kept. Must be called inside a runtime.
-    ///
-    /// # Errors
-    /// When the kernel or the folder refuses.
-    pub async fn open(config: NetworkConfig) -> Result<Self, NetworkError> {
-        Ok(Self { way: Arc::new(Way::Routed(Routed::open(config).await?)) })
+    /// Our own network, without ranges yet.
+    #[must_use]
+    pub fn routed(config: NetworkConfig) -> Self {
+        Self::new(Way::Routed(Routed::new(config)))
     }
 
     /// The network of the plugins that are configured on this node. They may come later than this call.
@@ -131,7 +132,56 @@ impl Network {
     /// # Errors
     /// When the folder that keeps their results refuses.
     pub fn cni(config: CniConfig) -> Result<Self, NetworkError> {
-        Ok(Self { way: Arc::new(Way::Cni(Cni::open(config)?)) })
+        Ok(Self::new(Way::Cni(Cni::open(config)?)))
+    }
+
+    fn new(way: Way) -> Self {
+        Self {
+            way: Arc::new(way),
+            readiness: watch::Sender::new(Readiness::not_ready("it has not been looked at yet")),
+        }
+    }
+
+    /// Whether pods can be connected.
+    #[must_use]
+    pub fn readiness(&self) -> watch::Receiver<Readiness> {
+        self.readiness.subscribe()
+    }
+
+    /// Tells whether pods can be connected.
+    pub(crate) fn tell(&self, readiness: Readiness) {
+        self.readiness.send_if_modified(|known| std::mem::replace(known, readiness.clone()) != readiness);
+    }
+
+    /// Tells whether pods can be connected by plugins, as their folders have them, until `shutdown`. Nothing to do for our
+    /// own network.
+    pub async fn follow_plugins(&self, shutdown: CancellationToken) {
+        match &*self.way {
+            Way::Routed(_) => shutdown.cancelled().await,
+            Way::Cni(cni) => cni.follow(|readiness| self.tell(readiness), shutdown).await,
+        }
+    }
+
+    /// Gives pods addresses of these ranges from now on: one of a family at most, IPv4 first. Prepares the host:
+    /// forwarding, the gateways' addresses, the chains; reads who holds which address. What is there already is kept;
+    /// other ranges that were used before are taken off the host. Must be called inside a runtime.
+    ///
+    /// # Errors
+    /// When the kernel or the folder refuses, or pods hold addresses of the other ranges.
+    pub async fn use_ranges(&self, ranges: &[Cidr]) -> Result<(), NetworkError> {
+        match &*self.way {
+            Way::Routed(routed) => routed.use_ranges(ranges).await,
+            Way::Cni(_) => Ok(()),
+        }
+    }
+
+    /// Whether pods hold addresses of our own.
+    #[must_use]
+    pub fn holds(&self) -> watch::Receiver<bool> {
+        match &*self.way {
+            Way::Routed(routed) => routed.holds(),
+            Way::Cni(_) => watch::Sender::new(false).subscribe(),
+        }
     }
 
     /// The addresses of a pod, on disk before they are given; the same pod gets the same again. None when plugins
@@ -183,11 +233,11 @@ impl Network {
     /// The first refusal; the rest is tried all the same.
     pub async fn retain(&self, live: &BTreeSet<String>) -> Result<(), NetworkError> {
         let held = match &*self.way {
-            Way::Routed(routed) => routed.pods().await,
-            Way::Cni(cni) => cni.pods(),
+            Way::Routed(routed) => routed.others(live).await,
+            Way::Cni(cni) => cni.pods().into_iter().filter(|uid| !live.contains(uid)).collect(),
         };
         let mut first = Ok(());
-        for uid in held.into_iter().filter(|uid| !live.contains(uid)) {
+        for uid in held {
             let freed = self.detach(&uid).await;
             first = first.and(freed);
         }

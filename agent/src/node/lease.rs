@@ -4,80 +4,151 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{
-        coordination::v1::{Lease, LeaseSpec},
-        core::v1::Node,
-    },
+    api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
 };
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
+use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{backoff::Backoff, heartbeat::Heart};
 
+use super::pace;
 use crate::metrics::{Metrics, Written};
 
-/// How often it is renewed, and for how long each time counts; upstream's.
-const LEASE_EVERY: Duration = Duration::from_secs(10);
-const LEASE_SECONDS: i32 = 40;
 const LEASES: &str = "kube-node-lease";
 
-/// Renews the lease until `shutdown`.
+/// What the lease says.
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    /// The node's name, which is the lease's too.
+    pub(super) node: String,
+    /// For how long each renewal counts.
+    pub(super) seconds: i32,
+}
+
+impl Terms {
+    /// The lease as it is made, owned by the Node of this uid so that it goes with it.
+    fn lease(&self, owner: &str, now: Timestamp) -> Lease {
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(self.node.clone()),
+                namespace: Some(LEASES.to_owned()),
+                owner_references: Some(vec![self.owner(owner)]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.node.clone()),
+                lease_duration_seconds: Some(self.seconds),
+                renew_time: Some(MicroTime(now)),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    fn owner(&self, uid: &str) -> OwnerReference {
+        OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: self.node.clone(),
+            uid: uid.to_owned(),
+            ..OwnerReference::default()
+        }
+    }
+
+    /// The merge patch that renews a lease: the time, and what of it is not as it is to be. Who owns it stays while the
+    /// Node is not known.
+    fn renewal(&self, seen: Option<&Lease>, owner: Option<&str>, now: Timestamp) -> Value {
+        let mut patch = json!({"spec": {"renewTime": MicroTime(now)}});
+        let spec = seen.and_then(|lease| lease.spec.as_ref());
+        if spec.and_then(|s| s.holder_identity.as_deref()) != Some(self.node.as_str()) {
+            patch["spec"]["holderIdentity"] = json!(self.node);
+        }
+        if spec.and_then(|s| s.lease_duration_seconds) != Some(self.seconds) {
+            patch["spec"]["leaseDurationSeconds"] = json!(self.seconds);
+        }
+        if let Some(uid) = owner.filter(|uid| !seen.is_some_and(|lease| is_owned(lease, uid))) {
+            patch["metadata"] = json!({"ownerReferences": [self.owner(uid)]});
+        }
+        patch
+    }
+}
+
+/// Whether the lease is the Node's of this uid, and nobody else's.
+fn is_owned(lease: &Lease, uid: &str) -> bool {
+    matches!(lease.metadata.owner_references.as_deref(), Some([one]) if one.uid == uid)
+}
+
+/// Renews the lease until `shutdown`. `owner` is the uid of the Node as the API has it, nothing while it has none: a
+/// lease of a Node that was deleted would be deleted again and again.
 pub(super) async fn renew(
     client: Client,
-    node: Node,
+    terms: Terms,
+    mut owner: watch::Receiver<Option<String>>,
     (heart, metrics): (Heart, Arc<Metrics>),
     shutdown: CancellationToken,
 ) {
     let api: Api<Lease> = Api::namespaced(client, LEASES);
-    let name = node.metadata.name.clone().unwrap_or_default();
-    let spec = |at: Timestamp| LeaseSpec {
-        holder_identity: Some(name.clone()),
-        lease_duration_seconds: Some(LEASE_SECONDS),
-        renew_time: Some(MicroTime(at)),
-        ..LeaseSpec::default()
-    };
-    let owner = OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: "Node".to_owned(),
-        name: name.clone(),
-        uid: node.metadata.uid.clone().unwrap_or_default(),
-        ..OwnerReference::default()
-    };
+    let mut seen: Option<Lease> = None;
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
-    let mut version = None;
     loop {
         heart.beat();
-        let patch = serde_json::json!({"spec": spec(Timestamp::now())});
-        let renewed = match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(answer)) if answer.code == 404 => {
-                let metadata = ObjectMeta {
-                    name: Some(name.clone()),
-                    owner_references: Some(vec![owner.clone()]),
-                    ..ObjectMeta::default()
-                };
-                api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec(Timestamp::now())) }).await
-            }
-            other => other,
-        };
-        let wait = match renewed {
+        let uid = owner.borrow_and_update().clone();
+        let wait = match once(&api, &terms, seen.as_ref(), uid.as_deref()).await {
             Ok(lease) => {
-                let before = std::mem::replace(&mut version, lease.metadata.resource_version);
-                metrics.wrote(Written::Lease, &name, before.as_deref(), version.as_deref());
+                let version = |lease: Option<&Lease>| lease.and_then(|lease| lease.metadata.resource_version.clone());
+                let (before, after) = (version(seen.as_ref()), version(lease.as_ref()));
+                metrics.wrote(Written::Lease, &terms.node, before.as_deref(), after.as_deref());
+                seen = lease;
                 backoff.reset();
-                LEASE_EVERY
+                pace::renewal(terms.seconds, pace::chance())
             }
             Err(error) => {
+                // Another may have written to it.
+                seen = None;
                 tracing::warn!(%error, "the node's lease could not be renewed; it is tried again");
                 backoff.next_delay()
             }
         };
-        tokio::select! {
-            () = shutdown.cancelled() => return heart.end(),
-            () = tokio::time::sleep(wait) => {}
+        let due = tokio::time::sleep(wait);
+        tokio::pin!(due);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return heart.end(),
+                () = &mut due => break,
+                changed = owner.changed() => {
+                    if changed.is_err() {
+                        shutdown.cancelled().await;
+                        return heart.end();
+                    }
+                    let uid = owner.borrow_and_update().clone();
+                    // The Node was made anew: the lease becomes its at once, before it goes with the old one.
+                    if uid.is_some_and(|uid| !seen.as_ref().is_some_and(|lease| is_owned(lease, &uid))) {
+                        break;
+                    }
+                }
+            }
         }
+    }
+}
+
+/// Renews the lease, or makes it; `None` while there is neither a lease nor a Node that it could belong to.
+async fn once(
+    api: &Api<Lease>,
+    terms: &Terms,
+    seen: Option<&Lease>,
+    owner: Option<&str>,
+) -> kube::Result<Option<Lease>> {
+    let patch = terms.renewal(seen, owner, Timestamp::now());
+    match api.patch(&terms.node, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(answer)) if answer.code == 404 => match owner {
+            Some(uid) => api.create(&PostParams::default(), &terms.lease(uid, Timestamp::now())).await.map(Some),
+            None => Ok(None),
+        },
+        other => other.map(Some),
     }
 }
 
@@ -94,6 +165,33 @@ mod tests {
 
     use super::*;
 
+    fn terms() -> Terms {
+        Terms { node: "n".to_owned(), seconds: 40 }
+    }
+
+    #[test]
+    fn a_renewal_sends_what_is_not_as_it_is_to_be() {
+        let now: Timestamp = "2026-01-01T00:00:00.5Z".parse().unwrap();
+        let time = "2026-01-01T00:00:00.500000Z";
+        let lease = terms().lease("u", now);
+        let only_time = json!({"spec": {"renewTime": time}});
+        assert_eq!(terms().renewal(Some(&lease), Some("u"), now), only_time);
+        assert_eq!(terms().renewal(Some(&lease), None, now), only_time, "who owns it is not known");
+        let anew = terms().renewal(Some(&lease), Some("u2"), now);
+        assert_eq!(anew["metadata"]["ownerReferences"][0]["uid"], "u2");
+        let mut other = lease.clone();
+        other.spec = Some(LeaseSpec { holder_identity: Some("x".into()), ..LeaseSpec::default() });
+        assert_eq!(
+            terms().renewal(Some(&other), Some("u"), now),
+            json!({"spec": {"renewTime": time, "holderIdentity": "n", "leaseDurationSeconds": 40}})
+        );
+        let unseen = terms().renewal(None, Some("u"), now);
+        assert_eq!(
+            (&unseen["spec"]["holderIdentity"], &unseen["metadata"]["ownerReferences"][0]["uid"]),
+            (&json!("n"), &json!("u"))
+        );
+    }
+
     /// The API server's machine vanishes, and another takes its address: the lease must be renewed long before the
     /// kernel gives the old connection up.
     #[tokio::test]
@@ -104,9 +202,9 @@ mod tests {
         let limits = Limits { answer: Duration::from_millis(300), ..Limits::HEARTBEAT };
         let (shutdown, heartbeats) = (CancellationToken::new(), Heartbeats::default());
         let heart = heartbeats.begin("node lease", "", Duration::from_secs(300));
-        let node = serde_json::from_str(r#"{"metadata":{"name":"n","uid":"u"}}"#).unwrap();
-        let renewing =
-            tokio::spawn(renew(client(config, limits).unwrap(), node, (heart, Arc::default()), shutdown.clone()));
+        let (_tell, owner) = watch::channel(Some("u".to_owned()));
+        let (client, parts) = (client(config, limits).unwrap(), (heart, Arc::default()));
+        let renewing = tokio::spawn(renew(client, terms(), owner, parts, shutdown.clone()));
         let (swallowed, _) = listener.accept().await.unwrap();
         let second = tokio::time::timeout(Duration::from_secs(20), listener.accept()).await;
         let (mut second, _) = second.expect("the first request is still waited for").unwrap();

@@ -1,29 +1,35 @@
 //! The node's own duties: its object, its heartbeat, its conditions.
 //!
-//! `status` and `capacity` decide what the node says of itself and are pure; `machine` reads the host;
-//! `eviction` defends it; this module is the loop. Of `pods` only what ends pods or holds all of them is imported.
+//! `status`, `capacity`, `registration`, `skew` and `pace` decide what the node says of itself, when and how, and are
+//! pure; `machine` reads the host; `register`, `lease` and `ranges` speak with the API; `eviction` defends the node; this
+//! module is the loop. Of `pods` only what ends pods or holds all of them is imported.
 
 mod capacity;
 pub mod eviction;
 mod lease;
 mod machine;
 mod own;
+mod pace;
+mod ranges;
+mod register;
+mod registration;
 pub mod shutdown;
+mod skew;
 mod status;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeStatus, ObjectReference};
+use k8s_openapi::api::core::v1::{Node, NodeStatus, ObjectReference, Taint};
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{Patch, PatchParams},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +38,6 @@ use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
     heartbeat::Heartbeats,
-    net::Cidr,
 };
 
 use crate::{
@@ -40,14 +45,18 @@ use crate::{
     engine::Health,
     images::StoredImage,
     metrics::{Metrics, Written},
-    network::CniConfig,
-    scratch,
+    network::Readiness,
 };
 pub use capacity::{Amounts, parse_reserved};
 use eviction::thresholds::Threshold;
 use machine::Machine;
 pub(crate) use own::follow;
-use status::{Belief, Known, Sent, is_newer};
+use pace::Pace;
+pub use ranges::{keep as keep_ranges, parse_ranges, use_kept as use_kept_ranges};
+pub use register::register;
+pub use registration::{label_problem, taint_problem};
+use skew::Version;
+use status::{Belief, Known, Sent};
 
 /// Settings of the node's duties.
 #[derive(Debug, Clone)]
@@ -56,6 +65,8 @@ pub struct NodeConfig {
     pub name: String,
     /// Its address.
     pub address: IpAddr,
+    /// Somebody has told which address that is.
+    pub given_address: bool,
     /// The port of its own API.
     pub api_port: u16,
     /// The folder whose file system counts as the node's.
@@ -72,8 +83,20 @@ pub struct NodeConfig {
     pub max_images: i32,
     /// All pods together are held to what is not reserved.
     pub hold_pods: bool,
-    /// Where the network plugins are, if pods are connected by those: the node is not ready before there are any.
-    pub cni: Option<CniConfig>,
+    /// Labels that it gives itself when it registers.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that it registers with.
+    pub taints: Vec<Taint>,
+    /// What the machine is called at its cloud; empty for none.
+    pub provider_id: String,
+    /// A controller of the cloud gives the node its addresses.
+    pub external_cloud: bool,
+    /// For how many seconds each renewal of its lease counts; upstream's default is 40.
+    pub lease_seconds: i32,
+    /// The status is computed this often; upstream's default is 10 s.
+    pub status_every: Duration,
+    /// And sent when it changed, or when it is this old; upstream's default is 5 min.
+    pub status_age: Duration,
 }
 
 /// What the node is told by its other parts.
@@ -89,8 +112,10 @@ pub struct News {
     pub images: watch::Receiver<Arc<Vec<StoredImage>>>,
     /// Names that RuntimeClasses may have as their handlers.
     pub runtimes: watch::Receiver<Arc<BTreeSet<String>>>,
-    /// The node's object as the API has it, which others write to as well.
+    /// The node's object as the API has it, which others write to as well; nothing where there is none.
     pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// Whether pods can be connected.
+    pub network: watch::Receiver<Readiness>,
 }
 
 /// What pods may have of this machine, by resource.
@@ -106,120 +131,11 @@ pub fn held_to(config: &NodeConfig) -> Amounts {
     capacity::without(&capacity::capacity(&Machine::read(&config.data_dir), config.max_pods), &config.reserved)
 }
 
-/// Why the node could not do its duties.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// No range of addresses was given in time.
-    #[error(
-        "node {node:?} was given no range of addresses for its pods within {seconds} s; does a controller give them (spec.podCIDR)?"
-    )]
-    NoRange {
-        /// Which node.
-        node: String,
-        /// How long it waited.
-        seconds: u64,
-    },
-    /// The range cannot be used.
-    #[error("node {node:?} was given {range:?} for its pods, which is not an IPv4 range")]
-    Range {
-        /// Which node.
-        node: String,
-        /// What it was given.
-        range: String,
-    },
-}
-
-/// The status is computed this often, and sent when it changed or when it is this old.
-const STATUS_EVERY: Duration = Duration::from_secs(10);
-const STATUS_AGE: Duration = Duration::from_secs(300);
-/// How soon it is computed again while the network of pods is not ready, which holds up all of them.
-const SOON: Duration = Duration::from_secs(1);
-
-/// Makes the node's object, or finds it made; tried until it works or `shutdown`.
-pub async fn register(client: &Client, config: &NodeConfig, shutdown: &CancellationToken) -> Option<Node> {
-    let api: Api<Node> = Api::all(client.clone());
-    let machine = Machine::read(&config.data_dir);
-    let wanted = status::new_node(config, &machine, Timestamp::now());
-    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
-    loop {
-        match make(&api, &wanted).await {
-            Ok(node) => return Some(node),
-            Err(error) => {
-                tracing::warn!(node = config.name, %error, "the node could not be registered; it is tried again")
-            }
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return None,
-            () = tokio::time::sleep(backoff.next_delay()) => {}
-        }
-    }
-}
-
-/// Makes the node's object, or finds it made.
-async fn make(api: &Api<Node>, wanted: &Node) -> kube::Result<Node> {
-    match api.create(&PostParams::default(), wanted).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => {
-            api.get(wanted.metadata.name.as_deref().unwrap_or_default()).await
-        }
-        other => other,
-    }
-}
-
-/// The range of addresses for this node's pods: from the file of an earlier start, or from the API, which is
-/// waited for.
-///
-/// # Errors
-/// When none comes within a minute of the node being in the API, or it cannot be used.
-pub async fn pod_cidrs(client: &Client, name: &str, file: &Path) -> Result<Vec<Cidr>, NodeError> {
-    const PATIENCE: u64 = 60;
-    if let Some(ranges) = std::fs::read_to_string(file).ok().and_then(|t| parse_ranges(t.trim())) {
-        return Ok(ranges);
-    }
-    let api: Api<Node> = Api::all(client.clone());
-    // The patience is with controllers; an API that does not answer is waited for without an end.
-    let mut deadline = None;
-    let mut wait = Duration::from_millis(5);
-    loop {
-        let node = api.get_opt(name).await.ok().flatten();
-        if node.is_some() {
-            deadline.get_or_insert_with(|| tokio::time::Instant::now() + Duration::from_secs(PATIENCE));
-        }
-        let given = node.and_then(|n| n.spec);
-        let given = given.and_then(|s| s.pod_cidrs.filter(|all| !all.is_empty()).or(s.pod_cidr.map(|one| vec![one])));
-        if let Some(text) = given.map(|all| all.join(",")) {
-            let ranges =
-                parse_ranges(&text).ok_or_else(|| NodeError::Range { node: name.to_owned(), range: text.clone() })?;
-            if let Some(parent) = file.parent() {
-                let _ = std::fs::create_dir_all(parent);
-            }
-            if let Err(error) = scratch::write(file, format!("{text}\n").as_bytes()) {
-                tracing::warn!(%error, file = %file.display(), "the range of pods could not be kept; the next start asks again");
-            }
-            return Ok(ranges);
-        }
-        if deadline.is_some_and(|at| tokio::time::Instant::now() >= at) {
-            return Err(NodeError::NoRange { node: name.to_owned(), seconds: PATIENCE });
-        }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(Duration::from_millis(500));
-    }
-}
-
-/// Reads `10.244.0.0/24,fd00::/64`: IPv4 first, one of a family at most, each with room for pods.
-#[must_use]
-pub fn parse_ranges(text: &str) -> Option<Vec<Cidr>> {
-    let mut ranges = text.split(',').map(|t| Cidr::parse(t.trim())).collect::<Option<Vec<Cidr>>>()?;
-    ranges.sort_by_key(Cidr::family);
-    let roomy = |r: &Cidr| r.length() >= 1 && r.length() <= r.family().bits() - 2;
-    let apart = ranges.windows(2).all(|pair| pair[0].family() != pair[1].family());
-    (apart && ranges.iter().all(roomy)).then_some(ranges)
-}
+/// How often the API server is asked for its version: it may be updated.
+const VERSION_EVERY: Duration = Duration::from_secs(300);
 
 /// Keeps the lease and the status until `shutdown`. Both go through `heartbeat`, whose requests must have a short time
 /// limit and connections of their own: a node whose heartbeat waits behind something else is taken for dead.
-///
-/// # Errors
-/// Never; it has the shape of the other tasks.
 pub async fn run(
     (client, heartbeat): (Client, Client),
     config: NodeConfig,
@@ -227,41 +143,47 @@ pub async fn run(
     mut news: News,
     (heartbeats, metrics): (Heartbeats, Arc<Metrics>),
     shutdown: CancellationToken,
-) -> Result<(), NodeError> {
+) {
     let recorder = metrics.recorder(client, &config.name);
     let object = reference(&config.name);
     recorder.record(&object, Severity::Normal, "Starting", "Starting windlass.");
+    tell_of_machine(&recorder, &object, &config, &node);
     let mut kernel = KernelLog::open();
     let mut belief = Belief::default();
     let mut held = false;
-    tell_of_machine(&recorder, &object, &config, &node);
+    let (tell_owner, owner) = watch::channel(node.metadata.uid.clone());
     let heart = heartbeats.begin("node lease", "", STUCK_AFTER);
+    let terms = lease::Terms { node: config.name.clone(), seconds: config.lease_seconds };
     let leases =
-        tokio::spawn(lease::renew(heartbeat.clone(), node.clone(), (heart, Arc::clone(&metrics)), shutdown.clone()));
+        tokio::spawn(lease::renew(heartbeat.clone(), terms, owner, (heart, Arc::clone(&metrics)), shutdown.clone()));
     let heart = heartbeats.begin("node status", "", STUCK_AFTER);
-    let api: Api<Node> = Api::all(heartbeat);
-    let mut version = node.metadata.resource_version;
-    let mut known = node.status.unwrap_or_default();
-    let mut sent: Option<Sent> = None;
-    let mut sent_at: Option<tokio::time::Instant> = None;
+    let mut server = Server::default();
+    let mut report = Report {
+        api: Api::all(heartbeat.clone()),
+        pace: Pace::new(config.status_age),
+        seen: node,
+        sent: None,
+        owner: tell_owner,
+        watched: false,
+        gone: false,
+        recorder: recorder.clone(),
+        metrics,
+    };
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
         heart.beat();
+        server.look(&heartbeat, &config.version).await;
         let machine = Machine::read(&config.data_dir);
         let now = Timestamp::now();
         let (docker, holds) = belief.of(news.docker.borrow_and_update().clone(), now);
-        // What others have written meanwhile, such as extended resources, or the addresses of a cloud.
-        if let Some(node) = news.node.borrow_and_update().as_deref().filter(|node| is_newer(node, version.as_deref())) {
-            version.clone_from(&node.metadata.resource_version);
-            known = NodeStatus { images: known.images.take(), ..node.status.clone().unwrap_or_default() };
-        }
-        let network = config.cni.as_ref().and_then(|cni| cni.check().err());
+        report.hear(news.node.borrow_and_update().clone());
         let told = Known {
             pressure: *news.pressure.borrow_and_update(),
             going_down: *news.going_down.borrow_and_update(),
             images: news.images.borrow().clone(),
             runtimes: news.runtimes.borrow().clone(),
-            network: network.map(|why| why.to_string()),
+            network: news.network.borrow_and_update().problem().map(str::to_owned),
+            server: server.version,
         };
         // Whoever was over a limit of a cgroup was not the machine's fault.
         for victim in kernel.kills().into_iter().filter(|kill| kill.constraint == "CONSTRAINT_NONE") {
@@ -272,36 +194,23 @@ pub async fn run(
             let message = "Updated Node Allocatable limit across pods";
             recorder.record(&object, Severity::Normal, "NodeAllocatableEnforced", message);
         }
-        let wanted = status::node_status(&config, &machine, &docker, &told, &known, now);
-        let due =
-            sent_at.is_none_or(|at| at.elapsed() >= STATUS_AGE) || status::is_news(&known, &wanted, sent.as_ref());
-        let every = if told.network.is_some() { SOON } else { STATUS_EVERY };
+        let every = config.status_every;
         let mut wait = holds.map_or(every, |holds| holds.min(every));
         // Until Docker has answered or refused there is nothing true to say.
-        if due && docker != Health::Unknown {
-            let patch = serde_json::json!({"status": status::patch(&known, &wanted)});
-            match api.patch_status(&config.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
-                Ok(updated) => {
-                    tell(&recorder, &object, &config.name, &known, &wanted);
-                    let after = updated.metadata.resource_version.as_deref();
-                    metrics.wrote(Written::NodeStatus, &config.name, version.as_deref(), after);
-                    version = updated.metadata.resource_version;
-                    known = updated.status.unwrap_or_default();
-                    sent = Some(Sent { wanted, answer: known.clone() });
-                    sent_at = Some(tokio::time::Instant::now());
-                    backoff.reset();
+        let done = match docker {
+            Health::Unknown => Ok(false),
+            _ => report.round(&config, &machine, &docker, &told, now).await,
+        };
+        match done {
+            Ok(again) => {
+                backoff.reset();
+                if again {
+                    wait = Duration::ZERO;
                 }
-                Err(kube::Error::Api(answer)) if answer.code == 404 => {
-                    tracing::warn!(node = config.name, "the node's object was deleted; it is made again");
-                    if let Err(error) = make(&api, &status::new_node(&config, &machine, now)).await {
-                        tracing::warn!(node = config.name, %error, "the node could not be registered; it is tried again");
-                    }
-                    wait = backoff.next_delay();
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the node's status could not be written; it is tried again");
-                    wait = backoff.next_delay();
-                }
+            }
+            Err(error) => {
+                tracing::warn!(node = config.name, %error, "the node's status could not be written; it is tried again");
+                wait = backoff.next_delay();
             }
         }
         tokio::select! {
@@ -309,12 +218,139 @@ pub async fn run(
             changed = news.docker.changed() => if changed.is_err() { shutdown.cancelled().await; break },
             changed = news.pressure.changed() => if changed.is_err() { shutdown.cancelled().await; break },
             changed = news.going_down.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            changed = news.network.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            () = turned(&mut news.node, report.seen.metadata.uid.as_deref()), if !report.gone => {}
             () = tokio::time::sleep(wait) => {}
         }
     }
     heart.end();
     let _ = leases.await;
-    Ok(())
+}
+
+/// Waits until the API has no Node of this name any more, or another one.
+async fn turned(node: &mut watch::Receiver<Option<Arc<Node>>>, uid: Option<&str>) {
+    loop {
+        match node.changed().await {
+            Ok(()) if node.borrow_and_update().as_ref().is_none_or(|n| n.metadata.uid.as_deref() != uid) => return,
+            Ok(()) => {}
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// The API server's version.
+#[derive(Debug, Default)]
+struct Server {
+    version: Option<Version>,
+    asked_at: Option<Instant>,
+}
+
+impl Server {
+    /// Asks for it from time to time; what does not fit the node's own is said when it is news.
+    async fn look(&mut self, client: &Client, own: &str) {
+        if self.asked_at.is_some_and(|at| at.elapsed() < VERSION_EVERY) {
+            return;
+        }
+        self.asked_at = Some(Instant::now());
+        // One that does not answer has not become another.
+        let Some(version) = register::server_version(client).await else { return };
+        if self.version != Some(version)
+            && let Some(complaint) = skew::complaint(own, version)
+        {
+            tracing::warn!("{complaint}");
+        }
+        self.version = Some(version);
+    }
+}
+
+/// What is known of the Node in the API, and what was last said of it there.
+struct Report {
+    api: Api<Node>,
+    pace: Pace,
+    seen: Node,
+    sent: Option<Sent>,
+    /// The uid that the lease belongs to.
+    owner: watch::Sender<Option<String>>,
+    /// The watch has told of the Node that was seen last, so that it will tell when that one goes.
+    watched: bool,
+    /// The Node was deleted and is not made again yet.
+    gone: bool,
+    recorder: Recorder,
+    metrics: Arc<Metrics>,
+}
+
+impl Report {
+    /// Takes in what the watch tells: others write to the Node too, such as extended resources or the addresses of a
+    /// cloud, and delete it.
+    fn hear(&mut self, told: Option<Arc<Node>>) {
+        let Some(node) = told else {
+            if std::mem::take(&mut self.watched) {
+                self.lose();
+            }
+            return;
+        };
+        if status::is_newer(&node, self.seen.metadata.resource_version.as_deref()) {
+            let mut node = Node::clone(&node);
+            // The watch leaves them out.
+            node.status.get_or_insert_default().images = self.seen.status.as_mut().and_then(|s| s.images.take());
+            self.see(node);
+        }
+        self.watched = node.metadata.uid == self.seen.metadata.uid;
+    }
+
+    fn lose(&mut self) {
+        (self.gone, self.watched) = (true, false);
+        self.owner.send_replace(None);
+    }
+
+    fn see(&mut self, node: Node) {
+        self.gone = false;
+        let uid = node.metadata.uid.clone();
+        self.owner.send_if_modified(|owner| std::mem::replace(owner, uid.clone()) != uid);
+        self.seen = node;
+    }
+
+    /// Writes the status if it is time, and makes a Node that was deleted again. Gives whether there is more to do at
+    /// once.
+    async fn round(
+        &mut self,
+        config: &NodeConfig,
+        machine: &Machine,
+        docker: &Health,
+        told: &Known,
+        now: Timestamp,
+    ) -> kube::Result<bool> {
+        if self.gone {
+            tracing::warn!(node = config.name, "the node's object was deleted; it is made again");
+            let node = register::once(&self.api, config, told.server).await?;
+            self.sent = None;
+            self.see(node);
+        }
+        let wanted = status::wanted(config, machine, docker, told, &self.seen, now);
+        let is_news = status::is_news(&self.seen, &wanted, self.sent.as_ref());
+        let clock = Instant::now();
+        if !is_news && !self.pace.is_due(clock) {
+            return Ok(false);
+        }
+        let Some(patch) = status::diff(&self.seen, &wanted) else { return Ok(false) };
+        match self.api.patch_status(&config.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+            Ok(updated) => {
+                tell(&self.recorder, &config.name, self.seen.status.as_ref(), wanted.status.as_ref());
+                let version = |node: &Node| node.metadata.resource_version.clone();
+                let (before, after) = (version(&self.seen), version(&updated));
+                self.metrics.wrote(Written::NodeStatus, &config.name, before.as_deref(), after.as_deref());
+                self.pace.sent(clock, is_news, pace::chance());
+                self.sent = Some(Sent { wanted, answer: updated.clone() });
+                self.see(updated);
+                Ok(false)
+            }
+            Err(kube::Error::Api(answer)) if answer.code == 404 => {
+                self.lose();
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// The node as events name it; upstream gives its name for its uid.
@@ -344,9 +380,10 @@ fn tell_of_machine(recorder: &Recorder, object: &ObjectReference, config: &NodeC
 }
 
 /// The events of conditions that turned.
-fn tell(recorder: &Recorder, object: &ObjectReference, name: &str, before: &NodeStatus, now: &NodeStatus) {
-    let value = |status: &NodeStatus, kind: &str| {
-        status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone())
+fn tell(recorder: &Recorder, name: &str, before: Option<&NodeStatus>, now: Option<&NodeStatus>) {
+    let value = |status: Option<&NodeStatus>, kind: &str| {
+        let mut all = status.iter().flat_map(|s| s.conditions.iter().flatten());
+        all.find(|c| c.type_ == kind).map(|c| c.status.clone())
     };
     for (kind, when_true, when_false) in [
         ("Ready", "NodeReady", "NodeNotReady"),
@@ -357,7 +394,8 @@ fn tell(recorder: &Recorder, object: &ObjectReference, name: &str, before: &Node
         let (was, is) = (value(before, kind), value(now, kind));
         if was != is {
             let reason = if is.as_deref() == Some("True") { when_true } else { when_false };
-            recorder.record(object, Severity::Normal, reason, format!("Node {name} status is now: {reason}"));
+            let message = format!("Node {name} status is now: {reason}");
+            recorder.record(&reference(name), Severity::Normal, reason, message);
         }
     }
 }

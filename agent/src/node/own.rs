@@ -1,4 +1,4 @@
-//! The node's own object as others have made it: labels, taints, what it may give to pods.
+//! The node's own object, as the API has it now.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use kube::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Keeps `tell` at what the API says of the node, until `shutdown`. What was told stays when the API is away.
+/// Keeps `tell` at what the API says of the node, nothing where there is none, until `shutdown`. What was told stays when
+/// the API is away.
 pub(crate) async fn follow(
     client: Client,
     name: String,
@@ -20,16 +21,22 @@ pub(crate) async fn follow(
 ) {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut events = Box::pin(watcher(Api::<Node>::all(client), config).default_backoff());
+    let mut listed = false;
     loop {
         let event = tokio::select! {
             () = shutdown.cancelled() => return,
             event = events.try_next() => event,
         };
         match event {
+            Ok(Some(watcher::Event::Init)) => listed = false,
             Ok(Some(watcher::Event::Apply(node) | watcher::Event::InitApply(node))) => {
+                listed = true;
                 tell.send_replace(Some(Arc::new(trim(node))));
             }
-            Ok(Some(_)) => {}
+            Ok(Some(watcher::Event::InitDone)) if listed => {}
+            Ok(Some(watcher::Event::InitDone | watcher::Event::Delete(_))) => {
+                tell.send_if_modified(|known| known.take().is_some());
+            }
             Ok(None) => return,
             Err(error) => tracing::debug!(%error, "the node's own object could not be watched; it is tried again"),
         }

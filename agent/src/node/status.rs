@@ -1,4 +1,6 @@
-//! What the node says of itself. Pure.
+//! What the node says of itself. Pure; `diff` is how that is sent.
+
+mod diff;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,21 +12,20 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
-        NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo,
+        NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus, NodeSwapStatus, NodeSystemInfo,
     },
-    apimachinery::pkg::{
-        api::resource::Quantity as ApiQuantity,
-        apis::meta::v1::{ObjectMeta, Time},
-    },
+    apimachinery::pkg::{api::resource::Quantity as ApiQuantity, apis::meta::v1::Time},
 };
-use serde_json::{Value, json};
 
 use super::{
     NodeConfig,
     capacity::{self, Amounts},
     machine::Machine,
+    registration::{ARCH, OS},
+    skew::{self, Version},
 };
 use crate::{Pressure, engine::Health, images::StoredImage};
+pub(super) use diff::{Sent, diff, is_newer, is_news};
 
 /// What else is known of the node at one moment.
 #[derive(Debug, Clone, Default)]
@@ -37,13 +38,8 @@ pub(super) struct Known {
     pub(super) runtimes: Arc<BTreeSet<String>>,
     /// Why pods cannot be connected, if so.
     pub(super) network: Option<String>,
-}
-
-/// The last status that was sent, and what the API made of it.
-#[derive(Debug, Clone)]
-pub(super) struct Sent {
-    pub(super) wanted: NodeStatus,
-    pub(super) answer: NodeStatus,
+    /// The API server's version.
+    pub(super) server: Option<Version>,
 }
 
 /// Names of one image that are told; upstream's.
@@ -58,37 +54,11 @@ const DECLARED_FEATURES: [&str; 2] = [
     "RestartAllContainersOnContainerExits",
 ];
 
-fn architecture() -> &'static str {
+pub(super) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
-    }
-}
-
-/// The object that registers the node.
-pub(super) fn new_node(config: &NodeConfig, machine: &Machine, now: Timestamp) -> Node {
-    let labels = [
-        ("kubernetes.io/hostname", config.name.as_str()),
-        ("kubernetes.io/os", "linux"),
-        ("kubernetes.io/arch", architecture()),
-        ("beta.kubernetes.io/os", "linux"),
-        ("beta.kubernetes.io/arch", architecture()),
-    ];
-    let own = |(k, v): (&str, &str)| (k.to_owned(), v.to_owned());
-    let annotation = ("volumes.kubernetes.io/controller-managed-attach-detach", "true");
-    let nothing = (Known::default(), NodeStatus::default());
-    let mut status = node_status(config, machine, &Health::Unknown, &nothing.0, &nothing.1, now);
-    status.conditions = None;
-    Node {
-        metadata: ObjectMeta {
-            name: Some(config.name.clone()),
-            labels: Some(labels.into_iter().map(own).collect()),
-            annotations: Some([annotation].into_iter().map(own).collect()),
-            ..ObjectMeta::default()
-        },
-        spec: Some(NodeSpec::default()),
-        status: Some(status),
     }
 }
 
@@ -128,7 +98,7 @@ pub(super) fn node_status(
             boot_id: machine.boot_id.clone(),
             container_runtime_version: version,
             kernel_version: machine.kernel.clone(),
-            kubelet_version: config.version.clone(),
+            kubelet_version: skew::told(&config.version, known.server),
             kube_proxy_version: String::new(),
             machine_id: machine.machine_id.clone(),
             operating_system: "linux".to_owned(),
@@ -144,16 +114,25 @@ pub(super) fn node_status(
     }
 }
 
+/// What the names of resources of huge pages begin with.
+pub(super) const HUGE_PAGES: &str = "hugepages-";
+
 /// Whether the amount of a resource is the machine's to tell.
-fn is_own(resource: &str) -> bool {
-    matches!(resource, "cpu" | "memory" | "ephemeral-storage" | "pods") || resource.starts_with("hugepages-")
+pub(super) fn is_own(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory" | "ephemeral-storage" | "pods") || resource.starts_with(HUGE_PAGES)
 }
 
 /// The node's addresses. A list that has them already is another's, such as a cloud controller's, and stays as it is;
-/// otherwise addresses of other types stay.
+/// otherwise addresses of other types stay. With an external cloud provider its controller writes them: until then the
+/// node has its name, and the address that it was told to have.
 fn addresses(config: &NodeConfig, before: &[NodeAddress]) -> Vec<NodeAddress> {
     let address = |kind: &str, text: String| NodeAddress { type_: kind.to_owned(), address: text };
-    let own = [address("InternalIP", config.address.to_string()), address("Hostname", config.name.clone())];
+    if config.external_cloud && !before.is_empty() {
+        return before.to_vec();
+    }
+    let ip =
+        (!config.external_cloud || config.given_address).then(|| address("InternalIP", config.address.to_string()));
+    let own: Vec<NodeAddress> = ip.into_iter().chain([address("Hostname", config.name.clone())]).collect();
     if own.iter().all(|one| before.contains(one)) {
         return before.to_vec();
     }
@@ -161,12 +140,46 @@ fn addresses(config: &NodeConfig, before: &[NodeAddress]) -> Vec<NodeAddress> {
     own.iter().cloned().chain(others).collect()
 }
 
+/// The annotation by which the controller of an external cloud learns which address the node was told to have.
+const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
+
+/// Sets that annotation, or takes it away where there is none to provide.
+pub(super) fn provided_ip(config: &NodeConfig, annotations: &mut BTreeMap<String, String>) {
+    if config.external_cloud && config.given_address {
+        annotations.insert(PROVIDED_IP.to_owned(), config.address.to_string());
+    } else {
+        annotations.remove(PROVIDED_IP);
+    }
+}
+
+/// The Node as it is to be, made of what the API has: the status, and what of labels and annotations is looked after in
+/// each round.
+pub(super) fn wanted(
+    config: &NodeConfig,
+    machine: &Machine,
+    docker: &Health,
+    known: &Known,
+    seen: &Node,
+    now: Timestamp,
+) -> Node {
+    let mut node = seen.clone();
+    let labels = node.metadata.labels.get_or_insert_default();
+    for (key, value) in [(OS, "linux"), (ARCH, architecture())] {
+        labels.insert(key.to_owned(), value.to_owned());
+    }
+    provided_ip(config, node.metadata.annotations.get_or_insert_default());
+    let before = seen.status.clone().unwrap_or_default();
+    node.status = Some(node_status(config, machine, docker, known, &before, now));
+    node
+}
+
 /// The largest images; `most` below zero is all.
 fn images(stored: &[StoredImage], most: i32) -> Vec<ContainerImage> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let one = |image: &StoredImage| ContainerImage {
         names: Some(image.names.iter().take(NAMES_OF_IMAGE).cloned().collect()),
-        size_bytes: Some(image.size),
+        // The API leaves a zero out.
+        size_bytes: Some(image.size).filter(|bytes| *bytes != 0),
     };
     stored.iter().filter(|image| !image.names.is_empty()).take(most).map(one).collect()
 }
@@ -190,14 +203,8 @@ fn not_ready(known: &Known, docker: &Health) -> Vec<String> {
         Health::Unknown => Some("Docker has not been asked yet".to_owned()),
         Health::Down { reason } => Some(format!("container runtime is down: {reason}")),
     };
-    let network = known.network.as_ref().map(|why| {
-        format!(
-            "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
-             message:Network plugin returns error: cni plugin not initialized: {why}"
-        )
-    });
     let ending = known.going_down.then(|| "node is shutting down".to_owned());
-    [docker, network, ending].into_iter().flatten().collect()
+    [docker, known.network.clone(), ending].into_iter().flatten().collect()
 }
 
 fn conditions(known: &Known, docker: &Health, before: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
@@ -247,65 +254,6 @@ fn seconds(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }
 
-/// The conditions that are the node's own; others, such as NetworkUnavailable, are written by controllers.
-const CONDITIONS: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
-
-/// Whether the API has something else than what is wanted, beyond the time of the heartbeat.
-fn differs(known: &NodeStatus, wanted: &NodeStatus) -> bool {
-    let told = |status: &NodeStatus| -> Vec<(String, String, Option<String>, Option<String>)> {
-        let own = status.conditions.iter().flatten().filter(|c| CONDITIONS.contains(&c.type_.as_str()));
-        let mut all: Vec<_> =
-            own.map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone())).collect();
-        all.sort();
-        all
-    };
-    told(known) != told(wanted)
-        || known.capacity != wanted.capacity
-        || known.allocatable != wanted.allocatable
-        || known.addresses != wanted.addresses
-        || known.node_info != wanted.node_info
-        || known.daemon_endpoints != wanted.daemon_endpoints
-        || known.images != wanted.images
-        || known.runtime_handlers != wanted.runtime_handlers
-        || known.features != wanted.features
-        || known.declared_features != wanted.declared_features
-}
-
-/// Whether the status must be sent before it is too old. What the API has not taken, such as a field that an older one
-/// does not know, is not sent again as long as nothing has changed on either side.
-pub(super) fn is_news(known: &NodeStatus, wanted: &NodeStatus, sent: Option<&Sent>) -> bool {
-    let in_vain = |sent: &Sent| !differs(&sent.wanted, wanted) && !differs(&sent.answer, known);
-    differs(known, wanted) && !sent.is_some_and(in_vain)
-}
-
-/// Whether this object is later than the one of `version`.
-pub(super) fn is_newer(node: &Node, version: Option<&str>) -> bool {
-    let number = |text: Option<&str>| text.and_then(|t| t.parse::<u64>().ok());
-    let own = node.metadata.resource_version.as_deref();
-    match (number(own), number(version)) {
-        (Some(own), Some(version)) => own > version,
-        _ => own != version,
-    }
-}
-
-/// What is sent, as a strategic merge patch: the wanted status, without what the API has of ours and must not.
-pub(super) fn patch(known: &NodeStatus, wanted: &NodeStatus) -> Value {
-    let mut patch = json!(wanted);
-    for (list, known, wanted) in
-        [("capacity", &known.capacity, &wanted.capacity), ("allocatable", &known.allocatable, &wanted.allocatable)]
-    {
-        let gone = known.iter().flat_map(BTreeMap::keys).filter(|name| !wanted.iter().any(|w| w.contains_key(*name)));
-        gone.for_each(|name| patch[list][name] = Value::Null);
-    }
-    // They would be merged by their types, of which a list may have one more than once.
-    if known.addresses != wanted.addresses
-        && let Some(list) = patch["addresses"].as_array_mut()
-    {
-        list.push(json!({"$patch": "replace"}));
-    }
-    patch
-}
-
 /// How long Docker may be away before the node says so; upstream's.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -336,4 +284,4 @@ impl Belief {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

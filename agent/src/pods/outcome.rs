@@ -9,6 +9,9 @@ use crate::{
     volumes::Prepared,
 };
 
+/// Reason of a sandbox that was not made because no pod can be connected at present; upstream's.
+pub(crate) const NETWORK_NOT_READY: &str = "NetworkNotReady";
+
 /// Why a step failed, in the words that statuses and events show.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {

@@ -46,5 +46,6 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
 
 /// Whether a folder is one of the control plane, or of an agent that keeps no store.
 pub(crate) fn is_data_dir(path: &Path) -> bool {
-    windlass_control::is_data_dir(path) || path.join("pod-cidr").is_file() || path.join("cni").is_dir()
+    let of_agent = ["registered", "pod-cidr"].iter().any(|name| path.join(name).is_file());
+    windlass_control::is_data_dir(path) || of_agent || path.join("cni").is_dir()
 }

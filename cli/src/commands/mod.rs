@@ -7,6 +7,7 @@ mod config;
 mod down;
 mod generate;
 mod proxy;
+mod rbac;
 mod reload;
 mod rules;
 mod stats;
@@ -62,6 +63,8 @@ enum Command {
     Completions(generate::Completions),
     /// Write the manual pages to a folder
     Manual(generate::Manual),
+    /// Print the rights that nodes need in a cluster beside those that it gives every node, for kubectl
+    Rbac,
     /// Show the service rules in the kernel, or those that manifests would give
     Rules(rules::Args),
 }
@@ -76,6 +79,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(args) => return config::run(args, &cli.flags, &Cli::command()),
         Command::Completions(args) => return generate::completions(args, &mut Cli::command()),
         Command::Manual(args) => return generate::manual(args, Cli::command()),
+        Command::Rbac => return Ok(rbac::run()),
         _ => {}
     }
     let read = || -> anyhow::Result<(Settings, KubeProxy, bool)> {
@@ -115,7 +119,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Top(args) => top::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),
         // Answered above.
-        Command::Config(_) | Command::Completions(_) | Command::Manual(_) => Ok(ExitCode::SUCCESS),
+        Command::Config(_) | Command::Completions(_) | Command::Manual(_) | Command::Rbac => Ok(ExitCode::SUCCESS),
     };
     logging::finish();
     ended

@@ -2,11 +2,13 @@
 //! they mean the same.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Taint;
 use windlass_agent::node::eviction::thresholds::Setting;
 
 use super::{
@@ -86,6 +88,15 @@ pub(crate) struct File {
     preloaded_images_verification_allowlist: Option<Vec<String>>,
     image_credential_provider_config: Option<PathBuf>,
     image_credential_provider_bin_dir: Option<PathBuf>,
+    node_labels: Option<BTreeMap<String, String>>,
+    register_with_taints: Option<Vec<Taint>>,
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+    cloud_provider: Option<String>,
+    node_lease_duration_seconds: Option<i32>,
+    node_status_update_frequency: Option<String>,
+    node_status_report_frequency: Option<String>,
+    proxy_kubeconfig: Option<PathBuf>,
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_critical_pods: Option<String>,
     shutdown_grace_period_by_pod_priority: Option<Vec<PriorityShare>>,
@@ -223,6 +234,15 @@ impl File {
             (&mut keeping.image_credential_provider_config, &mut keeping.image_credential_provider_bin_dir);
         *config = self.image_credential_provider_config.or(config.take());
         *bin = self.image_credential_provider_bin_dir.or(bin.take());
+        let registration = &mut to.registration;
+        set(self.node_labels, &mut registration.node_labels);
+        set(self.register_with_taints, &mut registration.register_with_taints);
+        set(self.provider_id, &mut registration.provider_id);
+        set(self.cloud_provider, &mut registration.cloud_provider);
+        set(self.node_lease_duration_seconds, &mut registration.node_lease_duration_seconds);
+        set(self.node_status_update_frequency, &mut registration.node_status_update_frequency);
+        set(self.node_status_report_frequency, &mut registration.node_status_report_frequency);
+        registration.proxy_kubeconfig = self.proxy_kubeconfig.or(registration.proxy_kubeconfig.take());
         set(self.node_status_max_images, &mut to.keeping.node_status_max_images);
         set(self.shutdown_grace_period, &mut to.keeping.shutdown_grace_period);
         set(self.shutdown_grace_period_critical_pods, &mut to.keeping.shutdown_grace_period_critical_pods);

@@ -10,6 +10,7 @@ use super::{
     Addresses, LogFormat, OptionalAddress, PodNetwork, Ranges, RulesLayout, Settings,
     keeping::KeepingFlags,
     kube_proxy::{KubeProxy, bind},
+    registration::RegistrationFlags,
 };
 
 /// Settings given on the command line or in the environment.
@@ -121,6 +122,8 @@ pub(crate) struct Flags {
     log_format: Option<LogFormat>,
     #[command(flatten)]
     keeping: KeepingFlags,
+    #[command(flatten)]
+    registration: RegistrationFlags,
 }
 
 impl Flags {
@@ -176,6 +179,7 @@ impl Flags {
         set(self.log.as_ref(), &mut to.log);
         set(self.log_format.as_ref(), &mut to.log_format);
         self.keeping.apply(&mut to.keeping);
+        self.registration.apply(&mut to.registration);
     }
 }
 

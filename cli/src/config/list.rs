@@ -22,13 +22,29 @@ fn word<T: clap::ValueEnum>(value: &T) -> Value {
 
 /// In the order in which a reader looks for them.
 pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
-    let k = &s.keeping;
+    let (k, r) = (&s.keeping, &s.registration);
     let entry = |name, flag, value| Entry { name, flag: Ok(flag), value };
     let size = Quantity::from_bytes(i64::try_from(s.log_limits.file_bytes).unwrap_or(i64::MAX)).to_string();
     let ports = format!("{}-{}", s.node_ports.start(), s.node_ports.end());
     vec![
         entry("nodeName", "node-name", json!(s.node_name)),
         entry("nodeIP", "node-ip", json!(s.node_ip())),
+        entry("nodeLabels", "node-labels", json!(r.node_labels)),
+        entry("registerWithTaints", "register-with-taints", json!(r.register_with_taints)),
+        entry("providerID", "provider-id", json!(r.provider_id)),
+        entry("cloudProvider", "cloud-provider", json!(r.cloud_provider)),
+        Entry {
+            name: "nodeLeaseDurationSeconds",
+            flag: Err("For how many seconds each renewal of the node's lease counts [default: 40]"),
+            value: json!(r.node_lease_duration_seconds),
+        },
+        entry("nodeStatusUpdateFrequency", "node-status-update-frequency", json!(r.node_status_update_frequency)),
+        Entry {
+            name: "nodeStatusReportFrequency",
+            flag: Err("How old the API's word of the node's status may get where nothing changes [default: 5m]"),
+            value: json!(r.node_status_report_frequency),
+        },
+        entry("proxyKubeconfig", "proxy-kubeconfig", json!(r.proxy_kubeconfig)),
         entry("dataDir", "data-dir", json!(s.data_dir)),
         entry("runDir", "run-dir", json!(s.run_dir)),
         entry("adminKubeconfig", "admin-kubeconfig", json!(s.admin_kubeconfig)),

@@ -10,6 +10,7 @@ pub(crate) mod list;
 pub(crate) mod names;
 mod problems;
 mod ranges;
+pub(crate) mod registration;
 pub(crate) mod told;
 
 use std::{
@@ -23,6 +24,7 @@ pub(crate) use flags::Flags;
 pub(crate) use keeping::Keeping;
 pub(crate) use problems::Problem;
 pub(crate) use ranges::Ranges;
+pub(crate) use registration::Registration;
 use windlass_agent::node::eviction::thresholds;
 
 /// How log lines look.
@@ -123,6 +125,7 @@ pub(crate) struct Settings {
     pub(crate) node_ports: RangeInclusive<u16>,
     pub(crate) max_pods: u32,
     pub(crate) keeping: Keeping,
+    pub(crate) registration: Registration,
     pub(crate) network: PodNetwork,
     pub(crate) cni_conf_dir: PathBuf,
     pub(crate) cni_bin_dirs: Vec<PathBuf>,
@@ -177,6 +180,7 @@ impl Settings {
             node_ports: 30000..=32767,
             max_pods: 110,
             keeping: Keeping::default(),
+            registration: Registration::default(),
             network: PodNetwork::Routed,
             cni_conf_dir: "/etc/cni/net.d".into(),
             // Upstream's folder, and where Debian puts them.
@@ -254,6 +258,7 @@ impl Settings {
 
     fn problems(&self) -> Vec<String> {
         let mut problems = self.keeping.problems();
+        problems.extend(self.registration.problems(&self.node_name));
         if !is_dns_label(&self.node_name) {
             problems.push(format!(
                 "nodeName {:?} is not a DNS name (lower case letters, digits, '-' and '.')",

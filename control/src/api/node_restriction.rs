@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use windlass_kit::objects::node_labels;
 
 use super::node_authorizer::Kind;
 use super::node_authorizer::references::{self, MIRROR, audiences, is_mirror};
@@ -204,30 +205,10 @@ fn labels(object: &Value) -> BTreeMap<&str, &str> {
 fn forbidden_labels(old: &Value, new: &Value) -> Vec<String> {
     let (old, new) = (labels(old), labels(new));
     let keys: BTreeSet<&str> = old.keys().chain(new.keys()).copied().collect();
-    keys.into_iter().filter(|key| old.get(key) != new.get(key) && !is_own_label(key)).map(str::to_owned).collect()
-}
-
-/// Whether a node may set a label on itself: upstream's list.
-fn is_own_label(key: &str) -> bool {
-    const OWN: [&str; 10] = [
-        "kubernetes.io/hostname",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
-        "beta.kubernetes.io/os",
-        "beta.kubernetes.io/arch",
-        "beta.kubernetes.io/instance-type",
-        "topology.kubernetes.io/region",
-        "topology.kubernetes.io/zone",
-        "failure-domain.beta.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-    ];
-    let Some((prefix, _)) = key.split_once('/') else { return true };
-    let within = |domain: &str| prefix == domain || prefix.strip_suffix(domain).is_some_and(|p| p.ends_with('.'));
-    if within("node-restriction.kubernetes.io") {
-        return false;
-    }
-    let reserved = within("kubernetes.io") || within("k8s.io");
-    !reserved || within("kubelet.kubernetes.io") || within("node.kubernetes.io") || OWN.contains(&key)
+    keys.into_iter()
+        .filter(|key| old.get(key) != new.get(key) && !node_labels::may_set(key))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn claim_status(review: &Review<'_>) -> Result<(), Refusal> {

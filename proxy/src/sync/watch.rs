@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use futures::{Stream, StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, future, stream};
 use jiff::Timestamp;
 use kube::{
     Api, Client,
@@ -12,6 +12,7 @@ use kube::{
     },
 };
 
+use super::refused::{self, Refusal};
 use crate::model::{
     Family, Model, NodeFacts, ServiceId,
     objects::{EndpointSlice, Node, Service, TRIGGER},
@@ -45,14 +46,30 @@ fn watch<K>(client: &Client, config: watcher::Config, what: &'static str) -> imp
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,
 {
-    watcher::watcher(Api::<K>::all(client.clone()), config).default_backoff().filter_map(move |event| async move {
-        match event {
-            Ok(event) => Some(event),
+    let mut refusal = Refusal::default();
+    watcher::watcher(Api::<K>::all(client.clone()), config).default_backoff().filter_map(move |event| {
+        future::ready(match event {
+            // That a list begins says nothing of whether it is allowed.
+            Ok(Event::Init) => Some(Event::Init),
+            Ok(event) => {
+                if refusal.allowed() {
+                    tracing::info!(what, "the API lets the proxy watch these now");
+                }
+                Some(event)
+            }
             Err(error) => {
-                tracing::warn!(%error, what, "a watch broke off; rules stay as they are and the watch is tried again");
+                match refused::message(&error) {
+                    Some(message) => {
+                        if refusal.refused() {
+                            let remedy = refused::remedy(message);
+                            tracing::error!(what, "the API refuses the proxy what it must watch, so that services do not work here: {message}; {remedy}. It is tried again until it is allowed");
+                        }
+                    }
+                    None => tracing::warn!(%error, what, "a watch broke off; rules stay as they are and the watch is tried again"),
+                }
                 None
             }
-        }
+        })
     })
 }
 

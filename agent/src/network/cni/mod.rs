@@ -1,5 +1,6 @@
 //! Pods connected by CNI plugins. What a plugin was told and what it answered is on disk before and after each call,
-//! so that a pod can be disconnected after a crash at any point. `config` is pure.
+//! so that a pod can be disconnected after a crash at any point. Which list of plugins is taken is looked at whenever their
+//! folders change. `config` is pure.
 
 mod config;
 
@@ -16,14 +17,20 @@ use std::{
 
 use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt as _;
+use tokio_util::sync::CancellationToken;
+use windlass_kit::inotify::Watch;
 
-use super::{Attach, NetworkError, links};
+use super::{Attach, NetworkError, Readiness, links};
 use crate::scratch;
 use config::List;
 
 /// Upstream's limit on one call of a plugin.
 const PATIENCE: Duration = Duration::from_secs(220);
 const INTERFACE: &str = "eth0";
+/// The folders are looked at this often even when nothing tells of a change.
+const LOOK: Duration = Duration::from_secs(20);
+/// And this often while one of them is not there.
+const LOOK_FOR_FOLDERS: Duration = Duration::from_secs(1);
 
 /// Where plugins and their configuration are.
 #[derive(Debug, Clone)]
@@ -37,29 +44,41 @@ pub struct CniConfig {
 }
 
 impl CniConfig {
-    /// Whether a pod can be connected.
-    pub(crate) fn check(&self) -> Result<(), NetworkError> {
-        self.configured().map(drop)
-    }
-
-    /// The configuration that is first by name and whose plugins are all there.
+    /// The configuration that is first by name, if it can be read and its plugins are all there. No other one takes its
+    /// place: it may be half written, and pods must not be connected to another network meanwhile.
     fn configured(&self) -> Result<List, NetworkError> {
         let dir = &self.conf_dir;
         let attempt = || format!("the network of pods is not configured in {}", dir.display());
         let entries = fs::read_dir(dir).map_err(|e| NetworkError::new(attempt(), e))?;
         let known =
             |path: &PathBuf| path.extension().and_then(|e| e.to_str()).is_some_and(|e| config::ENDINGS.contains(&e));
-        let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(known).collect();
-        files.sort();
-        let mut why = "there is no file that ends in .conf, .conflist or .json".to_owned();
-        for file in files {
-            let read = fs::read_to_string(&file).map_err(|e| e.to_string()).and_then(|text| config::read(&text));
-            match read.and_then(|list| self.with_programs(list)) {
-                Ok(list) => return Ok(list),
-                Err(error) => why = format!("{}: {error}", file.display()),
-            }
+        let first = entries.flatten().map(|e| e.path()).filter(known).min();
+        let file = first
+            .ok_or_else(|| NetworkError::new(attempt(), "there is no file that ends in .conf, .conflist or .json"))?;
+        let read = fs::read_to_string(&file).map_err(|e| e.to_string()).and_then(|text| config::read(&text));
+        read.and_then(|list| self.with_programs(list))
+            .map_err(|error| NetworkError::new(attempt(), format!("{}: {error}", file.display())))
+    }
+
+    /// Whether pods can be connected.
+    fn readiness(&self) -> Readiness {
+        match self.configured() {
+            Ok(_) => Readiness::Ready,
+            // The first words are upstream's, by which people know what is meant.
+            Err(error) => Readiness::not_ready(&format!("cni config uninitialized: {error}")),
         }
-        Err(NetworkError::new(attempt(), why))
+    }
+
+    /// Waits for a change of the folders.
+    async fn changed(&self, watches: &[Watch]) {
+        // A folder that is not there yet cannot be watched, and one that was replaced stays silent.
+        let complete = watches.len() == 1 + self.bin_dirs.len();
+        let latest = tokio::time::sleep(if complete { LOOK } else { LOOK_FOR_FOLDERS });
+        let any = futures::future::select_all(watches.iter().map(|watch| Box::pin(watch.changed())));
+        tokio::select! {
+            () = latest => {}
+            _ = any, if !watches.is_empty() => {}
+        }
     }
 
     fn with_programs(&self, list: List) -> Result<List, String> {
@@ -120,6 +139,20 @@ impl Cni {
             }
         }
         Ok(Self { config, known: Mutex::new(known) })
+    }
+
+    /// Tells whether pods can be connected, whenever that may have changed, until `shutdown`.
+    pub(super) async fn follow(&self, tell: impl Fn(Readiness), shutdown: CancellationToken) {
+        loop {
+            // Before the look, so that no change falls between.
+            let folders = [&self.config.conf_dir].into_iter().chain(&self.config.bin_dirs);
+            let watches: Vec<Watch> = folders.filter_map(|dir| Watch::new(dir, Watch::CONTENTS).ok()).collect();
+            tell(self.config.readiness());
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = self.config.changed(&watches) => {}
+            }
+        }
     }
 
     pub(super) fn pods(&self) -> Vec<String> {
@@ -301,8 +334,44 @@ mod tests {
         fs::write(bin.join("bridge"), "").unwrap();
         assert!(why().contains(r#"10-first.conflist: the plugin "portmap" is not in"#), "{}", why());
         fs::write(conf.join("20-second.conf"), r#"{"name":"second","type":"bridge"}"#).unwrap();
-        assert_eq!(config.configured().unwrap().name, "second", "the first that can be used");
+        assert!(why().contains("10-first.conflist"), "no other takes the place of the first: {}", why());
         fs::write(bin.join("portmap"), "").unwrap();
         assert_eq!(config.configured().unwrap().name, "first");
+        // Written in place.
+        fs::write(conf.join("10-first.conflist"), r#"{"name":"first","plugins":[{"type":"bri"#).unwrap();
+        assert!(why().contains("10-first.conflist: EOF"), "{}", why());
+        fs::remove_file(conf.join("10-first.conflist")).unwrap();
+        assert_eq!(config.configured().unwrap().name, "second");
+    }
+
+    #[tokio::test]
+    async fn a_change_of_the_folders_is_told_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (conf, bin) = (dir.path().join("net.d"), dir.path().join("bin"));
+        fs::create_dir(&bin).unwrap();
+        fs::write(bin.join("bridge"), "").unwrap();
+        let config = CniConfig { conf_dir: conf.clone(), bin_dirs: vec![bin], state_dir: dir.path().join("state") };
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (cni, stop) = (Cni::open(config).unwrap(), CancellationToken::new());
+        let following = tokio::spawn({
+            let stop = stop.clone();
+            async move { cni.follow(|readiness| tell.send(readiness).unwrap(), stop).await }
+        });
+        let mut next = async |ready: bool| {
+            let until = async { while (told.recv().await.unwrap() == Readiness::Ready) != ready {} };
+            tokio::time::timeout(Duration::from_secs(15), until).await.expect("nothing was told");
+        };
+        next(false).await;
+        fs::create_dir(&conf).unwrap();
+        fs::write(conf.join("10-a.conf"), r#"{"name":"a","type":"bridge"}"#).unwrap();
+        next(true).await;
+        fs::write(conf.join("10-a.conf"), "{").unwrap();
+        next(false).await;
+        fs::write(conf.join("10-a.conf"), r#"{"name":"a","type":"bridge"}"#).unwrap();
+        next(true).await;
+        fs::remove_file(conf.join("10-a.conf")).unwrap();
+        next(false).await;
+        stop.cancel();
+        following.await.unwrap();
     }
 }

@@ -1,6 +1,14 @@
+use serde_json::{Value, json};
+
 use super::*;
 
-fn config() -> NodeConfig {
+/// Whether one status is to be followed by the other.
+fn news(seen: &NodeStatus, wanted: &NodeStatus) -> bool {
+    let node = |status: &NodeStatus| Node { status: Some(status.clone()), ..Node::default() };
+    is_news(&node(seen), &node(wanted), None)
+}
+
+pub(in crate::node) fn config() -> NodeConfig {
     NodeConfig {
         name: "n".into(),
         address: "192.0.2.1".parse().unwrap(),
@@ -12,11 +20,18 @@ fn config() -> NodeConfig {
         thresholds: Vec::new(),
         max_images: 50,
         hold_pods: true,
-        cni: None,
+        given_address: false,
+        labels: BTreeMap::new(),
+        taints: Vec::new(),
+        provider_id: String::new(),
+        external_cloud: false,
+        lease_seconds: 40,
+        status_every: Duration::from_secs(10),
+        status_age: Duration::from_secs(300),
     }
 }
 
-fn machine() -> Machine {
+pub(in crate::node) fn machine() -> Machine {
     Machine { cpus: 2, memory_bytes: 4 << 30, disk_bytes: 1000, ..Machine::default() }
 }
 
@@ -39,11 +54,11 @@ fn the_node_is_ready_when_docker_answers() {
     );
     assert_eq!(first.node_info.as_ref().unwrap().container_runtime_version, "docker://20.10");
     let same = node_status(&config(), &machine(), &up, &Known::default(), &first, late);
-    assert!(!differs(&first, &same), "a later heartbeat alone is no news");
+    assert!(!news(&first, &same), "a later heartbeat alone is no news");
     assert_eq!(of(&same, "Ready").last_transition_time, of(&first, "Ready").last_transition_time);
     let down = Health::Down { reason: "no socket".into() };
     let down = node_status(&config(), &machine(), &down, &Known::default(), &same, late);
-    assert!(differs(&same, &down));
+    assert!(news(&same, &down));
     let ready = of(&down, "Ready");
     assert_eq!(
         (ready.status.as_str(), ready.reason.as_deref(), ready.message.as_deref()),
@@ -66,34 +81,17 @@ fn read(json: Value) -> NodeStatus {
 fn pods_may_have_extended_resources() {
     let mut known = status_over(&NodeStatus::default());
     known.capacity.as_mut().unwrap().insert("example.com/dongle".into(), ApiQuantity("3".into()));
-    known
-        .conditions
-        .as_mut()
-        .unwrap()
-        .push(NodeCondition { type_: "NetworkUnavailable".into(), ..NodeCondition::default() });
     let wanted = status_over(&known);
     for list in [&wanted.capacity, &wanted.allocatable] {
         assert_eq!(list.as_ref().unwrap()["example.com/dongle"].0, "3");
     }
-    assert!(is_news(&known, &wanted, None), "the scheduler looks at what may be had");
-    let mut taken = wanted.clone();
-    taken.conditions = known.conditions.clone();
-    assert!(!is_news(&taken, &status_over(&taken), None), "and once it is told there is no news");
+    assert!(news(&known, &wanted), "the scheduler looks at what may be had");
+    let taken = wanted;
+    assert!(!news(&taken, &status_over(&taken)), "and once it is told there is no news");
     // Whoever counted them takes them away.
-    taken.capacity.as_mut().unwrap().remove("example.com/dongle");
-    let wanted = status_over(&taken);
-    assert!(is_news(&taken, &wanted, None));
-    assert_eq!(patch(&taken, &wanted)["allocatable"]["example.com/dongle"], Value::Null);
-    assert!(patch(&taken, &wanted)["allocatable"].as_object().unwrap().contains_key("example.com/dongle"));
-}
-
-#[test]
-fn pages_that_the_kernel_has_no_more_are_taken_away() {
-    let mut known = status_over(&NodeStatus::default());
-    known.capacity.as_mut().unwrap().insert("hugepages-1Gi".into(), ApiQuantity("1Gi".into()));
-    let wanted = status_over(&known);
-    assert!(!wanted.capacity.as_ref().unwrap().contains_key("hugepages-1Gi"));
-    assert!(patch(&known, &wanted)["capacity"].as_object().unwrap()["hugepages-1Gi"].is_null());
+    let mut fewer = taken.clone();
+    fewer.capacity.as_mut().unwrap().remove("example.com/dongle");
+    assert!(news(&fewer, &status_over(&fewer)));
 }
 
 #[test]
@@ -112,35 +110,12 @@ fn addresses_of_a_cloud_stay() {
         json!(wanted.addresses).as_array().unwrap().iter().map(|a| a["address"].as_str().unwrap()).collect::<Vec<_>>(),
         ["192.0.2.1", "n", "198.51.100.7"]
     );
-    assert_eq!(patch(&with(old), &wanted)["addresses"][3], json!({"$patch": "replace"}));
-}
-
-#[test]
-fn what_the_api_does_not_take_is_not_sent_again() {
-    let wanted = status_over(&NodeStatus::default());
-    // An API that is older than the field.
-    let answer = NodeStatus { features: None, ..wanted.clone() };
-    assert!(is_news(&answer, &wanted, None));
-    let sent = Sent { wanted: wanted.clone(), answer: answer.clone() };
-    assert!(!is_news(&answer, &wanted, Some(&sent)));
-    let stamped = NodeStatus { runtime_handlers: None, ..answer.clone() };
-    assert!(is_news(&stamped, &wanted, Some(&sent)), "another has written to it");
-    let other = NodeStatus { images: None, ..wanted.clone() };
-    assert!(is_news(&answer, &other, Some(&sent)), "there is something else to say");
-}
-
-#[test]
-fn the_later_object_counts() {
-    let node =
-        |version: &str| -> Node { serde_json::from_value(json!({"metadata": {"resourceVersion": version}})).unwrap() };
-    assert!(is_newer(&node("10"), Some("9")) && !is_newer(&node("9"), Some("10")) && !is_newer(&node("9"), Some("9")));
-    assert!(is_newer(&node("9"), None) && is_newer(&node("b"), Some("a")) && !is_newer(&node("a"), Some("a")));
 }
 
 #[test]
 fn the_node_is_not_ready_without_a_network() {
     let up = Health::Up { version: "20.10".into() };
-    let mut known = Known { network: Some("there is no file".into()), ..Known::default() };
+    let mut known = Known { network: Some("network: there is no file".into()), ..Known::default() };
     let ready = |known: &Known, docker: &Health| {
         let status =
             node_status(&config(), &machine(), docker, known, &NodeStatus::default(), at("2026-01-01T00:00:00Z"));
@@ -148,8 +123,7 @@ fn the_node_is_not_ready_without_a_network() {
     };
     let one = ready(&known, &up);
     assert_eq!((one.status.as_str(), one.reason.as_deref()), ("False", Some("KubeletNotReady")));
-    let told = one.message.unwrap();
-    assert!(told.contains("reason:NetworkPluginNotReady") && told.ends_with("there is no file"), "{told}");
+    assert_eq!(one.message.as_deref(), Some("network: there is no file"));
     known.going_down = true;
     let all = ready(&known, &Health::Down { reason: "gone".into() }).message.unwrap();
     assert!(
@@ -209,4 +183,35 @@ fn swap_is_told_where_there_is_some() {
 #[test]
 fn declared_features_are_in_the_order_that_the_api_demands() {
     assert!(DECLARED_FEATURES.is_sorted());
+}
+
+#[test]
+fn the_controller_of_an_external_cloud_gives_the_addresses() {
+    let up = Health::Up { version: "20.10".into() };
+    let now = at("2026-01-01T00:00:00Z");
+    let told = |given_address: bool, external_cloud: bool, seen: &Node| {
+        let config = NodeConfig { given_address, external_cloud, ..config() };
+        let node = wanted(&config, &machine(), &up, &Known::default(), seen, now);
+        let addresses: Vec<String> = node.status.unwrap().addresses.unwrap().into_iter().map(|a| a.address).collect();
+        (addresses, node.metadata.annotations.unwrap_or_default().remove(PROVIDED_IP))
+    };
+    let new = Node::default();
+    assert_eq!(told(false, false, &new), (vec!["192.0.2.1".into(), "n".into()], None));
+    assert_eq!(told(false, true, &new), (vec!["n".into()], None));
+    assert_eq!(told(true, true, &new), (vec!["192.0.2.1".into(), "n".into()], Some("192.0.2.1".into())));
+    let annotated: Node = serde_json::from_value(json!({
+        "metadata": {"annotations": {PROVIDED_IP: "192.0.2.9"}},
+        "status": {"addresses": [{"type": "ExternalIP", "address": "198.51.100.7"}], "daemonEndpoints": null},
+    }))
+    .unwrap();
+    assert_eq!(told(true, true, &annotated), (vec!["198.51.100.7".into()], Some("192.0.2.1".into())));
+    assert_eq!(told(true, false, &annotated).1, None, "there is no such controller any more");
+}
+
+#[test]
+fn each_round_sets_the_system_of_the_node_right() {
+    let seen: Node = serde_json::from_value(json!({"metadata": {"labels": {OS: "windows", "rack": "7"}}})).unwrap();
+    let node = wanted(&config(), &machine(), &Health::Unknown, &Known::default(), &seen, at("2026-01-01T00:00:00Z"));
+    let labels = node.metadata.labels.unwrap();
+    assert_eq!([OS, ARCH, "rack"].map(|key| labels[key].as_str()), ["linux", architecture(), "7"]);
 }

@@ -46,10 +46,13 @@ pub(crate) fn shows(mirror: &Pod, pod: &Pod) -> bool {
         && content(mirror) == content(pod)
 }
 
-fn changes(images: &Images) -> Vec<Change> {
+/// What must be done in the API, where the Node has this uid.
+fn changes(images: &Images, node: &str) -> Vec<Change> {
     let delete = |name: &FullName, mirror: &Pod| Change::Delete(name.clone(), mirror.metadata.uid.clone());
-    let wrong =
-        images.found.iter().filter(|(name, mirror)| images.wanted.get(*name).is_none_or(|pod| !shows(mirror, pod)));
+    // One that an earlier Node of this name owns goes with it.
+    let owned = |mirror: &Pod| mirror.metadata.owner_references.iter().flatten().any(|owner| owner.uid == node);
+    let right = |name, mirror: &Pod| owned(mirror) && images.wanted.get(name).is_some_and(|pod| shows(mirror, pod));
+    let wrong = images.found.iter().filter(|(name, mirror)| !right(*name, mirror));
     let missing = images.wanted.iter().filter(|(name, _)| !images.found.contains_key(*name));
     wrong
         .map(|(name, mirror)| delete(name, mirror))
@@ -83,20 +86,18 @@ fn mirror_of(pod: &Pod, node: &Node) -> Pod {
 /// Keeps the images as `images` wants them, until `shutdown`.
 pub(crate) async fn keep(
     client: Client,
-    node: watch::Receiver<Option<Arc<Node>>>,
+    mut node: watch::Receiver<Option<Arc<Node>>>,
     mut images: watch::Receiver<Images>,
     shutdown: CancellationToken,
 ) {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
     loop {
         let now = images.borrow_and_update().clone();
-        let owner = node.borrow().clone();
+        let owner = node.borrow_and_update().clone();
+        let uid = owner.as_ref().and_then(|node| node.metadata.uid.clone());
         let mut failed = false;
-        for change in changes(&now) {
-            let Some(owner) = &owner else {
-                failed = true;
-                break;
-            };
+        // Without a Node there is nobody to own them.
+        for (change, owner) in uid.iter().flat_map(|uid| changes(&now, uid)).zip(owner.iter().cycle()) {
             if let Err(error) = make(&client, &change, owner).await {
                 failed = true;
                 tracing::warn!(%error, "the image of a static pod could not be kept in the API; the pod goes on, and it is tried again");
@@ -111,7 +112,19 @@ pub(crate) async fn keep(
         tokio::select! {
             () = shutdown.cancelled() => return,
             changed = images.changed() => if changed.is_err() { return },
+            () = another(&mut node, uid.as_deref()) => backoff.reset(),
             () = retry => {}
+        }
+    }
+}
+
+/// Waits for a Node of another uid; it changes otherwise all the time.
+async fn another(node: &mut watch::Receiver<Option<Arc<Node>>>, uid: Option<&str>) {
+    loop {
+        match node.changed().await {
+            Ok(()) if node.borrow_and_update().as_ref().and_then(|n| n.metadata.uid.as_deref()) != uid => return,
+            Ok(()) => {}
+            Err(_) => std::future::pending().await,
         }
     }
 }
@@ -166,7 +179,10 @@ mod tests {
             found: found.map(|p| (name.clone(), Arc::new(p.clone()))).into_iter().collect(),
         };
         let delete = Change::Delete(name.clone(), Some("m".into()));
+        let changes = |images: &Images| changes(images, "node-uid");
         assert_eq!(changes(&images(Some(&old), Some(&mirror))), []);
+        let anew = super::changes(&images(Some(&old), Some(&mirror)), "another-uid");
+        assert_eq!(anew, std::slice::from_ref(&delete), "the Node was made anew");
         assert_eq!(changes(&images(Some(&old), None)), [Change::Create(Arc::clone(&old))]);
         assert_eq!(changes(&images(Some(&new), Some(&mirror))), std::slice::from_ref(&delete));
         assert_eq!(changes(&images(None, Some(&mirror))), std::slice::from_ref(&delete));

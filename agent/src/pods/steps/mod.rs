@@ -32,7 +32,7 @@ use super::{
     handlers::{self, Answer, Target},
     hooks, mounts,
     observed::ImageState,
-    outcome::{Outcome, Refusal},
+    outcome::{NETWORK_NOT_READY, Outcome, Refusal},
     probes::{self, Kind},
     qos,
     shared::Shared,

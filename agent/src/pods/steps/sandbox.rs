@@ -34,6 +34,9 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
     let addresses = if spec::host_network(pod_spec) {
         Vec::new()
     } else {
+        if let Some(why) = shared.network.readiness().borrow().problem() {
+            return Err(Refusal::new(NETWORK_NOT_READY, format!("network is not ready: {why}")));
+        }
         let addresses = shared.network.allocate(spec::uid(pod)).await.map_err(|e| failed(e.to_string()))?;
         write_pod_files(shared, pod, &addresses).map_err(failed)?;
         addresses

@@ -40,6 +40,8 @@ impl Worker {
                 metrics.sandbox_seconds.took([self.handler()], took);
                 metrics.started_pods.add([]);
             }
+            // Nothing was tried.
+            Outcome::SandboxCreated(Err(refusal)) if refusal.reason == NETWORK_NOT_READY => {}
             Outcome::SandboxCreated(Err(refusal)) | Outcome::SandboxStarted { result: Err(refusal) } => {
                 metrics.started_pod_errors.add([refusal.reason]);
                 metrics.sandbox_errors.add([self.handler()]);

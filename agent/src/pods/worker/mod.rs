@@ -37,7 +37,7 @@ use super::{
     handlers::Answer,
     observed::{BACKOFF_BASE, BACKOFF_CAP, Failure, ImageState, Observed, later},
     orders::{self, Ended, Order},
-    outcome::{Outcome, Refusal},
+    outcome::{NETWORK_NOT_READY, Outcome, Refusal},
     plan::{Action, Key, Plan, Wanted, plan},
     probes::{self, Kind},
     report::{can_wait, merge, patch_of, record, version},
@@ -53,6 +53,7 @@ use crate::{
         events::{self, Changed},
         instance::{Exit, Instance, State},
     },
+    network::Readiness,
     volumes::{
         Place, Volumes,
         follow::{Follower, Kind as ObjectKind, Reference},
@@ -204,6 +205,7 @@ impl Worker {
         self.reconnect();
         let mut health = self.shared.health.clone();
         let mut freed = self.shared.freed.subscribe();
+        let mut network = self.shared.network.readiness();
         let heart = self.shared.heartbeats.begin("pod worker", self.uid.clone(), STUCK_AFTER);
         loop {
             heart.beat();
@@ -247,9 +249,24 @@ impl Worker {
                 changed = health.changed() => {
                     if changed.is_ok() && self.shared.docker_answers() { self.pause_until = None; }
                 }
+                changed = network.changed(), if self.waits_for_network() => {
+                    if changed.is_ok() && *network.borrow_and_update() == Readiness::Ready { self.retry_sandbox(); }
+                }
                 _ = freed.changed(), if matches!(self.observed.resize, Some(Verdict::Deferred(_))) => self.judge_at = None,
                 () = sleep => {}
             }
+        }
+    }
+
+    /// Whether the pod could not be connected because the node's network was not ready.
+    fn waits_for_network(&self) -> bool {
+        self.observed.sandbox_failure.as_ref().is_some_and(|failure| failure.reason == NETWORK_NOT_READY)
+    }
+
+    fn retry_sandbox(&mut self) {
+        let now = self.now();
+        if let Some(failure) = &mut self.observed.sandbox_failure {
+            failure.retry_at = now;
         }
     }
 

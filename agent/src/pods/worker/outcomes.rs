@@ -48,7 +48,11 @@ impl Worker {
                 self.put(instance);
             }
             Outcome::SandboxCreated(Err(refusal)) | Outcome::SandboxStarted { result: Err(refusal) } => {
-                self.warn("FailedCreatePodSandBox", &refusal);
+                let reason = match refusal.reason {
+                    NETWORK_NOT_READY => NETWORK_NOT_READY,
+                    _ => "FailedCreatePodSandBox",
+                };
+                self.warn(reason, &refusal);
                 let times = self.observed.sandbox_failure.as_ref().map_or(1, |f| f.times + 1);
                 self.observed.sandbox_failure = self.failure_soon(refusal, times, now);
                 if let Some(id) = self.observed.sandbox().map(|s| s.id.clone()) {
