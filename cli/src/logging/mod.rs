@@ -33,7 +33,7 @@ use repeats::{Line, Shared};
 
 /// Applied under the user's own filter: these crates print payloads (container environments among
 /// them) or a line per packet when they are turned up.
-const QUIET: [&str; 9] = [
+const QUIET: [&str; 10] = [
     "bollard=info",
     "hyper=info",
     "hyper_util=info",
@@ -44,6 +44,8 @@ const QUIET: [&str; 9] = [
     "kube_client=info",
     // Whoever called gets the same error and says what it is about.
     "kube_client::client::builder=off",
+    // Whoever watches tells of what failed, once and in its own words.
+    "kube_runtime::watcher=error",
 ];
 
 /// Repeated lines are counted up this often at the latest.
