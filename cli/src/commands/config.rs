@@ -155,6 +155,7 @@ mod tests {
         // Without what has no default.
         let unset = [
             "staticPodPath",
+            "proxyKubeconfig",
             "maxParallelImagePulls",
             "resolvConf",
             "imageCredentialProviderConfig",
