@@ -34,6 +34,11 @@ test: ## lint and all tests
 	$(MAKE) --no-print-directory lint
 	scripts/test.sh
 
+.PHONY: test-cluster
+test-cluster: ## a node in a real Kubernetes, whose programs are in the folder KUBEBUILDER_ASSETS; skipped without it
+	scripts/install.sh test
+	scripts/test-cluster.sh
+
 .PHONY: lint
 lint: ## formatting and lints, warnings denied; licences and sources of what we depend on
 	cargo fmt --all --check

@@ -14,7 +14,7 @@ use nix::{
 };
 use serde_json::{Deserializer, Value};
 
-use crate::World;
+use crate::{PATIENCE, World, eventually};
 
 /// kubectl with one kubeconfig, in one world.
 #[derive(Debug, Clone)]
@@ -182,6 +182,26 @@ impl<'w> Kubectl<'w> {
         let _ = child.stderr.take().expect("piped above").read_to_string(&mut complaint);
         let _ = child.wait();
         (found, shown.or(Some(complaint).filter(|c| !c.is_empty())))
+    }
+
+    /// Waits until namespaces have the account that pods get: until then a real API refuses pods.
+    ///
+    /// # Panics
+    /// When one of them has none.
+    #[track_caller]
+    pub fn accounts(&self, namespaces: &[&str]) {
+        eventually(PATIENCE, "namespaces have their accounts", || {
+            let all = self.json(&["serviceaccounts", "-A", "--field-selector", "metadata.name=default"])?;
+            let made: Vec<&str> = all["items"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|account| account["metadata"]["namespace"].as_str())
+                .collect();
+            let missing: Vec<&&str> = namespaces.iter().filter(|name| !made.contains(name)).collect();
+            anyhow::ensure!(missing.is_empty(), "{missing:?} have none");
+            Ok(())
+        });
     }
 
     /// The pods with a label, as JSON objects.

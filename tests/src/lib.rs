@@ -7,7 +7,9 @@
 
 pub mod bench;
 mod browser;
+pub mod cluster;
 mod docker;
+mod guard;
 mod kubectl;
 mod mirror;
 mod process;
@@ -23,7 +25,7 @@ pub use mirror::Mirror;
 pub use process::{Daemon, Usage, page, resident_megabytes, run, try_run};
 pub use registry::FailingRegistry;
 pub use windlass::Windlass;
-pub use world::World;
+pub use world::{NODE_IP, World};
 
 use std::time::{Duration, Instant};
 

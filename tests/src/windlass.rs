@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
-use crate::{Daemon, Kubectl, PATIENCE, World, eventually};
+use crate::{Daemon, Kubectl, PATIENCE, World, cluster::Api, eventually, world::NODE_IP};
+
+/// The name of a world's node.
+const NODE: &str = "node";
 
 /// `windlass` with its folders inside a [`World`].
 #[derive(Debug)]
@@ -53,7 +56,7 @@ impl<'w> Windlass<'w> {
         ] {
             command.arg(flag).arg(path);
         }
-        command.args(["--node-name", "node"]).args(&self.settings);
+        command.args(["--node-name", NODE]).args(&self.settings);
         // How full the disk of this machine is must decide nothing, unless the test is about just that.
         if !self.settings.iter().any(|flag| flag == "--config" || flag == "--eviction-hard") {
             command.args(["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"]);
@@ -66,7 +69,10 @@ impl<'w> Windlass<'w> {
     /// The administrator's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
-        self.world.dir().join("etc/admin.kubeconfig")
+        match self.world.api() {
+            Api::Embedded => self.world.dir().join("etc/admin.kubeconfig"),
+            Api::Cluster => self.world.cluster().admin(),
+        }
     }
 
     /// The folder of manifests.
@@ -75,31 +81,56 @@ impl<'w> Windlass<'w> {
         self.world.dir().join("etc/manifests")
     }
 
-    /// Starts `windlass up` and returns at once.
-    pub fn start(&mut self) {
-        let log = self.world.dir().join("windlass.log");
-        let daemon = Daemon::start("windlass up", &mut self.command("up"), &log).expect("windlass up");
-        self.daemon = Some(daemon);
+    /// What runs a node of the world's API: `windlass up` with its own, `windlass agent` in a real cluster.
+    ///
+    /// # Panics
+    /// When the node's certificates cannot be made.
+    #[must_use]
+    pub fn node_command(&self) -> Command {
+        if self.world.api() == Api::Embedded {
+            return self.command("up");
+        }
+        let files = self.world.cluster().node(NODE, &[NODE_IP, "127.0.0.1"]);
+        let mut command = self.command("agent");
+        command.arg("--kubeconfig").arg(files.kubeconfig);
+        command.arg("--tls-cert-file").arg(files.certificate).arg("--tls-private-key-file").arg(files.key);
+        command
     }
 
-    /// Starts `windlass up` and waits until the node is Ready.
+    /// Starts the node and returns at once.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start(&mut self) {
+        let log = self.world.dir().join("windlass.log");
+        let mut command = self.node_command();
+        let name = if self.world.api() == Api::Embedded { "windlass up" } else { "windlass agent" };
+        self.daemon = Some(Daemon::start(name, &mut command, &log).expect("windlass starts"));
+    }
+
+    /// Starts the node and waits until it is Ready, and until pods can be made.
     pub fn up(&mut self) -> Kubectl<'w> {
         self.start();
         let kubectl = self.kubectl();
         eventually(PATIENCE, "the node is Ready", || {
             let daemon = self.daemon.as_mut().expect("started above");
             anyhow::ensure!(daemon.runs(), "windlass ended:\n{}", daemon.log());
-            let ready = kubectl.try_run(&[
-                "get",
-                "node",
-                "node",
-                "-o",
-                "jsonpath={.status.conditions[?(@.type=='Ready')].status}",
-            ])?;
-            anyhow::ensure!(ready == "True", "Ready is {ready:?}");
+            let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}/{.spec.taints}";
+            let told = kubectl.try_run(&["get", "node", NODE, "-o", path])?;
+            // In a real cluster a controller still has to take the taint of new nodes away.
+            anyhow::ensure!(told.starts_with("True/") && !told.contains("not-ready"), "Ready and taints are {told:?}");
             Ok(())
         });
         kubectl
+    }
+
+    /// The running process, for somebody who ends it when the world is still there.
+    ///
+    /// # Panics
+    /// When it was not started.
+    #[must_use]
+    pub fn into_daemon(mut self) -> Daemon {
+        self.daemon.take().expect("windlass was started")
     }
 
     /// Starts the API without a node and waits until it answers; whoever gets it ends it.

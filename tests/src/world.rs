@@ -5,14 +5,23 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
-use crate::{Daemon, Windlass, eventually, run, try_run};
+use crate::{
+    Daemon, Windlass,
+    cluster::{Api, ControlPlane},
+    eventually,
+    guard::Guard,
+    run, try_run,
+};
 
 /// The node's address toward the outside.
-const NODE_IP: &str = "198.18.0.1";
+pub const NODE_IP: &str = "198.18.0.1";
 /// The address of the client outside.
 const OUTSIDE_IP: &str = "198.18.0.2";
 
@@ -23,8 +32,11 @@ static SERIAL: AtomicU32 = AtomicU32::new(0);
 pub struct World {
     name: String,
     dir: tempfile::TempDir,
+    api: Api,
+    cluster: OnceLock<ControlPlane>,
     dockerd: Option<Daemon>,
     registry: Option<Daemon>,
+    guard: Guard,
 }
 
 impl World {
@@ -34,7 +46,21 @@ impl World {
     /// When any of it fails: without root or the packages that `make test` installs there is no test.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_docker(Api::asked())
+    }
+
+    /// The same, for a node of a real control plane, whatever this run of the tests asks for.
+    ///
+    /// # Panics
+    /// When any of it fails.
+    #[must_use]
+    pub fn on_cluster() -> Self {
+        Self::with_docker(Api::Cluster)
+    }
+
+    fn with_docker(api: Api) -> Self {
         let mut world = Self::without_docker();
+        world.api = api;
         world.start_docker();
         for image in ["busybox", "nginx", "redis"] {
             world.load(image);
@@ -61,7 +87,9 @@ impl World {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let name = format!("wlt{}-{serial}", std::process::id());
         let dir = tempfile::Builder::new().prefix("windlass-test-").tempdir().expect("a temporary folder");
-        let world = Self { name, dir, dockerd: None, registry: None };
+        let guard = Guard::new(&name, dir.path());
+        let (api, cluster) = (Api::asked(), OnceLock::new());
+        let world = Self { name, dir, api, cluster, dockerd: None, registry: None, guard };
         world.connect();
         world
     }
@@ -97,6 +125,26 @@ impl World {
     #[must_use]
     pub fn namespace(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.name)
+    }
+
+    /// Which API the node of this world has.
+    #[must_use]
+    pub fn api(&self) -> Api {
+        self.api
+    }
+
+    /// The real control plane on the machine outside; whoever asks first starts it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn cluster(&self) -> &ControlPlane {
+        self.cluster.get_or_init(|| ControlPlane::start(self))
+    }
+
+    /// The network namespace of the machine outside, as a file.
+    #[must_use]
+    pub fn outside(&self) -> PathBuf {
+        Path::new("/run/netns").join(format!("{}-out", self.name))
     }
 
     /// A command that runs in the node's network namespace.
@@ -327,6 +375,7 @@ impl Drop for World {
                 }
             }
         }
+        self.cluster = OnceLock::new();
         self.registry = None;
         self.dockerd = None;
         self.end_shims();
@@ -334,6 +383,7 @@ impl Drop for World {
             let _ = try_run("ip", &["netns", "delete", &namespace]);
         }
         self.unmount();
+        self.guard.over();
         let in_vain = self.empty_writes();
         assert!(in_vain.is_empty() || std::thread::panicking(), "an agent wrote in vain:\n{}", in_vain.join("\n"));
     }

@@ -43,19 +43,15 @@ impl Node {
         fs::write(&config, text).expect("a file can be written");
         // How full the disk of this machine is decides nothing here either.
         let roomy = ["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"];
-        let windlass = world.windlass().with(&["--config", &config.to_string_lossy()]).with(&roomy);
-        let log = world.dir().join("windlass.log");
-        let mut daemon = Daemon::start("windlass up", &mut windlass.command("up"), &log).expect("windlass up");
-        let kubectl = windlass.kubectl();
-        eventually(PATIENCE, "the node is Ready", || {
-            anyhow::ensure!(daemon.runs(), "windlass ended:\n{}", daemon.log());
-            kubectl.try_run(&["wait", "--for=condition=Ready", "node/node", "--timeout=30s"])
-        });
+        let mut windlass = world.windlass().with(&["--config", &config.to_string_lossy()]).with(&roomy);
+        let kubectl = windlass.up();
+        let daemon = windlass.into_daemon();
         let object = |name: &String| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         let all: Vec<Value> = namespaces.iter().map(object).collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": all});
         let made = kubectl.output(&["create", "-f", "-"], &list.to_string());
         assert!(made.ok, "{}", made.err);
+        kubectl.accounts(&namespaces.iter().map(String::as_str).collect::<Vec<_>>());
         Self {
             windlass: Mutex::new(daemon),
             server: OnceLock::new(),
@@ -113,6 +109,7 @@ impl<'n> Row<'n> {
         // Those of rows were made with the node.
         if !brief {
             let _ = kubectl.run(&["create", "namespace", namespace]);
+            kubectl.accounts(&[namespace]);
         }
         Self {
             node,

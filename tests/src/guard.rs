@@ -1,0 +1,34 @@
+//! What outlives a test that is killed, for as long as it takes to clean up behind it.
+
+use std::{
+    io::Write as _,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+/// A process that takes a world away when this one ends without having done so.
+#[derive(Debug)]
+pub(crate) struct Guard(Child);
+
+impl Guard {
+    /// Begins to watch over a world with this name and folder.
+    pub(crate) fn new(name: &str, dir: &Path) -> Self {
+        // In a session of its own, so that what ends a terminal's programs does not end it.
+        let child = Command::new("setsid")
+            .args(["sh", "-c", include_str!("guard.sh"), "guard", name])
+            .arg(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.expect("setsid starts"))
+    }
+
+    /// Nothing is left to be done.
+    pub(crate) fn over(&mut self) {
+        if let Some(mut input) = self.0.stdin.take() {
+            let _ = input.write_all(b"over\n");
+        }
+        let _ = self.0.wait();
+    }
+}
