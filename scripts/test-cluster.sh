@@ -2,7 +2,7 @@
 # Runs what a real Kubernetes control plane judges: the target `cluster`, the rows of the pods' table, and the end-to-end tests
 # that ask nothing of the embedded API. Its programs (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) are
 # in the folder that KUBEBUILDER_ASSETS names; where that is not set, everything here is skipped.
-# usage: test-cluster.sh [all|cluster|rows|e2e] [FILTER…]
+# usage: test-cluster.sh [all|cluster|differential|rows|e2e] [FILTER…]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin
@@ -24,13 +24,14 @@ export RUST_BACKTRACE=1
 test() { cargo test --locked --workspace --no-fail-fast --test "$1" -- "${@:2}"; }
 
 case $what in
-all | cluster | rows | e2e) ;;
-*) echo "test-cluster.sh: $what is not one of all, cluster, rows, e2e" >&2; exit 2 ;;
+all | cluster | differential | rows | e2e) ;;
+*) echo "test-cluster.sh: $what is not one of all, cluster, differential, rows, e2e" >&2; exit 2 ;;
 esac
 failed=0
 wants() { [ "$what" = all ] || [ "$what" = "$1" ]; }
 # Each of the first and last starts a control plane of its own, so one at a time.
 if wants cluster; then test cluster --test-threads=1 "$@" || failed=1; fi
+if wants differential; then test differential --test-threads=1 "$@" || failed=1; fi
 if wants rows; then TEST_API=cluster test rows --test-threads="${TEST_THREADS:-2}" "$@" || failed=1; fi
 if wants e2e; then
     (($#)) || set -- "${e2e[@]/%/::}"

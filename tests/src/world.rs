@@ -141,6 +141,14 @@ impl World {
         self.cluster.get_or_init(|| ControlPlane::start(self))
     }
 
+    /// The same, or its store and API alone when nobody has asked for the whole before.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn api_server(&self) -> &ControlPlane {
+        self.cluster.get_or_init(|| ControlPlane::start_api(self))
+    }
+
     /// The network namespace of the machine outside, as a file.
     #[must_use]
     pub fn outside(&self) -> PathBuf {

@@ -4,7 +4,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{identity::UserInfo, target::Target};
 use crate::{
@@ -203,8 +203,10 @@ impl ApiError {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
-        if !self.details.is_null() {
-            status["details"] = self.details.clone();
+        if let Some(details) = self.details.as_object() {
+            // The core group has no name, and nor has a collection: upstream writes neither.
+            let said = details.iter().filter(|(_, value)| *value != "");
+            status["details"] = said.map(|(key, value)| (key.clone(), value.clone())).collect::<Map<_, _>>().into();
         }
         if let Some(token) = &self.continue_ {
             status["metadata"]["continue"] = json!(token);

@@ -74,6 +74,18 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts a control plane on the machine outside, and gives the rights that a node needs beyond its own.
     pub(crate) fn start(world: &World) -> Self {
+        let plane = Self::start_api(world);
+        plane.begin(Part::ControllerManager);
+        plane.begin(Part::Scheduler);
+        let kubectl = Kubectl::new(world, plane.admin());
+        kubectl.apply(&access::objects().to_string());
+        // Pods are refused until the controller has made the account that they get.
+        kubectl.accounts(&["default"]);
+        plane
+    }
+
+    /// Starts the store and the API alone: nothing happens there that nobody asked for.
+    pub(crate) fn start_api(world: &World) -> Self {
         let assets = super::assets().unwrap_or_else(|| {
             panic!("a test on a real control plane needs {}: a folder with etcd, kube-apiserver …", super::ASSETS)
         });
@@ -83,13 +95,7 @@ impl ControlPlane {
         plane.issue().expect("certificates can be made");
         plane.begin(Part::Etcd);
         plane.begin(Part::ApiServer);
-        let kubectl = Kubectl::new(world, plane.admin());
-        plane.answers(&kubectl);
-        plane.begin(Part::ControllerManager);
-        plane.begin(Part::Scheduler);
-        kubectl.apply(&access::objects().to_string());
-        // Pods are refused until the controller has made the account that they get.
-        kubectl.accounts(&["default"]);
+        plane.answers(&Kubectl::new(world, plane.admin()));
         plane
     }
 
@@ -173,7 +179,10 @@ impl ControlPlane {
     pub fn begin(&self, part: Part) {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.machine.display())).arg(self.assets.join(part.program()));
-        command.args(self.arguments(part).expect("its files can be written")).current_dir(&self.dir);
+        // All that the store keeps is below a folder of its own, whatever it calls it.
+        let place = if part == Part::Etcd { self.dir.join("etcd") } else { self.dir.clone() };
+        fs::create_dir_all(&place).expect("a folder can be made");
+        command.args(self.arguments(part).expect("its files can be written")).current_dir(&place);
         let daemon = Daemon::start(part.program(), &mut command, &self.log_file(part)).expect("the program starts");
         self.running().insert(part, daemon);
     }
@@ -243,7 +252,7 @@ impl ControlPlane {
         let admin = of("admin.kubeconfig");
         Ok(match part {
             Part::Etcd => vec![
-                format!("--data-dir={}", self.dir.join("etcd").display()),
+                "--data-dir=data".to_owned(),
                 format!("--listen-client-urls={ETCD}"),
                 format!("--advertise-client-urls={ETCD}"),
                 "--listen-peer-urls=http://127.0.0.1:2380".to_owned(),

@@ -4,6 +4,7 @@
 //! not set all of them are told as ignored. What can be asked of either API stands in `tests/e2e` and `tests/rows` instead,
 //! which run on a real one with `TEST_API=cluster`: `make test-cluster` does all of that.
 
+mod faults;
 mod joined;
 
 use std::process::ExitCode;
@@ -25,7 +26,7 @@ pub(crate) use tests;
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let skipped = assets().is_none();
-    let areas = [("joined", joined::TESTS)];
+    let areas = [("faults", faults::TESTS), ("joined", joined::TESTS)];
     let trial = |area: &str, (name, test): Test| {
         let run = move || {
             test();

@@ -1,0 +1,227 @@
+//! The same questions to a real kube-apiserver and to ours: answers and watch events agree, or the difference stands in
+//! [`accepted::TABLE`] with its reason. No controllers run on either side, so that nothing happens between two questions.
+//!
+//! The real one is that of the folder that `KUBEBUILDER_ASSETS` names; where that is not set the two comparisons are told as
+//! ignored. `DIFFERENTIAL_SEED=7` asks a sequence of chance too: it is no gate yet, since what differs once differs in all that
+//! follows, but it finds what nobody thought of. `DIFFERENTIAL_ALL` tells every difference.
+
+#![allow(clippy::print_stdout, reason = "a test says what it saw")]
+
+mod accepted;
+mod normal;
+mod random;
+mod side;
+mod written;
+
+use std::{collections::BTreeMap, net::Ipv4Addr, process::ExitCode};
+
+use libtest_mimic::{Arguments, Trial};
+use serde_json::{Value, json};
+use windlass_control::{Config, ControlPlane, api::UserInfo, pki::Lifetimes};
+use windlass_tests::{World, bench, cluster::assets};
+
+use accepted::TABLE;
+use normal::{Difference, differences, fits, normal, says_nothing};
+use random::Dice;
+use side::{JSON, Side, Step};
+use written::{NODE, ground, pod, step, steps, within};
+
+/// The variable that a sequence of chance begins with.
+const SEED: &str = "DIFFERENTIAL_SEED";
+const RANDOM_STEPS: usize = 250;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let skipped = assets().is_none();
+    let chance = std::env::var_os(SEED).is_some();
+    let trial = |name: &str, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let trials = vec![
+        trial("normal::what_means_nothing_is_taken_away", normal::what_means_nothing_is_taken_away),
+        trial("normal::differences_have_their_place", normal::differences_have_their_place),
+        trial("normal::patterns_stand_for_what_they_say", normal::patterns_stand_for_what_they_say),
+        trial("a_written_sequence_is_answered_alike", written_sequence).with_ignored_flag(skipped),
+        trial("sequences_of_chance_are_answered_alike", sequences_of_chance).with_ignored_flag(skipped || !chance),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Both API servers with the same beginning, and `ask` with them.
+fn with_both(ask: impl AsyncFnOnce(&Side, &Side) -> anyhow::Result<()>) {
+    let world = World::without_docker();
+    let plane = world.api_server();
+    let files = plane.node(NODE, &[]);
+    bench::enter(&world).expect("root may enter a namespace");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let done = runtime.block_on(async {
+        let clients = BTreeMap::from([
+            ("admin", bench::client(&plane.admin()).await?),
+            (NODE, bench::client(&files.kubeconfig).await?),
+        ]);
+        let real = Side { name: "kube-apiserver", clients };
+        let embedded = ControlPlane::open(Config {
+            data_dir: world.dir().join("data"),
+            listen: vec!["127.0.0.1:0".parse()?],
+            advertise: "127.0.0.1".parse()?,
+            cluster_domain: "cluster.local".into(),
+            service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
+            node_ports: 30000..=32767,
+            max_token_seconds: None,
+            node_name: NODE.into(),
+            node_addresses: vec!["127.0.0.1".parse()?],
+            admin_kubeconfig: world.dir().join("admin.kubeconfig"),
+            lifetimes: Lifetimes::default(),
+        })
+        .await?;
+        let clients = BTreeMap::from([
+            ("admin", embedded.client(UserInfo::internal("admin"))),
+            (NODE, embedded.client(UserInfo::node(NODE))),
+        ]);
+        let ours = Side { name: "windlass", clients };
+        for step in ground() {
+            for side in [&real, &ours] {
+                let answer = side.ask(&step).await?;
+                anyhow::ensure!(
+                    answer["code"] == 201 || answer["code"] == 409,
+                    "{} {}: {answer}",
+                    side.name,
+                    step.name
+                );
+            }
+        }
+        ask(&real, &ours).await
+    });
+    if let Err(error) = done {
+        panic!("{error:#}");
+    }
+}
+
+/// What was asked, what differed, and which of that is accepted.
+#[derive(Default)]
+struct Report {
+    asked: usize,
+    /// Fields that only the real one writes, empty.
+    empty: usize,
+    seen: BTreeMap<usize, usize>,
+    unknown: Vec<String>,
+}
+
+impl Report {
+    fn compare(&mut self, name: &str, real: &Value, ours: &Value) {
+        self.asked += 1;
+        for difference in differences(&normal(real), &normal(ours)) {
+            let written = difference.real.as_ref().is_some_and(says_nothing);
+            if written && difference.ours.as_ref().is_none_or(says_nothing) {
+                self.empty += 1;
+            } else {
+                self.add(name, &difference);
+            }
+        }
+    }
+
+    fn add(&mut self, name: &str, difference: &Difference) {
+        let fitting = |row: &accepted::Row| fits(row.step, name) && fits(row.at, &difference.at);
+        if let Some(row) = TABLE.iter().position(fitting) {
+            *self.seen.entry(row).or_default() += 1;
+            if std::env::var_os("DIFFERENTIAL_ALL").is_none() {
+                return;
+            }
+        }
+        let shown = |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), Value::to_string);
+        let Difference { at, real, ours } = difference;
+        self.unknown.push(format!(
+            "{name}: {at}\n    kube-apiserver: {}\n    windlass:       {}",
+            shown(real),
+            shown(ours)
+        ));
+    }
+
+    /// Tells what is accepted and why, and fails for all else.
+    #[track_caller]
+    fn told(&self) {
+        println!("{} answers and watches compared", self.asked);
+        println!(
+            "{:>4} × fields that only the real one writes, empty: clients read the same, and stores are smaller",
+            self.empty
+        );
+        for (row, count) in &self.seen {
+            let accepted::Row { step, at, why } = &TABLE[*row];
+            println!("{count:>4} × {step} {at}: {why}");
+        }
+        assert!(self.unknown.is_empty(), "{} differences:\n{}", self.unknown.len(), self.unknown.join("\n"));
+    }
+}
+
+/// The types that are watched while a sequence runs, with what ends the watch.
+fn watches() -> [(&'static str, String, Step); 2] {
+    let last = |path: &str, body: Value| step("last", "admin", "POST", path, JSON, body);
+    [
+        ("pods", within("pods"), last(&within("pods"), pod("last", json!({})))),
+        ("nodes", "/api/v1/nodes".to_owned(), last("/api/v1/nodes", json!({"metadata": {"name": "last"}}))),
+    ]
+}
+
+/// Asks both all of it, and compares the answers and what was told of it.
+async fn asked(real: &Side, ours: &Side, steps: &[Step], report: &mut Report) -> anyhow::Result<()> {
+    let mut begun = Vec::new();
+    for (_, path, _) in watches() {
+        begun.push((real.now(&path).await?, ours.now(&path).await?));
+    }
+    for step in steps {
+        report.compare(&step.name, &real.ask(step).await?, &ours.ask(step).await?);
+    }
+    for ((kind, path, last), (from_real, from_ours)) in watches().into_iter().zip(begun) {
+        let mut told = Vec::new();
+        for (side, from) in [(real, from_real), (ours, from_ours)] {
+            side.ask(&last).await?;
+            told.push(side.watched(&path, &from, "last").await?);
+            let gone = step("last", "admin", "DELETE", &format!("{path}/last?gracePeriodSeconds=0"), JSON, Value::Null);
+            side.ask(&gone).await?;
+        }
+        let line = |event: &Value| json!(format!("{} {}", event["type"], event["object"]["metadata"]["name"]));
+        let (lines_real, lines_ours): (Vec<Value>, Vec<Value>) =
+            (told[0].iter().map(line).collect(), told[1].iter().map(line).collect());
+        report.compare(&format!("watch of {kind}"), &json!(lines_real), &json!(lines_ours));
+        for (index, (real, ours)) in told[0].iter().zip(&told[1]).enumerate() {
+            // Once one event is missing all that follow are others.
+            if lines_real[..=index] != lines_ours[..=index] {
+                break;
+            }
+            report.compare(&format!("watch of {kind}: {index} {}", line(real)), real, ours);
+        }
+    }
+    Ok(())
+}
+
+fn written_sequence() {
+    with_both(async |real, ours| {
+        let mut report = Report::default();
+        asked(real, ours, &steps(), &mut report).await?;
+        report.told();
+        let mended: Vec<&str> =
+            (0..TABLE.len()).filter(|row| !report.seen.contains_key(row)).map(|row| TABLE[row].step).collect();
+        assert!(mended.is_empty(), "these no longer differ and go from the table: {mended:?}");
+        Ok(())
+    });
+}
+
+fn sequences_of_chance() {
+    let seed: u64 = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).expect("a number in DIFFERENTIAL_SEED");
+    with_both(async |real, ours| {
+        for side in [real, ours] {
+            let node = json!({"metadata": {"name": NODE}});
+            let made = side.ask(&step("node", "admin", "POST", "/api/v1/nodes", JSON, node)).await?;
+            anyhow::ensure!(made["code"] == 201, "{}: {made}", side.name);
+        }
+        let mut report = Report::default();
+        let mut dice = Dice::new(seed);
+        let steps: Vec<Step> = (0..RANDOM_STEPS).map(|number| random::next(&mut dice, number)).collect();
+        asked(real, ours, &steps, &mut report).await?;
+        report.told();
+        Ok(())
+    });
+}

@@ -1,0 +1,128 @@
+//! One of the two API servers, asked without looking at what is said.
+
+use std::collections::BTreeMap;
+
+use futures::{StreamExt as _, future::BoxFuture};
+use http::{Request, header};
+use http_body_util::BodyExt as _;
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+
+/// A question.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    /// What it is called in the table of differences.
+    pub(crate) name: String,
+    /// Who asks: `admin`, or the name of a node.
+    pub(crate) who: &'static str,
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    /// The type of the body.
+    pub(crate) kind: &'static str,
+    /// A text `${PATH POINTER}` in it is what the side itself tells there.
+    pub(crate) body: Value,
+    /// How the answer is wanted.
+    pub(crate) accept: &'static str,
+}
+
+/// An API server, by who asks.
+pub(crate) struct Side {
+    pub(crate) name: &'static str,
+    pub(crate) clients: BTreeMap<&'static str, Client>,
+}
+
+impl Side {
+    /// Asks, and gives the code and the body.
+    pub(crate) async fn ask(&self, step: &Step) -> anyhow::Result<Value> {
+        let body = if step.body.is_null() { String::new() } else { self.filled(&step.body).await?.to_string() };
+        let (code, body) = self.send(step.who, step.method, &step.path, step.kind, step.accept, body).await?;
+        Ok(json!({"code": code, "body": body}))
+    }
+
+    async fn send(
+        &self,
+        who: &str,
+        method: &str,
+        path: &str,
+        kind: &str,
+        accept: &str,
+        body: String,
+    ) -> anyhow::Result<(u16, Value)> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, kind)
+            .header(header::ACCEPT, accept)
+            .body(Body::from(body.into_bytes()))?;
+        let response = self.clients[who].send(request).await?;
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect().await?.to_bytes();
+        let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+        Ok((code, serde_json::from_slice(&bytes).unwrap_or_else(|_| text())))
+    }
+
+    /// A body with what this side tells in place of references.
+    fn filled<'a>(&'a self, body: &'a Value) -> BoxFuture<'a, anyhow::Result<Value>> {
+        Box::pin(async move {
+            Ok(match body {
+                Value::Object(fields) => {
+                    let mut out = serde_json::Map::new();
+                    for (key, value) in fields {
+                        out.insert(key.clone(), self.filled(value).await?);
+                    }
+                    Value::Object(out)
+                }
+                Value::Array(items) => {
+                    let mut out = Vec::new();
+                    for item in items {
+                        out.push(self.filled(item).await?);
+                    }
+                    Value::Array(out)
+                }
+                Value::String(text) => match text.strip_prefix("${").and_then(|t| t.strip_suffix('}')) {
+                    None => body.clone(),
+                    Some(reference) => {
+                        let (path, pointer) = reference.split_once(' ').unwrap_or((reference, ""));
+                        let (_, object) = self.send("admin", "GET", path, JSON, JSON, String::new()).await?;
+                        object.pointer(pointer).cloned().unwrap_or_default()
+                    }
+                },
+                other => other.clone(),
+            })
+        })
+    }
+
+    /// Where a watch of these objects begins now.
+    pub(crate) async fn now(&self, path: &str) -> anyhow::Result<String> {
+        let (code, list) = self.send("admin", "GET", path, JSON, JSON, String::new()).await?;
+        anyhow::ensure!(code == 200, "{} {path}: {list}", self.name);
+        Ok(list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// What a watch tells from there on, until it has told of a new object with this name.
+    pub(crate) async fn watched(&self, path: &str, from: &str, last: &str) -> anyhow::Result<Vec<Value>> {
+        let uri = format!("{path}?watch=true&resourceVersion={from}");
+        let response = self.clients["admin"].send(Request::get(uri).body(Body::empty())?).await?;
+        anyhow::ensure!(response.status().is_success(), "{} watch of {path}: {}", self.name, response.status());
+        let mut stream = response.into_body().into_data_stream();
+        let (mut text, mut events) = (Vec::new(), Vec::new());
+        while let Some(piece) = tokio::time::timeout(PATIENCE, stream.next()).await? {
+            text.extend_from_slice(&piece?);
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                let event: Value = serde_json::from_slice(&line)?;
+                if event["type"] == "ADDED" && event["object"]["metadata"]["name"] == last {
+                    return Ok(events);
+                }
+                events.push(event);
+            }
+        }
+        anyhow::bail!("{}: the watch of {path} ended before it told of {last}", self.name)
+    }
+}
+
+/// However slow the machine is.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// The usual type of a body.
+pub(crate) const JSON: &str = "application/json";
