@@ -91,6 +91,11 @@ bench-agent: build ## pods beside raw Docker, and the node with 100 of them
 	scripts/install.sh test
 	scripts/bench.sh bench-agent
 
+.PHONY: bench-cluster
+bench-cluster: build ## pods of a node in a real Kubernetes (KUBEBUILDER_ASSETS) beside raw Docker; its requests and memory
+	scripts/install.sh test
+	scripts/bench.sh bench-cluster
+
 .PHONY: bench-node
 bench-node: build ## commands, logs and copies beside raw Docker; restart with 250 pods; images collected
 	scripts/install.sh test

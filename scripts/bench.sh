@@ -2,7 +2,7 @@
 # Measures the release binary with a program of the tests, such as `bench-agent` or `soak`, on a Docker Engine of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=${1:?bench-agent, bench-cadvisor, bench-node or soak}
+name=${1:?bench-agent, bench-cadvisor, bench-cluster, bench-node or soak}
 export PATH=$PATH:/usr/sbin:/sbin
 scripts/dockerd.sh
 tests/images/build.sh --all

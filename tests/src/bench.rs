@@ -10,16 +10,18 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
-    api::{PostParams, WatchEvent, WatchParams},
+    api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use crate::{PATIENCE, World, page};
+use crate::{PATIENCE, RawDocker, World, page};
 
 /// The image of pods that are measured.
 pub const IMAGE: &str = "windlass/busybox:1";
 /// What they run.
 pub const COMMAND: [&str; 2] = ["sleep", "100000"];
+/// Ends as soon as it is asked to.
+const OBEDIENT: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 100000 & wait; done"];
 
 /// Enters a world's network namespace, where the API's port is.
 ///
@@ -167,6 +169,19 @@ pub fn pod(name: &str) -> anyhow::Result<Pod> {
 /// # Errors
 /// When the API refuses one.
 pub async fn create(pods: &Api<Pod>, count: usize, prefix: &str) -> anyhow::Result<()> {
+    create_each(pods, count, prefix, pod).await
+}
+
+/// The same for pods of another kind.
+///
+/// # Errors
+/// When the API refuses one.
+pub async fn create_each(
+    pods: &Api<Pod>,
+    count: usize,
+    prefix: &str,
+    pod: impl Fn(&str) -> anyhow::Result<Pod>,
+) -> anyhow::Result<()> {
     futures::stream::iter((0..count).map(|i| pod(&format!("{prefix}-{i}"))))
         .map_ok(|pod| async move { pods.create(&PostParams::default(), &pod).await.map_err(anyhow::Error::from) })
         .try_buffer_unordered(count)
@@ -210,4 +225,100 @@ pub fn inspect_running(world: &World, form: &str) -> String {
     let mut args = vec!["inspect", "-f", form];
     args.extend(ids.lines());
     world.docker(&args)
+}
+
+/// How long Docker takes to stop a container that obeys.
+///
+/// # Errors
+/// When Docker refuses.
+pub fn raw_stop(world: &World, pause: &str) -> anyhow::Result<Duration> {
+    let mut docker = RawDocker::connect(&world.docker_socket())?;
+    let ids = docker.two_containers("stopped", pause, IMAGE, &OBEDIENT)?;
+    std::thread::sleep(Duration::from_millis(500));
+    let started = Instant::now();
+    docker.stop(&ids[1])?;
+    let took = started.elapsed();
+    world.docker(&["rm", "-f", &ids[0], &ids[1]]);
+    Ok(took)
+}
+
+/// How long a pod that obeys takes from its deletion until the API has forgotten it.
+///
+/// # Errors
+/// When the API refuses, or the pod is not gone in time.
+pub async fn deleted(client: &Client) -> anyhow::Result<Duration> {
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let mut obedient = pod("obedient")?;
+    if let Some(spec) = &mut obedient.spec {
+        spec.termination_grace_period_seconds = Some(30);
+        spec.containers[0].command = Some(OBEDIENT.map(str::to_owned).into());
+    }
+    let made = pods.create(&PostParams::default(), &obedient).await?;
+    wait_ready(&pods, 1).await?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let version = made.metadata.resource_version.unwrap_or_default();
+    let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
+    let started = Instant::now();
+    pods.delete("obedient", &DeleteParams::default()).await?;
+    loop {
+        let event = tokio::time::timeout(PATIENCE, events.try_next()).await.context("the pod is not gone")??;
+        if matches!(event, Some(WatchEvent::Deleted(_))) {
+            return Ok(started.elapsed());
+        }
+    }
+}
+
+/// The same containers without Kubernetes, `count` pairs side by side.
+///
+/// # Errors
+/// When Docker refuses.
+///
+/// # Panics
+/// When a thread of it has panicked.
+pub fn raw(world: &World, pause: &str, count: usize) -> anyhow::Result<Duration> {
+    let socket = world.docker_socket();
+    let started = Instant::now();
+    let made: Vec<anyhow::Result<[String; 2]>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..count)
+            .map(|i| {
+                let socket = &socket;
+                scope.spawn(move || {
+                    RawDocker::connect(socket)?.two_containers(&format!("raw-{i}"), pause, IMAGE, &COMMAND)
+                })
+            })
+            .collect();
+        workers.into_iter().map(|w| w.join().expect("a worker thread")).collect()
+    });
+    let took = started.elapsed();
+    let mut args = vec!["rm".to_owned(), "-f".to_owned()];
+    for pair in made {
+        args.extend(pair?);
+    }
+    world.docker(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    Ok(took)
+}
+
+/// Creates pods and waits until all are Ready, then removes them.
+///
+/// # Errors
+/// When the API refuses, or they are not Ready or gone in time.
+pub async fn ours(
+    client: &Client,
+    count: usize,
+    pod: impl Fn(&str) -> anyhow::Result<Pod>,
+) -> anyhow::Result<Duration> {
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let started = Instant::now();
+    create_each(&pods, count, "pod", pod).await?;
+    wait_ready(&pods, count).await?;
+    let took = started.elapsed();
+    pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
+    let deadline = Instant::now() + PATIENCE;
+    while !pods.list(&ListParams::default()).await?.items.is_empty() {
+        anyhow::ensure!(Instant::now() < deadline, "the pods are not gone");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // The containers' removal must not be paid by the next round.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    Ok(took)
 }

@@ -254,7 +254,7 @@ fn no_time_for_nodes() -> Value {
          "spec": {"type": "Limited", "limited": {"nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0,
                                                  "limitResponse": {"type": "Reject"}}}},
         {"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": "busy"},
-         "spec": {"priorityLevelConfiguration": {"name": "busy"}, "matchingPrecedence": 1, "rules": [
+         "spec": {"priorityLevelConfiguration": {"name": "busy"}, "matchingPrecedence": 2, "rules": [
             {"subjects": [{"kind": "Group", "group": {"name": "system:nodes"}}],
              "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"], "clusterScope": true}]}]}},
     ]})

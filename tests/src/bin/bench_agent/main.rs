@@ -5,23 +5,17 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client,
-    api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
-};
+use kube::Api;
 use windlass_tests::{
-    PATIENCE, RawDocker, Usage, World,
+    Usage, World,
     bench::{
-        COMMAND, IMAGE, Steal, client, compare, create, enter, looked_after, milliseconds, pod, running, wait_ready,
+        Steal, client, compare, create, deleted, enter, looked_after, milliseconds, ours, pod, raw, raw_stop, running,
+        wait_ready,
     },
     resident_megabytes,
 };
 
-/// Ends as soon as it is asked to.
-const OBEDIENT: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 100000 & wait; done"];
 /// How many pods at once and how often; raw and ours take turns so that a change of the machine's speed meets both.
 const BATCHES: [(usize, usize); 3] = [(1, 15), (50, 3), (200, 1)];
 const DELETIONS: usize = 10;
@@ -44,11 +38,11 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = runtime.block_on(client(&windlass.kubeconfig()))?;
     // Both sides once, unmeasured; the first pod brings the pause image.
-    runtime.block_on(ours(&client, 1))?;
+    runtime.block_on(ours(&client, 1, pod))?;
     let pause = world.docker(&["images", "--format", "{{.Repository}}:{{.Tag}}", "windlass/pause"]).trim().to_owned();
     raw(&world, &pause, 1)?;
     for (count, rounds) in BATCHES {
-        let both = compare(rounds, || raw(&world, &pause, count), || runtime.block_on(ours(&client, count)))?;
+        let both = compare(rounds, || raw(&world, &pause, count), || runtime.block_on(ours(&client, count, pod)))?;
         let what = if count == 1 {
             "one pod, created to Ready".to_owned()
         } else {
@@ -103,81 +97,4 @@ fn main() -> anyhow::Result<()> {
     println!("| — containers left alone | {} | | | all |", if untouched { "all" } else { "NOT all" });
     println!("\n{}", steal.told()?);
     Ok(())
-}
-
-/// How long Docker takes to stop a container that obeys.
-fn raw_stop(world: &World, pause: &str) -> anyhow::Result<Duration> {
-    let mut docker = RawDocker::connect(&world.docker_socket())?;
-    let ids = docker.two_containers("stopped", pause, IMAGE, &OBEDIENT)?;
-    std::thread::sleep(Duration::from_millis(500));
-    let started = Instant::now();
-    docker.stop(&ids[1])?;
-    let took = started.elapsed();
-    world.docker(&["rm", "-f", &ids[0], &ids[1]]);
-    Ok(took)
-}
-
-/// How long a pod that obeys takes from its deletion until the API has forgotten it.
-async fn deleted(client: &Client) -> anyhow::Result<Duration> {
-    let pods: Api<Pod> = Api::default_namespaced(client.clone());
-    let mut obedient = pod("obedient")?;
-    if let Some(spec) = &mut obedient.spec {
-        spec.termination_grace_period_seconds = Some(30);
-        spec.containers[0].command = Some(OBEDIENT.map(str::to_owned).into());
-    }
-    let made = pods.create(&PostParams::default(), &obedient).await?;
-    wait_ready(&pods, 1).await?;
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let version = made.metadata.resource_version.unwrap_or_default();
-    let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
-    let started = Instant::now();
-    pods.delete("obedient", &DeleteParams::default()).await?;
-    loop {
-        let event = tokio::time::timeout(PATIENCE, events.try_next()).await.context("the pod is not gone")??;
-        if matches!(event, Some(WatchEvent::Deleted(_))) {
-            return Ok(started.elapsed());
-        }
-    }
-}
-
-/// The same containers without Kubernetes, `count` pairs side by side.
-fn raw(world: &World, pause: &str, count: usize) -> anyhow::Result<Duration> {
-    let socket = world.docker_socket();
-    let started = Instant::now();
-    let made: Vec<anyhow::Result<[String; 2]>> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..count)
-            .map(|i| {
-                let socket = &socket;
-                scope.spawn(move || {
-                    RawDocker::connect(socket)?.two_containers(&format!("raw-{i}"), pause, IMAGE, &COMMAND)
-                })
-            })
-            .collect();
-        workers.into_iter().map(|w| w.join().expect("a worker thread")).collect()
-    });
-    let took = started.elapsed();
-    let mut args = vec!["rm".to_owned(), "-f".to_owned()];
-    for pair in made {
-        args.extend(pair?);
-    }
-    world.docker(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    Ok(took)
-}
-
-/// Creates pods and waits until all are Ready, then removes them.
-async fn ours(client: &Client, count: usize) -> anyhow::Result<Duration> {
-    let pods: Api<Pod> = Api::default_namespaced(client.clone());
-    let started = Instant::now();
-    create(&pods, count, "pod").await?;
-    wait_ready(&pods, count).await?;
-    let took = started.elapsed();
-    pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
-    let deadline = Instant::now() + PATIENCE;
-    while !pods.list(&ListParams::default()).await?.items.is_empty() {
-        anyhow::ensure!(Instant::now() < deadline, "the pods are not gone");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    // The containers' removal must not be paid by the next round.
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    Ok(took)
 }
