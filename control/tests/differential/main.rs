@@ -8,16 +8,18 @@
 #![allow(clippy::print_stdout, reason = "a test says what it saw")]
 
 mod accepted;
+#[path = "../config/mod.rs"]
+mod config;
 mod normal;
 mod random;
 mod side;
 mod written;
 
-use std::{collections::BTreeMap, net::Ipv4Addr, process::ExitCode};
+use std::{collections::BTreeMap, process::ExitCode};
 
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
-use windlass_control::{Config, ControlPlane, api::UserInfo, pki::Lifetimes};
+use windlass_control::{ControlPlane, api::UserInfo};
 use windlass_tests::{World, bench, cluster::assets};
 
 use accepted::TABLE;
@@ -63,20 +65,7 @@ fn with_both(ask: impl AsyncFnOnce(&Side, &Side) -> anyhow::Result<()>) {
             (NODE, bench::client(&files.kubeconfig).await?),
         ]);
         let real = Side { name: "kube-apiserver", clients };
-        let embedded = ControlPlane::open(Config {
-            data_dir: world.dir().join("data"),
-            listen: vec!["127.0.0.1:0".parse()?],
-            advertise: "127.0.0.1".parse()?,
-            cluster_domain: "cluster.local".into(),
-            service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 16),
-            node_ports: 30000..=32767,
-            max_token_seconds: None,
-            node_name: NODE.into(),
-            node_addresses: vec!["127.0.0.1".parse()?],
-            admin_kubeconfig: world.dir().join("admin.kubeconfig"),
-            lifetimes: Lifetimes::default(),
-        })
-        .await?;
+        let embedded = ControlPlane::open(config::config(world.dir())).await?;
         let clients = BTreeMap::from([
             ("admin", embedded.client(UserInfo::internal("admin"))),
             (NODE, embedded.client(UserInfo::node(NODE))),
