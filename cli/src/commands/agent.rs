@@ -17,6 +17,9 @@ pub(crate) struct Args {
     /// Credentials of this node
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
+    /// Another API server of the same cluster, asked when the kubeconfig's does not answer; may be given more than once
+    #[arg(long = "server", value_name = "URL")]
+    servers: Vec<http::Uri>,
     #[command(flatten)]
     files: AgentFiles,
     /// Leave services to another proxy
@@ -53,7 +56,7 @@ pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
     runtime()?.block_on(async {
         let reloader = Reloader::new(flags, settings)?;
         let manager = Manager::start(Kind::Node);
-        let mut node = assemble::member(settings, &args.kubeconfig, &args.files, !args.no_proxy).await?;
+        let mut node = assemble::member(settings, &args.kubeconfig, &args.files, &args.servers, !args.no_proxy).await?;
         if let Some(vitals) = node.vitals() {
             manager.started(vitals);
         }
