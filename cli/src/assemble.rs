@@ -3,6 +3,7 @@
 
 mod access;
 mod api_servers;
+mod credentials;
 mod member;
 mod teardown;
 mod usage;
@@ -169,7 +170,12 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::proxy());
         let inside = Some(plane.node_inside());
-        let tls = ServingTls { tls: plane.node_tls(), client_ca: Some(settings.data_dir.join("pki/ca.crt")) };
+        let tls = ServingTls {
+            tls: plane.node_tls(),
+            client_ca: Some(settings.data_dir.join("pki/ca.crt")),
+            metrics: Arc::default(),
+            node: watch::Sender::new(None),
+        };
         let usage = spawn_node(settings, as_node.clone(), as_node, tls, inside, &mut vitals, &mut tasks).await?;
         let rounds = usage::readings(&usage, &settings.node_name, token.clone());
         tasks.spawn("metrics API", plane.clone().follow_usage(rounds, token.clone()));
@@ -224,10 +230,14 @@ fn spawn_proxy(config: proxy::Config, client: Client, vitals: &Vitals, tasks: &m
     tasks.spawn("service proxy", proxy::run(client, config, vitals.heartbeats.clone(), tasks.token()));
 }
 
-/// What the node's API shows, and the file of the authorities whose clients it knows, where there is one.
+/// What the node's API shows, and what its certificates have to do with.
 struct ServingTls {
     tls: Tls,
+    /// The file of the authorities whose clients it knows, where there is one.
     client_ca: Option<PathBuf>,
+    metrics: Arc<Metrics>,
+    /// Is told the node's object as the API has it, whose addresses certificates name.
+    node: watch::Sender<Option<Arc<NodeObject>>>,
 }
 
 /// The agent's tasks. The ports are taken before anything is begun. Gives the usage that it reads; what shows whether
@@ -236,7 +246,7 @@ async fn spawn_node(
     settings: &Settings,
     client: Client,
     heartbeat: Client,
-    ServingTls { tls, client_ca }: ServingTls,
+    ServingTls { tls, client_ca, metrics, node: tell_node }: ServingTls,
     inside: Option<Inside>,
     vitals: &mut Vitals,
     tasks: &mut Supervisor,
@@ -260,7 +270,6 @@ async fn spawn_node(
     if let Some(inside) = inside {
         listeners = listeners.with_inside(inside);
     }
-    let metrics = Arc::new(Metrics::default());
     let engine = Engine::new(&settings.docker_socket.to_string_lossy(), Arc::clone(&metrics))?;
     let data_root = engine.data_root().await.unwrap_or_else(|error| {
         tracing::warn!(%error, "Docker's data is taken to be at its usual place until Windlass is started again");
@@ -349,7 +358,7 @@ async fn spawn_node(
     let (tell_pressure, pressure) = watch::channel(Pressure::default());
     let (tell_going_down, going_down) = watch::channel(false);
     let (tell_runtimes, runtimes) = watch::channel(Arc::default());
-    let (tell_node, node) = watch::channel(None);
+    let node = tell_node.subscribe();
     let (orders, inbox) = Orders::new();
     let published = agent::pods::Published {
         containers: tell_containers,

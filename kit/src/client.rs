@@ -16,7 +16,7 @@ mod servers;
 
 use std::time::Duration;
 
-pub use access::{Access, Unusable};
+pub use access::{Access, Unusable, inlined};
 
 /// How patient a client is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -265,7 +265,10 @@ impl Access {
 }
 
 /// Reads the certificate and key that are named by files, so that what is used and what is compared are the same.
-fn inlined(mut config: kube::Config) -> Result<kube::Config, Unusable> {
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn inlined(mut config: kube::Config) -> Result<kube::Config, Unusable> {
     let read = |path: &str| {
         let text = std::fs::read(path).map_err(|source| Unusable::File { path: path.to_owned(), source })?;
         Ok::<_, Unusable>(base64::engine::general_purpose::STANDARD.encode(text))
