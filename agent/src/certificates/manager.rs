@@ -130,7 +130,7 @@ impl Manager {
         mut given: watch::Receiver<Option<Pair>>,
         shutdown: CancellationToken,
     ) {
-        let (mut failures, mut was_refused) = (0, false);
+        let (mut failures, mut was_refused, mut issued) = (0, false, 0);
         loop {
             let want = wanted.borrow_and_update().clone();
             let from_others = given.borrow_and_update().clone();
@@ -143,9 +143,24 @@ impl Manager {
                     match plan::next(self.current.as_ref(), want, self.renew, chance, now) {
                         Next::Rest => LOOK,
                         Next::Wait(until) => {
+                            issued = 0;
                             LOOK.min(Duration::from_secs(u64::try_from(until - now).unwrap_or_default().max(1)))
                         }
                         Next::Ask(reason) => {
+                            if issued > 0 {
+                                // The API is not asked without an end for what is over as soon as it is issued.
+                                let wait = plan::delay(issued, true, 0.0);
+                                tracing::warn!(
+                                    purpose = ?self.purpose,
+                                    reason,
+                                    again_in_seconds = wait.as_secs(),
+                                    "the certificate that was just issued is to be renewed at once; are the clocks of this machine and of the cluster right?"
+                                );
+                                tokio::select! {
+                                    () = shutdown.cancelled() => return,
+                                    () = tokio::time::sleep(wait) => {}
+                                }
+                            }
                             tracing::info!(purpose = ?self.purpose, reason, "asking for a certificate");
                             let asked = tokio::select! {
                                 () = shutdown.cancelled() => return,
@@ -155,6 +170,7 @@ impl Manager {
                             match asked {
                                 Ok(()) => {
                                     (failures, was_refused) = (0, false);
+                                    issued += 1;
                                     continue;
                                 }
                                 Err(setback) => {

@@ -145,8 +145,7 @@ impl Pair {
     #[must_use]
     pub fn user(&self) -> Option<String> {
         let pem = first(&self.cert).ok()?;
-        let user = common_name(&parse(&pem).ok()?);
-        user
+        common_name(&parse(&pem).ok()?)
     }
 
     /// Whether it is what is wanted, at a moment in seconds since 1970. What it has beyond that is no harm.

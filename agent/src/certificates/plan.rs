@@ -43,9 +43,10 @@ fn renewal(life: Life, chance: f64) -> i64 {
     life.at(EARLIEST + SPREAD * chance.clamp(0.0, 1.0))
 }
 
-/// The better of two for the same: a good one before one that is not, then the one that was given later.
+/// The better of two for the same: a good one before one that is not, then the one that ends later. When it begins says
+/// nothing: signers put that some minutes back, so that a new one can begin before the old one did.
 pub(super) fn better(one: Option<Pair>, other: Option<Pair>, wanted: &Wanted, now: i64) -> Option<Pair> {
-    let rank = |pair: &Pair| (pair.check(wanted, now).is_ok(), pair.life().map_or(i64::MIN, |life| life.begins));
+    let rank = |pair: &Pair| (pair.check(wanted, now).is_ok(), pair.life().map_or(i64::MIN, |life| life.ends));
     match (one, other) {
         (Some(one), Some(other)) => Some(if rank(&other) > rank(&one) { other } else { one }),
         (one, other) => one.or(other),

@@ -145,10 +145,11 @@ fn renewal_comes_between_seven_and_nine_tenths_of_the_life() {
 }
 
 #[test]
-fn the_better_of_two_is_the_good_one_and_then_the_later() {
+fn the_better_of_two_is_the_good_one_and_then_the_one_that_ends_later() {
     let want = wanted("n1");
+    // The new one begins before the old one: signers put the beginning back.
     let [old, new, over, other] =
-        [pair(&want, 0, 100), pair(&want, 10, 100), pair(&want, 20, 40), pair(&wanted("n2"), 30, 100)];
+        [pair(&want, 10, 100), pair(&want, 5, 160), pair(&want, 20, 40), pair(&wanted("n2"), 30, 200)];
     for (one, two, best) in [(&old, &new, &new), (&over, &new, &new), (&other, &old, &old)] {
         assert_eq!(better(Some(one.clone()), Some(two.clone()), &want, 50).as_ref(), Some(best));
         assert_eq!(better(Some(two.clone()), Some(one.clone()), &want, 50).as_ref(), Some(best));
@@ -287,10 +288,11 @@ impl Signer {
         let Some(object) = objects.get_mut(name) else { return };
         let now = jiff::Timestamp::now().as_second();
         match mode {
-            "sign" => {
+            "sign" | "sign short" => {
+                let ends = if mode == "sign" { now + DAY } else { now + 20 };
                 let read: CertificateSigningRequest = serde_json::from_value(object.clone()).unwrap();
                 let csr = String::from_utf8(read.spec.request.0).unwrap();
-                let cert = ByteString(signed(&csr, now - 300, now + DAY).into_bytes());
+                let cert = ByteString(signed(&csr, now - 300, ends).into_bytes());
                 object["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}], "certificate": cert});
             }
             "deny" => object["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]}),
@@ -371,6 +373,17 @@ async fn a_certificate_is_asked_for_once_and_kept() {
     let mut again = run(&signer, dir.path());
     again.until(|s| matches!(s, Standing::Good { .. })).await;
     assert_eq!(again.pairs.borrow().clone().unwrap().text(), pair.text());
+    assert_eq!(signer.sent.lock().unwrap().len(), 1);
+}
+
+/// What is over as soon as it is issued is not asked for in a loop.
+#[tokio::test]
+async fn a_signer_of_short_lives_is_not_flooded() {
+    let (signer, dir) = (Signer::default(), tempfile::tempdir().unwrap());
+    *signer.mode.lock().unwrap() = "sign short";
+    let mut running = run(&signer, dir.path());
+    running.until(|s| matches!(s, Standing::Good { .. })).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(signer.sent.lock().unwrap().len(), 1);
 }
 

@@ -79,7 +79,7 @@ impl Source {
 }
 
 /// The certificate and key of a kubeconfig's user, if it has any.
-fn pair_of(config: &kube::Config) -> anyhow::Result<Option<Pair>> {
+pub(super) fn pair_of(config: &kube::Config) -> anyhow::Result<Option<Pair>> {
     let auth = inlined(config.clone())?.auth_info;
     let key = serde_json::to_value(&auth)?;
     let key = key.get("client-key-data").and_then(serde_json::Value::as_str).map(str::to_owned);

@@ -52,7 +52,9 @@ pub(crate) async fn member(settings: &Settings, args: &AgentArgs) -> anyhow::Res
         let rotate = args.rotate_certificates.unwrap_or(true);
         let manager = Manager::open(&pki, Purpose::Client, clients, rotate, Arc::clone(&metrics));
         let manager = manager.with_context(|| format!("the certificates in {} cannot be used", pki.display()))?;
-        let (given, wanted) = (watch::Sender::new(None), watch::Sender::new(Some(Wanted::client(&settings.node_name))));
+        // Told before the manager begins, so that it asks for nothing that is there.
+        let given = watch::Sender::new(credentials::pair_of(&config).ok().flatten());
+        let wanted = watch::Sender::new(Some(Wanted::client(&settings.node_name)));
         let (pairs, file) = (manager.pairs(), manager.current_path());
         let managing = manager.run(wanted.subscribe(), given.subscribe(), tasks.token());
         tasks.forever("client certificate", async move {
@@ -107,7 +109,7 @@ fn serving(
         let (mut nodes, name, stop) = (node.subscribe(), settings.node_name.clone(), tasks.token());
         tasks.forever("addresses of the node", async move {
             loop {
-                let addresses = nodes.borrow_and_update().as_deref().map(|node| addresses(node)).unwrap_or_default();
+                let addresses = nodes.borrow_and_update().as_deref().map(addresses).unwrap_or_default();
                 // As upstream: nothing is asked for before there is an address.
                 let want = (!addresses.1.is_empty()).then(|| named(&name, addresses));
                 wanted.send_if_modified(|now| (*now != want).then(|| now.clone_from(&want)).is_some());
