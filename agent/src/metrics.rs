@@ -278,6 +278,10 @@ impl Metrics {
     pub(crate) fn wrote(&self, what: Written, name: &str, before: Option<&str>, after: Option<&str>) {
         if before.is_some() && before == after {
             self.empty_write(what, name);
+        }
+    }
+
+    /// The certificate that the node shows the API ends then, in seconds since 1970; `None` while it has none.
     pub(crate) fn client_certificate_ends(&self, at: Option<i64>) {
         self.client_ends.store(at.unwrap_or(i64::MAX), Ordering::Relaxed);
     }

@@ -105,8 +105,12 @@ mod tests {
         let (shutdown, heartbeats) = (CancellationToken::new(), Heartbeats::default());
         let heart = heartbeats.begin("node lease", "", Duration::from_secs(300));
         let node = serde_json::from_str(r#"{"metadata":{"name":"n","uid":"u"}}"#).unwrap();
-        let renewing =
-            tokio::spawn(renew(Access::new(config).unwrap().client(limits), node, (heart, Arc::default()), shutdown.clone()));
+        let renewing = tokio::spawn(renew(
+            Access::new(config).unwrap().client(limits),
+            node,
+            (heart, Arc::default()),
+            shutdown.clone(),
+        ));
         let (swallowed, _) = listener.accept().await.unwrap();
         let second = tokio::time::timeout(Duration::from_secs(20), listener.accept()).await;
         let (mut second, _) = second.expect("the first request is still waited for").unwrap();
