@@ -3,6 +3,7 @@
 //! Knows the Kubernetes API through a `kube::Client` only, embedded or remote alike; imports `kit` and
 //! `cadvisor`, never `control` or `proxy`. Only `engine` talks to Docker.
 
+pub mod certificates;
 pub mod engine;
 pub mod images;
 pub mod live;

@@ -1,9 +1,12 @@
 //! What the agent counts of its own work, under the names of the kubelet's metrics; what it can tell from its state is
 //! added by `server::metrics` when the page is asked for.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
 };
 
 use windlass_kit::{
@@ -11,6 +14,8 @@ use windlass_kit::{
     expo::{Kind, Text},
     meter::{Counter, Histogram, SECONDS},
 };
+
+use crate::certificates::Purpose;
 
 /// Bounds for the start of a pod; upstream's.
 const START: &[f64] = &[
@@ -20,6 +25,9 @@ const START: &[f64] = &[
 /// Bounds for pulls; upstream's.
 const PULL: &[f64] =
     &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0];
+/// Bounds for the life of certificates; upstream's, from a minute to four years.
+const ROTATION: &[f64] =
+    &[60.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0, 7_776_000.0, 15_552_000.0, 31_104_000.0, 124_416_000.0];
 /// Sizes of images that pulls are told apart by: the bound in bytes, and its word.
 const SIZES: [(i64, &str); 7] = [
     (10 << 20, "0-10MB"),
@@ -82,6 +90,11 @@ pub struct Metrics {
     pub(crate) request_seconds: Histogram<4>,
     pub(crate) streams: Counter<1>,
     empty_writes: Counter<1>,
+    pub(crate) client_renewal_errors: Counter<0>,
+    pub(crate) serving_renewal_errors: Counter<0>,
+    pub(crate) serving_rotation: Histogram<0>,
+    /// When the node's certificate as a client ends, in seconds since 1970; the largest number while it has none.
+    client_ends: AtomicI64,
     /// File-system calls of volumes that do not come back.
     pub(crate) hung_volume_calls: AtomicI64,
     /// Begin and end of the machine's last end, in seconds since 1970; zero before there was one.
@@ -216,6 +229,23 @@ impl Default for Metrics {
                 "Writes to the API that changed nothing: the object's resourceVersion stayed as it was.",
                 ["kind"],
             ),
+            client_renewal_errors: Counter::new(
+                "kubelet_certificate_manager_client_expiration_renew_errors",
+                "Tries to have a certificate as a client of the API that came to nothing.",
+                [],
+            ),
+            serving_renewal_errors: Counter::new(
+                "kubelet_server_expiration_renew_errors",
+                "Tries to have a certificate for the node's API that came to nothing.",
+                [],
+            ),
+            serving_rotation: Histogram::new(
+                "kubelet_certificate_manager_server_rotation_seconds",
+                "How old a certificate of the node's API was when another one took its place.",
+                [],
+                ROTATION,
+            ),
+            client_ends: AtomicI64::new(i64::MAX),
             hung_volume_calls: AtomicI64::default(),
             shutdown: Default::default(),
         }
@@ -251,6 +281,25 @@ impl Metrics {
         }
     }
 
+    /// The certificate that the node shows the API ends then, in seconds since 1970; `None` while it has none.
+    pub(crate) fn client_certificate_ends(&self, at: Option<i64>) {
+        self.client_ends.store(at.unwrap_or(i64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn certificate_failed(&self, purpose: Purpose) {
+        match purpose {
+            Purpose::Client => self.client_renewal_errors.add([]),
+            Purpose::Serving => self.serving_renewal_errors.add([]),
+        }
+    }
+
+    /// `age` is that of the one it takes the place of, in seconds.
+    pub(crate) fn certificate_issued(&self, purpose: Purpose, age: Option<i64>) {
+        if let (Purpose::Serving, Some(age)) = (purpose, age) {
+            self.serving_rotation.took([], Duration::from_secs(u64::try_from(age).unwrap_or_default()));
+        }
+    }
+
     /// Writes all families.
     pub(crate) fn write(&self, page: &mut Text) {
         self.operations.write(page);
@@ -278,6 +327,18 @@ impl Metrics {
         self.request_seconds.write(page);
         self.streams.write(page);
         self.empty_writes.write(page);
+        self.client_renewal_errors.write(page);
+        self.serving_renewal_errors.write(page);
+        self.serving_rotation.write(page);
+        let ends = self.client_ends.load(Ordering::Relaxed);
+        page.family(
+            "kubelet_certificate_manager_client_ttl_seconds",
+            "How long the node's certificate as a client of the API is good for; below zero when it has ended.",
+            Kind::Gauge,
+        );
+        #[allow(clippy::cast_precision_loss, reason = "seconds of this century")]
+        let left = if ends == i64::MAX { f64::INFINITY } else { (ends - jiff::Timestamp::now().as_second()) as f64 };
+        page.sample("kubelet_certificate_manager_client_ttl_seconds", &[], left);
         let hung = self.hung_volume_calls.load(Ordering::Relaxed);
         let [begun, ended] = [0, 1].map(|i| self.shutdown[i].load(Ordering::Relaxed));
         for (name, help, at) in [

@@ -2,6 +2,9 @@
 //! Kubernetes API and nothing of the others.
 
 mod access;
+mod api_servers;
+mod credentials;
+mod member;
 mod teardown;
 mod usage;
 
@@ -36,14 +39,15 @@ use windlass_agent::{
 use windlass_cadvisor::Usage;
 use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
 use windlass_kit::{
-    client::{Limits, client},
-    serve::{Inside, Pems, Tls},
+    client::{Access, Limits},
+    serve::{Inside, Tls},
     supervise::Supervisor,
 };
 use windlass_proxy as proxy;
 
 pub(crate) use access::client_of;
-use access::{access_of, authority_of, heartbeat_client_of, install_crypto};
+use access::{access_of, install_crypto};
+pub(crate) use member::member;
 pub(crate) use teardown::{is_data_dir, remove_rules, tear_down};
 
 use crate::{
@@ -55,8 +59,6 @@ use crate::{
 const NODE_VERSION: &str = windlass_control::api::VERSION;
 /// How long tasks have to end.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Certificates that others keep are read again this often.
-const REREAD: Duration = Duration::from_secs(10);
 /// How long a loop may be silent before the process hangs; requests to an API that is far away end long before.
 const SILENT: Duration = Duration::from_secs(300);
 /// The folder of the machine's logs, as upstream's node API serves it.
@@ -168,7 +170,12 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::proxy());
         let inside = Some(plane.node_inside());
-        let tls = ServingTls { tls: plane.node_tls(), client_ca: Some(settings.data_dir.join("pki/ca.crt")) };
+        let tls = ServingTls {
+            tls: plane.node_tls(),
+            client_ca: Some(settings.data_dir.join("pki/ca.crt")),
+            metrics: Arc::default(),
+            node: watch::Sender::new(None),
+        };
         let usage = spawn_node(settings, as_node.clone(), as_node, tls, inside, &mut vitals, &mut tasks).await?;
         let rounds = usage::readings(&usage, &settings.node_name, token.clone());
         tasks.spawn("metrics API", plane.clone().follow_usage(rounds, token.clone()));
@@ -193,50 +200,6 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     Ok(Node { tasks, client, vitals: Some(vitals), plane: Some(plane) })
 }
 
-/// A node of the cluster that a kubeconfig leads to.
-pub(crate) async fn member(
-    settings: &Settings,
-    kubeconfig: &Path,
-    files: &crate::commands::AgentFiles,
-    with_proxy: bool,
-) -> anyhow::Result<Node> {
-    install_crypto();
-    let (client, heartbeat) = (client_of(kubeconfig).await?, heartbeat_client_of(kubeconfig).await?);
-    let read =
-        |path: &Path| std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()));
-    let (own, of_kubeconfig) = (files.clone(), kubeconfig.to_owned());
-    let client_ca = files.client_ca_file.clone();
-    let pems = move || -> anyhow::Result<Pems> {
-        Ok(Pems {
-            cert: read(&own.tls_cert_file)?,
-            key: read(&own.tls_private_key_file)?,
-            client_ca: match &own.client_ca_file {
-                Some(path) => read(path)?,
-                None => authority_of(&of_kubeconfig)?,
-            },
-        })
-    };
-    let tls = Tls::new(pems()?)?;
-    let trusted = files.client_ca_file.as_deref().unwrap_or(kubeconfig);
-    tracing::info!(file = %trusted.display(), "clients of the node's API are known by certificates of this file's authority, or by tokens");
-    std::fs::create_dir_all(&settings.data_dir)
-        .with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
-    let mut tasks = Supervisor::new(CancellationToken::new());
-    let mut vitals = Vitals::new(SILENT);
-    let serving = ServingTls { tls: tls.clone(), client_ca };
-    spawn_node(settings, client.clone(), heartbeat, serving, None, &mut vitals, &mut tasks).await?;
-    tasks.spawn("certificates", tls.follow(move || pems().map_err(|e| format!("{e:#}")), REREAD, tasks.token()));
-    if with_proxy {
-        // A node's rights alone do not make services work: they follow EndpointSlices.
-        let as_proxy = match &settings.registration.proxy_kubeconfig {
-            Some(file) => client_of(file).await?,
-            None => client.clone(),
-        };
-        spawn_proxy(proxy_config(settings), as_proxy, &vitals, &mut tasks);
-    }
-    Ok(Node { tasks, client, vitals: Some(vitals), plane: None })
-}
-
 /// The service proxy alone.
 pub(crate) async fn proxy_alone(
     config: proxy::Config,
@@ -244,15 +207,20 @@ pub(crate) async fn proxy_alone(
     master: Option<&str>,
 ) -> anyhow::Result<Node> {
     install_crypto();
-    let mut access = match kubeconfig {
+    let mut api = match kubeconfig {
         Some(file) => access_of(file).await?,
         None => kube::Config::incluster().context("no --kubeconfig was given, and this is no pod with credentials")?,
     };
     if let Some(url) = master {
-        access.cluster_url = url.parse().with_context(|| format!("--master {url:?} is not a URL"))?;
+        api.cluster_url = url.parse().with_context(|| format!("--master {url:?} is not a URL"))?;
     }
-    let client = client(access, Limits::USUAL)?;
+    let access = Access::new(api)?;
+    let client = access.client(Limits::USUAL);
     let mut tasks = Supervisor::new(CancellationToken::new());
+    // A pod's own credentials are files that the client reads again by itself.
+    if let (Some(file), None) = (kubeconfig, master) {
+        tasks.forever("credentials", access::follow(access, file.to_owned(), tasks.token()));
+    }
     let vitals = Vitals::new(SILENT);
     spawn_proxy(config, client.clone(), &vitals, &mut tasks);
     Ok(Node { tasks, client, vitals: Some(vitals), plane: None })
@@ -262,10 +230,14 @@ fn spawn_proxy(config: proxy::Config, client: Client, vitals: &Vitals, tasks: &m
     tasks.spawn("service proxy", proxy::run(client, config, vitals.heartbeats.clone(), tasks.token()));
 }
 
-/// What the node's API shows, and the file of the authorities whose clients it knows, where there is one.
+/// What the node's API shows, and what its certificates have to do with.
 struct ServingTls {
     tls: Tls,
+    /// The file of the authorities whose clients it knows, where there is one.
     client_ca: Option<PathBuf>,
+    metrics: Arc<Metrics>,
+    /// Is told the node's object as the API has it, whose addresses certificates name.
+    node: watch::Sender<Option<Arc<NodeObject>>>,
 }
 
 /// The agent's tasks. The ports are taken before anything is begun. Gives the usage that it reads; what shows whether
@@ -274,7 +246,7 @@ async fn spawn_node(
     settings: &Settings,
     client: Client,
     heartbeat: Client,
-    ServingTls { tls, client_ca }: ServingTls,
+    ServingTls { tls, client_ca, metrics, node: tell_node }: ServingTls,
     inside: Option<Inside>,
     vitals: &mut Vitals,
     tasks: &mut Supervisor,
@@ -298,7 +270,6 @@ async fn spawn_node(
     if let Some(inside) = inside {
         listeners = listeners.with_inside(inside);
     }
-    let metrics = Arc::new(Metrics::default());
     let engine = Engine::new(&settings.docker_socket.to_string_lossy(), Arc::clone(&metrics))?;
     let data_root = engine.data_root().await.unwrap_or_else(|error| {
         tracing::warn!(%error, "Docker's data is taken to be at its usual place until Windlass is started again");
@@ -312,10 +283,7 @@ async fn spawn_node(
 
     let (tell_strangers, strangers) = watch::channel(Arc::default());
     let following = strangers::follow(engine.clone(), tell_strangers, token.clone());
-    tasks.spawn("containers outside pods", async move {
-        following.await;
-        anyhow::Ok(())
-    });
+    tasks.forever("containers outside pods", following);
     let (probes, placed) = (ProbeCounts::default(), Placed::default());
     let usage = Usage::start(
         windlass_cadvisor::Config {
@@ -404,7 +372,7 @@ async fn spawn_node(
     let (tell_pressure, pressure) = watch::channel(Pressure::default());
     let (tell_going_down, going_down) = watch::channel(false);
     let (tell_runtimes, runtimes) = watch::channel(Arc::default());
-    let (tell_node, node) = watch::channel(None);
+    let node = tell_node.subscribe();
     let (orders, inbox) = Orders::new();
     let published = agent::pods::Published {
         containers: tell_containers,
@@ -433,10 +401,7 @@ async fn spawn_node(
     let recorder = metrics.recorder(client.clone(), &settings.node_name);
     let object = agent::node::reference(&settings.node_name);
     let keeping = keeper.run(object, recorder.clone(), pods.clone(), token.clone());
-    tasks.spawn("images", async move {
-        keeping.await;
-        anyhow::Ok(())
-    });
+    tasks.forever("images", keeping);
     let ending = shutdown::Parts {
         node_name: settings.node_name.clone(),
         shares: settings.keeping.shutdown_shares(),
@@ -447,19 +412,13 @@ async fn spawn_node(
         metrics: Arc::clone(&metrics),
     };
     let stop = token.clone();
-    tasks.spawn("machine's end", async move {
-        shutdown::run(ending, stop).await;
-        anyhow::Ok(())
-    });
     let duties_metrics = Arc::clone(&metrics);
+    tasks.forever("machine's end", shutdown::run(ending, stop));
     let defence = eviction_config(settings, &node_config, data_root);
     let parts =
         eviction::Parts { recorder, usage: usage.clone(), pods, metrics, orders, images, pressure: tell_pressure };
     let defending = eviction::run(defence, parts, token.clone());
-    tasks.spawn("eviction", async move {
-        defending.await;
-        anyhow::Ok(())
-    });
+    tasks.forever("eviction", defending);
     // What the tables were like before the first rule of ours, so that clean-up can make them so again.
     let rules = proxy_config(settings);
     tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;

@@ -11,6 +11,7 @@ pub mod duration;
 #[cfg(feature = "events")]
 pub mod events;
 pub mod expo;
+pub mod files;
 pub mod finding;
 pub mod heartbeat;
 pub mod inotify;

@@ -60,6 +60,14 @@ impl Supervisor {
         });
     }
 
+    /// Starts a task that cannot fail. It must watch the token itself and return soon after it is cancelled.
+    pub fn forever(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn(name, async move {
+            task.await;
+            Ok::<(), std::convert::Infallible>(())
+        });
+    }
+
     /// Waits for the next task to end; `None` when there is none left.
     pub async fn next_ended(&mut self) -> Option<Ended> {
         loop {

@@ -159,7 +159,7 @@ mod tests {
         net::TcpListener,
     };
     use windlass_kit::{
-        client::{Limits, client},
+        client::{Access, Limits},
         heartbeat::Heartbeats,
     };
 
@@ -203,7 +203,7 @@ mod tests {
         let (shutdown, heartbeats) = (CancellationToken::new(), Heartbeats::default());
         let heart = heartbeats.begin("node lease", "", Duration::from_secs(300));
         let (_tell, owner) = watch::channel(Some("u".to_owned()));
-        let (client, parts) = (client(config, limits).unwrap(), (heart, Arc::default()));
+        let (client, parts) = (Access::new(config).unwrap().client(limits), (heart, Arc::default()));
         let renewing = tokio::spawn(renew(client, terms(), owner, parts, shutdown.clone()));
         let (swallowed, _) = listener.accept().await.unwrap();
         let second = tokio::time::timeout(Duration::from_secs(20), listener.accept()).await;

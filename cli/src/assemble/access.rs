@@ -1,6 +1,9 @@
 //! Ways to an API: what kubeconfigs say.
 
-use std::path::Path;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -8,23 +11,54 @@ use kube::{
     Client,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use windlass_kit::client::{Limits, client};
+use tokio_util::sync::CancellationToken;
+use windlass_kit::client::{Access, Limits};
 
-/// A client from a kubeconfig.
+/// A client from a kubeconfig, for a command that ends soon.
 pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
     install_crypto();
-    client(access_of(kubeconfig).await?, Limits::USUAL).with_context(|| unusable(kubeconfig))
+    let access = Access::new(access_of(kubeconfig).await?).with_context(|| unusable(kubeconfig))?;
+    Ok(access.client(Limits::USUAL))
 }
 
-/// A client from a kubeconfig for lease and node status alone: with connections of its own, and without waiting for
-/// what was refused, since the next heartbeat is due before.
-pub(super) async fn heartbeat_client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
-    let mut access = access_of(kubeconfig).await?;
-    access.default_retry = false;
-    client(access, Limits::HEARTBEAT).with_context(|| unusable(kubeconfig))
+/// How often credentials that others keep are read again.
+const REREAD: Duration = Duration::from_secs(10);
+
+/// Keeps `access` at what a kubeconfig says, with the files and tokens that it names, until `shutdown`. What cannot be
+/// used is warned of, and what was used before stays.
+pub(super) async fn follow(access: Access, kubeconfig: PathBuf, shutdown: CancellationToken) {
+    let mut complained = String::new();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(REREAD) => {}
+            // Not more often than each second, however often we are refused.
+            () = async { tokio::time::sleep(Duration::from_secs(1)).await; access.refused().await } => {}
+        }
+        let replaced = match access_of(&kubeconfig).await {
+            Ok(config) => access.replace(config).with_context(|| unusable(&kubeconfig)),
+            Err(error) => Err(error),
+        };
+        match replaced {
+            Ok(changed) => {
+                complained.clear();
+                if changed {
+                    tracing::info!(file = %kubeconfig.display(), "the credentials for the API have changed; they are used from now on");
+                }
+            }
+            // What is being replaced does not fit together for a moment: said once, tried again.
+            Err(error) => {
+                let reason = format!("{error:#}");
+                if reason != complained {
+                    tracing::warn!(reason, "changed credentials for the API cannot be used; those from before stay");
+                    complained = reason;
+                }
+            }
+        }
+    }
 }
 
-fn unusable(kubeconfig: &Path) -> String {
+pub(super) fn unusable(kubeconfig: &Path) -> String {
     format!("the kubeconfig {} cannot be used", kubeconfig.display())
 }
 

@@ -16,7 +16,7 @@ mod table;
 mod top;
 mod up;
 
-pub(crate) use agent::AgentFiles;
+pub(crate) use agent::Args as AgentArgs;
 
 use std::process::ExitCode;
 
@@ -42,7 +42,7 @@ enum Command {
     /// Run a node with its own Kubernetes API: nothing else is needed
     Up(up::Args),
     /// Run a node of an existing cluster: pods and services, with a kubeconfig
-    Agent(agent::Args),
+    Agent(Box<agent::Args>),
     /// Run the service proxy alone
     Proxy(Box<proxy::Args>),
     /// Stop the node: pods, rules and interfaces go, data stays

@@ -1,20 +1,17 @@
 //! Private files, written whole or not at all.
 
 use std::{
-    fs,
-    io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    fs, io,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::Path,
 };
+
+use windlass_kit::files;
 
 use super::Error;
 
 pub(super) fn make_dir(dir: &Path) -> Result<(), Error> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|source| Error::File {
-        path: dir.to_owned(),
-        attempt: "made",
-        source,
-    })?;
+    files::make_dir(dir, 0o700).map_err(|source| Error::File { path: dir.to_owned(), attempt: "made", source })?;
     keep_private(dir, 0o700);
     Ok(())
 }
@@ -52,27 +49,15 @@ pub(super) fn keep_private(path: &Path, allowed: u32) {
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<String>, Error> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::File { path: path.to_owned(), attempt: "read", source }),
-    }
+    files::read(path).map_err(|source| Error::File { path: path.to_owned(), attempt: "read", source })
 }
 
 pub(super) fn write(path: &Path, text: &str) -> Result<(), Error> {
-    let scratch = path.with_extension("new");
-    let put = || -> io::Result<()> {
-        let _ = fs::remove_file(&scratch);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&scratch)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&scratch, path)?;
-        if let Some(parent) = path.parent() {
-            fs::File::open(parent)?.sync_all()?;
-        }
-        Ok(())
-    };
-    put().map_err(|source| Error::File { path: path.to_owned(), attempt: "written", source })
+    files::replace(path, text.as_bytes(), 0o600).map_err(|source| Error::File {
+        path: path.to_owned(),
+        attempt: "written",
+        source,
+    })
 }
 
 pub(super) fn share_with_group(path: &Path) -> Result<(), Error> {

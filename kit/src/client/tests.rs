@@ -1,6 +1,9 @@
 //! Against a fake API server that speaks just enough HTTP, and stops doing so.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -12,7 +15,8 @@ use tokio::{
 
 use super::*;
 
-const SHORT: Limits = Limits { answer: Duration::from_millis(300), watch: Duration::from_millis(300) };
+const SHORT: Limits = Limits { answer: Duration::from_millis(300), watch: Duration::from_millis(300), retry: false };
+const LONG: Limits = Limits { answer: PATIENCE, watch: PATIENCE, retry: false };
 /// Far more than the limits, and far less than what a kernel waits for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -31,18 +35,21 @@ where
         }
     });
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut config = kube::Config::new(format!("http://{address}").parse().unwrap());
-    config.default_retry = false;
-    (config, dialled)
+    (kube::Config::new(format!("http://{address}").parse().unwrap()), dialled)
 }
 
 /// The request line of the next request, or `None` when the client has gone.
 async fn heard(stream: &mut TcpStream) -> Option<String> {
+    Some(heard_all(stream).await?.lines().next()?.to_owned())
+}
+
+/// The head of the next request.
+async fn heard_all(stream: &mut TcpStream) -> Option<String> {
     let mut text = Vec::new();
     while !text.ends_with(b"\r\n\r\n") {
         text.push(stream.read_u8().await.ok()?);
     }
-    Some(String::from_utf8_lossy(&text).lines().next()?.to_owned())
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 async fn say(stream: &mut TcpStream, text: &str) {
@@ -73,8 +80,12 @@ fn event(name: &str, version: u32) -> String {
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
 
+fn maps_of(access: &Access, limits: Limits) -> Api<ConfigMap> {
+    Api::namespaced(access.client(limits), "n")
+}
+
 fn maps(config: kube::Config) -> Api<ConfigMap> {
-    Api::namespaced(client(config, SHORT).unwrap(), "n")
+    maps_of(&Access::new(config).unwrap(), SHORT)
 }
 
 #[tokio::test]
@@ -185,8 +196,8 @@ async fn a_watch_with_news_goes_on() {
         }
     })
     .await;
-    let limits = Limits { answer: Duration::from_millis(100), watch: Duration::from_secs(5) };
-    let api: Api<ConfigMap> = Api::namespaced(client(config, limits).unwrap(), "n");
+    let limits = Limits { answer: Duration::from_millis(100), watch: Duration::from_secs(5), retry: false };
+    let api = maps_of(&Access::new(config).unwrap(), limits);
     let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
     let mut seen = 0;
     while seen < 6 {
@@ -195,16 +206,215 @@ async fn a_watch_with_news_goes_on() {
     }
 }
 
-#[test]
-fn which_answers_have_no_end() {
-    for (uri, watch) in [
-        ("/api/v1/pods?limit=500&watch=true", true),
-        ("/api/v1/pods?watch=1", true),
-        ("/api/v1/namespaces/n/pods/p/log?follow=true", true),
-        ("/api/v1/pods?watch=false", false),
-        ("/api/v1/pods?fieldSelector=watch", false),
-        ("/api/v1/pods", false),
-    ] {
-        assert_eq!(is_watch(&uri.parse().unwrap()), watch, "{uri}");
+fn with_token(config: &kube::Config, token: &str) -> kube::Config {
+    let mut config = config.clone();
+    config.auth_info.token = Some(token.to_owned().into());
+    config
+}
+
+/// The token in the head of a request.
+fn token_in(head: &str) -> String {
+    let line = head.lines().find(|line| line.to_lowercase().starts_with("authorization:")).unwrap_or_default();
+    line.rsplit(' ').next().unwrap_or_default().to_owned()
+}
+
+const UNAUTHORIZED: &str = "HTTP/1.1 401 Unauthorized\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+
+/// A server that tells, of each request, by which connection and token it came; watches have one event, named so too.
+async fn telling() -> (kube::Config, Arc<Mutex<Vec<String>>>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    let (config, _) = server(move |number, mut stream| {
+        let tell = Arc::clone(&tell);
+        async move {
+            while let Some(head) = heard_all(&mut stream).await {
+                let token = token_in(&head);
+                tell.lock().unwrap().push(format!("{number} {token}"));
+                if head.contains("watch=true") {
+                    say(&mut stream, STREAM).await;
+                    say(&mut stream, &event(&token, 2)).await;
+                    return silent(stream).await;
+                }
+                answer(&mut stream, &list(1)).await;
+            }
+        }
+    })
+    .await;
+    (config, told)
+}
+
+#[tokio::test]
+async fn another_identity_takes_over_requests_and_watches() {
+    let (config, told) = telling().await;
+    let access = Access::new(with_token(&config, "old")).unwrap();
+    let api = maps_of(&access, LONG);
+    api.list(&ListParams::default()).await.unwrap();
+    let mut events = std::pin::pin!(watcher(api.clone(), watcher::Config::default()));
+    let mut next = async || loop {
+        let next = tokio::time::timeout(PATIENCE, events.try_next()).await.expect("the watch is stuck");
+        if let watcher::Event::Apply(map) = next.unwrap().unwrap() {
+            return map.metadata.name.unwrap();
+        }
+    };
+    assert_eq!(next().await, "old");
+    assert!(!access.replace(with_token(&config, "old")).unwrap(), "nothing is different");
+    assert!(access.replace(with_token(&config, "new")).unwrap());
+    assert_eq!(next().await, "new", "an open watch goes on as somebody else");
+    api.list(&ListParams::default()).await.unwrap();
+    let told = told.lock().unwrap().clone();
+    let of = |token: &str| {
+        told.iter().filter(|t| t.ends_with(token)).map(|t| t.split(' ').next().unwrap()).collect::<Vec<_>>()
+    };
+    assert!(of("new").iter().all(|number| !of("old").contains(number)), "no connection serves both: {told:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_changes_nothing() {
+    let (config, _) = telling().await;
+    let access = Access::new(with_token(&config, "old")).unwrap();
+    let api = maps_of(&access, LONG);
+    let mut broken = config.clone();
+    broken.auth_info.client_certificate_data = Some("not base64".to_owned());
+    broken.auth_info.client_key_data = Some("not base64".to_owned().into());
+    assert!(access.replace(broken).is_err());
+    let mut missing = config.clone();
+    missing.auth_info.client_certificate = Some("/nowhere/kubelet.pem".to_owned());
+    let why = access.replace(missing).unwrap_err().to_string();
+    assert!(why.contains("/nowhere/kubelet.pem could not be read"), "{why}");
+    api.list(&ListParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn requests_wait_for_an_identity_and_say_why_there_is_none() {
+    let (config, told) = telling().await;
+    let access = Access::waiting(&config, "this node has no certificate yet", &[]).unwrap();
+    let why = maps_of(&access, SHORT).list(&ListParams::default()).await.unwrap_err();
+    assert!(format!("{why:?}").contains("this node has no certificate yet"), "{why:?}");
+    let api = maps_of(&access, LONG);
+    let (asked, ()) = tokio::join!(tokio::spawn(async move { api.list(&ListParams::default()).await }), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        access.replace(with_token(&config, "first")).unwrap();
+    });
+    asked.unwrap().unwrap();
+    assert_eq!(*told.lock().unwrap(), ["0 first"]);
+    access.forget("it has ended");
+    let why = maps_of(&access, SHORT).list(&ListParams::default()).await.unwrap_err();
+    assert!(format!("{why:?}").contains("it has ended"), "{why:?}");
+}
+
+/// As after a rotation that the API server has seen before us: the connection's identity is over, a new one is known.
+#[tokio::test]
+async fn an_identity_that_was_known_is_shown_once_more_over_a_new_connection() {
+    let (config, dialled) = server(|number, mut stream| async move {
+        let mut asked = 0;
+        while heard(&mut stream).await.is_some() {
+            asked += 1;
+            if number == 0 && asked > 1 || number > 1 {
+                say(&mut stream, UNAUTHORIZED).await;
+            } else {
+                answer(&mut stream, &list(1)).await;
+            }
+        }
+    })
+    .await;
+    let access = Access::new(config).unwrap();
+    let api = maps_of(&access, LONG);
+    api.list(&ListParams::default()).await.unwrap();
+    api.list(&ListParams::default()).await.unwrap();
+    assert_eq!(dialled.load(Ordering::SeqCst), 2, "the second answer came over a new connection");
+    tokio::time::timeout(PATIENCE, access.refused()).await.expect("whoever reads credentials is told");
+    // One that nobody knows is not shown again and again.
+    let (config, dialled) = server(|_, mut stream| async move {
+        while heard(&mut stream).await.is_some() {
+            say(&mut stream, UNAUTHORIZED).await;
+        }
+    })
+    .await;
+    let api = maps(config);
+    for _ in 0..3 {
+        assert!(api.list(&ListParams::default()).await.is_err());
     }
+    assert_eq!(dialled.load(Ordering::SeqCst), 3);
+}
+
+async fn answering() -> (kube::Config, Arc<AtomicUsize>) {
+    server(|_, mut stream| async move {
+        while heard(&mut stream).await.is_some() {
+            answer(&mut stream, &list(1)).await;
+        }
+    })
+    .await
+}
+
+/// An address where nobody listens.
+async fn nobody() -> http::Uri {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", listener.local_addr().unwrap()).parse().unwrap()
+}
+
+#[tokio::test]
+async fn another_server_is_asked_when_the_first_is_gone() {
+    let (second, dialled) = answering().await;
+    let first = kube::Config::new(nobody().await);
+    let access = Access::waiting(&first, "", std::slice::from_ref(&second.cluster_url)).unwrap();
+    access.replace(first).unwrap();
+    let api = maps_of(&access, LONG);
+    api.list(&ListParams::default()).await.unwrap();
+    api.list(&ListParams::default()).await.unwrap();
+    assert_eq!(dialled.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn learned_servers_are_asked_last() {
+    let (learned, dialled) = answering().await;
+    let first = kube::Config::new(nobody().await);
+    let access = Access::waiting(&first, "", &[]).unwrap();
+    access.replace(first).unwrap();
+    let api = maps_of(&access, LONG);
+    assert!(api.list(&ListParams::default()).await.is_err());
+    tokio::time::timeout(PATIENCE, access.dial_failed()).await.expect("whoever looks for servers is told");
+    access.learn(&[learned.cluster_url.authority().unwrap().as_str().parse().unwrap()]);
+    api.list(&ListParams::default()).await.unwrap();
+    assert_eq!(dialled.load(Ordering::SeqCst), 1);
+}
+
+/// A server that takes connections and answers nothing: the heartbeat finds it, and everybody's watch moves.
+#[tokio::test]
+async fn one_silence_moves_all_clients_to_another_server() {
+    let (mute, _) = server(|_, mut stream| async move {
+        while let Some(line) = heard(&mut stream).await {
+            if line.contains("watch=true") {
+                say(&mut stream, STREAM).await;
+                say(&mut stream, &event("mute", 2)).await;
+            } else if line.contains("heartbeat") {
+                return silent(stream).await;
+            } else {
+                answer(&mut stream, &list(1)).await;
+            }
+        }
+    })
+    .await;
+    let (well, _) = server(|_, mut stream| async move {
+        while let Some(line) = heard(&mut stream).await {
+            if line.contains("watch=true") {
+                say(&mut stream, STREAM).await;
+                say(&mut stream, &event("well", 3)).await;
+                return silent(stream).await;
+            }
+            answer(&mut stream, &list(1)).await;
+        }
+    })
+    .await;
+    let access = Access::waiting(&mute, "", std::slice::from_ref(&well.cluster_url)).unwrap();
+    access.replace(mute).unwrap();
+    let mut events = std::pin::pin!(watcher(maps_of(&access, LONG), watcher::Config::default()));
+    let mut next = async || loop {
+        let next = tokio::time::timeout(PATIENCE, events.try_next()).await.expect("the watch is stuck");
+        if let watcher::Event::Apply(map) = next.unwrap().unwrap() {
+            return map.metadata.name.unwrap();
+        }
+    };
+    assert_eq!(next().await, "mute");
+    assert!(maps_of(&access, SHORT).get("heartbeat").await.is_err());
+    assert_eq!(next().await, "well");
 }

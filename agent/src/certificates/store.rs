@@ -1,0 +1,120 @@
+//! The files of certificates that were issued, laid out as upstream's kubelet does: one for each, and a link to the
+//! current one. A crash at any point leaves either the old or the new one in place.
+
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use windlass_kit::files;
+
+use super::{
+    pair::{Pair, Purpose, Wanted},
+    request::Request,
+};
+
+/// How many are kept, the current one among them.
+const KEPT: usize = 3;
+
+/// Where certificates of one purpose are.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    dir: PathBuf,
+    prefix: &'static str,
+}
+
+impl Store {
+    pub(super) fn new(dir: &Path, purpose: Purpose) -> Self {
+        let prefix = if purpose == Purpose::Client { "kubelet-client" } else { "kubelet-server" };
+        Self { dir: dir.to_owned(), prefix }
+    }
+
+    pub(super) fn current_path(&self) -> PathBuf {
+        self.dir.join(format!("{}-current.pem", self.prefix))
+    }
+
+    fn updated_path(&self) -> PathBuf {
+        self.dir.join(format!("{}-updated.pem", self.prefix))
+    }
+
+    fn pending_path(&self) -> PathBuf {
+        self.dir.join(format!("{}-pending.pem", self.prefix))
+    }
+
+    /// The current certificate; none before there was one.
+    ///
+    /// # Errors
+    /// When files cannot be read, or the link is none.
+    pub(super) fn current(&self) -> io::Result<Option<Pair>> {
+        let (current, updated) = (self.current_path(), self.updated_path());
+        // A crash came between the making of the new link and its renaming.
+        if fs::symlink_metadata(&updated).is_ok() && fs::symlink_metadata(&current).is_err() {
+            fs::rename(&updated, &current)?;
+            files::sync_parent(&current)?;
+        }
+        match fs::symlink_metadata(&current) {
+            Ok(found) if !found.file_type().is_symlink() => {
+                let reason = format!("{} is a file and should be a link to one; move it away", current.display());
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let Some(text) = files::read(&current)? else { return Ok(None) };
+        Pair::of(&text)
+            .map(Some)
+            .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", current.display())))
+    }
+
+    /// Makes a certificate the current one. `stamp` is the moment in its file's name.
+    ///
+    /// # Errors
+    /// As the file system gives them; the current one is what it was then.
+    pub(super) fn put(&self, pair: &Pair, stamp: &jiff::civil::DateTime) -> io::Result<()> {
+        files::make_dir(&self.dir, 0o755)?;
+        let file = self.dir.join(format!("{}-{}.pem", self.prefix, stamp.strftime("%Y-%m-%d-%H-%M-%S")));
+        files::replace(&file, pair.text().as_bytes(), 0o600)?;
+        let (current, updated) = (self.current_path(), self.updated_path());
+        files::remove(&updated)?;
+        symlink(&file, &updated)?;
+        fs::rename(&updated, &current)?;
+        files::sync_parent(&current)?;
+        self.forget_old(&file);
+        Ok(())
+    }
+
+    /// Removes all but the newest; what cannot be removed stays until the next time.
+    fn forget_old(&self, current: &Path) {
+        let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let mut dated: Vec<PathBuf> = names.map(|entry| entry.path()).filter(|path| self.is_dated(path)).collect();
+        dated.sort_unstable();
+        let keep = dated.len().saturating_sub(KEPT);
+        for old in dated.into_iter().take(keep).filter(|path| path != current) {
+            let _ = fs::remove_file(old);
+        }
+    }
+
+    fn is_dated(&self, path: &Path) -> bool {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let stamp = name.strip_prefix(self.prefix).and_then(|rest| rest.strip_prefix('-'));
+        stamp.and_then(|rest| rest.strip_suffix(".pem")).is_some_and(|stamp| {
+            stamp.len() == "2026-01-31-23-59-59".len() && stamp.bytes().all(|b| b.is_ascii_digit() || b == b'-')
+        })
+    }
+
+    /// The request that was begun and has no end yet, if it is for what is wanted.
+    pub(super) fn pending(&self, wanted: &Wanted) -> io::Result<Option<Request>> {
+        Ok(files::read(&self.pending_path())?.and_then(|text| Request::kept(&text, wanted)))
+    }
+
+    pub(super) fn keep_pending(&self, request: &Request) -> io::Result<()> {
+        files::make_dir(&self.dir, 0o755)?;
+        files::replace(&self.pending_path(), request.text().as_bytes(), 0o600)
+    }
+
+    pub(super) fn forget_pending(&self) -> io::Result<()> {
+        files::remove(&self.pending_path())
+    }
+}
