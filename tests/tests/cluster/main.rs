@@ -6,6 +6,7 @@
 
 mod faults;
 mod joined;
+mod node;
 
 use std::process::ExitCode;
 
@@ -26,7 +27,7 @@ pub(crate) use tests;
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let skipped = assets().is_none();
-    let areas = [("faults", faults::TESTS), ("joined", joined::TESTS)];
+    let areas = [("faults", faults::TESTS), ("joined", joined::TESTS), ("node", node::TESTS)];
     let trial = |area: &str, (name, test): Test| {
         let run = move || {
             test();

@@ -1,0 +1,143 @@
+//! The node's own object, its lease, its readiness and the rights of its proxy, as a real API judges them.
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use serde_json::json;
+use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+
+crate::tests![
+    the_node_is_set_right_and_made_again,
+    ready_knows_the_network_of_plugins,
+    services_wait_for_the_right_to_follow_them,
+];
+
+const NODE: &str = "node";
+
+/// One field of an object, as text.
+fn field(kubectl: &Kubectl<'_>, object: &[&str], path: &str) -> anyhow::Result<String> {
+    let path = format!("jsonpath={{{path}}}");
+    kubectl.try_run(&[&["get"], object, &["-o", &path]].concat())
+}
+
+#[track_caller]
+fn becomes(kubectl: &Kubectl<'_>, object: &[&str], path: &str, wanted: &str) {
+    eventually(PATIENCE, &format!("{path} of {object:?} is {wanted}"), || {
+        let found = field(kubectl, object, path)?;
+        anyhow::ensure!(found == wanted, "it is {found:?}");
+        Ok(())
+    });
+}
+
+const LEASE: [&str; 4] = ["lease", NODE, "-n", "kube-node-lease"];
+const OWNER: &str = ".metadata.ownerReferences[*].uid";
+
+fn the_node_is_set_right_and_made_again() {
+    let world = World::on_cluster();
+    let mut windlass = world.windlass().with(&["--node-labels", "topology.kubernetes.io/zone=z1,rack=7"]);
+    let kubectl = windlass.up();
+    let node = ["node", NODE];
+    becomes(&kubectl, &node, ".metadata.labels['topology\\.kubernetes\\.io/zone']", "z1");
+    becomes(&kubectl, &node, ".metadata.labels.rack", "7");
+    let uid = field(&kubectl, &node, ".metadata.uid").expect("the API answers");
+    becomes(&kubectl, &LEASE, OWNER, &uid);
+
+    // What others write wrongly is set right in the next round.
+    let arch = field(&kubectl, &node, ".metadata.labels['kubernetes\\.io/arch']").expect("the API answers");
+    let _ = kubectl.run(&["label", "node", NODE, "kubernetes.io/arch=other", "--overwrite"]);
+    becomes(&kubectl, &node, ".metadata.labels['kubernetes\\.io/arch']", &arch);
+
+    // A Node that is deleted comes again, and the lease is the new one's.
+    let _ = kubectl.run(&["delete", "node", NODE]);
+    let anew = eventually(PATIENCE, "the Node is made again", || {
+        let found = field(&kubectl, &node, ".metadata.uid")?;
+        anyhow::ensure!(found != uid, "it is the old one");
+        Ok(found)
+    });
+    becomes(&kubectl, &LEASE, OWNER, &anew);
+    becomes(&kubectl, &node, ".status.conditions[?(@.type=='Ready')].status", "True");
+}
+
+fn pod(name: &str, host_network: bool) -> String {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        "hostNetwork": host_network, "terminationGracePeriodSeconds": 1, "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "main", "image": "windlass/busybox:1", "command": ["sleep", "100000"]}],
+    }})
+    .to_string()
+}
+
+fn ready_knows_the_network_of_plugins() {
+    let world = World::on_cluster();
+    let (lists, plugins) = (world.dir().join("net.d"), world.dir().join("plugins"));
+    fs::create_dir(&plugins).expect("the world can be written to");
+    let plugin = plugins.join("fixed");
+    let answer = r#"{"cniVersion":"1.0.0","ips":[{"address":"198.51.100.2/24"}]}"#;
+    fs::write(&plugin, format!("#!/bin/sh\ncat > /dev/null\n[ \"$CNI_COMMAND\" != ADD ] || echo '{answer}'\n"))
+        .expect("the API answers");
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("the world can be written to");
+    let (lists_text, plugins_text) = (lists.display().to_string(), plugins.display().to_string());
+    let flags = ["--network", "cni", "--cni-conf-dir", &lists_text, "--cni-bin-dir", &plugins_text];
+    let mut windlass = world.windlass().with(&flags);
+    windlass.start();
+    let kubectl = windlass.kubectl();
+    let node = ["node", NODE];
+    let ready = ".status.conditions[?(@.type=='Ready')].status";
+    becomes(&kubectl, &node, ready, "False");
+    let why = field(&kubectl, &node, ".status.conditions[?(@.type=='Ready')].message").expect("the API answers");
+    let words = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
+                 message:docker: network plugin is not ready: cni config uninitialized";
+    assert!(why.contains(words), "{why}");
+
+    // Pods of the host's network start, others are told why they wait.
+    eventually(PATIENCE, "pods may be made", || kubectl.try_run(&["get", "serviceaccount", "default"]));
+    kubectl.apply(&pod("host", true));
+    kubectl.apply(&pod("own", false));
+    becomes(&kubectl, &["pod", "host"], ready, "True");
+    let waits = ["events", "--field-selector", "involvedObject.name=own,reason=NetworkNotReady"];
+    eventually(PATIENCE, "the other one is told why", || {
+        let told = field(&kubectl, &waits, ".items[*].message")?;
+        anyhow::ensure!(told.starts_with("network is not ready: container runtime network not ready"), "{told:?}");
+        Ok(())
+    });
+
+    // A list that is half written is none; a whole one is taken at once.
+    fs::create_dir(&lists).expect("the world can be written to");
+    let list = lists.join("10-fixed.conflist");
+    fs::write(&list, r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"ty"#).expect("the world can be written to");
+    eventually(PATIENCE, "the file is named", || {
+        let why = field(&kubectl, &node, ".status.conditions[?(@.type=='Ready')].message")?;
+        anyhow::ensure!(why.contains("10-fixed.conflist"), "{why}");
+        Ok(())
+    });
+    fs::write(&list, r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"fixed"}]}"#)
+        .expect("the world can be written to");
+    becomes(&kubectl, &node, ready, "True");
+    becomes(&kubectl, &["pod", "own"], ready, "True");
+    assert_eq!(field(&kubectl, &["pod", "own"], ".status.podIP").expect("the API answers"), "198.51.100.2");
+
+    // Without it the node is not ready again, and what runs goes on.
+    fs::remove_file(&list).expect("the world can be written to");
+    becomes(&kubectl, &node, ready, "False");
+    becomes(&kubectl, &["pod", "own"], ".status.phase", "Running");
+}
+
+fn services_wait_for_the_right_to_follow_them() {
+    let world = World::on_cluster();
+    let mut windlass = world.windlass();
+    let _ = windlass.kubectl().run(&["delete", "clusterrolebinding", "windlass:node", "--ignore-not-found"]);
+    let kubectl = windlass.up();
+    let log = || fs::read_to_string(world.dir().join("windlass.log")).unwrap_or_default();
+    let said = || log().matches("windlass rbac | kubectl apply -f -").count();
+    eventually(PATIENCE, "the log says what is missing", || {
+        anyhow::ensure!(said() > 0, "{}", log());
+        Ok(())
+    });
+    let rights = windlass.command("rbac").output().expect("windlass runs");
+    assert!(rights.status.success());
+    let _ = kubectl.run(&["delete", "clusterrole", "windlass:node", "--ignore-not-found"]);
+    kubectl.apply(&String::from_utf8(rights.stdout).expect("a manifest is text"));
+    eventually(PATIENCE, "services are followed", || {
+        anyhow::ensure!(log().contains("the API lets the proxy watch these now"), "not yet");
+        Ok(())
+    });
+    assert_eq!(said(), 1, "it is said once");
+}
