@@ -4,6 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use windlass_proxy::{
+    LocalAddresses,
     explain::{Packet, explain, trace},
     kernel::{Saved, normal, words},
 };
@@ -19,6 +20,6 @@ fuzz_target!(|text: &str| {
     let found = explain(text, text).expect("the text was read a moment ago");
     assert!(found.differences.iter().all(|d| d.problem.starts_with("does not lead")), "{:?}", found.differences);
     let packet: Packet = "10.0.0.1 10.96.0.1:443/tcp".parse().expect("a packet");
-    let shares: f64 = trace(&saved, &[], &packet).outcomes.iter().map(|o| o.share).sum();
+    let shares: f64 = trace(&saved, &LocalAddresses::default(), &packet).outcomes.iter().map(|o| o.share).sum();
     assert!(shares.is_finite());
 });
