@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
@@ -61,13 +61,8 @@ impl InFlight {
     }
 
     /// What one request of a client holds of them.
-    pub(super) fn request(&self, server: &'static str, client: Option<SocketAddr>) -> Held {
-        Held {
-            bytes: self.clone(),
-            permit: Arc::default(),
-            server,
-            client: client.map(|from| from.ip().to_canonical()),
-        }
+    pub(super) fn request(&self, server: &'static str, client: Option<IpAddr>) -> Held {
+        Held { bytes: self.clone(), permit: Arc::default(), server, client }
     }
 }
 

@@ -224,10 +224,11 @@ impl Connection {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Self { server, admitted, address } = self;
-        let streams = Streams { server: server.name, counts: server.open.counts() };
+        let client = address.map(|from| from.ip().to_canonical());
+        let streams = Streams { server: server.name, client, counts: server.open.counts() };
         let service = hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
             let (mut router, admitted, held) =
-                (server.router.clone(), Arc::clone(&admitted), server.in_flight.request(server.name, address));
+                (server.router.clone(), Arc::clone(&admitted), server.in_flight.request(server.name, client));
             let guard = Arc::new(admitted.request());
             if let Some(peer) = &peer {
                 request.extensions_mut().insert(peer.clone());

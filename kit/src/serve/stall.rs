@@ -4,6 +4,7 @@
 
 use std::{
     io,
+    net::IpAddr,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -56,6 +57,7 @@ pub(super) fn of_this_stream() -> Arc<Progress> {
 #[derive(Debug, Clone)]
 pub(super) struct Streams {
     pub(super) server: &'static str,
+    pub(super) client: Option<IpAddr>,
     pub(super) counts: Arc<Counts>,
 }
 
@@ -65,12 +67,13 @@ where
     F::Output: Send,
 {
     fn execute(&self, stream: F) {
-        let (server, counts) = (self.server, Arc::clone(&self.counts));
+        let (server, client, counts) = (self.server, self.client, Arc::clone(&self.counts));
         let task = Limited { stream: Box::pin(stream), progress: Arc::default(), timer: None };
         tokio::spawn(async move {
             if task.await.is_err() {
                 counts.dropped(Reason::Stalled);
-                tracing::debug!(server, "a stream was reset: its client takes nothing of its answer");
+                let client = client.map(tracing::field::display);
+                tracing::warn!(server, client, "a stream was reset: its client takes nothing of its answer");
             }
         });
     }
