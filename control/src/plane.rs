@@ -3,7 +3,7 @@
 
 mod bootstrap;
 mod certificates;
-mod folder;
+mod data_dir;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -29,8 +29,8 @@ use crate::{
     tokens::{self, Tokens},
 };
 use certificates::{client_tls, pems, pki_dir};
-use folder::claim;
-pub use folder::is_data_dir;
+use data_dir::claim;
+pub use data_dir::is_data_dir;
 
 /// Settings of the control plane.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt, net::IpAddr};
 
-use rcgen::{KeyPair, PublicKeyData as _};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use x509_parser::{certificate::X509Certificate, extensions::GeneralName, pem::Pem};
 
 /// The group of all nodes.
@@ -42,6 +42,23 @@ impl Wanted {
     #[must_use]
     pub fn user(&self) -> String {
         format!("system:node:{}", self.node)
+    }
+
+    /// The subject and the names of a certificate or of a request for one.
+    ///
+    /// # Errors
+    /// When a name of the node is none that a certificate may have.
+    pub(super) fn params(&self) -> Result<CertificateParams, rcgen::Error> {
+        let mut params = CertificateParams::default();
+        let mut subject = DistinguishedName::new();
+        subject.push(DnType::OrganizationName, NODES);
+        subject.push(DnType::CommonName, self.user());
+        params.distinguished_name = subject;
+        for name in &self.names {
+            params.subject_alt_names.push(SanType::DnsName(name.clone().try_into()?));
+        }
+        params.subject_alt_names.extend(self.addresses.iter().map(|at| SanType::IpAddress(*at)));
+        Ok(params)
     }
 }
 

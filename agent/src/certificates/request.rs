@@ -5,7 +5,7 @@ use k8s_openapi::{
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use rcgen::{CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, KeyPair, SanType};
+use rcgen::{CertificateSigningRequestParams, DnType, KeyPair, SanType};
 
 use super::pair::{NODES, Pair, Purpose, Wanted};
 
@@ -45,16 +45,7 @@ impl Request {
     /// When a name of the node is none that a certificate may have.
     pub(super) fn new(wanted: &Wanted) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate()?;
-        let mut params = CertificateParams::default();
-        let mut subject = DistinguishedName::new();
-        subject.push(DnType::OrganizationName, NODES);
-        subject.push(DnType::CommonName, wanted.user());
-        params.distinguished_name = subject;
-        for name in &wanted.names {
-            params.subject_alt_names.push(SanType::DnsName(name.clone().try_into()?));
-        }
-        params.subject_alt_names.extend(wanted.addresses.iter().map(|at| SanType::IpAddress(*at)));
-        let csr = params.serialize_request(&key)?.pem()?;
+        let csr = wanted.params()?.serialize_request(&key)?.pem()?;
         Ok(Self { key: key.serialize_pem(), csr })
     }
 

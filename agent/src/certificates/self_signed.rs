@@ -3,10 +3,10 @@
 use std::{io, path::Path};
 
 use jiff::Timestamp;
-use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType};
+use rcgen::{ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 use windlass_kit::files;
 
-use super::pair::{NODES, Pair, Wanted};
+use super::pair::{Pair, Wanted};
 
 /// It is good for a year, as upstream's, and made anew a month before its end.
 const DAYS: i64 = 365;
@@ -38,15 +38,7 @@ pub fn self_signed(dir: &Path, wanted: &Wanted) -> io::Result<Pair> {
 
 fn make(wanted: &Wanted, now: i64) -> Result<Pair, rcgen::Error> {
     let key = KeyPair::generate()?;
-    let mut params = CertificateParams::default();
-    let mut subject = DistinguishedName::new();
-    subject.push(DnType::OrganizationName, NODES);
-    subject.push(DnType::CommonName, wanted.user());
-    params.distinguished_name = subject;
-    for name in &wanted.names {
-        params.subject_alt_names.push(SanType::DnsName(name.clone().try_into()?));
-    }
-    params.subject_alt_names.extend(wanted.addresses.iter().map(|at| SanType::IpAddress(*at)));
+    let mut params = wanted.params()?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let at =

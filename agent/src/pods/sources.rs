@@ -31,8 +31,7 @@ impl Sources {
     }
 
     fn sort(pods: BTreeMap<String, Arc<Pod>>) -> (BTreeMap<String, Arc<Pod>>, BTreeMap<FullName, Arc<Pod>>) {
-        let (mirrors, api): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            pods.into_iter().partition(|(_, pod)| mirrors::is_mirror(pod));
+        let (mirrors, api): (BTreeMap<_, _>, BTreeMap<_, _>) = pods.into_iter().partition(|(_, pod)| is_mirror(pod));
         (api, mirrors.into_values().map(|pod| (full_name(&pod), pod)).collect())
     }
 
@@ -85,7 +84,7 @@ impl Dispatcher {
             watcher::Event::Apply(pod) => {
                 let Some(uid) = pod.uid() else { return };
                 let pod = Arc::new(spec::received(pod));
-                if mirrors::is_mirror(&pod) {
+                if is_mirror(&pod) {
                     self.sources.mirrors.insert(full_name(&pod), pod);
                     self.tell();
                     return self.settle_statics();
@@ -97,7 +96,7 @@ impl Dispatcher {
             }
             watcher::Event::Delete(pod) => {
                 let Some(uid) = pod.uid() else { return };
-                if mirrors::is_mirror(&pod) {
+                if is_mirror(&pod) {
                     // Another of the same name may be there already.
                     let name = full_name(&pod);
                     if self.sources.mirrors.get(&name).is_some_and(|m| m.metadata.uid == pod.metadata.uid) {

@@ -152,9 +152,8 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 }
 
 /// A pod as the API has sent it, without what the agent never reads and every pod carries, and with its status in the
-/// form in which statuses are compared. Which pods are the node's own is
-/// the node's to say: a source that somebody has written into a pod of the API is not believed, as upstream's kubelet
-/// writes its own over it.
+/// form in which statuses are compared. Which pods are the node's own is the node's to say: a source that somebody has
+/// written into a pod of the API is not believed, as upstream's kubelet writes its own over it.
 pub(crate) fn received(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     pod.status = pod.status.map(canonical);

@@ -34,11 +34,6 @@ enum Change {
     Delete(FullName, Option<String>),
 }
 
-/// Whether a pod of the API is the image of a static pod.
-pub(crate) fn is_mirror(pod: &Pod) -> bool {
-    spec::annotation(pod, spec::MIRROR).is_some()
-}
-
 /// Whether `mirror` shows `pod`.
 pub(crate) fn shows(mirror: &Pod, pod: &Pod) -> bool {
     mirror.metadata.deletion_timestamp.is_none()
@@ -171,7 +166,7 @@ mod tests {
         let name = super::super::full_name(&old);
         let node: Node = serde_json::from_str(r#"{"metadata":{"name":"n","uid":"node-uid"}}"#).unwrap();
         let mut mirror = mirror_of(&old, &node);
-        assert!(is_mirror(&mirror) && shows(&mirror, &old) && !shows(&mirror, &new));
+        assert!(spec::is_mirror(&mirror) && shows(&mirror, &old) && !shows(&mirror, &new));
         assert_eq!(mirror.metadata.owner_references.as_ref().unwrap()[0].uid, "node-uid");
         mirror.metadata.uid = Some("m".into());
         let images = |wanted: Option<&Arc<Pod>>, found: Option<&Pod>| Images {
