@@ -26,6 +26,8 @@ pub mod quantity;
 pub mod readable;
 #[cfg(feature = "redact")]
 pub mod redact;
+#[cfg(feature = "reflector")]
+pub mod reflector;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod supervise;

@@ -12,6 +12,7 @@ use kube::{
 };
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
+use windlass_kit::reflector::{Extent, reflect};
 
 use super::{
     Clients, Requester,
@@ -303,7 +304,7 @@ impl Manager {
         }
         self.standing.send_replace(Standing::Requested(name.clone()));
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let mut events = pin!(watcher(api, config).default_backoff());
+        let mut events = pin!(reflect(api, config, Extent::Few).default_backoff());
         let (mut remind_at, mut seen) = (Instant::now() + PATIENCE, false);
         loop {
             let event = tokio::select! {

@@ -10,6 +10,7 @@ use kube::{
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::reflector::{Extent, reflect};
 
 /// Keeps `tell` at what the API says of the node, nothing where there is none, until `shutdown`. What was told stays when
 /// the API is away.
@@ -20,7 +21,7 @@ pub(crate) async fn follow(
     shutdown: CancellationToken,
 ) {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = Box::pin(watcher(Api::<Node>::all(client), config).default_backoff());
+    let mut events = Box::pin(reflect(Api::<Node>::all(client), config, Extent::Few).default_backoff());
     let mut listed = false;
     loop {
         let event = tokio::select! {

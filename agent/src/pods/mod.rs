@@ -62,7 +62,10 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_kit::heartbeat::{Heart, Heartbeats};
+use windlass_kit::{
+    heartbeat::{Heart, Heartbeats},
+    reflector::{Extent, reflect},
+};
 
 pub use admission::unsafe_sysctl_problems;
 pub(crate) use cgroup::hold_all;
@@ -249,7 +252,7 @@ impl Dispatcher {
         mut statics: watch::Receiver<static_pods::StaticPods>,
     ) {
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.shared.config.node_name));
-        let mut events = Box::pin(watcher(api, config).default_backoff());
+        let mut events = Box::pin(reflect(api, config, Extent::Few).default_backoff());
         let mut still_here = tokio::time::interval(BEAT);
         loop {
             self.heart.beat();

@@ -10,13 +10,15 @@ use kube::{
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::reflector::{Extent, reflect};
 
 use super::env::ServiceEnv;
 
 /// Follows all services until `shutdown`. Nothing is told before they were listed once.
 pub(crate) async fn follow(client: Client, tell: watch::Sender<Listed>, shutdown: CancellationToken) {
     let mut services = Services::default();
-    let mut events = Box::pin(watcher(Api::<Service>::all(client), watcher::Config::default()).default_backoff());
+    let all = reflect(Api::<Service>::all(client), watcher::Config::default(), Extent::Many);
+    let mut events = Box::pin(all.default_backoff());
     loop {
         let event = tokio::select! {
             () = shutdown.cancelled() => return,

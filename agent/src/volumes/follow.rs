@@ -13,7 +13,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
-use windlass_kit::backoff::Backoff;
+use windlass_kit::{
+    backoff::Backoff,
+    reflector::{Extent, reflect},
+};
 
 use crate::node_authorizer::{LAG, is_refusal, past_lag, retries};
 
@@ -195,7 +198,7 @@ where
         + 'static,
 {
     let config = watcher::Config::default().fields(&format!("metadata.name={}", of.name));
-    let mut events = Box::pin(watcher(Api::<K>::namespaced(client, &of.namespace), config));
+    let mut events = Box::pin(reflect(Api::<K>::namespaced(client, &of.namespace), config, Extent::Few));
     let (mut refused, mut failed) = (retries(), Backoff::new(Duration::from_millis(800), Duration::from_secs(30)));
     let mut listed = None;
     while let Some(event) = events.next().await {

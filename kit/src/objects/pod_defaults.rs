@@ -44,6 +44,20 @@ pub fn pod(object: &mut Map<String, Value>) {
     set(spec, "enableServiceLinks", json!(true));
     pod_spec(spec);
     pod_only(spec);
+    if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
+        one_address(status);
+    }
+}
+
+/// Of an address that stands alone and in a list, the one that stands alone counts where they differ, as upstream has it
+/// for nodes that know no list.
+fn one_address(status: &mut Map<String, Value>) {
+    let Some(alone) = status.get("podIP").filter(|ip| ip.as_str().is_some_and(|ip| !ip.is_empty())).cloned() else {
+        return;
+    };
+    if status.get("podIPs").is_none_or(|all| all[0]["ip"] != alone) {
+        status.insert("podIPs".to_owned(), json!([{"ip": alone}]));
+    }
 }
 
 /// What the spec of a pod gets, in a template too.
@@ -56,6 +70,9 @@ pub fn pod_spec(spec: &mut Map<String, Value>) {
         ("schedulerName", json!("default-scheduler")),
     ] {
         set(spec, key, value);
+    }
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|grace| grace < 0) {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), json!(1));
     }
     if let Some(account) = spec.get("serviceAccountName").cloned().filter(|a| a.as_str().is_some_and(|a| !a.is_empty()))
     {

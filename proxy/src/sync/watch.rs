@@ -12,6 +12,8 @@ use kube::{
     },
 };
 
+use windlass_kit::reflector::{Extent, reflect};
+
 use super::refused::{self, Refusal};
 use crate::model::{
     Family, Model, NodeFacts, ServiceId,
@@ -31,10 +33,10 @@ pub(super) fn changes(client: &Client, node: &str) -> impl Stream<Item = Change>
     let proxied = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
     // Lists may come from the server's cache: after a restart of it all nodes ask at once.
     let labelled = || watcher::Config::default().any_semantic().labels(proxied);
-    let services = watch::<Service>(client, labelled(), "services");
-    let slices = watch::<EndpointSlice>(client, labelled(), "endpoint slices");
+    let services = watch::<Service>(client, labelled(), Extent::Many, "services");
+    let slices = watch::<EndpointSlice>(client, labelled(), Extent::Many, "endpoint slices");
     let ours = watcher::Config::default().any_semantic().fields(&format!("metadata.name={node}"));
-    let node = watch::<Node>(client, ours, "our node");
+    let node = watch::<Node>(client, ours, Extent::Few, "our node");
     stream::select_all([
         services.map(|e| Change::Service(Box::new(e))).boxed(),
         slices.map(|e| Change::Slice(Box::new(e))).boxed(),
@@ -42,12 +44,17 @@ pub(super) fn changes(client: &Client, node: &str) -> impl Stream<Item = Change>
     ])
 }
 
-fn watch<K>(client: &Client, config: watcher::Config, what: &'static str) -> impl Stream<Item = Event<K>> + use<K>
+fn watch<K>(
+    client: &Client,
+    config: watcher::Config,
+    extent: Extent,
+    what: &'static str,
+) -> impl Stream<Item = Event<K>> + use<K>
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,
 {
     let mut refusal = Refusal::default();
-    watcher::watcher(Api::<K>::all(client.clone()), config).default_backoff().filter_map(move |event| {
+    reflect(Api::<K>::all(client.clone()), config, extent).default_backoff().filter_map(move |event| {
         future::ready(match event {
             // That a list begins says nothing of whether it is allowed.
             Ok(Event::Init) => Some(Event::Init),

@@ -1,0 +1,251 @@
+//! A list and a watch of one kind of object as a stream of events, as kube's `watcher`, which this stands for wherever the
+//! API is a server of its own: after a watch that broke off it makes sure that what is known is still of the server's
+//! history.
+//!
+//! A store that was restored from a snapshot has lower revisions than its clients have seen. A kube-apiserver answers a watch
+//! from such a revision with silence, bookmarks included, until its own have grown past it; and what happened before that is
+//! never told. Upstream's reflectors wait just so, and its handbook says to restart all nodes. The server's revision can
+//! only be asked for by a list, so nobody asks after a watch that ended as agreed: what the server ends early, breaks off or
+//! leaves silent is what a restored store looks like from here. What is few is listed anew then, which costs what asking
+//! would; of what is many the revision is asked for, with one object at most, and it is listed anew where that is not ahead
+//! of ours.
+//!
+//! Imports nothing of ours.
+
+use std::{collections::VecDeque, fmt::Debug, time::Duration};
+
+use futures::{
+    Stream, StreamExt as _,
+    stream::{self, BoxStream},
+};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{ListParams, VersionMatch, WatchEvent, WatchParams},
+    runtime::watcher::{Config, Error, Event, ListSemantic},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+/// How many objects a selection has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Those of one node, or one by its name.
+    Few,
+    /// All of a cluster's.
+    Many,
+}
+
+/// How long a watch is asked for, unless its configuration says otherwise; kube's own.
+const WATCH: Duration = Duration::from_secs(290);
+/// A server's clock may be this much faster.
+const EARLY: Duration = Duration::from_secs(5);
+
+/// The objects that `config` selects: all of them, and then what happens to them. An error is told and what failed is done
+/// again when the next event is asked for; the one who asks waits before. The stream has no end. Streaming lists are not
+/// made use of.
+pub fn reflect<K>(api: Api<K>, config: Config, extent: Extent) -> impl Stream<Item = Result<Event<K>, Error>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let reflector = Reflector { api, config, extent };
+    stream::unfold((reflector, State::Unknown), async |(reflector, mut state)| {
+        loop {
+            let (event, next) = reflector.step(state).await;
+            state = next;
+            if let Some(event) = event {
+                return Some((event, (reflector, state)));
+            }
+        }
+    })
+}
+
+struct Reflector<K> {
+    api: Api<K>,
+    config: Config,
+    extent: Extent,
+}
+
+enum State<K> {
+    /// A list comes next.
+    Unknown,
+    /// A list is under way.
+    Listing {
+        objects: VecDeque<K>,
+        more: Option<String>,
+        version: String,
+    },
+    /// All is known up to a revision; a watch comes next.
+    Known {
+        version: String,
+        broken: bool,
+    },
+    Watching {
+        version: String,
+        since: Instant,
+        events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+    },
+}
+
+type Step<K> = (Option<Result<Event<K>, Error>>, State<K>);
+
+impl<K> Reflector<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    async fn step(&self, state: State<K>) -> Step<K> {
+        match state {
+            State::Unknown => {
+                let (told, next) = self.list(None).await;
+                (Some(told.map(|()| Event::Init)), next)
+            }
+            State::Listing { mut objects, more, version } => match (objects.pop_front(), &more) {
+                (Some(object), _) => (Some(Ok(Event::InitApply(object))), State::Listing { objects, more, version }),
+                (None, None) => (Some(Ok(Event::InitDone)), State::Known { version, broken: false }),
+                (None, Some(_)) => {
+                    let (told, next) = self.list(more).await;
+                    (told.err().map(Err), next)
+                }
+            },
+            State::Known { version, broken: true } => match self.has_grown_past(&version).await {
+                Ok(true) => self.watch(version).await,
+                Ok(false) => (None, State::Unknown),
+                Err(error) => (Some(Err(Error::WatchStartFailed(error))), State::Known { version, broken: true }),
+            },
+            State::Known { version, broken: false } => self.watch(version).await,
+            State::Watching { version, since, mut events } => {
+                // One that its server has forgotten to end is ended here.
+                let told = timeout_at(since + self.time() + EARLY, events.next()).await;
+                self.take(told.unwrap_or_default(), version, since, events)
+            }
+        }
+    }
+
+    /// A page of the list.
+    async fn list(&self, more: Option<String>) -> (Result<(), Error>, State<K>) {
+        let list = match self.api.list(&ListParams { continue_token: more, ..self.list_params() }).await {
+            Ok(list) => list,
+            Err(error) => return (Err(Error::InitialListFailed(error)), State::Unknown),
+        };
+        let more = list.metadata.continue_.filter(|token| !token.is_empty());
+        let version = list.metadata.resource_version.unwrap_or_default();
+        if version.is_empty() {
+            return (Err(Error::NoResourceVersion), State::Unknown);
+        }
+        (Ok(()), State::Listing { objects: list.items.into(), more, version })
+    }
+
+    fn list_params(&self) -> ListParams {
+        let any = matches!(self.config.list_semantic, ListSemantic::Any);
+        ListParams {
+            label_selector: self.config.label_selector.clone(),
+            field_selector: self.config.field_selector.clone(),
+            resource_version: any.then(|| "0".to_owned()),
+            version_match: any.then_some(VersionMatch::NotOlderThan),
+            limit: self.config.page_size,
+            ..ListParams::default()
+        }
+    }
+
+    /// Whether the server has revisions that come after ours: what it has at ours may be of another history otherwise.
+    async fn has_grown_past(&self, version: &str) -> kube::Result<bool> {
+        // From the store, not from a cache of it that may be behind.
+        let last = ListParams { resource_version: None, version_match: None, limit: Some(1), ..self.list_params() };
+        let theirs = self.api.list_metadata(&last).await?.metadata.resource_version.unwrap_or_default();
+        let grown = is_ahead(&theirs, version);
+        if !grown {
+            tracing::warn!(
+                what = %K::plural(&()), ours = version, theirs,
+                "the API has no revisions after ours any more, as after a restored snapshot; everything is listed anew"
+            );
+        }
+        Ok(grown)
+    }
+
+    async fn watch(&self, version: String) -> Step<K> {
+        let params = WatchParams {
+            label_selector: self.config.label_selector.clone(),
+            field_selector: self.config.field_selector.clone(),
+            timeout: self.config.timeout,
+            bookmarks: self.config.bookmarks,
+            send_initial_events: false,
+        };
+        match self.api.watch(&params, &version).await {
+            Ok(events) => (None, State::Watching { version, since: Instant::now(), events: events.boxed() }),
+            Err(error) => {
+                let next = if is_gone(&error) { State::Unknown } else { self.broken(version) };
+                (Some(Err(Error::WatchStartFailed(error))), next)
+            }
+        }
+    }
+
+    /// What comes after what a watch has told; `None` is its end.
+    fn take(
+        &self,
+        told: Option<kube::Result<WatchEvent<K>>>,
+        version: String,
+        since: Instant,
+        events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+    ) -> Step<K> {
+        let object = |object: K, event: fn(K) -> Event<K>, events| match object.resource_version() {
+            Some(version) if !version.is_empty() => {
+                (Some(Ok(event(object))), State::Watching { version, since, events })
+            }
+            _ => (Some(Err(Error::NoResourceVersion)), State::Unknown),
+        };
+        match told {
+            Some(Ok(WatchEvent::Added(new) | WatchEvent::Modified(new))) => object(new, Event::Apply, events),
+            Some(Ok(WatchEvent::Deleted(old))) => object(old, Event::Delete, events),
+            Some(Ok(WatchEvent::Bookmark(mark))) => {
+                (None, State::Watching { version: mark.metadata.resource_version, since, events })
+            }
+            Some(Ok(WatchEvent::Error(status))) => {
+                let next = if status.code == 410 { State::Unknown } else { self.broken(version) };
+                (Some(Err(Error::WatchError(status.boxed()))), next)
+            }
+            Some(Err(error)) => {
+                let next = match &error {
+                    error if is_gone(error) => State::Unknown,
+                    // What cannot be read is one object; those after it can.
+                    error if is_unreadable(error) => State::Watching { version, since, events },
+                    _ => self.broken(version),
+                };
+                (Some(Err(Error::WatchFailed(error))), next)
+            }
+            None if since.elapsed() + EARLY < self.time() => (None, self.broken(version)),
+            None => (None, State::Known { version, broken: false }),
+        }
+    }
+
+    /// The server may be another than the one that told us what we know.
+    fn broken(&self, version: String) -> State<K> {
+        match self.extent {
+            Extent::Few => State::Unknown,
+            Extent::Many => State::Known { version, broken: true },
+        }
+    }
+
+    fn time(&self) -> Duration {
+        self.config.timeout.map_or(WATCH, |seconds| Duration::from_secs(seconds.into()))
+    }
+}
+
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 410)
+}
+
+/// Whether a line of a watch was no event. kube takes one that it cannot read for a status, of which no field is a must.
+fn is_unreadable(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::SerdeError(_) => true,
+        kube::Error::Api(status) => status.code == 0,
+        _ => false,
+    }
+}
+
+/// Whether a revision comes after another. Both are numbers of the store; where one is none nobody can say.
+fn is_ahead(one: &str, other: &str) -> bool {
+    matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one > other)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Against a script of what a server answers.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::TryStreamExt as _;
+use http::{Request, Response};
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::client::Body;
+
+use super::*;
+
+/// What the server does with the next request.
+enum Answer {
+    /// A page: its revision, names and revisions of its objects, and the token of the next page.
+    List(&'static str, &'static [(&'static str, &'static str)], Option<&'static str>),
+    /// Lines of a watch, which ends after them.
+    Watch(Vec<String>),
+    /// Lines of a watch, which goes on in silence.
+    Silence(Vec<String>),
+    /// The watch ends after this time.
+    Ends(Duration),
+    Code(u16),
+}
+
+type Asked = Arc<Mutex<Vec<String>>>;
+
+/// A client of a server that answers by the script, and what it was asked: `list` or `watch`, with what matters of the query.
+fn scripted(script: Vec<Answer>) -> (Api<ConfigMap>, Asked) {
+    let asked: Asked = Arc::default();
+    let (told, script) = (Arc::clone(&asked), Arc::new(Mutex::new(VecDeque::from(script))));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let of = |name: &str| {
+            let found = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+            found.map(|value| format!(" {name}={value}")).unwrap_or_default()
+        };
+        let what = if query.contains("watch=true") { "watch" } else { "list" };
+        let line = format!("{what}{}{}{}", of("resourceVersion"), of("limit"), of("continue"));
+        told.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        let next = script.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        async move { answer(next.expect("the script has an answer")) }
+    });
+    (Api::namespaced(kube::Client::new(service, "n"), "n"), asked)
+}
+
+type Pieces = BoxStream<'static, Result<Frame<Bytes>, Infallible>>;
+
+fn answer(next: Answer) -> Result<Response<StreamBody<Pieces>>, Infallible> {
+    let of =
+        |code: u16, body: Pieces| Ok(Response::builder().status(code).body(StreamBody::new(body)).expect("a response"));
+    let pieces = |texts: Vec<String>| stream::iter(texts.into_iter().map(|text| Ok(Frame::data(Bytes::from(text)))));
+    let streamed = |lines: Vec<String>, end: Pieces| {
+        pieces(lines.into_iter().map(|line| line + "\n").collect()).chain(end).boxed()
+    };
+    match next {
+        Answer::List(version, objects, more) => {
+            let items: Vec<_> = objects.iter().map(|(name, version)| object(name, version)).collect();
+            let list = serde_json::json!({
+                "apiVersion": "v1", "kind": "ConfigMapList",
+                "metadata": {"resourceVersion": version, "continue": more.unwrap_or_default()}, "items": items,
+            });
+            of(200, pieces(vec![list.to_string()]).boxed())
+        }
+        Answer::Watch(lines) => of(200, streamed(lines, stream::empty().boxed())),
+        Answer::Silence(lines) => of(200, streamed(lines, stream::pending().boxed())),
+        Answer::Ends(after) => {
+            let end = stream::once(tokio::time::sleep(after)).filter_map(async |()| None);
+            of(200, streamed(vec![], end.boxed()))
+        }
+        Answer::Code(code) => {
+            let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "no"});
+            of(code, pieces(vec![status.to_string()]).boxed())
+        }
+    }
+}
+
+fn object(name: &str, version: &str) -> serde_json::Value {
+    serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "n", "resourceVersion": version}})
+}
+
+fn line(kind: &str, name: &str, version: &str) -> String {
+    serde_json::json!({"type": kind, "object": object(name, version)}).to_string()
+}
+
+/// Takes events, and errors as they come, until a number of them has been told; each in a word.
+async fn told(api: Api<ConfigMap>, extent: Extent, number: usize) -> Vec<String> {
+    let mut events = std::pin::pin!(reflect(api, Config::default(), extent));
+    let mut told = Vec::new();
+    while told.len() < number {
+        let name = |map: &ConfigMap| map.metadata.name.clone().unwrap_or_default();
+        told.push(match events.try_next().await {
+            Ok(Some(Event::Init)) => "init".to_owned(),
+            Ok(Some(Event::InitApply(map))) => format!("listed {}", name(&map)),
+            Ok(Some(Event::InitDone)) => "all".to_owned(),
+            Ok(Some(Event::Apply(map))) => format!("is {}", name(&map)),
+            Ok(Some(Event::Delete(map))) => format!("gone {}", name(&map)),
+            Ok(None) => panic!("the stream ended"),
+            Err(_) => "error".to_owned(),
+        });
+    }
+    told
+}
+
+fn lines(asked: &Asked) -> Vec<String> {
+    asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+const ONE: &[(&str, &str)] = &[("a", "5")];
+
+#[tokio::test(start_paused = true)]
+async fn pages_are_one_list_and_a_watch_begins_where_it_ends() {
+    let (api, asked) = scripted(vec![
+        Answer::List("10", ONE, Some("next")),
+        Answer::List("10", &[("b", "6")], None),
+        Answer::Silence(vec![line("ADDED", "c", "11"), line("BOOKMARK", "", "20"), line("DELETED", "a", "21")]),
+    ]);
+    assert_eq!(told(api, Extent::Many, 6).await, ["init", "listed a", "listed b", "all", "is c", "gone a"]);
+    assert_eq!(lines(&asked), ["list limit=500", "list limit=500 continue=next", "watch resourceVersion=10"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_as_agreed_goes_on_where_it_was() {
+    for extent in [Extent::Few, Extent::Many] {
+        let (api, asked) = scripted(vec![
+            Answer::List("10", &[], None),
+            Answer::Ends(Duration::from_secs(290)),
+            Answer::Silence(vec![line("ADDED", "b", "11")]),
+        ]);
+        assert_eq!(told(api, extent, 3).await, ["init", "all", "is b"]);
+        assert_eq!(lines(&asked)[1..], ["watch resourceVersion=10", "watch resourceVersion=10"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_forgets_the_end_of_a_watch_is_asked_again() {
+    let (api, asked) = scripted(vec![
+        Answer::List("10", &[], None),
+        Answer::Silence(vec![]),
+        Answer::Silence(vec![line("ADDED", "b", "11")]),
+    ]);
+    assert_eq!(told(api, Extent::Many, 3).await, ["init", "all", "is b"]);
+    assert_eq!(lines(&asked).len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_are_listed_anew_after_a_watch_that_broke_off() {
+    for broken in [Answer::Watch(vec![]), Answer::Code(500)] {
+        let fails = matches!(broken, Answer::Code(_));
+        let (api, asked) = scripted(vec![
+            Answer::List("10", ONE, None),
+            broken,
+            Answer::List("4", &[], None),
+            Answer::Silence(vec![line("ADDED", "b", "5")]),
+        ]);
+        let mut all = told(api, Extent::Few, if fails { 7 } else { 6 }).await;
+        all.retain(|word| word != "error");
+        assert_eq!(all, ["init", "listed a", "all", "init", "all", "is b"]);
+        assert_eq!(lines(&asked)[1..], ["watch resourceVersion=10", "list limit=500", "watch resourceVersion=4"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_are_listed_anew_only_where_the_server_is_not_ahead() {
+    let mark = line("BOOKMARK", "", "20");
+    // What the server says it has, and whether that is taken for the history that is known.
+    for (theirs, ahead) in [("21", true), ("100", true), ("20", false), ("3", false), ("x", false)] {
+        let (api, asked) = scripted(vec![
+            Answer::List("10", ONE, None),
+            Answer::Watch(vec![mark.clone()]),
+            Answer::List(theirs, ONE, None),
+            if ahead { Answer::Silence(vec![line("ADDED", "b", "22")]) } else { Answer::List("7", &[], None) },
+        ]);
+        let next = if ahead { "is b" } else { "init" };
+        assert_eq!(told(api, Extent::Many, 4).await, ["init", "listed a", "all", next], "{theirs}");
+        let last = if ahead { "watch resourceVersion=20" } else { "list limit=500" };
+        assert_eq!(lines(&asked)[2..], ["list limit=1", last], "{theirs}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_asked_is_asked_again() {
+    let (api, asked) = scripted(vec![
+        Answer::Code(503),
+        Answer::List("10", &[], None),
+        Answer::Code(429),
+        Answer::Code(503),
+        Answer::List("11", &[], None),
+        Answer::Silence(vec![line("ADDED", "b", "12")]),
+    ]);
+    assert_eq!(told(api, Extent::Many, 6).await, ["error", "init", "all", "error", "error", "is b"]);
+    let tail = ["watch resourceVersion=10", "list limit=1", "list limit=1", "watch resourceVersion=10"];
+    assert_eq!(lines(&asked)[2..], tail);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revision_that_is_gone_is_listed_anew_without_a_question() {
+    let expired = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"message":"too old"}}"#;
+    for gone in [Answer::Code(410), Answer::Watch(vec![expired.to_owned()])] {
+        let (api, asked) = scripted(vec![Answer::List("10", ONE, None), gone, Answer::List("30", &[], None)]);
+        assert_eq!(told(api, Extent::Many, 5).await, ["init", "listed a", "all", "error", "init"]);
+        assert_eq!(lines(&asked)[2..], ["list limit=500"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_read_hides_no_other() {
+    let odd = r#"{"type":"ADDED","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":5}}}"#;
+    let (api, asked) =
+        scripted(vec![Answer::List("10", &[], None), Answer::Silence(vec![odd.to_owned(), line("ADDED", "b", "12")])]);
+    assert_eq!(told(api, Extent::Few, 4).await, ["init", "all", "error", "is b"]);
+    assert_eq!(lines(&asked).len(), 2);
+}
