@@ -63,13 +63,8 @@ pub(super) fn conditions(
         ),
         False(reason, message) | TrueSince(reason, message) => False(reason, message.clone()),
     };
-    let wanted = [
-        ("PodReadyToStartContainers", if sandbox { True } else { False("", String::new()) }),
-        ("Initialized", initialized),
-        ("Ready", ready),
-        ("ContainersReady", containers_ready),
-        ("PodScheduled", True),
-    ];
+    let truths = [if sandbox { True } else { False("", String::new()) }, initialized, ready, containers_ready, True];
+    let wanted: Vec<(&str, Truth)> = ALWAYS.into_iter().zip(truths).collect();
     let disrupted = ended(observed, before, phase)
         .filter(|e| e.disruption)
         .map(|e| (DISRUPTED, TrueSince("TerminationByKubelet", e.message.clone())));
@@ -85,6 +80,14 @@ pub(super) fn conditions(
     // What others have said stays.
     all.extend(before.conditions.iter().flatten().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
     all
+}
+
+/// What a node says of each pod that it takes in.
+const ALWAYS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+
+/// Whether nodes make this condition.
+pub(super) fn is_of_nodes(type_: &str) -> bool {
+    ALWAYS.contains(&type_) || [PENDING, IN_PROGRESS].contains(&type_)
 }
 
 /// Whoever ended the pod was not the pod; controllers may count such ends apart.

@@ -30,12 +30,15 @@ use super::{
 };
 use crate::engine::instance::{Exit, Instance, State, User};
 pub(crate) use canonical::canonical;
-use conditions::conditions;
+use conditions::{conditions, is_of_nodes};
 
 /// The status of a pod on this node, in its [`canonical`] form.
 pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Timestamp) -> PodStatus {
     let Some(spec) = &pod.spec else { return PodStatus::default() };
     let before = pod.status.clone().unwrap_or_default();
+    if never_taken_in(observed, &before) {
+        return canonical(of_refused(pod, observed, before, now));
+    }
     let mut init: Vec<ContainerStatus> = spec::init_containers(spec)
         .iter()
         .map(|c| container_status(pod, spec, c, spec::role_of_init(c), observed, &before, now))
@@ -87,6 +90,33 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         observed_generation: pod.metadata.generation,
         ..PodStatus::default()
     })
+}
+
+/// The node has refused the pod, now or before its own restart: it never had a container, nor a word on one.
+fn never_taken_in(observed: &Observed, before: &PodStatus) -> bool {
+    let over = before.phase.as_deref().is_some_and(spec::is_terminal);
+    let told = [&before.init_container_statuses, &before.container_statuses].into_iter().flatten().flatten();
+    (over || observed.ended.as_ref().is_some_and(|ended| !ended.disruption))
+        && observed.instances.is_empty()
+        && !observed.in_the_making()
+        && told.count() == 0
+}
+
+/// As upstream's `rejectPod`: why, and nothing of containers, addresses and conditions that a node makes.
+fn of_refused(pod: &Pod, observed: &Observed, before: PodStatus, now: Timestamp) -> PodStatus {
+    let ended = ended(observed, &before, "Failed").cloned();
+    let (reason, message) = ended.map_or((before.reason, before.message), |e| (Some(e.reason), Some(e.message)));
+    let foreign = before.conditions.into_iter().flatten().filter(|c| !is_of_nodes(&c.type_)).collect();
+    PodStatus {
+        conditions: Some(foreign),
+        phase: before.phase.filter(|phase| spec::is_terminal(phase)).or_else(|| Some("Failed".to_owned())),
+        qos_class: Some(class_of(pod).name().to_owned()),
+        reason,
+        message,
+        start_time: Some(before.start_time.unwrap_or(Time(now))),
+        observed_generation: pod.metadata.generation,
+        ..PodStatus::default()
+    }
 }
 
 /// Bytes of all termination messages of a pod; upstream's.

@@ -128,6 +128,8 @@ pub(crate) struct Worker {
     gathers_until: Option<Timestamp>,
     /// Statuses that the API has refused in a row, since it last told something of the pod.
     refused: Backoff,
+    /// Why the API holds a status to be invalid, as was said last.
+    told_invalid: Option<String>,
     /// When a wish for resources that was put off is judged again.
     judge_at: Option<Timestamp>,
     /// The pod holds nothing of the node any more.
@@ -182,6 +184,7 @@ impl Worker {
             patch_after: None,
             gathers_until: None,
             refused: Backoff::new(API_RETRY, STUCK_RETRY),
+            told_invalid: None,
             judge_at: None,
             put_off_at: None,
             pause_until: None,
@@ -392,7 +395,7 @@ impl Worker {
     fn wanted(&self) -> Option<Wanted<'_>> {
         if self.gone {
             let grace = self.observed.instances.iter().filter_map(|i| i.grace).max().unwrap_or(30);
-            let deleted = self.pod.as_deref().and_then(|p| p.metadata.deletion_grace_period_seconds);
+            let deleted = self.pod.as_deref().and_then(spec::asked_grace);
             return Some(Wanted::Gone { grace: deleted.unwrap_or(grace), pod: self.pod.as_deref() });
         }
         self.pod.as_deref().map(Wanted::Run)

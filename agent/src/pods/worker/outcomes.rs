@@ -161,7 +161,17 @@ impl Worker {
             Outcome::Patched { result: Err(kube::Error::Api(status)), .. }
                 if matches!(status.code, 403 | 404 | 409 | 422) =>
             {
-                tracing::debug!(pod = self.uid, code = status.code, "a status was refused: {}", status.message);
+                // What is invalid stays so: somebody must hear of it, once.
+                if status.code == 422 && self.told_invalid.as_ref() != Some(&status.message) {
+                    tracing::warn!(
+                        pod = self.uid,
+                        "the API holds this pod's status to be invalid, so that it shows an old one: {}",
+                        status.message
+                    );
+                    self.told_invalid = Some(status.message);
+                } else {
+                    tracing::debug!(pod = self.uid, code = status.code, "a status was refused: {}", status.message);
+                }
                 self.patch_after = Some(later(now, self.refused.next_delay()));
             }
             Outcome::Patched { result: Err(error), .. } => {
