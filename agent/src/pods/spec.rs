@@ -137,7 +137,13 @@ pub(crate) fn host_network(spec: &PodSpec) -> bool {
 /// Seconds of grace that a deletion leaves: what the deletion asked for, else the spec.
 pub(crate) fn grace(pod: &Pod) -> i64 {
     let spec = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(30);
-    pod.metadata.deletion_grace_period_seconds.unwrap_or(spec).max(0)
+    asked_grace(pod).unwrap_or(spec).max(0)
+}
+
+/// The grace that a deletion asks for. One of 0 asks for none: it is how the API forgets a pod at once, and kube-apiserver
+/// shows it for a moment before it does; upstream's nodes give containers the time of the spec then.
+pub(crate) fn asked_grace(pod: &Pod) -> Option<i64> {
+    pod.metadata.deletion_grace_period_seconds.filter(|grace| *grace > 0)
 }
 
 /// Where a pod comes from: `file` for one of the node's own folder.

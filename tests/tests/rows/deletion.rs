@@ -251,8 +251,7 @@ fn readiness_is_asked_during_termination(row: &Row<'_>) {
 
 fn liveness_stops_at_termination(row: &Row<'_>) {
     row.shared.put("alive");
-    let probe =
-        json!({"exec": {"command": ["test", "-e", "/shared/alive"]}, "periodSeconds": 1, "failureThreshold": 1});
+    let probe = json!({"exec": {"command": ["test", "-e", "/shared/alive"]}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 60});
     let line = "trap 'rm /shared/alive; sleep 3; echo done > /shared/done; exit 0' TERM; touch /shared/up-x; \
                 while :; do sleep 0.05; done";
     row.shell("p", line, json!({"livenessProbe": probe}), json!({"terminationGracePeriodSeconds": 60}));
@@ -370,13 +369,15 @@ fn goes_soon(row: &Row<'_>, name: &str, grace: &str) {
 
 fn deletion_while_post_start_takes_long(row: &Row<'_>) {
     let hooks = [
+        // A real API takes no sleep that is longer than the grace.
         ("sleep", json!({"sleep": {"seconds": 3600}})),
         ("exec", json!({"exec": {"command": ["sleep", "3600"]}})),
         // Nobody answers: packets to this address lead nowhere.
         ("http", json!({"httpGet": {"host": "198.18.0.77", "port": 80}})),
     ];
     for (name, hook) in &hooks {
-        row.shell(name, STAY, json!({"lifecycle": {"postStart": hook}}), json!({}));
+        let spec = json!({"terminationGracePeriodSeconds": 3601});
+        row.shell(name, STAY, json!({"lifecycle": {"postStart": hook}}), spec);
     }
     for (name, _) in &hooks {
         row.wait(name, "has a container", |p| main_of(p)["containerID"].is_string());

@@ -24,7 +24,9 @@ fn the_grace_is_the_shorter_one() {
         (Some(60), None, 7),
         (Some(3), Some(5), 3),
         (Some(5), Some(3), 3),
-        (Some(5), Some(0), 0),
+        // Nothing is no wish.
+        (Some(5), Some(0), 5),
+        (None, Some(0), 7),
     ] {
         let mut pod = pod("Always", 1);
         if let Some(grace) = deletion {
