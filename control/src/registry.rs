@@ -53,6 +53,8 @@ pub struct ResourceType {
     pub conditional_update: bool,
     /// What becomes of dependents when a deletion does not say.
     pub gc: GcPolicy,
+    /// A deletion that is over at once is answered with the object, and not with a Success.
+    pub returns_deleted: bool,
     /// Counts changes of its spec.
     pub generation: bool,
     /// Which writes may reach the disk a few seconds later: those that nobody decides by, and that come again anyway.
@@ -141,6 +143,7 @@ const BASE: ResourceType = ResourceType {
     create_on_update: false,
     conditional_update: false,
     gc: GcPolicy::Background,
+    returns_deleted: false,
     generation: false,
     deferred: Deferred::Never,
     verbs: &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
@@ -207,6 +210,7 @@ pub static TYPES: &[ResourceType] = &[
     },
     ResourceType {
         gvk: core("PersistentVolumeClaim"),
+        returns_deleted: true,
         plural: "persistentvolumeclaims",
         singular: "persistentvolumeclaim",
         short_names: &["pvc"],
@@ -217,6 +221,7 @@ pub static TYPES: &[ResourceType] = &[
     },
     ResourceType {
         gvk: core("PersistentVolume"),
+        returns_deleted: true,
         plural: "persistentvolumes",
         singular: "persistentvolume",
         short_names: &["pv"],
@@ -228,6 +233,7 @@ pub static TYPES: &[ResourceType] = &[
     },
     ResourceType {
         gvk: core("Pod"),
+        returns_deleted: true,
         plural: "pods",
         singular: "pod",
         short_names: &["po"],
@@ -271,6 +277,7 @@ pub static TYPES: &[ResourceType] = &[
     },
     ResourceType {
         gvk: core("ServiceAccount"),
+        returns_deleted: true,
         plural: "serviceaccounts",
         singular: "serviceaccount",
         short_names: &["sa"],
@@ -325,6 +332,7 @@ pub static TYPES: &[ResourceType] = &[
     },
     ResourceType {
         gvk: Gvk { group: "storage.k8s.io", version: "v1", kind: "StorageClass" },
+        returns_deleted: true,
         plural: "storageclasses",
         singular: "storageclass",
         short_names: &["sc"],

@@ -48,6 +48,10 @@ impl DeleteOptions {
         } else {
             let unreadable = |why: String| ApiError::bad_request(format!("the delete options cannot be read: {why}"));
             let value = schema::decode(body, ContentType::Json).map_err(unreadable)?.value;
+            let kind = value["kind"].as_str().unwrap_or("");
+            if !matches!(kind, "" | "DeleteOptions") {
+                return Err(unreadable(format!("they are of kind {kind:?} and not DeleteOptions")));
+            }
             let problems = schema::unknown_fields(&DELETE_OPTIONS, &value);
             if !problems.wrong.is_empty() {
                 return Err(unreadable(problems.wrong.join(", ")));
@@ -216,15 +220,44 @@ fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
     if grace < 0 { 1 } else { grace }
 }
 
+/// A pod with the condition that the eviction API gives it. Pure.
+fn disrupted(pod: &Value, now: Timestamp) -> Value {
+    const TYPE: &str = "DisruptionTarget";
+    let mut pod = pod.clone();
+    let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let at = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+    let mut condition = json!({
+        "type": TYPE, "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+        "lastTransitionTime": at,
+    });
+    match conditions.iter_mut().find(|condition| condition["type"] == TYPE) {
+        Some(before) => {
+            if before["status"] == "True" {
+                condition["lastTransitionTime"] = before["lastTransitionTime"].take();
+            }
+            *before = condition;
+        }
+        None => conditions.push(condition),
+    }
+    pod["status"]["conditions"] = Value::Array(conditions);
+    pod
+}
+
 impl Call {
     pub(super) async fn delete(&self, target: &Target, options: &Options, body: &Bytes) -> Answer {
         let asked = DeleteOptions::read(options, body)?;
         let resource = target.resource;
         let name = target.name.as_deref().unwrap_or("");
         match self.remove(target, &asked).await? {
+            Removed::Gone(object) if resource.returns_deleted => {
+                Ok(self.accept.object(StatusCode::OK, resource, object, ""))
+            }
             Removed::Gone(object) => {
                 let uid = object["metadata"]["uid"].clone();
-                let details = json!({"name": name, "group": resource.gvk.group, "kind": resource.plural, "uid": uid});
+                let mut details = json!({"name": name, "kind": resource.plural, "uid": uid});
+                if !resource.gvk.group.is_empty() {
+                    details["group"] = json!(resource.gvk.group);
+                }
                 let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
                 Ok(self.accept.write(StatusCode::OK, &status))
             }
@@ -272,13 +305,30 @@ impl Call {
         }
         self.restrict(Operation::Create, target, &self.fetch(target)?.value(), eviction)?;
         let pod = Target { sub: None, ..target.clone() };
-        let name = eviction["metadata"]["name"].as_str().unwrap_or("");
-        if !name.is_empty() && Some(name) != target.name.as_deref() {
-            return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
+        let mut asked = DeleteOptions::read(options, &body)?;
+        if !asked.dry_run {
+            self.disrupt(&pod, options, &asked).await?;
+            // The revision that was asked for was that before the condition.
+            asked.revision.clear();
         }
-        self.remove(&pod, &DeleteOptions::read(options, &body)?).await?;
+        self.remove(&pod, &asked).await?;
         let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Ok(self.accept.write(StatusCode::CREATED, &status))
+    }
+
+    /// Writes into a pod's status that its end is none of its own; a write of its own, as upstream's.
+    async fn disrupt(&self, target: &Target, options: &Options, asked: &DeleteOptions) -> Result<(), ApiError> {
+        let name = target.name.as_deref().unwrap_or("");
+        for _ in 0..TRIES {
+            let existing = self.fetch(target)?;
+            let old = existing.value();
+            asked.check(target.resource, name, &old)?;
+            let object = disrupted(&old, Timestamp::now());
+            if self.replace(target, options, object, &old, existing.revision).await?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(ApiError::modified(target.resource, name))
     }
 
     pub(super) async fn delete_collection(&self, target: &Target, options: &Options, body: &Bytes) -> Answer {
@@ -296,7 +346,8 @@ impl Call {
                 ..target.clone()
             };
             match self.remove(&one, &asked).await {
-                Ok(Removed::Gone(object) | Removed::Lingers(object)) => deleted.push(object),
+                // As they were before, as upstream.
+                Ok(Removed::Gone(_) | Removed::Lingers(_)) => deleted.push(object.value()),
                 // Somebody else was faster.
                 Err(error) if error.code == 404 => {}
                 Err(error) => return Err(error),

@@ -94,6 +94,14 @@ impl ApiError {
         Self::new(409, "Conflict", message).about(resource, name)
     }
 
+    /// The same through a subresource.
+    pub(super) fn conflict_of(resource: &ResourceType, sub: &str, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {}/{sub} {name:?}: {why}", resource.qualified());
+        let mut error = Self::new(409, "Conflict", message).about(resource, name);
+        error.details["kind"] = json!(format!("{}/{sub}", resource.plural));
+        error
+    }
+
     pub(super) fn modified(resource: &ResourceType, name: &str) -> Self {
         Self::conflict(
             resource,

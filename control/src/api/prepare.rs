@@ -219,6 +219,7 @@ pub(super) fn keep_parts(target: &Target, object: &mut Value, old: &Value) {
                     }
                     object["status"]["qosClass"] = old["status"]["qosClass"].clone();
                 }
+                keep_generations(&mut object["status"], &old["status"]);
             }
         }
         Some("finalize") => keep("status"),
@@ -231,6 +232,31 @@ pub(super) fn keep_parts(target: &Target, object: &mut Value, old: &Value) {
                 keep("spec");
             }
         }
+    }
+}
+
+/// What a status does not say of the generation that it was made for, it says as before: whoever knows of none takes none
+/// away.
+fn keep_generations(status: &mut Value, old: &Value) {
+    const FIELD: &str = "observedGeneration";
+    let keep = |new: &mut Value, old: &Value| {
+        if new.is_object() && new[FIELD].as_i64().unwrap_or(0) == 0 && old[FIELD].as_i64().unwrap_or(0) != 0 {
+            new[FIELD] = old[FIELD].clone();
+        }
+    };
+    keep(status, old);
+    let before = old["conditions"].as_array().cloned().unwrap_or_default();
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        if let Some(old) = before.iter().find(|old| old["type"] == condition["type"]) {
+            keep(condition, old);
+        }
+    }
+}
+
+/// What upstream's admission does to a pod that is changed, too: whoever replaces the tolerations keeps the default ones.
+pub(super) fn admit_update(target: &Target, object: &mut Value) {
+    if target.resource.gvk.kind == "Pod" && target.sub.is_none() && object["spec"].is_object() {
+        tolerate(&mut object["spec"]);
     }
 }
 
@@ -471,6 +497,12 @@ fn admit_pod(target: &Target, object: &mut Value) -> Result<(), ApiError> {
         spec["serviceAccountName"] = json!("default");
         spec["serviceAccount"] = json!("default");
     }
+    tolerate(spec);
+    Ok(())
+}
+
+/// Fills in for how long a pod stays where its node is not ready or out of reach.
+fn tolerate(spec: &mut Value) {
     let tolerations = spec["tolerations"].as_array().cloned().unwrap_or_default();
     let mut all = tolerations.clone();
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
@@ -483,5 +515,4 @@ fn admit_pod(target: &Target, object: &mut Value) -> Result<(), ApiError> {
         }
     }
     spec["tolerations"] = Value::Array(all);
-    Ok(())
 }

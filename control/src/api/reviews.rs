@@ -62,6 +62,14 @@ pub(super) async fn answer(call: &Call, group: &str, kind: &str, body: Body) -> 
     if !out.is_object() {
         out = json!({});
     }
+    let (group, kind) = match kind {
+        "selfsubjectaccessreviews" => ("authorization.k8s.io", "SelfSubjectAccessReview"),
+        "subjectaccessreviews" => ("authorization.k8s.io", "SubjectAccessReview"),
+        "selfsubjectreviews" => ("authentication.k8s.io", "SelfSubjectReview"),
+        _ => ("authentication.k8s.io", "TokenReview"),
+    };
+    out["apiVersion"] = json!(format!("{group}/v1"));
+    out["kind"] = json!(kind);
     out["status"] = status;
     Ok(call.accept.write(StatusCode::CREATED, &out))
 }

@@ -92,7 +92,7 @@ impl Call {
             check_binding(target, &binding, &old)?;
             let object = bound(&binding, &old).map_err(|why| match why {
                 Unbound::Invalid(why) => ApiError::bad_request(why),
-                Unbound::Conflict(why) => ApiError::conflict(target.resource, name, &why),
+                Unbound::Conflict(why) => ApiError::conflict_of(target.resource, "binding", name, &why),
             })?;
             if self.replace(target, options, object, &old, existing.revision).await?.is_some() {
                 let status =

@@ -231,7 +231,8 @@ impl Call {
             };
             let old = existing.value();
             let Read { value, warnings } = patch.apply(gvk, options, &old)?;
-            check_preconditions(target, &value, &old)?;
+            check_identity(target, &value, &old)?;
+            check_version(target, &value, &old)?;
             if let Some(object) = self.store_change(target, options, value, &old, existing.revision).await? {
                 return Ok(self.written(StatusCode::OK, target, options, object, &warnings));
             }
@@ -340,7 +341,9 @@ fn changed(target: &Target, mut object: Value, old: &Value) -> Result<Value, Api
         Some(Ok(part)) => object = part,
         Some(Err(why)) => {
             let detail = format!("Forbidden: {why}");
-            let error = FieldError { field: "spec".to_owned(), cause: Cause::Forbidden, detail };
+            let field =
+                if target.sub.as_deref() == Some("ephemeralcontainers") { "spec.ephemeralContainers" } else { "spec" };
+            let error = FieldError { field: field.to_owned(), cause: Cause::Forbidden, detail };
             return Err(ApiError::invalid(resource, name, &[error]));
         }
         None => prepare::keep_parts(target, &mut object, old),
@@ -350,6 +353,7 @@ fn changed(target: &Target, mut object: Value, old: &Value) -> Result<Value, Api
         keep_addresses(&mut object, old);
     }
     schema::default(gvk, &mut object);
+    prepare::admit_update(target, &mut object);
     if !status {
         prepare::bump_generation(resource, &mut object, old);
     }
@@ -410,6 +414,21 @@ fn keep_addresses(object: &mut Value, old: &Value) {
 /// A change that names a uid or a version is meant for that object in that version only.
 pub(super) fn check_preconditions(target: &Target, change: &Value, old: &Value) -> Result<(), ApiError> {
     check_uid(target, change, old)?;
+    check_version(target, change, old)
+}
+
+/// A patch may not make an object another one.
+fn check_identity(target: &Target, change: &Value, old: &Value) -> Result<(), ApiError> {
+    let uid = &change["metadata"]["uid"];
+    if uid.as_str().is_none_or(str::is_empty) || *uid == old["metadata"]["uid"] {
+        return Ok(());
+    }
+    let detail = format!("Invalid value: {uid}: field is immutable");
+    let error = FieldError { field: "metadata.uid".to_owned(), cause: Cause::Invalid, detail };
+    Err(ApiError::invalid(target.resource, target.name.as_deref().unwrap_or(""), &[error]))
+}
+
+fn check_version(target: &Target, change: &Value, old: &Value) -> Result<(), ApiError> {
     let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
     let asked = version(change);
     if matches!(asked.as_str(), "" | "0") || asked == version(old) {

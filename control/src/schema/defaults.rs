@@ -15,6 +15,14 @@ pub fn default(gvk: &Gvk, value: &mut Value) {
         "Service" => service(object),
         "Secret" => secret(object),
         "Namespace" => namespace(object),
+        "Node" => {
+            // What a node has it may give, unless it says otherwise.
+            if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut)
+                && let Some(capacity) = status.get("capacity").filter(|all| all.is_object()).cloned()
+            {
+                set(status, "allocatable", capacity);
+            }
+        }
         "Endpoints" => {
             for subset in items(object, "subsets") {
                 items(subset, "ports").for_each(|port| set(port, "protocol", json!("TCP")));

@@ -92,15 +92,15 @@ impl Side {
         })
     }
 
-    /// Where a watch of these objects begins now.
-    pub(crate) async fn now(&self, path: &str) -> anyhow::Result<String> {
+    /// The revision of these objects, from which a watch can begin.
+    pub(crate) async fn now(&self, path: &str) -> anyhow::Result<u64> {
         let (code, list) = self.send("admin", "GET", path, JSON, JSON, String::new()).await?;
         anyhow::ensure!(code == 200, "{} {path}: {list}", self.name);
-        Ok(list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned())
+        Ok(list["metadata"]["resourceVersion"].as_str().unwrap_or_default().parse()?)
     }
 
     /// What a watch tells from there on, until it has told of a new object with this name.
-    pub(crate) async fn watched(&self, path: &str, from: &str, last: &str) -> anyhow::Result<Vec<Value>> {
+    pub(crate) async fn watched(&self, path: &str, from: u64, last: &str) -> anyhow::Result<Vec<Value>> {
         let uri = format!("{path}?watch=true&resourceVersion={from}");
         let response = self.clients["admin"].send(Request::get(uri).body(Body::empty())?).await?;
         anyhow::ensure!(response.status().is_success(), "{} watch of {path}: {}", self.name, response.status());

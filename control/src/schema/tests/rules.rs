@@ -383,7 +383,7 @@ fn rules_of_each_kind() {
             &node,
             "/spec/taints/0/effect".to_owned(),
             json!("Never"),
-            "spec.taints[0].effect: Unsupported value: \"Never\"",
+            "metadata.taints[0].effect: Unsupported value: \"Never\"",
         ),
         (
             "Lease",

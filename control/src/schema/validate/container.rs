@@ -82,11 +82,19 @@ pub(super) fn container<'a>(container: &'a Value, here: &str, init: bool, pod: &
             handler(hook, &format!("{here}.lifecycle.{kind}"), &["exec", "httpGet", "sleep", "tcpSocket"], errors);
         }
     }
-    for key in ["runAsUser", "runAsGroup"] {
-        let id = &container["securityContext"][key];
-        if id.as_i64().is_some_and(|id| !(0..=i64::from(i32::MAX)).contains(&id)) {
-            errors.invalid(format!("{here}.securityContext.{key}"), id, "must be between 0 and 2147483647, inclusive");
-        }
+    ids(&container["securityContext"], &format!("{here}.securityContext"), &["runAsUser", "runAsGroup"], errors);
+}
+
+/// Checks who somebody may be.
+pub(super) fn ids(context: &Value, here: &str, keys: &[&str], errors: &mut Errors) {
+    for key in keys {
+        id(&context[key], format!("{here}.{key}"), errors);
+    }
+}
+
+pub(super) fn id(id: &Value, here: String, errors: &mut Errors) {
+    if id.as_i64().is_some_and(|id| !(0..=i64::from(i32::MAX)).contains(&id)) {
+        errors.invalid(here, id, "must be between 0 and 2147483647, inclusive");
     }
 }
 
@@ -113,9 +121,9 @@ fn ports<'a>(container: &'a Value, here: &str, pod: &mut Pod<'a>, errors: &mut E
             errors.invalid(format!("{here}.hostPort"), &port["hostPort"], PORT);
         } else if pod.host_network && port["hostPort"] != port["containerPort"] {
             errors.invalid(
-                format!("{here}.containerPort"),
-                &port["containerPort"],
-                "must match `hostPort` when `hostNetwork` is true",
+                format!("{here}.hostPort"),
+                &port["hostPort"],
+                "must match `containerPort` when `hostNetwork` is true",
             );
         } else if !pod.host_ports.insert((host_port, text(port, "protocol"), text(port, "hostIP"))) {
             errors.duplicate(

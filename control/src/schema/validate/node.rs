@@ -12,7 +12,8 @@ use super::{
 pub(super) fn node(spec: &Value, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (at, taint) in list(spec, "taints") {
-        let here = format!("spec.taints[{at}]");
+        // As upstream names it, whose check is that of the metadata.
+        let here = format!("metadata.taints[{at}]");
         let (key, effect) = (text(taint, "key"), text(taint, "effect"));
         errors.unless(format!("{here}.key"), key, names::qualified(key));
         errors.unless(format!("{here}.value"), text(taint, "value"), names::label_value(text(taint, "value")));

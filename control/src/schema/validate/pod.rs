@@ -65,6 +65,11 @@ pub(super) fn spec(spec: &Value, path: &str, template: bool, errors: &mut Errors
     for (at, alias) in list(spec, "hostAliases") {
         errors.unless(format!("{path}.hostAliases[{at}].ip"), text(alias, "ip"), names::ip(text(alias, "ip")));
     }
+    let context = &spec["securityContext"];
+    container::ids(context, &format!("{path}.securityContext"), &["runAsUser", "runAsGroup", "fsGroup"], errors);
+    for (at, group) in list(context, "supplementalGroups") {
+        container::id(group, format!("{path}.securityContext.supplementalGroups[{at}]"), errors);
+    }
     tolerations(spec, path, errors);
 }
 

@@ -18,12 +18,24 @@ pub(super) fn of_kind(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) 
             for field in ["capacity", "allocatable"] {
                 amounts(&new["status"], field, errors);
             }
+            features(&new["status"], errors);
         }
         "PersistentVolumeClaim" => amounts(&new["status"], "capacity", errors),
         "Pod" => pod(&new["status"], &old["status"], errors),
         "ReplicationController" => counts(&new["status"], errors),
         "Service" => balancer(new, errors),
         _ => {}
+    }
+}
+
+/// Sorted, so that two lists of the same features are equal.
+fn features(status: &Value, errors: &mut Errors) {
+    let all: Vec<(usize, &Value)> = list(status, "declaredFeatures").collect();
+    for pair in all.windows(2) {
+        let ((_, before), (at, feature)) = (pair[0], pair[1]);
+        if before.as_str() >= feature.as_str() {
+            errors.invalid(format!("status.declaredFeatures[{at}]"), feature, "list must be sorted alphabetically");
+        }
     }
 }
 
