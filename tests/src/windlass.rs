@@ -27,6 +27,11 @@ fn binary() -> PathBuf {
     path
 }
 
+/// The binary, in no world.
+pub(crate) fn program() -> Command {
+    Command::new(binary())
+}
+
 impl<'w> Windlass<'w> {
     pub(crate) fn new(world: &'w World) -> Self {
         Self { world, daemon: None, settings: Vec::new() }
@@ -102,15 +107,31 @@ impl<'w> Windlass<'w> {
     /// # Panics
     /// When it cannot be started.
     pub fn start(&mut self) {
-        let log = self.world.dir().join("windlass.log");
         let mut command = self.node_command();
+        self.start_with(&mut command);
+    }
+
+    /// The same by another command than the usual one.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_with(&mut self, command: &mut Command) {
+        let log = self.world.dir().join("windlass.log");
         let name = if self.world.api() == Api::Embedded { "windlass up" } else { "windlass agent" };
-        self.daemon = Some(Daemon::start(name, &mut command, &log).expect("windlass starts"));
+        self.daemon = Some(Daemon::start(name, command, &log).expect("windlass starts"));
     }
 
     /// Starts the node and waits until it is Ready, and until pods can be made.
     pub fn up(&mut self) -> Kubectl<'w> {
         self.start();
+        self.is_ready()
+    }
+
+    /// Waits until the node that was started is Ready, and until pods can be made.
+    ///
+    /// # Panics
+    /// When it is not in time.
+    pub fn is_ready(&mut self) -> Kubectl<'w> {
         let kubectl = self.kubectl();
         eventually(PATIENCE, "the node is Ready", || {
             let daemon = self.daemon.as_mut().expect("started above");

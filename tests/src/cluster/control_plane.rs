@@ -69,6 +69,8 @@ pub struct ControlPlane {
     machine: PathBuf,
     pki: Pki,
     running: Mutex<BTreeMap<Part, Daemon>>,
+    /// What a test has given a program beyond its usual arguments.
+    further: Mutex<BTreeMap<Part, Vec<String>>>,
 }
 
 impl ControlPlane {
@@ -78,7 +80,8 @@ impl ControlPlane {
         plane.begin(Part::ControllerManager);
         plane.begin(Part::Scheduler);
         let kubectl = Kubectl::new(world, plane.admin());
-        kubectl.apply(&access::objects().to_string());
+        kubectl.apply(&access::of_kubeadm().to_string());
+        kubectl.apply(&access::of_nodes());
         // Pods are refused until the controller has made the account that they get.
         kubectl.accounts(&["default"]);
         plane
@@ -91,7 +94,8 @@ impl ControlPlane {
         });
         let dir = world.dir().join("cluster");
         let pki = Pki::new(dir.join("pki")).expect("certificates can be made");
-        let plane = Self { assets, dir, machine: world.outside(), pki, running: Mutex::default() };
+        let plane =
+            Self { assets, dir, machine: world.outside(), pki, running: Mutex::default(), further: Mutex::default() };
         plane.issue().expect("certificates can be made");
         plane.begin(Part::Etcd);
         plane.begin(Part::ApiServer);
@@ -183,8 +187,22 @@ impl ControlPlane {
         let place = if part == Part::Etcd { self.dir.join("etcd") } else { self.dir.clone() };
         fs::create_dir_all(&place).expect("a folder can be made");
         command.args(self.arguments(part).expect("its files can be written")).current_dir(&place);
+        let further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
+        command.args(further.get(&part).into_iter().flatten());
+        drop(further);
         let daemon = Daemon::start(part.program(), &mut command, &self.log_file(part)).expect("the program starts");
         self.running().insert(part, daemon);
+    }
+
+    /// Starts a program again with further arguments; of an argument that it has twice the later one counts.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn change(&self, part: Part, arguments: &[&str]) {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        self.further.lock().unwrap_or_else(PoisonError::into_inner).insert(part, arguments);
+        self.end(part, Signal::SIGKILL);
+        self.begin(part);
     }
 
     /// Ends a program; without a signal that it could act on for [`Signal::SIGKILL`].

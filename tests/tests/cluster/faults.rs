@@ -1,19 +1,18 @@
 //! The API is away, slow, silent, older than it was or too busy: pods go on, nothing is deleted, and all comes right after.
 
-use std::{
-    collections::BTreeSet,
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
-    thread,
-    time::Duration,
-};
+use std::{thread, time::Duration};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use windlass_tests::{
-    Daemon, Kubectl, PATIENCE, Windlass, World,
+    Daemon, PATIENCE, World,
     cluster::{ADDRESS, PORT, Part},
     eventually,
+};
+
+use crate::{
+    front::Front,
+    sharing::{LONG, PODS, controller, is_as_before, running, started},
 };
 
 crate::tests![
@@ -24,45 +23,6 @@ crate::tests![
     the_node_is_deleted_and_made_again_with_another_range,
     the_api_has_no_time_for_two_hundred_pods,
 ];
-
-/// How long a cluster takes to see that a node is back, or gone.
-const LONG: Duration = Duration::from_secs(240);
-
-/// Pods of a controller, and what each of them is in Docker.
-const PODS: usize = 4;
-
-fn controller(name: &str, replicas: usize) -> String {
-    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {
-        "replicas": replicas, "selector": {"matchLabels": {"app": name}},
-        "template": {"metadata": {"labels": {"app": name}}, "spec": {"terminationGracePeriodSeconds": 1, "containers": [
-            {"name": "main", "image": "windlass/busybox:1", "command": ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]}]}},
-    }})
-    .to_string()
-}
-
-/// The containers that run, by id.
-fn running(world: &World) -> BTreeSet<String> {
-    world.docker(&["ps", "-q", "--no-trunc"]).split_whitespace().map(str::to_owned).collect()
-}
-
-fn started(windlass: &mut Windlass<'_>, world: &World) -> BTreeSet<String> {
-    let kubectl = windlass.up();
-    kubectl.apply(&controller("stays", PODS));
-    eventually(PATIENCE, "the pods are Ready", || kubectl.ready_pods("app=stays", PODS));
-    running(world)
-}
-
-/// The node is Ready and the pods are, in the containers of before; and it takes a new one.
-#[track_caller]
-fn is_as_before(world: &World, kubectl: &Kubectl<'_>, before: &BTreeSet<String>) {
-    eventually(LONG, "the node is Ready", || {
-        kubectl.try_run(&["wait", "--for=condition=Ready", "node/node", "--timeout=5s"])
-    });
-    eventually(LONG, "the pods are Ready", || kubectl.ready_pods("app=stays", PODS));
-    assert!(running(world).is_superset(before), "containers were ended");
-    kubectl.apply(&controller("new", 1));
-    eventually(LONG, "a new pod is Ready", || kubectl.ready_pods("app=new", 1));
-}
 
 fn the_api_ends_and_comes_back() {
     let world = World::on_cluster();
@@ -120,49 +80,11 @@ fn the_api_does_not_answer() {
     is_as_before(&world, &kubectl, &before);
 }
 
-/// Hands bytes on; what comes from `to` is held back for a time, however much it is.
-fn relay(world: &World, port: u16, to: (&'static str, u16), hold: Duration) {
-    let namespace = std::fs::File::open(world.outside()).expect("a namespace");
-    let (ready, is_ready) = std::sync::mpsc::channel();
-    thread::spawn(move || {
-        // Of this thread alone; those that it makes have it too.
-        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).expect("root may enter a namespace");
-        let listener = TcpListener::bind((to.0, port)).expect("the port is free");
-        ready.send(()).expect("somebody waits");
-        for client in listener.incoming() {
-            let (Ok(client), Ok(server)) = (client, TcpStream::connect(to)) else { continue };
-            let (Ok(client_out), Ok(server_in)) = (client.try_clone(), server.try_clone()) else { continue };
-            thread::spawn(move || hand_on(client, server, Duration::ZERO));
-            thread::spawn(move || hand_on(server_in, client_out, hold));
-        }
-    });
-    is_ready.recv().expect("the relay listens");
-}
-
-fn hand_on(mut from: TcpStream, mut to: TcpStream, hold: Duration) {
-    let (send, receive) = std::sync::mpsc::channel::<(std::time::Instant, Vec<u8>)>();
-    thread::spawn(move || {
-        let mut piece = vec![0; 65536];
-        while let Ok(read @ 1..) = from.read(&mut piece) {
-            if send.send((std::time::Instant::now() + hold, piece[..read].to_vec())).is_err() {
-                break;
-            }
-        }
-    });
-    for (due, piece) in receive {
-        thread::sleep(due.saturating_duration_since(std::time::Instant::now()));
-        if to.write_all(&piece).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(std::net::Shutdown::Both);
-}
-
 fn the_api_is_slow() {
     const SLOW: u16 = 7443;
     let world = World::on_cluster();
     let windlass = world.windlass();
-    relay(&world, SLOW, (ADDRESS, PORT), Duration::from_secs(2));
+    let _front = Front::start(&world, SLOW, Duration::from_secs(2));
     let files = world.cluster().node("node", &[windlass_tests::NODE_IP, "127.0.0.1"]);
     let text = std::fs::read_to_string(&files.kubeconfig).expect("a kubeconfig");
     std::fs::write(&files.kubeconfig, text.replace(&format!(":{PORT}"), &format!(":{SLOW}")))

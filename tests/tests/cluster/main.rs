@@ -4,9 +4,13 @@
 //! not set all of them are told as ignored. What can be asked of either API stands in `tests/e2e` and `tests/rows` instead,
 //! which run on a real one with `TEST_API=cluster`: `make test-cluster` does all of that.
 
+mod certificates;
+mod fail_over;
 mod faults;
+mod front;
 mod joined;
 mod node;
+mod sharing;
 
 use std::process::ExitCode;
 
@@ -27,7 +31,13 @@ pub(crate) use tests;
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let skipped = assets().is_none();
-    let areas = [("faults", faults::TESTS), ("joined", joined::TESTS), ("node", node::TESTS)];
+    let areas = [
+        ("certificates", certificates::TESTS),
+        ("fail_over", fail_over::TESTS),
+        ("faults", faults::TESTS),
+        ("joined", joined::TESTS),
+        ("node", node::TESTS),
+    ];
     let trial = |area: &str, (name, test): Test| {
         let run = move || {
             test();

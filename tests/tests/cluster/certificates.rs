@@ -1,0 +1,301 @@
+//! Certificates of a node that the cluster gives: by a bootstrap token, renewed under open connections, refused, ended.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{BufRead as _, BufReader},
+    path::PathBuf,
+    process::{Child, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread,
+};
+
+use base64::Engine as _;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use windlass_tests::{
+    Kubectl, Windlass, World,
+    cluster::{ControlPlane, Part},
+    eventually,
+};
+
+use crate::sharing::{LONG, PODS, controller, is_as_before, running};
+
+crate::tests![
+    certificates_of_a_minute_are_renewed_under_open_streams,
+    a_request_waits_is_denied_and_is_deleted,
+    a_certificate_ends_while_nobody_signs,
+    two_authorities_and_then_one,
+];
+
+const TOKEN: (&str, &str) = ("abcdef", "0123456789abcdef");
+/// The group that kubeadm gives rights to.
+const JOINING: &str = "system:bootstrappers:kubeadm:default-node-token";
+
+fn binding(name: &str, role: &str, group: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}],
+    })
+}
+
+/// What lets nodes ask, and what has their first requests approved.
+const APPROVAL: &str = "kubeadm:node-autoapprove-bootstrap";
+
+/// Lets nodes in that have the token, as kubeadm does.
+fn open(kubectl: &Kubectl<'_>) {
+    let signer = |which: &str| format!("system:certificates.k8s.io:certificatesigningrequests:{which}");
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
+        "metadata": {"name": format!("bootstrap-token-{}", TOKEN.0), "namespace": "kube-system"},
+        "stringData": {"token-id": TOKEN.0, "token-secret": TOKEN.1, "usage-bootstrap-authentication": "true",
+                       "auth-extra-groups": JOINING},
+    });
+    let items = [
+        secret,
+        binding("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", JOINING),
+        binding(APPROVAL, &signer("nodeclient"), JOINING),
+        binding("kubeadm:node-autoapprove-certificate-rotation", &signer("selfnodeclient"), "system:nodes"),
+    ];
+    kubectl.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+}
+
+/// Starts a node that has nothing but the token.
+fn begin(windlass: &mut Windlass<'_>, world: &World) {
+    let file = world.dir().join("bootstrap.kubeconfig");
+    let authority = fs::read(world.cluster().certificate("ca.crt")).expect("the cluster has an authority");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": ControlPlane::url(),
+            "certificate-authority-data": base64::engine::general_purpose::STANDARD.encode(authority)}}],
+        "users": [{"name": "u", "user": {"token": format!("{}.{}", TOKEN.0, TOKEN.1)}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    fs::write(&file, config.to_string()).expect("the world can be written to");
+    let mut command = windlass.command("agent");
+    command.arg("--bootstrap-kubeconfig").arg(&file);
+    windlass.start_with(&mut command);
+}
+
+/// Certificates that the signer gives end after so long; a minute is what a test waits for.
+fn short_lives(world: &World) {
+    world.cluster().change(Part::ControllerManager, &["--cluster-signing-duration=60s"]);
+}
+
+fn current(world: &World) -> PathBuf {
+    world.dir().join("data/pki/kubelet-client-current.pem")
+}
+
+/// The number of the certificate that the node has now.
+fn serial(world: &World) -> anyhow::Result<String> {
+    world.try_sh(&format!("openssl x509 -noout -serial -in {}", current(world).display()))
+}
+
+fn requests(kubectl: &Kubectl<'_>) -> anyhow::Result<Vec<Value>> {
+    Ok(kubectl.json(&["csr"])?["items"].as_array().cloned().unwrap_or_default())
+}
+
+fn is_pending(request: &Value) -> bool {
+    request["status"]["conditions"].as_array().is_none_or(Vec::is_empty)
+}
+
+fn ready_since(kubectl: &Kubectl<'_>) -> String {
+    let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status} {.status.conditions[?(@.type=='Ready')].lastTransitionTime}";
+    kubectl.run(&["get", "node", "node", "-o", path])
+}
+
+/// A kubectl that goes on printing, and its lines.
+struct Stream {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Stream {
+    fn open(kubectl: &Kubectl<'_>, args: &[&str]) -> Self {
+        let mut child =
+            kubectl.command().args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("kubectl starts");
+        let out = BufReader::new(child.stdout.take().expect("piped above"));
+        let (tell, lines) = channel();
+        thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        Self { child, lines }
+    }
+
+    /// It has not ended, and says something that it had not said before the call.
+    #[track_caller]
+    fn lives(&mut self, what: &str) {
+        let _ = self.lines.try_iter().count();
+        assert!(self.lines.recv_timeout(LONG).is_ok(), "{what} says nothing more");
+        assert!(self.child.try_wait().expect("a child").is_none(), "{what} has ended");
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn certificates_of_a_minute_are_renewed_under_open_streams() {
+    const RENEWALS: usize = 3;
+    let world = World::on_cluster();
+    short_lives(&world);
+    let mut windlass = world.windlass();
+    open(&windlass.kubectl());
+    begin(&mut windlass, &world);
+    let kubectl = windlass.is_ready();
+    kubectl.apply(&controller("stays", PODS));
+    let pods = eventually(LONG, "the pods are Ready", || kubectl.ready_pods("app=stays", PODS));
+    let (before, since) = (running(&world), ready_since(&kubectl));
+    let name = pods[0]["metadata"]["name"].as_str().unwrap_or_default();
+    let line = "while :; do echo tick; sleep 1; done";
+    let mut command = Stream::open(&kubectl, &["exec", name, "--", "sh", "-c", line]);
+    let mut leases = Stream::open(&kubectl, &["get", "lease", "-n", "kube-node-lease", "--watch", "--no-headers"]);
+
+    let mut serials = BTreeSet::new();
+    eventually(LONG * 2, "the certificate was renewed", || {
+        serials.insert(serial(&world)?);
+        anyhow::ensure!(serials.len() > RENEWALS, "{serials:?}");
+        Ok(())
+    });
+    command.lives("a command in a pod");
+    leases.lives("the watch of leases");
+    assert_eq!(ready_since(&kubectl), since, "the cluster has held the node for lost");
+    is_as_before(&world, &kubectl, &before);
+    // One request for each: none was asked for in a loop.
+    let made = requests(&kubectl).expect("the API answers").len();
+    let files = fs::read_dir(world.dir().join("data/pki")).expect("the node has certificates").flatten();
+    let kept = files.filter(|file| file.file_name().to_string_lossy().starts_with("kubelet-client-2")).count();
+    assert!(made <= kept + 1, "{made} requests for {kept} certificates");
+    // The log holds no key, and no token but by its id.
+    assert!(!windlass.daemon().log().contains(TOKEN.1), "the token's secret is in the log");
+}
+
+fn a_request_waits_is_denied_and_is_deleted() {
+    let world = World::on_cluster();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.kubectl();
+    open(&kubectl);
+    let _ = kubectl.run(&["delete", "clusterrolebinding", APPROVAL]);
+    begin(&mut windlass, &world);
+    let waiting = |not: &[String]| {
+        eventually(LONG, "a request waits", || {
+            let all = requests(&kubectl)?;
+            let pending: Vec<String> = all
+                .iter()
+                .filter(|request| is_pending(request))
+                .filter_map(|request| request["metadata"]["name"].as_str().map(str::to_owned))
+                .filter(|name| !not.contains(name))
+                .collect();
+            match &pending[..] {
+                [one] => Ok(one.clone()),
+                several => anyhow::bail!("{several:?}"),
+            }
+        })
+    };
+    let first = waiting(&[]);
+    eventually(LONG, "the log says what to do", || {
+        let log = windlass_log(&world);
+        anyhow::ensure!(log.contains(&format!("kubectl certificate approve {first}")), "{log}");
+        Ok(())
+    });
+    // A crash asks for no second one.
+    windlass.kill();
+    begin(&mut windlass, &world);
+    eventually(LONG, "the log says it again", || {
+        let said = windlass_log(&world).matches("waits to be approved").count();
+        anyhow::ensure!(said > 1, "{said} times");
+        Ok(())
+    });
+    assert_eq!(requests(&kubectl).expect("the API answers").len(), 1, "one request for the administrator");
+
+    // What was denied is asked for again, under another name.
+    let _ = kubectl.run(&["certificate", "deny", &first]);
+    let second = waiting(std::slice::from_ref(&first));
+    // What was deleted is too.
+    let uid = kubectl.run(&["get", "csr", &second, "-o", "jsonpath={.metadata.uid}"]);
+    let _ = kubectl.run(&["delete", "csr", &second]);
+    let third = eventually(LONG, "another request waits", || {
+        let all = requests(&kubectl)?;
+        let new = all.iter().find(|request| is_pending(request) && request["metadata"]["uid"] != uid);
+        let name = new.and_then(|request| request["metadata"]["name"].as_str().map(str::to_owned));
+        name.ok_or_else(|| anyhow::anyhow!("{} requests", all.len()))
+    });
+    let _ = kubectl.run(&["certificate", "approve", &third]);
+    let _ = windlass.is_ready();
+}
+
+fn windlass_log(world: &World) -> String {
+    fs::read_to_string(world.dir().join("windlass.log")).unwrap_or_default()
+}
+
+fn a_certificate_ends_while_nobody_signs() {
+    let world = World::on_cluster();
+    short_lives(&world);
+    let mut windlass = world.windlass();
+    open(&windlass.kubectl());
+    begin(&mut windlass, &world);
+    let kubectl = windlass.is_ready();
+    kubectl.apply(&controller("stays", PODS));
+    eventually(LONG, "the pods are Ready", || kubectl.ready_pods("app=stays", PODS));
+    let (before, cluster) = (running(&world), world.cluster());
+    cluster.end(Part::ControllerManager, Signal::SIGKILL);
+    eventually(LONG, "the certificate has ended", || {
+        let line = format!("! openssl x509 -noout -checkend 0 -in {}", current(&world).display());
+        world.try_sh(&line).map(drop)
+    });
+    // Nothing can be told or learnt, and what runs goes on.
+    eventually(LONG, "the log says so", || {
+        let log = windlass_log(&world);
+        anyhow::ensure!(log.contains("certificate"), "{log}");
+        Ok(())
+    });
+    assert!(running(&world).is_superset(&before), "containers were ended");
+    cluster.begin(Part::ControllerManager);
+    is_as_before(&world, &kubectl, &before);
+}
+
+fn two_authorities_and_then_one() {
+    let world = World::on_cluster();
+    let (dir, cluster) = (world.dir(), world.cluster());
+    let at = |name: &str| dir.join(name).display().to_string();
+    // Another authority, and a client of it in the group that may do everything.
+    let _ = world.sh(&format!(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=other -keyout {0} -out {1} && \
+         openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /O=system:masters/CN=stranger -keyout {2} -out {3} && \
+         openssl x509 -req -in {3} -CA {1} -CAkey {0} -CAcreateserial -days 2 -out {4}",
+        at("other.key"), at("other.crt"), at("stranger.key"), at("stranger.csr"), at("stranger.crt"),
+    ));
+    let own = fs::read_to_string(cluster.certificate("ca.crt")).expect("the cluster has an authority");
+    let other = fs::read_to_string(dir.join("other.crt")).expect("it was made above");
+    let bundle = at("clients.crt");
+    fs::write(&bundle, format!("{own}{other}")).expect("the world can be written to");
+    let mut windlass = world.windlass();
+    let mut command = windlass.node_command();
+    command.args(["--client-ca-file", &bundle]);
+    windlass.start_with(&mut command);
+    let _ = windlass.is_ready();
+    let code = |certificate: &str, key: &str| {
+        let line = format!(
+            "curl -sk -o /dev/null -w '%{{http_code}}' --max-time 20 --cert {certificate} --key {key} https://127.0.0.1:10250/healthz || true"
+        );
+        world.sh(&line).trim().to_owned()
+    };
+    let own_client = || {
+        code(
+            &cluster.certificate("admin.crt").display().to_string(),
+            &cluster.certificate("admin.key").display().to_string(),
+        )
+    };
+    let stranger = || code(&at("stranger.crt"), &at("stranger.key"));
+    assert_eq!((own_client().as_str(), stranger().as_str()), ("200", "200"), "clients of both are known");
+    fs::write(&bundle, own).expect("the world can be written to");
+    eventually(LONG, "clients of the other one are known no more", || {
+        let code = stranger();
+        // An unknown certificate ends the handshake, or makes its holder nobody.
+        anyhow::ensure!(matches!(code.as_str(), "000" | "401"), "{code}");
+        Ok(())
+    });
+    assert_eq!(own_client(), "200");
+}
