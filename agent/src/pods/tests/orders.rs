@@ -164,3 +164,28 @@ fn without_disruption_there_is_no_condition() {
     assert_eq!(status.reason.as_deref(), Some("Evicted"));
     assert!(!status.conditions.iter().flatten().any(|c| c.type_ == "DisruptionTarget"));
 }
+
+#[test]
+fn a_refused_pod_tells_why_and_nothing_of_containers() {
+    let taken_in = pod("Always", 1);
+    let mut pod = taken_in.clone();
+    let scheduled = r#"{"conditions":[{"type":"PodScheduled","status":"True"},{"type":"x.io/y","status":"True"}]}"#;
+    pod.status = Some(serde_json::from_str(scheduled).unwrap());
+    let refused = || Observed {
+        ended: evicted(None).map(|e| Ended { reason: "OutOfcpu".into(), disruption: false, ..e }),
+        ..Observed::default()
+    };
+    let status = shown(&pod, &refused(), 3);
+    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("OutOfcpu")));
+    assert_eq!((&status.container_statuses, &status.host_ip, &status.pod_ip), (&None, &None, &None));
+    let told: Vec<&str> = status.conditions.iter().flatten().map(|c| c.type_.as_str()).collect();
+    assert_eq!(told, ["x.io/y"], "what others have said stays");
+    assert!(status.start_time.is_some());
+    // As the API tells it after a restart of the agent.
+    pod.status = Some(status.clone());
+    assert_eq!(shown(&pod, &Observed::default(), 9), status);
+
+    // One that was taken in tells of its containers, however it ends.
+    pod.status = Some(shown(&taken_in, &ready_sandbox(&taken_in), 3));
+    assert!(shown(&pod, &refused(), 4).container_statuses.is_some());
+}
