@@ -1,8 +1,12 @@
 //! What a worker tells others: the patch of a pod's status, and which containers run. Pure.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use serde_json::{Map, Value, json};
 
+use super::observed::later;
 use crate::{
     ContainerRecord,
     engine::{
@@ -98,6 +102,17 @@ pub(super) fn can_wait(before: &PodStatus, after: &PodStatus, ends: bool) -> boo
         status
     };
     awaited(before) == awaited(after)
+}
+
+/// How long a change of the status that nobody waits for may wait for another; the period of upstream's looks.
+const GATHERING: Duration = Duration::from_secs(1);
+/// The same while a container is being made, started or stopped, after which there is more to tell. Where many pods start at
+/// once that takes seconds, and a write for each of its parts would make all of them later.
+const GATHERING_AT_WORK: Duration = Duration::from_secs(5);
+
+/// Until when a change that nobody waits for waits for another, when it came at `since`.
+pub(super) fn gathers_until(since: Timestamp, at_work: bool) -> Timestamp {
+    later(since, if at_work { GATHERING_AT_WORK } else { GATHERING })
 }
 
 /// The lists of a pod's status that the server merges item by item, and the field that tells items apart.
@@ -205,6 +220,12 @@ mod tests {
         let seen = PodStatus { observed_generation: Some(2), ..before.clone() };
         assert_eq!([true, false].map(|ends| can_wait(&before, &seen, ends)), [true, false]);
         assert!(!can_wait(&runs("1"), &runs("2"), true), "another run is news");
+    }
+
+    #[test]
+    fn it_waits_longer_while_there_is_more_to_come() {
+        let since = Timestamp::UNIX_EPOCH;
+        assert_eq!([false, true].map(|at_work| gathers_until(since, at_work).as_second()), [1, 5]);
     }
 
     #[test]

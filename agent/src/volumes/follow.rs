@@ -11,7 +11,7 @@ use std::{
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client, runtime::watcher};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use windlass_kit::{
     backoff::Backoff,
@@ -82,10 +82,29 @@ type Latest = Option<Option<Object>>;
 pub(super) struct Followed {
     changes: watch::Receiver<u64>,
     latest: watch::Receiver<Latest>,
+    /// The last read of it beside the watch, and when that was begun.
+    read: tokio::sync::Mutex<Option<(Instant, Answer)>>,
     task: AbortOnDropHandle<()>,
 }
 
+/// What a read of an object has answered, for all who waited for it.
+pub(crate) type Answer = Result<Option<Object>, Arc<kube::Error>>;
+
 impl Followed {
+    /// The object as the API has it now. One read answers all who asked before it was begun: many pods that start at once
+    /// are made of the same objects.
+    async fn now(&self, client: &Client, of: &Reference) -> Answer {
+        let asked = Instant::now();
+        let mut last = self.read.lock().await;
+        if let Some((_, answer)) = last.as_ref().filter(|(begun, _)| *begun >= asked) {
+            return answer.clone();
+        }
+        let begun = Instant::now();
+        let answer = read(client, of).await;
+        *last = Some((begun, answer.clone()));
+        answer
+    }
+
     /// The object as the watch last told it, `Some(None)` when there is none. Its first word is waited for as long as the
     /// Node authorizer may lag; nothing when there was none.
     async fn latest(&self) -> Latest {
@@ -157,7 +176,7 @@ impl Following {
                 Kind::Secret => watch_one::<Secret>(client, &of, &told).await,
             }
         });
-        let followed = Arc::new(Followed { changes, latest, task: AbortOnDropHandle::new(task) });
+        let followed = Arc::new(Followed { changes, latest, read: tokio::sync::Mutex::default(), task: AbortOnDropHandle::new(task) });
         open.insert(reference.clone(), Arc::downgrade(&followed));
         Follower { followed, joined: false }
     }
@@ -268,40 +287,55 @@ impl Contents {
     ///
     /// # Errors
     /// When the API does not tell.
-    pub(crate) async fn config_map(&self, namespace: &str, name: &str) -> kube::Result<Option<Arc<ConfigMap>>> {
-        match self.told(Kind::ConfigMap, namespace, name).await {
-            Some(Some(Object::ConfigMap(map))) => Ok(Some(map)),
-            Some(_) => Ok(None),
-            None => {
-                let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-                Ok(past_lag(|| api.get_opt(name)).await?.map(Arc::new))
-            }
-        }
+    pub(crate) async fn config_map(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<ConfigMap>>, Arc<kube::Error>> {
+        Ok(match self.get(Kind::ConfigMap, namespace, name).await? {
+            Some(Object::ConfigMap(map)) => Some(map),
+            _ => None,
+        })
     }
 
     /// A Secret; `None` when there is none.
     ///
     /// # Errors
     /// When the API does not tell.
-    pub(crate) async fn secret(&self, namespace: &str, name: &str) -> kube::Result<Option<Arc<Secret>>> {
-        match self.told(Kind::Secret, namespace, name).await {
-            Some(Some(Object::Secret(secret))) => Ok(Some(secret)),
-            Some(_) => Ok(None),
-            None => {
-                let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-                Ok(past_lag(|| api.get_opt(name)).await?.map(Arc::new))
-            }
-        }
+    pub(crate) async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Arc<Secret>>, Arc<kube::Error>> {
+        Ok(match self.get(Kind::Secret, namespace, name).await? {
+            Some(Object::Secret(secret)) => Some(secret),
+            _ => None,
+        })
     }
 
-    async fn told(&self, kind: Kind, namespace: &str, name: &str) -> Latest {
-        let reference = Reference { kind, namespace: namespace.to_owned(), name: name.to_owned() };
-        let follower = self.followed.get(&reference)?;
+    async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Answer {
+        let of = Reference { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+        let Some(follower) = self.followed.get(&of) else { return read(&self.client, &of).await };
         if follower.joined && self.need == Need::Now {
-            return None;
+            return follower.followed.now(&self.client, &of).await;
         }
-        follower.followed.latest().await
+        match follower.followed.latest().await {
+            Some(told) => Ok(told),
+            None => follower.followed.now(&self.client, &of).await,
+        }
     }
+}
+
+/// Reads an object once, for as long as the Node authorizer may lag.
+async fn read(client: &Client, of: &Reference) -> Answer {
+    let (client, namespace) = (client.clone(), &of.namespace);
+    let object = match of.kind {
+        Kind::ConfigMap => {
+            let api: Api<ConfigMap> = Api::namespaced(client, namespace);
+            past_lag(|| api.get_opt(&of.name)).await.map(|found| found.map(Object::from))
+        }
+        Kind::Secret => {
+            let api: Api<Secret> = Api::namespaced(client, namespace);
+            past_lag(|| api.get_opt(&of.name)).await.map(|found| found.map(Object::from))
+        }
+    };
+    object.map_err(Arc::new)
 }
 
 #[cfg(test)]

@@ -119,13 +119,20 @@ async fn one_edit_is_not_a_request_for_each_pod() {
     let late = following.follow(&reference);
     volumes.prepare(&pods[0], &VolumeImages::default(), &contents(&late, Need::Now)).await.unwrap();
     assert_eq!(api.asked("configmaps/m"), 1, "a new pod has what there is now");
+    // The first of many that come at once asks, and then one for all who came meanwhile.
+    let many = (0..20).map(|_| contents(&late, Need::Now));
+    let reads = many.map(|contents| async move { contents.config_map("n", "m").await });
+    for read in futures::future::join_all(reads).await {
+        assert!(read.unwrap().is_some());
+    }
+    assert_eq!(api.asked("configmaps/m"), 3, "not one request for each");
     for (pod, follower) in pods.iter().zip(&followers).chain([(&pods[0], &late)]) {
         volumes.refresh(pod, &contents(follower, Need::Told)).await.unwrap();
     }
-    assert_eq!(api.asked("configmaps/m"), 1);
+    assert_eq!(api.asked("configmaps/m"), 3);
     // Of one that is not watched there is nothing at hand.
     volumes.refresh(&pods[0], &Contents::new(client.clone(), BTreeMap::new(), Need::Told)).await.unwrap();
-    assert_eq!(api.asked("configmaps/m"), 2);
+    assert_eq!(api.asked("configmaps/m"), 4);
 }
 
 /// An API server that learns late that the pod is this node's: the volume is there as soon as it has, and nobody hears of it.

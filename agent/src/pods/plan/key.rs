@@ -55,6 +55,11 @@ impl Key {
         matches!(self, Self::Sandbox | Self::Create(_))
     }
 
+    /// Whether Docker is making, starting, stopping or removing something, as it does in its own time.
+    pub(crate) fn is_of_docker(&self) -> bool {
+        self.creates() || matches!(self, Self::Container(_))
+    }
+
     /// Whether nobody waits for this any longer when the pod ends. A pull goes on for others that want the image.
     pub(crate) fn is_given_up_at_the_end(&self) -> bool {
         matches!(self, Self::Image(_) | Self::PostStart(_) | Self::Volumes)

@@ -161,7 +161,7 @@ fn seccomp(shared: &Shared, spec: &PodSpec, container: &Container) -> Result<Opt
 async fn fetch_sources(pod: &Pod, container: &Container, contents: &Contents) -> Result<Sources, Refusal> {
     let (maps, secrets) = env::references(container);
     let mut sources = Sources::default();
-    let failed = |e: kube::Error| {
+    let failed = |e: Arc<kube::Error>| {
         Refusal::new("CreateContainerConfigError", format!("an object of the environment could not be read: {e}"))
     };
     for name in maps {

@@ -40,7 +40,7 @@ use super::{
     outcome::{NETWORK_NOT_READY, Outcome, Refusal},
     plan::{Action, Key, Plan, Wanted, plan},
     probes::{self, Kind},
-    report::{can_wait, merge, patch_of, record, version},
+    report::{can_wait, gathers_until, merge, patch_of, record, version},
     resize::{self, Verdict},
     shared::Shared,
     silence::FirstProcess,
@@ -98,8 +98,6 @@ const API_RETRY: Duration = Duration::from_secs(1);
 const DEFERRED_RETRY: Duration = Duration::from_secs(5);
 /// The next try of writing what volumes hold.
 const CONTENTS_RETRY: Duration = Duration::from_secs(60);
-/// How long a change of the status that nobody waits for may wait for another; the period of upstream's looks.
-const GATHERING: Duration = Duration::from_secs(1);
 /// The next try of a status that the API takes and does not keep.
 const STUCK_RETRY: Duration = Duration::from_secs(30);
 
@@ -124,8 +122,8 @@ pub(crate) struct Worker {
     changes: SelectAll<WatchStream<u64>>,
     published: Vec<ContainerRecord>,
     patch_after: Option<Timestamp>,
-    /// A change of the status that nobody waits for waits for others until then.
-    gathers_until: Option<Timestamp>,
+    /// Since when a change of the status that nobody waits for waits for others.
+    gathers_since: Option<Timestamp>,
     /// Statuses that the API has refused in a row, since it last told something of the pod.
     refused: Backoff,
     /// Why the API holds a status to be invalid, as was said last.
@@ -182,7 +180,7 @@ impl Worker {
             changes: SelectAll::new(),
             published: Vec::new(),
             patch_after: None,
-            gathers_until: None,
+            gathers_since: None,
             refused: Backoff::new(API_RETRY, STUCK_RETRY),
             told_invalid: None,
             judge_at: None,
@@ -292,7 +290,7 @@ impl Worker {
             self.observed.clock_was_set(by);
             let own = [
                 &mut self.patch_after,
-                &mut self.gathers_until,
+                &mut self.gathers_since,
                 &mut self.judge_at,
                 &mut self.put_off_at,
                 &mut self.pause_until,

@@ -6,7 +6,9 @@ impl Worker {
     /// Sends the status if it differs from what the API has; gives when to look again.
     pub(super) fn write_status(&mut self, now: Timestamp) -> Option<Timestamp> {
         let pod = self.pod.clone().filter(|_| !self.gone)?;
-        if self.observed.in_flight.contains(&Key::Status) || self.observed.forgotten {
+        let under_way = &self.observed.in_flight;
+        // Once the API is asked to forget the pod there is nobody to tell.
+        if under_way.contains(&Key::Status) || under_way.contains(&Key::Forget) || self.observed.forgotten {
             return None;
         }
         let before = pod.status.clone().unwrap_or_default();
@@ -25,19 +27,20 @@ impl Worker {
             (pod, before, merged)
         };
         let Some(patch) = patch_of(&object, &before, &merged) else {
-            self.gathers_until = None;
+            self.gathers_since = None;
             return None;
         };
         if let Some(at) = self.patch_after.filter(|at| *at > now) {
             return Some(at);
         }
         if can_wait(&before, &merged, self.is_ending()) {
-            let until = *self.gathers_until.get_or_insert(later(now, GATHERING));
+            let since = *self.gathers_since.get_or_insert(now);
+            let until = gathers_until(since, self.observed.in_flight.iter().any(Key::is_of_docker));
             if until > now {
                 return Some(until);
             }
         }
-        self.gathers_until = None;
+        self.gathers_since = None;
         if !spec::is_static(&object) {
             self.tell_turns(&object, &before, &wanted);
         }
