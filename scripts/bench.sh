@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Measures the release binary with a program of the tests, such as `bench-agent` or `soak`, on a Docker Engine of its own.
+# Measures the release binary with a program of the tests, such as `bench-agent` or `soak`, on a Docker Engine of its own. More
+# arguments are the program's: `bench-cluster requests` counts requests alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=${1:?bench-agent, bench-cadvisor, bench-cluster, bench-node or soak}
+shift
 export PATH=$PATH:/usr/sbin:/sbin
 scripts/dockerd.sh
 tests/images/build.sh --all
 scripts/test-images.sh
 cargo build --locked -q --workspace --bin "$name"
-WINDLASS_BIN=$PWD/target/release/windlass exec "target/debug/$name"
+WINDLASS_BIN=$PWD/target/release/windlass exec "target/debug/$name" "$@"

@@ -47,20 +47,41 @@ impl RawDocker {
             }
             chunked |= line == "transfer-encoding: chunked";
         }
-        anyhow::ensure!(!chunked, "{method} {path}: a chunked answer was not expected");
-        let mut bytes = vec![0; length];
-        self.stream.read_exact(&mut bytes)?;
+        let mut bytes = if chunked { self.chunks()? } else { self.bytes(length)? };
+        bytes.truncate(bytes.trim_ascii_end().len());
         let text = String::from_utf8_lossy(&bytes);
         anyhow::ensure!(status.contains(" 20"), "{method} {path}: {}: {text}", status.trim());
         if text.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(&text)?) }
     }
 
-    /// Asks a container to end, and gives when it has.
+    fn bytes(&mut self, length: usize) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A body that comes in chunks, as that of an answer which is waited for.
+    fn chunks(&mut self) -> anyhow::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let mut size = String::new();
+            self.stream.read_line(&mut size)?;
+            let size =
+                usize::from_str_radix(size.trim(), 16).with_context(|| format!("{size:?} is no chunk's size"))?;
+            let chunk = self.bytes(size + 2)?;
+            if size == 0 {
+                return Ok(body);
+            }
+            body.extend_from_slice(&chunk[..size]);
+        }
+    }
+
+    /// Asks a container to end, kills it after so many seconds, and gives when it has ended.
     ///
     /// # Errors
     /// When Docker refuses.
-    pub fn stop(&mut self, id: &str) -> anyhow::Result<()> {
-        self.request("POST", &format!("/v1.41/containers/{id}/stop?t=30"), None).map(drop)
+    pub fn stop(&mut self, id: &str, seconds: i64) -> anyhow::Result<()> {
+        self.request("POST", &format!("/v1.41/containers/{id}/stop?t={seconds}"), None).map(drop)
     }
 
     fn create_and_start(&mut self, name: &str, body: &Value) -> anyhow::Result<String> {
@@ -78,27 +99,35 @@ impl RawDocker {
         self.create_and_start(name, &json!({"Image": image, "Cmd": command, "HostConfig": {"NetworkMode": "none"}}))
     }
 
-    /// Creates and starts what a pod of one container needs: a sandbox without a network, and a
-    /// container that joins it. Gives both ids.
+    /// Does what a pod of one container needs, in its order: a sandbox without a network, a container that joins it and
+    /// runs to its end where there is an `init` command, and the container that stays. Gives their ids.
     ///
     /// # Errors
-    /// When Docker refuses.
-    pub fn two_containers(
+    /// When Docker refuses, or the init container fails.
+    pub fn pod(
         &mut self,
         name: &str,
-        pause: &str,
-        image: &str,
+        [pause, image]: [&str; 2],
+        init: Option<&[&str]>,
         command: &[&str],
-    ) -> anyhow::Result<[String; 2]> {
+    ) -> anyhow::Result<Vec<String>> {
         let sandbox = self.create_and_start(
             &format!("{name}-sandbox"),
             &json!({"Image": pause, "HostConfig": {"NetworkMode": "none", "IpcMode": "shareable"}}),
         )?;
         let joined = format!("container:{sandbox}");
-        let main = self.create_and_start(
-            &format!("{name}-main"),
-            &json!({"Image": image, "Cmd": command, "HostConfig": {"NetworkMode": joined, "IpcMode": joined}}),
-        )?;
-        Ok([sandbox, main])
+        let mut ids = vec![sandbox];
+        for (role, command) in init.map(|command| ("init", command)).into_iter().chain([("main", command)]) {
+            let id = self.create_and_start(
+                &format!("{name}-{role}"),
+                &json!({"Image": image, "Cmd": command, "HostConfig": {"NetworkMode": joined, "IpcMode": joined}}),
+            )?;
+            if role == "init" {
+                let ended = self.request("POST", &format!("/v1.41/containers/{id}/wait"), None)?;
+                anyhow::ensure!(ended["StatusCode"] == 0, "the init container ended with {ended}");
+            }
+            ids.push(id);
+        }
+        Ok(ids)
     }
 }

@@ -176,7 +176,12 @@ impl Following {
                 Kind::Secret => watch_one::<Secret>(client, &of, &told).await,
             }
         });
-        let followed = Arc::new(Followed { changes, latest, read: tokio::sync::Mutex::default(), task: AbortOnDropHandle::new(task) });
+        let followed = Arc::new(Followed {
+            changes,
+            latest,
+            read: tokio::sync::Mutex::default(),
+            task: AbortOnDropHandle::new(task),
+        });
         open.insert(reference.clone(), Arc::downgrade(&followed));
         Follower { followed, joined: false }
     }

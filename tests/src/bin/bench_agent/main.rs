@@ -5,14 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use windlass_tests::{
     Usage, World,
-    bench::{
-        Steal, client, compare, create, deleted, enter, looked_after, milliseconds, ours, pod, raw, raw_stop, running,
-        wait_ready,
-    },
+    bench::{Pods, Steal, looked_after, milliseconds, running},
     resident_megabytes,
 };
 
@@ -27,7 +22,6 @@ fn main() -> anyhow::Result<()> {
     let world = World::new();
     let mut windlass = world.windlass().with(&["--max-pods", "250"]);
     windlass.up();
-    enter(&world)?;
     let pid = windlass.daemon().pid();
     let steal = Steal::begin()?;
     std::thread::sleep(Duration::from_secs(30));
@@ -35,37 +29,12 @@ fn main() -> anyhow::Result<()> {
 
     println!("| figure | windlass | raw Docker | ratio | goal |");
     println!("|---|---|---|---|---|");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = runtime.block_on(client(&windlass.kubeconfig()))?;
-    // Both sides once, unmeasured; the first pod brings the pause image.
-    runtime.block_on(ours(&client, 1, pod))?;
-    let pause = world.docker(&["images", "--format", "{{.Repository}}:{{.Tag}}", "windlass/pause"]).trim().to_owned();
-    raw(&world, &pause, 1)?;
+    let pods = Pods::begin(&world, &windlass.kubeconfig())?;
     for (count, rounds) in BATCHES {
-        let both = compare(rounds, || raw(&world, &pause, count), || runtime.block_on(ours(&client, count, pod)))?;
-        let what = if count == 1 {
-            "one pod, created to Ready".to_owned()
-        } else {
-            format!("{count} pods at once, all Ready")
-        };
-        println!(
-            "| {what} (median of {rounds}) | {:.0} ms | {:.0} ms | {:.2} | 1.2 |",
-            both.ours, both.raw, both.ratio
-        );
+        println!("{}", pods.at_once(count, rounds, 1.2)?);
     }
-    let gone = compare(DELETIONS, || raw_stop(&world, &pause), || runtime.block_on(deleted(&client)))?;
-    println!(
-        "| delete to gone; the container alone, stopped (median of {DELETIONS}) | {:.0} ms | {:.0} ms | +{:.0} ms | +100 ms |",
-        gone.ours,
-        gone.raw,
-        gone.ours - gone.raw
-    );
-
-    let pods: Api<Pod> = Api::default_namespaced(client.clone());
-    runtime.block_on(async {
-        create(&pods, HELD, "held").await?;
-        wait_ready(&pods, HELD).await
-    })?;
+    println!("{}", pods.deletion(DELETIONS, 100.0)?);
+    pods.hold(HELD)?;
     std::thread::sleep(Duration::from_secs(30));
     let (own, engine) = (Usage::of(pid)?, Usage::of(world.docker_pid())?);
     std::thread::sleep(IDLE);

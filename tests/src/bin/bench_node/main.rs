@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<()> {
         let pods: Api<Pod> = Api::default_namespaced(api);
         runtime.block_on(async {
             pods.delete("target", &DeleteParams::default().grace_period(0)).await?;
-            create(&pods, PODS, "held").await?;
+            create(&pods, PODS, "held", pod).await?;
             wait_ready(&pods, PODS).await
         })?;
         std::thread::sleep(Duration::from_secs(20));
@@ -265,7 +265,7 @@ fn collection() -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(api);
     // Keeps the image of the pods below in use.
     runtime.block_on(async {
-        create(&pods, 1, "keeper").await?;
+        create(&pods, 1, "keeper", pod).await?;
         wait_ready(&pods, 1).await
     })?;
     let mut number = 0;
@@ -274,7 +274,7 @@ fn collection() -> anyhow::Result<()> {
         let name = format!("timed{number}");
         let took = runtime.block_on(async {
             let begun = Instant::now();
-            create(&pods, 1, &name).await?;
+            create(&pods, 1, &name, pod).await?;
             wait_ready(&pods, number + 1).await?;
             anyhow::Ok(begun.elapsed())
         })?;
