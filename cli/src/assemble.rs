@@ -45,10 +45,11 @@ use windlass_kit::{
 };
 use windlass_proxy as proxy;
 
-pub(crate) use access::client_of;
-use access::{access_of, install_crypto};
+use access::access_of;
+pub(crate) use access::{client_of, install_crypto};
+pub(crate) use credentials::kubeconfig as node_kubeconfig;
 pub(crate) use member::member;
-pub(crate) use teardown::{is_data_dir, remove_rules, tear_down};
+pub(crate) use teardown::{has_control_plane, is_data_dir, remove_rules, tear_down};
 
 use crate::{
     config::{PodNetwork, Ranges, RulesLayout, Settings, keeping::duration, told},
@@ -56,7 +57,7 @@ use crate::{
 };
 
 /// The version that the node tells; clients expect one of Kubernetes'.
-const NODE_VERSION: &str = windlass_control::api::VERSION;
+pub(crate) const NODE_VERSION: &str = windlass_control::api::VERSION;
 /// How long tasks have to end.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long a loop may be silent before the process hangs; requests to an API that is far away end long before.

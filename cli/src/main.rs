@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod exit;
 mod instance;
+mod join;
 mod logging;
 mod reload;
 mod systemd;

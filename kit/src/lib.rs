@@ -5,6 +5,8 @@
 //! belongs in that crate.
 
 pub mod backoff;
+#[cfg(feature = "bootstrap")]
+pub mod bootstrap;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod duration;

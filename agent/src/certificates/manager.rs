@@ -50,8 +50,13 @@ pub enum Standing {
     },
     /// It is approved and not signed yet.
     Approved(String),
-    /// It could not be had, for this reason; it is tried again.
-    Failed(String),
+    /// It could not be had; it is tried again.
+    Failed {
+        /// Why.
+        reason: String,
+        /// Somebody has said no to this very request.
+        refused: bool,
+    },
 }
 
 /// What a try came to that brought no certificate.
@@ -179,7 +184,7 @@ impl Manager {
                                     let random = plan::chance_of(&Timestamp::now().to_string());
                                     let wait = plan::delay(failures, was_refused, random);
                                     failures += 1;
-                                    self.complain(&setback.reason, wait);
+                                    self.complain(setback, wait);
                                     wait
                                 }
                             }
@@ -205,7 +210,7 @@ impl Manager {
         if let Some(life) = life {
             let good = Standing::Good { ends: life.ends };
             self.standing.send_if_modified(|now| {
-                let changed = !matches!(now, Standing::Failed(_) | Standing::Pending { .. }) && *now != good;
+                let changed = !matches!(now, Standing::Failed { .. } | Standing::Pending { .. }) && *now != good;
                 if changed {
                     *now = good;
                 }
@@ -222,7 +227,7 @@ impl Manager {
         });
     }
 
-    fn complain(&self, reason: &str, wait: Duration) {
+    fn complain(&self, Setback { reason, refused }: Setback, wait: Duration) {
         self.metrics.certificate_failed(self.purpose);
         let good = self.current.as_ref().and_then(|pair| pair.life().ok());
         let ends = good.and_then(|life| Timestamp::from_second(life.ends).ok()).map(|at| at.to_string());
@@ -233,7 +238,7 @@ impl Manager {
             again_in_seconds = wait.as_secs(),
             "no certificate could be had; it is tried again"
         );
-        self.standing.send_replace(Standing::Failed(reason.to_owned()));
+        self.standing.send_replace(Standing::Failed { reason, refused });
     }
 
     /// Asks for a certificate and waits for it.

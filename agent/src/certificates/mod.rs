@@ -18,6 +18,7 @@ use kube::Client;
 pub use manager::{Manager, Standing};
 pub use pair::{Life, Pair, Purpose, Unfit, Wanted};
 pub use self_signed::self_signed;
+pub use store::forget;
 
 /// Whose name a request is made in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! The certificate that the node's API shows while nobody has signed one.
 
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use jiff::Timestamp;
 use rcgen::{ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
@@ -13,13 +16,22 @@ const DAYS: i64 = 365;
 const RENEW_DAYS: i64 = 30;
 const DAY: i64 = 86_400;
 
+fn paths(dir: &Path) -> [PathBuf; 2] {
+    ["kubelet.crt", "kubelet.key"].map(|name| dir.join(name))
+}
+
+/// Removes it.
+pub(super) fn forget(dir: &Path) -> io::Result<()> {
+    paths(dir).iter().try_for_each(|file| files::remove(file))
+}
+
 /// The self-signed certificate in `dir` (`kubelet.crt`, `kubelet.key`), made anew when it is missing, ends soon or lacks
 /// a name or an address. Unlike upstream's it names the node's addresses, by which it is asked.
 ///
 /// # Errors
 /// When it cannot be made or kept.
 pub fn self_signed(dir: &Path, wanted: &Wanted) -> io::Result<Pair> {
-    let (cert, key) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
+    let [cert, key] = paths(dir);
     let now = Timestamp::now().as_second();
     if let (Some(cert), Some(key)) = (files::read(&cert)?, files::read(&key)?) {
         let pair = Pair { cert, key };

@@ -12,6 +12,7 @@ use windlass_kit::files;
 use super::{
     pair::{Pair, Purpose, Wanted},
     request::Request,
+    self_signed,
 };
 
 /// How many are kept, the current one among them.
@@ -22,6 +23,23 @@ const KEPT: usize = 3;
 pub(super) struct Store {
     dir: PathBuf,
     prefix: &'static str,
+}
+
+/// Removes all certificates and keys of a node in `dir`, for one that leaves its cluster. What is not theirs stays.
+///
+/// # Errors
+/// As the file system gives them.
+pub fn forget(dir: &Path) -> io::Result<()> {
+    for purpose in [Purpose::Client, Purpose::Serving] {
+        let store = Store::new(dir, purpose);
+        for file in [store.updated_path(), store.current_path(), store.pending_path()] {
+            files::remove(&file)?;
+        }
+        for file in store.dated() {
+            files::remove(&file)?;
+        }
+    }
+    self_signed::forget(dir)
 }
 
 impl Store {
@@ -87,13 +105,17 @@ impl Store {
 
     /// Removes all but the newest; what cannot be removed stays until the next time.
     fn forget_old(&self, current: &Path) {
-        let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        let mut dated: Vec<PathBuf> = names.map(|entry| entry.path()).filter(|path| self.is_dated(path)).collect();
+        let mut dated = self.dated();
         dated.sort_unstable();
         let keep = dated.len().saturating_sub(KEPT);
         for old in dated.into_iter().take(keep).filter(|path| path != current) {
             let _ = fs::remove_file(old);
         }
+    }
+
+    fn dated(&self) -> Vec<PathBuf> {
+        let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        names.map(|entry| entry.path()).filter(|path| self.is_dated(path)).collect()
     }
 
     fn is_dated(&self, path: &Path) -> bool {

@@ -409,13 +409,17 @@ async fn what_was_denied_or_deleted_is_asked_for_again_with_another_key() {
     let (signer, dir) = (Signer::default(), tempfile::tempdir().unwrap());
     *signer.mode.lock().unwrap() = "deny";
     let mut running = run(&signer, dir.path());
-    let Standing::Failed(reason) = running.until(|s| matches!(s, Standing::Failed(_))).await else { panic!() };
+    let Standing::Failed { reason, .. } = running.until(|s| matches!(s, Standing::Failed { .. })).await else {
+        panic!()
+    };
     assert!(reason.contains("it was denied"), "{reason}");
     *signer.mode.lock().unwrap() = "";
     running.until(|s| matches!(s, Standing::Requested(_))).await;
     let second = signer.sent.lock().unwrap().last().unwrap().clone();
     signer.objects.lock().unwrap().remove(&second);
-    let Standing::Failed(reason) = running.until(|s| matches!(s, Standing::Failed(_))).await else { panic!() };
+    let Standing::Failed { reason, .. } = running.until(|s| matches!(s, Standing::Failed { .. })).await else {
+        panic!()
+    };
     assert!(reason.contains("was deleted"), "{reason}");
     *signer.mode.lock().unwrap() = "sign";
     running.until(|s| matches!(s, Standing::Good { .. })).await;

@@ -32,7 +32,6 @@ impl Machine {
         let blocks = |of: fn(&nix::sys::statvfs::Statvfs) -> u64| {
             disk.as_ref().map_or(0, |d| number(of(d).saturating_mul(d.fragment_size())))
         };
-        let text = |path: &str| fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default();
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         Self {
             cpus: std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
@@ -43,11 +42,21 @@ impl Machine {
             cgroup_v1: !Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
             machine_id: text("/etc/machine-id"),
             system_uuid: text("/sys/class/dmi/id/product_uuid"),
-            boot_id: text("/proc/sys/kernel/random/boot_id"),
+            boot_id: boot_id(),
             kernel: text("/proc/sys/kernel/osrelease"),
             os_image: os_name(&release),
         }
     }
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default()
+}
+
+/// What tells this start of this machine from all others: unlike a machine's other names it is not copied with its disk.
+#[must_use]
+pub fn boot_id() -> String {
+    text("/proc/sys/kernel/random/boot_id")
 }
 
 /// What `hugepages-2048kB/nr_hugepages` and the like say below `dir`.

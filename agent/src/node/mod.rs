@@ -50,12 +50,14 @@ use crate::{
 pub use capacity::{Amounts, parse_reserved};
 use eviction::thresholds::Threshold;
 use machine::Machine;
+pub use machine::boot_id;
 pub(crate) use own::follow;
 use pace::Pace;
 pub use ranges::{keep as keep_ranges, parse_ranges, use_kept as use_kept_ranges};
 pub use register::register;
 pub use registration::{label_problem, taint_problem};
 use skew::Version;
+pub use skew::{Skew, judge as judge_skew};
 use status::{Belief, Known, Sent};
 
 /// Settings of the node's duties.

@@ -53,6 +53,29 @@ pub(super) fn told(own: &str, server: Option<Version>) -> String {
     }
 }
 
+/// Whether a node of one version may join a cluster of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Skew {
+    /// It may.
+    Fine,
+    /// It may, and whoever runs them should know this.
+    Doubtful(String),
+    /// The API server is too new for it.
+    TooFar(String),
+}
+
+/// Judges a node of version `own` and what its API server answers at `/version`. An unknown version is fine: there is
+/// nothing to go by.
+#[must_use]
+pub fn judge(own: &str, major: &str, minor: &str, git_version: &str) -> Skew {
+    let Some(server) = Version::of_server(major, minor, git_version) else { return Skew::Fine };
+    match complaint(own, server) {
+        None => Skew::Fine,
+        Some(words) if Version::parse(own).is_some_and(|own| server > own) => Skew::TooFar(words),
+        Some(words) => Skew::Doubtful(words),
+    }
+}
+
 /// How many minor versions a node may be behind its API server.
 const BEHIND: u32 = 3;
 
@@ -112,6 +135,9 @@ mod tests {
             assert_eq!(said.is_some(), words.is_some(), "{minor}: {said:?}");
             assert!(said.unwrap_or_default().contains(words.unwrap_or_default()), "{minor}");
         }
+        let judged = |minor: &str| judge(OWN, "1", minor, "");
+        assert!(matches!((judged("36"), judged("39"), judge(OWN, "", "", "")), (Skew::Fine, Skew::Fine, Skew::Fine)));
+        assert!(matches!((judged("35"), judged("40")), (Skew::Doubtful(_), Skew::TooFar(_))));
         assert_eq!(told(OWN, None), OWN);
         assert_eq!(told("v1.36.2", Some(server("35"))), "v1.35.7");
     }

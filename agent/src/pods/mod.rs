@@ -70,7 +70,8 @@ use windlass_kit::{
 pub use admission::unsafe_sysctl_problems;
 pub(crate) use cgroup::hold_all;
 pub use orders::{Ended, Orders};
-pub(crate) use spec::{SYSTEM_CRITICAL, is_critical, is_mirror, is_over, reference, uid_at_docker};
+pub use spec::is_mirror;
+pub(crate) use spec::{SYSTEM_CRITICAL, is_critical, is_over, reference, uid_at_docker};
 pub use teardown::teardown;
 
 use crate::{

@@ -179,7 +179,8 @@ pub(crate) fn is_static(pod: &Pod) -> bool {
 }
 
 /// The image in the API of a static pod.
-pub(crate) fn is_mirror(pod: &Pod) -> bool {
+#[must_use]
+pub fn is_mirror(pod: &Pod) -> bool {
     annotation(pod, MIRROR).is_some()
 }
 

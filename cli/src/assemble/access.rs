@@ -69,16 +69,20 @@ pub(super) async fn access_of(kubeconfig: &Path) -> anyhow::Result<kube::Config>
     access.with_context(|| unusable(kubeconfig))
 }
 
-/// The certificate authority of the cluster that a kubeconfig's current context is of.
-pub(super) fn authority_of(kubeconfig: &Path) -> anyhow::Result<String> {
+/// The certificate authority of the cluster that a kubeconfig's current context is of; none where it names none, and the
+/// API server is one that the whole machine trusts.
+pub(super) fn authority_of(kubeconfig: &Path) -> anyhow::Result<Option<String>> {
     let read = Kubeconfig::read_from(kubeconfig).with_context(|| unusable(kubeconfig))?;
     let authority = authority_in(&read).with_context(|| {
         format!("{} does not tell whom the node's API trusts; give --client-ca-file", kubeconfig.display())
     })?;
-    match authority {
-        Authority::Pem(pem) => Ok(pem),
-        Authority::File(file) => std::fs::read_to_string(&file).with_context(|| format!("{file} could not be read")),
-    }
+    Ok(match authority {
+        Some(Authority::Pem(pem)) => Some(pem),
+        Some(Authority::File(file)) => {
+            Some(std::fs::read_to_string(&file).with_context(|| format!("{file} could not be read"))?)
+        }
+        None => None,
+    })
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -88,7 +92,7 @@ enum Authority {
 }
 
 /// Others' clusters in the same file are not asked: their clients are not this cluster's.
-fn authority_in(kubeconfig: &Kubeconfig) -> anyhow::Result<Authority> {
+fn authority_in(kubeconfig: &Kubeconfig) -> anyhow::Result<Option<Authority>> {
     let current = kubeconfig.current_context.as_deref().filter(|name| !name.is_empty());
     let current = current.context("it names no current-context")?;
     let context = kubeconfig.contexts.iter().find(|c| c.name == current).and_then(|c| c.context.as_ref());
@@ -100,15 +104,14 @@ fn authority_in(kubeconfig: &Kubeconfig) -> anyhow::Result<Authority> {
         let bytes = base64::engine::general_purpose::STANDARD
             .decode(data)
             .context("certificate-authority-data is not base64")?;
-        return Ok(Authority::Pem(String::from_utf8(bytes).context("certificate-authority-data is not PEM")?));
+        let pem = String::from_utf8(bytes).context("certificate-authority-data is not PEM")?;
+        return Ok(Some(Authority::Pem(pem)));
     }
-    let file = cluster.certificate_authority.clone();
-    file.map(Authority::File)
-        .with_context(|| format!("its cluster {:?} names no certificate authority", context.cluster))
+    Ok(cluster.certificate_authority.clone().map(Authority::File))
 }
 
 /// One provider of cryptography for the whole process; a second call changes nothing.
-pub(super) fn install_crypto() {
+pub(crate) fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -141,15 +144,13 @@ mod tests {
 
     #[test]
     fn the_node_trusts_the_authority_of_the_current_context() {
-        assert_eq!(authority_in(&file("to-a")).unwrap(), Authority::Pem("of a".into()));
-        assert_eq!(authority_in(&file("to-b")).unwrap(), Authority::Pem("of b".into()));
-        assert_eq!(authority_in(&file("to-file")).unwrap(), Authority::File("/etc/ca.crt".into()));
-        for (current, words) in [
-            ("", "no current-context"),
-            ("gone", "no context \"gone\""),
-            ("astray", "no cluster \"nowhere\""),
-            ("to-none", "names no certificate authority"),
-        ] {
+        assert_eq!(authority_in(&file("to-a")).unwrap(), Some(Authority::Pem("of a".into())));
+        assert_eq!(authority_in(&file("to-b")).unwrap(), Some(Authority::Pem("of b".into())));
+        assert_eq!(authority_in(&file("to-file")).unwrap(), Some(Authority::File("/etc/ca.crt".into())));
+        assert_eq!(authority_in(&file("to-none")).unwrap(), None);
+        for (current, words) in
+            [("", "no current-context"), ("gone", "no context \"gone\""), ("astray", "no cluster \"nowhere\"")]
+        {
             let why = authority_in(&file(current)).unwrap_err().to_string();
             assert!(why.contains(words), "{current}: {why}");
         }

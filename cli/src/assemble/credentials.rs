@@ -95,11 +95,7 @@ pub(super) fn pair_of(config: &kube::Config) -> anyhow::Result<Option<Pair>> {
 
 /// The same cluster, as the one that a certificate names.
 fn with_pair(mut config: kube::Config, pair: &Pair) -> kube::Config {
-    config.auth_info = kube::config::AuthInfo {
-        client_certificate_data: Some(STANDARD.encode(&pair.cert)),
-        client_key_data: Some(STANDARD.encode(&pair.key).into()),
-        ..kube::config::AuthInfo::default()
-    };
+    config.auth_info = crate::join::place::credentials(pair);
     config
 }
 
@@ -182,7 +178,7 @@ async fn once(
 }
 
 /// A node's kubeconfig as upstream writes it, with the names that upstream gives. JSON is YAML.
-fn kubeconfig(config: &kube::Config, current: &Path) -> anyhow::Result<String> {
+pub(crate) fn kubeconfig(config: &kube::Config, current: &Path) -> anyhow::Result<String> {
     let mut cluster = json!({"server": config.cluster_url.to_string().trim_end_matches('/')});
     if let Some(roots) = &config.root_cert {
         let pem: String = roots.iter().map(|der| certificate_pem(der)).collect();

@@ -23,7 +23,7 @@ use super::{
     credentials::{self, Source},
     proxy_config, spawn_node, spawn_proxy,
 };
-use crate::{commands::AgentArgs, config::Settings, systemd::Vitals};
+use crate::{config::Settings, systemd::Vitals};
 
 /// Certificates that others keep are read again this often.
 const REREAD: Duration = Duration::from_secs(10);
@@ -33,15 +33,17 @@ const PKI: &str = "pki";
 const KUBECONFIG: &str = "kubelet.conf";
 
 /// A node of the cluster that a kubeconfig leads to, or that a bootstrap kubeconfig lets it into.
-pub(crate) async fn member(settings: &Settings, args: &AgentArgs) -> anyhow::Result<Node> {
+pub(crate) async fn member(settings: &Settings) -> anyhow::Result<Node> {
     install_crypto();
     std::fs::create_dir_all(&settings.data_dir)
         .with_context(|| format!("the folder {} could not be made", settings.data_dir.display()))?;
-    let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| settings.data_dir.join(KUBECONFIG));
-    let bootstrap = args.bootstrap_kubeconfig.clone();
+    let membership = &settings.membership;
+    let kubeconfig = membership.kubeconfig.clone().unwrap_or_else(|| settings.data_dir.join(KUBECONFIG));
+    let bootstrap = membership.bootstrap_kubeconfig.clone();
     let source = Source { kubeconfig, bootstrap };
     let config = source.cluster().await?;
-    let access = Access::waiting(&config, "this node has no certificate of the cluster yet", &args.servers)?;
+    let access =
+        Access::waiting(&config, "this node has no certificate of the cluster yet", &membership.server_urls())?;
     let (client, heartbeat) = (access.client(Limits::USUAL), access.client(Limits::HEARTBEAT));
     let pki = settings.data_dir.join(PKI);
     let metrics: Arc<Metrics> = Arc::default();
@@ -49,7 +51,7 @@ pub(crate) async fn member(settings: &Settings, args: &AgentArgs) -> anyhow::Res
 
     if source.is_managed(&config, &settings.node_name)? {
         let clients = credentials::clients(access.clone(), source.bootstrap.clone());
-        let rotate = args.rotate_certificates.unwrap_or(true);
+        let rotate = membership.rotate_certificates;
         let manager = Manager::open(&pki, Purpose::Client, clients, rotate, Arc::clone(&metrics));
         let manager = manager.with_context(|| format!("the certificates in {} cannot be used", pki.display()))?;
         // Told before the manager begins, so that it asks for nothing that is there.
@@ -69,17 +71,27 @@ pub(crate) async fn member(settings: &Settings, args: &AgentArgs) -> anyhow::Res
     }
 
     let node = watch::Sender::new(None);
-    let pems = serving(settings, args, &source, &access, &node, &metrics, &mut tasks)?;
-    let tls = Tls::new(pems()?)?;
-    let trusted = args.client_ca_file.clone().unwrap_or_else(|| source.present());
-    tracing::info!(file = %trusted.display(), "clients of the node's API are known by certificates of this file's authority, or by tokens");
+    let pems = serving(settings, &source, &access, &node, &metrics, &mut tasks)?;
+    let shows = pems()?;
+    match (&membership.client_ca_file, &shows.client_ca) {
+        (Some(file), _) => {
+            tracing::info!(file = %file.display(), "clients of the node's API are known by certificates of this file's authority, or by tokens")
+        }
+        (None, Some(_)) => {
+            tracing::info!(file = %source.present().display(), "clients of the node's API are known by certificates of this kubeconfig's authority, or by tokens")
+        }
+        (None, None) => {
+            tracing::warn!(file = %source.present().display(), "clients of the node's API are known by tokens alone: the kubeconfig names no certificate authority, and there is no --client-ca-file; kube-apiserver's certificate is not known, so kubectl logs and exec are refused")
+        }
+    }
+    let tls = Tls::new(shows)?;
     let mut vitals = Vitals::new(SILENT);
-    let shown = ServingTls { tls: tls.clone(), client_ca: args.client_ca_file.clone(), metrics, node };
+    let shown = ServingTls { tls: tls.clone(), client_ca: membership.client_ca_file.clone(), metrics, node };
     spawn_node(settings, client.clone(), heartbeat, shown, None, &mut vitals, &mut tasks).await?;
     tasks.spawn("certificates", tls.follow(move || pems().map_err(|e| format!("{e:#}")), REREAD, tasks.token()));
     let file = settings.data_dir.join(API_SERVERS);
     tasks.forever("API servers", api_servers::follow(access, client.clone(), file, tasks.token()));
-    if !args.no_proxy {
+    if !membership.no_proxy {
         // A node's rights alone do not make services work: they follow EndpointSlices.
         let as_proxy = match &settings.registration.proxy_kubeconfig {
             Some(file) => {
@@ -98,7 +110,6 @@ pub(crate) async fn member(settings: &Settings, args: &AgentArgs) -> anyhow::Res
 /// were named, else one that the cluster has signed, else one that the node signs itself.
 fn serving(
     settings: &Settings,
-    args: &AgentArgs,
     source: &Source,
     access: &Access,
     node: &watch::Sender<Option<Arc<NodeObject>>>,
@@ -106,8 +117,8 @@ fn serving(
     tasks: &mut Supervisor,
 ) -> anyhow::Result<impl Fn() -> anyhow::Result<Pems> + Send + use<>> {
     let pki = settings.data_dir.join(PKI);
-    let files = args.tls_cert_file.clone().zip(args.tls_private_key_file.clone());
-    let signed = if files.is_none() && args.rotate_server_certificates.unwrap_or(false) {
+    let files = settings.membership.serving_files();
+    let signed = if files.is_none() && settings.membership.server_tls_bootstrap {
         // The node asks for this one itself, once it is somebody.
         let clients = credentials::clients(access.clone(), None);
         let manager = Manager::open(&pki, Purpose::Serving, clients, true, Arc::clone(metrics));
@@ -132,12 +143,12 @@ fn serving(
     } else {
         None
     };
-    let (client_ca, source) = (args.client_ca_file.clone(), source.clone());
+    let (client_ca, source) = (settings.membership.client_ca_file.clone(), source.clone());
     let own = named(&settings.node_name, (BTreeSet::from([settings.node_name.clone()]), [settings.node_ip()].into()));
     let nodes = node.subscribe();
     Ok(move || {
         let client_ca = match &client_ca {
-            Some(path) => read(path)?,
+            Some(path) => Some(read(path)?),
             None => authority_of(&source.present())?,
         };
         if let Some((cert, key)) = &files {

@@ -6,7 +6,7 @@ use windlass_agent::{self as agent, engine::Engine, network::Network, volumes::V
 use windlass_proxy as proxy;
 
 use super::{cni_config, pod_cidr_file, proxy_config};
-use crate::config::Settings;
+use crate::{config::Settings, join::place::Place};
 
 /// Removes the proxy's rules.
 pub(crate) fn remove_rules(settings: &Settings) -> Vec<String> {
@@ -44,8 +44,13 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
     problems
 }
 
+/// Whether a folder holds the data of a control plane of ours.
+pub(crate) fn has_control_plane(data_dir: &Path) -> bool {
+    windlass_control::is_data_dir(data_dir)
+}
+
 /// Whether a folder is one of the control plane, or of an agent that keeps no store.
 pub(crate) fn is_data_dir(path: &Path) -> bool {
     let of_agent = ["registered", "pod-cidr"].iter().any(|name| path.join(name).is_file());
-    windlass_control::is_data_dir(path) || of_agent || path.join("cni").is_dir()
+    has_control_plane(path) || of_agent || path.join("cni").is_dir() || Place::below(path).is_there()
 }

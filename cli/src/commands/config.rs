@@ -107,8 +107,10 @@ fn explained(entry: &Entry, help: &clap::Command) -> String {
     match entry.flag {
         Err(words) => words.to_owned(),
         Ok(flag) => {
-            let argument = help.get_arguments().find(|a| a.get_long() == Some(flag));
-            argument.and_then(clap::Arg::get_help).map(ToString::to_string).unwrap_or_default()
+            // Those of a node of another cluster are flags of one command alone.
+            let of = |command: &clap::Command| command.get_arguments().find(|a| a.get_long() == Some(flag)).cloned();
+            let argument = of(help).or_else(|| help.find_subcommand("agent").and_then(of));
+            argument.as_ref().and_then(clap::Arg::get_help).map(ToString::to_string).unwrap_or_default()
         }
     }
 }
@@ -155,6 +157,11 @@ mod tests {
         // Without what has no default.
         let unset = [
             "staticPodPath",
+            "kubeconfig",
+            "bootstrapKubeconfig",
+            "tlsCertFile",
+            "tlsPrivateKeyFile",
+            "clientCAFile",
             "proxyKubeconfig",
             "maxParallelImagePulls",
             "resolvConf",

@@ -7,7 +7,12 @@ use std::{
 };
 
 use super::{require_root, runtime, say};
-use crate::{assemble, config::Settings, exit, instance};
+use crate::{
+    assemble,
+    config::Settings,
+    exit, instance,
+    join::{place::Place, unit},
+};
 
 /// How long the running process may take to end.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,6 +30,9 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     // Everything is tried; what stays behind is told together.
     let mut problems = runtime()?.block_on(assemble::tear_down(settings, args.purge));
     if args.purge {
+        if Place::below(&settings.data_dir).is_there() {
+            problems.extend(unit::forget().err().map(|error| format!("{error:#}")));
+        }
         problems.extend(remove_data(settings));
     }
     drop(instance);
@@ -45,7 +53,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::from(exit::FAILED))
 }
 
-fn remove_data(settings: &Settings) -> Vec<String> {
+pub(super) fn remove_data(settings: &Settings) -> Vec<String> {
     let mut problems = Vec::new();
     // Only a folder that the store calls its own is removed whole: a mistyped --data-dir is not.
     if settings.data_dir.exists() && !assemble::is_data_dir(&settings.data_dir) {

@@ -6,6 +6,8 @@ mod check;
 mod config;
 mod down;
 mod generate;
+mod join;
+mod leave;
 mod proxy;
 mod rbac;
 mod reload;
@@ -15,8 +17,6 @@ mod status;
 mod table;
 mod top;
 mod up;
-
-pub(crate) use agent::Args as AgentArgs;
 
 use std::process::ExitCode;
 
@@ -43,6 +43,10 @@ enum Command {
     Up(up::Args),
     /// Run a node of an existing cluster: pods and services, with a kubeconfig
     Agent(Box<agent::Args>),
+    /// Make this machine a node of an existing cluster, with a token, as kubeadm join does
+    Join(Box<join::Args>),
+    /// Take this machine out of the cluster that it has joined
+    Leave(leave::Args),
     /// Run the service proxy alone
     Proxy(Box<proxy::Args>),
     /// Stop the node: pods, rules and interfaces go, data stays
@@ -73,13 +77,20 @@ enum Command {
 ///
 /// # Errors
 /// What failed, with its cause; printed by the caller.
-pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
     // These need no settings, or are there to say what is wrong with them.
     match &cli.command {
         Command::Config(args) => return config::run(args, &cli.flags, &Cli::command()),
         Command::Completions(args) => return generate::completions(args, &mut Cli::command()),
         Command::Manual(args) => return generate::manual(args, Cli::command()),
         Command::Rbac => return Ok(rbac::run()),
+        _ => {}
+    }
+    match &cli.command {
+        Command::Agent(args) => {
+            (cli.flags.identity, cli.flags.membership) = (args.identity.clone(), args.membership.clone());
+        }
+        Command::Join(args) => cli.flags.membership = args.membership.clone(),
         _ => {}
     }
     let read = || -> anyhow::Result<(Settings, KubeProxy, bool)> {
@@ -103,10 +114,14 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
-    logging::start(&settings.log, settings.log_format)?;
+    // Those tell what they do themselves, unless somebody wants to hear more.
+    let quiet = matches!(cli.command, Command::Join(_) | Command::Leave(_)) && settings.log == "info";
+    logging::start(if quiet { "error" } else { &settings.log }, settings.log_format)?;
     let ended = match cli.command {
         Command::Up(args) => up::run(&args, &settings, &cli.flags),
-        Command::Agent(args) => agent::run(&args, &settings, &cli.flags),
+        Command::Agent(_) => agent::run(&settings, &cli.flags),
+        Command::Join(args) => join::run(&args, &settings, &cli.flags),
+        Command::Leave(args) => leave::run(&args, &settings),
         Command::Proxy(args) => {
             let file = cli.flags.config.as_deref().filter(|_| is_file);
             proxy::run(&args, &settings, &kube_proxy, file, &cli.flags)

@@ -15,6 +15,7 @@ use crate::{
     assemble,
     config::{Flags, Settings},
     instance::{self, Instance, Taken},
+    join::place::Place,
     logging,
     reload::Reloader,
     systemd::{Kind, Manager},
@@ -37,6 +38,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Result<ExitCode> {
     require_root("windlass up")?;
+    let place = Place::below(&settings.data_dir);
+    anyhow::ensure!(
+        !place.is_there(),
+        "this machine is a node of {}, which `windlass agent` runs; `windlass leave` ends that, or give this one its own --data-dir and --run-dir",
+        place.cluster().unwrap_or_else(|| "another cluster".to_owned())
+    );
     if args.detach && std::env::var_os(DETACHED).is_none() {
         return detach(settings);
     }

@@ -97,6 +97,17 @@ pub(crate) struct File {
     node_status_update_frequency: Option<String>,
     node_status_report_frequency: Option<String>,
     proxy_kubeconfig: Option<PathBuf>,
+    kubeconfig: Option<PathBuf>,
+    bootstrap_kubeconfig: Option<PathBuf>,
+    servers: Option<Vec<String>>,
+    rotate_certificates: Option<bool>,
+    #[serde(rename = "serverTLSBootstrap")]
+    server_tls_bootstrap: Option<bool>,
+    tls_cert_file: Option<PathBuf>,
+    tls_private_key_file: Option<PathBuf>,
+    #[serde(rename = "clientCAFile")]
+    client_ca_file: Option<PathBuf>,
+    no_proxy: Option<bool>,
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_critical_pods: Option<String>,
     shutdown_grace_period_by_pod_priority: Option<Vec<PriorityShare>>,
@@ -243,6 +254,16 @@ impl File {
         set(self.node_status_update_frequency, &mut registration.node_status_update_frequency);
         set(self.node_status_report_frequency, &mut registration.node_status_report_frequency);
         registration.proxy_kubeconfig = self.proxy_kubeconfig.or(registration.proxy_kubeconfig.take());
+        let membership = &mut to.membership;
+        membership.kubeconfig = self.kubeconfig.or(membership.kubeconfig.take());
+        membership.bootstrap_kubeconfig = self.bootstrap_kubeconfig.or(membership.bootstrap_kubeconfig.take());
+        set(self.servers, &mut membership.servers);
+        set(self.rotate_certificates, &mut membership.rotate_certificates);
+        set(self.server_tls_bootstrap, &mut membership.server_tls_bootstrap);
+        membership.tls_cert_file = self.tls_cert_file.or(membership.tls_cert_file.take());
+        membership.tls_private_key_file = self.tls_private_key_file.or(membership.tls_private_key_file.take());
+        membership.client_ca_file = self.client_ca_file.or(membership.client_ca_file.take());
+        set(self.no_proxy, &mut membership.no_proxy);
         set(self.node_status_max_images, &mut to.keeping.node_status_max_images);
         set(self.shutdown_grace_period, &mut to.keeping.shutdown_grace_period);
         set(self.shutdown_grace_period_critical_pods, &mut to.keeping.shutdown_grace_period_critical_pods);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Addresses, LogFormat, OptionalAddress, PodNetwork, Ranges, RulesLayout, Settings,
+    Addresses, IdentityFlags, LogFormat, MembershipFlags, OptionalAddress, PodNetwork, Ranges, RulesLayout, Settings,
     keeping::KeepingFlags,
     kube_proxy::{KubeProxy, bind},
     registration::RegistrationFlags,
@@ -124,6 +124,11 @@ pub(crate) struct Flags {
     keeping: KeepingFlags,
     #[command(flatten)]
     registration: RegistrationFlags,
+    /// Of the commands that have them: those run or make a node of another cluster.
+    #[arg(skip)]
+    pub(crate) membership: MembershipFlags,
+    #[arg(skip)]
+    pub(crate) identity: IdentityFlags,
 }
 
 impl Flags {
@@ -180,6 +185,8 @@ impl Flags {
         set(self.log_format.as_ref(), &mut to.log_format);
         self.keeping.apply(&mut to.keeping);
         self.registration.apply(&mut to.registration);
+        self.membership.apply(&mut to.membership);
+        self.identity.apply(&mut to.membership);
     }
 }
 

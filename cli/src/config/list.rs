@@ -22,7 +22,7 @@ fn word<T: clap::ValueEnum>(value: &T) -> Value {
 
 /// In the order in which a reader looks for them.
 pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
-    let (k, r) = (&s.keeping, &s.registration);
+    let (k, r, m) = (&s.keeping, &s.registration, &s.membership);
     let entry = |name, flag, value| Entry { name, flag: Ok(flag), value };
     let size = Quantity::from_bytes(i64::try_from(s.log_limits.file_bytes).unwrap_or(i64::MAX)).to_string();
     let ports = format!("{}-{}", s.node_ports.start(), s.node_ports.end());
@@ -44,6 +44,15 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
             flag: Err("How old the API's word of the node's status may get where nothing changes [default: 5m]"),
             value: json!(r.node_status_report_frequency),
         },
+        entry("kubeconfig", "kubeconfig", json!(m.kubeconfig)),
+        entry("bootstrapKubeconfig", "bootstrap-kubeconfig", json!(m.bootstrap_kubeconfig)),
+        entry("servers", "server", json!(m.servers)),
+        entry("rotateCertificates", "rotate-certificates", json!(m.rotate_certificates)),
+        entry("serverTLSBootstrap", "rotate-server-certificates", json!(m.server_tls_bootstrap)),
+        entry("tlsCertFile", "tls-cert-file", json!(m.tls_cert_file)),
+        entry("tlsPrivateKeyFile", "tls-private-key-file", json!(m.tls_private_key_file)),
+        entry("clientCAFile", "client-ca-file", json!(m.client_ca_file)),
+        entry("noProxy", "no-proxy", json!(m.no_proxy)),
         entry("proxyKubeconfig", "proxy-kubeconfig", json!(r.proxy_kubeconfig)),
         entry("dataDir", "data-dir", json!(s.data_dir)),
         entry("runDir", "run-dir", json!(s.run_dir)),

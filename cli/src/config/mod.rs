@@ -1,4 +1,4 @@
-//! Settings: built-in defaults, then the configuration file, then flags. All of it is read before
+//! Settings: built-in defaults, then those of a cluster that was joined, then the configuration file, then flags. All of it is read before
 //! anything is opened, and wrong settings are reported together.
 
 mod addresses;
@@ -7,6 +7,7 @@ mod flags;
 pub(crate) mod keeping;
 pub(crate) mod kube_proxy;
 pub(crate) mod list;
+mod membership;
 pub(crate) mod names;
 mod problems;
 mod ranges;
@@ -19,13 +20,18 @@ use std::{
     path::PathBuf,
 };
 
+use anyhow::Context as _;
+
 pub(crate) use addresses::Addresses;
 pub(crate) use flags::Flags;
 pub(crate) use keeping::Keeping;
+pub(crate) use membership::{IdentityFlags, Membership, MembershipFlags};
 pub(crate) use problems::Problem;
 pub(crate) use ranges::Ranges;
 pub(crate) use registration::Registration;
 use windlass_agent::node::eviction::thresholds;
+
+use crate::join::place::Place;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
@@ -126,6 +132,7 @@ pub(crate) struct Settings {
     pub(crate) max_pods: u32,
     pub(crate) keeping: Keeping,
     pub(crate) registration: Registration,
+    pub(crate) membership: Membership,
     pub(crate) network: PodNetwork,
     pub(crate) cni_conf_dir: PathBuf,
     pub(crate) cni_bin_dirs: Vec<PathBuf>,
@@ -181,6 +188,7 @@ impl Settings {
             max_pods: 110,
             keeping: Keeping::default(),
             registration: Registration::default(),
+            membership: Membership::default(),
             network: PodNetwork::Routed,
             cni_conf_dir: "/etc/cni/net.d".into(),
             // Upstream's folder, and where Debian puts them.
@@ -217,19 +225,48 @@ impl Settings {
         Ok(settings.problems().into_iter().map(|p| problems::placed(text, p)).collect())
     }
 
-    /// Reads defaults, file and flags; no file of ours where `--config` names one of kube-proxy's.
+    /// Reads defaults, what the cluster that was joined has set, file and flags; no file of ours where `--config` names one of kube-proxy's.
     ///
     /// # Errors
     /// Names the file, line and setting that cannot be used.
     pub(crate) fn read(flags: &Flags, with_file: bool) -> anyhow::Result<Self> {
+        let settings = Self::assembled(flags, with_file, None)?;
+        // What a cluster has set is in the data folder, which the file or a flag may name.
+        let of_cluster = Place::below(&settings.data_dir).settings();
+        let read = windlass_kit::files::read(&of_cluster)
+            .with_context(|| format!("the cluster's settings {} could not be read", of_cluster.display()))?;
+        let settings = match read {
+            Some(text) => Self::assembled(flags, with_file, Some(&text))
+                .with_context(|| format!("with the cluster's settings in {}", of_cluster.display()))?,
+            None => settings,
+        };
+        settings.judged()
+    }
+
+    /// The same with these settings of a cluster, which file and flags go before.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub(crate) fn with_cluster(flags: &Flags, of_cluster: &str) -> anyhow::Result<Self> {
+        Self::assembled(flags, true, Some(of_cluster))?.judged()
+    }
+
+    fn assembled(flags: &Flags, with_file: bool, of_cluster: Option<&str>) -> anyhow::Result<Self> {
         let mut settings = Self::built_in()?;
+        if let Some(text) = of_cluster {
+            file::parse(text)?.apply(&mut settings);
+        }
         if let Some(file) = if with_file { file::read(flags.config.as_deref())? } else { None } {
             file.apply(&mut settings);
         }
         flags.apply(&mut settings);
-        let problems = settings.problems();
-        anyhow::ensure!(problems.is_empty(), "the settings cannot be used: {}", problems.join("; "));
         Ok(settings)
+    }
+
+    fn judged(self) -> anyhow::Result<Self> {
+        let problems = self.problems();
+        anyhow::ensure!(problems.is_empty(), "the settings cannot be used: {}", problems.join("; "));
+        Ok(self)
     }
 
     /// The node's address: as set, or the one that the default route sends from.
@@ -259,6 +296,7 @@ impl Settings {
     fn problems(&self) -> Vec<String> {
         let mut problems = self.keeping.problems();
         problems.extend(self.registration.problems(&self.node_name));
+        problems.extend(self.membership.problems());
         if !is_dns_label(&self.node_name) {
             problems.push(format!(
                 "nodeName {:?} is not a DNS name (lower case letters, digits, '-' and '.')",

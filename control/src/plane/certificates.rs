@@ -103,7 +103,7 @@ pub(super) fn pki_dir(config: &Config) -> PathBuf {
 }
 
 pub(super) fn pems(pair: &Pair, pki: &Pki) -> Pems {
-    Pems { cert: pair.cert_pem.clone(), key: pair.key_pem.clone(), client_ca: pki.ca_pem.clone() }
+    Pems { cert: pair.cert_pem.clone(), key: pair.key_pem.clone(), client_ca: Some(pki.ca_pem.clone()) }
 }
 
 /// TLS toward nodes: their certificates are of our authority, and we show ours.

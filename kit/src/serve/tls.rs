@@ -19,8 +19,8 @@ pub struct Pems {
     pub cert: String,
     /// The certificate's key.
     pub key: String,
-    /// The authorities whose clients are known.
-    pub client_ca: String,
+    /// The authorities whose clients are known; without them no client is asked for a certificate.
+    pub client_ca: Option<String>,
 }
 
 impl fmt::Debug for Pems {
@@ -129,15 +129,20 @@ fn config(pems: &Pems) -> Result<ServerConfig, ServeError> {
     let wrong = |e: &dyn fmt::Display| ServeError::Certificate(e.to_string());
     let chain = certificates(&pems.cert)?;
     let key = PrivateKeyDer::from_pem_slice(pems.key.as_bytes()).map_err(|e| wrong(&e))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(&pems.client_ca)? {
-        roots.add(certificate).map_err(|e| wrong(&e))?;
-    }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .allow_unauthenticated()
-        .build()
-        .map_err(|e| wrong(&e))?;
+    let verifier = match &pems.client_ca {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(authorities) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(authorities)? {
+                roots.add(certificate).map_err(|e| wrong(&e))?;
+            }
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .allow_unauthenticated()
+                .build()
+                .map_err(|e| wrong(&e))?
+        }
+    };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| wrong(&e))?

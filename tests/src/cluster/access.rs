@@ -9,11 +9,14 @@ pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 /// What kubeadm's clusters have beyond what kube-apiserver makes by itself.
 pub(crate) fn of_kubeadm() -> Value {
+    binding("kubeadm:apiserver-kubelet-client", "system:kubelet-api-admin", "User", KUBELET_CLIENT)
+}
+
+pub(super) fn binding(name: &str, role: &str, kind: &str, to: &str) -> Value {
     json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-        "metadata": {"name": "kubeadm:apiserver-kubelet-client"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": KUBELET_CLIENT}],
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": to}],
     })
 }
 

@@ -5,6 +5,7 @@
 //! `KUBEBUILDER_ASSETS` names (the convention of envtest); [`assets`] says whether it is set.
 
 mod access;
+mod bootstrap;
 mod control_plane;
 mod pki;
 

@@ -8,6 +8,7 @@ mod certificates;
 mod fail_over;
 mod faults;
 mod front;
+mod join;
 mod joined;
 mod node;
 mod sharing;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         ("certificates", certificates::TESTS),
         ("fail_over", fail_over::TESTS),
         ("faults", faults::TESTS),
+        ("join", join::TESTS),
         ("joined", joined::TESTS),
         ("node", node::TESTS),
     ];

@@ -40,27 +40,36 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     Ok(if missing { ExitCode::from(exit::DIFFERS) } else { ExitCode::SUCCESS })
 }
 
+/// For a node with its own API.
 pub(super) async fn all(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
+    let mut all = of_node(settings).await?;
+    let listens = settings.api_listens();
+    for address in listens.iter() {
+        all.push(port("the Kubernetes API", address).await);
+    }
+    all.push(reach(&listens));
+    Ok(all)
+}
+
+/// For a node of another cluster.
+pub(super) async fn of_node(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
     let mut all = match Engine::new(&settings.docker_socket.to_string_lossy(), std::sync::Arc::default()) {
         Ok(found) => engine::check(&found).await,
         Err(error) => vec![Finding::missing("docker", error.to_string(), "name Docker's socket with --docker-socket")],
     };
     let variant = proxy_config(settings).variant;
     all.extend(tokio::task::spawn_blocking(move || proxy::check(variant)).await?);
-    let listens = settings.api_listens();
-    let of_api = listens.iter().map(|address| ("the Kubernetes API", Some(address)));
-    for (what, address) in of_api.chain([
+    for (what, address) in [
         ("the node's API", Some(settings.node_api_bind)),
         ("the read-only stats", settings.stats_bind),
         ("the agent's health", Some(settings.agent_health_bind)),
         ("the proxy's health", Some(settings.proxy_health_bind)),
         ("the proxy's metrics", Some(settings.proxy_metrics_bind)),
-    ]) {
-        let Some(address) = address else { continue };
-        let taken = serve::listen(what, address).await.err().map(|error| error.to_string());
-        all.push(port(what, address, taken));
+    ] {
+        if let Some(address) = address {
+            all.push(port(what, address).await);
+        }
     }
-    all.push(reach(&listens));
     all.extend(settings.stats_bind.and_then(open_to_others));
     all.extend(machine::judge(&machine::read(&settings.data_dir, settings.node_ip().is_loopback())));
     Ok(all)
@@ -83,8 +92,12 @@ fn open_to_others(address: SocketAddr) -> Option<Finding> {
     (!address.ip().is_loopback()).then(|| Finding::doubtful("read-only port", seen, advice))
 }
 
+async fn port(what: &'static str, address: SocketAddr) -> Finding {
+    judged(what, address, serve::listen(what, address).await.err().map(|error| error.to_string()))
+}
+
 /// A port that could be had, or why not.
-fn port(what: &str, address: SocketAddr, taken: Option<String>) -> Finding {
+fn judged(what: &str, address: SocketAddr, taken: Option<String>) -> Finding {
     match taken {
         None => Finding::fine(format!("port {}", address.port()), format!("free for {what}")),
         Some(why) if why.contains("(windlass)") => {

@@ -70,9 +70,9 @@ fn a_good_machine_is_fine_and_each_flaw_is_told_once() {
 #[test]
 fn a_port_that_windlass_itself_holds_is_fine() {
     let address: SocketAddr = "127.0.0.1:6443".parse().unwrap();
-    assert_eq!(port("the API", address, None).verdict, Verdict::Fine);
-    assert_eq!(port("the API", address, Some("process 7 (windlass) holds it".into())).verdict, Verdict::Fine);
-    let taken = port("the API", address, Some("process 7 (nginx) holds it".into()));
+    assert_eq!(judged("the API", address, None).verdict, Verdict::Fine);
+    assert_eq!(judged("the API", address, Some("process 7 (windlass) holds it".into())).verdict, Verdict::Fine);
+    let taken = judged("the API", address, Some("process 7 (nginx) holds it".into()));
     assert!(taken.verdict == Verdict::Missing && taken.seen.contains("nginx"), "{taken:?}");
 }
 

@@ -1,0 +1,239 @@
+//! `windlass join` and `windlass leave`, in a cluster that lets nodes in as kubeadm's do.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+use windlass_tests::{
+    Daemon, Kubectl, PATIENCE, Windlass, World,
+    cluster::{ADDRESS, PORT, Part},
+    eventually,
+};
+
+crate::tests![a_machine_joins_leaves_and_joins_again, a_join_that_is_wrong_is_refused_and_leaves_nothing];
+
+const ID: &str = "abcdef";
+const SECRET: &str = "0123456789abcdef";
+
+fn at() -> String {
+    format!("{ADDRESS}:{PORT}")
+}
+
+/// Runs `windlass join` and gives whether it worked and what it said.
+fn join(windlass: &Windlass<'_>, token: &str, args: &[&str]) -> (bool, String) {
+    use std::io::Write as _;
+    let mut command = windlass.command("join");
+    command.args([&at(), "--token-file", "-"]).args(args);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("join");
+    // It may have ended before it reads.
+    let _ = writeln!(child.stdin.take().expect("piped above"), "{token}");
+    let output = child.wait_with_output().expect("join ends");
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    (output.status.success(), text)
+}
+
+fn ready(kubectl: &Kubectl<'_>, node: &mut Daemon) {
+    eventually(PATIENCE, "the node is Ready", || {
+        anyhow::ensure!(node.runs(), "windlass ended:\n{}", node.log());
+        let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}/{.spec.taints}";
+        let told = kubectl.try_run(&["get", "node", "node", "-o", path])?;
+        anyhow::ensure!(told.starts_with("True/") && !told.contains("not-ready"), "{told}");
+        Ok(())
+    });
+}
+
+fn pod(name: &str) -> String {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"terminationGracePeriodSeconds": 1,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "main", "image": "windlass/busybox:1", "command": ["sleep", "100000"]}]}})
+    .to_string()
+}
+
+/// The files below a folder that hold a text.
+fn holding(dir: &Path, text: &str) -> String {
+    let output = Command::new("grep").args(["-rls", text]).arg(dir).output().expect("grep");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[track_caller]
+fn says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is missing in:\n{text}");
+    }
+}
+
+fn a_machine_joins_leaves_and_joins_again() {
+    let world = World::on_cluster();
+    let windlass = world.windlass();
+    let (cluster, kubectl) = (world.cluster(), windlass.kubectl());
+    cluster.admit_nodes(&kubectl);
+    cluster.token(&kubectl, ID, SECRET, None);
+    let (token, pin) = (format!("{ID}.{SECRET}"), cluster.pin());
+    let data = world.dir().join("data");
+
+    let (joined, said) = join(&windlass, &token, &["--discovery-token-ca-cert-hash", &pin]);
+    assert!(joined, "{said}");
+    let steps = [
+        "[preflight] ",
+        "[discovery] ",
+        "[certificate] asked for",
+        "cpuManagerPolicy (there is no such setting",
+        "[files] ",
+        "windlass agent ",
+    ];
+    says(&said, &steps);
+    assert!(
+        !said.contains(SECRET) && holding(&data, SECRET).is_empty(),
+        "the token is on no disk: {}",
+        holding(&data, SECRET)
+    );
+    let shown = windlass.try_run("config", &["show"]).expect("config show");
+    says(
+        &shown,
+        &[
+            "maxPods: 77",
+            "clusterDNS: [\"10.96.0.10\"]",
+            "rotateCertificates: true",
+            "nodeStatusUpdateFrequency: \"10s\"",
+        ],
+    );
+    assert_eq!(
+        kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].spec.username}"]),
+        format!("system:bootstrap:{ID}")
+    );
+
+    // The line that it has said runs a node that serves a pod.
+    let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &world.dir().join("windlass.log"))
+        .expect("windlass agent");
+    ready(&kubectl, &mut node);
+    assert_eq!(kubectl.run(&["get", "node", "node", "-o", "jsonpath={.status.capacity.pods}"]), "77");
+    kubectl.apply(&pod("first"));
+    let is_ready = ["wait", "--for=condition=Ready", "pod/first", "--timeout=5s"];
+    eventually(PATIENCE, "the pod is Ready", || kubectl.try_run(&is_ready));
+    let hostname = ["exec", "first", "--", "hostname"];
+    assert_eq!(kubectl.run(&hostname).trim(), "first");
+
+    // A node joins once, also while it is not running, and brings no control plane of its own.
+    let again = ["--discovery-token-ca-cert-hash", &pin];
+    let (joined, said) = join(&windlass, &token, &again);
+    assert!(!joined, "{said}");
+    says(&said, &["a windlass runs on this machine already"]);
+    node.end(Signal::SIGTERM);
+    let (joined, said) = join(&windlass, &token, &again);
+    assert!(!joined, "{said}");
+    says(&said, &["is a node of https://198.18.0.2:6443 already", "windlass leave"]);
+    let refused = windlass.try_run("up", &[]).expect_err("it is a node of another cluster").to_string();
+    says(&refused, &["windlass leave"]);
+
+    // It leaves while it runs, and its pods with it; what is left of the cluster is the administrator's.
+    let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &world.dir().join("windlass.log"))
+        .expect("windlass agent");
+    ready(&kubectl, &mut node);
+    let unasked = windlass.command("leave").stdin(Stdio::null()).output().expect("windlass leave");
+    assert!(!unasked.status.success() && node.runs(), "nobody was asked");
+    let said = windlass.try_run("leave", &["--yes"]).expect("windlass leave");
+    says(&said, &["kubectl delete node node", "is no node of https://198.18.0.2:6443 any more"]);
+    node.end(Signal::SIGTERM);
+    let containers = world.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.pod.name"]);
+    assert_eq!(containers.trim(), "");
+    assert_eq!(holding(&data, "BEGIN"), "", "no key or certificate is left");
+    says(&windlass.try_run("leave", &["--yes"]).expect("a second time"), &["there is nothing to leave"]);
+
+    // It joins again at once, as the machine that it was, and leaves services to the cluster's proxy, which is there now.
+    let proxy = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-proxy", "namespace": "kube-system"}, "data": {"config.conf": ""}});
+    kubectl.apply(&proxy.to_string());
+    let mut command = windlass.command("join");
+    command.args([&at(), "--token", &token, "--discovery-token-ca-cert-hash", &pin, "--foreground"]);
+    let mut node = Daemon::start("windlass join", &mut command, &world.dir().join("again.log")).expect("windlass join");
+    eventually(PATIENCE, "the node runs again", || {
+        anyhow::ensure!(node.runs(), "windlass ended:\n{}", node.log());
+        anyhow::ensure!(node.log().contains("node node is Ready"), "{}", node.log());
+        Ok(())
+    });
+    says(&node.log(), &["kube-proxy of the cluster writes the rules", "is taken over"]);
+    ready(&kubectl, &mut node);
+    let _ = kubectl.run(&["delete", "pod", "first", "--ignore-not-found", "--timeout=60s"]);
+    kubectl.apply(&pod("second"));
+    let is_ready = ["wait", "--for=condition=Ready", "pod/second", "--timeout=5s"];
+    eventually(PATIENCE, "a pod is Ready", || kubectl.try_run(&is_ready));
+
+    // Evicted first, and the node's object deleted by somebody who may.
+    let admin = windlass.kubeconfig().display().to_string();
+    let said =
+        windlass.try_run("leave", &["--yes", "--drain", "--kubeconfig", &admin, "--purge"]).expect("windlass leave");
+    says(&said, &["evicted default/second", "node node is deleted"]);
+    node.end(Signal::SIGTERM);
+    assert!(!data.exists());
+    eventually(PATIENCE, "the node is gone", || {
+        anyhow::ensure!(kubectl.try_run(&["get", "node", "node"]).is_err());
+        Ok(())
+    });
+}
+
+fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
+    let world = World::on_cluster();
+    let windlass = world.windlass();
+    let (cluster, kubectl) = (world.cluster(), windlass.kubectl());
+    cluster.admit_nodes(&kubectl);
+    cluster.token(&kubectl, ID, SECRET, None);
+    cluster.token(&kubectl, "endedx", SECRET, Some("2020-01-01T00:00:00Z"));
+    let (token, pin) = (format!("{ID}.{SECRET}"), cluster.pin());
+    let signed = ["get", "configmap", "cluster-info", "-n", "kube-public", "-o", "jsonpath={.data}"];
+    eventually(PATIENCE, "the description is signed", || {
+        anyhow::ensure!(kubectl.try_run(&signed)?.contains("jws-kubeconfig-abcdef"));
+        Ok(())
+    });
+    // Another machine that runs has this name; nobody looks whether it still does.
+    cluster.end(Part::ControllerManager, Signal::SIGKILL);
+    let other = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}});
+    kubectl.apply(&other.to_string());
+    let is_ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2100-01-01T00:00:00Z", "lastTransitionTime": "2020-01-01T00:00:00Z"}]}});
+    let _ =
+        kubectl.run(&["patch", "node", "other", "--subresource=status", "--type=merge", "-p", &is_ready.to_string()]);
+
+    let other_pin = format!("sha256:{}", "0".repeat(64));
+    let hash = "--discovery-token-ca-cert-hash";
+    for (token, args, words) in [
+        (token.as_str(), vec![hash, &other_pin], &["none of --discovery-token-ca-cert-hash is that", pin.as_str()][..]),
+        ("abcdef.fedcba9876543210", vec![hash, &pin], &["the token's secret is another one"]),
+        (
+            "endedx.0123456789abcdef",
+            vec![hash, &pin, "--timeout", "1s"],
+            &["not signed with the token endedx", "has ended"],
+        ),
+        ("nobody.0123456789abcdef", vec![hash, &pin, "--timeout", "1s"], &["not signed with the token nobody"]),
+        (token.as_str(), vec![], &["--discovery-token-ca-cert-hash is needed"]),
+        ("abcdef", vec![hash, &pin], &["it is no bootstrap token"]),
+        (
+            token.as_str(),
+            vec![hash, &pin, "--node-name", "other"],
+            &["which is another machine", "kubectl delete node other"],
+        ),
+        (token.as_str(), vec![hash, &pin, "--control-plane"], &["Windlass joins as a node alone"]),
+    ] {
+        let (joined, said) = join(&windlass, token, &args);
+        assert!(!joined, "{args:?}: {said}");
+        says(&said, words);
+        assert!(!world.dir().join("data/join").exists() && !said.contains(SECRET), "{args:?}: {said}");
+    }
+    assert_eq!(kubectl.run(&["get", "csr", "-o", "name"]), "", "nobody was asked for a certificate");
+
+    cluster.begin(Part::ControllerManager);
+
+    // One that nobody approves: it is told, kept, and gone on with once there is somebody.
+    let _ = kubectl.run(&["delete", "clusterrolebinding", "kubeadm:node-autoapprove-bootstrap"]);
+    let (joined, said) = join(&windlass, &token, &[hash, &pin, "--timeout", "15s"]);
+    assert!(!joined, "{said}");
+    says(&said, &["kubectl certificate approve node-csr-", "run the same line again once it is approved"]);
+    let name = kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]);
+    let _ = kubectl.run(&["certificate", "approve", &name]);
+    let (joined, said) = join(&windlass, &token, &["--discovery-token-unsafe-skip-ca-verification"]);
+    assert!(joined, "{said}");
+    says(&said, &["no certificate authority is pinned"]);
+    assert_eq!(kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]), name, "one request");
+    let _ = fs::read_to_string(world.dir().join("data/join/config.yaml")).expect("it has joined");
+}
