@@ -23,8 +23,7 @@ fn tokens_are_read_and_their_secrets_not_told() {
         " abcdef.0123456789abcdef",
         "äbcde.0123456789abcdef",
     ] {
-        let why = text.parse::<Token>().unwrap_err().to_string();
-        assert!(text.is_empty() || text == "." || !why.contains(text) || text == "abcdef", "{why}");
+assert_eq!(text.parse::<Token>(), Err(BadToken), "{text:?}");
     }
 }
 
