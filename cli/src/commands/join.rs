@@ -109,6 +109,15 @@ pub(super) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
         step("start", "the node runs in this process; `windlass leave` ends its membership");
         let settings = Settings::read(flags, true)?;
         logging::change(&settings.log, settings.log_format)?;
+        // Beside the node, which ends only when it is told to.
+        let (node, limit) = (settings.clone(), args.timeout);
+        std::thread::spawn(move || {
+            let alone = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from);
+            let waited = alone.and_then(|runtime| runtime.block_on(ready(&place, &node, limit, false)));
+            if let Err(error) = waited {
+                tracing::warn!(reason = format!("{error:#}"), "it is not told when the node is Ready");
+            }
+        });
         return agent::run(&settings, flags);
     }
     if !unit::is_there() {
@@ -119,7 +128,7 @@ pub(super) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Re
     }
     unit::run(&line).context("this machine has joined, but its service could not be started; run `windlass agent` yourself, or `windlass leave` to undo it")?;
     step("start", "windlass.service is enabled and started");
-    let ready = runtime()?.block_on(ready(&place, settings, args.timeout))?;
+    let ready = runtime()?.block_on(ready(&place, settings, args.timeout, true))?;
     Ok(if ready { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
 }
 
@@ -172,7 +181,12 @@ fn typed(known: &clap::Command, matches: &ArgMatches) -> anyhow::Result<Vec<Stri
         if matches.value_source(id) != Some(ValueSource::CommandLine) {
             continue;
         }
+        let names = arg.get_value_names().unwrap_or_default();
+        let is_path = names.iter().any(|name| matches!(name.as_str(), "FILE" | "DIR" | "PATH" | "SOCKET"));
         for value in matches.get_raw(id).into_iter().flatten() {
+            // The service has another folder to begin from.
+            let path = (is_path && !value.is_empty()).then(|| std::path::absolute(value)).transpose()?;
+            let value = path.as_deref().map_or(value, Path::as_os_str);
             let value = value.to_str().with_context(|| format!("the value of --{long} is no text"))?;
             all.push(format!("--{long}={value}"));
         }
@@ -350,8 +364,8 @@ fn configuration(flags: &Flags, found: &Found, told: &cluster::Told, place: &Pla
     Ok((text, read.membership.no_proxy))
 }
 
-/// Waits until the node is Ready, and tells why it is not meanwhile.
-async fn ready(place: &Place, settings: &Settings, limit: Duration) -> anyhow::Result<bool> {
+/// Waits until the node is Ready, and tells why it is not meanwhile; `of_unit` where the service runs it.
+async fn ready(place: &Place, settings: &Settings, limit: Duration, of_unit: bool) -> anyhow::Result<bool> {
     let client: Client = assemble::client_of(&place.kubeconfig()).await?;
     let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(client);
     let begun = Instant::now();
@@ -369,13 +383,14 @@ async fn ready(place: &Place, settings: &Settings, limit: Duration) -> anyhow::R
             step("ready", why.as_str());
             last = why;
         }
-        let failed = unit::failure();
+        let failed = of_unit.then(unit::failure).flatten();
         if failed.is_some() || begun.elapsed() > limit {
+            let journal = if of_unit { " (journalctl -u windlass)" } else { "" };
             let failed = failed.map(|failed| format!("; {failed}")).unwrap_or_default();
             step(
                 "ready",
                 format!(
-                    "this machine has joined, and its node is not Ready after {} s: {last}{failed}; see journalctl -u windlass, and `windlass leave` to undo it",
+                    "this machine has joined, and its node is not Ready after {} s: {last}{failed}; see the node's log{journal}, and `windlass leave` to undo it",
                     begun.elapsed().as_secs()
                 ),
             );
@@ -401,8 +416,10 @@ mod tests {
     fn what_the_node_runs_with_is_what_was_typed_without_what_joins() {
         let line = "windlass --node-ip 192.0.2.7 join 192.0.2.1:6443 --token abcdef.0123456789abcdef \
                     --discovery-token-unsafe-skip-ca-verification --node-name n --cni-bin-dir /a --cni-bin-dir /b \
-                    --no-proxy --server https://a:1 --eviction-hard memory.available<1Gi,nodefs.available<5%";
+                    --no-proxy --server https://a:1 --tls-cert-file c --eviction-hard memory.available<1Gi,nodefs.available<5%";
         let typed = typed_of(&line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let file = std::path::absolute("c").unwrap();
+        let file = format!("--tls-cert-file={}", file.display());
         let mut sorted = typed.clone();
         sorted.sort_unstable();
         assert_eq!(
@@ -415,6 +432,7 @@ mod tests {
                 "--node-ip=192.0.2.7",
                 "--node-name=n",
                 "--server=https://a:1",
+                file.as_str(),
             ]
         );
         // And the agent takes it.

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Credentials that may delete the node's object, which the node itself may not
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Remove all data of the node too: volumes, logs' positions, records of images, the pause image
+    /// Remove the whole data folder too: what is known of images, pods' own seccomp profiles
     #[arg(long)]
     purge: bool,
     /// Do not ask
@@ -78,7 +78,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     unit::stop()?;
     let instance = instance::stop_running(&settings.run_dir, PATIENCE)?;
     say("[stop] the agent has ended");
-    let mut problems = runtime.block_on(assemble::tear_down(settings, args.purge));
+    // Volumes too: they hold what the cluster has given its pods.
+    let mut problems = runtime.block_on(assemble::tear_down(settings, true));
     if problems.is_empty() {
         say("[pods] pods, rules and interfaces are gone");
     }

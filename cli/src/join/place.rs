@@ -15,6 +15,8 @@ use windlass_kit::files;
 /// The folder, and what it is while it is written.
 const FOLDER: &str = "join";
 const PART: &str = "join.part";
+/// Folders of pods, with files of volumes that the cluster's objects were written to.
+const PODS: &str = "pods";
 /// The node's credentials, 0600; the certificate itself is in `pki`.
 const KUBECONFIG: &str = "kubelet.conf";
 /// The cluster's settings, which the machine's own file and flags go before; 0644.
@@ -89,7 +91,8 @@ impl Place {
         })
     }
 
-    /// Takes away what makes the machine a node, the certificates first; what is not there is no error.
+    /// Takes away what makes the machine a node, the certificates first; what is not there is no error. Only after the pods
+    /// and their mounts have gone.
     pub(crate) fn forget(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut note = |what: &Path, done: io::Result<()>| {
@@ -102,7 +105,8 @@ impl Place {
             let file = self.data_dir.join(name);
             note(&file, files::remove(&file));
         }
-        for name in [PART, FOLDER] {
+        // Pods' folders, from which nothing is mounted any more; the mark last.
+        for name in [PART, PODS, FOLDER] {
             let folder = self.data_dir.join(name);
             note(&folder, remove_tree(&folder));
         }

@@ -311,7 +311,14 @@ fn a_machine_is_a_node_as_a_whole_or_not_at_all() {
     // A second one does not change the first.
     assert!(place.commit("other\n", &text).is_err());
     assert_eq!(std::fs::read_to_string(place.settings()).unwrap(), "maxPods: 1\n");
-    for file in ["registered", "api-servers", "kept", "pki/kubelet.key", "pki/kubelet-client-2026-01-31-23-59-59.pem"] {
+    for file in [
+        "registered",
+        "api-servers",
+        "kept",
+        "pki/kubelet.key",
+        "pods/u/etc-hosts",
+        "pki/kubelet-client-2026-01-31-23-59-59.pem",
+    ] {
         let file = dir.path().join(file);
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, "").unwrap();

@@ -23,7 +23,7 @@ fn tokens_are_read_and_their_secrets_not_told() {
         " abcdef.0123456789abcdef",
         "äbcde.0123456789abcdef",
     ] {
-assert_eq!(text.parse::<Token>(), Err(BadToken), "{text:?}");
+        assert_eq!(text.parse::<Token>(), Err(BadToken), "{text:?}");
     }
 }
 

@@ -17,7 +17,7 @@ use windlass_tests::{
 crate::tests![a_machine_joins_leaves_and_joins_again, a_join_that_is_wrong_is_refused_and_leaves_nothing];
 
 const ID: &str = "abcdef";
-const SECRET: &str = "0123456789abcdef";
+const SECRET: &str = "fedcba9876543210";
 
 fn at() -> String {
     format!("{ADDRESS}:{PORT}")
@@ -199,13 +199,13 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
     let hash = "--discovery-token-ca-cert-hash";
     for (token, args, words) in [
         (token.as_str(), vec![hash, &other_pin], &["none of --discovery-token-ca-cert-hash is that", pin.as_str()][..]),
-        ("abcdef.fedcba9876543210", vec![hash, &pin], &["the token's secret is another one"]),
+        ("abcdef.fedcba9876543211", vec![hash, &pin], &["the token's secret is another one"]),
         (
-            "endedx.0123456789abcdef",
+            "endedx.fedcba9876543210",
             vec![hash, &pin, "--timeout", "1s"],
             &["not signed with the token endedx", "has ended"],
         ),
-        ("nobody.0123456789abcdef", vec![hash, &pin, "--timeout", "1s"], &["not signed with the token nobody"]),
+        ("nobody.fedcba9876543210", vec![hash, &pin, "--timeout", "1s"], &["not signed with the token nobody"]),
         (token.as_str(), vec![], &["--discovery-token-ca-cert-hash is needed"]),
         ("abcdef", vec![hash, &pin], &["it is no bootstrap token"]),
         (
