@@ -33,7 +33,7 @@ use windlass_agent::{
     },
     pods::Orders,
     probe_counts::ProbeCounts,
-    server::{About, ServerConfig, ServerState, Streaming},
+    server::{About, ServerConfig, ServerState, Streaming, SystemLogs},
     volumes::placed::Placed,
 };
 use windlass_cadvisor::Usage;
@@ -260,6 +260,8 @@ async fn spawn_node(
         health: settings.agent_health_bind,
         tls,
         get_needs_create: settings.get_needs_create,
+        debugging_handlers: settings.handlers.debugging,
+        system_log_handler: settings.handlers.system_log,
     };
     if let Some(address) = settings.stats_bind.filter(|address| !address.ip().is_loopback()) {
         tracing::warn!(
@@ -312,7 +314,7 @@ async fn spawn_node(
         streaming: Streaming::new(token.clone()),
         heartbeats: heartbeats.clone(),
         metrics: Arc::clone(&metrics),
-        system_logs: SYSTEM_LOGS.into(),
+        system_logs: SystemLogs { root: SYSTEM_LOGS.into(), query: settings.handlers.system_log_query },
         about: Arc::new(About {
             node_name: settings.node_name.clone(),
             certificate: server.tls.clone(),

@@ -9,8 +9,8 @@ use std::{
 
 use axum::{
     body::Body,
-    extract::{Path, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    extract::{Path, Query, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
     response::{Html, IntoResponse as _, Redirect, Response},
 };
 use nix::{
@@ -22,13 +22,17 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::ReaderStream;
 use windlass_kit::percent;
 
-use super::{ServerState, refuse};
+use super::{
+    ServerState,
+    log_query::{self, NodeLogQuery},
+    refuse,
+};
 
 /// What is read of a file at once.
 const PIECE: usize = 256 << 10;
 
 /// What a path leads to.
-enum Found {
+pub(super) enum Found {
     File(File, u64),
     /// The names in a folder, those of folders with a slash behind them.
     Folder(Vec<String>),
@@ -39,7 +43,17 @@ pub(super) async fn root(state: State<ServerState>, request: Request) -> Respons
 }
 
 pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<String>, request: Request) -> Response {
-    let (root, wanted) = (PathBuf::from(&state.system_logs), PathBuf::from(&path));
+    let logs = &state.system_logs;
+    if logs.query
+        && let Some(query) = NodeLogQuery::of(&pairs(request.uri()))
+    {
+        return match query {
+            _ if !path.is_empty() => refuse(StatusCode::NOT_ACCEPTABLE, format!("{path} not allowed in query mode")),
+            Ok(query) => log_query::answer(logs.root.clone(), query).await,
+            Err(why) => refuse(StatusCode::NOT_ACCEPTABLE, why),
+        };
+    }
+    let (root, wanted) = (logs.root.clone(), PathBuf::from(&path));
     let found = tokio::task::spawn_blocking(move || look(&root, &wanted)).await;
     let as_folder = request.uri().path().ends_with('/');
     match found {
@@ -61,6 +75,11 @@ pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<Str
         },
         Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
+}
+
+/// The parameters of a request.
+fn pairs(uri: &Uri) -> Vec<(String, String)> {
+    Query::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default()
 }
 
 /// The part of a file that is asked for, or all of it.
@@ -137,7 +156,7 @@ fn range(text: &str, length: u64) -> Range {
 }
 
 /// Opens `wanted` below `root`. Blocking.
-fn look(root: &FilePath, wanted: &FilePath) -> io::Result<Found> {
+pub(super) fn look(root: &FilePath, wanted: &FilePath) -> io::Result<Found> {
     let root = open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     let wanted = if wanted.as_os_str().is_empty() { FilePath::new(".") } else { wanted };
     // A pipe without a writer must not hold up the thread.

@@ -9,6 +9,7 @@ mod auth;
 mod dashboard;
 mod files;
 mod health;
+mod log_query;
 mod logs;
 mod metrics;
 mod pages;
@@ -30,7 +31,7 @@ use axum::{
     http::{StatusCode, header},
     middleware,
     response::{IntoResponse as _, Response},
-    routing::get,
+    routing::{any, get, post},
 };
 use http_body_util::Limited;
 use k8s_openapi::api::core::v1::Pod;
@@ -77,6 +78,10 @@ pub struct ServerConfig {
     pub tls: Tls,
     /// A `GET` that opens a connection to a process or a port needs the right to `create`, not only to `get`.
     pub get_needs_create: bool,
+    /// Whether processes, ports and logs of pods can be reached at all: `enableDebuggingHandlers`.
+    pub debugging_handlers: bool,
+    /// Whether `/logs/` is served: `enableSystemLogHandler`.
+    pub system_log_handler: bool,
 }
 
 /// What the node tells of itself.
@@ -94,6 +99,15 @@ pub struct About {
     pub settings: serde_json::Value,
     /// The settings as they were given: names and values.
     pub flags: Vec<(String, String)>,
+}
+
+/// What `/logs/` serves.
+#[derive(Debug, Clone)]
+pub struct SystemLogs {
+    /// The folder of the files.
+    pub root: PathBuf,
+    /// Whether services can be asked for as well, of journald: `enableSystemLogQuery`.
+    pub query: bool,
 }
 
 /// What the handlers need.
@@ -121,8 +135,8 @@ pub struct ServerState {
     pub heartbeats: Heartbeats,
     /// What the agent counted.
     pub metrics: Arc<Metrics>,
-    /// The folder whose files `/logs/` serves.
-    pub system_logs: PathBuf,
+    /// What `/logs/` serves.
+    pub system_logs: SystemLogs,
     /// What is told of the program.
     pub about: Arc<About>,
 }
@@ -183,7 +197,7 @@ pub async fn run(
         let counting = metrics::Counting { metrics: Arc::clone(&state.metrics), door };
         router.layer(middleware::from_fn_with_state(counting, metrics::count)).with_state(state.clone())
     };
-    let secure = counted(secure_door(gate), "secure");
+    let secure = counted(secure_door(gate, &config), "secure");
     let read_only = counted(read_only_door(), "readonly");
     let health = counted(health_door(), "healthz");
     let (door, stop) = (secure.clone(), shutdown.clone());
@@ -210,23 +224,54 @@ pub async fn run(
 }
 
 /// Everything, for whoever has the right to it.
-fn secure_door(gate: auth::Gate) -> Router<ServerState> {
+fn secure_door(gate: auth::Gate, config: &ServerConfig) -> Router<ServerState> {
+    let debugging = if config.debugging_handlers {
+        let logs = if config.system_log_handler {
+            Router::new().route("/logs/", get(files::root)).route("/logs/{*path}", get(files::serve))
+        } else {
+            closed(&["/logs/", "/logs/{*path}"], "logs endpoint is disabled.")
+        };
+        Router::new()
+            .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::container_logs))
+            .route("/runningpods/", get(pages::running_pods))
+            .route("/runningpods", get(pages::running_pods))
+            .merge(logs)
+            .merge(stream::routes())
+    } else {
+        closed(&DEBUGGING, "Debug endpoints are disabled.")
+    };
     Router::new()
-        .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::container_logs))
+        .merge(debugging)
         .route("/pods", get(pages::pods))
-        .route("/runningpods/", get(pages::running_pods))
-        .route("/runningpods", get(pages::running_pods))
-        .route("/logs/", get(files::root))
-        .route("/logs/{*path}", get(files::serve))
+        .route("/checkpoint/{namespace}/{pod}/{container}", post(pages::checkpoint))
         .route("/configz", get(pages::configz))
         .route("/flagz", get(pages::flagz))
         .route("/statusz", get(pages::statusz))
-        .merge(stream::routes())
         .merge(readable())
         .fallback(unknown)
         .layer(middleware::from_fn(auth::check))
         .layer(Extension(gate))
         .layer(middleware::map_request(bounded))
+}
+
+/// What `enableDebuggingHandlers: false` closes.
+const DEBUGGING: [&str; 9] = [
+    "/attach/{*path}",
+    "/containerLogs/{*path}",
+    "/exec/{*path}",
+    "/logs/",
+    "/logs/{*path}",
+    "/portForward/{*path}",
+    "/run/{*path}",
+    "/runningpods",
+    "/runningpods/",
+];
+
+/// Paths that are there and closed.
+fn closed(paths: &[&str], why: &'static str) -> Router<ServerState> {
+    paths.iter().fold(Router::new(), |router, path| {
+        router.route(path, any(move || async move { refuse(StatusCode::METHOD_NOT_ALLOWED, why) }))
+    })
 }
 
 /// What may be read without credentials, by whoever reaches it.

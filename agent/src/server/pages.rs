@@ -4,13 +4,14 @@ use std::{collections::BTreeMap, time::Instant};
 
 use axum::{
     Json,
-    extract::State,
+    extract::{Path, State},
+    http::StatusCode,
     response::{IntoResponse as _, Response},
 };
 use serde_json::{Value, json};
 use windlass_kit::redact;
 
-use super::ServerState;
+use super::{ServerState, known_pod, refuse};
 use crate::ContainerRecord;
 
 /// The warning of upstream's pages for people.
@@ -55,6 +56,24 @@ fn running(records: &[ContainerRecord]) -> Vec<Value> {
         json!({"metadata": metadata, "spec": {"containers": containers}, "status": {}})
     });
     pods.collect()
+}
+
+/// The Engine writes no archive of a container's processes that another runtime could restore, so that, as at a kubelet
+/// whose runtime cannot, every container that exists is answered with an error.
+pub(super) async fn checkpoint(
+    State(state): State<ServerState>,
+    Path((namespace, pod, container)): Path<(String, String, String)>,
+) -> Response {
+    let Some(found) = known_pod(&state, &namespace, &pod).await else {
+        return refuse(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    let spec = found.spec.iter();
+    let mut containers = spec.flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    if !containers.any(|c| c.name == container) {
+        return refuse(StatusCode::NOT_FOUND, format!("container {container} does not exist"));
+    }
+    let what = format!("checkpointing of {namespace}/{pod}/{container} failed");
+    refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("{what} (Docker cannot make checkpoint archives)"))
 }
 
 /// The settings in effect, as a KubeletConfiguration has them.

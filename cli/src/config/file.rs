@@ -59,6 +59,9 @@ pub(crate) struct File {
     #[serde(rename = "clusterDNS")]
     cluster_dns: Option<Vec<IpAddr>>,
     resolv_conf: Option<PathBuf>,
+    enable_debugging_handlers: Option<bool>,
+    enable_system_log_handler: Option<bool>,
+    enable_system_log_query: Option<bool>,
     #[serde(rename = "singleProcessOOMKill")]
     single_process_oom_kill: Option<bool>,
     allowed_unsafe_sysctls: Option<Vec<String>>,
@@ -220,6 +223,9 @@ impl File {
         set(self.cluster_domain, &mut to.cluster_domain);
         set(self.cluster_dns, &mut to.cluster_dns);
         to.resolv_conf = self.resolv_conf.or(to.resolv_conf.take());
+        set(self.enable_debugging_handlers, &mut to.handlers.debugging);
+        set(self.enable_system_log_handler, &mut to.handlers.system_log);
+        set(self.enable_system_log_query, &mut to.handlers.system_log_query);
         set(self.single_process_oom_kill, &mut to.single_process_oom_kill);
         set(self.allowed_unsafe_sysctls, &mut to.allowed_unsafe_sysctls);
         set(self.log, &mut to.log);

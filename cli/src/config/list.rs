@@ -77,6 +77,25 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
             "authorize-pod-websocket-upgrade-create-permission",
             json!(s.get_needs_create),
         ),
+        Entry {
+            name: "enableDebuggingHandlers",
+            flag: Err(
+                "Whether processes, ports and logs of pods and the node's log files can be reached [default: true]",
+            ),
+            value: json!(s.handlers.debugging),
+        },
+        Entry {
+            name: "enableSystemLogHandler",
+            flag: Err("Whether the node's log files are served at /logs/ [default: true]"),
+            value: json!(s.handlers.system_log),
+        },
+        Entry {
+            name: "enableSystemLogQuery",
+            flag: Err(
+                "Whether logs of the node's services can be asked for at /logs/?query=, of journald or their files [default: false]",
+            ),
+            value: json!(s.handlers.system_log_query),
+        },
         entry("agentHealthzBindAddress", "agent-healthz-bind-address", json!(s.agent_health_bind)),
         entry("healthzBindAddress", "healthz-bind-address", json!(s.proxy_health_bind)),
         entry("metricsBindAddress", "metrics-bind-address", json!(s.proxy_metrics_bind)),

@@ -123,6 +123,7 @@ pub(crate) struct Settings {
     pub(crate) stats_bind: Option<SocketAddr>,
     /// A `GET` that opens a connection to a pod needs the right to `create`.
     pub(crate) get_needs_create: bool,
+    pub(crate) handlers: Handlers,
     pub(crate) agent_health_bind: SocketAddr,
     pub(crate) proxy_health_bind: SocketAddr,
     pub(crate) proxy_metrics_bind: SocketAddr,
@@ -145,6 +146,17 @@ pub(crate) struct Settings {
     pub(crate) allowed_unsafe_sysctls: Vec<String>,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
+}
+
+/// What the node's API serves, by the keys of KubeletConfiguration.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handlers {
+    /// `enableDebuggingHandlers`
+    pub(crate) debugging: bool,
+    /// `enableSystemLogHandler`
+    pub(crate) system_log: bool,
+    /// `enableSystemLogQuery`
+    pub(crate) system_log_query: bool,
 }
 
 /// The API's port where none is set.
@@ -179,6 +191,7 @@ impl Settings {
             node_api_bind: all(10250),
             stats_bind: Some(local(10255)),
             get_needs_create: true,
+            handlers: Handlers { debugging: true, system_log: true, system_log_query: false },
             agent_health_bind: local(10248),
             proxy_health_bind: all(10256),
             proxy_metrics_bind: local(10249),
