@@ -26,7 +26,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{net::NodeIps, quantity::Quantity};
 
 /// A loop that is silent for longer is stuck; upstream's limit for its sync loop.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
@@ -38,8 +38,8 @@ const BEAT: Duration = Duration::from_secs(10);
 pub struct Config {
     /// The node's name; only its pods are run.
     pub node_name: String,
-    /// The node's address, shown as `hostIP`.
-    pub node_ip: IpAddr,
+    /// The node's addresses, shown as `hostIP` and `hostIPs`.
+    pub node_ips: NodeIps,
     /// Pods' folders are made below `pods/` of it.
     pub data_dir: PathBuf,
     /// Name servers of the cluster; empty when there are none.
@@ -88,7 +88,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             node_name: String::new(),
-            node_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            node_ips: IpAddr::V4(Ipv4Addr::LOCALHOST).into(),
             data_dir: "/var/lib/windlass".into(),
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),

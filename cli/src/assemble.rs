@@ -147,7 +147,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
         node_ports: settings.node_ports.clone(),
         max_token_seconds: settings.max_token_seconds(),
         node_name: settings.node_name.clone(),
-        node_addresses: vec![settings.node_ip()],
+        node_addresses: settings.node_ips().iter().collect(),
         admin_kubeconfig: settings.admin_kubeconfig.clone(),
         lifetimes: windlass_control::pki::Lifetimes::default(),
     })
@@ -329,7 +329,7 @@ async fn spawn_node(
     let (status_every, status_age) = settings.registration.frequencies();
     let node_config = NodeConfig {
         name: settings.node_name.clone(),
-        address: settings.node_ip(),
+        addresses: settings.node_ips(),
         given_address: settings.node_ip.is_some(),
         api_port: settings.node_api_bind.port(),
         data_dir: settings.data_dir.clone(),
@@ -357,7 +357,7 @@ async fn spawn_node(
     };
     let config = agent::Config {
         node_name: settings.node_name.clone(),
-        node_ip: settings.node_ip(),
+        node_ips: settings.node_ips(),
         data_dir: settings.data_dir.clone(),
         cluster_dns: settings.cluster_dns.clone(),
         cluster_domain: settings.cluster_domain.clone(),
@@ -504,7 +504,7 @@ fn cni_config(settings: &Settings) -> CniConfig {
 pub(crate) fn proxy_config(settings: &Settings) -> proxy::Config {
     proxy::Config {
         node_name: settings.node_name.clone(),
-        node_ips: vec![settings.node_ip()],
+        node_ips: settings.node_ips().iter().collect(),
         cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
         healthz_bind: Some(settings.proxy_health_bind),
         metrics_bind: Some(settings.proxy_metrics_bind),

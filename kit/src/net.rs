@@ -47,6 +47,54 @@ impl Family {
     }
 }
 
+/// The addresses of a node: one, or one of each family, of which the first is the one that it is known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeIps {
+    first: IpAddr,
+    second: Option<IpAddr>,
+}
+
+impl NodeIps {
+    /// The one that the node is known by.
+    #[must_use]
+    pub const fn first(self) -> IpAddr {
+        self.first
+    }
+
+    /// All, the first one first.
+    pub fn iter(self) -> impl Iterator<Item = IpAddr> {
+        std::iter::once(self.first).chain(self.second)
+    }
+}
+
+impl From<IpAddr> for NodeIps {
+    fn from(first: IpAddr) -> Self {
+        Self { first, second: None }
+    }
+}
+
+/// As upstream's `--node-ip`: `192.0.2.1`, or `192.0.2.1,2001:db8::1`.
+impl FromStr for NodeIps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = |part: &str| part.trim().parse::<IpAddr>().map_err(|_| format!("{part:?} is no IP address"));
+        let all = text.split(',').map(read).collect::<Result<Vec<_>, _>>()?;
+        match all[..] {
+            [first] => Ok(first.into()),
+            [first, second] if Family::of(&first) != Family::of(&second) => Ok(Self { first, second: Some(second) }),
+            _ => Err(format!("{text:?} is neither one address nor one of each family with a comma between")),
+        }
+    }
+}
+
+impl fmt::Display for NodeIps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.first)?;
+        self.second.map_or(Ok(()), |second| write!(f, ",{second}"))
+    }
+}
+
 /// A range of addresses; host bits are always zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
@@ -204,6 +252,26 @@ mod tests {
         assert!(!cidr("::/0").unwrap().overlaps(&cidr("10.97.0.0/16").unwrap()));
         for wrong in ["10.0.0.0", "10.0.0.0/33", "x/8", "10.0.0.1/8", "fd00::1/64", "fd00::/129"] {
             assert!(cidr(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_node_has_one_address_or_one_of_each_family() {
+        for (text, all) in [
+            ("192.0.2.1", Some(vec!["192.0.2.1"])),
+            ("2001:db8::1, 192.0.2.1", Some(vec!["2001:db8::1", "192.0.2.1"])),
+            ("192.0.2.1,192.0.2.2", None),
+            ("192.0.2.1,2001:db8::1,192.0.2.2", None),
+            ("192.0.2.1,", None),
+            ("", None),
+            ("node", None),
+        ] {
+            let read = text.parse::<NodeIps>().ok();
+            let texts = read.map(|ips| ips.iter().map(|ip| ip.to_string()).collect::<Vec<_>>());
+            assert_eq!(texts, all.map(|all| all.into_iter().map(str::to_owned).collect()), "{text}");
+            if let Some(ips) = read {
+                assert_eq!(ips.to_string().parse(), Ok(ips));
+            }
         }
     }
 }

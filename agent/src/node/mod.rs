@@ -19,7 +19,6 @@ mod status;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -38,6 +37,7 @@ use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
     heartbeat::Heartbeats,
+    net::NodeIps,
 };
 
 use crate::{
@@ -65,9 +65,9 @@ use status::{Belief, Known, Sent};
 pub struct NodeConfig {
     /// The node's name.
     pub name: String,
-    /// Its address.
-    pub address: IpAddr,
-    /// Somebody has told which address that is.
+    /// Its addresses.
+    pub addresses: NodeIps,
+    /// Somebody has told which those are.
     pub given_address: bool,
     /// The port of its own API.
     pub api_port: u16,

@@ -130,9 +130,9 @@ fn addresses(config: &NodeConfig, before: &[NodeAddress]) -> Vec<NodeAddress> {
     if config.external_cloud && !before.is_empty() {
         return before.to_vec();
     }
-    let ip =
-        (!config.external_cloud || config.given_address).then(|| address("InternalIP", config.address.to_string()));
-    let own: Vec<NodeAddress> = ip.into_iter().chain([address("Hostname", config.name.clone())]).collect();
+    let told = !config.external_cloud || config.given_address;
+    let ips = config.addresses.iter().filter(|_| told).map(|ip| address("InternalIP", ip.to_string()));
+    let own: Vec<NodeAddress> = ips.chain([address("Hostname", config.name.clone())]).collect();
     if own.iter().all(|one| before.contains(one)) {
         return before.to_vec();
     }
@@ -146,7 +146,7 @@ const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 /// Sets that annotation, or takes it away where there is none to provide.
 pub(super) fn provided_ip(config: &NodeConfig, annotations: &mut BTreeMap<String, String>) {
     if config.external_cloud && config.given_address {
-        annotations.insert(PROVIDED_IP.to_owned(), config.address.to_string());
+        annotations.insert(PROVIDED_IP.to_owned(), config.addresses.to_string());
     } else {
         annotations.remove(PROVIDED_IP);
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, Secret};
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{net::NodeIps, quantity::Quantity};
 
 use super::{env_file, fields, spec};
 
@@ -26,7 +26,7 @@ pub(crate) fn files(container: &Container) -> impl Iterator<Item = (&str, &str)>
 #[derive(Debug, Clone)]
 pub(crate) struct Facts<'a> {
     pub(crate) node_name: &'a str,
-    pub(crate) node_ip: IpAddr,
+    pub(crate) node_ips: NodeIps,
     pub(crate) pod_ips: &'a [IpAddr],
     pub(crate) allocatable: &'a BTreeMap<String, Quantity>,
     pub(crate) services: &'a [ServiceEnv],
@@ -195,7 +195,8 @@ fn field_value(pod: &Pod, field: &ObjectFieldSelector, facts: &Facts<'_>) -> Res
     Ok(match field.field_path.as_str() {
         "spec.nodeName" => facts.node_name.to_owned(),
         "spec.serviceAccountName" => spec.and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
-        "status.hostIP" | "status.hostIPs" => facts.node_ip.to_string(),
+        "status.hostIP" => facts.node_ips.first().to_string(),
+        "status.hostIPs" => facts.node_ips.to_string(),
         "status.podIP" => pod_ips.into_iter().next().unwrap_or_default(),
         "status.podIPs" => pod_ips.join(","),
         path => {
@@ -290,7 +291,7 @@ mod tests {
         }];
         let facts = Facts {
             node_name: "node",
-            node_ip: "192.0.2.1".parse().unwrap(),
+            node_ips: "192.0.2.1".parse().unwrap(),
             pod_ips: &["10.244.0.5".parse().unwrap(), "fd00::5".parse().unwrap()],
             allocatable: &allocatable,
             services: &services,

@@ -89,7 +89,7 @@ fn next(pod: &Pod, observed: &Observed, now: i64) -> Plan {
 }
 
 fn shown(pod: &Pod, observed: &Observed, now: i64) -> PodStatus {
-    status(pod, observed, NODE, at(now))
+    status(pod, observed, NODE.into(), at(now))
 }
 
 fn phase(pod: &Pod, observed: &Observed, now: i64) -> String {

@@ -144,7 +144,10 @@ fn serving(
         None
     };
     let (client_ca, source) = (settings.membership.client_ca_file.clone(), source.clone());
-    let own = named(&settings.node_name, (BTreeSet::from([settings.node_name.clone()]), [settings.node_ip()].into()));
+    let own = named(
+        &settings.node_name,
+        (BTreeSet::from([settings.node_name.clone()]), settings.node_ips().iter().collect()),
+    );
     let nodes = node.subscribe();
     Ok(move || {
         let client_ca = match &client_ca {

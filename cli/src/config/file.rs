@@ -10,6 +10,7 @@ use std::{
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Taint;
 use windlass_agent::node::eviction::thresholds::Setting;
+use windlass_kit::net::NodeIps;
 
 use super::{
     Addresses, DEFAULT_FILE, LogFormat, OptionalAddress, PodNetwork, Problem, Ranges, RulesLayout, Settings,
@@ -25,7 +26,8 @@ pub(crate) struct File {
     kind: Option<String>,
     node_name: Option<String>,
     #[serde(rename = "nodeIP")]
-    node_ip: Option<IpAddr>,
+    #[serde(deserialize_with = "node_ips")]
+    node_ip: Option<NodeIps>,
     data_dir: Option<PathBuf>,
     run_dir: Option<PathBuf>,
     admin_kubeconfig: Option<PathBuf>,
@@ -276,4 +278,10 @@ impl File {
         set(self.shutdown_grace_period_by_pod_priority, &mut to.keeping.shutdown_grace_period_by_pod_priority);
         to.keeping.max_parallel_image_pulls = self.max_parallel_image_pulls.or(to.keeping.max_parallel_image_pulls);
     }
+}
+
+fn node_ips<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<NodeIps>, D::Error> {
+    use serde::Deserialize as _;
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| text.parse().map_err(serde::de::Error::custom)).transpose()
 }

@@ -1,10 +1,8 @@
 //! The flags that override the configuration file; every command takes them.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    ops::RangeInclusive,
-    path::PathBuf,
-};
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
+
+use windlass_kit::net::NodeIps;
 
 use super::{
     Addresses, IdentityFlags, LogFormat, MembershipFlags, OptionalAddress, PodNetwork, Ranges, RulesLayout, Settings,
@@ -23,9 +21,9 @@ pub(crate) struct Flags {
     /// Name of this node [default: the host's name]
     #[arg(long, global = true, value_name = "NAME")]
     node_name: Option<String>,
-    /// Address of this node [default: the one the default route uses]
+    /// Address of this node, or one of each family: IP,IP [default: the one the default route uses]
     #[arg(long, global = true, value_name = "IP")]
-    node_ip: Option<IpAddr>,
+    node_ip: Option<NodeIps>,
     /// Where objects, certificates and volumes live [default: /var/lib/windlass]
     #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -136,7 +134,7 @@ impl Flags {
     pub(crate) fn kube_proxy(&self) -> KubeProxy {
         KubeProxy {
             hostname_override: self.node_name.clone(),
-            bind_address: self.node_ip.map(|ip| ip.to_string()),
+            bind_address: self.node_ip.map(|ips| ips.first().to_string()),
             healthz_bind_address: self.healthz_bind_address.map(|at| at.to_string()),
             metrics_bind_address: self.metrics_bind_address.map(|at| at.to_string()),
             cluster_cidr: self.cluster_cidr.as_ref().map(ToString::to_string),

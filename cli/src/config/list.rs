@@ -28,7 +28,7 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
     let ports = format!("{}-{}", s.node_ports.start(), s.node_ports.end());
     vec![
         entry("nodeName", "node-name", json!(s.node_name)),
-        entry("nodeIP", "node-ip", json!(s.node_ip())),
+        entry("nodeIP", "node-ip", json!(s.node_ips().to_string())),
         entry("nodeLabels", "node-labels", json!(r.node_labels)),
         entry("registerWithTaints", "register-with-taints", json!(r.register_with_taints)),
         entry("providerID", "provider-id", json!(r.provider_id)),

@@ -30,6 +30,7 @@ pub(crate) use problems::Problem;
 pub(crate) use ranges::Ranges;
 pub(crate) use registration::Registration;
 use windlass_agent::node::eviction::thresholds;
+use windlass_kit::net::NodeIps;
 
 use crate::join::place::Place;
 
@@ -102,7 +103,7 @@ impl std::fmt::Display for OptionalAddress {
 pub(crate) struct Settings {
     pub(crate) node_name: String,
     /// As set; [`Self::node_ip`] finds one otherwise.
-    pub(crate) node_ip: Option<IpAddr>,
+    pub(crate) node_ip: Option<NodeIps>,
     outward: IpAddr,
     pub(crate) data_dir: PathBuf,
     pub(crate) run_dir: PathBuf,
@@ -220,7 +221,7 @@ impl Settings {
     /// The defaults, for a machine that nobody has.
     pub(crate) fn example() -> Self {
         let mut settings = Self::of("my-node".to_owned(), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)));
-        settings.node_ip = Some(settings.outward);
+        settings.node_ip = Some(settings.outward.into());
         settings
     }
 
@@ -284,7 +285,12 @@ impl Settings {
 
     /// The node's address: as set, or the one that the default route sends from.
     pub(crate) fn node_ip(&self) -> IpAddr {
-        self.node_ip.unwrap_or(self.outward)
+        self.node_ips().first()
+    }
+
+    /// All of the node's addresses.
+    pub(crate) fn node_ips(&self) -> NodeIps {
+        self.node_ip.unwrap_or_else(|| self.outward.into())
     }
 
     /// Where the API listens: as set, or for this machine's own processes and at the node's address, where pods reach it.

@@ -52,7 +52,7 @@ fn everything_that_is_wrong_is_told_with_its_line() {
         (3, "there is no setting \"clusterCidr\"; did you mean \"clusterCIDR\"?"),
         (4, "maxPods: "),
         (6, "evictionHard: "),
-        (7, "nodeIP: invalid IP address"),
+        (7, "nodeIP: \"x\" is no IP address"),
         (8, "there is no setting \"port\""),
     ];
     assert_eq!(told.len(), wanted.len(), "{told:?}");

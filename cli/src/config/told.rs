@@ -85,7 +85,7 @@ pub(crate) fn flags(settings: &Settings) -> Vec<(String, String)> {
         ("network", network.to_owned()),
         ("node-api-bind-address", settings.node_api_bind.to_string()),
         ("cloud-provider", settings.registration.cloud_provider.clone()),
-        ("node-ip", settings.node_ip().to_string()),
+        ("node-ip", settings.node_ips().to_string()),
         ("node-name", settings.node_name.clone()),
         ("node-port-range", format!("{}-{}", settings.node_ports.start(), settings.node_ports.end())),
         ("pod-logs-dir", path(&settings.pod_logs_dir)),

@@ -41,11 +41,6 @@ pub(crate) const TABLE: &[Row] = &[
     on_purpose("pods as a table", "/body/columnDefinitions/*/description", "descriptions of columns are our own words"),
     on_purpose("*", "/body/details/causes/1", "upstream tells some causes twice"),
     on_purpose(
-        "*",
-        "*/status/features*",
-        "that build drops supplementalGroupsPolicy with its gate off; upstream has it on",
-    ),
-    on_purpose(
         "status: conditions in order*",
         "*",
         "upstream answers 500 to a list that is not in the order of its $setElementOrder, here the order is made",
@@ -76,6 +71,11 @@ pub(crate) const TABLE: &[Row] = &[
     on_purpose("finalizer more", "*", "a list is written as JSON, not as Go"),
     on_purpose("delete: a grace that is none", "/body/message", "our own words"),
     on_purpose("delete: nonsense", "/body/message", "our own words"),
+    on_purpose(
+        "delete: *: watch of pods",
+        "/*",
+        "an end at once is one event; upstream writes that the pod is being deleted before it is gone",
+    ),
     to_mend("event of the new group", "*", "events.k8s.io is not served"),
     on_purpose("review", "/body/status/allowed", "nodes may list EndpointSlices"),
     on_purpose("mirror pod of an administrator*", "*", "only nodes make mirror pods"),

@@ -3,12 +3,14 @@
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use serde_json::json;
-use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+use windlass_tests::{Kubectl, NODE_IP, PATIENCE, World, cluster::Part, eventually};
 
 crate::tests![
     the_node_is_set_right_and_made_again,
     ready_knows_the_network_of_plugins,
     services_wait_for_the_right_to_follow_them,
+    a_node_has_an_address_of_each_family,
+    pods_of_the_host_do_not_wait_for_a_range,
 ];
 
 const NODE: &str = "node";
@@ -140,4 +142,76 @@ fn services_wait_for_the_right_to_follow_them() {
         Ok(())
     });
     assert_eq!(said(), 1, "it is said once");
+}
+
+fn a_node_has_an_address_of_each_family() {
+    const ALL: &str = "{range .status.addresses[*]}{.type} {.address};{end}";
+    let world = World::on_cluster();
+    let other = |address: &str| {
+        world.sh(&format!("ip address add {address}/64 dev eth0 nodad"));
+        format!("{NODE_IP},{address}")
+    };
+    let first = other("2001:db8:18::1");
+    let mut windlass = world.windlass().with(&["--node-ip", &first]);
+    let kubectl = windlass.up();
+    becomes(
+        &kubectl,
+        &["node", NODE],
+        ALL,
+        &format!("InternalIP {NODE_IP};InternalIP 2001:db8:18::1;Hostname {NODE};"),
+    );
+    let asks = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "host"}, "spec": {
+        "hostNetwork": true, "restartPolicy": "Never", "containers": [{
+            "name": "main", "image": "windlass/busybox:1", "command": ["sh", "-c", "echo $ALL"],
+            "env": [{"name": "ALL", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIPs"}}}]}],
+    }});
+    kubectl.apply(&asks.to_string());
+    becomes(&kubectl, &["pod", "host"], ".status.phase", "Succeeded");
+    assert_eq!(kubectl.run(&["logs", "host"]).trim(), first);
+    for list in [".status.hostIPs[*].ip", ".status.podIPs[*].ip"] {
+        becomes(&kubectl, &["pod", "host"], list, &first.replace(',', " "));
+    }
+    windlass.kill();
+
+    // Another one takes its place, and nothing is left of it.
+    let second = other("2001:db8:18::2");
+    let mut windlass = world.windlass().with(&["--node-ip", &second]);
+    let kubectl = windlass.up();
+    becomes(
+        &kubectl,
+        &["node", NODE],
+        ALL,
+        &format!("InternalIP {NODE_IP};InternalIP 2001:db8:18::2;Hostname {NODE};"),
+    );
+}
+
+/// A cluster whose addresses of pods come of somebody else, late.
+fn pods_of_the_host_do_not_wait_for_a_range() {
+    let world = World::on_cluster();
+    world.cluster().change(Part::ControllerManager, &["--allocate-node-cidrs=false"]);
+    let mut windlass = world.windlass();
+    windlass.start();
+    let kubectl = windlass.kubectl();
+    let why = ".status.conditions[?(@.type=='Ready')].message";
+    eventually(PATIENCE, "the node says what it waits for", || {
+        let told = field(&kubectl, &["node", NODE], why)?;
+        anyhow::ensure!(told.contains("spec.podCIDR"), "{told:?}");
+        Ok(())
+    });
+    eventually(PATIENCE, "pods may be made", || kubectl.try_run(&["get", "serviceaccount", "default"]));
+    let pinned = |name: &str, host: bool| {
+        let mut object: serde_json::Value = serde_json::from_str(&pod(name, host)).expect("a pod is JSON");
+        object["spec"]["nodeName"] = json!(NODE);
+        object.to_string()
+    };
+    kubectl.apply(&pinned("host", true));
+    kubectl.apply(&pinned("own", false));
+    becomes(&kubectl, &["pod", "host"], ".status.phase", "Running");
+    assert_eq!(field(&kubectl, &["pod", "own"], ".status.phase").expect("the API answers"), "Pending");
+    let range = r#"{"spec":{"podCIDR":"10.244.7.0/24","podCIDRs":["10.244.7.0/24"]}}"#;
+    let _ = kubectl.run(&["patch", "node", NODE, "--type=merge", "-p", range]);
+    becomes(&kubectl, &["node", NODE], ".status.conditions[?(@.type=='Ready')].status", "True");
+    becomes(&kubectl, &["pod", "own"], ".status.phase", "Running");
+    let address = field(&kubectl, &["pod", "own"], ".status.podIP").expect("the API answers");
+    assert!(address.starts_with("10.244.7."), "{address}");
 }

@@ -1,6 +1,9 @@
 //! Bad input and broken surroundings: each is answered with a word that helps, and harms nothing else.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use windlass_tests::{PATIENCE, World, eventually, run};
 
@@ -294,4 +297,31 @@ fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
         }
     }
     found
+}
+
+#[test]
+fn acknowledged_writes_survive_a_kill_in_the_middle_of_a_storm() {
+    let world = World::new();
+    let mut windlass = world.windlass();
+    let kubectl = windlass.up();
+    let acknowledged = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for i in 0.. {
+                if kubectl.try_run(&["create", "configmap", &format!("c{i}"), "--from-literal=a=b"]).is_err() {
+                    return;
+                }
+                acknowledged.store(i + 1, Ordering::SeqCst);
+            }
+        });
+        std::thread::sleep(Duration::from_secs(3));
+        windlass.kill();
+        writer.join().unwrap();
+    });
+    let acknowledged = acknowledged.load(Ordering::SeqCst);
+    assert!(acknowledged > 3, "only {acknowledged} writes were tried");
+    windlass.up();
+    for i in 0..acknowledged {
+        let _ = kubectl.run(&["get", "configmap", &format!("c{i}")]);
+    }
 }

@@ -11,7 +11,7 @@ fn news(seen: &NodeStatus, wanted: &NodeStatus) -> bool {
 pub(in crate::node) fn config() -> NodeConfig {
     NodeConfig {
         name: "n".into(),
-        address: "192.0.2.1".parse().unwrap(),
+        addresses: "192.0.2.1".parse().unwrap(),
         api_port: 10250,
         data_dir: "/".into(),
         version: "v1".into(),
@@ -183,6 +183,26 @@ fn swap_is_told_where_there_is_some() {
 #[test]
 fn declared_features_are_in_the_order_that_the_api_demands() {
     assert!(DECLARED_FEATURES.is_sorted());
+}
+
+#[test]
+fn a_node_tells_an_address_of_each_family() {
+    let up = Health::Up { version: "20.10".into() };
+    let now = at("2026-01-01T00:00:00Z");
+    let config = NodeConfig { addresses: "2001:db8::1,192.0.2.1".parse().unwrap(), ..config() };
+    let told = |seen: &Node| {
+        let node = wanted(&config, &machine(), &up, &Known::default(), seen, now);
+        let all = node.status.unwrap().addresses.unwrap().into_iter();
+        all.map(|a| format!("{} {}", a.type_, a.address)).collect::<Vec<_>>()
+    };
+    let both = ["InternalIP 2001:db8::1", "InternalIP 192.0.2.1", "Hostname n"];
+    assert_eq!(told(&Node::default()), both);
+    // The node had another second address: it goes.
+    let before: Node = serde_json::from_value(json!({"status": {"daemonEndpoints": null, "addresses": [
+        {"type": "InternalIP", "address": "2001:db8::1"}, {"type": "InternalIP", "address": "192.0.2.9"},
+        {"type": "Hostname", "address": "n"}]}}))
+    .unwrap();
+    assert_eq!(told(&before), both);
 }
 
 #[test]

@@ -3,8 +3,6 @@
 mod canonical;
 mod conditions;
 
-use std::net::IpAddr;
-
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
@@ -14,7 +12,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use windlass_kit::{duration, objects::resources::class_of};
+use windlass_kit::{duration, net::NodeIps, objects::resources::class_of};
 
 use super::{
     mounts::is_deep_read_only,
@@ -33,7 +31,7 @@ pub(crate) use canonical::canonical;
 use conditions::{conditions, is_of_nodes};
 
 /// The status of a pod on this node, in its [`canonical`] form.
-pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Timestamp) -> PodStatus {
+pub(crate) fn status(pod: &Pod, observed: &Observed, node_ips: NodeIps, now: Timestamp) -> PodStatus {
     let Some(spec) = &pod.spec else { return PodStatus::default() };
     let before = pod.status.clone().unwrap_or_default();
     if never_taken_in(observed, &before) {
@@ -65,9 +63,9 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         reason = Some(ended.reason.clone());
         message = Some(ended.message.clone());
     }
-    let host = node_ip.to_string();
+    let hosts = || node_ips.iter().map(|ip| ip.to_string());
     let addresses: Vec<PodIP> = if spec::host_network(spec) {
-        vec![PodIP { ip: host.clone() }]
+        hosts().map(|ip| PodIP { ip }).collect()
     } else if observed.addresses.is_empty() {
         before.pod_ips.clone().unwrap_or_default()
     } else {
@@ -78,8 +76,8 @@ pub(crate) fn status(pod: &Pod, observed: &Observed, node_ip: IpAddr, now: Times
         container_statuses: Some(main),
         init_container_statuses: Some(init),
         ephemeral_container_statuses: Some(ephemeral),
-        host_ip: Some(host.clone()),
-        host_ips: Some(vec![HostIP { ip: host }]),
+        host_ip: hosts().next(),
+        host_ips: Some(hosts().map(|ip| HostIP { ip }).collect()),
         pod_ip: addresses.first().map(|a| a.ip.clone()),
         pod_ips: Some(addresses),
         phase: Some(phase.to_owned()),

@@ -45,10 +45,11 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
     } else {
         services::listed(&shared.services).await.map_err(config)?
     };
-    let pod_ips = if spec::host_network(pod_spec) { vec![shared.config.node_ip] } else { request.addresses };
+    let pod_ips =
+        if spec::host_network(pod_spec) { shared.config.node_ips.iter().collect() } else { request.addresses };
     let facts = Facts {
         node_name: &shared.config.node_name,
-        node_ip: shared.config.node_ip,
+        node_ips: shared.config.node_ips,
         pod_ips: &pod_ips,
         allocatable: &shared.allocatable,
         services: &services,

@@ -53,7 +53,8 @@ impl Worker {
     pub(super) fn asked(&self, container: &str, id: String) -> Option<steps::Asked> {
         let pod = self.pod.clone()?;
         let host = pod.spec.as_ref().is_some_and(spec::host_network);
-        let address = if host { Some(self.shared.config.node_ip) } else { self.observed.addresses.first().copied() };
+        let address =
+            if host { Some(self.shared.config.node_ips.first()) } else { self.observed.addresses.first().copied() };
         Some(steps::Asked { container: self.container(container)?, pod, id, address })
     }
 

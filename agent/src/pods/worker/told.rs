@@ -12,7 +12,7 @@ impl Worker {
             return None;
         }
         let before = pod.status.clone().unwrap_or_default();
-        let wanted = status::status(&pod, &self.observed, self.shared.config.node_ip, now);
+        let wanted = status::status(&pod, &self.observed, self.shared.config.node_ips, now);
         if wanted.phase.as_deref().is_some_and(spec::is_terminal) {
             self.release();
         }

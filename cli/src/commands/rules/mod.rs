@@ -7,6 +7,7 @@ mod show;
 
 use std::{path::PathBuf, process::ExitCode};
 
+use windlass_kit::net::NodeIps;
 use windlass_proxy::{
     Config, LocalAddresses,
     explain::{Explanation, Packet, ServiceRow, explain, trace},
@@ -116,7 +117,7 @@ impl Source {
     /// The proxy's settings for manifests: nothing of this machine enters the rules.
     fn config(&self, settings: &Settings) -> Config {
         Config {
-            node_ips: settings.node_ip.into_iter().collect(),
+            node_ips: settings.node_ip.into_iter().flat_map(NodeIps::iter).collect(),
             nfacct: Some(self.nfacct),
             ..assemble::proxy_config(settings)
         }

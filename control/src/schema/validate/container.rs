@@ -16,6 +16,8 @@ use super::{
 pub(super) struct Pod<'a> {
     pub(super) volumes: BTreeSet<&'a str>,
     pub(super) host_network: bool,
+    /// How long its end may take, in seconds.
+    pub(super) grace: i64,
     pub(super) names: BTreeSet<&'a str>,
     pub(super) host_ports: BTreeSet<(i64, &'a str, &'a str)>,
 }
@@ -79,7 +81,14 @@ pub(super) fn container<'a>(container: &'a Value, here: &str, init: bool, pod: &
                 "may not be set for init containers without restartPolicy=Always",
             );
         } else {
-            handler(hook, &format!("{here}.lifecycle.{kind}"), &["exec", "httpGet", "sleep", "tcpSocket"], errors);
+            let here = format!("{here}.lifecycle.{kind}");
+            handler(hook, &here, &["exec", "httpGet", "sleep", "tcpSocket"], errors);
+            let seconds = &hook["sleep"]["seconds"];
+            if seconds.as_i64().is_some_and(|seconds| !(0..=pod.grace).contains(&seconds)) {
+                let grace = pod.grace;
+                let why = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+                errors.invalid(format!("{here}.sleep"), seconds, &why);
+            }
         }
     }
     ids(&container["securityContext"], &format!("{here}.securityContext"), &["runAsUser", "runAsGroup"], errors);

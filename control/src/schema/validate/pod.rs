@@ -17,7 +17,8 @@ pub(super) fn spec(spec: &Value, path: &str, template: bool, errors: &mut Errors
     }
     let volumes = volume::all(spec, path, errors);
     let host_network = spec["hostNetwork"] == true;
-    let mut pod = Pod { volumes, host_network, names: BTreeSet::new(), host_ports: BTreeSet::new() };
+    let grace = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+    let mut pod = Pod { volumes, host_network, grace, names: BTreeSet::new(), host_ports: BTreeSet::new() };
     if list(spec, "containers").next().is_none() {
         errors.required(format!("{path}.containers"), "");
     }
