@@ -65,6 +65,12 @@ impl ApiError {
             .about(resource, name)
     }
 
+    /// Its name is taken by what is about to go.
+    pub(super) fn still_exists(resource: &ResourceType, name: &str) -> Self {
+        let error = Self::already_exists(resource, name);
+        Self { message: format!("object is being deleted: {}", error.message), ..error }
+    }
+
     pub(super) fn is_already_exists(&self) -> bool {
         self.reason == "AlreadyExists"
     }

@@ -297,7 +297,8 @@ pub(super) fn check_finalizers(resource: &ResourceType, object: &Value, old: &Va
         field: "metadata.finalizers".to_owned(),
         cause: schema::Cause::Forbidden,
         detail: format!(
-            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            added.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
         ),
     };
     Err(ApiError::invalid(resource, name, &[error]))

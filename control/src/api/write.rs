@@ -155,7 +155,8 @@ impl Call {
             }
             let mut key = target.key();
             key.name.clone_from(&name);
-            if self.api.store().get(resource.qualified(), &key).is_none() {
+            let taken = self.api.store().get(resource.qualified(), &key);
+            if taken.is_none() {
                 if options.dry_run {
                     self.api.rehearse(resource, &mut object)?;
                     return Ok(object);
@@ -166,6 +167,9 @@ impl Call {
             }
             let generated = value["metadata"]["name"].as_str().is_none_or(str::is_empty);
             if !generated || attempt == NAME_TRIES {
+                if taken.is_some_and(|object| !object.value()["metadata"]["deletionTimestamp"].is_null()) {
+                    return Err(ApiError::still_exists(resource, &name));
+                }
                 return Err(ApiError::already_exists(resource, &name));
             }
         }

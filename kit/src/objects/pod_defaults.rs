@@ -53,6 +53,9 @@ pub fn pod(object: &mut Map<String, Value>) {
 /// for nodes that know no list.
 fn one_address(status: &mut Map<String, Value>) {
     let Some(alone) = status.get("podIP").filter(|ip| ip.as_str().is_some_and(|ip| !ip.is_empty())).cloned() else {
+        if let Some(first) = status.get("podIPs").map(|all| all[0]["ip"].clone()).filter(Value::is_string) {
+            status.insert("podIP".to_owned(), first);
+        }
         return;
     };
     if status.get("podIPs").is_none_or(|all| all[0]["ip"] != alone) {

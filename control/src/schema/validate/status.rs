@@ -21,7 +21,10 @@ pub(super) fn of_kind(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) 
             features(&new["status"], errors);
         }
         "PersistentVolumeClaim" => amounts(&new["status"], "capacity", errors),
-        "Pod" => pod(&new["status"], &old["status"], errors),
+        "Pod" => {
+            pod(&new["status"], &old["status"], errors);
+            transitions(&old["spec"], &new["status"], &old["status"], errors);
+        }
         "ReplicationController" => counts(&new["status"], errors),
         "Service" => balancer(new, errors),
         _ => {}
@@ -68,6 +71,38 @@ fn pod(status: &Value, old: &Value, errors: &mut Errors) {
     }
     for (single, several) in [("podIP", "podIPs"), ("hostIP", "hostIPs")] {
         addresses(status, single, several, errors);
+    }
+}
+
+/// What has ended for good runs no more.
+fn transitions(spec: &Value, new: &Value, old: &Value, errors: &mut Errors) {
+    for (containers, statuses) in [("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")] {
+        for (at, was) in list(old, statuses) {
+            let (ended, name) = (&was["state"]["terminated"], text(was, "name"));
+            let again =
+                || list(new, statuses).any(|(_, is)| text(is, "name") == name && is["state"]["terminated"].is_null());
+            let container = list(spec, containers).map(|(_, container)| container).find(|c| text(c, "name") == name);
+            if ended.is_object() && !may_run_again(spec, container, ended) && again() {
+                let field = format!("status.{statuses}[{at}].state");
+                errors.forbidden(field, "may not be transitioned to non-terminated state");
+            }
+        }
+    }
+}
+
+/// Whether a container that ended so may be run again, by its own word or the pod's.
+fn may_run_again(spec: &Value, container: Option<&Value>, ended: &Value) -> bool {
+    let of_container = |field: &str| container.map_or(&Value::Null, |container| &container[field]);
+    let acts = |container: &Value| container["restartPolicyRules"].as_array().is_some_and(|rules| !rules.is_empty());
+    // A rule of one container may start all of them again.
+    if ["containers", "initContainers"].iter().any(|all| list(spec, all).any(|(_, container)| acts(container))) {
+        return true;
+    }
+    let policy = of_container("restartPolicy").as_str().unwrap_or_else(|| text(spec, "restartPolicy"));
+    match policy {
+        "Never" => false,
+        "OnFailure" => ended["exitCode"].as_i64().unwrap_or(0) != 0,
+        _ => true,
     }
 }
 
