@@ -262,8 +262,9 @@ fn two_authorities_and_then_one() {
     let _ = world.sh(&format!(
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=other -keyout {0} -out {1} && \
          openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /O=system:masters/CN=stranger -keyout {2} -out {3} && \
-         openssl x509 -req -in {3} -CA {1} -CAkey {0} -CAcreateserial -days 2 -out {4}",
-        at("other.key"), at("other.crt"), at("stranger.key"), at("stranger.csr"), at("stranger.crt"),
+         echo extendedKeyUsage=clientAuth > {5} && \
+         openssl x509 -req -extfile {5} -in {3} -CA {1} -CAkey {0} -CAcreateserial -days 2 -out {4}",
+        at("other.key"), at("other.crt"), at("stranger.key"), at("stranger.csr"), at("stranger.crt"), at("stranger.ext"),
     ));
     let own = fs::read_to_string(cluster.certificate("ca.crt")).expect("the cluster has an authority");
     let other = fs::read_to_string(dir.join("other.crt")).expect("it was made above");
