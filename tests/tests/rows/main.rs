@@ -63,6 +63,8 @@ fn main() -> ExitCode {
         ("sandbox", sandbox::ROWS),
         ("security", security::ROWS),
         ("volumes", volumes::ROWS),
+        ("volumes", volumes::objects::ROWS),
+        ("volumes", volumes::mounts::ROWS),
     ];
     let tests: Vec<(&str, &str, Ask)> =
         areas.into_iter().flat_map(|(area, rows)| rows.iter().map(move |(name, test)| (area, *name, *test))).collect();
