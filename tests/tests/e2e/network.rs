@@ -3,7 +3,11 @@
 use std::{fs, net::IpAddr, path::Path};
 
 use serde_json::{Value, json};
-use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+use windlass_tests::{
+    Kubectl, PATIENCE, World,
+    cluster::{Api, Part},
+    eventually,
+};
 
 use crate::sharing::{Shared, condition, is_ready, main_of, says, wait_for};
 
@@ -36,8 +40,13 @@ fn gone(kubectl: &Kubectl<'_>, name: &str) {
 
 #[test]
 fn dual_stack() {
+    const RANGES: &str = "10.244.0.0/16,fd00:10:244::/56";
     let world = World::new();
-    let mut windlass = world.windlass().with(&["--cluster-cidr", "10.244.0.0/16,fd00:10:244::/56"]);
+    if world.api() == Api::Cluster {
+        // There a controller gives nodes their ranges.
+        world.cluster().change(Part::ControllerManager, &[&format!("--cluster-cidr={RANGES}")]);
+    }
+    let mut windlass = world.windlass().with(&["--cluster-cidr", RANGES]);
     let kubectl = windlass.up();
     let shared = Shared::new(&world);
     kubectl.apply(&web("web", 8081));

@@ -92,13 +92,14 @@ fn transitions(spec: &Value, new: &Value, old: &Value, errors: &mut Errors) {
 
 /// Whether a container that ended so may be run again, by its own word or the pod's.
 fn may_run_again(spec: &Value, container: Option<&Value>, ended: &Value) -> bool {
-    let of_container = |field: &str| container.map_or(&Value::Null, |container| &container[field]);
     let acts = |container: &Value| container["restartPolicyRules"].as_array().is_some_and(|rules| !rules.is_empty());
     // A rule of one container may start all of them again.
     if ["containers", "initContainers"].iter().any(|all| list(spec, all).any(|(_, container)| acts(container))) {
         return true;
     }
-    let policy = of_container("restartPolicy").as_str().unwrap_or_else(|| text(spec, "restartPolicy"));
+    // One that the pod does not have is run by nobody.
+    let Some(container) = container else { return false };
+    let policy = container["restartPolicy"].as_str().unwrap_or_else(|| text(spec, "restartPolicy"));
     match policy {
         "Never" => false,
         "OnFailure" => ended["exitCode"].as_i64().unwrap_or(0) != 0,
