@@ -53,8 +53,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::from(exit::FAILED))
 }
 
-pub(super) fn remove_data(settings: &Settings) -> Vec<String> {
-    let mut problems = Vec::new();
+/// Removes the data folder, if it is one.
+pub(super) fn remove_data_dir(settings: &Settings, problems: &mut Vec<String>) {
     // Only a folder that the store calls its own is removed whole: a mistyped --data-dir is not.
     if settings.data_dir.exists() && !assemble::is_data_dir(&settings.data_dir) {
         problems.push(format!(
@@ -62,8 +62,13 @@ pub(super) fn remove_data(settings: &Settings) -> Vec<String> {
             settings.data_dir.display()
         ));
     } else {
-        remove_tree(&settings.data_dir, &mut problems);
+        remove_tree(&settings.data_dir, problems);
     }
+}
+
+fn remove_data(settings: &Settings) -> Vec<String> {
+    let mut problems = Vec::new();
+    remove_data_dir(settings, &mut problems);
     if let Err(error) = std::fs::remove_file(&settings.admin_kubeconfig)
         && error.kind() != std::io::ErrorKind::NotFound
     {

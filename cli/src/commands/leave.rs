@@ -95,9 +95,11 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     }
     // Where something is left, what tells of it stays, so that the same line goes on where this one ended.
     if problems.is_empty() {
-        problems.extend(place.forget());
         if args.purge {
-            problems.extend(down::remove_data(settings));
+            // While the marks are there that make it one of ours.
+            down::remove_data_dir(settings, &mut problems);
+        } else {
+            problems.extend(place.forget());
         }
     }
     drop(instance);
