@@ -59,7 +59,7 @@ fn persistent_volume_claims() {
     let affine = |name: &str| {
         json!({"local": {"path": data}, "claimRef": {"namespace": "default", "name": name},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [
-                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]}}})
+                {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [name]}]}]}}})
     };
     for name in ["node", "elsewhere"] {
         kubectl.apply(&volume(&format!("local-{name}"), affine(name)));
@@ -198,7 +198,7 @@ fn service_account_tokens() {
     };
     let told = review(&token, json!([]));
     assert_eq!(told["user"]["username"], "system:serviceaccount:default:default", "{told}");
-    assert_eq!(review(&token, json!(["vault"]))["authenticated"], false);
+    assert_ne!(review(&token, json!(["vault"]))["authenticated"], true, "false may be left out");
     // The API knows the caller, and lets it see nothing that nobody gave it.
     let server = kubectl.run(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]);
     let asked = world.sh(&format!("curl -sk -H 'Authorization: Bearer {token}' {}/api/v1/pods", server.trim()));
