@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use bollard::query_parameters::EventsOptions;
 use futures::{Stream, StreamExt as _};
+use jiff::Timestamp;
 
 use super::{Engine, EngineError, names};
 
@@ -23,16 +24,23 @@ pub(crate) enum Action {
     Destroyed,
 }
 
+/// The time as Docker reads it, which has the same clock: seconds and nanoseconds.
+pub(super) fn now() -> String {
+    let now = Timestamp::now();
+    format!("{}.{:09}", now.as_second(), now.subsec_nanosecond())
+}
+
 impl Engine {
-    /// Events from now on. The stream ends with an error when the connection breaks: list again then,
-    /// since what happened meanwhile may be lost.
+    /// Events from now on, which is when this is called: Docker is only asked once the stream is polled, and tells then
+    /// what happened since, of its last 256 events. The stream ends with an error when the connection breaks: list again
+    /// then, since what happened meanwhile may be lost.
     pub(crate) fn events(&self) -> impl Stream<Item = Result<Changed, EngineError>> + Send + use<> {
         let filters = HashMap::from([
             ("type".to_owned(), vec!["container".to_owned()]),
             ("label".to_owned(), vec![names::TYPE.to_owned()]),
             ("event".to_owned(), ["start", "die", "destroy"].map(str::to_owned).to_vec()),
         ]);
-        let options = EventsOptions { filters: Some(filters), ..EventsOptions::default() };
+        let options = EventsOptions { filters: Some(filters), since: Some(now()), ..EventsOptions::default() };
         // The stream lives as long as the agent: the client's own limit must not end it.
         self.docker().events(Some(options)).filter_map(|event| async move {
             match event {
@@ -50,5 +58,30 @@ impl Engine {
                 Err(error) => Some(Err(EngineError::new("Docker's events could not be followed", &error))),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{super::fake, *};
+
+    #[tokio::test]
+    async fn what_happens_before_docker_is_asked_is_told_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let (engine, mut asked) = fake::that_hears(dir.path(), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let before = Timestamp::now();
+        let mut events = Box::pin(engine.events());
+        let called = Timestamp::now();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(asked.try_recv().is_err(), "nothing is asked before the stream is polled");
+        assert!(events.next().await.is_none());
+        let line = asked.recv().await.unwrap();
+        let (_, since) = line.split_once("since=").expect("a time");
+        let since = since.split(['&', ' ']).next().unwrap();
+        let (seconds, nanoseconds) = since.split_once('.').unwrap();
+        let since = Timestamp::new(seconds.parse().unwrap(), nanoseconds.parse().unwrap()).unwrap();
+        assert!(before <= since && since <= called, "{before} {since} {called}");
     }
 }

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Engine, EngineError, names};
+use super::{Engine, EngineError, events, names};
 
 /// Everything is listed this often, in case an event was lost.
 const RELIST: Duration = Duration::from_secs(300);
@@ -123,9 +123,9 @@ impl Engine {
             ("type".to_owned(), vec!["container".to_owned()]),
             ("event".to_owned(), NEWS.map(str::to_owned).to_vec()),
         ]);
-        // Subscribed before listing, so that nothing falls between.
-        let mut events =
-            self.docker().events(Some(EventsOptions { filters: Some(filters), ..EventsOptions::default() }));
+        // Of the time before the list, so that nothing falls between.
+        let options = EventsOptions { filters: Some(filters), since: Some(events::now()), ..EventsOptions::default() };
+        let mut events = self.docker().events(Some(options));
         let mut relist = tokio::time::interval(RELIST);
         loop {
             let changed = tokio::select! {

@@ -83,7 +83,7 @@ impl DockerFollower {
         let engine = &self.engine;
         let info = engine.info().await?;
         self.heart.beat();
-        // Subscribed before listing, so that nothing falls between.
+        // Of the time before the list, so that nothing falls between.
         let mut events = Box::pin(engine.events());
         let listed = engine.list().await?;
         let mut details = Vec::new();

@@ -9,7 +9,7 @@ mod resizing;
 mod told;
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -115,6 +115,8 @@ pub(crate) struct Worker {
     observed: Observed,
     volumes: Arc<BTreeMap<String, Place>>,
     steps: FuturesUnordered<BoxFuture<'static, (Key, Outcome)>>,
+    /// Containers that changed while they were looked at: the look may have been before.
+    look_again: BTreeSet<String>,
     /// Of the steps under way those that can be given up, each with what tells them.
     given_up: BTreeMap<Key, CancellationToken>,
     /// The ConfigMaps and Secrets that the pod is made of.
@@ -175,6 +177,7 @@ impl Worker {
             observed,
             volumes: Arc::default(),
             steps: FuturesUnordered::new(),
+            look_again: BTreeSet::new(),
             given_up: BTreeMap::new(),
             followed: BTreeMap::new(),
             changes: SelectAll::new(),
@@ -239,6 +242,11 @@ impl Worker {
                     self.given_up.remove(&key);
                     self.count(&outcome);
                     self.take(outcome);
+                    if let Key::Look(id) = key
+                        && self.look_again.remove(&id)
+                    {
+                        self.look(id);
+                    }
                 }
                 changed = wish.changed() => match changed {
                     Ok(()) => { let latest = wish.borrow_and_update().clone(); self.take_wish(&latest); }
@@ -490,7 +498,9 @@ impl Worker {
 
     fn look(&mut self, id: String) {
         let key = Key::Look(id.clone());
-        if !self.observed.in_flight.contains(&key) {
+        if self.observed.in_flight.contains(&key) {
+            self.look_again.insert(id);
+        } else {
             self.push(key, steps::see(Arc::clone(&self.shared), id));
         }
     }
