@@ -27,6 +27,8 @@ use pulls::Pulls;
 
 /// The disk of the node's data.
 const DISK_MEGABYTES: u32 = 192;
+/// The longest that a container waits for its next start: those that last were ended as often as there were faults.
+const BACK_OFF: Duration = Duration::from_secs(300);
 const BETWEEN_FAULTS: Duration = Duration::from_secs(12);
 const SAMPLES: Duration = Duration::from_secs(3);
 /// Memory may grow by so much a minute, or by so much in all when it was looked at for a short while.
@@ -228,7 +230,7 @@ impl Soak {
     /// Waits for the node and what lasts on it.
     fn settled(&mut self) {
         let (world, node) = (&self.world, &mut self.node);
-        eventually(PATIENCE * 3, "the node and its lasting pods are Ready", || {
+        eventually(BACK_OFF + PATIENCE * 2, "the node and its lasting pods are Ready", || {
             anyhow::ensure!(node.runs(), "windlass ended by itself");
             let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
             anyhow::ensure!(kubectl(world).try_run(&["get", "node", "node", "-o", ready])? == "True", "not Ready");
