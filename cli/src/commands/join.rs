@@ -414,10 +414,13 @@ mod tests {
 
     #[test]
     fn what_the_node_runs_with_is_what_was_typed_without_what_joins() {
-        let line = "windlass --node-ip 192.0.2.7 join 192.0.2.1:6443 --token abcdef.0123456789abcdef \
-                    --discovery-token-unsafe-skip-ca-verification --node-name n --cni-bin-dir /a --cni-bin-dir /b \
-                    --no-proxy --server https://a:1 --tls-cert-file c --eviction-hard memory.available<1Gi,nodefs.available<5%";
-        let typed = typed_of(&line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let line = [
+            "windlass --node-ip 192.0.2.7 join 192.0.2.1:6443 --token abcdef.0123456789abcdef",
+            "--discovery-token-unsafe-skip-ca-verification --node-name n --cni-bin-dir /a --cni-bin-dir /b",
+            "--no-proxy --server https://a:1 --tls-cert-file c",
+            "--eviction-hard memory.available<1Gi,nodefs.available<5%",
+        ];
+        let typed = typed_of(&line.join(" "));
         let file = std::path::absolute("c").unwrap();
         let file = format!("--tls-cert-file={}", file.display());
         let mut sorted = typed.clone();
