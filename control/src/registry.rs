@@ -118,7 +118,7 @@ macro_rules! schema {
 
 macro_rules! readable {
     ($type:ty) => {
-        |bytes| serde_json::from_slice::<$type>(bytes).map(drop)
+        |bytes| windlass_kit::json::from_slice::<$type>(bytes).map(drop)
     };
 }
 

@@ -17,6 +17,8 @@ pub mod files;
 pub mod finding;
 pub mod heartbeat;
 pub mod inotify;
+#[cfg(feature = "json")]
+pub mod json;
 #[cfg(feature = "manifests")]
 pub mod manifests;
 pub mod meter;

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, io, path::Path};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use serde::{Deserialize, Serialize};
-use windlass_kit::objects::resources::amount;
+use windlass_kit::{json, objects::resources::amount};
 
 use super::spec;
 use crate::scratch;
@@ -61,7 +61,7 @@ impl Allocated {
     pub(crate) fn read(pod_dir: &Path) -> Option<Self> {
         let path = pod_dir.join(FILE);
         match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
+            Ok(bytes) => json::from_slice(&bytes)
                 .inspect_err(|error| {
                     tracing::warn!(path = %path.display(), %error, "what was allocated to a pod could not be read; what Docker holds it to counts");
                 })

@@ -1,6 +1,7 @@
 //! Questions about a pod's spec that several decisions ask. Pure.
 
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, PodSpec};
+use windlass_kit::json;
 
 use super::status::canonical;
 
@@ -102,7 +103,7 @@ pub(crate) fn restarts_after_failure(spec: &PodSpec, container: &Container, role
 pub(crate) fn ephemeral_containers(spec: &PodSpec) -> Vec<Container> {
     let all = spec.ephemeral_containers.iter().flatten();
     // Every field but the target is one of a container.
-    all.filter_map(|e| serde_json::from_value(serde_json::to_value(e).ok()?).ok()).collect()
+    all.filter_map(|e| json::from_slice(&serde_json::to_vec(e).ok()?).ok()).collect()
 }
 
 /// The container whose processes an ephemeral one wants to see.

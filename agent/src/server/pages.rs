@@ -8,6 +8,8 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse as _, Response},
 };
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ListMeta};
+use serde::Serialize;
 use serde_json::{Value, json};
 use windlass_kit::redact;
 
@@ -20,13 +22,13 @@ const FOR_PEOPLE: &str = "Warning: This endpoint is not meant to be machine pars
 /// The pods as the API last told them.
 pub(super) async fn pods(State(state): State<ServerState>) -> Response {
     let pods = state.pods.borrow().clone();
-    list(pods.iter().map(|pod| serde_json::to_value(pod.as_ref()).unwrap_or_default()).collect())
+    list(pods.iter().map(AsRef::as_ref).collect::<Vec<&Pod>>())
 }
 
 /// The same for whoever asks without credentials: what is known to hold no secret.
 pub(super) async fn pods_without_secrets(State(state): State<ServerState>) -> Response {
     let pods = state.pods.borrow().clone();
-    list(pods.iter().map(|pod| redact::pod(serde_json::to_value(pod.as_ref()).unwrap_or_default())).collect())
+    list(pods.iter().map(|pod| redact::pod(serde_json::to_value(pod.as_ref()).unwrap_or_default())).collect::<Vec<_>>())
 }
 
 /// Images that are being pulled, and how far.
@@ -34,8 +36,18 @@ pub(super) async fn pulls(State(state): State<ServerState>) -> Response {
     Json(state.pulls.borrow().values().cloned().collect::<Vec<_>>()).into_response()
 }
 
-fn list(items: Vec<Value>) -> Response {
-    Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})).into_response()
+/// A PodList of pods as they are, of which none is copied.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List<T> {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: ListMeta,
+    items: Vec<T>,
+}
+
+fn list<T: Serialize>(items: Vec<T>) -> Response {
+    Json(List { kind: "PodList", api_version: "v1", metadata: ListMeta::default(), items }).into_response()
 }
 
 /// The pods that run, as Docker alone knows them.

@@ -76,7 +76,7 @@ fn visited(old: &Value, wanted: &Value) -> Result<Value, String> {
 
 /// The quality of service that a spec gives its pod.
 pub(super) fn class_of(spec: &Value) -> Result<Class, String> {
-    let spec: PodSpec = serde_json::from_value(spec.clone()).map_err(|e| format!("the spec cannot be read: {e}"))?;
+    let spec: PodSpec = windlass_kit::json::from_value(spec).map_err(|e| format!("the spec cannot be read: {e}"))?;
     Ok(class(&spec))
 }
 

@@ -16,6 +16,7 @@ use kube::{Api, Client, Resource, api::ApiResource, core::PartialObjectMeta, run
 use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
+use windlass_kit::reflector::{Extent, reflect};
 
 mod cache;
 mod endpoints;
@@ -209,7 +210,7 @@ impl Watches {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
     {
         self.wait_for(informer.cache(), K::kind(&()).into_owned());
-        let events = watcher(Api::<K>::all(self.client.clone()), watcher::Config::default());
+        let events = reflect(Api::<K>::all(self.client.clone()), watcher::Config::default(), Extent::Many);
         self.tasks.spawn(informer.run(events, self.shutdown.clone()));
     }
 

@@ -51,7 +51,7 @@ where
     K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {
     let failed = |source| Error::Bootstrap { what: what.to_owned(), source: Box::new(source) };
-    let object: K = serde_json::from_value(object).map_err(|e| failed(kube::Error::SerdeError(e)))?;
+    let object: K = windlass_kit::json::from_value(&object).map_err(|e| failed(kube::Error::SerdeError(e)))?;
     match api.create(&PostParams::default(), &object).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),

@@ -2,22 +2,26 @@
 //! nothing else. `model`, `claims`, `filters`, `scores`, `messages` and `state` are pure and may not import
 //! kube's client; this file is the loop.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream::FuturesUnordered};
+use futures::{Stream, StreamExt, stream::FuturesUnordered};
 use k8s_openapi::{
     api::core::v1::{Binding, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams, PostParams},
     runtime::{WatchStreamExt, watcher},
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::events::{Recorder, Severity};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    reflector::{Extent, reflect},
+};
 
 mod claims;
 mod filters;
@@ -48,16 +52,23 @@ pub enum Error {
     WatchEnded(&'static str),
 }
 
+/// All objects of a kind, and what happens to them.
+fn all<K>(client: &Client) -> impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + use<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+{
+    reflect(Api::all(client.clone()), watcher::Config::default(), Extent::Many)
+}
+
 /// Schedules pods until `shutdown`. Broken watches and refused writes are tried again with back-off.
 ///
 /// # Errors
 /// Only when a watch ends for good, which no API server causes.
 pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Error> {
-    let pods = watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()).default_backoff();
-    let nodes = watcher(Api::<Node>::all(client.clone()), watcher::Config::default()).default_backoff();
-    let claims =
-        watcher(Api::<PersistentVolumeClaim>::all(client.clone()), watcher::Config::default()).default_backoff();
-    let volumes = watcher(Api::<PersistentVolume>::all(client.clone()), watcher::Config::default()).default_backoff();
+    let pods = all::<Pod>(&client).default_backoff();
+    let nodes = all::<Node>(&client).default_backoff();
+    let claims = all::<PersistentVolumeClaim>(&client).default_backoff();
+    let volumes = all::<PersistentVolume>(&client).default_backoff();
     futures::pin_mut!(pods, nodes, claims, volumes);
     let writer = Writer { recorder: Recorder::new(client.clone(), NAME, ""), client };
     let mut state = State::default();

@@ -118,7 +118,7 @@ fn pod_only(spec: &mut Map<String, Value>) {
 fn whole_requests(spec: &mut Map<String, Value>) {
     let Some(whole) = spec.get("resources").and_then(Value::as_object).filter(|r| !r.is_empty()) else { return };
     let limits = whole.get("limits").and_then(Value::as_object).cloned().unwrap_or_default();
-    let Ok(read) = serde_json::from_value::<PodSpec>(Value::Object(spec.clone())) else { return };
+    let Ok(read) = crate::json::from_value::<PodSpec>(&Value::Object(spec.clone())) else { return };
     let sum = pod_amounts(&read.containers, read.init_containers.as_deref().unwrap_or_default(), requests_of);
     let sums = [("cpu", Quantity::from_milli(sum.milli_cpu)), ("memory", Quantity::from_bytes(sum.memory))];
     let pages = sum.other.iter().filter(|(name, _)| name.starts_with(HUGE_PAGES));

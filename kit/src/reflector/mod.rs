@@ -12,18 +12,24 @@
 //!
 //! Imports nothing of ours.
 
-use std::{collections::VecDeque, fmt::Debug, time::Duration};
+use std::{collections::VecDeque, fmt::Debug, io, time::Duration};
 
 use futures::{
-    Stream, StreamExt as _,
+    AsyncBufReadExt as _, Stream, StreamExt as _,
     stream::{self, BoxStream},
 };
+use http::{HeaderValue, header::ACCEPT_ENCODING};
 use kube::{
     Api, Resource, ResourceExt as _,
     api::{ListParams, VersionMatch, WatchEvent, WatchParams},
+    core::{Request, Status},
     runtime::watcher::{Config, Error, Event, ListSemantic},
 };
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, Error as _},
+};
+use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
 /// How many objects a selection has.
@@ -169,13 +175,27 @@ where
             bookmarks: self.config.bookmarks,
             send_initial_events: false,
         };
-        match self.api.watch(&params, &version).await {
-            Ok(events) => (None, State::Watching { version, since: Instant::now(), events: events.boxed() }),
+        match self.events(&params, &version).await {
+            Ok(events) => (None, State::Watching { version, since: Instant::now(), events }),
             Err(error) => {
                 let next = if is_gone(&error) { State::Unknown } else { self.broken(version) };
                 (Some(Err(Error::WatchStartFailed(error))), next)
             }
         }
+    }
+
+    /// As kube's, which has a reader of each type for objects that stand before their event's type in a line besides.
+    async fn events(
+        &self,
+        params: &WatchParams,
+        version: &str,
+    ) -> kube::Result<BoxStream<'static, kube::Result<WatchEvent<K>>>> {
+        let built = Request::new(self.api.resource_url()).watch(params, version);
+        let mut request = built.map_err(kube::Error::BuildRequest)?;
+        // kube-apiserver 1.37 packs each event by itself, of which only the first would be unpacked.
+        request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let lines = self.api.clone().into_client().request_stream(request).await?.lines();
+        Ok(lines.filter_map(async |line| line_read(line)).boxed())
     }
 
     /// What comes after what a watch has told; `None` is its end.
@@ -227,6 +247,45 @@ where
     fn time(&self) -> Duration {
         self.config.timeout.map_or(WATCH, |seconds| Duration::from_secs(seconds.into()))
     }
+}
+
+/// An event as it stands in a line.
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "type")]
+    what: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+/// The event of a line; `None` for one that was broken off, after which the stream ends.
+fn line_read<K: DeserializeOwned>(line: io::Result<String>) -> Option<kube::Result<WatchEvent<K>>> {
+    let line = match line {
+        Ok(line) => line,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return None,
+        Err(error) => return Some(Err(kube::Error::ReadEvents(error))),
+    };
+    match event_of(&line) {
+        Err(error) if error.is_eof() => None,
+        Err(error) => Some(Err(match serde_json::from_str::<Status>(&line) {
+            Ok(status) => kube::Error::Api(status.boxed()),
+            Err(_) => kube::Error::SerdeError(error),
+        })),
+        Ok(event) => Some(Ok(event)),
+    }
+}
+
+fn event_of<K: DeserializeOwned>(line: &str) -> serde_json::Result<WatchEvent<K>> {
+    let Line { what, object } = serde_json::from_str(line)?;
+    let text = object.get();
+    Ok(match what {
+        "ADDED" => WatchEvent::Added(serde_json::from_str(text)?),
+        "MODIFIED" => WatchEvent::Modified(serde_json::from_str(text)?),
+        "DELETED" => WatchEvent::Deleted(serde_json::from_str(text)?),
+        "BOOKMARK" => WatchEvent::Bookmark(serde_json::from_str(text)?),
+        "ERROR" => WatchEvent::Error(serde_json::from_str(text)?),
+        other => return Err(serde_json::Error::custom(format!("{other:?} is no type of a watch event"))),
+    })
 }
 
 fn is_gone(error: &kube::Error) -> bool {

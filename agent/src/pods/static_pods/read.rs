@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, path::Path};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 use windlass_kit::{
+    json,
     manifests::{self, Document},
     objects::pod_defaults,
 };
@@ -60,7 +61,7 @@ fn pod(path: &Path, document: Document, node: &str) -> Result<Pod, String> {
     let mut tolerations = spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
     tolerations.push(json!({"operator": "Exists", "effect": "NoExecute"}));
     spec.insert("tolerations".to_owned(), Value::Array(tolerations));
-    let pod: Pod = serde_json::from_value(value).map_err(|e| format!("{shown} cannot be read as a pod: {e}"))?;
+    let pod: Pod = json::from_value(&value).map_err(|e| format!("{shown} cannot be read as a pod: {e}"))?;
     check(&pod).map_err(|why| format!("{shown}: {why}"))?;
     Ok(pod)
 }

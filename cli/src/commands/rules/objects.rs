@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 use serde_json::Value;
+use windlass_kit::json;
 use windlass_proxy::model::objects::{EndpointSlice, Node, Service};
 
 #[derive(Debug, Default)]
@@ -47,9 +48,9 @@ impl Objects {
             }
             let bad = || format!("{kind} {name}");
             match kind.as_str() {
-                "Service" => self.services.push(serde_json::from_value(value).with_context(bad)?),
-                "EndpointSlice" => self.slices.push(serde_json::from_value(value).with_context(bad)?),
-                "Node" => self.nodes.push(serde_json::from_value(value).with_context(bad)?),
+                "Service" => self.services.push(json::from_value(&value).with_context(bad)?),
+                "EndpointSlice" => self.slices.push(json::from_value(&value).with_context(bad)?),
+                "Node" => self.nodes.push(json::from_value(&value).with_context(bad)?),
                 kind if kind.ends_with("List") => {
                     if let Value::Array(items) = value["items"].take() {
                         // A typed list leaves its items' kind out.
