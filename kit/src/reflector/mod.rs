@@ -226,7 +226,7 @@ where
                 let next = match &error {
                     error if is_gone(error) => State::Unknown,
                     // What cannot be read is one object; those after it can.
-                    error if is_unreadable(error) => State::Watching { version, since, events },
+                    kube::Error::SerdeError(_) => State::Watching { version, since, events },
                     _ => self.broken(version),
                 };
                 (Some(Err(Error::WatchFailed(error))), next)
@@ -262,14 +262,14 @@ struct Line<'a> {
 fn line_read<K: DeserializeOwned>(line: io::Result<String>) -> Option<kube::Result<WatchEvent<K>>> {
     let line = match line {
         Ok(line) => line,
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return None,
         Err(error) => return Some(Err(kube::Error::ReadEvents(error))),
     };
     match event_of(&line) {
         Err(error) if error.is_eof() => None,
         Err(error) => Some(Err(match serde_json::from_str::<Status>(&line) {
-            Ok(status) => kube::Error::Api(status.boxed()),
-            Err(_) => kube::Error::SerdeError(error),
+            // No field of a status is a must: one without a code is any other object.
+            Ok(status) if status.code != 0 => kube::Error::Api(status.boxed()),
+            _ => kube::Error::SerdeError(error),
         })),
         Ok(event) => Some(Ok(event)),
     }
@@ -290,15 +290,6 @@ fn event_of<K: DeserializeOwned>(line: &str) -> serde_json::Result<WatchEvent<K>
 
 fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
-}
-
-/// Whether a line of a watch was no event. kube takes one that it cannot read for a status, of which no field is a must.
-fn is_unreadable(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::SerdeError(_) => true,
-        kube::Error::Api(status) => status.code == 0,
-        _ => false,
-    }
 }
 
 /// Whether a revision comes after another. Both are numbers of the store; where one is none nobody can say.
