@@ -4,6 +4,7 @@
 //! `cadvisor`, never `control` or `proxy`. Only `engine` talks to Docker.
 
 pub mod certificates;
+mod cgroup;
 pub mod engine;
 pub mod images;
 pub mod live;
@@ -12,8 +13,9 @@ pub mod metrics;
 pub mod network;
 pub mod node;
 mod node_authorizer;
+pub mod node_watch;
 pub mod pods;
-pub mod probe_counts;
+pub mod probe_metrics;
 mod scratch;
 pub mod server;
 pub mod volumes;

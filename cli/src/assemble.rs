@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_agent::{
     self as agent, Pressure,
-    engine::{Engine, Health, strangers},
+    engine::{Engine, strangers},
     images::{Images, ImagesConfig, Plugins},
     metrics::Metrics,
     network::{CniConfig, Network, NetworkConfig},
@@ -31,8 +31,8 @@ use windlass_agent::{
         eviction::{self, EvictionConfig},
         shutdown,
     },
-    pods::Orders,
-    probe_counts::ProbeCounts,
+    pods::{NodeHandles, Pods},
+    probe_metrics::ProbeMetrics,
     server::{About, ServerConfig, ServerState, Streaming, SystemLogs},
     volumes::placed::Placed,
 };
@@ -278,16 +278,37 @@ async fn spawn_node(
         tracing::warn!(%error, "Docker's data is taken to be at its usual place until Windlass is started again");
         "/var/lib/docker".into()
     });
-    let (health, docker) = watch::channel(Health::Unknown);
-    let (tell_containers, containers) = watch::channel(Arc::default());
-    let (tell_pods, pods) = watch::channel(Arc::default());
     let heartbeats = vitals.heartbeats.clone();
+    let (probe_metrics, placed) = (ProbeMetrics::default(), Placed::default());
+    let (images, keeper) =
+        Images::new(engine.clone(), images_config(settings, data_root.clone())?, Arc::clone(&metrics));
+    let node_config = node_config(settings);
+    let network = pod_network(settings)?;
+    let (tell_pressure, pressure) = watch::channel(Pressure::default());
+    let (tell_going_down, going_down) = watch::channel(false);
+    let node = tell_node.subscribe();
+    let (pods_part, feeds) = Pods::build(NodeHandles {
+        config: pods_config(settings, &node_config),
+        client: client.clone(),
+        engine: engine.clone(),
+        network: network.clone(),
+        images: images.clone(),
+        node: node.clone(),
+        pressure: pressure.clone(),
+        shutting_down: going_down.clone(),
+        heartbeats: heartbeats.clone(),
+        metrics: Arc::clone(&metrics),
+        probe_metrics: probe_metrics.clone(),
+        volumes: placed.clone(),
+    });
+    let (docker, pods, containers) = (feeds.engine_health, feeds.pods, feeds.containers);
     vitals.node = Some((docker.clone(), pods.clone()));
+    let watching = agent::node_watch::watch_node(client.clone(), settings.node_name.clone(), tell_node, token.clone());
+    tasks.forever("node watch", watching);
 
     let (tell_strangers, strangers) = watch::channel(Arc::default());
     let following = strangers::follow(engine.clone(), tell_strangers, token.clone());
     tasks.forever("containers outside pods", following);
-    let (probes, placed) = (ProbeCounts::default(), Placed::default());
     let usage = Usage::start(
         windlass_cadvisor::Config {
             node_name: settings.node_name.clone(),
@@ -299,8 +320,6 @@ async fn spawn_node(
         usage::volumes(placed.subscribe(), token.clone()),
         token.clone(),
     );
-    let (images, keeper) =
-        Images::new(engine.clone(), images_config(settings, data_root.clone())?, Arc::clone(&metrics));
     tokio::spawn(usage::tell_image_bytes(images.list(), usage.clone(), token.clone()));
     let state = ServerState {
         client: client.clone(),
@@ -310,7 +329,7 @@ async fn spawn_node(
         docker: docker.clone(),
         pulls: images.progress(),
         usage: usage.clone(),
-        probes: probes.clone(),
+        probes: probe_metrics,
         streaming: Streaming::new(token.clone()),
         heartbeats: heartbeats.clone(),
         metrics: Arc::clone(&metrics),
@@ -326,78 +345,13 @@ async fn spawn_node(
     };
     tasks.spawn("node API", agent::server::run(server, listeners, state, token.clone()));
 
-    let (status_every, status_age) = settings.registration.frequencies();
-    let node_config = NodeConfig {
-        name: settings.node_name.clone(),
-        addresses: settings.node_ips(),
-        given_address: settings.node_ip.is_some(),
-        api_port: settings.node_api_bind.port(),
-        data_dir: settings.data_dir.clone(),
-        version: NODE_VERSION.to_owned(),
-        max_pods: settings.max_pods,
-        // Judged when the settings were read.
-        reserved: settings.keeping.reserved().unwrap_or_default(),
-        thresholds: settings.keeping.thresholds().unwrap_or_default(),
-        max_images: settings.keeping.node_status_max_images,
-        hold_pods: settings.keeping.holds_pods(),
-        labels: settings.registration.node_labels.clone(),
-        taints: settings.registration.register_with_taints.clone(),
-        provider_id: settings.registration.provider_id.clone(),
-        external_cloud: settings.registration.external_cloud(),
-        lease_seconds: settings.registration.node_lease_duration_seconds,
-        status_every,
-        status_age,
-    };
-    let network = match settings.network {
-        PodNetwork::Cni => Network::cni(cni_config(settings))?,
-        PodNetwork::Routed => Network::routed(NetworkConfig {
-            dir: settings.data_dir.join("network"),
-            cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
-        }),
-    };
-    let config = agent::Config {
-        node_name: settings.node_name.clone(),
-        node_ips: settings.node_ips(),
-        data_dir: settings.data_dir.clone(),
-        cluster_dns: settings.cluster_dns.clone(),
-        cluster_domain: settings.cluster_domain.clone(),
-        resolv_conf: settings.resolv_conf.clone(),
-        single_process_oom_kill: settings.single_process_oom_kill,
-        allowed_unsafe_sysctls: settings.allowed_unsafe_sysctls.clone(),
-        pod_logs_dir: settings.pod_logs_dir.clone(),
-        container_logs_dir: settings.container_logs_dir.clone(),
-        static_pods_dir: settings.static_pods_dir.clone(),
-        max_pods: usize::try_from(settings.max_pods).unwrap_or(usize::MAX),
-        pod_pids_limit: u32::try_from(settings.keeping.pod_pids_limit).ok().filter(|most| *most > 0),
-        allocatable: agent::node::allocatable(&node_config),
-        log_limits: settings.log_limits,
-    };
-    let (tell_pressure, pressure) = watch::channel(Pressure::default());
-    let (tell_going_down, going_down) = watch::channel(false);
-    let (tell_runtimes, runtimes) = watch::channel(Arc::default());
-    let node = tell_node.subscribe();
-    let (orders, inbox) = Orders::new();
-    let published = agent::pods::Published {
-        containers: tell_containers,
-        pods: tell_pods,
-        orders: (orders.clone(), inbox),
-        pressure: pressure.clone(),
-        going_down: going_down.clone(),
-        images: images.clone(),
-        runtimes: tell_runtimes,
-        heartbeats: heartbeats.clone(),
-        metrics: Arc::clone(&metrics),
-        probes,
-        placed,
-        node: tell_node,
-    };
     let given = node.clone();
     let news = agent::node::News {
         docker,
         pressure,
         going_down,
         images: images.list(),
-        runtimes,
+        runtimes: feeds.runtimes,
         node,
         network: network.readiness(),
     };
@@ -410,7 +364,7 @@ async fn spawn_node(
         shares: settings.keeping.shutdown_shares(),
         recorder: recorder.clone(),
         pods: pods.clone(),
-        orders: orders.clone(),
+        killer: feeds.killer.clone(),
         going_down: tell_going_down,
         metrics: Arc::clone(&metrics),
     };
@@ -418,8 +372,15 @@ async fn spawn_node(
     let duties_metrics = Arc::clone(&metrics);
     tasks.forever("machine's end", shutdown::run(ending, stop));
     let defence = eviction_config(settings, &node_config, data_root);
-    let parts =
-        eviction::Parts { recorder, usage: usage.clone(), pods, metrics, orders, images, pressure: tell_pressure };
+    let parts = eviction::Parts {
+        recorder,
+        usage: usage.clone(),
+        pods,
+        metrics,
+        killer: feeds.killer,
+        images,
+        pressure: tell_pressure,
+    };
     let defending = eviction::run(defence, parts, token.clone());
     tasks.forever("eviction", defending);
     // What the tables were like before the first rule of ours, so that clean-up can make them so again.
@@ -449,10 +410,65 @@ async fn spawn_node(
         anyhow::Ok(())
     });
     tasks.spawn("agent", async move {
-        agent::pods::run(client, engine, network, config, health, published, token).await?;
+        pods_part.run(token).await;
         anyhow::Ok(())
     });
     Ok(usage)
+}
+
+fn node_config(settings: &Settings) -> NodeConfig {
+    let (status_every, status_age) = settings.registration.frequencies();
+    NodeConfig {
+        name: settings.node_name.clone(),
+        addresses: settings.node_ips(),
+        given_address: settings.node_ip.is_some(),
+        api_port: settings.node_api_bind.port(),
+        data_dir: settings.data_dir.clone(),
+        version: NODE_VERSION.to_owned(),
+        max_pods: settings.max_pods,
+        // Judged when the settings were read.
+        reserved: settings.keeping.reserved().unwrap_or_default(),
+        thresholds: settings.keeping.thresholds().unwrap_or_default(),
+        max_images: settings.keeping.node_status_max_images,
+        hold_pods: settings.keeping.holds_pods(),
+        labels: settings.registration.node_labels.clone(),
+        taints: settings.registration.register_with_taints.clone(),
+        provider_id: settings.registration.provider_id.clone(),
+        external_cloud: settings.registration.external_cloud(),
+        lease_seconds: settings.registration.node_lease_duration_seconds,
+        status_every,
+        status_age,
+    }
+}
+
+fn pod_network(settings: &Settings) -> anyhow::Result<Network> {
+    Ok(match settings.network {
+        PodNetwork::Cni => Network::cni(cni_config(settings))?,
+        PodNetwork::Routed => Network::routed(NetworkConfig {
+            dir: settings.data_dir.join("network"),
+            cluster_cidrs: settings.cluster_cidr.iter().copied().collect(),
+        }),
+    })
+}
+
+fn pods_config(settings: &Settings, node: &NodeConfig) -> agent::Config {
+    agent::Config {
+        node_name: settings.node_name.clone(),
+        node_ips: settings.node_ips(),
+        data_dir: settings.data_dir.clone(),
+        cluster_dns: settings.cluster_dns.clone(),
+        cluster_domain: settings.cluster_domain.clone(),
+        resolv_conf: settings.resolv_conf.clone(),
+        single_process_oom_kill: settings.single_process_oom_kill,
+        allowed_unsafe_sysctls: settings.allowed_unsafe_sysctls.clone(),
+        pod_logs_dir: settings.pod_logs_dir.clone(),
+        container_logs_dir: settings.container_logs_dir.clone(),
+        static_pods_dir: settings.static_pods_dir.clone(),
+        max_pods: usize::try_from(settings.max_pods).unwrap_or(usize::MAX),
+        pod_pids_limit: u32::try_from(settings.keeping.pod_pids_limit).ok().filter(|most| *most > 0),
+        allocatable: agent::node::allocatable(node),
+        log_limits: settings.log_limits,
+    }
 }
 
 fn images_config(settings: &Settings, data_root: PathBuf) -> anyhow::Result<ImagesConfig> {

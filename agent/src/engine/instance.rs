@@ -102,6 +102,14 @@ impl Instance {
         self.identity.container == names::SANDBOX_NAME
     }
 
+    /// How it exited, if it has.
+    pub(crate) fn exit(&self) -> Option<&Exit> {
+        match &self.state {
+            State::Exited(exit) => Some(exit),
+            _ => None,
+        }
+    }
+
     pub(crate) fn pid(&self) -> Option<i32> {
         match self.state {
             State::Running { pid, .. } => Some(pid),

@@ -8,7 +8,6 @@ mod capacity;
 pub mod eviction;
 mod lease;
 mod machine;
-mod own;
 mod pace;
 mod ranges;
 mod register;
@@ -51,7 +50,6 @@ pub use capacity::{Amounts, parse_reserved};
 use eviction::thresholds::Threshold;
 use machine::Machine;
 pub use machine::boot_id;
-pub(crate) use own::follow;
 use pace::Pace;
 pub use ranges::{keep as keep_ranges, parse_ranges, use_kept as use_kept_ranges};
 pub use register::register;
@@ -192,7 +190,10 @@ pub async fn run(
             let message = format!("System OOM encountered, victim process: {}, pid: {}", victim.name, victim.pid);
             recorder.record(&object, Severity::Warning, "SystemOOM", message);
         }
-        if config.hold_pods && crate::pods::hold_all(&held_to(&config)).await && !std::mem::replace(&mut held, true) {
+        if config.hold_pods
+            && crate::cgroup::apply_kubepods_limits(&held_to(&config)).await
+            && !std::mem::replace(&mut held, true)
+        {
             let message = "Updated Node Allocatable limit across pods";
             recorder.record(&object, Severity::Normal, "NodeAllocatableEnforced", message);
         }

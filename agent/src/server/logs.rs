@@ -19,7 +19,7 @@ use crate::{
     ContainerRecord,
     engine::{Engine, logs::Attempt},
     logs::{self, Follow, LogRequest},
-    pods::uid_at_docker,
+    pods::runtime_uid,
 };
 
 /// Whether a followed container still runs is asked this often, should its end have been missed.
@@ -112,7 +112,7 @@ pub(super) async fn container_logs(
         let why = format!("container {container:?} not found in pod \"{pod}_{namespace}\"");
         return refuse(StatusCode::NOT_FOUND, why);
     }
-    let attempts = match state.engine.attempts(uid_at_docker(&found), &container).await {
+    let attempts = match state.engine.attempts(runtime_uid(&found), &container).await {
         Ok(attempts) => attempts,
         Err(error) => return refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };

@@ -16,7 +16,7 @@ use windlass_kit::{
 };
 
 use super::ServerState;
-use crate::{ContainerRecord, engine::Health, metrics::Metrics, pods::is_mirror};
+use crate::{ContainerRecord, engine::Health, metrics::Metrics, pods::is_mirror_pod};
 
 /// What requests are counted with.
 #[derive(Clone)]
@@ -109,7 +109,7 @@ pub(super) fn write(state: &ServerState, page: &mut Text) {
 const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
 
 fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
-    let statics = pods.iter().filter(|pod| is_mirror(pod)).count();
+    let statics = pods.iter().filter(|pod| is_mirror_pod(pod)).count();
     page.family("kubelet_desired_pods", "Pods that the node is to run.", Kind::Gauge);
     page.sample("kubelet_desired_pods", &[("static", "")], count_of(pods.len() - statics));
     page.sample("kubelet_desired_pods", &[("static", "true")], count_of(statics));

@@ -53,7 +53,7 @@ use crate::{
     engine::{Engine, Health},
     images::AllProgress,
     metrics::Metrics,
-    probe_counts::ProbeCounts,
+    probe_metrics::ProbeMetrics,
 };
 
 /// How long processes and connections of clients have to end at shutdown.
@@ -128,7 +128,7 @@ pub struct ServerState {
     /// What is used.
     pub usage: Usage,
     /// What came of probes.
-    pub probes: ProbeCounts,
+    pub probes: ProbeMetrics,
     /// Connections that were turned over.
     pub streaming: Streaming,
     /// Whether the agent's loops move.

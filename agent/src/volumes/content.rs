@@ -11,7 +11,7 @@ use super::{
     atomic::{Payload, PayloadFile},
     quote::quote,
 };
-use crate::pods::fields;
+use crate::pods::downward_api;
 
 /// The objects that a volume refers to; those that do not exist are absent.
 #[derive(Debug, Default)]
@@ -198,10 +198,10 @@ fn downward_files(
             (Some(field), _) => match field.field_path.as_str() {
                 "metadata.labels" => lines(&pod.metadata.labels),
                 "metadata.annotations" => lines(&pod.metadata.annotations),
-                path => fields::metadata_value(pod, path)
+                path => downward_api::metadata_value(pod, path)
                     .ok_or_else(|| format!("the field {path:?} cannot be a file of the downward API"))?,
             },
-            (None, Some(field)) => fields::resource_value(pod, None, field, allocatable)?,
+            (None, Some(field)) => downward_api::resource_value(pod, None, field, allocatable)?,
             (None, None) => return Err(format!("the file {:?} of the downward API has no source", item.path)),
         };
         let mode = bits(item.mode.unwrap_or(mode));

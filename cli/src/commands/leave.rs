@@ -143,7 +143,7 @@ fn is_evicted(pod: &Pod) -> bool {
     let of_daemon_set = pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "DaemonSet");
     let ended =
         pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| matches!(p, "Succeeded" | "Failed"));
-    !(of_daemon_set || ended || windlass_agent::pods::is_mirror(pod))
+    !(of_daemon_set || ended || windlass_agent::pods::is_mirror_pod(pod))
 }
 
 /// Has no new pods come and those that are there evicted, as `kubectl drain --ignore-daemonsets` does.

@@ -1,7 +1,7 @@
 //! Eviction: ends pods before the machine runs out of memory, disk or process ids.
 //!
 //! `thresholds`, `state` and `ranking` decide and are pure; `signals` and `usage` look at the machine; this
-//! module is the loop. Ends pods by [`Orders`] alone and imports nothing else of `pods`.
+//! module is the loop. Ends pods by [`PodKiller`] alone and imports nothing else of `pods`.
 
 mod ranking;
 mod signals;
@@ -27,7 +27,7 @@ use crate::{
     Pressure,
     images::Images,
     metrics::Metrics,
-    pods::{self, Ended, Orders, is_over},
+    pods::{self, KillReason, PodKiller, is_terminal},
 };
 use ranking::Candidate;
 use signals::Observations;
@@ -80,7 +80,7 @@ pub struct Parts {
     /// Where evictions are counted.
     pub metrics: Arc<Metrics>,
     /// Ends pods.
-    pub orders: Orders,
+    pub killer: PodKiller,
     /// What is reclaimed before pods.
     pub images: Images,
     /// Where the node's state is told.
@@ -150,7 +150,7 @@ impl Eviction {
             PASS_EVERY
         };
         let all = Arc::clone(&self.parts.pods.borrow_and_update());
-        let alive: Vec<&Pod> = all.iter().map(AsRef::as_ref).filter(|pod| !is_over(pod)).collect();
+        let alive: Vec<&Pod> = all.iter().map(AsRef::as_ref).filter(|pod| !is_terminal(pod)).collect();
         self.ended.retain(|known| alive.iter().any(|pod| pod.metadata.uid.as_deref() == Some(known)));
         let empty_dirs = usage::empty_dirs_of(alive.iter().copied());
         if self.under_way.is_some() {
@@ -241,9 +241,9 @@ impl Eviction {
         {
             return task.is_finished();
         }
-        let (orders, images) = (self.parts.orders.clone(), self.parts.images.clone());
+        let (killer, images) = (self.parts.killer.clone(), self.parts.images.clone());
         let task = tokio::spawn(async move {
-            orders.drop_dead().await;
+            killer.gc_exited_containers().await;
             images.remove_unused().await;
         });
         self.reclaiming = Some((task, Instant::now()));
@@ -262,14 +262,20 @@ impl Eviction {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         tracing::info!(pod = pod.metadata.name, namespace = pod.metadata.namespace, message, "a pod is evicted");
         let recorder = &self.parts.recorder;
-        recorder.record_annotated(&pods::reference(pod), Severity::Warning, "Evicted", message.clone(), annotations);
+        recorder.record_annotated(
+            &pods::object_reference(pod),
+            Severity::Warning,
+            "Evicted",
+            message.clone(),
+            annotations,
+        );
         self.ended.insert(uid.clone());
-        let (orders, mut pods) = (self.parts.orders.clone(), self.parts.pods.clone());
-        let ended = Ended { reason: "Evicted".to_owned(), message, grace: Some(grace), disruption };
+        let (killer, mut pods) = (self.parts.killer.clone(), self.parts.pods.clone());
+        let reason = KillReason { reason: "Evicted".to_owned(), message, grace: Some(grace), disruption };
         self.under_way = Some(tokio::spawn(async move {
-            let answer = orders.end(&uid, ended).await;
+            let answer = killer.kill(&uid, reason).await;
             tracing::debug!(pod = uid, ?answer, "an eviction has ended");
-            let over = pods.wait_for(|all| all.iter().all(|p| p.metadata.uid.as_ref() != Some(&uid) || is_over(p)));
+            let over = pods.wait_for(|all| all.iter().all(|p| p.metadata.uid.as_ref() != Some(&uid) || is_terminal(p)));
             let _ = tokio::time::timeout(CLEAN_UP, over).await;
         }));
     }

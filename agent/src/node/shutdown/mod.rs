@@ -19,7 +19,7 @@ use windlass_kit::{
 use super::reference;
 use crate::{
     metrics::Metrics,
-    pods::{Ended, Orders, uid_at_docker},
+    pods::{KillReason, PodKiller, runtime_uid},
 };
 use logind::{Lock, Logind, LogindError};
 pub use turns::{Share, of_two, whole};
@@ -39,7 +39,7 @@ pub struct Parts {
     /// The pods of this node.
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
     /// Ends pods.
-    pub orders: Orders,
+    pub killer: PodKiller,
     /// Told whether the node is going down: no pod is taken in then, and the node is not ready.
     pub going_down: watch::Sender<bool>,
     /// Where begin and end are noted.
@@ -125,14 +125,14 @@ async fn end_pods(parts: &Parts) {
     for turn in turns::turns(&parts.shares, pods.iter().map(AsRef::as_ref)) {
         let ends = turn.uids.iter().filter_map(|uid| pods.iter().find(|p| p.metadata.uid.as_ref() == Some(uid)));
         let ends = ends.map(|pod| {
-            let ended = Ended {
+            let reason = KillReason {
                 reason: "Terminated".to_owned(),
                 message: "Pod was terminated in response to imminent node shutdown.".to_owned(),
                 grace: i64::try_from(turn.period.as_secs()).ok(),
                 disruption: true,
             };
-            let orders = parts.orders.clone();
-            async move { orders.end(uid_at_docker(pod), ended).await }
+            let killer = parts.killer.clone();
+            async move { killer.kill(runtime_uid(pod), reason).await }
         });
         let all = futures::future::join_all(ends);
         if tokio::time::timeout(turn.period + SETTLE, all).await.is_err() {
@@ -141,7 +141,7 @@ async fn end_pods(parts: &Parts) {
     }
     // Their statuses are on their way to the API.
     let mut pods = parts.pods.clone();
-    let told = pods.wait_for(|all| all.iter().all(|pod| crate::pods::is_over(pod)));
+    let told = pods.wait_for(|all| all.iter().all(|pod| crate::pods::is_terminal(pod)));
     let _ = tokio::time::timeout(SETTLE, told).await;
     parts.metrics.shutdown_ended();
     tracing::info!("pods have ended");

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::pods::SYSTEM_CRITICAL;
+use crate::pods::SYSTEM_CRITICAL_PRIORITY;
 
 /// How long pods of a priority, and of all above it up to the next, have to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub fn of_two(whole: Duration, critical: Duration) -> Vec<Share> {
     }
     vec![
         Share { priority: 0, period: whole.saturating_sub(critical) },
-        Share { priority: SYSTEM_CRITICAL, period: critical },
+        Share { priority: SYSTEM_CRITICAL_PRIORITY, period: critical },
     ]
 }
 
@@ -76,7 +76,7 @@ mod tests {
         let shares = of_two(Duration::from_secs(30), Duration::from_secs(10));
         assert_eq!(whole(&shares).as_secs(), 30);
         let pods = [
-            pod("dns", Some(SYSTEM_CRITICAL)),
+            pod("dns", Some(SYSTEM_CRITICAL_PRIORITY)),
             pod("web", None),
             pod("low", Some(-5)),
             pod("node", Some(2_000_001_000)),

@@ -1,9 +1,45 @@
-//! Containers of a pod: made, started, resized.
+//! Containers of a pod: created, started, resized.
 
-use super::*;
-use crate::{engine::names, pods::services, volumes::threads::Call};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Component, Path},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
-/// What creating a container needs to know beside the pod.
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use tokio::sync::watch;
+use windlass_kit::events::Severity;
+
+use super::{
+    ContainerRef,
+    cgroups::{apply_container_cgroup, apply_pod_cgroup},
+    context::PodContext,
+    host_files, mounts,
+    outcome::{Outcome, StepError},
+    runtime,
+};
+use crate::{
+    cgroup::limits::{CPU_PERIOD, container_limits},
+    engine::{
+        EngineError,
+        instance::{Instance, State},
+        names,
+    },
+    pods::{
+        container::{
+            container_config::{self, ContainerImage, ContainerRequest, HostContext, identity},
+            env::{self, EnvContext, EnvSources, ServiceEnv, ServiceList},
+            mounts::devices,
+            security::{local_seccomp, needs_passwd},
+        },
+        lifecycle::{reasons, spec},
+    },
+    volumes::{Place, follow::Contents, subpath::read_part, threads::Call},
+};
+
+/// What creating a container needs beside the pod.
 #[derive(Clone)]
 pub(crate) struct CreateRequest {
     pub(crate) container: Container,
@@ -13,96 +49,89 @@ pub(crate) struct CreateRequest {
     pub(crate) image_shown: String,
     pub(crate) image_user: String,
     pub(crate) volumes: Arc<BTreeMap<String, Place>>,
-    /// What its environment is made of.
+    /// The objects that its environment references.
     pub(crate) contents: Contents,
-    /// Whose processes an ephemeral container sees.
+    /// The container whose process namespace an ephemeral one joins.
     pub(crate) target: Option<String>,
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-pub(crate) async fn create(shared: Arc<Shared>, pod: Arc<Pod>, request: CreateRequest) -> Outcome {
+fn config_error(message: String) -> StepError {
+    StepError::new(reasons::CREATE_CONTAINER_CONFIG_ERROR, message)
+}
+
+/// Creates a container.
+pub(crate) async fn create(context: Arc<PodContext>, pod: Arc<Pod>, request: CreateRequest) -> Outcome {
     let container = request.container.name.clone();
-    let result = create_container(&shared, &pod, request).await;
+    let result = create_container(&context, &pod, request).await;
     match &result {
-        Ok(_) => shared.event(&pod, Some(&container), Severity::Normal, "Created", "Container created"),
-        Err(refusal) if !refusal.unreachable => {
-            shared.event(&pod, Some(&container), Severity::Warning, "Failed", format!("Error: {}", refusal.message));
-        }
-        Err(_) => {}
+        Ok(_) => context.event(&pod, Some(&container), Severity::Normal, "Created", "Container created"),
+        Err(error) => failed_event(&context, &pod, &container, error),
     }
     Outcome::Created { container, result }
 }
 
-async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) -> Result<Instance, Refusal> {
-    let config = |message: String| Refusal::new("CreateContainerConfigError", message);
-    let pod_spec: &PodSpec = pod.spec.as_ref().ok_or_else(|| config("the pod has no spec".to_owned()))?;
-    let container = &request.container;
-    let mut sources = fetch_sources(pod, container, &request.contents).await?;
-    sources.files = files(shared, pod, container, &request.volumes).await.map_err(config)?;
-    let services = if spec::is_static(pod) {
-        // The node's own pods may be what the API itself is made of.
-        shared.services.borrow().clone().unwrap_or_default()
-    } else {
-        services::listed(&shared.services).await.map_err(config)?
-    };
-    let pod_ips =
-        if spec::host_network(pod_spec) { shared.config.node_ips.iter().collect() } else { request.addresses };
-    let facts = Facts {
-        node_name: &shared.config.node_name,
-        node_ips: shared.config.node_ips,
-        pod_ips: &pod_ips,
-        allocatable: &shared.allocatable,
-        services: &services,
-    };
-    let variables = env::environment(pod, container, &sources, &facts).map_err(config)?;
-    let uid = spec::uid(pod);
-    let message_file = shared.message_file(uid, &container.name, request.attempt);
-    traces::make_message_file(&message_file).map_err(config)?;
-    let seccomp = seccomp(shared, pod_spec, container).map_err(config)?;
-    let runtime = runtime(shared, pod_spec).await?;
-    let dir = shared.pod_dir(uid);
-    let (sources, variables) = {
+fn failed_event(context: &PodContext, pod: &Pod, container: &str, error: &StepError) {
+    if !error.unreachable {
+        let message = format!("Error: {}", error.message);
+        context.event(pod, Some(container), Severity::Warning, reasons::FAILED, message);
+    }
+}
+
+async fn create_container(context: &PodContext, pod: &Pod, request: CreateRequest) -> Result<Instance, StepError> {
+    let pod_spec: &PodSpec = pod.spec.as_ref().ok_or_else(|| config_error("the pod has no spec".to_owned()))?;
+    let (container, uid) = (&request.container, spec::uid(pod));
+    let variables = environment(context, pod, pod_spec, &request).await?;
+    let message_file = context.message_file(uid, &container.name, request.attempt);
+    host_files::make_message_file(&message_file).map_err(config_error)?;
+    let seccomp = seccomp(context, pod_spec, container).map_err(config_error)?;
+    let runtime = runtime(context, pod_spec).await?;
+    let dir = context.pod_dir(uid);
+    let (mounts, variables) = {
         let (dir, container, volumes) = (dir.clone(), container.clone(), Arc::clone(&request.volumes));
         let mount = move |call: &Call| {
-            mounts::sources(&dir, &container, &volumes, &variables, call).map(|sources| (sources, variables))
+            mounts::resolve_mounts(&dir, &container, &volumes, &variables, call).map(|mounts| (mounts, variables))
         };
         let what = format!("mounts of container {:?}", request.container.name);
-        shared.volumes.on_thread(uid, &what, mount).await.map_err(config)?
+        context.volumes.on_thread(uid, &what, mount).await.map_err(config_error)?
     };
-    let devices = mounts::devices(container, &request.volumes).map_err(config)?;
-    let passwd = if needs_passwd(pod_spec, container, &request.image_user) {
-        let name = format!("windlass-passwd-{uid}-{}", container.name);
-        let read = shared.engine.file_of_image(&request.image_id, &name, "/etc/passwd").await;
-        read.map_err(|e| Refusal::of("CreateContainerError", &e))?
-    } else {
-        None
-    };
-    let (name, mut body) = body::container(
+    let devices = devices(container, &request.volumes).map_err(config_error)?;
+    let passwd = passwd(context, pod, pod_spec, &request).await?;
+    let config = ContainerRequest {
         pod,
-        pod_spec,
+        spec: pod_spec,
         container,
-        request.attempt,
-        (&request.sandbox, request.target.as_deref()),
-        &Image { id: &request.image_id, user: &request.image_user, passwd: passwd.as_deref() },
-        &variables,
-        (&sources, &devices),
-        &message_file,
-        &Surroundings { seccomp: seccomp.as_deref(), runtime: runtime.as_deref(), ..around(shared, &dir) },
-    )
-    .map_err(config)?;
+        attempt: request.attempt,
+        sandbox: &request.sandbox,
+        target: request.target.as_deref(),
+        image: ContainerImage { id: &request.image_id, user: &request.image_user, passwd: passwd.as_deref() },
+        variables: &variables,
+        mounts: &mounts,
+        devices: &devices,
+        message_file: &message_file,
+    };
+    let host = HostContext { seccomp: seccomp.as_deref(), runtime: runtime.as_deref(), ..host_context(context, &dir) };
+    let (name, mut body) = container_config::container(&config, &host).map_err(config_error)?;
     let labels = body.labels.get_or_insert_default();
     labels.insert(names::IMAGE_SHOWN.to_owned(), request.image_shown.clone());
-    let log = traces::log_of(&shared.config, &body::identity(pod, &container.name, request.attempt));
+    let log = host_files::log_path(&context.node.config, &identity(pod, &container.name, request.attempt));
     labels.insert(names::LOG_PATH.to_owned(), log.to_string_lossy().into_owned());
-    // Its resources may be others than those of the one before it.
-    hold(shared, pod, false).await;
+    // Its resources may differ from those of the attempt before it.
+    apply_pod_cgroup(context, pod, false).await;
     let id = {
-        let _slot = shared.slots.acquire().await;
-        shared.engine.create(&name, body).await.map_err(|e| Refusal::of("CreateContainerError", &e))?
+        let _permit = context.engine_calls.acquire().await;
+        let created = context.node.engine.create(&name, body).await;
+        created.map_err(|e| StepError::of(reasons::CREATE_CONTAINER_ERROR, &e))?
     };
-    Ok(Instance {
+    Ok(created_instance(id, pod, pod_spec, request))
+}
+
+/// A container as it is right after it was created.
+fn created_instance(id: String, pod: &Pod, spec: &PodSpec, request: CreateRequest) -> Instance {
+    let container = &request.container;
+    Instance {
         id,
-        identity: body::identity(pod, &container.name, request.attempt),
+        identity: identity(pod, &container.name, request.attempt),
         state: State::Created,
         created_at: jiff::Timestamp::now(),
         image: spec::image_of(container).to_owned(),
@@ -111,16 +140,74 @@ async fn create_container(shared: &Shared, pod: &Pod, request: CreateRequest) ->
         sandbox: request.sandbox,
         log_path: String::new(),
         addresses: Vec::new(),
-        grace: pod_spec.termination_grace_period_seconds,
-        limits: qos::limits(container),
+        grace: spec.termination_grace_period_seconds,
+        limits: container_limits(container),
         message_from_log: container.termination_message_policy.as_deref() == Some(names::FROM_LOG),
         user: None,
-    })
+    }
+}
+
+/// What the node contributes to a container of the pod whose directory is `dir`.
+pub(super) fn host_context<'a>(context: &PodContext, dir: &'a Path) -> HostContext<'a> {
+    HostContext {
+        systemd_cgroups: context.engine_info.borrow().systemd_cgroups,
+        negative_oom: context.negative_oom.load(Ordering::Relaxed),
+        node_memory: context.node_memory,
+        pod_dir: dir,
+        seccomp: None,
+        runtime: None,
+        log_limits: context.node.config.log_limits,
+    }
+}
+
+/// The environment variables of a container.
+async fn environment(
+    context: &PodContext,
+    pod: &Pod,
+    pod_spec: &PodSpec,
+    request: &CreateRequest,
+) -> Result<Vec<(String, String)>, StepError> {
+    let (container, config) = (&request.container, &context.node.config);
+    let mut sources = fetch_sources(pod, container, &request.contents).await?;
+    sources.files = files(context, pod, container, &request.volumes).await.map_err(config_error)?;
+    let services = if spec::is_static(pod) {
+        // The API itself may run in static pods.
+        context.services.borrow().clone().unwrap_or_default()
+    } else {
+        wait_for_services(&context.services, SERVICES_TIMEOUT).await.map_err(config_error)?
+    };
+    let pod_ips =
+        if spec::host_network(pod_spec) { config.node_ips.iter().collect() } else { request.addresses.clone() };
+    let shown = EnvContext {
+        node_name: &config.node_name,
+        node_ips: config.node_ips,
+        pod_ips: &pod_ips,
+        allocatable: &config.allocatable,
+        services: &services,
+    };
+    env::environment(pod, container, &sources, &shown).map_err(config_error)
+}
+
+/// How long creating a container waits for the first list of services.
+const SERVICES_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The services that a container's environment shows, once they were listed.
+///
+/// # Errors
+/// When they are not within `timeout`, in upstream's words.
+async fn wait_for_services(
+    services: &watch::Receiver<ServiceList>,
+    timeout: Duration,
+) -> Result<Arc<Vec<ServiceEnv>>, String> {
+    let mut services = services.clone();
+    let first = tokio::time::timeout(timeout, services.wait_for(Option::is_some)).await;
+    let first = first.ok().and_then(|listed| listed.ok()?.clone());
+    first.ok_or_else(|| "services have not yet been read at least once, cannot construct envvars".to_owned())
 }
 
 /// The files in volumes that a container's environment takes values from.
 async fn files(
-    shared: &Shared,
+    context: &PodContext,
     pod: &Pod,
     container: &Container,
     volumes: &BTreeMap<String, Place>,
@@ -143,28 +230,14 @@ async fn files(
         Ok(all)
     };
     let what = format!("environment of container {:?}", container.name);
-    shared.volumes.on_thread(spec::uid(pod), &what, read).await
+    context.volumes.on_thread(spec::uid(pod), &what, read).await
 }
 
-/// The node's own seccomp profile that a container asks for.
-fn seccomp(shared: &Shared, spec: &PodSpec, container: &Container) -> Result<Option<String>, String> {
-    let Some(name) = body::local_seccomp(spec, container) else { return Ok(None) };
-    let inside = std::path::Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
-    if !inside {
-        return Err(format!("the seccomp profile {name:?} must be a path below the folder of profiles"));
-    }
-    let path = shared.config.data_dir.join("seccomp").join(name);
-    let text = std::fs::read_to_string(&path)
-        .map_err(|e| format!("the seccomp profile {} could not be read: {e}", path.display()))?;
-    Ok(Some(text))
-}
-
-async fn fetch_sources(pod: &Pod, container: &Container, contents: &Contents) -> Result<Sources, Refusal> {
+/// The ConfigMaps and Secrets that a container's environment references.
+async fn fetch_sources(pod: &Pod, container: &Container, contents: &Contents) -> Result<EnvSources, StepError> {
     let (maps, secrets) = env::references(container);
-    let mut sources = Sources::default();
-    let failed = |e: Arc<kube::Error>| {
-        Refusal::new("CreateContainerConfigError", format!("an object of the environment could not be read: {e}"))
-    };
+    let mut sources = EnvSources::default();
+    let failed = |e: Arc<kube::Error>| config_error(format!("failed to get an object of the environment: {e}"));
     for name in maps {
         if let Some(map) = contents.config_map(spec::namespace(pod), name).await.map_err(failed)? {
             sources.config_maps.insert(name.to_owned(), map);
@@ -178,67 +251,103 @@ async fn fetch_sources(pod: &Pod, container: &Container, contents: &Contents) ->
     Ok(sources)
 }
 
-pub(crate) async fn start(shared: Arc<Shared>, pod: Arc<Pod>, container: String, id: String) -> Outcome {
+/// The content of the Localhost seccomp profile that a container names.
+fn seccomp(context: &PodContext, spec: &PodSpec, container: &Container) -> Result<Option<String>, String> {
+    let Some(name) = local_seccomp(spec, container) else { return Ok(None) };
+    let inside = Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
+    if !inside {
+        return Err(format!("seccomp profile {name:?} must be a path below the directory of profiles"));
+    }
+    let path = context.node.config.data_dir.join("seccomp").join(name);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| format!("failed to read seccomp profile {}: {e}", path.display()))?;
+    Ok(Some(text))
+}
+
+/// The image's `/etc/passwd`, where the container's user depends on it.
+async fn passwd(
+    context: &PodContext,
+    pod: &Pod,
+    pod_spec: &PodSpec,
+    request: &CreateRequest,
+) -> Result<Option<String>, StepError> {
+    if !needs_passwd(pod_spec, &request.container, &request.image_user) {
+        return Ok(None);
+    }
+    let name = format!("windlass-passwd-{}-{}", spec::uid(pod), request.container.name);
+    let read = context.node.engine.file_of_image(&request.image_id, &name, "/etc/passwd").await;
+    read.map_err(|e| StepError::of(reasons::CREATE_CONTAINER_ERROR, &e))
+}
+
+/// Starts a container.
+pub(crate) async fn start(context: Arc<PodContext>, pod: Arc<Pod>, container: String, id: String) -> Outcome {
+    let failed = |error: &EngineError| StepError::of(reasons::RUN_CONTAINER_ERROR, error);
     let result = {
-        let _slot = shared.slots.acquire().await;
-        let started = shared.engine.start(&id).await;
-        let seen = shared.engine.inspect(&id).await;
-        match (started, seen) {
-            (Ok(()), Ok(seen)) => Ok(seen),
-            (Ok(()), Err(error)) => Err((Refusal::of("RunContainerError", &error), None)),
-            (Err(error), seen) => Err((Refusal::of("RunContainerError", &error), seen.ok().flatten())),
+        let _permit = context.engine_calls.acquire().await;
+        let started = context.node.engine.start(&id).await;
+        let inspected = context.node.engine.inspect(&id).await;
+        match (started, inspected) {
+            (Ok(()), Ok(instance)) => Ok(instance),
+            (Ok(()), Err(error)) => Err((failed(&error), None)),
+            (Err(error), instance) => Err((failed(&error), instance.ok().flatten())),
         }
     };
     match &result {
-        Ok(seen) => {
-            shared.event(&pod, Some(&container), Severity::Normal, "Started", "Container started");
-            if let Some(instance) = seen {
-                traces::link_log(&shared.config, instance);
-                hold_container(&shared, &pod, &container, &instance.id);
+        Ok(instance) => {
+            context.event(&pod, Some(&container), Severity::Normal, "Started", "Container started");
+            if let Some(instance) = instance {
+                host_files::link_log(&context.node.config, instance);
+                apply_container_cgroup(&context, &pod, &container, &instance.id);
             }
         }
-        Err((refusal, _)) if !refusal.unreachable => {
-            shared.event(&pod, Some(&container), Severity::Warning, "Failed", format!("Error: {}", refusal.message));
-        }
-        Err(_) => {}
+        Err((error, _)) => failed_event(&context, &pod, &container, error),
     }
-    let told = async |seen: Option<Instance>| match seen {
-        Some(instance) => Some(traces::with_message(&shared, instance).await),
+    let with_message = async |instance: Option<Instance>| match instance {
+        Some(instance) => Some(host_files::with_message(&context, instance).await),
         None => None,
     };
     let result = match result {
-        Ok(seen) => Ok(told(seen).await),
-        Err((refusal, seen)) => Err((refusal, told(seen).await)),
+        Ok(instance) => Ok(with_message(instance).await),
+        Err((error, instance)) => Err((error, with_message(instance).await)),
     };
     Outcome::Started { container, result }
 }
 
-/// Holds a container that has just started to what Docker has no setting for.
-fn hold_container(shared: &Shared, pod: &Pod, name: &str, id: &str) {
-    if let Some(container) = pod.spec.as_ref().and_then(|spec| spec::container(spec, name)) {
-        let together = !shared.config.single_process_oom_kill;
-        cgroup::hold_container(&parent(shared, pod), id, &qos::huge_pages(&container), together);
-    }
-}
-
-/// Holds one container to what its spec says now, and all of the pod to the sum.
-pub(crate) async fn resize(shared: Arc<Shared>, asked: Asked) -> Outcome {
-    let wanted = qos::limits(&asked.container);
+/// Applies the resources of the spec to one running container, and their sum to the pod's cgroup.
+pub(crate) async fn resize(context: Arc<PodContext>, target: ContainerRef) -> Outcome {
+    let wanted = container_limits(&target.container);
+    let engine = &context.node.engine;
     let result = async {
-        // More for the pod before more for the container, since a cgroup has no more than its parent; less after.
-        hold(&shared, &asked.pod, true).await;
-        shared.engine.update(&asked.id, &wanted, qos::CPU_PERIOD).await?;
-        hold(&shared, &asked.pod, false).await;
-        let seen = shared.engine.inspect(&asked.id).await?;
-        Ok(match seen {
-            Some(instance) => Some(traces::with_message(&shared, instance).await),
+        // More for the pod before more for the container, since a cgroup gets no more than its parent; less after.
+        apply_pod_cgroup(&context, &target.pod, true).await;
+        engine.update(&target.id, &wanted, CPU_PERIOD).await?;
+        apply_pod_cgroup(&context, &target.pod, false).await;
+        Ok(match engine.inspect(&target.id).await? {
+            Some(instance) => Some(host_files::with_message(&context, instance).await),
             None => None,
         })
     };
     let result: Result<_, EngineError> = result.await;
     if let Err(error) = &result {
-        let message = format!("Error resizing container {}: {error}", asked.container.name);
-        shared.event(&asked.pod, Some(&asked.container.name), Severity::Warning, "ResizeError", message);
+        let message = format!("Error resizing container {}: {error}", target.container.name);
+        context.event(&target.pod, Some(&target.container.name), Severity::Warning, "ResizeError", message);
     }
-    Outcome::Resized { id: asked.id, result: result.map_err(|e| Refusal::of("Error", &e)) }
+    Outcome::Resized { id: target.id, result: result.map_err(|e| StepError::of(reasons::ERROR, &e)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_container_waits_for_the_first_list_and_not_for_ever() {
+        let (services_tx, services) = watch::channel(None);
+        let short = wait_for_services(&services, Duration::from_millis(20)).await;
+        assert!(short.unwrap_err().contains("not yet been read"));
+        let waiting = tokio::spawn(async move { wait_for_services(&services, Duration::from_secs(60)).await });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        services_tx.send_replace(Some(Arc::default()));
+        assert_eq!(waiting.await.unwrap().map(|all| all.len()), Ok(0));
+    }
 }

@@ -1,134 +1,191 @@
-//! Images of containers: looked up, or pulled with what the pod and the node may show.
+//! Images of containers: looked up, or pulled with the credentials of the pod and the node.
 
-use windlass_kit::objects::image::Reference;
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::*;
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use kube::Api;
+use windlass_kit::{events::Severity, objects::image::Reference};
+
+use super::{
+    context::PodContext,
+    host_facts,
+    outcome::{Outcome, StepError},
+};
 use crate::{
-    engine::images::is_out_of_order,
+    engine::{EngineError, images::is_out_of_order},
     images::{
         self,
         credentials::{self, Credentials, Source},
     },
     metrics::size_word,
+    node_authorizer::past_lag,
+    pods::lifecycle::{observed::ImageState, reasons, spec},
 };
 
-pub(crate) async fn ensure_image(shared: Arc<Shared>, pod: Arc<Pod>, container: Container) -> Outcome {
+pub(crate) async fn ensure_image(context: Arc<PodContext>, pod: Arc<Pod>, container: Container) -> Outcome {
     let name = container.name.clone();
-    let result = image(&shared, &pod, &container, Some(&name)).await;
+    let result = image(&context, &pod, &container, Some(&name)).await;
     Outcome::Image { container: name, result }
 }
 
-/// `about` is the container that events are about; of a volume's image they are about the pod.
-async fn image(shared: &Shared, pod: &Pod, container: &Container, about: Option<&str>) -> Result<ImageState, Refusal> {
+/// One image as a pod needs it.
+struct ImageRequest<'a> {
+    context: &'a PodContext,
+    pod: &'a Pod,
+    /// The image as the spec names it.
+    image: &'a str,
+    reference: &'a Reference,
+    /// The container that events are about; `None` for the image of a volume.
+    container: Option<&'a str>,
+}
+
+impl ImageRequest<'_> {
+    fn event(&self, severity: Severity, reason: &str, message: impl Into<String>) {
+        self.context.event(self.pod, self.container, severity, reason, message);
+    }
+
+    /// A failure that an event is recorded for.
+    fn failed(&self, event: &str, reason: &'static str, message: String) -> StepError {
+        self.event(Severity::Warning, event, message.clone());
+        StepError::new(reason, message)
+    }
+
+    /// The image in Docker's store, where the pod may use it; and the pod's credentials, where they had to be looked
+    /// up.
+    async fn find_present(&self) -> Result<(Option<ImageState>, Option<Vec<Credentials>>), StepError> {
+        let (context, image) = (self.context, self.image);
+        let found = context.node.engine.image(image).await;
+        let Some(found) = found.map_err(|e| StepError::of(reasons::IMAGE_INSPECT_ERROR, &e))? else {
+            return Ok((None, None));
+        };
+        let records = context.node.images.records();
+        let mut given = None;
+        let usable = records.is_for_all(self.reference, &found).await || {
+            // It was pulled with a secret: a pod that asks for it now must have one, too.
+            let given = given.insert(credentials(context, self.pod, self.reference).await);
+            !records.must_pull(self.reference, &found, given).await
+        };
+        if !usable {
+            return Ok((None, given));
+        }
+        let message = format!("Container image {image:?} already present on machine");
+        self.event(Severity::Normal, "Pulled", message);
+        Ok((Some(ImageState::Present { id: found.id, shown: found.shown, user: found.user }), given))
+    }
+
+    /// Pulls the image.
+    async fn pull(&self, given: Vec<Credentials>) -> Result<ImageState, StepError> {
+        let (context, image) = (self.context, self.image);
+        let records = context.node.images.records();
+        if let Err(error) = records.begin(self.reference).await {
+            let message = format!("Failed to record image pull intent for container image {image:?}: {error}");
+            return Err(self.failed(reasons::FAILED, reasons::ERR_IMAGE_PULL, message));
+        }
+        let started = Instant::now();
+        let pulled = async {
+            let with: Vec<_> = given.iter().map(Credentials::for_docker).collect();
+            let pull = with_progress(context.node.images.pulls().pull(image, with), || {
+                let progress = context.node.images.progress();
+                let words = progress.borrow().values().find(|p| p.image == image).map(images::Progress::words);
+                let message = format!("Pulling image {image:?}: {}", words.unwrap_or_default());
+                self.event(Severity::Normal, "Pulling", message);
+            });
+            let pulled = pull.await?;
+            Ok::<_, EngineError>(context.node.engine.image(image).await?.map(|found| (found, pulled)))
+        };
+        match pulled.await {
+            Ok(Some((found, images::Pulled { took, with, .. }))) => {
+                records.pulled(self.reference, &found.id, with.and_then(|index| given.get(index))).await;
+                context.node.metrics.pulls.took([size_word(found.size)], took);
+                let (took, waited) = (took.as_secs_f64(), started.elapsed().as_secs_f64());
+                let message = format!(
+                    "Successfully pulled image {image:?} in {took:.3}s ({waited:.3}s including waiting). Image size: {} bytes.",
+                    found.size
+                );
+                self.event(Severity::Normal, "Pulled", message);
+                Ok(ImageState::Present { id: found.id, shown: found.shown, user: found.user })
+            }
+            Ok(None) => {
+                records.failed(self.reference).await;
+                let message = format!("image {image:?} was pulled but is not in Docker's store");
+                Err(StepError::new(reasons::ERR_IMAGE_PULL, message))
+            }
+            Err(error) => {
+                records.failed(self.reference).await;
+                let reason = match is_out_of_order(&error.reason) {
+                    true => reasons::REGISTRY_UNAVAILABLE,
+                    false => reasons::ERR_IMAGE_PULL,
+                };
+                if !error.is_unreachable() {
+                    let message = format!("Failed to pull image {image:?}: {}", error.reason);
+                    self.event(Severity::Warning, reasons::FAILED, message);
+                    self.event(Severity::Warning, reasons::FAILED, format!("Error: {reason}"));
+                }
+                Err(StepError { message: error.reason.clone(), ..StepError::of(reason, &error) })
+            }
+        }
+    }
+}
+
+/// Looks an image up, or pulls it, as the container's pull policy says; events are about the container `about`, or
+/// about the pod.
+async fn image(
+    context: &PodContext,
+    pod: &Pod,
+    container: &Container,
+    about: Option<&str>,
+) -> Result<ImageState, StepError> {
     let image = spec::image_of(container);
     let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
-    let lookup = |e: &EngineError| Refusal::of("ImageInspectError", e);
-    let event = |severity, reason: &str, message: String| {
-        shared.event(pod, about, severity, reason, message);
-    };
     let Some(reference) = Reference::parse(image) else {
         let message = format!(
             "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
         );
-        event(Severity::Warning, "InspectFailed", message.clone());
-        return Err(Refusal::new("InvalidImageName", message));
+        context.event(pod, about, Severity::Warning, "InspectFailed", message.clone());
+        return Err(StepError::new(reasons::INVALID_IMAGE_NAME, message));
     };
-    let records = shared.images.records();
-    let mut shown = None;
+    let request = ImageRequest { context, pod, image, reference: &reference, container: about };
+    let mut given = None;
     if policy != "Always" {
-        let found = shared.engine.image(image).await.map_err(|e| lookup(&e))?;
-        let usable = match &found {
-            None => false,
-            Some(found) if records.is_for_all(&reference, found).await => true,
-            // Somebody has pulled it with a secret: whoever asks now must have one, too.
-            Some(found) => {
-                let shown = shown.insert(credentials(shared, pod, &reference).await);
-                !records.must_pull(&reference, found, shown).await
-            }
-        };
-        if let Some(found) = found.filter(|_| usable) {
-            event(Severity::Normal, "Pulled", format!("Container image {image:?} already present on machine"));
-            return Ok(ImageState::Present { id: found.id, shown: found.shown, user: found.user });
+        let (present, looked_up) = request.find_present().await?;
+        if let Some(present) = present {
+            return Ok(present);
         }
+        given = looked_up;
         if policy == "Never" {
             let message = format!("Container image {image:?} is not present with pull policy of Never");
-            event(Severity::Warning, "ErrImageNeverPull", message.clone());
-            return Err(Refusal::new("ErrImageNeverPull", message));
+            return Err(request.failed("ErrImageNeverPull", reasons::ERR_IMAGE_NEVER_PULL, message));
         }
     }
-    event(Severity::Normal, "Pulling", format!("Pulling image {image:?}"));
-    let shown = match shown {
-        Some(shown) => shown,
-        None => credentials(shared, pod, &reference).await,
+    request.event(Severity::Normal, "Pulling", format!("Pulling image {image:?}"));
+    let given = match given {
+        Some(given) => given,
+        None => credentials(context, pod, &reference).await,
     };
-    if let Err(error) = records.begin(&reference).await {
-        let message = format!("Failed to record image pull intent for container image {image:?}: {error}");
-        event(Severity::Warning, "Failed", message.clone());
-        return Err(Refusal::new("ErrImagePull", message));
-    }
-    let started = Instant::now();
-    let pulled = async {
-        let took =
-            attended(shared.images.pulls().pull(image, shown.iter().map(Credentials::for_docker).collect()), || {
-                let progress = shared.images.progress();
-                let words = progress.borrow().values().find(|p| p.image == image).map(images::Progress::words);
-                event(Severity::Normal, "Pulling", format!("Pulling image {image:?}: {}", words.unwrap_or_default()));
-            });
-        let pulled = took.await?;
-        Ok::<_, EngineError>(shared.engine.image(image).await?.map(|found| (found, pulled)))
-    };
-    let pulled = pulled.await;
-    match &pulled {
-        Ok(Some((found, pulled))) => {
-            records.pulled(&reference, &found.id, pulled.with.and_then(|index| shown.get(index))).await;
-        }
-        Ok(None) | Err(_) => records.failed(&reference).await,
-    }
-    match pulled {
-        Ok(Some((found, images::Pulled { took, .. }))) => {
-            shared.metrics.pulls.took([size_word(found.size)], took);
-            let (took, waited) = (took.as_secs_f64(), started.elapsed().as_secs_f64());
-            event(
-                Severity::Normal,
-                "Pulled",
-                format!(
-                    "Successfully pulled image {image:?} in {took:.3}s ({waited:.3}s including waiting). Image size: {} bytes.",
-                    found.size
-                ),
-            );
-            Ok(ImageState::Present { id: found.id, shown: found.shown, user: found.user })
-        }
-        Ok(None) => {
-            Err(Refusal::new("ErrImagePull", format!("image {image:?} was pulled but is not in Docker's store")))
-        }
-        Err(error) => {
-            let reason = if is_out_of_order(&error.reason) { "RegistryUnavailable" } else { "ErrImagePull" };
-            if !error.is_unreachable() {
-                event(Severity::Warning, "Failed", format!("Failed to pull image {image:?}: {}", error.reason));
-                event(Severity::Warning, "Failed", format!("Error: {reason}"));
-            }
-            Err(Refusal { message: error.reason.clone(), ..Refusal::of(reason, &error) })
-        }
-    }
+    request.pull(given).await
 }
 
-/// A long pull says how far it is.
-const SAY_EVERY: Duration = Duration::from_secs(30);
+/// How often a pull reports its progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Waits for `work`, and calls `say` from time to time.
-async fn attended<T>(work: impl Future<Output = T>, say: impl Fn()) -> T {
+/// Awaits `work`, and calls `report` from time to time.
+async fn with_progress<T>(work: impl Future<Output = T>, report: impl Fn()) -> T {
     let mut work = std::pin::pin!(work);
     loop {
-        match tokio::time::timeout(SAY_EVERY, work.as_mut()).await {
+        match tokio::time::timeout(PROGRESS_INTERVAL, work.as_mut()).await {
             Ok(done) => return done,
-            Err(_) => say(),
+            Err(_) => report(),
         }
     }
 }
 
-/// What registries may be shown for an image: the pod's pull secrets, then what the node's own files and plugins have.
-async fn credentials(shared: &Shared, pod: &Pod, image: &Reference) -> Vec<Credentials> {
-    let api: Api<Secret> = Api::namespaced(shared.client.clone(), spec::namespace(pod));
+/// The credentials for pulling an image: of the pod's pull secrets, then of the node's own files and plugins.
+async fn credentials(context: &PodContext, pod: &Pod, image: &Reference) -> Vec<Credentials> {
+    let api: Api<Secret> = Api::namespaced(context.node.client.clone(), spec::namespace(pod));
     let names = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.as_str());
     let (mut configs, mut missing) = (Vec::new(), Vec::new());
     for name in names {
@@ -144,27 +201,27 @@ async fn credentials(shared: &Shared, pod: &Pod, image: &Reference) -> Vec<Crede
             "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
             missing.join(", ")
         );
-        shared.event(pod, None, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
+        context.event(pod, None, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
     }
-    let own = crate::pods::host::docker_configs(&shared.config.data_dir).into_iter();
-    let given = shared.images.plugins().configs(image).await;
-    configs.extend(own.chain(given).map(|config| (config, Source::Node)));
+    let own = host_facts::docker_configs(&context.node.config.data_dir).into_iter();
+    let plugins = context.node.images.plugins().configs(image).await;
+    configs.extend(own.chain(plugins).map(|config| (config, Source::Node)));
     credentials::for_image(image, &configs)
 }
 
-/// The images that volumes are made of, by the volumes' names.
-pub(super) async fn of_volumes(shared: &Shared, pod: &Pod) -> Result<BTreeMap<String, String>, Refusal> {
+/// The ids of image volumes' images, by the volumes' names.
+pub(super) async fn of_volumes(context: &PodContext, pod: &Pod) -> Result<BTreeMap<String, String>, StepError> {
     let mut ids = BTreeMap::new();
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
         let Some(source) = &volume.image else { continue };
-        // Looked up and pulled as a container's is.
-        let asked = Container {
+        // Looked up and pulled like the image of a container.
+        let container = Container {
             name: volume.name.clone(),
             image: source.reference.clone(),
             image_pull_policy: source.pull_policy.clone(),
             ..Container::default()
         };
-        if let ImageState::Present { id, .. } = image(shared, pod, &asked, None).await? {
+        if let ImageState::Present { id, .. } = image(context, pod, &container, None).await? {
             ids.insert(volume.name.clone(), id);
         }
     }

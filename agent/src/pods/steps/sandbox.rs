@@ -1,65 +1,101 @@
-//! The sandbox of a pod: made, connected, and taken away.
+//! The sandbox of a pod: created, attached to its network, removed.
 
-use super::*;
+use std::{net::IpAddr, sync::Arc};
 
-/// `etc-hosts` and `resolv.conf` in the pod's folder.
-pub(super) fn write_pod_files(shared: &Shared, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
-    let dir = shared.pod_dir(spec::uid(pod));
+use k8s_openapi::api::core::v1::Pod;
+use windlass_kit::events::Severity;
+
+use super::{
+    cgroups::apply_pod_cgroup,
+    container_files,
+    containers::host_context,
+    context::PodContext,
+    host_facts,
+    outcome::{Outcome, StepError},
+    runtime,
+};
+use crate::{
+    engine::{
+        EngineError,
+        instance::{Instance, Limits, State},
+        names::SANDBOX_NAME,
+    },
+    network::{Attach, Bandwidth, HostPort, Protocol},
+    pods::{
+        container::{
+            container_config::{self, HostContext, SandboxRequest, identity},
+            hosts_and_dns,
+        },
+        lifecycle::{reasons, spec},
+    },
+};
+
+/// Writes `etc-hosts` and `resolv.conf` in the pod's directory.
+pub(super) fn write_pod_files(context: &PodContext, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
+    let dir = context.pod_dir(spec::uid(pod));
     let host_network = pod.spec.as_ref().is_some_and(spec::host_network);
     let hosts = if host_network {
-        files::host_network_hosts(pod, &super::super::host::hosts())
+        hosts_and_dns::host_network_hosts(pod, &host_facts::hosts())
     } else {
-        files::hosts(pod, addresses, &shared.config.cluster_domain)
+        hosts_and_dns::hosts(pod, addresses, &context.node.config.cluster_domain)
     };
     let write = |name: &str, text: &str| {
         let path = dir.join(name);
-        container_files::keep_text(&path, text).map_err(|e| format!("{} could not be written: {e}", path.display()))
+        container_files::ensure_text(&path, text).map_err(|e| format!("failed to write {}: {e}", path.display()))
     };
-    std::fs::create_dir_all(&dir).map_err(|e| format!("the pod's folder {} could not be made: {e}", dir.display()))?;
+    std::fs::create_dir_all(&dir)
+        .map_err(|e| format!("failed to create the pod's directory {}: {e}", dir.display()))?;
     if !addresses.is_empty() || host_network || !dir.join("etc-hosts").exists() {
         write("etc-hosts", &hosts)?;
     }
-    write("resolv.conf", &files::resolv_conf(pod, &shared.dns()?).0)
+    write("resolv.conf", &hosts_and_dns::resolv_conf(pod, &context.dns()?).0)
 }
 
-pub(crate) async fn create_sandbox(shared: Arc<Shared>, pod: Arc<Pod>, attempt: u32) -> Outcome {
-    Outcome::SandboxCreated(sandbox(&shared, &pod, attempt).await)
+pub(crate) async fn create_sandbox(context: Arc<PodContext>, pod: Arc<Pod>, attempt: u32) -> Outcome {
+    Outcome::SandboxCreated(create_and_describe(&context, &pod, attempt).await)
 }
 
-async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, Refusal> {
+async fn create_and_describe(context: &PodContext, pod: &Pod, attempt: u32) -> Result<Instance, StepError> {
     let Some(pod_spec) = pod.spec.as_ref() else {
-        return Err(Refusal::new("CreatePodSandboxError", "the pod has no spec"));
+        return Err(StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, "the pod has no spec"));
     };
-    let failed = |message: String| Refusal::new("CreatePodSandboxError", message);
+    let failed = |message: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, message);
     let addresses = if spec::host_network(pod_spec) {
         Vec::new()
     } else {
-        if let Some(why) = shared.network.readiness().borrow().problem() {
-            return Err(Refusal::new(NETWORK_NOT_READY, format!("network is not ready: {why}")));
+        if let Some(why) = context.node.network.readiness().borrow().problem() {
+            return Err(StepError::new(reasons::NETWORK_NOT_READY, format!("network is not ready: {why}")));
         }
-        let addresses = shared.network.allocate(spec::uid(pod)).await.map_err(|e| failed(e.to_string()))?;
-        write_pod_files(shared, pod, &addresses).map_err(failed)?;
+        let addresses = context.node.network.allocate(spec::uid(pod)).await.map_err(|e| failed(e.to_string()))?;
+        write_pod_files(context, pod, &addresses).map_err(failed)?;
         addresses
     };
-    for (reason, message) in files::resolv_conf(pod, &shared.dns().map_err(failed)?).1 {
-        shared.event(pod, None, Severity::Warning, reason, message);
+    for (reason, message) in hosts_and_dns::resolv_conf(pod, &context.dns().map_err(failed)?).1 {
+        context.event(pod, None, Severity::Warning, reason, message);
     }
-    let pause = shared.pause().await.map_err(|e| Refusal::of("CreatePodSandboxError", &e))?;
-    let dir = shared.pod_dir(spec::uid(pod));
-    let hostname = files::shown_hostname(pod, &shared.config.cluster_domain).map_err(failed)?;
-    let runtime = runtime(shared, pod_spec).await?;
-    let around = Surroundings { runtime: runtime.as_deref(), ..around(shared, &dir) };
-    let (name, body) = body::sandbox(pod, pod_spec, attempt, &addresses, &hostname, &pause, &around);
+    let image = context.pause_image().await.map_err(|e| StepError::of(reasons::CREATE_POD_SANDBOX_ERROR, &e))?;
+    let dir = context.pod_dir(spec::uid(pod));
+    let hostname = hosts_and_dns::kernel_hostname(pod, &context.node.config.cluster_domain).map_err(failed)?;
+    let runtime = runtime(context, pod_spec).await?;
+    let request =
+        SandboxRequest { pod, spec: pod_spec, attempt, addresses: &addresses, hostname: &hostname, image: &image };
+    let host = HostContext { runtime: runtime.as_deref(), ..host_context(context, &dir) };
+    let (name, body) = container_config::sandbox(&request, &host);
     let id = {
-        let _slot = shared.slots.acquire().await;
-        shared.engine.create(&name, body).await.map_err(|e| Refusal::of("CreatePodSandboxError", &e))?
+        let _permit = context.engine_calls.acquire().await;
+        context
+            .node
+            .engine
+            .create(&name, body)
+            .await
+            .map_err(|e| StepError::of(reasons::CREATE_POD_SANDBOX_ERROR, &e))?
     };
     Ok(Instance {
         id,
-        identity: body::identity(pod, crate::engine::names::SANDBOX_NAME, attempt),
+        identity: identity(pod, SANDBOX_NAME, attempt),
         state: State::Created,
         created_at: jiff::Timestamp::now(),
-        image: pause,
+        image,
         image_id: String::new(),
         hash: String::new(),
         sandbox: String::new(),
@@ -72,30 +108,35 @@ async fn sandbox(shared: &Shared, pod: &Pod, attempt: u32) -> Result<Instance, R
     })
 }
 
-/// Starts a sandbox and connects its network; both may be done already.
-pub(crate) async fn start_sandbox(shared: Arc<Shared>, pod: Arc<Pod>, sandbox: Instance) -> Outcome {
-    Outcome::SandboxStarted { result: connect(&shared, &pod, sandbox, false).await }
+/// Starts a sandbox and attaches its network; both may be done already.
+pub(crate) async fn start_sandbox(context: Arc<PodContext>, pod: Arc<Pod>, sandbox: Instance) -> Outcome {
+    Outcome::SandboxStarted(start_and_attach(&context, &pod, sandbox, false).await)
 }
 
-/// Makes sure of the network of a sandbox that was found running just now: Docker need not be asked again.
-pub(crate) async fn reconnect_sandbox(shared: Arc<Shared>, pod: Arc<Pod>, sandbox: Instance) -> Outcome {
-    Outcome::SandboxStarted { result: connect(&shared, &pod, sandbox, true).await }
+/// Makes sure of the network of an adopted sandbox, which was just seen running: it need not be inspected again.
+pub(crate) async fn reattach_sandbox(context: Arc<PodContext>, pod: Arc<Pod>, sandbox: Instance) -> Outcome {
+    Outcome::SandboxStarted(start_and_attach(&context, &pod, sandbox, true).await)
 }
 
-async fn connect(shared: &Shared, pod: &Pod, sandbox: Instance, seen_now: bool) -> Result<Instance, Refusal> {
-    let failed = |e: &EngineError| Refusal::of("CreatePodSandboxError", e);
+async fn start_and_attach(
+    context: &PodContext,
+    pod: &Pod,
+    sandbox: Instance,
+    adopted: bool,
+) -> Result<Instance, StepError> {
+    let failed = |e: &EngineError| StepError::of(reasons::CREATE_POD_SANDBOX_ERROR, e);
     let id = sandbox.id.clone();
-    let running = if seen_now {
+    let running = if adopted {
         Some(sandbox.clone())
     } else {
-        let _slot = shared.slots.acquire().await;
+        let _permit = context.engine_calls.acquire().await;
         if !sandbox.is_running() {
-            shared.engine.start(&id).await.map_err(|e| failed(&e))?;
+            context.node.engine.start(&id).await.map_err(|e| failed(&e))?;
         }
-        shared.engine.inspect(&id).await.map_err(|e| failed(&e))?
+        context.node.engine.inspect(&id).await.map_err(|e| failed(&e))?
     };
-    let gone = || Refusal::new("CreatePodSandboxError", "the sandbox ended as soon as it was started");
-    let mut running = running.filter(Instance::is_running).ok_or_else(gone)?;
+    let exited = || StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, "the sandbox exited as soon as it was started");
+    let mut running = running.filter(Instance::is_running).ok_or_else(exited)?;
     let own = !pod.spec.as_ref().is_some_and(spec::host_network);
     if let Some(pid) = running.pid().filter(|_| own) {
         let annotation = |key: &str| pod.metadata.annotations.as_ref().and_then(|a| a.get(key)).map(String::as_str);
@@ -103,7 +144,7 @@ async fn connect(shared: &Shared, pod: &Pod, sandbox: Instance, seen_now: bool) 
             annotation("kubernetes.io/ingress-bandwidth"),
             annotation("kubernetes.io/egress-bandwidth"),
         )
-        .map_err(|why| Refusal::new("CreatePodSandboxError", why))?;
+        .map_err(|why| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why))?;
         let request = Attach {
             pod_uid: spec::uid(pod).to_owned(),
             pod_name: spec::name(pod).to_owned(),
@@ -114,14 +155,14 @@ async fn connect(shared: &Shared, pod: &Pod, sandbox: Instance, seen_now: bool) 
             host_ports: host_ports(pod),
             bandwidth,
         };
-        let refused = |why: String| Refusal::new("CreatePodSandboxError", why);
-        running.addresses = shared.network.attach(request).await.map_err(|e| refused(e.to_string()))?;
+        let refused = |why: String| StepError::new(reasons::CREATE_POD_SANDBOX_ERROR, why);
+        running.addresses = context.node.network.attach(request).await.map_err(|e| refused(e.to_string()))?;
         if running.addresses != sandbox.addresses {
-            // Plugins chose them just now.
-            write_pod_files(shared, pod, &running.addresses).map_err(refused)?;
+            // CNI plugins have just allocated them.
+            write_pod_files(context, pod, &running.addresses).map_err(refused)?;
         }
     }
-    hold(shared, pod, false).await;
+    apply_pod_cgroup(context, pod, false).await;
     Ok(running)
 }
 
@@ -143,16 +184,16 @@ fn host_ports(pod: &Pod) -> Vec<HostPort> {
         .collect()
 }
 
-/// Removing kills: a sandbox has nothing to save, so it gets no grace. Its network is taken off meanwhile.
-pub(crate) async fn remove_sandbox(shared: Arc<Shared>, id: String, detach: Option<String>) -> Outcome {
-    let failed = |message: String| Refusal::new("KillPodSandboxError", message);
+/// Removes a sandbox without grace, for its process has nothing to save, and detaches its network meanwhile.
+pub(crate) async fn remove_sandbox(context: Arc<PodContext>, id: String, detach: Option<String>) -> Outcome {
+    let failed = |message: String| StepError::new(reasons::KILL_POD_SANDBOX_ERROR, message);
     let detached = async {
         let Some(uid) = detach else { return Ok(()) };
-        shared.network.detach(&uid).await.map_err(|e| failed(e.to_string()))
+        context.node.network.detach(&uid).await.map_err(|e| failed(e.to_string()))
     };
     let removed = async {
-        let _slot = shared.slots.acquire().await;
-        shared.engine.remove(&id).await.map_err(|e| Refusal::of("KillPodSandboxError", &e))
+        let _permit = context.engine_calls.acquire().await;
+        context.node.engine.remove(&id).await.map_err(|e| StepError::of(reasons::KILL_POD_SANDBOX_ERROR, &e))
     };
     let (detached, removed) = tokio::join!(detached, removed);
     Outcome::Removed { id, result: detached.and(removed) }

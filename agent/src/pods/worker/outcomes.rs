@@ -1,261 +1,331 @@
-//! What came of the steps: the worker learns from it.
+//! What a worker learns from the outcomes of its steps.
 
-use super::*;
-use crate::metrics::Written;
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use windlass_kit::{backoff::delay_after, events::Severity};
+
+use super::Worker;
+use crate::{
+    engine::{
+        EngineError,
+        instance::{Instance, State},
+    },
+    metrics::Written,
+    pods::{
+        lifecycle::{
+            observed::{Failure, INITIAL_BACKOFF, ImageState, MAX_BACKOFF},
+            patch::version,
+            probes::{self, ProbeType},
+            reasons,
+            restarts::crash_count,
+            spec,
+            time::saturating_add,
+        },
+        steps::{
+            outcome::{Outcome, StepError},
+            prober::ProbeResult,
+        },
+    },
+    volumes::Prepared,
+};
+
+/// The retry after the engine did not answer: nothing is wrong with the pod, so it comes soon.
+const UNREACHABLE_RETRY: Duration = Duration::from_secs(1);
+/// The first and the longest delay before a step is retried whose failure is not the container's.
+const POD_STEP_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The retry of writing the files of volumes.
+const REFRESH_RETRY: Duration = Duration::from_secs(60);
+/// The retry of a request to the API.
+pub(super) const API_RETRY: Duration = Duration::from_secs(1);
+/// The retry of a status that the API accepts and does not store, and the longest delay after refusals.
+pub(super) const UNCHANGED_STATUS_RETRY: Duration = Duration::from_secs(30);
 
 impl Worker {
-    pub(super) fn take(&mut self, outcome: Outcome) {
+    pub(super) fn apply_outcome(&mut self, outcome: Outcome) {
         let now = self.now();
         match outcome {
-            Outcome::Image { container, result: Ok(state) } => drop(self.observed.images.insert(container, state)),
-            Outcome::Image { container, result: Err(refusal) } => {
-                let times = match self.observed.images.get(&container) {
-                    Some(ImageState::Failed(earlier)) => earlier.times + 1,
-                    _ => 1,
-                };
-                if let Some(failure) = self.failure(refusal, times, now) {
-                    self.observed.images.insert(container, ImageState::Failed(failure));
-                }
-            }
-            Outcome::Volumes(Ok(prepared)) => {
-                if let Some(pod) = &self.pod {
-                    self.shared.placed.tell(pod, &prepared.places);
-                }
-                self.volumes = Arc::new(prepared.places);
-                self.renew_at(prepared.renew_at);
-                self.observed.volumes = true;
-                self.observed.volumes_failure = None;
-            }
-            Outcome::Volumes(Err(refusal)) => {
-                self.warn("FailedMount", &refusal);
-                let times = self.observed.volumes_failure.as_ref().map_or(1, |f| f.times + 1);
-                self.observed.volumes_failure = self.failure_soon(refusal, times, now);
-            }
-            Outcome::Refreshed(Ok(at)) => self.renew_at(at),
-            Outcome::Refreshed(Err(refusal)) => {
-                // The files stay as they were until there is something to write.
-                self.warn("FailedMount", &refusal);
-                self.observed.stale.get_or_insert(later(now, CONTENTS_RETRY));
+            Outcome::Cancelled => {}
+            Outcome::Image { container, result } => self.apply_image(container, result, now),
+            Outcome::VolumesPrepared(result) => self.apply_volumes(result, now),
+            Outcome::VolumesRefreshed(Ok(at)) => self.refresh_volumes_by(at),
+            Outcome::VolumesRefreshed(Err(error)) => {
+                // The files stay as they are until they can be written.
+                self.warn(reasons::FAILED_MOUNT, &error);
+                self.observed.refresh_volumes_at.get_or_insert(saturating_add(now, REFRESH_RETRY));
             }
             Outcome::SandboxCreated(Ok(instance)) => {
-                self.know_addresses(&instance);
-                self.put(instance);
+                self.learn_addresses(&instance);
+                self.upsert(instance);
             }
-            Outcome::SandboxStarted { result: Ok(instance) } => {
-                self.observed.attached.insert(instance.id.clone());
+            Outcome::SandboxStarted(Ok(instance)) => {
+                self.observed.network_ready.insert(instance.id.clone());
                 self.observed.sandbox_failure = None;
-                self.know_addresses(&instance);
-                self.put(instance);
+                self.learn_addresses(&instance);
+                self.upsert(instance);
             }
-            Outcome::SandboxCreated(Err(refusal)) | Outcome::SandboxStarted { result: Err(refusal) } => {
-                let reason = match refusal.reason {
-                    NETWORK_NOT_READY => NETWORK_NOT_READY,
-                    _ => "FailedCreatePodSandBox",
-                };
-                self.warn(reason, &refusal);
-                let times = self.observed.sandbox_failure.as_ref().map_or(1, |f| f.times + 1);
-                self.observed.sandbox_failure = self.failure_soon(refusal, times, now);
-                if let Some(id) = self.observed.sandbox().map(|s| s.id.clone()) {
-                    self.look(id);
+            Outcome::SandboxCreated(Err(error)) | Outcome::SandboxStarted(Err(error)) => {
+                self.sandbox_failed(error, now);
+            }
+            Outcome::Created { container, result: Ok(instance) } => self.apply_created(&container, instance),
+            Outcome::Created { container, result: Err(error) } => self.start_failed(container, error, now),
+            Outcome::Started { result: Ok(instance), .. } => {
+                if let Some(instance) = instance {
+                    self.upsert(instance);
                 }
             }
-            Outcome::Created { container, result: Ok(instance) } => {
-                self.observed.start_failures.remove(&container);
-                let attempt = instance.identity.attempt;
-                if attempt > 0 {
-                    self.count_crash(&container, attempt);
+            Outcome::Started { container, result: Err((error, instance)) } => match instance {
+                // The engine has made an exited container of it: the restart policy decides.
+                Some(instance) if matches!(instance.state, State::Exited(_)) => {
+                    self.upsert(instance);
+                    self.run_failed(container, error, now);
                 }
-                // Policy Always pulls before every start.
-                if self.container(&container).is_some_and(|c| c.image_pull_policy.as_deref() == Some("Always")) {
-                    self.observed.images.remove(&container);
-                }
-                self.put(instance);
-            }
-            Outcome::Created { container, result: Err(refusal) } => self.start_failed(container, refusal, now),
-            Outcome::Started { result: Ok(seen), .. } => {
-                if let Some(instance) = seen {
-                    self.put(instance);
-                }
-            }
-            Outcome::Started { container, result: Err((refusal, seen)) } => {
-                match seen {
-                    // Docker has made an exited container of it: the restart policy decides.
-                    Some(instance) if matches!(instance.state, State::Exited(_)) => {
-                        self.put(instance);
-                        self.run_failed(container, refusal, now);
-                    }
-                    _ => self.start_failed(container, refusal, now),
-                }
-            }
-            Outcome::GivenUp => {}
-            Outcome::Silent { id } => drop(self.observed.silent.insert(id)),
-            Outcome::Seen { result: Ok(Some(instance)), .. } => {
-                // Docker's word is the later one: what it still calls running is stopped again.
-                self.observed.silent.remove(&instance.id);
-                if !instance.is_running() {
-                    self.observed.attached.remove(&instance.id);
-                }
-                self.put(instance);
-            }
-            Outcome::Seen { id, result: Ok(None) } => self.observed.forget(&id),
-            Outcome::Seen { id, result: Err(error) } => {
-                self.observed.silent.remove(&id);
-                // That Docker is away is told once, for all.
-                if !error.is_unreachable() {
-                    tracing::warn!(pod = self.uid, container = id, %error, "a container could not be looked at; it is tried again");
-                }
-                self.pause_until = Some(later(now, UNREACHABLE_RETRY));
-            }
-            Outcome::Hooked { id, result } => {
-                if let Err(why) = result {
-                    self.observed.condemned.insert(id.clone());
-                    let whose = self.observed.instances.iter().find(|i| i.id == id);
-                    if let Some(container) = whose.map(|i| i.identity.container.clone()) {
-                        self.run_failed(container, Refusal::new("PostStartHookError", why), now);
-                    }
-                }
-                self.observed.hooked.insert(id);
-            }
-            Outcome::Resized { id, result: Ok(seen) } => {
+                _ => self.start_failed(container, error, now),
+            },
+            Outcome::ProcessesExited { id } => drop(self.observed.processes_exited.insert(id)),
+            Outcome::Inspected { id, result } => self.apply_inspected(&id, result, now),
+            Outcome::PostStartDone { id, result } => self.apply_post_start(id, result, now),
+            Outcome::Resized { id, result: Ok(instance) } => {
                 self.observed.resize_failure = None;
-                match seen {
-                    Some(instance) => self.put(instance),
-                    None => self.observed.forget(&id),
+                match instance {
+                    Some(instance) => self.upsert(instance),
+                    None => self.observed.remove(&id),
                 }
             }
-            Outcome::Resized { result: Err(refusal), .. } => {
-                let times = self.observed.resize_failure.as_ref().map_or(1, |f| f.times + 1);
-                self.observed.resize_failure = self.failure(refusal, times, now);
+            Outcome::Resized { result: Err(error), .. } => {
+                let count = self.observed.resize_failure.as_ref().map_or(1, |f| f.count + 1);
+                self.observed.resize_failure = self.failure(error, count, now);
             }
-            Outcome::Probed { container, id, kind, answer } => self.probed(&container, &id, kind, &answer, now),
-            Outcome::Removed { id, result: Ok(()) } => self.observed.forget(&id),
-            Outcome::VolumesCleared(Ok(())) => {
-                self.observed.cleared = true;
-                self.observed.volumes = false;
+            Outcome::Probed { container, id, probe, result } => {
+                self.apply_probe(&container, &id, probe, &result, now);
             }
-            Outcome::TornDown(Ok(())) => self.observed.torn_down = true,
-            Outcome::Forgotten(Ok(())) => self.observed.forgotten = true,
-            Outcome::Removed { result: Err(refusal), .. }
-            | Outcome::VolumesCleared(Err(refusal))
-            | Outcome::TornDown(Err(refusal))
-            | Outcome::Forgotten(Err(refusal)) => {
-                self.warn("FailedKillPod", &refusal);
-                self.pause_until = Some(later(now, UNREACHABLE_RETRY));
+            Outcome::Removed { id, result: Ok(()) } => self.observed.remove(&id),
+            Outcome::VolumesReleased(Ok(())) => {
+                self.observed.volumes_released = true;
+                self.observed.volumes_ready = false;
             }
-            Outcome::Patched { from, result: Ok(pod) } => {
-                // An answer that changed nothing would be followed by the same patch at once, for ever.
-                let stuck = version(&pod) == from;
-                if stuck {
+            Outcome::CleanedUp(Ok(())) => self.observed.cleaned_up = true,
+            Outcome::DeletedFromApi(Ok(())) => self.observed.deleted_from_api = true,
+            Outcome::Removed { result: Err(error), .. }
+            | Outcome::VolumesReleased(Err(error))
+            | Outcome::CleanedUp(Err(error))
+            | Outcome::DeletedFromApi(Err(error)) => {
+                self.warn(reasons::FAILED_KILL_POD, &error);
+                self.pause_until = Some(saturating_add(now, UNREACHABLE_RETRY));
+            }
+            Outcome::StatusPatched { from, result } => self.apply_patched(from, result, now),
+        }
+    }
+
+    fn apply_image(&mut self, container: String, result: Result<ImageState, StepError>, now: Timestamp) {
+        let error = match result {
+            Ok(state) => return drop(self.observed.images.insert(container, state)),
+            Err(error) => error,
+        };
+        let count = match self.observed.images.get(&container) {
+            Some(ImageState::Failed(earlier)) => earlier.count + 1,
+            _ => 1,
+        };
+        if let Some(failure) = self.failure(error, count, now) {
+            self.observed.images.insert(container, ImageState::Failed(failure));
+        }
+    }
+
+    fn apply_volumes(&mut self, result: Result<Prepared, StepError>, now: Timestamp) {
+        match result {
+            Ok(prepared) => {
+                if let Some(pod) = &self.pod {
+                    self.context.node.volumes.tell(pod, &prepared.places);
+                }
+                self.volumes = Arc::new(prepared.places);
+                self.refresh_volumes_by(prepared.renew_at);
+                self.observed.volumes_ready = true;
+                self.observed.volumes_failure = None;
+            }
+            Err(error) => {
+                self.warn(reasons::FAILED_MOUNT, &error);
+                let count = self.observed.volumes_failure.as_ref().map_or(1, |f| f.count + 1);
+                self.observed.volumes_failure = self.pod_step_failure(error, count, now);
+            }
+        }
+    }
+
+    fn sandbox_failed(&mut self, error: StepError, now: Timestamp) {
+        let reason = match error.reason {
+            reasons::NETWORK_NOT_READY => reasons::NETWORK_NOT_READY,
+            _ => reasons::FAILED_CREATE_POD_SANDBOX,
+        };
+        self.warn(reason, &error);
+        let count = self.observed.sandbox_failure.as_ref().map_or(1, |f| f.count + 1);
+        self.observed.sandbox_failure = self.pod_step_failure(error, count, now);
+        if let Some(id) = self.observed.sandbox().map(|s| s.id.clone()) {
+            self.inspect(id);
+        }
+    }
+
+    fn apply_created(&mut self, container: &str, instance: Instance) {
+        self.observed.start_failures.remove(container);
+        let attempt = instance.identity.attempt;
+        if attempt > 0 {
+            self.count_crash(container, attempt);
+        }
+        // The policy Always pulls before every start.
+        if self.container(container).is_some_and(|c| c.image_pull_policy.as_deref() == Some("Always")) {
+            self.observed.images.remove(container);
+        }
+        self.upsert(instance);
+    }
+
+    fn apply_inspected(&mut self, id: &str, result: Result<Option<Instance>, EngineError>, now: Timestamp) {
+        match result {
+            Ok(Some(instance)) => {
+                // The engine's state wins over the pidfd: a container that it still reports running is stopped again.
+                self.observed.processes_exited.remove(&instance.id);
+                if !instance.is_running() {
+                    self.observed.network_ready.remove(&instance.id);
+                }
+                self.upsert(instance);
+            }
+            Ok(None) => self.observed.remove(id),
+            Err(error) => {
+                self.observed.processes_exited.remove(id);
+                // That the engine is down is logged once, by the engine watcher.
+                if !error.is_unreachable() {
+                    tracing::warn!(pod = self.uid, container = id, %error, "failed to inspect container; retrying");
+                }
+                self.pause_until = Some(saturating_add(now, UNREACHABLE_RETRY));
+            }
+        }
+    }
+
+    fn apply_post_start(&mut self, id: String, result: Result<(), String>, now: Timestamp) {
+        if let Err(why) = result {
+            self.observed.unhealthy.insert(id.clone());
+            let container = self.observed.instance(&id).map(|i| i.identity.container.clone());
+            if let Some(container) = container {
+                self.run_failed(container, StepError::new(reasons::POST_START_HOOK_ERROR, why), now);
+            }
+        }
+        self.observed.post_start_done.insert(id);
+    }
+
+    fn apply_probe(&mut self, container: &str, id: &str, probe: ProbeType, result: &ProbeResult, now: Timestamp) {
+        let (Some(pod), Some(container)) = (self.pod.clone(), self.container(container)) else { return };
+        // Another instance may have replaced it meanwhile.
+        let Some(instance) = self.observed.newest(&container.name).filter(|i| i.id == id).cloned() else { return };
+        if matches!(result, ProbeResult::Unknown(_)) {
+            return probes::record_unknown(&pod, &container, probe, &instance, now, &mut self.observed.probes);
+        }
+        let success = !matches!(result, ProbeResult::Failure(_));
+        probes::record_result(&pod, &container, probe, &instance, success, now, &mut self.observed.probes);
+        if probes::failed_probe(&container, &instance, &self.observed.probes).is_some() {
+            self.observed.unhealthy.insert(instance.id);
+        }
+    }
+
+    fn apply_patched(&mut self, from: u64, result: Result<Box<Pod>, kube::Error>, now: Timestamp) {
+        match result {
+            Ok(pod) => {
+                // A response that changed nothing would be followed by the same patch at once, for ever.
+                let unchanged = version(&pod) == from;
+                if unchanged {
                     let written = if self.mirror.is_some() { Written::MirrorStatus } else { Written::PodStatus };
-                    self.shared.metrics.empty_write(written, spec::name(&pod));
+                    self.context.node.metrics.empty_write(written, spec::name(&pod));
                 }
-                self.refused.reset();
-                self.patch_after = stuck.then(|| later(now, STUCK_RETRY));
+                self.refused_patches.reset();
+                self.patch_after = unchanged.then(|| saturating_add(now, UNCHANGED_STATUS_RETRY));
                 match &mut self.mirror {
                     Some(mirror) => *mirror = Arc::new(*pod),
-                    None => self.take_answer(&Arc::new(*pod)),
+                    None => self.apply_response(&Arc::new(*pod)),
                 }
             }
-            // Gone, or its name is another pod's by now, here or on another node: the watch is about to tell, and until
-            // then the same write would be refused again.
-            Outcome::Patched { result: Err(kube::Error::Api(status)), .. }
-                if matches!(status.code, 403 | 404 | 409 | 422) =>
-            {
-                // What is invalid stays so: somebody must hear of it, once.
-                if status.code == 422 && self.told_invalid.as_ref() != Some(&status.message) {
+            // The pod was deleted, or its name belongs to another pod by now, here or on another node: the watch is
+            // about to say so, and until then the same patch would be refused again.
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404 | 409 | 422) => {
+                // An invalid status stays invalid: it is logged once.
+                if status.code == 422 && self.logged_invalid.as_ref() != Some(&status.message) {
+                    let error = &status.message;
                     tracing::warn!(
                         pod = self.uid,
-                        "the API holds this pod's status to be invalid, so that it shows an old one: {}",
-                        status.message
+                        error,
+                        "the API rejects the pod's status as invalid and shows an old one"
                     );
-                    self.told_invalid = Some(status.message);
+                    self.logged_invalid = Some(status.message);
                 } else {
-                    tracing::debug!(pod = self.uid, code = status.code, "a status was refused: {}", status.message);
+                    let error = &status.message;
+                    tracing::debug!(pod = self.uid, code = status.code, error, "the API refused a status patch");
                 }
-                self.patch_after = Some(later(now, self.refused.next_delay()));
+                self.patch_after = Some(saturating_add(now, self.refused_patches.next_delay()));
             }
-            Outcome::Patched { result: Err(error), .. } => {
-                tracing::warn!(pod = self.uid, %error, "a pod's status could not be written; it is tried again");
-                self.patch_after = Some(later(now, API_RETRY));
+            Err(error) => {
+                tracing::warn!(pod = self.uid, %error, "failed to patch pod status; retrying");
+                self.patch_after = Some(saturating_add(now, API_RETRY));
             }
         }
     }
 
-    fn probed(&mut self, container: &str, id: &str, kind: Kind, answer: &Answer, now: Timestamp) {
-        let (Some(pod), Some(container)) = (self.pod.clone(), self.container(container)) else { return };
-        // It may have been followed by another meanwhile.
-        let Some(instance) = self.observed.newest(&container.name).filter(|i| i.id == id).cloned() else { return };
-        if matches!(answer, Answer::Unknown(_)) {
-            return probes::unanswered(&pod, &container, kind, &instance, now, &mut self.observed.probes);
-        }
-        let good = !matches!(answer, Answer::Bad(_));
-        probes::note(&pod, &container, kind, &instance, good, now, &mut self.observed.probes);
-        if probes::condemned(&container, &instance, &self.observed.probes).is_some() {
-            self.observed.condemned.insert(instance.id);
-        }
-    }
-
-    fn know_addresses(&mut self, sandbox: &Instance) {
+    fn learn_addresses(&mut self, sandbox: &Instance) {
         if !sandbox.addresses.is_empty() {
             self.observed.addresses.clone_from(&sandbox.addresses);
         }
     }
 
-    /// Sees to it that what volumes hold is written anew by then.
-    fn renew_at(&mut self, at: Option<Timestamp>) {
-        self.observed.stale = self.observed.stale.into_iter().chain(at).min();
+    /// Sets when the files of volumes are refreshed at the latest.
+    fn refresh_volumes_by(&mut self, at: Option<Timestamp>) {
+        self.observed.refresh_volumes_at = self.observed.refresh_volumes_at.into_iter().chain(at).min();
     }
 
-    /// Remembers a restart, so that the next back-off is longer.
-    fn count_crash(&mut self, container: &str, attempt: u32) {
-        let Some(spec_of) = self.container(container) else { return };
-        let before = self.observed.newest(container).and_then(|i| match &i.state {
-            State::Exited(exit) => Some(crate::pods::plan::crashes(&self.observed, i, exit, &spec_of)),
-            _ => None,
-        });
+    /// Counts a restart, so that the next back-off is longer.
+    fn count_crash(&mut self, name: &str, attempt: u32) {
+        let Some(container) = self.container(name) else { return };
+        let exited = self.observed.newest(name).and_then(|i| Some((i, i.exit()?)));
+        let before = exited.map(|(instance, exit)| crash_count(&self.observed, &container, instance, exit));
         let crashes = before.unwrap_or(attempt.saturating_sub(1)).saturating_add(1);
-        self.observed.crashes.insert(container.to_owned(), crashes);
+        self.observed.crash_counts.insert(name.to_owned(), crashes);
     }
 
-    fn start_failed(&mut self, container: String, refusal: Refusal, now: Timestamp) {
-        let times = self.observed.start_failures.get(&container).map_or(1, |f| f.times + 1);
-        if let Some(failure) = self.failure(refusal, times, now) {
+    fn start_failed(&mut self, container: String, error: StepError, now: Timestamp) {
+        let count = self.observed.start_failures.get(&container).map_or(1, |f| f.count + 1);
+        if let Some(failure) = self.failure(error, count, now) {
             self.observed.start_failures.insert(container, failure);
         }
     }
 
-    /// A run that ended before it had begun: what is shown of it. When it is tried again the restart policy says.
-    fn run_failed(&mut self, container: String, refusal: Refusal, now: Timestamp) {
-        if let Some(failure) = self.failure_after(refusal, 1, now, Duration::ZERO) {
+    /// A run that failed at its start: the failure is shown, and the restart policy says when it is retried.
+    fn run_failed(&mut self, container: String, error: StepError, now: Timestamp) {
+        if let Some(failure) = self.failure_after(error, 1, now, Duration::ZERO) {
             self.observed.start_failures.insert(container, failure);
         }
     }
 
-    /// A failure with the crash back-off; `None`, and a pause, when Docker did not answer.
-    fn failure(&mut self, refusal: Refusal, times: u32, now: Timestamp) -> Option<Failure> {
-        self.failure_after(refusal, times, now, delay_after(BACKOFF_BASE, BACKOFF_CAP, times - 1))
+    /// A failure with the crash back-off; `None`, and a pause, when the engine did not answer.
+    fn failure(&mut self, error: StepError, count: u32, now: Timestamp) -> Option<Failure> {
+        self.failure_after(error, count, now, delay_after(INITIAL_BACKOFF, MAX_BACKOFF, count - 1))
     }
 
-    /// The same with a quick first retry, for what the pod itself is not to blame for.
-    fn failure_soon(&mut self, refusal: Refusal, times: u32, now: Timestamp) -> Option<Failure> {
-        self.failure_after(refusal, times, now, delay_after(Duration::from_secs(1), Duration::from_secs(60), times - 1))
+    /// A failure of a step that is not the container's fault, with a short back-off.
+    fn pod_step_failure(&mut self, error: StepError, count: u32, now: Timestamp) -> Option<Failure> {
+        let (first, max) = POD_STEP_RETRY;
+        self.failure_after(error, count, now, delay_after(first, max, count - 1))
     }
 
-    fn failure_after(&mut self, refusal: Refusal, times: u32, now: Timestamp, delay: Duration) -> Option<Failure> {
-        if refusal.unreachable {
-            self.pause_until = Some(later(now, UNREACHABLE_RETRY));
+    fn failure_after(&mut self, error: StepError, count: u32, now: Timestamp, delay: Duration) -> Option<Failure> {
+        if error.unreachable {
+            self.pause_until = Some(saturating_add(now, UNREACHABLE_RETRY));
             return None;
         }
-        Some(Failure { reason: refusal.reason, message: refusal.message, at: now, retry_at: later(now, delay), times })
+        let StepError { reason, message, .. } = error;
+        Some(Failure { reason, message, at: now, retry_at: saturating_add(now, delay), count })
     }
 
-    fn warn(&self, reason: &str, refusal: &Refusal) {
-        if refusal.unreachable {
+    fn warn(&self, reason: &str, error: &StepError) {
+        if error.unreachable {
             return;
         }
-        tracing::warn!(pod = self.pod.as_deref().map_or(self.uid.as_str(), spec::name), reason, "{}", refusal.message);
+        tracing::warn!(pod = self.pod.as_deref().map_or(self.uid.as_str(), spec::name), reason, "{}", error.message);
         if let Some(pod) = &self.pod {
-            self.shared.event(pod, None, Severity::Warning, reason, refusal.message.clone());
+            self.context.event(pod, None, Severity::Warning, reason, error.message.clone());
         }
     }
 }

@@ -48,7 +48,7 @@ use crate::{
         process::{self, Process, Streams},
     },
     network::Namespace,
-    pods::uid_at_docker,
+    pods::runtime_uid,
 };
 
 /// How much is read from a socket at once.
@@ -155,7 +155,7 @@ fn has_tty(pod: &Pod, name: &str) -> Option<bool> {
 
 /// The running container, by its Docker id.
 async fn running(state: &ServerState, pod: &Pod, name: &str) -> Result<String, Refusal> {
-    let found = state.engine.running(uid_at_docker(pod), name).await.map_err(|e| failed(&e))?;
+    let found = state.engine.running(runtime_uid(pod), name).await.map_err(|e| failed(&e))?;
     found.ok_or_else(|| refuse(StatusCode::BAD_REQUEST, format!("container {name:?} is not running")))
 }
 

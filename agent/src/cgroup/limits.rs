@@ -1,0 +1,83 @@
+//! What requests and limits become in a cgroup: CPU shares, CPU quota, memory, and the cgroup's name. Pure; the
+//! arithmetic is that of upstream's `pkg/kubelet/cm/helpers_linux.go`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Container;
+use windlass_kit::{
+    objects::resources::{Class, limit, request},
+    quantity::Quantity,
+};
+
+use crate::engine::instance::Limits;
+
+/// Upstream's `cpuCFSQuotaPeriod`, in microseconds.
+pub(crate) const CPU_PERIOD: i64 = 100_000;
+
+/// Bytes of huge pages by the kernel's name of their size, such as `2MB`; pages of other sizes may not be used.
+pub(crate) type HugePages = BTreeMap<String, i64>;
+
+/// CPU shares of cgroup v1, as Docker takes them too: 1024 for a core, between 2 and 262144.
+pub(crate) fn milli_cpu_to_shares(milli: i64) -> i64 {
+    (milli.saturating_mul(1024) / 1000).clamp(2, 262_144)
+}
+
+/// Microseconds of each [`CPU_PERIOD`], at least 1000.
+pub(crate) fn milli_cpu_to_quota(milli: i64) -> i64 {
+    (milli.saturating_mul(CPU_PERIOD) / 1000).max(1000)
+}
+
+/// runc's conversion of shares, 2 to 262144, to weights of cgroup v2, 1 to 10000.
+pub(crate) fn shares_to_weight(shares: i64) -> i64 {
+    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+}
+
+/// The limits of one container's cgroup.
+pub(crate) fn container_limits(container: &Container) -> Limits {
+    let cpu_limit = limit(container, "cpu").map_or(0, Quantity::milli);
+    Limits {
+        memory: limit(container, "memory").map_or(0, Quantity::units).max(0),
+        cpu_shares: milli_cpu_to_shares(request(container, "cpu").map_or(0, Quantity::milli)),
+        cpu_quota: if cpu_limit > 0 { milli_cpu_to_quota(cpu_limit) } else { 0 },
+    }
+}
+
+/// The cgroup of a pod, named as Docker's cgroup driver wants it.
+pub(crate) fn pod_cgroup(class: Class, uid: &str, systemd: bool) -> String {
+    let class = match class {
+        Class::Guaranteed => "",
+        Class::Burstable => "burstable",
+        Class::BestEffort => "besteffort",
+    };
+    if systemd {
+        let class = if class.is_empty() { String::new() } else { format!("-{class}") };
+        return format!("kubepods{class}-pod{}.slice", uid.replace('-', "_"));
+    }
+    let class = if class.is_empty() { String::new() } else { format!("/{class}") };
+    format!("/kubepods{class}/pod{uid}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroups_by_class_and_driver() {
+        assert_eq!(pod_cgroup(Class::Burstable, "a-b", false), "/kubepods/burstable/poda-b");
+        assert_eq!(pod_cgroup(Class::Guaranteed, "a-b", false), "/kubepods/poda-b");
+        assert_eq!(pod_cgroup(Class::BestEffort, "a-b", true), "kubepods-besteffort-poda_b.slice");
+        assert_eq!(pod_cgroup(Class::Guaranteed, "a-b", true), "kubepods-poda_b.slice");
+    }
+
+    #[test]
+    fn shares_and_quota() {
+        let limits = |resources: &str| {
+            let text = format!(r#"{{"name":"c","resources":{resources}}}"#);
+            let limits = container_limits(&serde_json::from_str(&text).unwrap());
+            (limits.cpu_shares, limits.cpu_quota)
+        };
+        assert_eq!(limits(r#"{"limits":{"cpu":"500m"},"requests":{"cpu":"250m","memory":"1Gi"}}"#), (256, 50_000));
+        assert_eq!(limits("{}"), (2, 0));
+        assert_eq!(limits(r#"{"limits":{"cpu":"1m"}}"#).1, 1000);
+    }
+}

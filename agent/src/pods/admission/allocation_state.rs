@@ -1,0 +1,67 @@
+//! The file in a pod's directory that keeps its allocated resources across restarts of the agent: Docker does not know
+//! memory requests, and the API only what the spec asks for. Upstream keeps `allocated_pods_state` for it.
+
+use std::{fs, io, path::Path};
+
+use windlass_kit::json;
+
+use crate::{pods::lifecycle::allocated::Allocated, scratch};
+
+/// The file's name in the pod's directory.
+const FILE: &str = "allocated.json";
+
+/// The allocated resources of a pod; `None` where there is no file, or none that can be read.
+pub(crate) fn read(pod_dir: &Path) -> Option<Allocated> {
+    let path = pod_dir.join(FILE);
+    let unreadable = |error: &dyn std::fmt::Display| {
+        tracing::warn!(path = %path.display(), %error, "failed to read allocated resources of a pod; using its containers' limits");
+    };
+    match fs::read(&path) {
+        Ok(bytes) => json::from_slice(&bytes).inspect_err(|error| unreadable(error)).ok(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            unreadable(&error);
+            None
+        }
+    }
+}
+
+/// Writes the allocated resources of a pod.
+pub(crate) fn write(pod_dir: &Path, allocated: &Allocated) {
+    let path = pod_dir.join(FILE);
+    let written = fs::create_dir_all(pod_dir)
+        .and_then(|()| scratch::write(&path, &serde_json::to_vec(allocated).map_err(io::Error::other)?));
+    if let Err(error) = written {
+        tracing::warn!(path = %path.display(), %error, "failed to write allocated resources of a pod; a resize may be evaluated again after a restart");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{Pod, PodSpec};
+
+    use super::*;
+
+    fn spec(request: &str) -> PodSpec {
+        let text = format!(
+            r#"{{"containers":[{{"name":"c","resources":{{"requests":{{"memory":"{request}"}},"limits":{{"memory":"1Gi"}}}}}}]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn allocated_resources_survive_a_restart_of_the_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod_dir = dir.path().join("u");
+        assert_eq!(read(&pod_dir), None);
+        let allocated = Allocated::of(&spec("64Mi"));
+        write(&pod_dir, &allocated);
+        assert_eq!(read(&pod_dir).as_ref(), Some(&allocated));
+        assert!(!allocated.differs(&spec("64Mi")) && !allocated.differs(&spec("65536Ki")), "it is the same amount");
+        assert!(allocated.differs(&spec("65Mi")));
+        let resized = Pod { spec: Some(spec("65Mi")), ..Pod::default() };
+        assert_eq!(allocated.applied_to(&resized).spec, Some(spec("64Mi")));
+        std::fs::write(pod_dir.join(FILE), "{").unwrap();
+        assert_eq!(read(&pod_dir), None);
+    }
+}

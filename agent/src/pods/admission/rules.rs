@@ -1,0 +1,279 @@
+//! Which pods the node rejects, whatever was scheduled here: evaluated once per pod, before anything of it is created.
+//! Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint};
+use windlass_kit::{
+    objects::{
+        node_selector,
+        requests::{Amounts, host_ports, requests},
+        tolerations,
+    },
+    quantity::Quantity,
+};
+
+use super::{pressure, rejected, reservations::Reservation, sysctls};
+use crate::{
+    Pressure,
+    pods::{
+        container::security::local_app_armor,
+        lifecycle::{kill::KillReason, reasons, spec},
+    },
+};
+
+fn failed(predicate: &str, why: &str) -> Option<KillReason> {
+    Some(rejected(predicate, format_args!("Predicate {predicate} failed: {why}")))
+}
+
+/// The node as admission sees it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NodeView {
+    pub(crate) name: String,
+    /// `None` while the node's object is unknown: node affinity is not checked then, since the scheduler did.
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) allocatable: Amounts,
+    pub(crate) max_pods: usize,
+    pub(crate) pressure: Pressure,
+    /// The machine is about to shut down.
+    pub(crate) shutting_down: bool,
+    /// The AppArmor profiles that are loaded.
+    pub(crate) profiles: BTreeSet<String>,
+    /// `allowedUnsafeSysctls` of the configuration.
+    pub(crate) unsafe_sysctls: Vec<String>,
+}
+
+impl NodeView {
+    /// The view of `node` as the API has it; until it does, `machine` says what is allocatable.
+    pub(crate) fn of(name: &str, node: Option<&Node>, machine: &BTreeMap<String, Quantity>, max_pods: usize) -> Self {
+        let reported = node.and_then(|n| n.status.as_ref()?.allocatable.as_ref()).filter(|all| !all.is_empty());
+        let own = |resource: &str, read: fn(Quantity) -> i64| machine.get(resource).map_or(i64::MAX, |q| read(*q));
+        let allocatable = match reported {
+            Some(_) => Amounts::of(reported),
+            None => Amounts {
+                milli_cpu: own("cpu", Quantity::milli),
+                memory: own("memory", Quantity::units),
+                ephemeral: i64::MAX,
+                ..Amounts::default()
+            },
+        };
+        Self {
+            name: name.to_owned(),
+            labels: node.map(|n| n.metadata.labels.clone().unwrap_or_default()),
+            taints: node.and_then(|n| n.spec.as_ref()?.taints.clone()).unwrap_or_default(),
+            allocatable,
+            max_pods,
+            ..Self::default()
+        }
+    }
+}
+
+/// Why the node rejects a pod, if it does, beside the `others`; in upstream's order of checks.
+pub(crate) fn reject<'a>(
+    pod: &Pod,
+    node: &NodeView,
+    others: impl Iterator<Item = &'a Reservation> + Clone,
+) -> Option<KillReason> {
+    let spec = pod.spec.as_ref()?;
+    if node.shutting_down {
+        return Some(rejected("NodeShutdown", "The node is shutting down"));
+    }
+    pressure::reject(pod, node.pressure)
+        .or_else(|| sysctls::reject(spec, &node.unsafe_sysctls))
+        .or_else(|| predicates(pod, spec, node, others.clone()))
+        .or_else(|| resources(pod, node, others))
+        .or_else(|| unsupported(spec, node))
+}
+
+fn predicates<'a>(
+    pod: &Pod,
+    spec: &PodSpec,
+    node: &NodeView,
+    mut others: impl Iterator<Item = &'a Reservation>,
+) -> Option<KillReason> {
+    if spec.node_name.as_deref().is_some_and(|name| !name.is_empty() && name != node.name) {
+        return failed("NodeName", "node(s) didn't match the requested node name");
+    }
+    if !matches_affinity(spec, node) {
+        return failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+    }
+    let ports = host_ports(pod);
+    if others.any(|other| other.ports.iter().any(|taken| ports.iter().any(|port| port.clashes(taken)))) {
+        return failed("NodePorts", "node(s) didn't have free ports for the requested pod ports");
+    }
+    let tolerated = spec.tolerations.as_deref().unwrap_or_default();
+    if !spec::is_static(pod) && tolerations::untolerated(&node.taints, tolerated, &["NoExecute"]).is_some() {
+        return failed("TaintToleration", "node(s) had untolerated taint(s)");
+    }
+    None
+}
+
+/// Whether the pod's node selector and required node affinity match the node.
+fn matches_affinity(spec: &PodSpec, node: &NodeView) -> bool {
+    let Some(labels) = &node.labels else { return true };
+    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+        && required.is_none_or(|selector| node_selector::matches(selector, &node.name, labels))
+}
+
+fn resources<'a>(
+    pod: &Pod,
+    node: &NodeView,
+    others: impl Iterator<Item = &'a Reservation> + Clone,
+) -> Option<KillReason> {
+    let short = |name: &str, requested: i64, used: i64, capacity: i64| {
+        let why = format!(
+            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        Some(rejected(format!("{}{name}", reasons::OUT_OF), why))
+    };
+    let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let count = others.clone().count();
+    if count >= node.max_pods {
+        return short("pods", 1, whole(count), whole(node.max_pods));
+    }
+    let mut used = Amounts::default();
+    others.for_each(|reservation| used.add(&reservation.amounts));
+    let (wanted, all) = (requests(pod), &node.allocatable);
+    let named = wanted.other.iter().map(|(name, amount)| {
+        let of = |amounts: &Amounts| amounts.other.get(name).copied().unwrap_or(0);
+        (name.as_str(), *amount, of(&used), of(all))
+    });
+    let own = [
+        ("cpu", wanted.milli_cpu, used.milli_cpu, all.milli_cpu),
+        ("memory", wanted.memory, used.memory, all.memory),
+        ("ephemeral-storage", wanted.ephemeral, used.ephemeral, all.ephemeral),
+    ];
+    let mut short_of = own.into_iter().chain(named);
+    let lacking = short_of.find(|(_, wanted, used, all)| *wanted > 0 && *wanted > all.saturating_sub(*used));
+    lacking.and_then(|(name, wanted, used, all)| short(name, wanted, used, all))
+}
+
+fn unsupported(spec: &PodSpec, node: &NodeView) -> Option<KillReason> {
+    let mut profiles = spec::all_containers(spec).filter_map(|(c, _)| local_app_armor(spec, c));
+    if let Some(profile) = profiles.find(|profile| !node.profiles.contains(*profile)) {
+        return Some(rejected("AppArmor", format_args!("Cannot enforce AppArmor: profile {profile:?} is not loaded")));
+    }
+    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
+        return Some(rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"));
+    }
+    if spec.host_users == Some(false) {
+        // Docker remaps users for the whole daemon or not at all.
+        return Some(rejected(
+            "PodFeatureUnsupported",
+            "Docker Engine has no user namespaces for single pods (hostUsers: false)",
+        ));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(spec: &str) -> Pod {
+        serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap()
+    }
+
+    fn node() -> NodeView {
+        NodeView {
+            name: "n".into(),
+            labels: Some(BTreeMap::from([("disk".to_owned(), "fast".to_owned())])),
+            taints: Vec::new(),
+            allocatable: Amounts { milli_cpu: 2000, memory: 1 << 30, ephemeral: 1 << 30, ..Amounts::default() },
+            max_pods: 3,
+            profiles: BTreeSet::from(["loaded".to_owned()]),
+            ..NodeView::default()
+        }
+    }
+
+    fn reason(spec: &str, others: &[Reservation]) -> Option<String> {
+        reject(&pod(spec), &node(), others.iter()).map(|r| r.reason)
+    }
+
+    #[test]
+    fn settings_of_the_kernel() {
+        let sysctl = |name: &str, rest: &str| {
+            format!(r#"{{"containers":[],{rest}"securityContext":{{"sysctls":[{{"name":"{name}","value":"1"}}]}}}}"#)
+        };
+        for (spec, refused) in [
+            (r#"{"containers":[]}"#.to_owned(), false),
+            (sysctl("net.ipv4.tcp_syncookies", ""), false),
+            (sysctl("net/ipv4/tcp_syncookies", ""), false),
+            (sysctl("kernel.msgmax", ""), true),
+            (sysctl("net.ipv4.tcp_syncookies", r#""hostNetwork":true,"#), true),
+            (sysctl("kernel.shm_rmid_forced", r#""hostIPC":true,"#), true),
+        ] {
+            assert_eq!(reason(&spec, &[]).as_deref(), refused.then_some("SysctlForbidden"), "{spec}");
+        }
+    }
+
+    #[test]
+    fn what_the_node_is_not() {
+        for (spec, wanted) in [
+            (r#"{"containers":[],"os":{"name":"windows"}}"#, Some("PodOSNotSupported")),
+            (r#"{"containers":[],"hostUsers":false}"#, Some("PodFeatureUnsupported")),
+            (r#"{"containers":[],"nodeName":"n"}"#, None),
+            (r#"{"containers":[],"nodeName":"m"}"#, Some("NodeName")),
+            (r#"{"containers":[],"nodeSelector":{"disk":"fast"}}"#, None),
+            (r#"{"containers":[],"nodeSelector":{"disk":"slow"}}"#, Some("NodeAffinity")),
+            (
+                r#"{"containers":[],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":
+                    {"nodeSelectorTerms":[{"matchExpressions":[{"key":"disk","operator":"DoesNotExist"}]}]}}}}"#,
+                Some("NodeAffinity"),
+            ),
+        ] {
+            assert_eq!(reason(spec, &[]).as_deref(), wanted, "{spec}");
+        }
+        let profile = |name: &str| {
+            let context = format!(r#"{{"appArmorProfile":{{"type":"Localhost","localhostProfile":"{name}"}}}}"#);
+            reason(&format!(r#"{{"containers":[{{"name":"c","securityContext":{context}}}]}}"#), &[])
+        };
+        assert_eq!((profile("loaded"), profile("none").as_deref()), (None, Some("AppArmor")));
+        let unknown = NodeView { labels: None, ..node() };
+        assert_eq!(reject(&pod(r#"{"containers":[],"nodeSelector":{"a":"b"}}"#), &unknown, [].iter()), None);
+    }
+
+    #[test]
+    fn what_others_hold() {
+        let container = |rest: &str| format!(r#"{{"containers":[{{"name":"c",{rest}}}]}}"#);
+        let asks = |what: &str| container(&format!(r#""resources":{{"requests":{{{what}}}}}"#));
+        let binds = |what: &str| container(&format!(r#""ports":[{{"containerPort":80,{what}}}]"#));
+        let held = [
+            Reservation::of(&pod(&asks(r#""cpu":"1500m","memory":"1Mi""#))),
+            Reservation::of(&pod(&binds(r#""hostPort":80,"hostIP":"127.0.0.1""#))),
+        ];
+        for (spec, wanted) in [
+            (asks(r#""cpu":"500m""#), None),
+            (asks(r#""cpu":"501m""#), Some("OutOfcpu")),
+            (asks(r#""memory":"1Gi""#), Some("OutOfmemory")),
+            (asks(r#""ephemeral-storage":"2Gi""#), Some("OutOfephemeral-storage")),
+            (asks(r#""example.com/thing":"1""#), Some("OutOfexample.com/thing")),
+            (binds(r#""hostPort":80"#), Some("NodePorts")),
+            (binds(r#""hostPort":80,"hostIP":"127.0.0.2""#), None),
+            (binds(r#""hostPort":80,"protocol":"UDP""#), None),
+        ] {
+            assert_eq!(reason(&spec, &held).as_deref(), wanted, "{spec}");
+        }
+        let three = vec![Reservation::of(&Pod::default()); 3];
+        assert_eq!(reason(&asks(""), &three).as_deref(), Some("OutOfpods"));
+        let refused = reject(&pod(&asks(r#""cpu":"3""#)), &node(), held.iter()).unwrap();
+        assert_eq!(
+            refused.message,
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 1500, capacity: 2000"
+        );
+    }
+
+    #[test]
+    fn taints_drive_away_all_but_static_pods() {
+        let taint = Taint { key: "k".into(), effect: "NoExecute".into(), ..Taint::default() };
+        let node = NodeView { taints: vec![taint], ..node() };
+        let mut pod = pod(r#"{"containers":[]}"#);
+        assert_eq!(reject(&pod, &node, [].iter()).unwrap().reason, "TaintToleration");
+        let source = BTreeMap::from([(spec::CONFIG_SOURCE_ANNOTATION.to_owned(), "file".to_owned())]);
+        pod.metadata.annotations = Some(source);
+        assert_eq!(reject(&pod, &node, [].iter()), None);
+    }
+}

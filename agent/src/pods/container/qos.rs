@@ -1,0 +1,214 @@
+//! What the requests and limits of a pod become on this node: the limits of its cgroup, huge pages, OOM scores. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Container, Pod, PodSpec},
+    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
+};
+use windlass_kit::{
+    objects::{
+        requests::{pod_amounts, requests_of},
+        resources::{Class, amount, class_of, limit, request},
+    },
+    quantity::Quantity,
+};
+
+use crate::{
+    cgroup::limits::{HugePages, milli_cpu_to_quota, milli_cpu_to_shares},
+    engine::instance::Limits,
+    pods::lifecycle::spec,
+};
+
+/// The sum over a pod's containers; `None` where one of them has no value. An init container runs alone but for the
+/// sidecars before it.
+fn total(spec: &PodSpec, of: &dyn Fn(&Container) -> Option<i64>) -> Option<i64> {
+    let (mut lasting, mut peak) = (0i64, 0i64);
+    for (container, role) in spec::all_containers(spec) {
+        let value = of(container)?;
+        match role {
+            spec::Role::Init => peak = peak.max(lasting.saturating_add(value)),
+            _ => lasting = lasting.saturating_add(value),
+        }
+    }
+    Some(lasting.max(peak))
+}
+
+/// The prefix of huge page resources; the page size follows.
+const HUGE_PAGES_PREFIX: &str = "hugepages-";
+
+/// The kernel's name of the page size of a resource such as `hugepages-2Mi`.
+fn page_size(resource: &str) -> Option<String> {
+    let bytes = resource.strip_prefix(HUGE_PAGES_PREFIX)?.parse::<Quantity>().ok()?.units();
+    let units = [(30, "GB"), (20, "MB"), (10, "KB")];
+    let (shift, unit) = units.into_iter().find(|(shift, _)| bytes >> shift > 0)?;
+    Some(format!("{}{unit}", bytes >> shift))
+}
+
+fn pages_in(list: Option<&BTreeMap<String, ApiQuantity>>) -> HugePages {
+    let sizes = list.into_iter().flat_map(BTreeMap::keys);
+    sizes.filter_map(|r| Some((page_size(r)?, amount(list, r)?.units()))).collect()
+}
+
+/// The huge pages that a container may use.
+pub(crate) fn huge_pages(container: &Container) -> HugePages {
+    pages_in(container.resources.as_ref().and_then(|r| r.limits.as_ref()))
+}
+
+/// The huge pages that all of a pod may use.
+pub(crate) fn pod_huge_pages(spec: &PodSpec) -> HugePages {
+    let containers = spec::all_containers(spec).flat_map(|(c, _)| huge_pages(c).into_keys());
+    let mut all: HugePages = containers
+        .map(|size| (total(spec, &|c| Some(huge_pages(c).get(&size).copied().unwrap_or(0))), size))
+        .filter_map(|(bytes, size)| Some((size, bytes?)))
+        .collect();
+    all.extend(pages_in(spec.resources.as_ref().and_then(|r| r.limits.as_ref())));
+    all
+}
+
+/// The limits of a pod's cgroup: the sum of its containers, and a limit only where each container has one. Pod-level
+/// resources win over the sum and overhead is added, as upstream has it.
+pub(crate) fn pod_limits(spec: &PodSpec) -> Limits {
+    let own = |kind: Option<&BTreeMap<String, ApiQuantity>>, resource: &str| amount(kind, resource);
+    let resources = spec.resources.as_ref();
+    let overhead = |resource: &str| amount(spec.overhead.as_ref(), resource);
+    let milli =
+        |kind: &dyn Fn(&Container, &str) -> Option<Quantity>, c: &Container| kind(c, "cpu").map(Quantity::milli);
+    let requested = own(resources.and_then(|r| r.requests.as_ref()), "cpu").map(Quantity::milli);
+    let requested = requested.or_else(|| total(spec, &|c| Some(milli(&request, c).unwrap_or(0)))).unwrap_or(0);
+    let cpu_limit = own(resources.and_then(|r| r.limits.as_ref()), "cpu").map(Quantity::milli);
+    let cpu_limit = cpu_limit.or_else(|| total(spec, &|c| milli(&limit, c).filter(|m| *m > 0)));
+    let memory = own(resources.and_then(|r| r.limits.as_ref()), "memory").map(Quantity::units);
+    let memory = memory.or_else(|| total(spec, &|c| limit(c, "memory").map(Quantity::units).filter(|b| *b > 0)));
+    let (extra_cpu, extra_memory) =
+        (overhead("cpu").map_or(0, Quantity::milli), overhead("memory").map_or(0, Quantity::units));
+    Limits {
+        memory: memory.map_or(0, |m| m.saturating_add(extra_memory)),
+        cpu_shares: milli_cpu_to_shares(requested.saturating_add(extra_cpu)),
+        cpu_quota: cpu_limit.map_or(0, |m| milli_cpu_to_quota(m.saturating_add(extra_cpu))),
+    }
+}
+
+/// The priority class of pods that a node does not work without.
+const NODE_CRITICAL: &str = "system-node-critical";
+
+/// The OOM score adjustment of a container; upstream's values.
+pub(crate) fn oom_score_adj(pod: &Pod, spec: &PodSpec, container: &Container, node_memory: i64) -> i64 {
+    if spec::is_critical(pod) && spec.priority_class_name.as_deref() == Some(NODE_CRITICAL) {
+        return -997;
+    }
+    match class_of(pod) {
+        Class::Guaranteed => -997,
+        Class::BestEffort => 1000,
+        Class::Burstable => {
+            let requested = |c: &Container| request(c, "memory").map_or(0, Quantity::units);
+            let mut own = requested(container);
+            let is_sidecar = |c: &Container| c.name == container.name && spec::role_of_init(c) == spec::Role::Sidecar;
+            if spec::init_containers(spec).iter().any(is_sidecar) {
+                // A sidecar is not killed before the containers that use it.
+                own = own.max(spec.containers.iter().map(requested).min().unwrap_or(0));
+            }
+            let share = i128::from(own.saturating_add(unshared(spec))) * 1000 / i128::from(node_memory.max(1));
+            i64::try_from(1000 - share).unwrap_or(3).clamp(3, 999)
+        }
+    }
+}
+
+/// Each container's share of the memory that the pod-level request exceeds the sum of its containers by.
+fn unshared(spec: &PodSpec) -> i64 {
+    let whole = amount(spec.resources.as_ref().and_then(|r| r.requests.as_ref()), "memory").map_or(0, Quantity::units);
+    let inits = spec::init_containers(spec);
+    let among = i64::try_from(spec.containers.len() + inits.len()).unwrap_or(i64::MAX).max(1);
+    whole.saturating_sub(pod_amounts(&spec.containers, inits, requests_of).memory).max(0) / among
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(resources: &[&str]) -> PodSpec {
+        let containers: Vec<String> = resources
+            .iter()
+            .enumerate()
+            .map(|(i, r)| format!(r#"{{"name":"c{i}","image":"i","resources":{r}}}"#))
+            .collect();
+        serde_json::from_str(&format!(r#"{{"containers":[{}]}}"#, containers.join(","))).unwrap()
+    }
+
+    /// On a machine of 4 GiB.
+    fn score(spec: &PodSpec, name: &str) -> i64 {
+        let pod = Pod { spec: Some(spec.clone()), ..Pod::default() };
+        let container = spec::all_containers(spec).map(|(c, _)| c).find(|c| c.name == name).unwrap();
+        oom_score_adj(&pod, spec, container, 4 << 30)
+    }
+
+    #[test]
+    fn who_is_killed_first() {
+        let burstable = r#"{"requests":{"memory":"1Gi"}}"#;
+        // kube-proxy, or a CNI plugin.
+        let mut critical = spec(&[burstable, "{}"]);
+        critical.priority = Some(2_000_001_000);
+        critical.priority_class_name = Some("system-node-critical".to_owned());
+        assert_eq!((score(&critical, "c0"), score(&critical, "c1")), (-997, -997));
+        critical.priority_class_name = Some("system-cluster-critical".to_owned());
+        assert_eq!((score(&critical, "c0"), score(&critical, "c1")), (750, 999));
+        // The name alone makes nobody critical.
+        critical.priority_class_name = Some("system-node-critical".to_owned());
+        critical.priority = Some(1);
+        assert_eq!(score(&critical, "c0"), 750);
+
+        let mut sidecar = spec(&[burstable, r#"{"requests":{"memory":"2Gi"}}"#]);
+        sidecar.init_containers = serde_json::from_str(
+            r#"[{"name":"s","restartPolicy":"Always","resources":{"requests":{"memory":"4Mi"}}},
+                {"name":"i","resources":{"requests":{"memory":"4Mi"}}},
+                {"name":"large","restartPolicy":"Always","resources":{"requests":{"memory":"3Gi"}}}]"#,
+        )
+        .ok();
+        assert_eq!(score(&sidecar, "s"), 750, "as the regular container that asks for least");
+        assert_eq!((score(&sidecar, "i"), score(&sidecar, "large")), (999, 250));
+
+        let mut whole = spec(&["{}", burstable]);
+        whole.resources = serde_json::from_str(r#"{"requests":{"memory":"2Gi"}}"#).ok();
+        assert_eq!((score(&whole, "c0"), score(&whole, "c1")), (875, 625), "half a GiB more for each");
+    }
+
+    #[test]
+    fn oom_scores_by_class() {
+        let one = spec(&[r#"{"limits":{"cpu":"500m"},"requests":{"cpu":"250m","memory":"1Gi"}}"#]);
+        assert_eq!(score(&one, "c0"), 750);
+        let none = spec(&["{}"]);
+        assert_eq!(score(&none, "c0"), 1000);
+    }
+
+    #[test]
+    fn a_pods_limits_are_the_sum_of_its_containers() {
+        let full = r#"{"limits":{"cpu":"500m","memory":"1Mi"}}"#;
+        let both = pod_limits(&spec(&[full, full]));
+        assert_eq!(both, Limits { memory: 2 << 20, cpu_shares: 1024, cpu_quota: 100_000 });
+        let half = pod_limits(&spec(&[full, r#"{"requests":{"cpu":"1"}}"#]));
+        assert_eq!((half.memory, half.cpu_quota, half.cpu_shares), (0, 0, 1536));
+        let mut own = spec(&[full, "{}"]);
+        own.resources = serde_json::from_str(r#"{"limits":{"cpu":"1","memory":"8Mi"},"requests":{"cpu":"250m"}}"#).ok();
+        own.overhead = serde_json::from_str(r#"{"memory":"1Mi"}"#).ok();
+        assert_eq!(pod_limits(&own), Limits { memory: 9 << 20, cpu_shares: 256, cpu_quota: 100_000 });
+        let mut init = spec(&[full]);
+        init.init_containers =
+            serde_json::from_str(r#"[{"name":"i","resources":{"limits":{"cpu":"2","memory":"4Mi"}}}]"#).ok();
+        assert_eq!(pod_limits(&init), Limits { memory: 4 << 20, cpu_shares: 2048, cpu_quota: 200_000 });
+    }
+
+    #[test]
+    fn huge_pages_by_the_kernels_names() {
+        for (resource, name) in [("hugepages-2Mi", "2MB"), ("hugepages-1Gi", "1GB"), ("hugepages-64Ki", "64KB")] {
+            assert_eq!(page_size(resource).as_deref(), Some(name));
+        }
+        assert_eq!((page_size("memory"), page_size("hugepages-x")), (None, None));
+        let both = r#"{"limits":{"hugepages-2Mi":"4Mi","hugepages-1Gi":"1Gi","cpu":"1"}}"#;
+        let mut pod = spec(&[both, r#"{"limits":{"hugepages-2Mi":"2Mi"}}"#, "{}"]);
+        assert!(huge_pages(&pod.containers[2]).is_empty());
+        let sizes = |small: i64| HugePages::from([("2MB".to_owned(), small), ("1GB".to_owned(), 1 << 30)]);
+        assert_eq!((huge_pages(&pod.containers[0]), pod_huge_pages(&pod)), (sizes(4 << 20), sizes(6 << 20)));
+        pod.resources = serde_json::from_str(r#"{"limits":{"hugepages-2Mi":"16Mi"}}"#).ok();
+        assert_eq!(pod_huge_pages(&pod), sizes(16 << 20), "the pod's own amount counts");
+    }
+}

@@ -1,0 +1,189 @@
+//! What a pod's worker knows when it decides: what runs, and what was tried. Plain data.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+
+use super::{allocated::Allocated, kill::KillReason, probes::ProbeRecords, step_key::StepKey};
+use crate::engine::{
+    instance::{Instance, State},
+    names::SANDBOX_NAME,
+};
+
+/// A step that failed, in the words that the container's status shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// One of [`reasons`](super::reasons).
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// When it happened.
+    pub(crate) at: Timestamp,
+    /// When the step is retried.
+    pub(crate) retry_at: Timestamp,
+    /// Failures in a row.
+    pub(crate) count: u32,
+}
+
+/// What is known of the image of one container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ImageState {
+    /// In the engine's store.
+    Present {
+        id: String,
+        /// What `imageID` shows: the digest in its registry, or its id.
+        shown: String,
+        user: String,
+    },
+    /// Lookup or pull failed; retried later.
+    Failed(Failure),
+}
+
+/// Whether the node can give a pod the resources that its spec asks for now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ResizeDecision {
+    /// The resize is allocated and being actuated.
+    Granted,
+    /// Not now: other pods have reserved what it needs.
+    Deferred(String),
+    /// Never on this node.
+    Infeasible(String),
+}
+
+/// All that a worker knows of its pod beyond the object. Times are values: deciding never reads a clock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Observed {
+    /// Every container that the engine has of this pod, the newest attempt of each name last.
+    pub(crate) instances: Vec<Instance>,
+    /// Ids of sandboxes whose network is attached.
+    pub(crate) network_ready: BTreeSet<String>,
+    /// The pod's IP addresses, the primary family first.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The volumes of this pod's spec are set up.
+    pub(crate) volumes_ready: bool,
+    pub(crate) volumes_failure: Option<Failure>,
+    /// When the files of volumes are to be rewritten.
+    pub(crate) refresh_volumes_at: Option<Timestamp>,
+    pub(crate) sandbox_failure: Option<Failure>,
+    /// By container name.
+    pub(crate) images: BTreeMap<String, ImageState>,
+    /// Creating or starting failed, by container name.
+    pub(crate) start_failures: BTreeMap<String, Failure>,
+    /// Crashes in a row, by container name; empty after a restart of the agent.
+    pub(crate) crash_counts: BTreeMap<String, u32>,
+    /// The highest attempt of each container that a log exists of: the log may be all that is left of it.
+    pub(crate) last_logged_attempt: BTreeMap<String, u32>,
+    /// Steps in flight: never started twice.
+    pub(crate) in_flight: BTreeSet<StepKey>,
+    /// Network, volumes, directory and cgroups of the pod were removed.
+    pub(crate) cleaned_up: bool,
+    /// The API has deleted the pod.
+    pub(crate) deleted_from_api: bool,
+    /// Containers that are being stopped, each with when its grace period ends.
+    pub(crate) stopping: BTreeMap<String, Timestamp>,
+    /// Of these, those whose processes have all exited; the engine reports that a moment later.
+    pub(crate) processes_exited: BTreeSet<String>,
+    pub(crate) probes: ProbeRecords,
+    /// When this agent adopted the containers of an earlier one.
+    pub(crate) adopted_at: Option<Timestamp>,
+    /// Resources that the node has allocated to the containers; `None` for a pod that is never resized.
+    pub(crate) allocated: Option<Allocated>,
+    /// The decision on a resize, while the spec asks for other resources than the containers have.
+    pub(crate) resize: Option<ResizeDecision>,
+    pub(crate) resize_failure: Option<Failure>,
+    /// Ids of instances whose postStart hook has returned, and of those that were adopted running.
+    pub(crate) post_start_done: BTreeSet<String>,
+    /// Ids of instances that were killed since a probe or hook failed: an exit code of 0 is no success then.
+    pub(crate) unhealthy: BTreeSet<String>,
+    /// Set when the node ends the pod, whatever the API wants of it.
+    pub(crate) kill: Option<KillReason>,
+    /// When the grace period of that kill ends.
+    pub(crate) kill_deadline: Option<Timestamp>,
+    /// Exited containers of a terminal pod may be removed.
+    pub(crate) gc_exited: bool,
+    /// The volumes of a terminal pod were torn down.
+    pub(crate) volumes_released: bool,
+}
+
+impl Observed {
+    /// The containers that run, as the engine reports them, without the sandbox.
+    pub(crate) fn running_containers(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.iter().filter(|i| !i.is_sandbox() && i.is_running())
+    }
+
+    /// Whether a container other than the sandbox runs.
+    pub(crate) fn has_running(&self) -> bool {
+        self.running_containers().next().is_some()
+    }
+
+    /// Those of [`running_containers`](Self::running_containers) in which a process may still run.
+    pub(crate) fn live_containers(&self) -> impl Iterator<Item = &Instance> {
+        self.running_containers().filter(|i| !self.processes_exited.contains(&i.id))
+    }
+
+    /// Whether a step in flight creates, starts or stops a container: one may run afterwards.
+    pub(crate) fn may_start_container(&self) -> bool {
+        let may_run = |i: &Instance| !i.is_sandbox() && !matches!(i.state, State::Exited(_));
+        self.in_flight.iter().any(|key| match key {
+            StepKey::Create(_) => true,
+            StepKey::Container(id) => self.instances.iter().any(|i| i.id == *id && may_run(i)),
+            _ => false,
+        })
+    }
+
+    /// One container by its id.
+    pub(crate) fn instance(&self, id: &str) -> Option<&Instance> {
+        self.instances.iter().find(|i| i.id == id)
+    }
+
+    /// The attempts of one container, oldest first.
+    pub(crate) fn attempts<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a Instance> {
+        self.instances.iter().filter(move |i| i.identity.container == name)
+    }
+
+    /// The newest attempt of one container.
+    pub(crate) fn newest<'a>(&'a self, name: &'a str) -> Option<&'a Instance> {
+        self.attempts(name).next_back()
+    }
+
+    /// The newest sandbox, running or not.
+    pub(crate) fn sandbox(&self) -> Option<&Instance> {
+        self.newest(SANDBOX_NAME)
+    }
+
+    /// Inserts or replaces what is known of one container.
+    pub(crate) fn upsert(&mut self, instance: Instance) {
+        self.instances.retain(|i| i.id != instance.id);
+        self.instances.push(instance);
+        self.instances.sort_by(|a, b| {
+            (&a.identity.container, a.identity.attempt, a.created_at).cmp(&(
+                &b.identity.container,
+                b.identity.attempt,
+                b.created_at,
+            ))
+        });
+    }
+
+    /// Drops all that is known of a container that the engine no longer has.
+    pub(crate) fn remove(&mut self, id: &str) {
+        self.instances.retain(|i| i.id != id);
+        self.network_ready.remove(id);
+        self.stopping.remove(id);
+        self.processes_exited.remove(id);
+        self.post_start_done.remove(id);
+        self.unhealthy.remove(id);
+    }
+}
+
+/// First delay of both the crash and the image pull back-off; upstream's.
+pub(crate) const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
+/// Ceiling of both; upstream's.
+pub(crate) const MAX_BACKOFF: Duration = Duration::from_secs(300);
+/// A run this long resets the crash count; upstream's.
+pub(crate) const CRASH_COUNT_RESET_AFTER: Duration = Duration::from_secs(600);
+
+/// How long a failed pull or start is shown with its own reason before it is shown as a back-off.
+pub(crate) const FAILURE_SHOWN_FOR: Duration = Duration::from_secs(2);

@@ -1,0 +1,229 @@
+//! Resources that change while a pod runs: what each container needs done for them, and what it has meanwhile. Pure;
+//! `admission::reservations` decides whether the node can give them.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Container, Pod, ResourceRequirements},
+    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
+};
+
+use super::{
+    observed::{Observed, ResizeDecision},
+    spec,
+    view::PodView,
+};
+use crate::{
+    cgroup::limits::{CPU_PERIOD, container_limits},
+    engine::instance::{Instance, Limits, State},
+};
+
+/// The condition of a resize that is deferred or infeasible.
+pub(crate) const RESIZE_PENDING: &str = "PodResizePending";
+
+/// How a container gets the resources of its spec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResizePath {
+    /// While it runs.
+    InPlace,
+    /// By a restart: its resizePolicy says so, or Docker cannot do it otherwise.
+    Restart,
+}
+
+/// How a running container gets the resources of its spec; `None` when it has them.
+pub(crate) fn resize_path(container: &Container, instance: &Instance) -> Option<ResizePath> {
+    let (is, wanted) = (instance.limits, container_limits(container));
+    if !instance.is_running() || is == wanted {
+        return None;
+    }
+    let restarts = |resource: &str| {
+        let mut policies = container.resize_policy.iter().flatten();
+        policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
+    };
+    let cpu = (is.cpu_shares, is.cpu_quota) != (wanted.cpu_shares, wanted.cpu_quota);
+    let memory = is.memory != wanted.memory;
+    // Docker cannot remove a memory limit while a container runs.
+    let again = (cpu && restarts("cpu")) || (memory && (restarts("memory") || wanted.memory == 0));
+    Some(if again { ResizePath::Restart } else { ResizePath::InPlace })
+}
+
+impl PodView<'_> {
+    /// Whether the pod has other resources than its spec says: allocated to it, or given to a container that runs or is
+    /// to be run again.
+    pub(crate) fn is_resize_due(&self) -> bool {
+        let observed = self.observed;
+        if observed.allocated.as_ref().is_some_and(|allocated| allocated.differs(self.spec)) {
+            return true;
+        }
+        let all = spec::all_containers(self.spec);
+        all.filter_map(|(c, role)| Some((c, role, observed.newest(&c.name)?))).any(|(container, role, instance)| {
+            match &instance.state {
+                State::Running { .. } => resize_path(container, instance).is_some(),
+                State::Exited(exit) => {
+                    instance.limits != container_limits(container) && self.restarts(container, role, instance, exit)
+                }
+                State::Created => false,
+            }
+        })
+    }
+}
+
+/// Whether a resize is deferred or infeasible: containers keep the resources that they have, also across restarts.
+pub(crate) fn is_resize_blocked(observed: &Observed) -> bool {
+    matches!(observed.resize, Some(ResizeDecision::Deferred(_) | ResizeDecision::Infeasible(_)))
+}
+
+/// The resources that a container has by its cgroup's `limits`; `None` where its spec names none. Its memory request is
+/// the spec's, since Docker does not know it.
+pub(crate) fn actual_resources(container: &Container, limits: Limits) -> Option<ResourceRequirements> {
+    let wanted = container.resources.clone().filter(|r| *r != ResourceRequirements::default())?;
+    let mut bounds: BTreeMap<String, ApiQuantity> = wanted.limits.unwrap_or_default();
+    let mut put = |resource: &str, value: i64, text: String| {
+        if value > 0 {
+            bounds.insert(resource.to_owned(), ApiQuantity(text));
+        } else {
+            bounds.remove(resource);
+        }
+    };
+    put("cpu", limits.cpu_quota, format!("{}m", limits.cpu_quota * 1000 / CPU_PERIOD));
+    put("memory", limits.memory, in_units(limits.memory));
+    let mut requests = wanted.requests.unwrap_or_default();
+    // Two shares are what a container without a request has.
+    let milli = if limits.cpu_shares > 2 { (limits.cpu_shares * 1000 + 1023) / 1024 } else { 0 };
+    if milli > 0 || bounds.contains_key("cpu") {
+        requests.insert("cpu".to_owned(), ApiQuantity(format!("{milli}m")));
+    } else {
+        requests.remove("cpu");
+    }
+    Some(ResourceRequirements { limits: Some(bounds), requests: Some(requests), ..wanted })
+}
+
+/// Bytes in the largest binary unit that divides them, as the API writes quantities.
+fn in_units(bytes: i64) -> String {
+    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
+    let whole = units.into_iter().find(|(shift, _)| bytes % (1i64 << shift) == 0);
+    whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+/// Since when the pod has the condition `PodResizePending`.
+pub(crate) fn pending_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let pending = conditions.iter().find(|c| c.type_ == RESIZE_PENDING && c.status == "True")?;
+    pending.last_transition_time.as_ref().map(|at| at.0)
+}
+
+/// The container with the resources that are allocated to it.
+pub(crate) fn with_allocated_resources(container: &Container, observed: &Observed) -> Container {
+    let resources = observed.allocated.as_ref().and_then(|a| a.resources(container)).or(container.resources.as_ref());
+    Container { resources: resources.cloned(), ..container.clone() }
+}
+
+/// The pod with the resources that its containers have, where those differ from its spec.
+pub(crate) fn with_actual_resources(pod: &Pod, observed: &Observed) -> Pod {
+    if let Some(allocated) = &observed.allocated {
+        return allocated.applied_to(pod);
+    }
+    let mut pod = pod.clone();
+    let Some(spec) = &mut pod.spec else { return pod };
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        if let Some(instance) = observed.newest(&container.name)
+            && instance.limits != container_limits(container)
+            && let Some(actual) = actual_resources(container, instance.limits)
+        {
+            container.resources = Some(actual);
+        }
+    }
+    pod
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PodSpec;
+    use windlass_kit::{
+        objects::{requests::requests, resources::request},
+        quantity::Quantity,
+    };
+
+    use super::*;
+    use crate::pods::lifecycle::allocated::Allocated;
+
+    fn is_due(pod: &Pod, observed: &Observed) -> bool {
+        PodView::new(pod, observed, Timestamp::UNIX_EPOCH).unwrap().is_resize_due()
+    }
+
+    #[test]
+    fn what_ended_with_other_resources_is_due_when_it_comes_back() {
+        let spec: PodSpec = serde_json::from_str(
+            r#"{"restartPolicy":"OnFailure","containers":[{"name":"c","resources":{"limits":{"memory":"8Mi"}}}]}"#,
+        )
+        .unwrap();
+        let answer = |code: i64, memory: i64| -> Instance {
+            let made: bollard::models::ContainerInspectResponse = serde_json::from_value(serde_json::json!({
+                "Id": "1", "Name": "/k8s_c_p_n_u_0", "State": {"Status": "exited", "ExitCode": code,
+                    "StartedAt": "2026-01-01T00:00:00Z", "FinishedAt": "2026-01-01T00:00:01Z"},
+                "HostConfig": {"Memory": memory, "CpuShares": 2, "CpuQuota": -1},
+                "Config": {"Labels": {"io.kubernetes.pod.uid": "u", "io.kubernetes.pod.name": "p",
+                    "io.kubernetes.pod.namespace": "n", "io.kubernetes.container.name": "c",
+                    "io.kubernetes.docker.type": "container"}}}))
+            .unwrap();
+            Instance::read(&made).unwrap()
+        };
+        for (code, memory, wanted) in [(1, 16 << 20, true), (0, 16 << 20, false), (1, 8 << 20, false)] {
+            let mut observed = Observed::default();
+            observed.upsert(answer(code, memory));
+            let pod = Pod { spec: Some(spec.clone()), ..Pod::default() };
+            assert_eq!(is_due(&pod, &observed), wanted, "{code} {memory}");
+            let actual = with_actual_resources(&pod, &observed).spec.unwrap();
+            assert_eq!(container_limits(&actual.containers[0]).memory, memory);
+        }
+    }
+
+    /// Docker does not know memory requests: the allocated resources show that the spec asks for others.
+    #[test]
+    fn a_resize_of_a_request_alone_is_due() {
+        let pod = |request: &str| -> Pod {
+            let text = format!(
+                r#"{{"spec":{{"containers":[{{"name":"c","resources":{{"requests":{{"memory":"{request}"}},"limits":{{"memory":"64Mi"}}}}}}]}}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let (has, asks) = (pod("16Mi"), pod("48Mi"));
+        let allocated = |pod: &Pod| Some(Allocated::of(pod.spec.as_ref().unwrap()));
+        let mut observed = Observed { allocated: allocated(&has), ..Observed::default() };
+        assert!(is_due(&asks, &observed) && !is_due(&has, &observed));
+        assert_eq!(with_actual_resources(&asks, &observed), has, "a deferred resize changes nothing");
+        let memory = |pod: &Pod| requests(pod).memory;
+        assert_eq!((memory(&with_actual_resources(&asks, &observed)), memory(&asks)), (16 << 20, 48 << 20));
+        observed.allocated = allocated(&asks);
+        assert!(!is_due(&asks, &observed));
+    }
+
+    #[test]
+    fn a_deferred_resize_keeps_its_age_across_a_restart_of_the_agent() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"status":{"conditions":[{"type":"PodResizePending","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#,
+        )
+        .unwrap();
+        assert_eq!(pending_since(&pod), Some("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(pending_since(&Pod::default()), None);
+    }
+
+    #[test]
+    fn actual_resources_give_the_same_limits() {
+        let container: Container = serde_json::from_str(
+            r#"{"name":"c","resources":{"requests":{"cpu":"2","memory":"1Gi"},"limits":{"cpu":"4"}}}"#,
+        )
+        .unwrap();
+        for limits in [
+            Limits { memory: 32 << 20, cpu_shares: 102, cpu_quota: 20_000 },
+            Limits { memory: 1_000_001, cpu_shares: 2, cpu_quota: 0 },
+            Limits { memory: 0, cpu_shares: 2, cpu_quota: 50_000 },
+        ] {
+            let actual = Container { resources: actual_resources(&container, limits), ..container.clone() };
+            assert_eq!(container_limits(&actual), limits, "{:?}", actual.resources);
+            assert_eq!(request(&actual, "memory").map(Quantity::units), Some(1 << 30));
+        }
+        assert_eq!(actual_resources(&Container::default(), Limits::default()), None);
+    }
+}

@@ -1,0 +1,239 @@
+//! Tables of the plan for running containers: hooks, probes, and the order in which they are stopped.
+
+use super::*;
+use crate::pods::lifecycle::probes::{self, ProbeType};
+
+fn of(spec: &str, metadata: &str) -> Pod {
+    serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p","namespace":"n","uid":"u"{metadata}}},"spec":{spec}}}"#))
+        .unwrap()
+}
+
+fn with(spec: &str) -> Pod {
+    of(spec, "")
+}
+
+fn stopped(plan: &Plan) -> Vec<(&str, i64)> {
+    plan.actions
+        .iter()
+        .filter_map(|a| match a {
+            Action::Stop { container, grace, .. } => Some((container.as_str(), *grace)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_hook_runs_first_and_later_containers_wait_for_it() {
+    let pod = with(
+        r#"{"containers":[
+            {"name":"c0","image":"i:1","lifecycle":{"postStart":{"sleep":{"seconds":1}}},"livenessProbe":{"tcpSocket":{"port":1}}},
+            {"name":"c1","image":"i:1"}]}"#,
+    );
+    let mut observed = ready_sandbox(&pod);
+    assert_eq!(creates(&next(&pod, &observed, 1)), [("c0".to_owned(), 0)]);
+    observed.upsert(instance("c0", 0, running(1)));
+    let hook = Action::PostStart { container: "c0".into(), id: "c0-0".into() };
+    assert_eq!(next(&pod, &observed, 1).actions, [hook]);
+    let status = shown(&pod, &observed, 1).container_statuses.unwrap();
+    assert_eq!((status[0].started, status[0].ready), (Some(false), false));
+    observed.post_start_done.insert("c0-0".into());
+    let plan = next(&pod, &observed, 2);
+    assert_eq!(creates(&plan), [("c1".to_owned(), 0)]);
+    let probe = Action::Probe { container: "c0".into(), id: "c0-0".into(), probe: ProbeType::Liveness };
+    assert!(plan.actions.contains(&probe), "{plan:?}");
+    // A failed hook stops its container, and an exit code of 0 is no success then.
+    observed.unhealthy.insert("c0-0".into());
+    assert_eq!(stopped(&next(&pod, &observed, 2)), [("c0", 30)]);
+}
+
+#[test]
+fn a_container_whose_probe_failed_is_restarted_whatever_its_exit_code() {
+    let spec = |policy: &str| {
+        with(&format!(
+            r#"{{"restartPolicy":"{policy}","containers":[{{"name":"c0","image":"i:1",
+                "livenessProbe":{{"tcpSocket":{{"port":1}},"failureThreshold":1,"terminationGracePeriodSeconds":3}}}}]}}"#
+        ))
+    };
+    for (policy, again) in [("Always", true), ("OnFailure", true), ("Never", false)] {
+        let pod = spec(policy);
+        let mut observed = ready_sandbox(&pod);
+        observed.upsert(instance("c0", 0, running(1)));
+        let (container, one) = (&pod.spec.as_ref().unwrap().containers[0], instance("c0", 0, running(1)));
+        probes::record_result(&pod, container, ProbeType::Liveness, &one, false, at(2), &mut observed.probes);
+        let plan = next(&pod, &observed, 3);
+        assert_eq!(stopped(&plan), [("c0", 3)], "{policy}");
+        let Action::Stop { message: why, .. } = &plan.actions[0] else { panic!("{plan:?}") };
+        assert_eq!(why.ends_with("will be restarted"), again, "{why}");
+        observed.unhealthy.insert("c0-0".into());
+        observed.upsert(instance("c0", 0, exited(0, 1, 4)));
+        assert_eq!(!creates(&next(&pod, &observed, 5)).is_empty(), again, "{policy}");
+    }
+}
+
+const SIDECARS: &str = r#"{"terminationGracePeriodSeconds":20,"initContainers":[
+    {"name":"s0","image":"i:1","restartPolicy":"Always"},{"name":"s1","image":"i:1","restartPolicy":"Always"}],
+    "containers":[{"name":"c0","image":"i:1"}]}"#;
+
+#[test]
+fn sidecars_are_stopped_after_the_others_the_last_first() {
+    let deleted = r#","deletionTimestamp":"2023-11-14T22:13:40Z","deletionGracePeriodSeconds":20"#;
+    let pod = of(SIDECARS, deleted);
+    let mut observed = ready_sandbox(&pod);
+    for name in ["s0", "s1", "c0"] {
+        observed.upsert(instance(name, 0, running(1)));
+    }
+    // The deletion was requested at 0 and its grace period ends at 20.
+    assert_eq!(stopped(&next(&pod, &observed, 0)), [("c0", 20)]);
+    observed.upsert(instance("c0", 0, exited(0, 1, 5)));
+    assert_eq!(stopped(&next(&pod, &observed, 5)), [("s1", 15)]);
+    observed.upsert(instance("s1", 0, exited(0, 1, 30)));
+    assert_eq!(stopped(&next(&pod, &observed, 30)), [("s0", 2)]);
+}
+
+#[test]
+fn the_next_container_starts_when_a_sidecar_has_started() {
+    let pod = with(
+        r#"{"initContainers":[{"name":"s0","image":"i:1","restartPolicy":"Always","startupProbe":{"tcpSocket":{"port":1}}}],
+            "containers":[{"name":"c0","image":"i:1"}]}"#,
+    );
+    let mut observed = ready_sandbox(&pod);
+    observed.upsert(instance("s0", 0, running(1)));
+    assert_eq!(creates(&next(&pod, &observed, 2)), []);
+    assert_eq!(condition(&shown(&pod, &observed, 2), "Initialized").0, "False");
+    let (container, one) =
+        (&pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap()[0], instance("s0", 0, running(1)));
+    probes::record_result(&pod, container, ProbeType::Startup, &one, true, at(2), &mut observed.probes);
+    assert_eq!(creates(&next(&pod, &observed, 3)), [("c0".to_owned(), 0)]);
+    assert_eq!(condition(&shown(&pod, &observed, 3), "Initialized").0, "True");
+}
+
+#[test]
+fn a_shorter_deletion_grace_shortens_the_stop() {
+    let deleted = |grace: i64| {
+        of(
+            r#"{"containers":[{"name":"c0","image":"i:1"}]}"#,
+            &format!(r#","deletionTimestamp":"2023-11-14T22:13:25Z","deletionGracePeriodSeconds":{grace}"#),
+        )
+    };
+    let mut observed = ready_sandbox(&deleted(300));
+    observed.upsert(instance("c0", 0, running(1)));
+    observed.stopping.insert("c0-0".into(), at(305));
+    observed.in_flight.insert(StepKey::Container("c0-0".into()));
+    assert_eq!(next(&deleted(300), &observed, 6).actions, []);
+    assert_eq!(next(&deleted(1), &observed, 6).actions, [Action::ShortenGrace { id: "c0-0".into(), grace: 1 }]);
+}
+
+#[test]
+fn changed_volumes_are_refreshed_once_they_are_ready() {
+    let pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    observed.upsert(instance("c0", 0, running(1)));
+    observed.refresh_volumes_at = Some(at(5));
+    assert_eq!(next(&pod, &observed, 4).wake_at, Some(at(5)));
+    assert_eq!(next(&pod, &observed, 5).actions, [Action::RefreshVolumes]);
+    observed.volumes_ready = false;
+    assert_eq!(next(&pod, &observed, 5).actions, [Action::PrepareVolumes]);
+}
+
+/// A pod with two init containers, a sidecar and a container, all in one sandbox.
+fn with_inits() -> (Pod, Observed) {
+    let pod = with(
+        r#"{"initContainers":[
+            {"name":"i0","image":"i:1"},{"name":"s0","image":"i:1","restartPolicy":"Always"},{"name":"i1","image":"i:1"}],
+            "containers":[{"name":"c0","image":"i:1","readinessProbe":{"exec":{"command":["x"]}}}]}"#,
+    );
+    let mut observed = ready_sandbox(&pod);
+    for name in ["i0", "s0", "i1"] {
+        let present = ImageState::Present { id: "x".into(), shown: "x".into(), user: String::new() };
+        observed.images.insert(name.into(), present);
+    }
+    (pod, observed)
+}
+
+#[test]
+fn a_sidecar_in_back_off_does_not_delay_the_others() {
+    let (pod, mut observed) = with_inits();
+    for name in ["i0", "i1"] {
+        observed.upsert(instance(name, 0, exited(0, 1, 2)));
+    }
+    observed.upsert(instance("s0", 3, exited(1, 99, 100)));
+    observed.crash_counts.insert("s0".into(), 3);
+    observed.upsert(instance("c0", 0, exited(0, 80, 99)));
+    assert_eq!(creates(&next(&pod, &observed, 101)), [("c0".to_owned(), 1)]);
+    observed.upsert(instance("c0", 1, running(101)));
+    let probe = Action::Probe { container: "c0".into(), id: "c0-1".into(), probe: ProbeType::Readiness };
+    assert!(next(&pod, &observed, 102).actions.contains(&probe));
+    let status = shown(&pod, &observed, 102);
+    assert_eq!(condition(&status, "Initialized").0, "True");
+    assert_eq!(condition(&status, "Ready").0, "False", "a sidecar that does not run makes the pod unready");
+    // It is restarted after its own back-off.
+    assert_eq!(creates(&next(&pod, &observed, 141)), [("s0".to_owned(), 4)]);
+    // A new sandbox starts over.
+    observed.upsert(instance("c0", 1, exited(0, 101, 150)));
+    let mut sandbox = instance(SANDBOX_NAME, 1, running(151));
+    sandbox.id = "POD-1".into();
+    observed.network_ready.insert("POD-1".into());
+    observed.upsert(sandbox);
+    assert_eq!(creates(&next(&pod, &observed, 152)), [("i0".to_owned(), 1)]);
+}
+
+#[test]
+fn init_containers_that_were_removed_are_done() {
+    let (mut pod, mut observed) = with_inits();
+    for name in ["i0", "i1"] {
+        observed.upsert(instance(name, 0, exited(0, 1, 2)));
+    }
+    observed.upsert(instance("s0", 0, running(2)));
+    observed.upsert(instance("c0", 0, running(3)));
+    let before = shown(&pod, &observed, 4);
+    pod.status = Some(before.clone());
+    for id in ["i0-0", "i1-0"] {
+        observed.remove(id);
+    }
+    assert_eq!(creates(&next(&pod, &observed, 5)), []);
+    assert_eq!(shown(&pod, &observed, 5).init_container_statuses, before.init_container_statuses);
+    // Also where their exit codes are unknown.
+    pod.status = None;
+    let status = shown(&pod, &observed, 5);
+    let ended = status.init_container_statuses.as_ref().unwrap()[0].state.clone().unwrap().terminated.unwrap();
+    assert_eq!((ended.reason.as_deref(), ended.exit_code), (Some("Completed"), 0));
+    assert_eq!((status.phase.as_deref(), condition(&status, "Initialized").0.as_str()), (Some("Running"), "True"));
+    // A sidecar is restarted as long as the pod runs.
+    observed.remove("s0-0");
+    assert_eq!(creates(&next(&pod, &observed, 5)), [("s0".to_owned(), 0)]);
+    // Before the others were created, the last one that exists shows how far the pod had come.
+    observed.remove("c0-0");
+    observed.upsert(instance("i1", 0, exited(1, 1, 2)));
+    assert_eq!(creates(&next(&pod, &observed, 5)), [("s0".to_owned(), 0), ("i1".to_owned(), 1)]);
+}
+
+#[test]
+fn a_succeeded_pod_is_initialized() {
+    let mut pod = pod("Never", 1);
+    let mut observed = ready_sandbox(&pod);
+    observed.upsert(instance("c0", 0, exited(0, 1, 2)));
+    let status = shown(&pod, &observed, 3);
+    assert_eq!(condition(&status, "Initialized"), ("True".to_owned(), "PodCompleted".to_owned()));
+    pod.spec.as_mut().unwrap().restart_policy = Some("Always".into());
+    assert_eq!(condition(&shown(&pod, &observed, 3), "Initialized"), ("True".to_owned(), String::new()));
+}
+
+#[test]
+fn the_user_of_a_container_is_shown_and_stays() {
+    let mut pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    let mut first = instance("c0", 0, running(1));
+    first.user = Some(crate::engine::instance::User { uid: 1000, gid: 7, groups: vec![7, 50] });
+    observed.upsert(first.clone());
+    pod.status = Some(shown(&pod, &observed, 2));
+    first.user = None;
+    observed.upsert(first);
+    let user = shown(&pod, &observed, 3).container_statuses.unwrap().remove(0).user.unwrap().linux.unwrap();
+    assert_eq!((user.uid, user.gid, user.supplemental_groups), (1000, 7, Some(vec![7, 50])));
+    observed.upsert(instance("c0", 1, running(4)));
+    assert_eq!(
+        shown(&pod, &observed, 5).container_statuses.unwrap()[0].user,
+        None,
+        "another run may have another user"
+    );
+}

@@ -1,0 +1,58 @@
+//! What the status shows of runs that failed, and of those that the engine no longer has.
+
+use super::*;
+
+fn failed(reason: &'static str, when: i64) -> Failure {
+    Failure { reason, message: "why".into(), at: at(when), retry_at: at(when), count: 1 }
+}
+
+fn waiting(status: &PodStatus) -> String {
+    let state = status.container_statuses.as_ref().unwrap()[0].state.clone().unwrap();
+    state.waiting.and_then(|w| w.reason).unwrap_or_default()
+}
+
+#[test]
+fn a_failed_start_is_shown_before_its_back_off() {
+    let pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    observed.upsert(instance("c0", 1, exited(128, 100, 100)));
+    observed.start_failures.insert("c0".into(), failed("RunContainerError", 100));
+    assert_eq!(waiting(&shown(&pod, &observed, 101)), "RunContainerError");
+    // The plan wakes up for the next state.
+    assert_eq!(next(&pod, &observed, 101).wake_at, Some(at(102)));
+    assert_eq!(waiting(&shown(&pod, &observed, 102)), "CrashLoopBackOff");
+    assert_eq!(next(&pod, &observed, 102).wake_at, Some(at(110)));
+    // A hook's failure counts from the exit of its container.
+    observed.start_failures.insert("c0".into(), failed("PostStartHookError", 70));
+    assert_eq!(waiting(&shown(&pod, &observed, 101)), "PostStartHookError");
+}
+
+#[test]
+fn a_run_that_vanished_is_shown_as_unknown() {
+    let mut pod = pod("Always", 1);
+    let mut observed = ready_sandbox(&pod);
+    observed.upsert(instance("c0", 0, running(10)));
+    pod.status = Some(shown(&pod, &observed, 20));
+    observed.remove("c0-0");
+    let last = |status: &PodStatus| {
+        let last = status.container_statuses.as_ref().unwrap()[0].last_state.clone();
+        last.and_then(|s| s.terminated).map(|t| (t.exit_code, t.reason.unwrap_or_default()))
+    };
+    let unknown = Some((137, "ContainerStatusUnknown".to_owned()));
+    let between = shown(&pod, &observed, 21);
+    assert_eq!((last(&between), waiting(&between)), (unknown.clone(), "ContainerCreating".to_owned()));
+    pod.status = Some(between);
+    observed.upsert(instance("c0", 1, running(22)));
+    assert_eq!(last(&shown(&pod, &observed, 23)), unknown);
+}
+
+#[test]
+fn how_a_sidecar_ends_says_nothing_of_the_pod() {
+    let mut pod = pod("Never", 1);
+    pod.spec.as_mut().unwrap().init_containers =
+        serde_json::from_str(r#"[{"name":"side","image":"i:1","restartPolicy":"Always"}]"#).ok();
+    let mut observed = ready_sandbox(&pod);
+    observed.upsert(instance("side", 0, exited(9, 1, 5)));
+    observed.upsert(instance("c0", 0, exited(0, 2, 4)));
+    assert_eq!(phase(&pod, &observed, 6), "Succeeded");
+}

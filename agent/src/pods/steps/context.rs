@@ -1,0 +1,258 @@
+//! What all workers and steps of a node share.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
+};
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use kube::Client;
+use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    heartbeat::Heartbeats,
+};
+
+use super::host_facts;
+use crate::{
+    Config, ContainerRecord, Pressure,
+    engine::{Engine, EngineError, Health, calls::Info},
+    images::Images,
+    metrics::Metrics,
+    network::Network,
+    pods::{
+        admission::{
+            Admission, preempt,
+            reservations::{Reservation, Reservations, ResizeRequest},
+            rules::{self, NodeView},
+        },
+        container::{env::ServiceList, hosts_and_dns::Dns},
+        lifecycle::{observed::ResizeDecision, reasons, spec},
+    },
+    probe_metrics::ProbeMetrics,
+    volumes::{Volumes, follow::Following, placed::Placed},
+};
+
+/// Calls of the engine in flight at most: more slow each other down, since Docker serialises much of its work.
+const MAX_ENGINE_CALLS: usize = 12;
+/// Exec probes being started at most, for the same reason.
+const MAX_EXEC_PROBE_STARTS: usize = 8;
+/// Lists of running containers, one per change of a pod, that wait to be published.
+const RUNNING_QUEUE_CAPACITY: usize = 256;
+
+/// The parts of the agent that pods use, made when the agent is built.
+pub struct NodeHandles {
+    /// The configuration of pods.
+    pub config: Config,
+    /// The Kubernetes API.
+    pub client: Client,
+    /// Docker.
+    pub engine: Engine,
+    /// Attaches sandboxes to the pod network.
+    pub network: Network,
+    /// Pulls images.
+    pub images: Images,
+    /// The node's object, as the API has it.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// The pressure conditions of the node, by which pods are rejected.
+    pub pressure: watch::Receiver<Pressure>,
+    /// Whether the machine is about to shut down, in which case all pods are rejected.
+    pub shutting_down: watch::Receiver<bool>,
+    /// The liveness of loops.
+    pub heartbeats: Heartbeats,
+    /// The agent's metrics.
+    pub metrics: Arc<Metrics>,
+    /// The metrics of probes.
+    pub probe_metrics: ProbeMetrics,
+    /// Where volumes are mounted.
+    pub volumes: Placed,
+}
+
+impl fmt::Debug for NodeHandles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeHandles").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The running containers of one pod: its uid and their records.
+pub(crate) type RunningContainers = (String, Vec<ContainerRecord>);
+
+/// What all workers and steps share.
+pub(crate) struct PodContext {
+    pub(crate) node: NodeHandles,
+    pub(crate) volumes: Volumes,
+    /// Watches of the ConfigMaps and Secrets that pods reference.
+    pub(crate) object_watches: Following,
+    pub(crate) recorder: Recorder,
+    pub(crate) engine_calls: Semaphore,
+    pub(crate) exec_probe_starts: Semaphore,
+    pub(crate) engine_health: watch::Receiver<Health>,
+    pub(crate) engine_info: watch::Receiver<Info>,
+    pub(crate) services: watch::Receiver<ServiceList>,
+    /// Bytes of memory of the machine.
+    pub(crate) node_memory: i64,
+    /// Whether containers can be given a negative OOM score.
+    pub(crate) negative_oom: AtomicBool,
+    pub(crate) running: mpsc::Sender<RunningContainers>,
+    pause_image: OnceCell<String>,
+    app_armor_profiles: BTreeSet<String>,
+    reservations: Mutex<Reservations>,
+    /// Counts up whenever deferred resizes may fit: capacity was freed, or their turn came.
+    pub(crate) capacity_freed: watch::Sender<u64>,
+}
+
+/// The other ends of the context's channels, for the tasks that feed and drain them.
+pub(crate) struct ContextChannels {
+    pub(crate) engine_health: watch::Sender<Health>,
+    pub(crate) engine_info: watch::Sender<Info>,
+    pub(crate) services: watch::Sender<ServiceList>,
+    pub(crate) running: mpsc::Receiver<RunningContainers>,
+}
+
+impl PodContext {
+    pub(crate) fn new(node: NodeHandles) -> (Self, ContextChannels) {
+        let (health_tx, engine_health) = watch::channel(Health::Unknown);
+        let (info_tx, engine_info) = watch::channel(Info::default());
+        let (services_tx, services) = watch::channel(None);
+        let (running, running_rx) = mpsc::channel(RUNNING_QUEUE_CAPACITY);
+        let volumes = Volumes::new(
+            node.config.data_dir.join("pods"),
+            node.config.node_name.clone(),
+            node.client.clone(),
+            node.engine.clone(),
+            node.config.allocatable.clone(),
+            Arc::clone(&node.metrics),
+        );
+        let context = Self {
+            recorder: node.metrics.recorder(node.client.clone(), &node.config.node_name),
+            object_watches: Following::new(node.client.clone()),
+            node,
+            volumes,
+            engine_calls: Semaphore::new(MAX_ENGINE_CALLS),
+            exec_probe_starts: Semaphore::new(MAX_EXEC_PROBE_STARTS),
+            engine_health,
+            engine_info,
+            services,
+            node_memory: host_facts::total_memory(),
+            negative_oom: AtomicBool::new(host_facts::negative_oom_allowed()),
+            running,
+            pause_image: OnceCell::new(),
+            app_armor_profiles: host_facts::app_armor_profiles(),
+            reservations: Mutex::default(),
+            capacity_freed: watch::Sender::new(0),
+        };
+        let channels = ContextChannels {
+            engine_health: health_tx,
+            engine_info: info_tx,
+            services: services_tx,
+            running: running_rx,
+        };
+        (context, channels)
+    }
+
+    fn node_view(&self) -> NodeView {
+        let (node, config) = (self.node.node.borrow(), &self.node.config);
+        NodeView {
+            pressure: *self.node.pressure.borrow(),
+            shutting_down: *self.node.shutting_down.borrow(),
+            profiles: self.app_armor_profiles.clone(),
+            unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+            ..NodeView::of(&config.node_name, node.as_deref(), &config.allocatable, config.max_pods)
+        }
+    }
+
+    /// Whether the node admits a new pod; its resources are reserved in the same critical section. With `may_preempt` a
+    /// critical pod may have others killed.
+    pub(crate) fn admit(&self, uid: &str, pod: &Pod, may_preempt: bool) -> Admission {
+        let (view, reservation) = (self.node_view(), Reservation::of(pod));
+        let mut reservations = self.reservations.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(reason) = rules::reject(pod, &view, reservations.others(uid).map(|(_, other)| other)) else {
+            reservations.set(uid, Some(reservation));
+            return Admission::Admitted;
+        };
+        if may_preempt && reservation.critical && reason.reason.starts_with(reasons::OUT_OF) {
+            let others: Vec<(&str, &Reservation)> = reservations.others(uid).collect();
+            let victims = preempt::victims(&reservation, &view.allocatable, view.max_pods, &others);
+            if !victims.is_empty() {
+                return Admission::Preempt(victims.into_iter().map(str::to_owned).collect());
+            }
+        }
+        Admission::Rejected(reason)
+    }
+
+    /// Sets or clears a pod's reservation and drops its deferred resize.
+    pub(crate) fn set_reservation(&self, uid: &str, reservation: Option<Reservation>) {
+        let freed = self.reservations.lock().unwrap_or_else(PoisonError::into_inner).set(uid, reservation);
+        if freed {
+            self.capacity_freed.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Evaluates a pod's resize; what is granted is reserved in the same critical section.
+    pub(crate) fn evaluate_resize(&self, uid: &str, current: Reservation, request: ResizeRequest) -> ResizeDecision {
+        let view = self.node_view();
+        let mut reservations = self.reservations.lock().unwrap_or_else(PoisonError::into_inner);
+        let (decision, others_granted) = reservations.evaluate(uid, current, request, &view.allocatable);
+        if others_granted {
+            self.capacity_freed.send_modify(|count| *count += 1);
+        }
+        decision
+    }
+
+    /// The DNS configuration of the node now: the host's file may have changed since another pod was created.
+    ///
+    /// # Errors
+    /// When the configured `resolvConf` cannot be read.
+    pub(crate) fn dns(&self) -> Result<Dns, String> {
+        let config = &self.node.config;
+        Ok(Dns {
+            servers: config.cluster_dns.clone(),
+            domain: config.cluster_domain.clone(),
+            host: host_facts::resolv_conf(config.resolv_conf.as_deref())?,
+        })
+    }
+
+    /// The pause image's id; the image is loaded into Docker on first use.
+    pub(crate) async fn pause_image(&self) -> Result<String, EngineError> {
+        self.pause_image.get_or_try_init(|| crate::engine::pause::ensure(&self.node.engine)).await.cloned()
+    }
+
+    pub(crate) fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.node.config.data_dir.join("pods").join(uid)
+    }
+
+    /// The file on the host that receives a container's termination message.
+    pub(crate) fn message_file(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {
+        self.pod_dir(uid).join("containers").join(container).join(format!("{attempt:08x}"))
+    }
+
+    pub(crate) fn is_engine_up(&self) -> bool {
+        matches!(*self.engine_health.borrow(), Health::Up { .. })
+    }
+
+    /// Records an event about a pod, or about one of its containers.
+    pub(crate) fn event(
+        &self,
+        pod: &Pod,
+        container: Option<&str>,
+        severity: Severity,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let field_path = container.map(|name| {
+            let spec = pod.spec.as_ref();
+            let init = spec.is_some_and(|s| spec::init_containers(s).iter().any(|c| c.name == name));
+            let ephemeral = spec.is_some_and(|s| s.ephemeral_containers.iter().flatten().any(|c| c.name == name));
+            let list = match (init, ephemeral) {
+                (true, _) => "initContainers",
+                (_, true) => "ephemeralContainers",
+                _ => "containers",
+            };
+            format!("spec.{list}{{{name}}}")
+        });
+        let object = ObjectReference { field_path, ..spec::object_reference(pod) };
+        self.recorder.record(&object, severity, reason, message);
+    }
+}

@@ -1,0 +1,395 @@
+//! Handlers of probes and hooks: runs a command in a container, or connects to one of its ports, always in bounded
+//! time. Upstream's `pkg/probe`.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::{
+    api::core::v1::{Container, ExecAction, GRPCAction, HTTPGetAction, TCPSocketAction},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use url::{Position, Url};
+
+use crate::engine::Engine;
+
+/// Bytes of a response or of a command's output that are read; upstream's.
+const MAX_RESPONSE_BYTES: usize = 10 * 1024;
+/// Redirects that are followed; upstream's.
+const MAX_REDIRECTS: usize = 10;
+
+/// The User-Agent of probes.
+pub(crate) const PROBE_USER_AGENT: &str = "kube-probe/1.36";
+
+/// The result of a handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ProbeResult {
+    Success,
+    /// A success that an event is recorded for.
+    Warning(String),
+    Failure(String),
+    /// The handler could not be run, which says nothing of the container.
+    Unknown(String),
+}
+
+/// The container that a handler addresses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProbeTarget<'a> {
+    pub(crate) container: &'a Container,
+    /// The container's id in Docker.
+    pub(crate) id: &'a str,
+    pub(crate) address: Option<IpAddr>,
+}
+
+/// Runs a handler with a timeout, which counts as a failure.
+pub(crate) async fn with_timeout(limit: Duration, handler: impl Future<Output = ProbeResult>) -> ProbeResult {
+    tokio::time::timeout(limit, handler)
+        .await
+        .unwrap_or_else(|_| ProbeResult::Failure(format!("no answer within {:?}", limit)))
+}
+
+/// Runs a command; a success when it exits with 0.
+pub(crate) async fn exec(engine: &Engine, target: ProbeTarget<'_>, action: &ExecAction) -> ProbeResult {
+    let command = action.command.clone().unwrap_or_default();
+    if command.is_empty() {
+        return ProbeResult::Unknown("the command is empty".to_owned());
+    }
+    match engine.exec(target.id, &command, MAX_RESPONSE_BYTES).await {
+        Ok(ended) if ended.code == 0 => ProbeResult::Success,
+        Ok(ended) if ended.output.trim().is_empty() => {
+            ProbeResult::Failure(format!("command exited with {}", ended.code))
+        }
+        Ok(ended) => ProbeResult::Failure(ended.output),
+        Err(error) => ProbeResult::Unknown(error.to_string()),
+    }
+}
+
+fn port_number(target: ProbeTarget<'_>, port: &IntOrString) -> Result<u16, String> {
+    let bad = |port: &dyn std::fmt::Display| format!("port {port} is not between 1 and 65535");
+    match port {
+        IntOrString::Int(number) => u16::try_from(*number).ok().filter(|n| *n > 0).ok_or_else(|| bad(number)),
+        IntOrString::String(name) => {
+            let named = target.container.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name));
+            let number = named.map(|p| p.container_port).or_else(|| name.parse().ok());
+            let number =
+                number.ok_or_else(|| format!("container {:?} has no port named {name:?}", target.container.name))?;
+            u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| bad(&number))
+        }
+    }
+}
+
+/// The host to connect to: the action's, else the pod's address.
+fn host(target: ProbeTarget<'_>, host: Option<&str>) -> Result<String, String> {
+    match (host.filter(|h| !h.is_empty()), target.address) {
+        (Some(host), _) => Ok(host.to_owned()),
+        (None, Some(address)) => Ok(address.to_string()),
+        (None, None) => Err("the pod has no address".to_owned()),
+    }
+}
+
+async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
+    let failed = |e: std::io::Error| format!("dial tcp {host}:{port}: {e}");
+    match host.parse::<IpAddr>() {
+        Ok(ip) => TcpStream::connect(SocketAddr::new(ip, port)).await.map_err(failed),
+        Err(_) => TcpStream::connect((host, port)).await.map_err(failed),
+    }
+}
+
+/// Connects to a port; a success when the connection is accepted.
+pub(crate) async fn tcp(target: ProbeTarget<'_>, action: &TCPSocketAction) -> ProbeResult {
+    let checked = async {
+        let host = host(target, action.host.as_deref()).map_err(ProbeResult::Unknown)?;
+        let port = port_number(target, &action.port).map_err(ProbeResult::Unknown)?;
+        connect(&host, port).await.map_err(ProbeResult::Failure)
+    };
+    checked.await.map_or_else(|result| result, |_| ProbeResult::Success)
+}
+
+/// The URL of an `httpGet` action, whose path may have a query and unescaped characters.
+fn action_url(tls: bool, host: &str, port: u16, path: &str) -> Result<Url, String> {
+    let scheme = if tls { "https" } else { "http" };
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let mut url = Url::parse(&format!("{scheme}://{host}:{port}/")).map_err(|e| format!("{host:?}: {e}"))?;
+    let path = path.split('#').next().unwrap_or(path);
+    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+    url.set_path(path);
+    url.set_query(query);
+    Ok(url)
+}
+
+/// Statuses that Go's client follows.
+const REDIRECTING: [u16; 5] = [301, 302, 303, 307, 308];
+
+/// The host to dial.
+fn host_of(url: &Url) -> String {
+    match url.host() {
+        Some(url::Host::Ipv6(ip)) => ip.to_string(),
+        Some(host) => host.to_string(),
+        None => String::new(),
+    }
+}
+
+/// Requests a URL; a success with status 200 to 399.
+pub(crate) async fn http_get(target: ProbeTarget<'_>, action: &HTTPGetAction, user_agent: &str) -> ProbeResult {
+    let checked = async {
+        let tls = action.scheme.as_deref() == Some("HTTPS");
+        let host = host(target, action.host.as_deref()).map_err(ProbeResult::Unknown)?;
+        let port = port_number(target, &action.port).map_err(ProbeResult::Unknown)?;
+        let mut url =
+            action_url(tls, &host, port, action.path.as_deref().unwrap_or("/")).map_err(ProbeResult::Unknown)?;
+        for _ in 0..=MAX_REDIRECTS {
+            let response = get(&url, action, user_agent).await.map_err(ProbeResult::Failure)?;
+            let status = response.status();
+            let location = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
+            if let Some(location) = location.filter(|l| !l.is_empty() && REDIRECTING.contains(&status.as_u16())) {
+                let next = url
+                    .join(location)
+                    .map_err(|e| ProbeResult::Failure(format!("failed to parse Location header {location:?}: {e}")))?;
+                if host_of(&next) != host_of(&url) {
+                    return Ok(ProbeResult::Warning(format!("Probe terminated redirects, Response body: {location}")));
+                }
+                if !matches!(next.scheme(), "http" | "https") {
+                    let scheme = next.scheme();
+                    return Err(ProbeResult::Failure(format!(
+                        "Get \"{next}\": unsupported protocol scheme \"{scheme}\""
+                    )));
+                }
+                url = next;
+                continue;
+            }
+            return Ok(result_of(status));
+        }
+        Err(ProbeResult::Failure(format!("stopped after {MAX_REDIRECTS} redirects")))
+    };
+    checked.await.unwrap_or_else(|result| result)
+}
+
+fn result_of(status: StatusCode) -> ProbeResult {
+    if (200..400).contains(&status.as_u16()) {
+        ProbeResult::Success
+    } else {
+        ProbeResult::Failure(format!("HTTP probe failed with statuscode: {}", status.as_u16()))
+    }
+}
+
+async fn get(url: &Url, action: &HTTPGetAction, user_agent: &str) -> Result<Response<Bytes>, String> {
+    let bad = |e: &dyn std::fmt::Display| format!("Get \"{url}\": {e}");
+    let mut request = Request::get(&url[Position::BeforePath..Position::AfterQuery])
+        .header(header::USER_AGENT, user_agent)
+        .header(header::ACCEPT, "*/*")
+        .header(header::CONNECTION, "close")
+        .header(header::HOST, &url[Position::BeforeHost..Position::AfterPort])
+        .body(Full::<Bytes>::default())
+        .map_err(|e| bad(&e))?;
+    let mut seen: Vec<HeaderName> = Vec::new();
+    for given in action.http_headers.iter().flatten() {
+        let name: HeaderName = given.name.parse().map_err(|e| bad(&e))?;
+        let value = HeaderValue::from_str(&given.value).map_err(|e| bad(&e))?;
+        // The first header of a name replaces the default; an empty one removes it.
+        if !seen.contains(&name) {
+            request.headers_mut().remove(&name);
+            seen.push(name.clone());
+        }
+        if !given.value.is_empty() {
+            request.headers_mut().append(name, value);
+        }
+    }
+    let host = host_of(url);
+    let stream = connect(&host, url.port_or_known_default().unwrap_or(80)).await?;
+    let response = if url.scheme() == "https" {
+        let name = ServerName::try_from(host).map_err(|e| bad(&e))?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(insecure_tls()));
+        let stream = connector.connect(name, stream).await.map_err(|e| bad(&e))?;
+        send(TokioIo::new(stream), request).await
+    } else {
+        send(TokioIo::new(stream), request).await
+    };
+    response.map_err(|e| bad(&e))
+}
+
+/// Sends one request on a connection of its own and reads at most [`MAX_RESPONSE_BYTES`] of the response.
+async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, String>
+where
+    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.map_err(|e| e.to_string())?;
+    let checked = async {
+        let (head, body) = sender.send_request(request).await.map_err(|e| e.to_string())?.into_parts();
+        // A longer body is no failure; the rest of it is not read.
+        let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+        Ok(Response::from_parts(head, body))
+    };
+    tokio::pin!(checked);
+    tokio::pin!(connection);
+    tokio::select! {
+        response = &mut checked => response,
+        ended = &mut connection => match ended {
+            // The response is buffered already.
+            Ok(()) => checked.await,
+            Err(e) => Err(e.to_string()),
+        },
+    }
+}
+
+/// Accepts any certificate, as upstream's probes do: they check whether the pod answers, not who it is.
+#[derive(Debug)]
+struct AnyCertificate;
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    // The certificate is not verified, so checking the handshake's signature would prove nothing, and would fail for
+    // certificates of algorithms and sizes that ring does not support.
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        // The schemes that Go offers: a server may use no others.
+        vec![
+            SignatureScheme::RSA_PSS_SHA256,
+            SignatureScheme::ECDSA_NISTP256_SHA256,
+            SignatureScheme::ED25519,
+            SignatureScheme::RSA_PSS_SHA384,
+            SignatureScheme::RSA_PSS_SHA512,
+            SignatureScheme::RSA_PKCS1_SHA256,
+            SignatureScheme::RSA_PKCS1_SHA384,
+            SignatureScheme::RSA_PKCS1_SHA512,
+            SignatureScheme::ECDSA_NISTP384_SHA384,
+            SignatureScheme::ECDSA_NISTP521_SHA512,
+            SignatureScheme::RSA_PKCS1_SHA1,
+            SignatureScheme::ECDSA_SHA1_Legacy,
+        ]
+    }
+}
+
+fn insecure_tls() -> ClientConfig {
+    let verifier = Arc::new(AnyCertificate);
+    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring supports the default versions of TLS")
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config
+}
+
+/// Calls the gRPC health service; a success when it is SERVING.
+pub(crate) async fn grpc(target: ProbeTarget<'_>, action: &GRPCAction) -> ProbeResult {
+    let (host, port) = match (host(target, None), port_number(target, &IntOrString::Int(action.port))) {
+        (Ok(host), Ok(port)) => (host, port),
+        (Err(why), _) | (_, Err(why)) => return ProbeResult::Unknown(why),
+    };
+    let checked = async {
+        let stream = connect(&host, port).await?;
+        let failed = |e: hyper::Error| format!("error: health rpc probe failed: {e}");
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(failed)?;
+        let request = Request::post(format!("http://{host}:{port}/grpc.health.v1.Health/Check"))
+            .header(header::CONTENT_TYPE, "application/grpc")
+            .header(header::TE, "trailers")
+            .header(header::USER_AGENT, PROBE_USER_AGENT)
+            .body(Full::new(check_request(action.service.as_deref().unwrap_or(""))))
+            .map_err(|e| e.to_string())?;
+        let driver = tokio::spawn(connection);
+        let checked = async {
+            let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
+            let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|e| e.to_string())?;
+            let of = |headers: &http::HeaderMap, name: &str| {
+                headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned)
+            };
+            let trailer = |name: &str| body.trailers().and_then(|t| of(t, name)).or_else(|| of(&head.headers, name));
+            let (status, message) = (trailer("grpc-status"), trailer("grpc-message").unwrap_or_default());
+            Ok::<_, String>((status, message, body.to_bytes()))
+        };
+        let response = checked.await;
+        driver.abort();
+        let (status, message, body) = response?;
+        match status.as_deref() {
+            Some("0") => match serving_status(&body) {
+                Some(1) => Ok(ProbeResult::Success),
+                other => {
+                    let word = match other {
+                        Some(2) => "NOT_SERVING",
+                        Some(3) => "SERVICE_UNKNOWN",
+                        _ => "UNKNOWN",
+                    };
+                    Ok(ProbeResult::Failure(format!("service unhealthy (responded with \"{word}\")")))
+                }
+            },
+            Some("12") => {
+                Err("error: this server does not implement the grpc health protocol (grpc.health.v1.Health)".to_owned())
+            }
+            Some(code) => Err(format!("error: health rpc probe failed: status {code}: {message}")),
+            None => Err("error: health rpc probe failed: the answer has no status".to_owned()),
+        }
+    };
+    checked.await.unwrap_or_else(ProbeResult::Failure)
+}
+
+/// `HealthCheckRequest` with field 1, the service's name, in gRPC's frame.
+fn check_request(service: &str) -> Bytes {
+    let mut message = Vec::new();
+    if !service.is_empty() {
+        message.push(0x0a);
+        let mut left = service.len();
+        while left >= 0x80 {
+            message.push((left & 0x7f) as u8 | 0x80);
+            left >>= 7;
+        }
+        message.push(left as u8);
+        message.extend(service.as_bytes());
+    }
+    let mut frame = vec![0];
+    frame.extend(u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
+    frame.extend(message);
+    frame.into()
+}
+
+/// Field 1 of `HealthCheckResponse`: 1 is SERVING; absent is 0.
+fn serving_status(frame: &[u8]) -> Option<u8> {
+    match frame.get(5..)? {
+        [] => Some(0),
+        [0x08, status, ..] => Some(*status),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! From a plan's actions to steps in flight.
+
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio_util::sync::CancellationToken;
+use windlass_kit::events::Severity;
+
+use super::{Worker, metrics::StartTimes};
+use crate::{
+    engine::instance::Instance,
+    pods::{
+        lifecycle::{action::Action, observed::ImageState, spec, step_key::StepKey, time::after_grace},
+        steps::{self, ContainerRef, outcome::Outcome, pidfd::InitProcess},
+    },
+    volumes::follow::{Contents, Need},
+};
+
+impl Worker {
+    /// Starts a step.
+    pub(super) fn push(&mut self, key: StepKey, step: impl Future<Output = Outcome> + Send + 'static) {
+        self.observed.in_flight.insert(key.clone());
+        self.steps.push(step.map(move |outcome| (key, outcome)).boxed());
+    }
+
+    /// The token that cancels a step.
+    fn cancellation(&mut self, key: &StepKey) -> CancellationToken {
+        let token = CancellationToken::new();
+        self.cancellations.insert(key.clone(), token.clone());
+        token
+    }
+
+    /// Starts a step that may be cancelled at any point.
+    fn push_cancellable(&mut self, key: StepKey, step: impl Future<Output = Outcome> + Send + 'static) {
+        let cancelled = self.cancellation(&key).cancelled_owned();
+        self.push(key, async move {
+            tokio::select! {
+                biased;
+                outcome = step => outcome,
+                () = cancelled => Outcome::Cancelled,
+            }
+        });
+    }
+
+    /// Cancels the hooks of a container that has exited.
+    pub(super) fn cancel_hooks(&mut self, id: &str) {
+        for key in [StepKey::PostStart(id.to_owned()), StepKey::Container(id.to_owned())] {
+            if let Some(token) = self.cancellations.get(&key) {
+                token.cancel();
+            }
+        }
+        if self.observed.in_flight.contains(&StepKey::PostStart(id.to_owned())) {
+            // Later containers do not wait for a hook that can no longer run.
+            self.observed.post_start_done.insert(id.to_owned());
+        }
+    }
+
+    /// The ConfigMaps and Secrets that the pod references.
+    fn contents(&self, need: Need) -> Contents {
+        Contents::new(self.context.node.client.clone(), self.object_watches.clone(), need)
+    }
+
+    pub(super) fn container(&self, name: &str) -> Option<Container> {
+        spec::container(self.pod.as_ref()?.spec.as_ref()?, name)
+    }
+
+    fn container_ref(&self, container: &str, id: String) -> Option<ContainerRef> {
+        let pod = self.pod.clone()?;
+        let host_network = pod.spec.as_ref().is_some_and(spec::host_network);
+        let address = match host_network {
+            true => Some(self.context.node.config.node_ips.first()),
+            false => self.observed.addresses.first().copied(),
+        };
+        Some(ContainerRef { container: self.container(container)?, pod, id, address })
+    }
+
+    /// Starts the step of an action.
+    pub(super) fn start(&mut self, action: Action) {
+        let key = action.key();
+        let context = Arc::clone(&self.context);
+        let pod = match action {
+            Action::StartSandbox { .. } | Action::Create { .. } => self.pod_with_actual_resources(),
+            _ => self.pod.clone(),
+        };
+        match (action, pod) {
+            // Steps that terminate a pod need no object; those that run one have it.
+            (
+                action @ (Action::ShortenGrace { .. }
+                | Action::Stop { .. }
+                | Action::Remove { .. }
+                | Action::RemoveSandbox { .. }
+                | Action::ReleaseVolumes
+                | Action::CleanUp),
+                _,
+            ) => self.start_termination(key, action),
+            (_, None) => {}
+            (Action::PrepareVolumes, Some(pod)) => {
+                let cancelled = self.cancellation(&key);
+                self.push(key, steps::prepare_volumes(context, pod, self.contents(Need::Now), cancelled));
+            }
+            (Action::RefreshVolumes, Some(pod)) => {
+                self.observed.refresh_volumes_at = None;
+                self.push(key, steps::refresh_volumes(context, pod, self.contents(Need::Told)));
+            }
+            (Action::EnsureImage { container }, Some(pod)) => {
+                if let Some(container) = self.container(&container) {
+                    self.start.iter_mut().for_each(StartTimes::image_requested);
+                    self.push_cancellable(key, steps::ensure_image(context, pod, container));
+                }
+            }
+            (Action::CreateSandbox { attempt }, Some(pod)) => {
+                if attempt > 0 {
+                    let message = "Pod sandbox changed, it will be killed and re-created.";
+                    self.context.event(&pod, None, Severity::Normal, "SandboxChanged", message);
+                }
+                self.push(key, steps::create_sandbox(context, pod, attempt));
+            }
+            (Action::StartSandbox { id }, Some(pod)) => {
+                if let Some(sandbox) = self.observed.instance(&id).cloned() {
+                    self.push(key, steps::start_sandbox(context, pod, sandbox));
+                }
+            }
+            (Action::Create { container, attempt, sandbox }, Some(pod)) => {
+                self.create(key, pod, &container, attempt, sandbox);
+            }
+            (Action::Start { container, id }, Some(pod)) => self.push(key, steps::start(context, pod, container, id)),
+            (Action::PostStart { container, id }, Some(_)) => {
+                if let Some(target) = self.container_ref(&container, id) {
+                    self.push_cancellable(key, steps::post_start(context, target));
+                }
+            }
+            (Action::Probe { container, id, probe }, Some(_)) => {
+                if let Some(target) = self.container_ref(&container, id) {
+                    self.push(key, steps::probe(context, target, probe));
+                }
+            }
+            (Action::Resize { container, id }, Some(_)) => {
+                if let Some(target) = self.container_ref(&container, id) {
+                    self.push(key, steps::resize(context, target));
+                }
+            }
+            (Action::DeleteFromApi, Some(pod)) => {
+                self.release_reservation();
+                self.push(key, steps::delete_from_api(context, pod));
+            }
+        }
+    }
+
+    /// Starts the step of an action that terminates a pod.
+    fn start_termination(&mut self, key: StepKey, action: Action) {
+        let (context, uid) = (Arc::clone(&self.context), self.uid.clone());
+        match action {
+            Action::ShortenGrace { id, grace } => {
+                let deadline = after_grace(self.now(), grace);
+                self.observed.stopping.insert(id.clone(), deadline);
+                // Its preStop hook has used up its time.
+                if let Some(token) = self.cancellations.get(&StepKey::Container(id.clone())) {
+                    token.cancel();
+                }
+                self.push(key, steps::shorten_grace(context, id, grace));
+            }
+            Action::Stop { container, id, grace, message } => self.stop(key, &container, id, grace, message),
+            Action::Remove { id } => {
+                if let Some(instance) = self.observed.instance(&id).cloned() {
+                    self.push(key, steps::remove(context, instance));
+                }
+            }
+            Action::RemoveSandbox { id } => {
+                // The address belongs to the newest sandbox; an older one no longer has it.
+                let newest = self.observed.sandbox().is_some_and(|s| s.id == id);
+                self.push(key, steps::remove_sandbox(context, id, newest.then_some(uid)));
+            }
+            Action::ReleaseVolumes => self.push(key, steps::release_volumes(context, uid)),
+            Action::CleanUp => self.push(key, steps::clean_up(context, uid)),
+            _ => {}
+        }
+    }
+
+    fn stop(&mut self, key: StepKey, container: &str, id: String, grace: i64, message: String) {
+        let deadline = after_grace(self.now(), grace);
+        let first = self.observed.stopping.insert(id.clone(), deadline).is_none();
+        if let Some(pod) = self.pod.as_ref().filter(|_| first) {
+            let message = if message.is_empty() { format!("Stopping container {container}") } else { message };
+            self.context.event(pod, Some(container), Severity::Normal, "Killing", message);
+        }
+        let target = self.container_ref(container, id.clone());
+        self.watch_exit(&id);
+        let cut_hook = self.cancellation(&key);
+        self.push(key, steps::stop(Arc::clone(&self.context), id, grace, target, cut_hook));
+    }
+
+    /// Waits for the kernel's report that the processes of a container have exited: the engine's comes a moment later,
+    /// and the next sidecar or the sandbox need not wait for it.
+    fn watch_exit(&mut self, id: &str) {
+        let key = StepKey::WaitForExit(id.to_owned());
+        let pid = self.observed.instance(id).and_then(Instance::pid);
+        let pid = pid.filter(|_| !self.observed.in_flight.contains(&key));
+        if let Some(init) = pid.and_then(|pid| InitProcess::of(pid, id)) {
+            let id = id.to_owned();
+            self.push(key, async move {
+                init.exited().await;
+                Outcome::ProcessesExited { id }
+            });
+        }
+    }
+
+    fn create(&mut self, key: StepKey, pod: Arc<Pod>, name: &str, attempt: u32, sandbox: String) {
+        let Some(container) = pod.spec.as_ref().and_then(|s| spec::container(s, name)) else { return };
+        let Some(ImageState::Present { id, shown, user }) = self.observed.images.get(name).cloned() else { return };
+        let request = steps::CreateRequest {
+            container,
+            attempt,
+            sandbox,
+            image_id: id,
+            image_shown: shown,
+            image_user: user,
+            volumes: Arc::clone(&self.volumes),
+            contents: self.contents(Need::Now),
+            target: self.ephemeral_target(name),
+            addresses: self.observed.addresses.clone(),
+        };
+        self.push(key, steps::create(Arc::clone(&self.context), pod, request));
+    }
+
+    /// The id of the running container whose process namespace an ephemeral one joins.
+    fn ephemeral_target(&self, name: &str) -> Option<String> {
+        let target = spec::ephemeral_target(self.pod.as_ref()?.spec.as_ref()?, name)?;
+        self.observed.newest(target).filter(|i| i.is_running()).map(|i| i.id.clone())
+    }
+}

@@ -1,0 +1,118 @@
+//! In-place resizes: evaluated, deferred, granted.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use windlass_kit::{
+    events::Severity,
+    objects::resources::{Class, class},
+};
+
+use super::Worker;
+use crate::pods::{
+    admission::{
+        allocation_state,
+        reservations::{Reservation, ResizeRequest},
+    },
+    lifecycle::{allocated::Allocated, observed::ResizeDecision, resize, spec, time::saturating_add, view::PodView},
+};
+
+/// When a deferred resize is evaluated again, unless capacity is freed before.
+const DEFERRED_RETRY: Duration = Duration::from_secs(5);
+
+impl Worker {
+    /// Evaluates a resize, and notices when it is completed; gives when to evaluate again.
+    pub(super) fn sync_resize(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let pod = self.pod.clone().filter(|p| p.metadata.deletion_timestamp.is_none() && !self.deleted)?;
+        let pod_spec = pod.spec.as_ref()?;
+        let terminal = self.reservation_released || spec::is_terminal(&pod);
+        if terminal || !PodView::new(&pod, &self.observed, now)?.is_resize_due() {
+            if self.observed.resize.take() == Some(ResizeDecision::Granted) {
+                self.context.event(&pod, None, Severity::Normal, "ResizeCompleted", "Pod resize completed");
+                self.context.node.metrics.completed_resizes.add([]);
+            }
+            self.resize_deferred_at = None;
+            let reserves = !terminal && (self.observed.kill.is_none() || self.observed.has_running());
+            self.context.set_reservation(&self.uid, reserves.then(|| Reservation::of(&pod)));
+            return None;
+        }
+        match &self.observed.resize {
+            Some(ResizeDecision::Granted | ResizeDecision::Infeasible(_)) => return None,
+            Some(ResizeDecision::Deferred(_)) if self.resize_retry_at.is_some_and(|at| at > now) => {
+                return self.resize_retry_at;
+            }
+            _ => {}
+        }
+        let decision = self.evaluate_resize(&pod, now);
+        let deferred = matches!(decision, ResizeDecision::Deferred(_));
+        if !deferred {
+            self.resize_deferred_at = None;
+        }
+        if decision == ResizeDecision::Granted {
+            self.allocate(pod_spec);
+        }
+        self.observed.resize = Some(decision);
+        self.resize_retry_at = deferred.then(|| saturating_add(now, DEFERRED_RETRY));
+        self.resize_retry_at
+    }
+
+    /// Asks whether the node can give the resources of the spec, and records an event where the answer is a new one.
+    fn evaluate_resize(&mut self, pod: &Pod, now: Timestamp) -> ResizeDecision {
+        // A resize that was deferred before the agent started keeps its age.
+        let since = *self.resize_deferred_at.get_or_insert(resize::pending_since(pod).unwrap_or(now));
+        let request = ResizeRequest { reservation: Reservation::of(pod), since };
+        let current = Reservation::of(&resize::with_actual_resources(pod, &self.observed));
+        let decision = self.context.evaluate_resize(&self.uid, current, request);
+        if self.observed.resize.as_ref() != Some(&decision) {
+            let (severity, reason, message) = match &decision {
+                ResizeDecision::Granted => (Severity::Normal, "ResizeStarted", "Pod resize started".to_owned()),
+                ResizeDecision::Deferred(why) => {
+                    (Severity::Warning, "ResizeDeferred", format!("Pod resize deferred: {why}"))
+                }
+                ResizeDecision::Infeasible(why) => {
+                    self.context.node.metrics.infeasible_resizes.add([]);
+                    (Severity::Warning, "ResizeInfeasible", format!("Pod resize infeasible: {why}"))
+                }
+            };
+            self.context.event(pod, None, severity, reason, message);
+        }
+        decision
+    }
+
+    /// Restores the allocated resources of a pod, or allocates those of a new one.
+    pub(super) fn restore_allocated(&mut self, pod: &Pod) {
+        let Some(pod_spec) = &pod.spec else { return };
+        let recorded = allocation_state::read(&self.context.pod_dir(&self.uid));
+        if recorded.is_some() {
+            self.observed.allocated = recorded;
+            return;
+        }
+        let allocates_nothing = self.observed.kill.is_some()
+            || pod.metadata.deletion_timestamp.is_some()
+            || spec::is_terminal(pod)
+            || class(pod_spec) == Class::BestEffort;
+        if allocates_nothing {
+            return;
+        }
+        // A pod without a record that runs has its containers' limits; a new one was admitted with all of its spec.
+        if let Some(actual) = &resize::with_actual_resources(pod, &self.observed).spec {
+            self.allocate(actual);
+        }
+    }
+
+    fn allocate(&mut self, pod_spec: &PodSpec) {
+        let allocated = Allocated::of(pod_spec);
+        allocation_state::write(&self.context.pod_dir(&self.uid), &allocated);
+        self.observed.allocated = Some(allocated);
+    }
+
+    /// The pod with the resources that it has, while its resize is deferred or infeasible.
+    pub(super) fn pod_with_actual_resources(&self) -> Option<Arc<Pod>> {
+        let pod = self.pod.as_ref()?;
+        if resize::is_resize_blocked(&self.observed) {
+            return Some(Arc::new(resize::with_actual_resources(pod, &self.observed)));
+        }
+        Some(Arc::clone(pod))
+    }
+}

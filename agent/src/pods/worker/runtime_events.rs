@@ -1,0 +1,84 @@
+//! What a worker learns from the container engine's events and lists.
+
+use std::sync::Arc;
+
+use super::{RuntimeEvent, Worker};
+use crate::{
+    engine::{
+        calls::Listed,
+        events::{self, Changed},
+        instance::{Exit, Instance, State},
+    },
+    pods::{
+        lifecycle::{step_key::StepKey, time::normalize_times},
+        steps,
+    },
+};
+
+impl Worker {
+    /// Stores the engine's state of a container.
+    pub(super) fn upsert(&mut self, mut instance: Instance) {
+        let now = self.now();
+        if instance.exit().is_some() {
+            self.cancel_hooks(&instance.id);
+        }
+        let known = self.observed.instance(&instance.id);
+        if let Some(user) = known.and_then(|k| k.user.as_ref()) {
+            instance.user = Some(user.clone());
+        }
+        self.observed.upsert(normalize_times(instance, known, self.clock_was_set, now));
+    }
+
+    pub(super) fn on_runtime_event(&mut self, event: RuntimeEvent) {
+        match event {
+            RuntimeEvent::Changed(changed) => self.on_changed(changed),
+            RuntimeEvent::GcExited => self.observed.gc_exited = true,
+            RuntimeEvent::Listed(listed) => self.on_listed(&listed),
+        }
+    }
+
+    fn on_changed(&mut self, Changed { id, action, .. }: Changed) {
+        let known = self.observed.instance(&id);
+        let is_known = match action {
+            events::Action::Started => known.is_some_and(Instance::is_running),
+            events::Action::Died => known.is_some_and(|i| i.exit().is_some()),
+            events::Action::Destroyed => known.is_none(),
+        };
+        if action == events::Action::Died
+            && self.is_terminating()
+            && let Some(sandbox) = known.filter(|i| i.is_sandbox() && i.is_running()).cloned()
+        {
+            // The exit code of a sandbox means nothing, and Docker is busy removing it.
+            let state = State::Exited(Exit::killed(self.now()));
+            self.upsert(Instance { state, ..sandbox });
+            return;
+        }
+        // A step in flight inspects the container when it is done, but may have inspected it before it died.
+        let busy = self.observed.in_flight.contains(&StepKey::Container(id.clone()));
+        if !is_known && (!busy || action == events::Action::Died) {
+            self.inspect(id);
+        }
+    }
+
+    /// Inspects the containers that differ from the engine's list, or are not on it.
+    fn on_listed(&mut self, listed: &[Listed]) {
+        let differs = |l: &&Listed| self.observed.instance(&l.id).is_none_or(|i| i.is_running() != l.running);
+        let differing = listed.iter().filter(differs).map(|l| l.id.clone());
+        let is_gone = |i: &&Instance| !listed.iter().any(|l| l.id == i.id);
+        let vanished = self.observed.instances.iter().filter(is_gone).map(|i| i.id.clone());
+        let ids: Vec<String> = differing.chain(vanished).collect();
+        for id in ids {
+            self.inspect(id);
+        }
+    }
+
+    /// Has the engine inspect a container; again afterwards where it is being inspected already.
+    pub(super) fn inspect(&mut self, id: String) {
+        let key = StepKey::Inspect(id.clone());
+        if self.observed.in_flight.contains(&key) {
+            self.inspect_again.insert(id);
+        } else {
+            self.push(key, steps::inspect(Arc::clone(&self.context), id));
+        }
+    }
+}
