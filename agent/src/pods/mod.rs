@@ -16,6 +16,8 @@ mod container;
 mod dispatcher;
 mod lifecycle;
 mod steps;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub use admission::unsafe_sysctl_problems;

@@ -181,7 +181,7 @@ fn from_source(
         return match (found.flatten(), reference.optional == Some(true)) {
             (Some(value), _) => Ok(Some(value)),
             (None, true) => Ok(None),
-            (None, false) if file.is_none() => Err(problem("does not exist".to_owned())),
+            (None, false) if file.is_none() => Err(problem("is not there".to_owned())),
             (None, false) => Err(problem(format!("has no key {:?}", reference.key))),
         };
     }
@@ -379,7 +379,7 @@ mod tests {
         };
         let mut sources = EnvSources::default();
         let ask = |sources: &EnvSources, key, rest| build(&pod(&asks(key, rest), ""), sources);
-        assert!(ask(&sources, "K", "").unwrap_err().contains("does not exist"));
+        assert!(ask(&sources, "K", "").unwrap_err().contains("is not there"));
         assert_eq!(ask(&sources, "K", r#","optional":true"#), Ok(vec![]));
         sources.files.insert(("v".into(), "d/env".into()), "K='1'\nL='".into());
         assert_eq!(ask(&sources, "K", ""), Ok(vec![("A".into(), "1".into())]));
