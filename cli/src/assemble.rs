@@ -165,12 +165,12 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     let token = tasks.token();
     let client = plane.client(UserInfo::internal("system:windlass"));
     let mut vitals = Vitals::new(SILENT);
-    vitals.api = Some(plane.own_api()?);
+    vitals.api = Some(plane.loopback_probe()?);
     if node {
         // The node acts with a node's rights here too, so that it works the same against any API server.
         let as_node = plane.client(UserInfo::node(&settings.node_name));
         let as_proxy = plane.client(UserInfo::proxy());
-        let inside = Some(plane.node_inside());
+        let inside = Some(plane.in_process_node_listener());
         let tls = ServingTls {
             tls: plane.node_tls(),
             client_ca: Some(settings.data_dir.join("pki/ca.crt")),
@@ -186,7 +186,7 @@ pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Resul
     tasks.spawn("API server", async move { server.serve(listeners, stop).await });
     tasks.spawn("renewal of certificates", plane.clone().renew(token.clone()));
     tasks.spawn("store", plane.clone().watch_store(token.clone()));
-    tasks.spawn("event sweeper", plane.clone().sweep_events(token.clone()));
+    tasks.spawn("event sweeper", plane.clone().expire_events(token.clone()));
     let config = controllers::Config {
         cluster_cidr: settings.cluster_cidr.to_string(),
         root_ca: plane.root_ca(),

@@ -1,4 +1,4 @@
-//! What strangers send, for the fuzzers: readers and patches without a server around them.
+//! Entry points of the fuzzers: decoders and patches without a server.
 
 use serde_json::Value;
 
@@ -8,10 +8,10 @@ use crate::{
     schema::{self, ContentType},
 };
 
-/// Reads a body of any form and makes of it what an object of its kind goes through before it is stored.
+/// Decodes a body of any content type and does with it what precedes storing.
 ///
 /// # Panics
-/// When something that was taken for an object of its kind cannot be read as it.
+/// When an accepted object cannot be decoded as its kind.
 pub fn body(bytes: &[u8]) {
     for content_type in [ContentType::Json, ContentType::Yaml] {
         if let Ok(decoded) = schema::decode(bytes, content_type) {
@@ -20,7 +20,7 @@ pub fn body(bytes: &[u8]) {
     }
 }
 
-/// Applies a patch of each kind to an object. `text` is JSON: a list of the object and of the patch.
+/// Applies a patch of each type to an object. `text` is a JSON list of the object and the patch.
 ///
 /// # Panics
 /// When something that was taken for an object of its kind cannot be read as it.
@@ -41,17 +41,17 @@ fn object(value: Value) {
     let Some(resource) = resource.filter(|_| value["metadata"].is_object()) else { return };
     let gvk = &resource.gvk;
     let mut made = value;
-    // The server keeps none of what clients say of these.
+    // The server ignores this field of clients.
     made["metadata"].as_object_mut().and_then(|metadata| metadata.remove("managedFields"));
     if !schema::unknown_fields(gvk, &made).wrong.is_empty() {
-        schema::salvage(gvk, &mut made);
+        schema::drop_invalid_fields(gvk, &mut made);
     }
     schema::default(gvk, &mut made);
     let _ = schema::validate_create(gvk, &made);
     let _ = schema::validate_update(gvk, &made, &made);
     let _ = schema::validate_status(gvk, &made, &made);
     let bytes = serde_json::to_vec(&made).unwrap_or_default();
-    if let Err(why) = (resource.readable)(&bytes) {
+    if let Err(why) = (resource.try_decode)(&bytes) {
         panic!("{} cannot be read: {why}: {made}", gvk.kind);
     }
     let mut again = made.clone();

@@ -1,7 +1,7 @@
 //! The embedded control plane: API server, store, controllers, scheduler.
 //!
-//! Controllers and scheduler are clients of the API and know nothing of the store; the API knows nothing of
-//! Docker or iptables. Imports `kit` only.
+//! Controllers and scheduler are clients of the API and do not know the store; the API does not know Docker or
+//! iptables. Imports `kit` only.
 
 pub mod api;
 pub mod controllers;
@@ -12,10 +12,10 @@ pub mod pki;
 pub mod registry;
 pub mod scheduler;
 pub mod schema;
-pub mod select;
+pub mod selectors;
+pub mod service_account_tokens;
 pub mod store;
 pub mod table;
-pub mod tokens;
 
 #[cfg(test)]
 extern crate self as windlass_control;
@@ -23,9 +23,9 @@ extern crate self as windlass_control;
 #[doc(hidden)]
 pub mod fuzzing;
 
-mod events;
-mod own_api;
-mod plane;
+mod control_plane;
+mod event_ttl;
+mod loopback_probe;
 
-pub use own_api::OwnApi;
-pub use plane::{Config, ControlPlane, Error, is_data_dir};
+pub use control_plane::{Config, ControlPlane, Error, is_data_dir};
+pub use loopback_probe::LoopbackProbe;

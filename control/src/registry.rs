@@ -1,17 +1,16 @@
-//! The table of resource types that the API serves: a new type is one entry here.
+//! The resource types that the API serves.
 //!
-//! What depends on the kind beyond this table (columns, defaults, validation, schema) is looked up by kind
-//! in `table` and `schema`; handlers in `api` know no kind by name, except where upstream's own API has a
-//! subresource of one kind only.
+//! Behaviour of kinds beyond this table is looked up by kind: columns in `table`, defaults, schema and validation in
+//! `schema`, and what upstream's API does for one kind alone in `api/admission`, `api/strategy` and `api/subresources`.
 
 use schemars::{Schema, SchemaGenerator};
 
 use crate::{
     metrics::{NodeMetrics, PodMetrics},
-    store::{Deferred, StoredType},
+    store::{RelaxedDurability, StoredType},
 };
 
-/// What an object is: its API group (empty for core), version and kind.
+/// Group (empty for core), version and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvk {
     /// The API group, empty for the core group.
@@ -35,36 +34,36 @@ impl Gvk {
 pub struct ResourceType {
     /// Group, version and kind.
     pub gvk: Gvk,
-    /// The name in paths.
+    /// The plural name, as in paths.
     pub plural: &'static str,
-    /// The name for one.
+    /// The singular name.
     pub singular: &'static str,
-    /// What people type instead.
+    /// Short names for kubectl.
     pub short_names: &'static [&'static str],
-    /// Lives in a namespace.
+    /// Whether the type is namespaced.
     pub namespaced: bool,
-    /// `all` for what `kubectl get all` shows.
+    /// Categories, such as `all` of `kubectl get all`.
     pub categories: &'static [&'static str],
-    /// Beside the object itself.
+    /// The subresources.
     pub subresources: &'static [&'static str],
-    /// A PUT to a name that is free makes the object.
+    /// Whether a PUT creates a missing object.
     pub create_on_update: bool,
-    /// A PUT without a resource version is refused.
-    pub conditional_update: bool,
-    /// What becomes of dependents when a deletion does not say.
+    /// Whether a PUT without a resource version is allowed.
+    pub allow_unconditional_update: bool,
+    /// The garbage collection policy of a deletion without one.
     pub gc: GcPolicy,
-    /// A deletion that is over at once is answered with the object, and not with a Success.
+    /// Whether an immediate deletion returns the object instead of a `Status`.
     pub returns_deleted: bool,
-    /// Counts changes of its spec.
+    /// Whether `metadata.generation` counts changes of the spec.
     pub generation: bool,
-    /// Which writes may reach the disk a few seconds later: those that nobody decides by, and that come again anyway.
-    pub deferred: Deferred,
-    /// What can be done with the type.
+    /// Which writes may reach the disk a few seconds later: those that nothing depends on and that recur anyway.
+    pub relaxed_durability: RelaxedDurability,
+    /// The supported verbs.
     pub verbs: &'static [&'static str],
-    /// The schema, from the published API description.
+    /// Generates the schema.
     pub schema: fn(&mut SchemaGenerator) -> Schema,
-    /// Whether bytes can be read as the type that clients read them as.
-    pub readable: fn(&[u8]) -> Result<(), serde_json::Error>,
+    /// Decodes bytes as the type that clients use.
+    pub try_decode: fn(&[u8]) -> Result<(), serde_json::Error>,
 }
 
 /// The garbage collection policy of a type.
@@ -72,17 +71,17 @@ pub struct ResourceType {
 pub enum GcPolicy {
     /// Dependents are deleted in the background.
     Background,
-    /// Dependents are left behind.
+    /// Dependents are orphaned.
     Orphan,
-    /// The type has no dependents, whatever a deletion says.
+    /// The type never has dependents.
     Unsupported,
 }
 
 impl ResourceType {
-    /// The name that the store keeps it under, and that errors show: `leases.coordination.k8s.io`.
+    /// The group resource, the name in the store and in errors: `leases.coordination.k8s.io`.
     #[must_use]
-    pub fn qualified(&self) -> &'static str {
-        // One string for each type for the life of the process.
+    pub fn group_resource(&self) -> &'static str {
+        // One string per type for the lifetime of the process.
         static NAMES: std::sync::OnceLock<Vec<(Gvk, String)>> = std::sync::OnceLock::new();
         let names = NAMES.get_or_init(|| {
             let name = |t: &ResourceType| {
@@ -93,9 +92,9 @@ impl ResourceType {
         names.iter().find(|(gvk, _)| *gvk == self.gvk).map_or("", |(_, name)| name)
     }
 
-    /// The kind with its group, as validation errors name it: `Deployment.apps`.
+    /// The group kind, as in validation errors: `Deployment.apps`.
     #[must_use]
-    pub fn qualified_kind(&self) -> String {
+    pub fn group_kind(&self) -> String {
         if self.gvk.group.is_empty() {
             self.gvk.kind.to_owned()
         } else {
@@ -103,7 +102,7 @@ impl ResourceType {
         }
     }
 
-    /// Has a status that only `/status` writes.
+    /// Whether the status is written by `/status` alone.
     #[must_use]
     pub fn has_status(&self) -> bool {
         self.subresources.contains(&"status")
@@ -116,7 +115,7 @@ macro_rules! schema {
     };
 }
 
-macro_rules! readable {
+macro_rules! try_decode {
     ($type:ty) => {
         |bytes| windlass_kit::json::from_slice::<$type>(bytes).map(drop)
     };
@@ -131,7 +130,7 @@ const fn core(kind: &'static str) -> Gvk {
     Gvk { group: "", version: "v1", kind }
 }
 
-/// What most types have in common.
+/// Defaults of the entries.
 const BASE: ResourceType = ResourceType {
     gvk: core(""),
     plural: "",
@@ -141,17 +140,17 @@ const BASE: ResourceType = ResourceType {
     categories: &[],
     subresources: &[],
     create_on_update: false,
-    conditional_update: false,
+    allow_unconditional_update: true,
     gc: GcPolicy::Background,
     returns_deleted: false,
     generation: false,
-    deferred: Deferred::Never,
+    relaxed_durability: RelaxedDurability::Never,
     verbs: &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
     schema: schema!(core::Pod),
-    readable: readable!(core::Pod),
+    try_decode: try_decode!(core::Pod),
 };
 
-/// The types that are stored, in the order in which discovery tells them.
+/// The stored types, in the order of discovery.
 pub static TYPES: &[ResourceType] = &[
     ResourceType {
         gvk: core("ConfigMap"),
@@ -159,7 +158,7 @@ pub static TYPES: &[ResourceType] = &[
         singular: "configmap",
         short_names: &["cm"],
         schema: schema!(core::ConfigMap),
-        readable: readable!(core::ConfigMap),
+        try_decode: try_decode!(core::ConfigMap),
         ..BASE
     },
     ResourceType {
@@ -169,7 +168,7 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["ep"],
         create_on_update: true,
         schema: schema!(core::Endpoints),
-        readable: readable!(core::Endpoints),
+        try_decode: try_decode!(core::Endpoints),
         ..BASE
     },
     ResourceType {
@@ -178,10 +177,10 @@ pub static TYPES: &[ResourceType] = &[
         singular: "event",
         short_names: &["ev"],
         create_on_update: true,
-        deferred: Deferred::Always,
+        relaxed_durability: RelaxedDurability::Always,
         gc: GcPolicy::Unsupported,
         schema: schema!(core::Event),
-        readable: readable!(core::Event),
+        try_decode: try_decode!(core::Event),
         ..BASE
     },
     ResourceType {
@@ -191,10 +190,10 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["ns"],
         namespaced: false,
         subresources: &["finalize", "status"],
-        // Not all at once: with them goes everything that the cluster holds.
+        // No deletecollection, as upstream: it would empty the cluster.
         verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
         schema: schema!(core::Namespace),
-        readable: readable!(core::Namespace),
+        try_decode: try_decode!(core::Namespace),
         ..BASE
     },
     ResourceType {
@@ -205,7 +204,7 @@ pub static TYPES: &[ResourceType] = &[
         namespaced: false,
         subresources: &["status"],
         schema: schema!(core::Node),
-        readable: readable!(core::Node),
+        try_decode: try_decode!(core::Node),
         ..BASE
     },
     ResourceType {
@@ -216,7 +215,7 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["pvc"],
         subresources: &["status"],
         schema: schema!(core::PersistentVolumeClaim),
-        readable: readable!(core::PersistentVolumeClaim),
+        try_decode: try_decode!(core::PersistentVolumeClaim),
         ..BASE
     },
     ResourceType {
@@ -228,7 +227,7 @@ pub static TYPES: &[ResourceType] = &[
         namespaced: false,
         subresources: &["status"],
         schema: schema!(core::PersistentVolume),
-        readable: readable!(core::PersistentVolume),
+        try_decode: try_decode!(core::PersistentVolume),
         ..BASE
     },
     ResourceType {
@@ -251,7 +250,7 @@ pub static TYPES: &[ResourceType] = &[
         ],
         generation: true,
         schema: schema!(core::Pod),
-        readable: readable!(core::Pod),
+        try_decode: try_decode!(core::Pod),
         ..BASE
     },
     ResourceType {
@@ -264,7 +263,7 @@ pub static TYPES: &[ResourceType] = &[
         gc: GcPolicy::Orphan,
         generation: true,
         schema: schema!(core::ReplicationController),
-        readable: readable!(core::ReplicationController),
+        try_decode: try_decode!(core::ReplicationController),
         ..BASE
     },
     ResourceType {
@@ -272,7 +271,7 @@ pub static TYPES: &[ResourceType] = &[
         plural: "secrets",
         singular: "secret",
         schema: schema!(core::Secret),
-        readable: readable!(core::Secret),
+        try_decode: try_decode!(core::Secret),
         ..BASE
     },
     ResourceType {
@@ -283,7 +282,7 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["sa"],
         subresources: &["token"],
         schema: schema!(core::ServiceAccount),
-        readable: readable!(core::ServiceAccount),
+        try_decode: try_decode!(core::ServiceAccount),
         ..BASE
     },
     ResourceType {
@@ -295,7 +294,7 @@ pub static TYPES: &[ResourceType] = &[
         subresources: &["status"],
         create_on_update: true,
         schema: schema!(core::Service),
-        readable: readable!(core::Service),
+        try_decode: try_decode!(core::Service),
         ..BASE
     },
     ResourceType {
@@ -303,11 +302,11 @@ pub static TYPES: &[ResourceType] = &[
         plural: "leases",
         singular: "lease",
         create_on_update: true,
-        conditional_update: true,
-        // Heartbeats of nodes; a lease elsewhere says who leads, and must not be given back by a crash.
-        deferred: Deferred::In("kube-node-lease"),
+        allow_unconditional_update: false,
+        // Node heartbeats alone: other leases elect leaders, and a crash must not undo an acknowledged one.
+        relaxed_durability: RelaxedDurability::InNamespace("kube-node-lease"),
         schema: schema!(coordination::Lease),
-        readable: readable!(coordination::Lease),
+        try_decode: try_decode!(coordination::Lease),
         ..BASE
     },
     ResourceType {
@@ -316,7 +315,7 @@ pub static TYPES: &[ResourceType] = &[
         singular: "endpointslice",
         generation: true,
         schema: schema!(discovery::EndpointSlice),
-        readable: readable!(discovery::EndpointSlice),
+        try_decode: try_decode!(discovery::EndpointSlice),
         ..BASE
     },
     ResourceType {
@@ -325,9 +324,9 @@ pub static TYPES: &[ResourceType] = &[
         singular: "runtimeclass",
         namespaced: false,
         create_on_update: true,
-        conditional_update: true,
+        allow_unconditional_update: false,
         schema: schema!(node::RuntimeClass),
-        readable: readable!(node::RuntimeClass),
+        try_decode: try_decode!(node::RuntimeClass),
         ..BASE
     },
     ResourceType {
@@ -338,49 +337,49 @@ pub static TYPES: &[ResourceType] = &[
         short_names: &["sc"],
         namespaced: false,
         schema: schema!(storage::StorageClass),
-        readable: readable!(storage::StorageClass),
+        try_decode: try_decode!(storage::StorageClass),
         ..BASE
     },
 ];
 
-/// The group of [`COMPUTED`].
-pub const METRICS: &str = "metrics.k8s.io";
+/// The group of [`VIRTUAL_TYPES`].
+pub const METRICS_GROUP: &str = "metrics.k8s.io";
 
-/// The types whose objects are made as they are asked for.
-pub static COMPUTED: &[ResourceType] = &[
+/// Types whose objects are computed on request.
+pub static VIRTUAL_TYPES: &[ResourceType] = &[
     ResourceType {
-        gvk: Gvk { group: METRICS, version: "v1beta1", kind: "NodeMetrics" },
+        gvk: Gvk { group: METRICS_GROUP, version: "v1beta1", kind: "NodeMetrics" },
         plural: "nodes",
         namespaced: false,
         verbs: &["get", "list"],
         schema: schema!(NodeMetrics),
         // Never stored.
-        readable: |_| Ok(()),
+        try_decode: |_| Ok(()),
         ..BASE
     },
     ResourceType {
-        gvk: Gvk { group: METRICS, version: "v1beta1", kind: "PodMetrics" },
+        gvk: Gvk { group: METRICS_GROUP, version: "v1beta1", kind: "PodMetrics" },
         plural: "pods",
         verbs: &["get", "list"],
         schema: schema!(PodMetrics),
         // Never stored.
-        readable: |_| Ok(()),
+        try_decode: |_| Ok(()),
         ..BASE
     },
 ];
 
-/// The types as the store takes them.
+/// The stored types, for the store.
 #[must_use]
-pub fn stored() -> Vec<StoredType> {
-    TYPES.iter().map(|t| StoredType { name: t.qualified(), deferred: t.deferred }).collect()
+pub fn stored_types() -> Vec<StoredType> {
+    TYPES.iter().map(|t| StoredType { name: t.group_resource(), relaxed_durability: t.relaxed_durability }).collect()
 }
 
-/// All types, stored and computed.
+/// All types, stored and virtual.
 pub fn all() -> impl Iterator<Item = &'static ResourceType> {
-    TYPES.iter().chain(COMPUTED)
+    TYPES.iter().chain(VIRTUAL_TYPES)
 }
 
-/// The type of a path's group, version and plural name.
+/// The type of a group, version and plural name.
 #[must_use]
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static ResourceType> {
     all().find(|t| t.gvk.group == group && t.gvk.version == version && t.plural == plural)

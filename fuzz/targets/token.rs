@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
-use windlass_control::tokens::{ISSUER, Tokens};
+use windlass_control::service_account_tokens::{ISSUER, Tokens};
 use windlass_kit::serve::bearer;
 
 const NOW: i64 = 150;

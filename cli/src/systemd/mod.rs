@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 use windlass_agent::engine::Health;
-use windlass_control::OwnApi;
+use windlass_control::LoopbackProbe;
 use windlass_kit::heartbeat::Heartbeats;
 
 use script::{Message, Script};
@@ -44,7 +44,7 @@ pub(crate) struct Vitals {
     /// Whether Docker answers, and the pods of the node; a proxy and an API alone have neither.
     pub(crate) node: Option<(watch::Receiver<Health>, Pods)>,
     /// The way to our own API that others have too, over its socket.
-    pub(crate) api: Option<OwnApi>,
+    pub(crate) api: Option<LoopbackProbe>,
 }
 
 impl Vitals {
@@ -218,9 +218,9 @@ impl Teller {
 }
 
 /// Notes when our own API answers, for as long as somebody looks.
-async fn ask(api: OwnApi, answered: watch::Sender<Instant>) {
+async fn ask(api: LoopbackProbe, answered: watch::Sender<Instant>) {
     loop {
-        match tokio::time::timeout(ANSWER, api.ask()).await {
+        match tokio::time::timeout(ANSWER, api.probe()).await {
             Ok(Ok(())) => drop(answered.send_replace(Instant::now())),
             Ok(Err(error)) => tracing::debug!(%error, "the API did not answer this process itself"),
             Err(_) => tracing::debug!("the API did not answer this process itself in time"),

@@ -1,4 +1,4 @@
-//! What there is to ask for: groups, types, version, schemas.
+//! Discovery: groups, resources, version, OpenAPI documents.
 
 use axum::{
     body::Body,
@@ -7,7 +7,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{Answer, VERSION, error::ApiError, header_text, output::Accept, target::Options};
+use super::{ApiResult, VERSION, error::ApiError, header_text, negotiation::Accept, request_info::RequestOptions};
 use crate::{
     registry::{self, ResourceType, group_versions},
     schema,
@@ -15,8 +15,8 @@ use crate::{
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Answers paths that describe the API; `None` for all others.
-pub(super) fn answer(path: &str, method: &Method, headers: &HeaderMap, options: &Options) -> Option<Answer> {
+/// Serves discovery paths; `None` for all others.
+pub(super) fn answer(path: &str, method: &Method, headers: &HeaderMap, options: &RequestOptions) -> Option<ApiResult> {
     if method != Method::GET {
         return None;
     }
@@ -74,7 +74,7 @@ fn version() -> Value {
     })
 }
 
-/// The field's names of machines.
+/// Go's names of architectures.
 fn go_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -93,7 +93,7 @@ fn types(group: &str, version: &str) -> Vec<&'static ResourceType> {
 }
 
 /// Kind and verbs of a subresource.
-fn subresource(resource: &ResourceType, name: &str) -> (Value, Vec<&'static str>) {
+fn subresource_kind(resource: &ResourceType, name: &str) -> (Value, Vec<&'static str>) {
     let own = json!({"group": resource.gvk.group, "version": resource.gvk.version, "kind": resource.gvk.kind});
     let options = |kind: &str| json!({"group": "", "version": "v1", "kind": kind});
     match name {
@@ -125,9 +125,9 @@ fn resources(group: &str, version: &str) -> Option<Value> {
             entry["categories"] = json!(t.categories);
         }
         list.push(entry);
-        for sub in t.subresources {
-            let (kind, verbs) = subresource(t, sub);
-            let mut entry = json!({"name": format!("{}/{sub}", t.plural), "singularName": "", "namespaced": t.namespaced, "kind": kind["kind"], "verbs": verbs});
+        for subresource in t.subresources {
+            let (kind, verbs) = subresource_kind(t, subresource);
+            let mut entry = json!({"name": format!("{}/{subresource}", t.plural), "singularName": "", "namespaced": t.namespaced, "kind": kind["kind"], "verbs": verbs});
             if kind["group"] != t.gvk.group {
                 entry["group"] = kind["group"].clone();
                 entry["version"] = kind["version"].clone();
@@ -139,8 +139,8 @@ fn resources(group: &str, version: &str) -> Option<Value> {
     Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))
 }
 
-/// Everything in one answer, which clients keep by its tag.
-fn aggregated(headers: &HeaderMap, core: bool) -> Answer {
+/// The aggregated discovery document, which clients cache by its ETag.
+fn aggregated(headers: &HeaderMap, core: bool) -> ApiResult {
     let tag = format!("\"{VERSION}-{core}-{}\"", registry::all().count());
     if header_text(headers, header::IF_NONE_MATCH) == tag {
         return Ok(tagged(StatusCode::NOT_MODIFIED.into_response(), &tag));
@@ -156,7 +156,7 @@ fn aggregated(headers: &HeaderMap, core: bool) -> Answer {
                         .subresources
                         .iter()
                         .map(|s| {
-                            let (kind, verbs) = subresource(t, s);
+                            let (kind, verbs) = subresource_kind(t, s);
                             json!({"subresource": s, "responseKind": kind, "verbs": verbs})
                         })
                         .collect();
@@ -192,8 +192,7 @@ fn tagged(mut response: Response, tag: &str) -> Response {
     response
 }
 
-/// The old form of the document, without any type: clients look here for kinds that the new form does not have,
-/// and must find that there are none.
+/// OpenAPI v2 without any definition: clients look here for kinds that v3 does not have, and must find none.
 fn empty_v2() -> Response {
     const KIND: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     // Field 1, the version of the format.
@@ -203,14 +202,14 @@ fn empty_v2() -> Response {
     response
 }
 
-fn document(group: &str, version: &str, accept: Accept, options: &Options) -> Answer {
+fn document(group: &str, version: &str, accept: Accept, options: &RequestOptions) -> ApiResult {
     if types(group, version).is_empty() {
         return Err(ApiError::unknown_path());
     }
-    if let Some(asked) = options.get("hash").filter(|hash| !hash.is_empty()) {
+    if let Some(requested) = options.get("hash").filter(|hash| !hash.is_empty()) {
         let (path, hash) = schema::openapi_hash(group, version);
-        if asked != hash {
-            // What was asked for is no more; the answer may not be kept under its name.
+        if requested != hash {
+            // The document of that hash is outdated; the current one must not be cached under it.
             let place = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}"));
             let place = place.map_err(ApiError::internal)?;
             return Ok((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, place)]).into_response());

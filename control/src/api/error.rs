@@ -1,4 +1,4 @@
-//! Errors as the API tells them: one place that makes a `Status` of everything.
+//! API errors, as `Status` objects.
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -6,14 +6,13 @@ use axum::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{identity::UserInfo, target::Target};
 use crate::{
     registry::ResourceType,
     schema::{Cause, FieldError},
     store,
 };
 
-/// A refusal.
+/// An API error.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -22,7 +21,7 @@ pub struct ApiError {
     message: String,
     details: Value,
     retry_after: Option<u32>,
-    /// Where a list that came too late may go on, though it will not be of one piece.
+    /// The token with which an expired list may continue, inconsistently.
     continue_: Option<String>,
 }
 
@@ -31,7 +30,7 @@ impl ApiError {
         Self { code, reason, message: message.into(), details: Value::Null, retry_after: None, continue_: None }
     }
 
-    fn about(mut self, resource: &ResourceType, name: &str) -> Self {
+    pub(super) fn about(mut self, resource: &ResourceType, name: &str) -> Self {
         self.details = json!({"name": name, "group": resource.gvk.group, "kind": resource.plural});
         self
     }
@@ -57,15 +56,15 @@ impl ApiError {
     }
 
     pub(super) fn not_found(resource: &ResourceType, name: &str) -> Self {
-        Self::new(404, "NotFound", format!("{} {name:?} not found", resource.qualified())).about(resource, name)
+        Self::new(404, "NotFound", format!("{} {name:?} not found", resource.group_resource())).about(resource, name)
     }
 
     pub(super) fn already_exists(resource: &ResourceType, name: &str) -> Self {
-        Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", resource.qualified()))
+        Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", resource.group_resource()))
             .about(resource, name)
     }
 
-    /// Its name is taken by what is about to go.
+    /// The name belongs to an object that is being deleted.
     pub(super) fn still_exists(resource: &ResourceType, name: &str) -> Self {
         let error = Self::already_exists(resource, name);
         Self { message: format!("object is being deleted: {}", error.message), ..error }
@@ -75,9 +74,9 @@ impl ApiError {
         self.reason == "AlreadyExists"
     }
 
-    /// A deletion that is meant for another object of the name.
+    /// A failed precondition of a deletion.
     pub(super) fn precondition(resource: &ResourceType, name: &str, why: &str) -> Self {
-        let kind = resource.qualified_kind();
+        let kind = resource.group_kind();
         let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
         let mut error = Self::new(409, "Conflict", message).about(resource, name);
         error.details["kind"] = json!(resource.gvk.kind);
@@ -88,7 +87,7 @@ impl ApiError {
         Self::new(406, "NotAcceptable", "only the following media types are accepted: application/json")
     }
 
-    /// Options that cannot be: `kind` is that of the options.
+    /// Invalid options; `kind` is the kind of the options.
     pub(super) fn invalid_options(kind: &str, errors: &[FieldError]) -> Self {
         let error = Self::of_fields(&format!("{kind}.meta.k8s.io"), "", errors);
         let causes = error.details["causes"].clone();
@@ -96,15 +95,16 @@ impl ApiError {
     }
 
     pub(super) fn conflict(resource: &ResourceType, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.group_resource());
         Self::new(409, "Conflict", message).about(resource, name)
     }
 
-    /// The same through a subresource.
-    pub(super) fn conflict_of(resource: &ResourceType, sub: &str, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {}/{sub} {name:?}: {why}", resource.qualified());
+    /// A conflict through a subresource.
+    pub(super) fn conflict_of(resource: &ResourceType, subresource: &str, name: &str, why: &str) -> Self {
+        let message =
+            format!("Operation cannot be fulfilled on {}/{subresource} {name:?}: {why}", resource.group_resource());
         let mut error = Self::new(409, "Conflict", message).about(resource, name);
-        error.details["kind"] = json!(format!("{}/{sub}", resource.plural));
+        error.details["kind"] = json!(format!("{}/{subresource}", resource.plural));
         error
     }
 
@@ -117,32 +117,8 @@ impl ApiError {
     }
 
     pub(super) fn forbidden(resource: &ResourceType, name: &str, why: &str) -> Self {
-        Self::new(403, "Forbidden", format!("{} {name:?} is forbidden: {why}", resource.qualified()))
+        Self::new(403, "Forbidden", format!("{} {name:?} is forbidden: {why}", resource.group_resource()))
             .about(resource, name)
-    }
-
-    pub(super) fn forbidden_access(user: &UserInfo, verb: &str, target: &Target, why: &str) -> Self {
-        let resource = target.resource;
-        let sub = target.sub.as_ref().map(|s| format!("/{s}")).unwrap_or_default();
-        let place = match &target.namespace {
-            Some(namespace) => format!("in the namespace {namespace:?}"),
-            None => "at the cluster scope".to_owned(),
-        };
-        let mut why = why.to_owned();
-        if !why.is_empty() {
-            why = format!(": {why}");
-        }
-        let message = format!(
-            "User {:?} cannot {verb} resource \"{}{sub}\" in API group {:?} {place}{why}",
-            user.name, resource.plural, resource.gvk.group
-        );
-        let name = target.name.as_deref().unwrap_or("");
-        let subject = if name.is_empty() {
-            resource.qualified().to_owned()
-        } else {
-            format!("{} {name:?}", resource.qualified())
-        };
-        Self::new(403, "Forbidden", format!("{subject} is forbidden: {message}")).about(resource, name)
     }
 
     pub(super) fn too_many_requests() -> Self {
@@ -154,8 +130,8 @@ impl ApiError {
         Self::new(410, "Expired", message)
     }
 
-    /// A page of a list whose revision is no longer known.
-    pub(super) fn expired_continue(token: String) -> Self {
+    /// A page of a list whose revision was compacted.
+    pub(super) fn expired_continue_token(token: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
         Self { continue_: Some(token), ..Self::expired(message) }
     }
@@ -169,7 +145,7 @@ impl ApiError {
     }
 
     pub(super) fn invalid(resource: &ResourceType, name: &str, errors: &[FieldError]) -> Self {
-        let error = Self::of_fields(&resource.qualified_kind(), name, errors);
+        let error = Self::of_fields(&resource.group_kind(), name, errors);
         let causes = error.details["causes"].clone();
         let details = json!({"name": name, "group": resource.gvk.group, "kind": resource.gvk.kind, "causes": causes});
         Self { details, ..error }
@@ -192,10 +168,10 @@ impl ApiError {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
     }
 
-    /// Why the store did not write an object.
+    /// The error of a failed write.
     pub(super) fn write(resource: &ResourceType, name: &str, error: &store::Error) -> Self {
         match error {
-            store::Error::Claim(refusal) => {
+            store::Error::Allocation(refusal) => {
                 let (field, detail) = (refusal.field.clone(), refusal.detail.clone());
                 Self::invalid(resource, name, &[FieldError { field, cause: Cause::Invalid, detail }])
             }
@@ -211,14 +187,14 @@ impl ApiError {
         }
     }
 
-    /// The object that clients read.
+    /// The `Status` object.
     pub(super) fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
         if let Some(details) = self.details.as_object() {
-            // The core group has no name, and nor has a collection: upstream writes neither.
+            // Upstream omits empty fields: the core group's name, and the name of a collection.
             let said = details.iter().filter(|(_, value)| *value != "");
             status["details"] = said.map(|(key, value)| (key.clone(), value.clone())).collect::<Map<_, _>>().into();
         }

@@ -1,5 +1,5 @@
-//! `/livez`, `/readyz` and `/healthz`: whether the server lives, and whether it can do its work. A disk that takes no writes is
-//! nothing that a restart would mend, so the server lives then and is not ready.
+//! `/livez`, `/readyz` and `/healthz`. A disk that refuses writes is no reason to restart the server, so it stays alive
+//! and is not ready.
 
 use axum::{
     http::StatusCode,
@@ -12,30 +12,30 @@ const CHECKS: [&str; 2] = ["ping", "store"];
 
 /// The answer of one of the three, or of one check of it; `None` for other paths.
 pub(super) fn answer(base: &str, check: Option<&str>, verbose: bool, store: &Health) -> Option<Response> {
-    let asked: Vec<&str> = CHECKS.into_iter().filter(|c| check.is_none_or(|only| only == *c)).collect();
-    let known = matches!(base, "healthz" | "livez" | "readyz") && !asked.is_empty();
+    let checks: Vec<&str> = CHECKS.into_iter().filter(|c| check.is_none_or(|only| only == *c)).collect();
+    let known = matches!(base, "healthz" | "livez" | "readyz") && !checks.is_empty();
     known.then(|| {
-        let (healthy, text) = tell(base, &asked, verbose, store);
+        let (healthy, text) = report(base, &checks, verbose, store);
         (if healthy { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, text).into_response()
     })
 }
 
-fn tell(base: &str, asked: &[&str], verbose: bool, store: &Health) -> (bool, String) {
+fn report(base: &str, checks: &[&str], verbose: bool, store: &Health) -> (bool, String) {
     let works = match store {
         Health::Serving => true,
         Health::Failing(_) => base == "livez",
         Health::Ended => false,
     };
     let failed = |check: &str| check == "store" && !works;
-    let healthy = !asked.iter().any(|check| failed(check));
+    let healthy = !checks.iter().any(|check| failed(check));
     if healthy && !verbose {
         return (true, "ok".to_owned());
     }
-    // Why stands in the log: anybody may ask here, as upstream has it.
+    // The reason is in the log only: the endpoint is open to everybody, as upstream's.
     let line = |check: &&str| {
         if failed(check) { format!("[-]{check} failed: reason withheld\n") } else { format!("[+]{check} ok\n") }
     };
-    let lines: String = asked.iter().map(line).collect();
+    let lines: String = checks.iter().map(line).collect();
     (healthy, format!("{lines}{base} check {}\n", if healthy { "passed" } else { "failed" }))
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_store_decides_and_only_its_end_ends_the_server() {
+    fn readiness_follows_the_store_and_liveness_its_writer() {
         let failing = Health::Failing("the disk is full".to_owned());
         for (base, store, healthy) in [
             ("livez", &Health::Serving, true),
@@ -55,15 +55,15 @@ mod tests {
             ("livez", &Health::Ended, false),
             ("readyz", &Health::Ended, false),
         ] {
-            let (is, text) = tell(base, &CHECKS, true, store);
+            let (is, text) = report(base, &CHECKS, true, store);
             assert_eq!(is, healthy, "{base} {store:?}");
             assert!(text.contains(if healthy { "check passed" } else { "check failed" }), "{text}");
             assert!(!text.contains("full"), "{text}");
-            assert_eq!(tell(base, &["ping"], false, store), (true, "ok".to_owned()), "{base} {store:?}");
-            assert_eq!(tell(base, &["store"], false, store).0, healthy, "{base} {store:?}");
+            assert_eq!(report(base, &["ping"], false, store), (true, "ok".to_owned()), "{base} {store:?}");
+            assert_eq!(report(base, &["store"], false, store).0, healthy, "{base} {store:?}");
         }
         assert_eq!(
-            tell("readyz", &CHECKS, false, &failing).1,
+            report("readyz", &CHECKS, false, &failing).1,
             "[+]ping ok\n[-]store failed: reason withheld\nreadyz check failed\n"
         );
     }

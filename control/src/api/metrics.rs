@@ -1,4 +1,4 @@
-//! `metrics.k8s.io`: what nodes and pods use, made from the newest readings as it is asked for.
+//! `metrics.k8s.io`: usage of nodes and pods, computed from the latest samples on request.
 
 use std::sync::PoisonError;
 
@@ -7,56 +7,54 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Call,
+    ApiRequest, ApiResult,
     error::ApiError,
-    output::{Form, metadata_of, table},
+    negotiation::{Representation, metadata_of, table},
     read::Selectors,
-    target::{Options, Target},
+    request_info::{RequestInfo, RequestOptions},
 };
 use crate::{
     metrics::{node_metrics, pod_metrics},
     store::Key,
 };
 
-impl Call {
-    pub(super) fn metrics(&self, target: &Target, options: &Options) -> Answer {
-        let all = self.measured(target);
-        if let Some(name) = &target.name {
-            let found = all.into_iter().next().ok_or_else(|| ApiError::not_found(target.resource, name))?;
-            return Ok(self.accept.object(StatusCode::OK, target.resource, found, &options.include_object));
+impl ApiRequest {
+    pub(super) fn metrics(&self, info: &RequestInfo, options: &RequestOptions) -> ApiResult {
+        let all = self.measured_objects(info);
+        if let Some(name) = &info.name {
+            let found = all.into_iter().next().ok_or_else(|| ApiError::not_found(info.resource, name))?;
+            return Ok(self.accept.object(StatusCode::OK, info.resource, found, &options.include_object));
         }
-        let selectors = Selectors::read(target, options)?;
+        let selectors = Selectors::read(info, options)?;
         let items: Vec<Value> = all.into_iter().filter(|object| selectors.matches(object)).collect();
-        let kind = format!("{}List", target.resource.gvk.kind);
-        let list = match self.accept.form {
-            Form::Table => table(target.resource, &items, &options.include_object, json!({}), true),
-            Form::Metadata => {
+        let kind = format!("{}List", info.resource.gvk.kind);
+        let list = match self.accept.representation {
+            Representation::Table => table(info.resource, &items, &options.include_object, json!({}), true),
+            Representation::Metadata => {
                 let items: Vec<Value> = items.iter().map(metadata_of).collect();
                 json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items})
             }
-            Form::Object => {
-                json!({"kind": kind, "apiVersion": target.resource.gvk.api_version(), "metadata": {}, "items": items})
+            Representation::Object => {
+                json!({"kind": kind, "apiVersion": info.resource.gvk.api_version(), "metadata": {}, "items": items})
             }
         };
         Ok(self.accept.write(StatusCode::OK, &list))
     }
 
-    /// The objects that the target names, of what the store has and somebody measured.
-    fn measured(&self, target: &Target) -> Vec<Value> {
+    /// The requested objects that are in the store and have samples.
+    fn measured_objects(&self, info: &RequestInfo) -> Vec<Value> {
         let stored: Vec<(Key, Value)> = {
             let store = self.api.store();
-            // The stored types have the same plural names, in the core group.
-            let objects = match &target.name {
-                Some(_) => {
-                    store.get(target.resource.plural, &target.key()).map(|o| (target.key(), o)).into_iter().collect()
-                }
-                None => store.list(target.resource.plural, target.namespace.as_deref()).0,
+            // The stored types of the core group have the same plural names.
+            let objects = match &info.name {
+                Some(_) => store.get(info.resource.plural, &info.key()).map(|o| (info.key(), o)).into_iter().collect(),
+                None => store.list(info.resource.plural, info.namespace.as_deref()).0,
             };
             objects.into_iter().map(|(key, object)| (key, object.value())).collect()
         };
         let now = Timestamp::now();
         let usage = self.api.inner.usage.read().unwrap_or_else(PoisonError::into_inner);
-        if target.resource.namespaced {
+        if info.resource.namespaced {
             let pods = usage.pods();
             let of = |(key, pod): &(Key, Value)| {
                 let rates = pods.get(&(key.namespace.as_str(), key.name.as_str()))?;

@@ -1,31 +1,33 @@
 //! The Kubernetes API over the store: one set of handlers for all types of the registry.
 //!
-//! A request comes in through [`router`], with the caller's identity as an extension; `target` reads its
-//! path, `auth` decides whether it may, and one file for each verb does it. Kinds are named only where
-//! upstream's API has something for one kind alone (`special`).
+//! A request enters through [`router`] and passes authentication, discovery and health, `request_info`, authorization,
+//! decoding, admission, strategy and validation before it reaches the store through `commit`. Kinds are named only in
+//! `admission`, `strategy` and `subresources`, where upstream's API treats one kind alone.
 
-mod access;
-mod accounts;
-mod allocate;
-mod auth;
-mod connect;
+mod admission;
+mod authentication;
+mod authorization;
+mod commit;
+mod decode;
 mod delete;
 mod discovery;
 mod error;
+mod generate;
 mod health;
-mod identity;
-mod kubelet;
+mod kubelet_client;
+mod metadata;
 mod metrics;
+mod negotiation;
 mod node_authorizer;
-mod node_restriction;
-mod output;
-mod parts;
-mod prepare;
+mod preconditions;
+mod qos;
 mod read;
 mod repair;
+mod request_info;
 mod reviews;
-mod special;
-mod target;
+mod service_allocator;
+mod strategy;
+mod subresources;
 mod watch;
 mod write;
 
@@ -52,46 +54,45 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::serve::{self, BodyError, Caller, LongRunning, Peer};
 
+use authentication::NODES_GROUP;
+pub use authentication::UserInfo;
 pub use error::ApiError;
-use identity::NODES;
-pub use identity::UserInfo;
-pub use kubelet::KubeletClient;
+pub use kubelet_client::KubeletClient;
 
 use crate::{
-    metrics::{Ledger, Readings},
+    metrics::{Readings, SampleWindow},
     registry,
+    service_account_tokens::TokenIssuer,
     store::Store,
-    tokens::Tokens,
 };
-use allocate::Allocator;
 use node_authorizer::NodeGraph;
-use target::{Options, Target};
+use request_info::{RequestInfo, RequestOptions};
+use service_allocator::ServiceAllocator;
 
-/// The version that clients are told; ours stands behind the `+`.
+/// The version that clients see; `+windlass` marks the build.
 pub const VERSION: &str = "v1.36.2+windlass";
 
 /// Upstream's limits (`--max-requests-inflight`, `--max-mutating-requests-inflight`).
-const MOST_READS: usize = 400;
-const MOST_WRITES: usize = 200;
-const MOST_BODY: usize = 3 << 20;
-/// Of the parts of this process and of nodes, beside the limits of all others: whatever clients do, controllers,
-/// scheduler, and nodes' heartbeats go on.
-const SYSTEM_READS: usize = 200;
-const SYSTEM_WRITES: usize = 100;
-/// Reviews that are read and worked on at once, their longest body, and the time that it has to come: everybody who is
-/// authenticated may ask for reviews.
-const MOST_REVIEWS: usize = 64;
-const MOST_REVIEW_BODY: usize = 64 << 10;
+const MAX_REQUESTS_IN_FLIGHT: usize = 400;
+const MAX_MUTATING_REQUESTS_IN_FLIGHT: usize = 200;
+const MAX_BODY_BYTES: usize = 3 << 20;
+/// Separate limits for components of this process and for nodes, so that controllers, scheduler and heartbeats continue
+/// whatever other clients do.
+const MAX_SYSTEM_REQUESTS_IN_FLIGHT: usize = 200;
+const MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT: usize = 100;
+/// Limits of reviews, which every authenticated caller may create: in flight, body size, and time for the body.
+const MAX_REVIEWS_IN_FLIGHT: usize = 64;
+const MAX_REVIEW_BODY_BYTES: usize = 64 << 10;
 const REVIEW_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the server needs to know beyond the store.
+/// Configuration of the API server.
 #[derive(Debug, Clone)]
-pub struct Settings {
-    /// First address and length of the range of service addresses.
+pub struct ApiConfig {
+    /// First address and prefix length of the service CIDR.
     pub service_cidr: (Ipv4Addr, u8),
-    /// Ports of NodePort services.
+    /// The node port range.
     pub node_ports: RangeInclusive<u16>,
-    /// Tokens of service accounts live no longer than this, whatever is asked for.
+    /// Maximum lifetime of service account tokens, in seconds.
     pub max_token_seconds: Option<i64>,
 }
 
@@ -104,23 +105,23 @@ pub struct Api {
 #[derive(Debug)]
 struct Inner {
     store: Store,
-    allocator: Arc<Allocator>,
+    allocator: Arc<ServiceAllocator>,
     kubelet: Option<KubeletClient>,
-    tokens: Option<Tokens>,
-    /// The longest life of a token that is asked for, in seconds.
+    tokens: Option<TokenIssuer>,
+    /// Maximum lifetime of service account tokens, in seconds.
     max_token_seconds: Option<i64>,
     node_graph: NodeGraph,
-    usage: RwLock<Ledger>,
-    /// Requests that are worked on, of all clients but those of `system`.
+    usage: RwLock<SampleWindow>,
+    /// Limits of all callers but those of `system`.
     shared: InFlight,
-    /// Of the parts of this process, and of nodes.
+    /// Limits of components of this process and of nodes.
     system: InFlight,
     reviews: Semaphore,
-    /// Ends connections that were turned over.
+    /// Closes upgraded connections.
     closing: CancellationToken,
 }
 
-/// How many more requests may be worked on.
+/// Limits of requests in flight.
 #[derive(Debug)]
 struct InFlight {
     reads: Semaphore,
@@ -134,23 +135,24 @@ impl InFlight {
 }
 
 impl Api {
-    /// An API over `store`. Without a `kubelet` client there are no logs, without `tokens` no service accounts as callers.
+    /// An API over `store`. Without a `kubelet` client there are no logs, without `tokens` service accounts cannot
+    /// authenticate.
     #[must_use]
-    pub fn new(store: Store, settings: &Settings, kubelet: Option<KubeletClient>, tokens: Option<Tokens>) -> Self {
-        let allocator = Arc::new(Allocator::new(settings, &store));
-        store.settle_with(Arc::<Allocator>::clone(&allocator));
+    pub fn new(store: Store, config: &ApiConfig, kubelet: Option<KubeletClient>, tokens: Option<TokenIssuer>) -> Self {
+        let allocator = Arc::new(ServiceAllocator::new(config.service_cidr, config.node_ports.clone(), &store));
+        store.set_allocator(Arc::<ServiceAllocator>::clone(&allocator));
         Self {
             inner: Arc::new(Inner {
                 node_graph: NodeGraph::new(store.clone()),
-                max_token_seconds: settings.max_token_seconds,
+                max_token_seconds: config.max_token_seconds,
                 store,
                 allocator,
                 kubelet,
                 tokens,
                 usage: RwLock::default(),
-                shared: InFlight::new(MOST_READS, MOST_WRITES),
-                system: InFlight::new(SYSTEM_READS, SYSTEM_WRITES),
-                reviews: Semaphore::new(MOST_REVIEWS),
+                shared: InFlight::new(MAX_REQUESTS_IN_FLIGHT, MAX_MUTATING_REQUESTS_IN_FLIGHT),
+                system: InFlight::new(MAX_SYSTEM_REQUESTS_IN_FLIGHT, MAX_SYSTEM_MUTATING_REQUESTS_IN_FLIGHT),
+                reviews: Semaphore::new(MAX_REVIEWS_IN_FLIGHT),
                 closing: CancellationToken::new(),
             }),
         }
@@ -162,12 +164,12 @@ impl Api {
         Router::new().fallback(handle).with_state(self.clone())
     }
 
-    /// Adds a round of readings to what `metrics.k8s.io` tells.
-    pub fn take_usage(&self, round: &Readings) {
-        self.inner.usage.write().unwrap_or_else(PoisonError::into_inner).take(round);
+    /// Adds a sample of usage to `metrics.k8s.io`.
+    pub fn record_usage(&self, readings: &Readings) {
+        self.inner.usage.write().unwrap_or_else(PoisonError::into_inner).record(readings);
     }
 
-    /// Ends the connections that were turned over: they outlive their requests.
+    /// Closes upgraded connections, which outlive their requests.
     pub fn close(&self) {
         self.inner.closing.cancel();
     }
@@ -178,17 +180,18 @@ impl Api {
 }
 
 async fn handle(State(api): State<Api>, request: Request) -> Response {
-    let mut user = UserInfo::of(request.extensions());
+    let mut user = UserInfo::from_extensions(request.extensions());
     let in_process = request.extensions().get::<UserInfo>().is_some();
     let by_certificate = !in_process && request.extensions().get::<Peer>().is_some();
     let caller = request.extensions().get::<Caller>();
-    let shown = connect::token(request.headers());
-    if let Some(token) = serve::bearer(request.headers()).or(shown.as_deref()).filter(|_| user.is_anonymous()) {
-        match api.account_of(token.trim(), &[crate::tokens::ISSUER]) {
+    let websocket_token = authentication::protocol_token(request.headers());
+    if let Some(token) = serve::bearer(request.headers()).or(websocket_token.as_deref()).filter(|_| user.is_anonymous())
+    {
+        match api.authenticate_token(token.trim(), &[crate::service_account_tokens::ISSUER]) {
             Some((account, _)) => user = account,
             None => {
                 let client = caller.and_then(Caller::address).map(|address| address.ip().to_string());
-                tracing::warn!(client, "a request was refused: its token is not one of this server, or is over");
+                tracing::warn!(client, "unauthenticated request: token is invalid or has expired");
                 return ApiError::unauthorized().into_response();
             }
         }
@@ -196,14 +199,14 @@ async fn handle(State(api): State<Api>, request: Request) -> Response {
             caller.authenticated();
         }
     }
-    if let Err(error) = access::refuse_impersonation(request.headers()) {
+    if let Err(error) = authentication::refuse_impersonation(request.headers()) {
         return error.into_response();
     }
     let (mut parts, body) = request.into_parts();
     let upgrade = Mutex::new(parts.extensions.remove::<OnUpgrade>());
-    let accept = output::Accept::read(&parts.headers);
+    let accept = negotiation::Accept::read(&parts.headers);
     let content_type = header_text(&parts.headers, header::CONTENT_TYPE);
-    let call = Call {
+    let request = ApiRequest {
         api,
         user,
         in_process,
@@ -216,15 +219,15 @@ async fn handle(State(api): State<Api>, request: Request) -> Response {
         upgrade,
     };
     let started = Instant::now();
-    let response = call.answer(body).await.unwrap_or_else(|error| error.into_response());
-    // Neither bodies nor queries: both can hold what nobody should read in a log.
+    let response = request.respond(body).await.unwrap_or_else(|error| error.into_response());
+    // Bodies and queries may hold secrets and are not logged.
     tracing::debug!(
-        user = call.user.name,
-        method = %call.method,
-        path = call.uri.path(),
+        user = request.user.name,
+        method = %request.method,
+        path = request.uri.path(),
         status = response.status().as_u16(),
         microseconds = started.elapsed().as_micros(),
-        "answered"
+        "handled request"
     );
     response
 }
@@ -234,30 +237,30 @@ fn header_text(headers: &axum::http::HeaderMap, name: header::HeaderName) -> Str
 }
 
 /// One request.
-struct Call {
+struct ApiRequest {
     api: Api,
     user: UserInfo,
-    /// The caller is a part of this process.
+    /// The caller is a component of this process.
     in_process: bool,
     /// The caller was authenticated by a client certificate.
     by_certificate: bool,
     method: Method,
     uri: Uri,
-    accept: output::Accept,
+    accept: negotiation::Accept,
     content_type: String,
     headers: axum::http::HeaderMap,
-    /// The client's connection, for whoever takes it over.
+    /// The client's connection, for the handler that upgrades it.
     upgrade: Mutex<Option<OnUpgrade>>,
 }
 
-type Answer = Result<Response, ApiError>;
+type ApiResult = Result<Response, ApiError>;
 
-impl Call {
-    async fn answer(&self, body: Body) -> Answer {
-        let (segments, watch) = target::segments(self.uri.path())
+impl ApiRequest {
+    async fn respond(&self, body: Body) -> ApiResult {
+        let (segments, watch) = request_info::segments(self.uri.path())
             .ok_or_else(|| ApiError::bad_request("the path holds an escape that cannot be read"))?;
         let path = segments.join("/");
-        let mut options = Options::read(&self.uri)?;
+        let mut options = RequestOptions::parse(&self.uri)?;
         options.watch |= watch;
         if let Some(answer) = self.health(&path) {
             return Ok(answer);
@@ -272,67 +275,70 @@ impl Call {
         if let ["apis", group @ ("authorization.k8s.io" | "authentication.k8s.io"), "v1", kind] = segments[..] {
             return reviews::answer(self, group, kind, body).await;
         }
-        let target = Target::read(&segments).ok_or_else(ApiError::unknown_path)?;
-        let verb = target.verb(&self.method, &options).ok_or_else(|| target.not_allowed(&self.method))?;
-        self.authorize(verb, &target, &options)?;
-        if Self::also_needs_create(&target, verb) {
-            self.authorize("create", &target, &options)?;
+        let info = RequestInfo::parse(&segments).ok_or_else(ApiError::unknown_path)?;
+        let verb = info.verb(&self.method, &options).ok_or_else(|| info.method_not_allowed(&self.method))?;
+        self.authorize(verb, &info, &options)?;
+        if Self::requires_create(&info, verb) {
+            self.authorize("create", &info, &options)?;
         }
 
-        let sub = target.sub.as_deref().unwrap_or("");
-        if !self.accept.is_served && sub != "log" && !connect::SUBRESOURCES.contains(&sub) {
+        let subresource = info.subresource.as_deref().unwrap_or("");
+        if !self.accept.is_acceptable
+            && subresource != "log"
+            && !subresources::CONNECT_SUBRESOURCES.contains(&subresource)
+        {
             return Err(ApiError::not_acceptable());
         }
         if matches!(verb, "list" | "watch" | "deletecollection") {
-            options.check_match()?;
+            options.validate_list_options()?;
         }
-        // Read before the request counts: a body that does not come holds nobody up.
-        let body = if self.method == Method::GET { Bytes::new() } else { self.body(body, MOST_BODY).await? };
-        // Watches, logs and connections to pods last; they are not counted.
-        if verb == "watch" || sub == "log" || connect::SUBRESOURCES.contains(&sub) {
-            let mut answer = self.route(verb, &target, &options, &body).await?;
+        // Read before the in-flight limit applies: a slow body must not block others.
+        let body = if self.method == Method::GET { Bytes::new() } else { self.body(body, MAX_BODY_BYTES).await? };
+        // Long-running requests are not counted.
+        if verb == "watch" || subresource == "log" || subresources::CONNECT_SUBRESOURCES.contains(&subresource) {
+            let mut answer = self.route(verb, &info, &options, &body).await?;
             answer.extensions_mut().insert(LongRunning);
             return Ok(answer);
         }
         let in_flight = self.in_flight();
         let limit = if self.method == Method::GET { &in_flight.reads } else { &in_flight.writes };
         let _permit = limit.try_acquire().map_err(|_| ApiError::too_many_requests())?;
-        self.route(verb, &target, &options, &body).await
+        self.route(verb, &info, &options, &body).await
     }
 
-    /// The caller is a part of this process, or a node.
+    /// The caller is a component of this process, or a node.
     fn is_system(&self) -> bool {
-        self.in_process || self.user.is_in(NODES)
+        self.in_process || self.user.is_in(NODES_GROUP)
     }
 
-    /// The limit that the request falls under.
+    /// The in-flight limits of the caller.
     fn in_flight(&self) -> &InFlight {
         if self.is_system() { &self.api.inner.system } else { &self.api.inner.shared }
     }
 
-    async fn route(&self, verb: &str, target: &Target, options: &Options, body: &Bytes) -> Answer {
-        if !target.resource.verbs.contains(&verb) && target.sub.is_none() {
-            return Err(target.not_allowed(&self.method));
+    async fn route(&self, verb: &str, info: &RequestInfo, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        if !info.resource.verbs.contains(&verb) && info.subresource.is_none() {
+            return Err(info.method_not_allowed(&self.method));
         }
-        if target.resource.gvk.group == registry::METRICS {
-            return self.metrics(target, options);
+        if info.resource.gvk.group == registry::METRICS_GROUP {
+            return self.metrics(info, options);
         }
-        match (target.sub.as_deref(), verb) {
-            (None, "get") => self.get(target),
-            (None, "list") => self.list(target, options),
-            (None, "watch") => self.watch(target, options),
-            (None, "create") => self.create(target, options, body).await,
+        match (info.subresource.as_deref(), verb) {
+            (None, "get") => self.get(info),
+            (None, "list") => self.list(info, options),
+            (None, "watch") => self.watch(info, options),
+            (None, "create") => self.create(info, options, body).await,
             (None | Some("status" | "resize" | "ephemeralcontainers"), "update") => {
-                self.update(target, options, body).await
+                self.update(info, options, body).await
             }
             (None | Some("status" | "resize" | "ephemeralcontainers"), "patch") => {
-                self.patch(target, options, body).await
+                self.patch(info, options, body).await
             }
-            (None, "delete") => self.delete(target, options, body).await,
-            (None, "deletecollection") => self.delete_collection(target, options, body).await,
-            (Some("status" | "resize" | "ephemeralcontainers"), "get") => self.get(target),
-            (Some(_), _) => self.special(verb, target, options, body).await,
-            (None, _) => Err(target.not_allowed(&self.method)),
+            (None, "delete") => self.delete(info, options, body).await,
+            (None, "deletecollection") => self.delete_collection(info, options, body).await,
+            (Some("status" | "resize" | "ephemeralcontainers"), "get") => self.get(info),
+            (Some(_), _) => self.handle_subresource(verb, info, options, body).await,
+            (None, _) => Err(info.method_not_allowed(&self.method)),
         }
     }
 
@@ -340,14 +346,14 @@ impl Call {
         self.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    async fn body(&self, body: Body, most: usize) -> Result<Bytes, ApiError> {
-        let collected = Limited::new(body, most).collect().await;
+    async fn body(&self, body: Body, max_bytes: usize) -> Result<Bytes, ApiError> {
+        let collected = Limited::new(body, max_bytes).collect().await;
         collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
             if error.is::<http_body_util::LengthLimitError>() {
                 return ApiError::new(
                     413,
                     "RequestEntityTooLarge",
-                    format!("Request entity too large: limit is {most}"),
+                    format!("Request entity too large: limit is {max_bytes}"),
                 );
             }
             match BodyError::of(error.as_ref()) {
@@ -358,7 +364,7 @@ impl Call {
         })
     }
 
-    /// Whether the server lives and can do its work: for anybody.
+    /// Serves the health endpoints, which need no authentication.
     fn health(&self, path: &str) -> Option<Response> {
         let (base, check) = path.split_once('/').map_or((path, None), |(b, c)| (b, Some(c)));
         let verbose = self.uri.query().is_some_and(|q| q.contains("verbose"));

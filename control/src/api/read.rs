@@ -7,35 +7,36 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Call,
+    ApiRequest, ApiResult,
     error::ApiError,
-    output::{Form, metadata_of, table},
-    target::{Options, Target},
+    negotiation::{Representation, metadata_of, table},
+    request_info::{RequestInfo, RequestOptions},
 };
 use crate::{
-    select::{Fields, Labels},
+    selectors::{FieldSelector, LabelSelector},
     store::{Error, Key, Object},
 };
 
 /// Objects in the order of their keys.
 type Items = Vec<(Key, Arc<Object>)>;
 
-/// Both selectors of a query.
+/// The label and field selectors of a query.
 #[derive(Debug, Clone)]
 pub(super) struct Selectors {
-    labels: Labels,
-    fields: Fields,
+    labels: LabelSelector,
+    fields: FieldSelector,
 }
 
 impl Selectors {
-    pub(super) fn read(target: &Target, options: &Options) -> Result<Self, ApiError> {
-        let labels = Labels::parse(&options.labels).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    pub(super) fn read(info: &RequestInfo, options: &RequestOptions) -> Result<Self, ApiError> {
+        let labels = LabelSelector::parse(&options.labels).map_err(|e| ApiError::bad_request(e.to_string()))?;
         let mut query = options.fields.clone();
         // `list` and `watch` of a single object are a list with its name.
-        if let Some(name) = target.name.as_ref().filter(|_| options.watch) {
+        if let Some(name) = info.name.as_ref().filter(|_| options.watch) {
             query = format!("{query},metadata.name={name}");
         }
-        let fields = Fields::parse(&query, &target.resource.gvk).map_err(|e| ApiError::bad_request(e.to_string()))?;
+        let fields =
+            FieldSelector::parse(&query, &info.resource.gvk).map_err(|e| ApiError::bad_request(e.to_string()))?;
         Ok(Self { labels, fields })
     }
 
@@ -48,48 +49,57 @@ impl Selectors {
     }
 }
 
-impl Call {
-    pub(super) fn get(&self, target: &Target) -> Answer {
-        let object = self.fetch(target)?;
-        match self.accept.form {
-            Form::Object => Ok(self.accept.bytes(StatusCode::OK, object.bytes.clone())),
-            _ => Ok(self.accept.object(StatusCode::OK, target.resource, object.value(), "")),
+impl ApiRequest {
+    pub(super) fn get(&self, info: &RequestInfo) -> ApiResult {
+        let object = self.fetch(info)?;
+        match self.accept.representation {
+            Representation::Object => Ok(self.accept.bytes(StatusCode::OK, object.bytes.clone())),
+            _ => Ok(self.accept.object(StatusCode::OK, info.resource, object.value(), "")),
         }
     }
 
-    pub(super) fn fetch(&self, target: &Target) -> Result<Arc<Object>, ApiError> {
-        let name = target.name.as_deref().unwrap_or("");
-        self.find(target).ok_or_else(|| ApiError::not_found(target.resource, name))
+    pub(super) fn fetch(&self, info: &RequestInfo) -> Result<Arc<Object>, ApiError> {
+        let name = info.name.as_deref().unwrap_or("");
+        self.find(info).ok_or_else(|| ApiError::not_found(info.resource, name))
     }
 
-    pub(super) fn find(&self, target: &Target) -> Option<Arc<Object>> {
-        self.api.store().get(target.resource.qualified(), &target.key())
+    pub(super) fn find(&self, info: &RequestInfo) -> Option<Arc<Object>> {
+        self.api.store().get(info.resource.group_resource(), &info.key())
     }
 
-    /// What a list is of: the present, or what was there at the revision that is asked for or that the first page had.
-    fn items(&self, target: &Target, options: &Options, asked: Option<u64>) -> Result<(Items, u64), ApiError> {
-        let (store, resource, namespace) = (self.api.store(), target.resource.qualified(), target.namespace.as_deref());
+    /// The objects of a list: the latest ones, or those at the requested revision or at the revision of the first page.
+    fn list_items(
+        &self,
+        info: &RequestInfo,
+        options: &RequestOptions,
+        wanted_revision: Option<u64>,
+    ) -> Result<(Items, u64), ApiError> {
+        let (store, resource, namespace) =
+            (self.api.store(), info.resource.group_resource(), info.namespace.as_deref());
         let error = |error: Error, old: ApiError| {
             if matches!(error, Error::TooOld { .. }) { old } else { ApiError::store(&error) }
         };
         if options.continue_.is_empty() {
             let exact = match options.resource_version_match.as_str() {
                 "Exact" => true,
-                // Upstream's rule for who asks for pages of a revision and does not say how it is meant.
+                // As upstream: `limit` with a resource version and without a match means `Exact`.
                 "" => options.limit > 0,
                 _ => false,
             };
-            let Some(asked) = asked.filter(|_| exact) else { return Ok(store.list(resource, namespace)) };
+            let Some(wanted_revision) = wanted_revision.filter(|_| exact) else {
+                return Ok(store.list(resource, namespace));
+            };
             let old = "The resourceVersion for the provided list is too old.";
-            let items = store.list_at(resource, namespace, asked).map_err(|e| error(e, ApiError::expired(old)))?;
-            return Ok((items, asked));
+            let items =
+                store.list_at(resource, namespace, wanted_revision).map_err(|e| error(e, ApiError::expired(old)))?;
+            return Ok((items, wanted_revision));
         }
-        let (at, start) = read_token(&options.continue_)?;
+        let (at, start) = decode_continue(&options.continue_)?;
         let (mut items, revision) = match at {
             Some(at) if at > store.revision() => return Err(ApiError::too_large_version(at, store.revision())),
             Some(at) => {
                 let listed = store.list_at(resource, namespace, at);
-                (listed.map_err(|e| error(e, ApiError::expired_continue(write_token(None, &start))))?, at)
+                (listed.map_err(|e| error(e, ApiError::expired_continue_token(encode_continue(None, &start))))?, at)
             }
             None => store.list(resource, namespace),
         };
@@ -97,14 +107,14 @@ impl Call {
         Ok((items, revision))
     }
 
-    pub(super) fn list(&self, target: &Target, options: &Options) -> Answer {
-        let selectors = Selectors::read(target, options)?;
+    pub(super) fn list(&self, info: &RequestInfo, options: &RequestOptions) -> ApiResult {
+        let selectors = Selectors::read(info, options)?;
         let current = self.api.store().revision();
-        let asked = options.revision()?;
-        if let Some(asked) = asked.filter(|asked| *asked > current) {
-            return Err(ApiError::too_large_version(asked, current));
+        let wanted_revision = options.revision()?;
+        if let Some(wanted_revision) = wanted_revision.filter(|wanted_revision| *wanted_revision > current) {
+            return Err(ApiError::too_large_version(wanted_revision, current));
         }
-        let (mut items, revision) = self.items(target, options, asked)?;
+        let (mut items, revision) = self.list_items(info, options, wanted_revision)?;
         let limit = if options.limit > 0 { options.limit } else { usize::MAX };
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         let mut more = false;
@@ -115,49 +125,49 @@ impl Call {
                 metadata["remainingItemCount"] = json!(items.len() - limit);
             }
             items.truncate(limit);
-            if self.accept.form != Form::Object {
+            if self.accept.representation != Representation::Object {
                 values = Some(items.iter().map(|(_, object)| object.value()).collect());
             }
         } else {
-            // No further than the page goes: what comes behind it is the next page's to look at.
-            let (mut kept, mut decoded) = (Vec::new(), Vec::new());
+            // Objects behind the page are left to the next one.
+            let (mut page, mut decoded) = (Vec::new(), Vec::new());
             for (key, object) in items {
                 let value = object.value();
                 if !selectors.matches(&value) {
                     continue;
                 }
-                if kept.len() == limit {
+                if page.len() == limit {
                     more = true;
                     break;
                 }
-                kept.push((key, object));
-                if self.accept.form != Form::Object {
+                page.push((key, object));
+                if self.accept.representation != Representation::Object {
                     decoded.push(value);
                 }
             }
-            items = kept;
+            items = page;
             values = Some(decoded);
         }
         if let Some((last, _)) = items.last().filter(|_| more) {
-            metadata["continue"] = json!(write_token(Some(revision), last));
+            metadata["continue"] = json!(encode_continue(Some(revision), last));
         }
-        Ok(match (self.accept.form, values) {
-            (Form::Table, Some(values)) => self
+        Ok(match (self.accept.representation, values) {
+            (Representation::Table, Some(values)) => self
                 .accept
-                .write(StatusCode::OK, &table(target.resource, &values, &options.include_object, metadata, true)),
-            (Form::Metadata, Some(values)) => {
+                .write(StatusCode::OK, &table(info.resource, &values, &options.include_object, metadata, true)),
+            (Representation::Metadata, Some(values)) => {
                 let items: Vec<Value> = values.iter().map(metadata_of).collect();
                 let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items});
                 self.accept.write(StatusCode::OK, &list)
             }
-            _ => self.accept.bytes(StatusCode::OK, assemble(target, &metadata, &items).into()),
+            _ => self.accept.bytes(StatusCode::OK, encode_list(info, &metadata, &items).into()),
         })
     }
 }
 
-/// A list put together from the stored bytes, without decoding them.
-fn assemble(target: &Target, metadata: &Value, items: &[(Key, Arc<Object>)]) -> Vec<u8> {
-    let gvk = &target.resource.gvk;
+/// A list built from the stored bytes, without decoding them.
+fn encode_list(info: &RequestInfo, metadata: &Value, items: &[(Key, Arc<Object>)]) -> Vec<u8> {
+    let gvk = &info.resource.gvk;
     let size: usize = items.iter().map(|(_, o)| o.bytes.len() + 1).sum();
     let mut out = Vec::with_capacity(size + 160);
     out.extend_from_slice(
@@ -174,14 +184,15 @@ fn assemble(target: &Target, metadata: &Value, items: &[(Key, Arc<Object>)]) -> 
     out
 }
 
-/// Where the next page begins, and the revision that all pages are of; without one they go on in the present.
-fn write_token(revision: Option<u64>, last: &Key) -> String {
+/// The token of the next page: its start, and the revision of all pages. Without a revision the list continues in the
+/// present.
+fn encode_continue(revision: Option<u64>, last: &Key) -> String {
     let revision = revision.map_or(json!(-1), Value::from);
     let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": format!("{}/{}", last.namespace, last.name)});
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(token.to_string())
 }
 
-fn read_token(text: &str) -> Result<(Option<u64>, Key), ApiError> {
+fn decode_continue(text: &str) -> Result<(Option<u64>, Key), ApiError> {
     let wrong = || ApiError::bad_request("continue key is not valid: it must be what an earlier list gave");
     let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text).map_err(|_| wrong())?;
     let token: Value = serde_json::from_slice(&bytes).map_err(|_| wrong())?;

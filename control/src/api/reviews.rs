@@ -1,4 +1,4 @@
-//! Questions about identity and rights: asked by kubectl and by the nodes' own API, never stored.
+//! Token and access reviews, for kubectl and the nodes' own API. They are never stored.
 
 use axum::{
     body::Body,
@@ -7,18 +7,18 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Call, MOST_REVIEW_BODY, REVIEW_BODY_TIMEOUT,
-    auth::{Attributes, decide},
+    ApiRequest, ApiResult, MAX_REVIEW_BODY_BYTES, REVIEW_BODY_TIMEOUT,
+    authentication::UserInfo,
+    authorization::{Attributes, decide},
     error::ApiError,
-    identity::UserInfo,
 };
 use crate::{
     registry::of_kind,
     schema::{self, ContentType},
-    select::Fields,
+    selectors::FieldSelector,
 };
 
-/// What may be asked: group, resource, and whether it is about others than who asks, which needs a right.
+/// The reviews: group, resource, and whether it is about other users, which needs a right.
 const REVIEWS: [(&str, &str, bool); 4] = [
     ("authorization.k8s.io", "selfsubjectaccessreviews", false),
     ("authorization.k8s.io", "subjectaccessreviews", true),
@@ -26,37 +26,37 @@ const REVIEWS: [(&str, &str, bool); 4] = [
     ("authentication.k8s.io", "tokenreviews", true),
 ];
 
-/// Rights are asked before anything is read: everybody may come here, also those who have none.
-pub(super) async fn answer(call: &Call, group: &str, kind: &str, body: Body) -> Answer {
-    if call.method != Method::POST {
+/// Rights are checked before the body is read: every authenticated caller may come here.
+pub(super) async fn answer(request: &ApiRequest, group: &str, kind: &str, body: Body) -> ApiResult {
+    if request.method != Method::POST {
         return Err(ApiError::new(405, "MethodNotAllowed", "reviews can only be created"));
     }
     let known = REVIEWS.iter().find(|(g, k, _)| (*g, *k) == (group, kind));
     let (_, _, about_others) = *known.ok_or_else(ApiError::unknown_path)?;
-    let user = &call.user;
+    let user = &request.user;
     if about_others {
         let what = Attributes { verb: "create", group, resource: kind, ..Attributes::default() };
-        decide(user, &what, &call.api.inner.node_graph).map_err(|_| {
+        decide(user, &what, &request.api.inner.node_graph).map_err(|_| {
             ApiError::new(403, "Forbidden", format!("{kind}.{group} is forbidden: User {:?} cannot create resource {kind:?} in API group {group:?} at the cluster scope", user.name))
         })?;
     }
-    // Others wait for the answers of parts of this process, of nodes and of administrators.
-    let is_limited = !call.is_system() && !user.is_in(crate::pki::MASTERS);
+    // Components of this process, nodes and administrators are not limited: other requests depend on their reviews.
+    let is_limited = !request.is_system() && !user.is_in(crate::pki::MASTERS_GROUP);
     let _permit = if is_limited {
-        Some(call.api.inner.reviews.try_acquire().map_err(|_| ApiError::too_many_requests())?)
+        Some(request.api.inner.reviews.try_acquire().map_err(|_| ApiError::too_many_requests())?)
     } else {
         None
     };
-    let body = tokio::time::timeout(REVIEW_BODY_TIMEOUT, call.body(body, MOST_REVIEW_BODY)).await;
+    let body = tokio::time::timeout(REVIEW_BODY_TIMEOUT, request.body(body, MAX_REVIEW_BODY_BYTES)).await;
     let body = body.map_err(|_| ApiError::new(408, "Timeout", "the review did not come in time"))??;
     let review = schema::decode(&body, ContentType::Json)
         .map_err(|why| ApiError::bad_request(format!("the review cannot be read: {why}")))?
         .value;
     let status = match kind {
-        "selfsubjectaccessreviews" => access(call, user, &review["spec"]),
-        "subjectaccessreviews" => access(call, &subject(&review["spec"]), &review["spec"]),
+        "selfsubjectaccessreviews" => access(request, user, &review["spec"]),
+        "subjectaccessreviews" => access(request, &subject(&review["spec"]), &review["spec"]),
         "selfsubjectreviews" => json!({"userInfo": user_info(user)}),
-        _ => token(call, &review["spec"]),
+        _ => token(request, &review["spec"]),
     };
     let mut out = review;
     if !out.is_object() {
@@ -71,13 +71,13 @@ pub(super) async fn answer(call: &Call, group: &str, kind: &str, body: Body) -> 
     out["apiVersion"] = json!(format!("{group}/v1"));
     out["kind"] = json!(kind);
     out["status"] = status;
-    Ok(call.accept.write(StatusCode::CREATED, &out))
+    Ok(request.accept.write(StatusCode::CREATED, &out))
 }
 
-fn token(call: &Call, spec: &Value) -> Value {
+fn token(request: &ApiRequest, spec: &Value) -> Value {
     let wanted: Vec<&str> = spec["audiences"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let audiences = if wanted.is_empty() { vec![crate::tokens::ISSUER] } else { wanted };
-    match call.api.account_of(spec["token"].as_str().unwrap_or(""), &audiences) {
+    let audiences = if wanted.is_empty() { vec![crate::service_account_tokens::ISSUER] } else { wanted };
+    match request.api.authenticate_token(spec["token"].as_str().unwrap_or(""), &audiences) {
         Some((user, uid)) => {
             let mut info = user_info(&user);
             info["uid"] = json!(uid);
@@ -93,7 +93,7 @@ fn subject(spec: &Value) -> UserInfo {
     UserInfo { name: spec["user"].as_str().unwrap_or("").to_owned(), groups }
 }
 
-fn access(call: &Call, user: &UserInfo, spec: &Value) -> Value {
+fn access(request: &ApiRequest, user: &UserInfo, spec: &Value) -> Value {
     let wanted = &spec["resourceAttributes"];
     let text = |field: &str| wanted[field].as_str().unwrap_or("");
     let selected = selected_node(&wanted["fieldSelector"]);
@@ -101,14 +101,14 @@ fn access(call: &Call, user: &UserInfo, spec: &Value) -> Value {
         verb: text("verb"),
         group: text("group"),
         resource: text("resource"),
-        sub: text("subresource"),
+        subresource: text("subresource"),
         namespace: text("namespace"),
         name: text("name"),
         selected_node: selected.as_deref(),
     };
-    // Rights to paths are those of everybody who is known, and are not asked for here: they belong to no resource.
-    let decided = if wanted.is_object() || user.is_in(crate::pki::MASTERS) {
-        decide(user, &what, &call.api.inner.node_graph)
+    // Non-resource paths are open to every authenticated user and are not decided here.
+    let decided = if wanted.is_object() || user.is_in(crate::pki::MASTERS_GROUP) {
+        decide(user, &what, &request.api.inner.node_graph)
     } else {
         Err(String::new())
     };
@@ -118,11 +118,11 @@ fn access(call: &Call, user: &UserInfo, spec: &Value) -> Value {
     }
 }
 
-/// The only value that a field selector leaves to `spec.nodeName`.
+/// The value that a field selector requires of `spec.nodeName`.
 fn selected_node(selector: &Value) -> Option<String> {
     let pods = of_kind("Pod")?;
     if let Some(raw) = selector["rawSelector"].as_str() {
-        return Fields::parse(raw, &pods.gvk).ok()?.exact("spec.nodeName").map(str::to_owned);
+        return FieldSelector::parse(raw, &pods.gvk).ok()?.exact("spec.nodeName").map(str::to_owned);
     }
     let requirements = selector["requirements"].as_array()?;
     let of_node = requirements.iter().find(|r| r["key"] == "spec.nodeName" && r["operator"] == "In")?;

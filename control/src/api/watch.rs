@@ -1,4 +1,4 @@
-//! `watch`: what there is, then every change, as a stream of JSON objects.
+//! `watch`: initial events and changes, as a stream of JSON objects.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -12,127 +12,127 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    Answer, Call,
+    ApiRequest, ApiResult,
     error::ApiError,
-    output::{Form, metadata_of, table},
-    prepare::random_u32,
+    generate::random_u32,
+    negotiation::{Representation, metadata_of, table},
     read::Selectors,
-    target::{Options, Target},
+    request_info::{RequestInfo, RequestOptions},
 };
 use crate::{registry::ResourceType, store};
 
-/// Clients that keep their place by bookmarks get one this often.
-const BOOKMARK: Duration = Duration::from_secs(60);
-/// A watch without a time of its own, or with a time of 0, ends after half an hour to an hour, as upstream's do: at random, so
-/// that those that began together do not come back together.
-const SHORTEST: u32 = 1800;
-/// Whoever asks for longer gets a year: the clock must be able to tell the end.
-const LONGEST: u64 = 365 * 86_400;
+/// Interval of bookmarks.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+/// As upstream, a watch without a timeout ends after a random time of 30 to 60 minutes, so that watches that began
+/// together do not all reconnect together.
+const MIN_TIMEOUT_SECONDS: u32 = 1800;
+/// Maximum timeout, within the range of the clock.
+const MAX_TIMEOUT_SECONDS: u64 = 365 * 86_400;
 
-struct Watching {
+struct WatchStream {
     watch: store::Watch,
     resource: &'static ResourceType,
     namespace: Option<String>,
     selectors: Selectors,
-    form: Form,
+    representation: Representation,
     include: String,
     bookmarks: bool,
     ends_at: Instant,
     next_bookmark: Instant,
     ready: VecDeque<Bytes>,
     columns_sent: bool,
-    over: bool,
+    ended: bool,
 }
 
-impl Call {
-    pub(super) fn watch(&self, target: &Target, options: &Options) -> Answer {
-        let selectors = Selectors::read(target, options)?;
-        let qualified = target.resource.qualified();
-        let (asked, current) = (options.revision()?, self.api.store().revision());
-        if let Some(asked) = asked.filter(|asked| *asked > current) {
-            return Err(ApiError::too_large_version(asked, current));
+impl ApiRequest {
+    pub(super) fn watch(&self, info: &RequestInfo, options: &RequestOptions) -> ApiResult {
+        let selectors = Selectors::read(info, options)?;
+        let qualified = info.resource.group_resource();
+        let (requested, current) = (options.revision()?, self.api.store().revision());
+        if let Some(requested) = requested.filter(|requested| *requested > current) {
+            return Err(ApiError::too_large_version(requested, current));
         }
-        let initial = options.send_initial_events || asked.is_none();
+        let initial = options.send_initial_events || requested.is_none();
         let (items, after) = if initial {
-            let (items, at) = self.api.store().list(qualified, target.namespace.as_deref());
+            let (items, at) = self.api.store().list(qualified, info.namespace.as_deref());
             (items, at)
         } else {
-            (Vec::new(), asked.unwrap_or(current))
+            (Vec::new(), requested.unwrap_or(current))
         };
         let watch = self.api.store().watch(qualified, after).map_err(|e| ApiError::store(&e))?;
         let now = Instant::now();
-        let mut watching = Watching {
+        let mut stream = WatchStream {
             watch,
-            resource: target.resource,
-            namespace: target.namespace.clone(),
+            resource: info.resource,
+            namespace: info.namespace.clone(),
             selectors,
-            form: self.accept.form,
+            representation: self.accept.representation,
             include: options.include_object.clone(),
             bookmarks: options.bookmarks,
-            ends_at: now + lasts(options.timeout, random_u32()),
-            next_bookmark: now + BOOKMARK,
+            ends_at: now + watch_timeout(options.timeout, random_u32()),
+            next_bookmark: now + BOOKMARK_INTERVAL,
             ready: VecDeque::new(),
             columns_sent: false,
-            over: false,
+            ended: false,
         };
         for (_, object) in items {
             let value = object.value();
-            if watching.selectors.matches(&value) {
-                watching.push("ADDED", value);
+            if stream.selectors.matches(&value) {
+                stream.push("ADDED", value);
             }
         }
         if options.send_initial_events && options.bookmarks {
-            watching.bookmark(after, true);
+            stream.bookmark(after, true);
         }
-        Ok(stream_of(watching))
+        Ok(response(stream))
     }
 }
 
-/// How long a watch lasts: as long as was asked for, else a random time.
-fn lasts(asked: Option<u64>, random: u32) -> Duration {
-    let asked = asked.filter(|seconds| *seconds > 0).map(|seconds| seconds.min(LONGEST));
-    Duration::from_secs(asked.unwrap_or_else(|| u64::from(SHORTEST + random % SHORTEST)))
+/// The timeout of a watch: the requested one, else a random one.
+fn watch_timeout(requested: Option<u64>, random: u32) -> Duration {
+    let requested = requested.filter(|seconds| *seconds > 0).map(|seconds| seconds.min(MAX_TIMEOUT_SECONDS));
+    Duration::from_secs(requested.unwrap_or_else(|| u64::from(MIN_TIMEOUT_SECONDS + random % MIN_TIMEOUT_SECONDS)))
 }
 
-fn stream_of(watching: Watching) -> Response {
-    let stream = stream::unfold(watching, |mut watching| async move {
-        let bytes = watching.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(bytes), watching))
+fn response(stream: WatchStream) -> Response {
+    let stream = stream::unfold(stream, |mut stream| async move {
+        let bytes = stream.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(bytes), stream))
     });
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], Body::from_stream(stream)).into_response()
 }
 
-impl Watching {
+impl WatchStream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(bytes) = self.take() {
+            if let Some(bytes) = self.take_ready() {
                 return Some(bytes);
             }
-            if self.over {
+            if self.ended {
                 return None;
             }
             let wake = if self.bookmarks { self.ends_at.min(self.next_bookmark) } else { self.ends_at };
             match tokio::time::timeout_at(wake, self.watch.next()).await {
-                Ok(Ok(changes)) => changes.into_iter().for_each(|c| self.change(&c)),
+                Ok(Ok(changes)) => changes.into_iter().for_each(|c| self.on_change(&c)),
                 Ok(Err(store::Error::Closed)) => return None,
                 Ok(Err(error)) => {
                     self.send("ERROR", &ApiError::store(&error).status());
-                    self.over = true;
+                    self.ended = true;
                 }
                 Err(_) => {
                     let now = Instant::now();
                     if self.bookmarks {
                         self.bookmark(self.watch.revision(), false);
-                        self.next_bookmark = now + BOOKMARK;
+                        self.next_bookmark = now + BOOKMARK_INTERVAL;
                     }
-                    self.over = now >= self.ends_at;
+                    self.ended = now >= self.ends_at;
                 }
             }
         }
     }
 
-    /// Everything that is ready, as one piece.
-    fn take(&mut self) -> Option<Bytes> {
+    /// All pending events as one chunk.
+    fn take_ready(&mut self) -> Option<Bytes> {
         if self.ready.len() <= 1 {
             return self.ready.pop_front();
         }
@@ -141,12 +141,12 @@ impl Watching {
         Some(all.into())
     }
 
-    /// An object that begins or ceases to match comes or goes, for this reader.
-    fn change(&mut self, change: &store::Change) {
+    /// An object that begins to match the selectors is `ADDED` for this watcher, one that ceases to match is `DELETED`.
+    fn on_change(&mut self, change: &store::Change) {
         if self.namespace.as_ref().is_some_and(|n| *n != change.key.namespace) {
             return;
         }
-        if self.selectors.is_empty() && self.form == Form::Object {
+        if self.selectors.is_empty() && self.representation == Representation::Object {
             let kind = match (change.deleted, &change.previous) {
                 (true, _) => "DELETED",
                 (false, None) => "ADDED",
@@ -162,7 +162,7 @@ impl Watching {
             (false, true) => self.push("ADDED", object),
             (true, true) => self.push("MODIFIED", object),
             (true, false) => {
-                // What is told is the last state that matched, with the revision of the change.
+                // The last matching state, with the revision of the change.
                 let mut last = before.unwrap_or(object);
                 last["metadata"]["resourceVersion"] = json!(change.object.revision.to_string());
                 self.push("DELETED", last);
@@ -172,16 +172,16 @@ impl Watching {
     }
 
     fn push(&mut self, kind: &str, object: Value) {
-        let shown = match self.form {
-            Form::Object => object,
-            Form::Metadata => metadata_of(&object),
-            Form::Table => {
+        let object_shown = match self.representation {
+            Representation::Object => object,
+            Representation::Metadata => metadata_of(&object),
+            Representation::Table => {
                 let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
                 let columns = !std::mem::replace(&mut self.columns_sent, true);
                 table(self.resource, &[object], &self.include, metadata, columns)
             }
         };
-        self.send(kind, &shown);
+        self.send(kind, &object_shown);
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) {
@@ -190,14 +190,14 @@ impl Watching {
         if initial_end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        match self.form {
-            Form::Object => self.send("BOOKMARK", &object),
-            Form::Metadata => self.send("BOOKMARK", &metadata_of(&object)),
-            Form::Table => {
+        match self.representation {
+            Representation::Object => self.send("BOOKMARK", &object),
+            Representation::Metadata => self.send("BOOKMARK", &metadata_of(&object)),
+            Representation::Table => {
                 let metadata = object["metadata"].clone();
                 let row = json!({"cells": [], "object": metadata_of(&object)});
-                let shown = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": [row]});
-                self.send("BOOKMARK", &shown);
+                let object_shown = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": [row]});
+                self.send("BOOKMARK", &object_shown);
             }
         }
     }
@@ -221,17 +221,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watch_lasts_as_long_as_asked_for_or_half_an_hour_to_an_hour() {
-        for (asked, random, seconds) in [
+    fn a_watch_times_out_as_requested_or_after_30_to_60_minutes() {
+        for (requested, random, seconds) in [
             (Some(7), 900, 7),
             (None, 0, 1800),
             (None, 1799, 3599),
             (None, 1800, 1800),
             (Some(0), 5, 1805),
-            (Some(u64::MAX), 5, LONGEST),
+            (Some(u64::MAX), 5, MAX_TIMEOUT_SECONDS),
             (Some(0), u32::MAX, u64::from(1800 + u32::MAX % 1800)),
         ] {
-            assert_eq!(lasts(asked, random), Duration::from_secs(seconds), "{asked:?} {random}");
+            assert_eq!(watch_timeout(requested, random), Duration::from_secs(seconds), "{requested:?} {random}");
         }
     }
 }

@@ -1,27 +1,27 @@
-//! What can go wrong in a controller, and what an API refusal means.
+//! Errors of controllers, and predicates of API errors.
 
 use kube::core::response::reason;
 
-/// Why a controller could not do its work.
+/// An error of a controller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The API refused or could not be reached.
-    #[error("could not {action} {object}: {source}; it is tried again")]
+    #[error("failed to {action} {object}: {source}; retrying")]
     Api {
-        /// What was tried, such as `create a pod for`.
+        /// What was attempted, such as `create a pod for`.
         action: &'static str,
-        /// On what.
+        /// The object of the attempt.
         object: String,
         /// The API's answer.
         source: Box<kube::Error>,
     },
-    /// A range in the configuration makes no sense.
-    #[error("cluster range {range:?} cannot be cut into node ranges: {why}; set it to something like 10.244.0.0/16")]
+    /// The configured cluster CIDR is invalid.
+    #[error("cluster range {range:?} cannot be split into node ranges: {why}; set it to something like 10.244.0.0/16")]
     ClusterRange {
         /// The range as configured.
         range: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: String,
     },
     /// A watch ended before its first list was complete.
@@ -30,12 +30,12 @@ pub enum Error {
         /// The kind watched.
         kind: String,
     },
-    /// Something else changed meanwhile; a new try decides anew.
-    #[error("{0} changed meanwhile; it is tried again")]
+    /// A concurrent change; retrying with fresh state.
+    #[error("{0} changed meanwhile; retrying")]
     Changed(String),
 }
 
-/// Adds what was tried to an API error.
+/// Adds the attempted action to an API error.
 pub(crate) trait Context<T> {
     fn during(self, action: &'static str, object: &impl ToString) -> Result<T, Error>;
 }
@@ -46,12 +46,12 @@ impl<T> Context<T> for Result<T, kube::Error> {
     }
 }
 
-/// The object is not there.
+/// The object does not exist.
 pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
-/// Another write came first, or a precondition such as the UID does not hold.
+/// A conflicting write, or a failed precondition such as the UID.
 pub(crate) fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_conflict())
 }
@@ -60,7 +60,7 @@ pub(crate) fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.reason == reason::ALREADY_EXISTS)
 }
 
-/// The namespace is being deleted: nothing can be created in it and nobody need be told.
+/// The namespace is terminating: nothing can be created in it, which is no failure worth reporting.
 pub(crate) fn is_namespace_terminating(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status)
         if status.details.as_ref().is_some_and(|d| d.causes.iter().any(|c| c.reason == "NamespaceTerminating")))
@@ -74,8 +74,8 @@ pub(crate) fn message(error: &kube::Error) -> String {
     }
 }
 
-/// An object that is gone, or another than the one meant, needs no more work.
-pub(crate) fn ignore_gone<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+/// Ignores a deleted or recreated object, which needs no more work.
+pub(crate) fn ignore_deleted<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(None),

@@ -1,4 +1,4 @@
-//! The name of an object within its kind.
+//! The key of an object within its kind.
 
 use std::fmt;
 

@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-/// All kinds, each in the version that its group prefers; and versions that could not be read.
+/// All kinds, each in the preferred version of its group, and the group versions that could not be discovered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kinds {
     pub(crate) all: Vec<Arc<Kind>>,
@@ -55,7 +55,7 @@ impl Kinds {
     /// When the list of groups or the core group cannot be read.
     pub(crate) async fn discover(client: &Client) -> Result<Self, kube::Error> {
         let mut kinds = Self::default();
-        kinds.take("v1", &client.list_core_api_resources("v1").await?);
+        kinds.add("v1", &client.list_core_api_resources("v1").await?);
         for group in client.list_api_groups().await?.groups {
             let preferred = group.preferred_version.as_ref().map(|v| v.group_version.clone());
             // The preferred version first: of one kind in two versions the first stays.
@@ -63,7 +63,7 @@ impl Kinds {
             versions.sort_by_key(|v| Some(v) != preferred.as_ref());
             for version in versions {
                 match client.list_api_group_resources(&version).await {
-                    Ok(list) => kinds.take(&version, &list),
+                    Ok(list) => kinds.add(&version, &list),
                     Err(error) => kinds.failed.push((version, error.to_string())),
                 }
             }
@@ -81,12 +81,12 @@ impl Kinds {
         let mut kinds = Self::default();
         match list {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            list => kinds.take(group_version, &list?),
+            list => kinds.add(group_version, &list?),
         }
         Ok(kinds)
     }
 
-    fn take(&mut self, group_version: &str, list: &APIResourceList) {
+    fn add(&mut self, group_version: &str, list: &APIResourceList) {
         let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
         for found in &list.resources {
             let known = |k: &&Arc<Kind>| k.resource.group == group && k.resource.plural == found.name;

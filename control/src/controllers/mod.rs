@@ -21,6 +21,7 @@ use windlass_kit::reflector::{Extent, reflect};
 mod cache;
 mod endpoints;
 mod error;
+mod expectations;
 #[cfg(test)]
 pub(crate) mod fake_api;
 mod gc;
@@ -30,12 +31,11 @@ mod namespaces;
 mod nodes;
 mod persistent_volumes;
 mod pods;
-mod queue;
 mod replication;
 mod service_accounts;
 #[cfg(test)]
 mod tests;
-mod writes;
+mod workqueue;
 
 pub use error::Error;
 
@@ -53,7 +53,7 @@ const WORKERS: usize = 5;
 /// The same for the garbage collector and namespaces, which mostly wait.
 const MANY_WORKERS: usize = 10;
 
-/// Settings of the controllers.
+/// Configuration of the controllers.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The range of all pods; `10.244.0.0/16`, or two ranges with a comma for both families.
@@ -65,7 +65,7 @@ pub struct Config {
     /// The CA certificates (PEM) that every namespace gets as ConfigMap `kube-root-ca.crt`, also when they change; empty
     /// for none.
     pub root_ca: watch::Receiver<String>,
-    /// How long a node may be silent before it counts as not ready (upstream: 50 s).
+    /// Grace period of a node's heartbeats until it counts as not ready (upstream: 50 s).
     pub node_grace: Duration,
     /// The same for a node that has never reported (upstream: 60 s).
     pub node_startup_grace: Duration,
@@ -86,10 +86,10 @@ impl Default for Config {
 
 /// Runs all controllers until `shutdown`.
 ///
-/// Refusals of the API and broken watches are tried again with back-off and logged.
+/// Failed requests and watches are logged and retried with back-off.
 ///
 /// # Errors
-/// A cluster range that makes no sense; a watch that ends for good.
+/// When the cluster CIDR is invalid, or a watch ends for good.
 pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), Error> {
     let ranges = Ranges::parse_all(&config.cluster_cidr, config.node_mask_v4, config.node_mask_v6)?;
     let mut pods: Informer<Pod> = Informer::new(trim_pod);
@@ -106,18 +106,18 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     let mut config_maps: Informer<PartialObjectMeta<ConfigMap>> = Informer::new(trim_metadata);
 
     let gc = GarbageCollector::new(client.clone());
-    share(&gc, &mut pods, true);
-    share(&gc, &mut owners, true);
-    share(&gc, &mut services, true);
-    share(&gc, &mut endpoints, true);
-    share(&gc, &mut slices, true);
-    share(&gc, &mut nodes, false);
-    share(&gc, &mut namespaces, false);
-    share(&gc, &mut leases, true);
-    share(&gc, &mut claims, true);
-    share(&gc, &mut volumes, false);
-    gc.share(&mut accounts, ApiResource::erase::<ServiceAccount>(&()), true);
-    gc.share(&mut config_maps, ApiResource::erase::<ConfigMap>(&()), true);
+    monitor(&gc, &mut pods, true);
+    monitor(&gc, &mut owners, true);
+    monitor(&gc, &mut services, true);
+    monitor(&gc, &mut endpoints, true);
+    monitor(&gc, &mut slices, true);
+    monitor(&gc, &mut nodes, false);
+    monitor(&gc, &mut namespaces, false);
+    monitor(&gc, &mut leases, true);
+    monitor(&gc, &mut claims, true);
+    monitor(&gc, &mut volumes, false);
+    gc.monitor(&mut accounts, ApiResource::erase::<ServiceAccount>(&()), true);
+    gc.monitor(&mut config_maps, ApiResource::erase::<ConfigMap>(&()), true);
 
     let replication = Replication::new(client.clone(), &mut owners, &mut pods);
     let endpoints_controller = EndpointsController::new(
@@ -140,7 +140,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
     let eviction = TaintEviction::new(client.clone(), &mut nodes, &mut pods);
     let pod_gc = PodGc::new(client.clone(), &mut nodes, &mut pods);
 
-    // Watches first, all at once; the controllers start when every first list is complete.
+    // All watches start at once; controllers start when every first list is complete.
     let mut watches = Watches { client, tasks: JoinSet::new(), synced: Vec::new(), shutdown: shutdown.clone() };
     watches.start(pods);
     watches.start(owners);
@@ -161,7 +161,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
             synced = wait => synced?,
         }
     }
-    tracing::debug!("the controllers' caches are complete");
+    tracing::debug!("informer caches synced");
     gc.start();
 
     let token = || shutdown.clone();
@@ -181,22 +181,22 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
         eviction.queue().run("taint-eviction", WORKERS, token(), |key| eviction.reconcile(key)),
         pod_gc.queue().run("pod-gc", WORKERS, token(), |key| pod_gc.reconcile(key)),
         gc.queue().run("garbage-collector", MANY_WORKERS, token(), |id| gc.reconcile(id)),
-        gc.watch_kinds(token()),
+        gc.sync_monitors(token()),
     );
     while tasks.join_next().await.is_some() {}
     Ok(())
 }
 
-fn share<K>(gc: &GarbageCollector, informer: &mut Informer<K>, namespaced: bool)
+fn monitor<K>(gc: &GarbageCollector, informer: &mut Informer<K>, namespaced: bool)
 where
     K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
 {
-    gc.share(informer, ApiResource::erase::<K>(&()), namespaced);
+    gc.monitor(informer, ApiResource::erase::<K>(&()), namespaced);
 }
 
 type Synced = std::pin::Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// The watches under way and what waits for their first lists.
+/// The running watches and the futures of their first lists.
 struct Watches {
     client: Client,
     tasks: JoinSet<()>,

@@ -1,4 +1,4 @@
-//! Empties namespaces that are being deleted, pods first, then lets them go.
+//! Namespace controller: deletes the content of terminating namespaces, pods first, then removes the finalizer.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ use super::{
     error::{self, Context, Error},
     key::Key,
     kinds::{Kind, Kinds},
-    queue::{Outcome, Queue},
+    workqueue::{Outcome, WorkQueue},
 };
 
 const FINALIZER: &str = "kubernetes";
-/// How long to wait for objects to go before looking again (upstream's estimate).
-const WAIT: Duration = Duration::from_secs(5);
+/// Interval of checks for remaining content (upstream's estimate).
+const CONTENT_RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is left in a namespace, of one kind.
+/// The remaining objects of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Remaining {
     resource: String,
     count: usize,
-    /// How many wait for each finalizer.
+    /// The number of objects for each finalizer.
     finalizers: Vec<(String, usize)>,
 }
 
@@ -38,34 +38,34 @@ pub(crate) struct Namespaces {
     client: Client,
     namespaces: Cache<Namespace>,
     pods: Cache<Pod>,
-    queue: Queue<Key>,
+    queue: WorkQueue<Key>,
 }
 
 impl Namespaces {
     pub(crate) fn new(client: Client, namespaces: &mut Informer<Namespace>, pods: &mut Informer<Pod>) -> Self {
-        let queue = Queue::new();
-        let wake = queue.clone();
+        let queue = WorkQueue::new();
+        let enqueue = queue.clone();
         namespaces.on_change(move |_, new| {
             if let Some(namespace) = new
                 && namespace.metadata.deletion_timestamp.is_some()
             {
-                wake.add(Key::of(&namespace.metadata));
+                enqueue.add(Key::of(&namespace.metadata));
             }
         });
-        // The last pod of a namespace that is being deleted.
-        let (wake, all) = (queue.clone(), namespaces.cache());
+        // The last pod of a terminating namespace.
+        let (enqueue, all) = (queue.clone(), namespaces.cache());
         pods.on_change(move |old, new| {
             if let (Some(pod), None) = (old, new) {
                 let key = Key::new("", pod.namespace().unwrap_or_default());
                 if all.get(&key).is_some_and(|n| n.metadata.deletion_timestamp.is_some()) {
-                    wake.add(key);
+                    enqueue.add(key);
                 }
             }
         });
         Self { client, namespaces: namespaces.cache(), pods: pods.cache(), queue }
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Key> {
+    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
         &self.queue
     }
 
@@ -85,11 +85,11 @@ impl Namespaces {
         if phase != Some("Terminating") {
             let patch = json!({"metadata": {"uid": namespace.uid()}, "status": {"phase": "Terminating"}});
             let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-            error::ignore_gone(written).during("mark as terminating namespace", &key)?;
+            error::ignore_deleted(written).during("mark as terminating namespace", &key)?;
         }
         let kinds = Kinds::discover(&self.client).await.during("list what is in namespace", &key)?;
         let mut failures: Vec<String> = Vec::new();
-        let remaining = self.empty(&key.name, &kinds, &mut failures).await;
+        let remaining = self.delete_content(&key.name, &kinds, &mut failures).await;
         if remaining.is_empty() && failures.is_empty() && kinds.failed.is_empty() {
             self.finalize(&api, &namespace).await?;
             return Ok(Outcome::Done);
@@ -99,26 +99,26 @@ impl Namespaces {
         if let Some(conditions) = wanted {
             let patch = json!({"metadata": {"uid": namespace.uid()}, "status": {"conditions": conditions}});
             let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-            error::ignore_gone(written).during("say what is left in namespace", &key)?;
+            error::ignore_deleted(written).during("say what is left in namespace", &key)?;
         }
         Ok(Outcome::After(self.estimate(&key.name)))
     }
 
-    /// Deletes what there is; returns what is left.
-    async fn empty(&self, namespace: &str, kinds: &Kinds, failures: &mut Vec<String>) -> Vec<Remaining> {
+    /// Deletes the content and returns what remains.
+    async fn delete_content(&self, namespace: &str, kinds: &Kinds, failures: &mut Vec<String>) -> Vec<Remaining> {
         let content = |kind: &&std::sync::Arc<Kind>| kind.namespaced && kind.has(&["list", "delete"]);
         let is_pods = |kind: &Kind| kind.resource.group.is_empty() && kind.resource.plural == "pods";
         let (pods, others): (Vec<_>, Vec<_>) = kinds.all.iter().filter(content).partition(|kind| is_pods(kind));
         let mut remaining = Vec::new();
         for stage in [pods, others] {
             for kind in stage {
-                match self.empty_kind(namespace, kind).await {
+                match self.delete_content_of_kind(namespace, kind).await {
                     Ok(Some(left)) => remaining.push(left),
                     Ok(None) => {}
                     Err(error) => failures.push(format!("{}: {}", kind.group_resource(), error::message(&error))),
                 }
             }
-            // Whatever pods need stays until they are gone.
+            // The objects that pods use stay until the pods are deleted.
             if !remaining.is_empty() || !failures.is_empty() {
                 break;
             }
@@ -126,7 +126,7 @@ impl Namespaces {
         remaining
     }
 
-    async fn empty_kind(&self, namespace: &str, kind: &Kind) -> Result<Option<Remaining>, kube::Error> {
+    async fn delete_content_of_kind(&self, namespace: &str, kind: &Kind) -> Result<Option<Remaining>, kube::Error> {
         let api = kind.api(&self.client, namespace);
         let all = ListParams::default();
         let found = api.list_metadata(&all).await?;
@@ -137,7 +137,7 @@ impl Namespaces {
             api.delete_collection(&DeleteParams::background(), &all).await?;
         } else {
             for object in found.items {
-                error::ignore_gone(api.delete(&object.name_any(), &DeleteParams::background()).await)?;
+                error::ignore_deleted(api.delete(&object.name_any(), &DeleteParams::background()).await)?;
             }
         }
         let left = api.list_metadata(&all).await?.items;
@@ -149,14 +149,14 @@ impl Namespaces {
             *finalizers.entry(finalizer.clone()).or_default() += 1;
         }
         Ok(Some(Remaining {
-            // The dot stands there for the core group, too.
+            // Upstream writes the dot for the core group, too.
             resource: format!("{}.{}", kind.resource.plural, kind.resource.group),
             count: left.len(),
             finalizers: finalizers.into_iter().collect(),
         }))
     }
 
-    /// Half of the pods' longest grace, as upstream; pods that go earlier wake us.
+    /// Half of the pods' longest grace period, as upstream; an earlier deletion enqueues the namespace.
     fn estimate(&self, namespace: &str) -> Duration {
         let grace = self
             .pods
@@ -164,7 +164,9 @@ impl Namespaces {
             .iter()
             .filter_map(|p| p.metadata.deletion_grace_period_seconds.and_then(|s| u64::try_from(s).ok()))
             .max();
-        grace.map_or(WAIT, |seconds| Duration::from_secs(seconds / 2 + 1).min(Duration::from_secs(60)))
+        grace.map_or(CONTENT_RECHECK_INTERVAL, |seconds| {
+            Duration::from_secs(seconds / 2 + 1).min(Duration::from_secs(60))
+        })
     }
 
     async fn finalize(&self, api: &Api<Namespace>, namespace: &Namespace) -> Result<(), Error> {
@@ -183,7 +185,7 @@ impl Namespaces {
     }
 }
 
-/// The five conditions of a namespace that is being deleted, or `None` when they stand so already.
+/// The five conditions of a terminating namespace, or `None` when they are unchanged.
 fn conditions(
     namespace: &Namespace,
     discovery: &[String],
@@ -267,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_say_what_is_left() {
+    fn conditions_report_remaining_content() {
         let mut namespace = Namespace::default();
         let remaining =
             [Remaining { resource: "pods.".into(), count: 1, finalizers: vec![("example.com/keep".into(), 1)] }];

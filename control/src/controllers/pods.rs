@@ -1,4 +1,4 @@
-//! What controllers ask of a pod. Pure.
+//! Predicates of pods for controllers. Pure.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(crate) fn is_terminal(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Neither ended nor being deleted.
+/// Neither terminal nor being deleted.
 pub(crate) fn is_active(pod: &Pod) -> bool {
     !is_terminal(pod) && pod.metadata.deletion_timestamp.is_none()
 }

@@ -16,7 +16,7 @@ use super::{
     cache::{Cache, Informer},
     error::{self, Context, Error},
     key::Key,
-    queue::{Outcome, Queue},
+    workqueue::{Outcome, WorkQueue},
 };
 
 const ACCOUNT: &str = "default";
@@ -30,7 +30,7 @@ pub(crate) struct ServiceAccounts {
     accounts: Cache<PartialObjectMeta<ServiceAccount>>,
     /// Certificates of the API server's CA; empty when no ConfigMap is wanted.
     root_ca: watch::Receiver<String>,
-    queue: Queue<Key>,
+    queue: WorkQueue<Key>,
 }
 
 impl ServiceAccounts {
@@ -41,15 +41,15 @@ impl ServiceAccounts {
         config_maps: &mut Informer<PartialObjectMeta<ConfigMap>>,
         root_ca: watch::Receiver<String>,
     ) -> Self {
-        let queue = Queue::new();
-        let wake = queue.clone();
+        let queue = WorkQueue::new();
+        let enqueue = queue.clone();
         namespaces.on_change(move |_, new| {
             if let Some(namespace) = new {
-                wake.add(Key::new("", namespace.name_any()));
+                enqueue.add(Key::new("", namespace.name_any()));
             }
         });
-        wake_namespace(accounts, &queue, ACCOUNT);
-        wake_namespace(config_maps, &queue, ROOT_CA);
+        enqueue_namespace(accounts, &queue, ACCOUNT);
+        enqueue_namespace(config_maps, &queue, ROOT_CA);
         Self { client, namespaces: namespaces.cache(), accounts: accounts.cache(), root_ca, queue }
     }
 
@@ -61,7 +61,7 @@ impl ServiceAccounts {
                 () = shutdown.cancelled() => return,
                 changed = root_ca.changed() => {
                     if changed.is_err() {
-                        // They stay as they are.
+                        // The sender is gone: the certificates no longer change.
                         return;
                     }
                     self.namespaces.all().iter().for_each(|namespace| self.queue.add(Key::new("", namespace.name_any())));
@@ -70,7 +70,7 @@ impl ServiceAccounts {
         }
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Key> {
+    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
         &self.queue
     }
 
@@ -114,7 +114,7 @@ impl ServiceAccounts {
                 // `null` in the place of other keys is not needed: users add none here.
                 let patch = Patch::Merge(json!({"data": data}));
                 let patched = api.patch(ROOT_CA, &PatchParams::default(), &patch).await;
-                error::ignore_gone(patched).during("update the root CA ConfigMap in namespace", &namespace)?;
+                error::ignore_deleted(patched).during("update the root CA ConfigMap in namespace", &namespace)?;
             }
             None => {
                 let description = ("kubernetes.io/description".to_owned(), DESCRIPTION.to_owned());
@@ -143,9 +143,9 @@ fn is_active(namespace: &Namespace) -> bool {
 }
 
 /// Wakes the namespace of each changed object called `name`.
-fn wake_namespace<K: Resource + Clone + Send + Sync + 'static>(
+fn enqueue_namespace<K: Resource + Clone + Send + Sync + 'static>(
     informer: &mut Informer<K>,
-    queue: &Queue<Key>,
+    queue: &WorkQueue<Key>,
     name: &'static str,
 ) {
     let queue = queue.clone();

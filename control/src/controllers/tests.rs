@@ -62,7 +62,7 @@ fn events(fake: &FakeApi, reason: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_replication_controller_keeps_its_number_and_never_makes_too_many() {
+async fn a_replication_controller_keeps_its_replicas_and_never_exceeds_them() {
     let bed = Bed::new(Config::default()).await;
     bed.rc(20).await;
     bed.fake.until("pods", "20 pods", |p| p.len() == 20).await;
@@ -104,7 +104,7 @@ async fn a_replication_controller_keeps_its_number_and_never_makes_too_many() {
 }
 
 #[tokio::test]
-async fn a_refused_pod_is_asked_for_once_and_told() {
+async fn a_refused_pod_is_created_once_and_reported() {
     let bed = Bed::new(Config::default()).await;
     bed.fake.refuse("pods", Some("exceeded quota"));
     bed.rc(50).await;
@@ -212,7 +212,7 @@ async fn namespaces_are_furnished_and_emptied() {
 }
 
 #[tokio::test]
-async fn nodes_get_ranges_and_silent_ones_are_tainted() {
+async fn nodes_get_pod_cidrs_and_unreachable_ones_are_tainted() {
     let grace = Duration::from_secs(1);
     let bed = Bed::new(Config { node_grace: grace, ..Config::default() }).await;
     let nodes: Api<Node> = Api::all(bed.client.clone());

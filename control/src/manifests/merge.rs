@@ -1,13 +1,12 @@
-//! Three-way merge: what the file said last time, what it says now and what the API has become one
-//! JSON merge patch. Pure.
+//! Three-way merge of the last applied, desired and live object into a JSON merge patch. Pure.
 
 use serde_json::{Map, Value};
 
-/// Fields that tell the elements of a list of objects apart, the most specific last to be tried.
+/// Candidate merge keys of lists of objects, in order of preference.
 const KEYS: [&str; 7] = ["name", "containerPort", "port", "mountPath", "devicePath", "ip", "type"];
 
-/// The merge patch (RFC 7386) that makes `live` say what `desired` says and forget what only `last`
-/// said. Empty when nothing is to be done.
+/// The merge patch (RFC 7386) that sets the fields of `desired` and removes those that only `last` has. Empty when
+/// nothing changes.
 pub(crate) fn patch(last: &Value, desired: &Value, live: &Value) -> Map<String, Value> {
     let empty = Map::new();
     objects(
@@ -22,7 +21,7 @@ fn objects(last: &Map<String, Value>, desired: &Map<String, Value>, live: &Map<S
     for (key, want) in desired {
         let (before, have) = (last.get(key).unwrap_or(&Value::Null), live.get(key).unwrap_or(&Value::Null));
         match (want, have) {
-            // Null in a file means: not there.
+            // Null in a file means absent.
             (Value::Null, Value::Null) => {}
             (Value::Null, _) => drop(patch.insert(key.clone(), Value::Null)),
             (Value::Object(want), Value::Object(have)) => {
@@ -50,8 +49,7 @@ fn objects(last: &Map<String, Value>, desired: &Map<String, Value>, live: &Map<S
     patch
 }
 
-/// Lists of objects with a key are merged by it, so that what the server filled in stays; others
-/// are taken as they are.
+/// Lists of objects with a merge key are merged by it, so that fields set by the server stay; other lists are replaced.
 fn lists(last: &[Value], desired: &[Value], live: &[Value]) -> Vec<Value> {
     let Some(key) = KEYS.iter().find(|key| is_key(key, desired) && is_key(key, live)) else {
         return desired.to_vec();
@@ -68,13 +66,13 @@ fn lists(last: &[Value], desired: &[Value], live: &[Value]) -> Vec<Value> {
             None => want.clone(),
         })
         .collect();
-    // What others have added stays.
+    // Items added by other clients stay.
     let others = live.iter().filter(|e| find(desired, e).is_none() && find(last, e).is_none());
     merged.extend(others.cloned());
     merged
 }
 
-/// Every element is an object with this field, and no two have the same.
+/// Whether every element is an object with this field, with unique values.
 fn is_key(key: &str, list: &[Value]) -> bool {
     let mut seen: Vec<&Value> = Vec::new();
     list.iter().all(|element| match element.get(key) {

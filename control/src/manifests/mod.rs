@@ -1,6 +1,5 @@
-//! Applies the objects in a folder's files to the API at start and whenever a file changes. Knows a
-//! `kube::Client` and nothing else. `merge` is pure and may not import tokio, the
-//! file system or kube; this file is the loop.
+//! Applies the manifests in a directory to the API at start and whenever a file changes. Knows a `kube::Client` and
+//! nothing else. `merge` is pure and may not import tokio, the file system or kube; this file is the loop.
 
 use std::{
     collections::{BTreeMap, BTreeSet, hash_map::DefaultHasher},
@@ -27,18 +26,18 @@ mod merge;
 #[cfg(test)]
 mod tests;
 
-/// Holds what a file said last time, so that what it says no more can be taken away.
+/// Annotation with the last applied object, for removing fields that a file no longer has.
 const LAST_APPLIED: &str = "windlass.io/last-applied";
-/// All annotations of an object together may have 256 KiB.
-const LONGEST_ANNOTATION: usize = 200 * 1024;
-/// The folder is read anew this often even when nothing tells of a change.
-const RESCAN: Duration = Duration::from_secs(300);
-/// A folder that could not be read is tried again after this.
-const UNREADABLE: Duration = Duration::from_secs(30);
-/// Back-off of a file that the API refused.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// Maximum size of the annotation; all annotations of an object together may have 256 KiB.
+const MAX_ANNOTATION_BYTES: usize = 200 * 1024;
+/// Interval of rescans without a notification.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(300);
+/// Retry interval of an unreadable directory.
+const UNREADABLE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Back-off of a file with an object that failed.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// Why one object could not be applied.
+/// Why an object could not be applied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The API has no such kind.
@@ -50,47 +49,47 @@ pub(crate) enum Error {
         kind: String,
     },
     /// The API refused or could not be reached.
-    #[error("could not {action}: {source}")]
+    #[error("failed to {action}: {source}")]
     Api {
-        /// What was tried.
+        /// What was attempted.
         action: &'static str,
         /// The API's answer.
         source: Box<kube::Error>,
     },
-    /// The file gives a form that cannot be an object.
-    #[error("the object cannot be written as one: {0}")]
+    /// The document is not a valid object.
+    #[error("the document is not a valid object: {0}")]
     Shape(serde_json::Error),
 }
 
-/// What is remembered of a file.
+/// The state of a file.
 #[derive(Debug)]
 struct File {
     hash: u64,
-    /// Objects that it held when it was last read.
+    /// Its objects when it was last read.
     objects: BTreeSet<String>,
-    /// When it is tried again, if the API refused some of it.
+    /// When it is retried, if an object failed.
     retry: Option<Instant>,
     backoff: Backoff,
 }
 
-/// Applies `dir` until `shutdown`. A broken file is logged with its line and the others still
-/// apply; what the API refuses is tried again with back-off. Objects of files that go stay.
+/// Applies the manifests of `dir` until `shutdown`. An invalid file is logged with its line and does not affect the
+/// others; failed objects are retried with back-off. Objects of removed files stay.
 ///
 /// # Errors
-/// None at present: a folder that cannot be read is logged and looked for again.
+/// None at present: an unreadable directory is logged and retried.
 pub async fn run(client: Client, dir: PathBuf, shutdown: CancellationToken) -> Result<(), std::io::Error> {
-    let mut applied = Applied { client, kinds: BTreeMap::new(), files: BTreeMap::new() };
+    let mut applier = Applier { client, kinds: BTreeMap::new(), files: BTreeMap::new() };
     let mut folder = Folder::new(dir);
     loop {
-        let round = async {
+        let sync = async {
             match folder.scan().await {
-                Some(scanned) => applied.round(scanned).await,
-                None => Instant::now() + UNREADABLE,
+                Some(scanned) => applier.sync(scanned).await,
+                None => Instant::now() + UNREADABLE_RETRY_INTERVAL,
             }
         };
         let next = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            next = round => next,
+            next = sync => next,
         };
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
@@ -99,35 +98,35 @@ pub async fn run(client: Client, dir: PathBuf, shutdown: CancellationToken) -> R
     }
 }
 
-struct Applied {
+struct Applier {
     client: Client,
     /// By apiVersion.
     kinds: BTreeMap<String, Kinds>,
     files: BTreeMap<PathBuf, File>,
 }
 
-impl Applied {
-    /// Applies what has changed; returns when to do so again at the latest.
-    async fn round(&mut self, scanned: Scanned) -> Instant {
-        let gone: Vec<PathBuf> = self.files.keys().filter(|path| !scanned.contains_key(*path)).cloned().collect();
-        for path in gone {
+impl Applier {
+    /// Applies changed files; returns when to sync again at the latest.
+    async fn sync(&mut self, scanned: Scanned) -> Instant {
+        let removed: Vec<PathBuf> = self.files.keys().filter(|path| !scanned.contains_key(*path)).cloned().collect();
+        for path in removed {
             if let Some(file) = self.files.remove(&path)
                 && !file.objects.is_empty()
             {
                 let objects = file.objects.iter().cloned().collect::<Vec<_>>().join(", ");
-                tracing::info!(file = %path.display(), objects, "the file is gone; its objects stay until they are deleted by hand");
+                tracing::info!(file = %path.display(), objects, "manifest file removed; its objects stay until they are deleted");
             }
         }
         for (path, text) in scanned {
-            self.one_file(&path, text).await;
+            self.sync_file(&path, text).await;
         }
-        // Kinds are looked up anew in the next round that needs them.
+        // Discovery is repeated in the next pass that needs it.
         self.kinds.clear();
         let next = self.files.values().filter_map(|f| f.retry).min();
-        next.into_iter().chain([Instant::now() + RESCAN]).min().unwrap_or_else(Instant::now)
+        next.into_iter().chain([Instant::now() + RESCAN_INTERVAL]).min().unwrap_or_else(Instant::now)
     }
 
-    async fn one_file(&mut self, path: &Path, text: Result<String, String>) {
+    async fn sync_file(&mut self, path: &Path, text: Result<String, String>) {
         let hash = {
             let mut hasher = DefaultHasher::new();
             text.hash(&mut hasher);
@@ -137,7 +136,8 @@ impl Applied {
         if known.is_some_and(|file| file.retry.is_none_or(|at| at > Instant::now())) {
             return;
         }
-        let mut backoff = known.map_or_else(|| Backoff::new(RETRY.0, RETRY.1), |file| file.backoff.clone());
+        let mut backoff =
+            known.map_or_else(|| Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1), |file| file.backoff.clone());
         let again = known.is_some();
         let (documents, broken) = match &text {
             Ok(text) => {
@@ -145,7 +145,7 @@ impl Applied {
                 format_of(name).map(|format| manifests::read(text, format)).unwrap_or_default()
             }
             Err(reason) => {
-                tracing::error!(file = %path.display(), reason, "a manifest cannot be applied; the others are");
+                tracing::error!(file = %path.display(), reason, "failed to read manifest; others are applied");
                 Default::default()
             }
         };
@@ -153,7 +153,7 @@ impl Applied {
             for error in broken {
                 tracing::error!(
                     file = %path.display(), line = error.line, reason = error.reason,
-                    "a manifest is broken; the others are applied, and this one when it is corrected"
+                    "invalid manifest; others are applied"
                 );
             }
         }
@@ -166,7 +166,7 @@ impl Applied {
                     retry = true;
                     tracing::error!(
                         file = %path.display(), line = document.line, object = document.show(), reason = %error,
-                        "a manifest's object could not be applied; it is tried again"
+                        "failed to apply object of manifest; retrying"
                     );
                 }
             }
@@ -175,14 +175,14 @@ impl Applied {
         if let Some(old) = self.files.get(path) {
             let dropped: Vec<&str> = old.objects.difference(&objects).map(String::as_str).collect();
             if !dropped.is_empty() {
-                tracing::info!(file = %path.display(), objects = dropped.join(", "), "the file no longer holds these objects; they stay until they are deleted by hand");
+                tracing::info!(file = %path.display(), objects = dropped.join(", "), "objects removed from manifest file; they stay until they are deleted");
             }
         }
         let retry = retry.then(|| Instant::now() + backoff.next_delay());
         self.files.insert(path.to_owned(), File { hash, objects, retry, backoff });
     }
 
-    /// The kind of a document; each group's version is read once a round.
+    /// The kind of a document; each group version is discovered once per pass.
     async fn kind(&mut self, document: &Document) -> Result<std::sync::Arc<Kind>, Error> {
         let version = &document.api_version;
         if !self.kinds.contains_key(version) {
@@ -195,7 +195,7 @@ impl Applied {
             .ok_or_else(|| Error::UnknownKind { api_version: version.clone(), kind: document.kind.clone() })
     }
 
-    /// Creates or updates one object; says what it did.
+    /// Creates or updates an object; returns what was done.
     async fn apply(&mut self, document: &Document) -> Result<Option<&'static str>, Error> {
         let kind = self.kind(document).await?;
         let api = kind.api(&self.client, document.namespace.as_deref().unwrap_or("default"));
@@ -223,7 +223,7 @@ impl Applied {
             if annotations.is_null() {
                 *annotations = json!({});
             }
-            // Null takes it away where it would be too long.
+            // Null removes an annotation that would be too long.
             annotations[LAST_APPLIED] = annotation_of(&document.value).map_or(Value::Null, Value::String);
         }
         let params = PatchParams::default();
@@ -238,10 +238,10 @@ fn api_error(action: &'static str) -> impl Fn(kube::Error) -> Error {
 }
 
 fn annotation_of(value: &Value) -> Option<String> {
-    Some(value.to_string()).filter(|text| text.len() <= LONGEST_ANNOTATION)
+    Some(value.to_string()).filter(|text| text.len() <= MAX_ANNOTATION_BYTES)
 }
 
-/// The object with its own text as an annotation, unless that would be too long.
+/// The object with the last-applied annotation, unless that would be too long.
 fn with_annotation(value: &Value) -> Value {
     let mut object = value.clone();
     if let (Some(text), Some(meta)) = (annotation_of(value), object.get_mut("metadata").and_then(Value::as_object_mut))

@@ -1,7 +1,7 @@
-//! What nodes and pods use, as `metrics.k8s.io` tells it: plain [`Readings`] come in, two of each container are
-//! kept, and rates between them go out. Pure; whoever reads usage hands it over ([`crate::ControlPlane::follow_usage`]).
+//! Usage of nodes and pods for `metrics.k8s.io`: samples come in as plain [`Readings`], the last two of each container
+//! are stored, and rates between them are returned. Pure; samples are pushed by [`crate::ControlPlane::follow_usage`].
 
-mod wire;
+mod api_types;
 
 #[cfg(test)]
 mod tests;
@@ -10,28 +10,28 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 
-pub(crate) use wire::{NodeMetrics, PodMetrics, node_metrics, pod_metrics};
+pub(crate) use api_types::{NodeMetrics, PodMetrics, node_metrics, pod_metrics};
 
-/// Rounds closer than this add nothing: rates are told over the ten seconds between regular rounds, and a client that
-/// asks for fresh numbers in between must not turn them into rates over one second. The second round of a container
-/// that is new counts at once, so that it shows up early.
-const STEP: Duration = Duration::from_secs(9);
+/// Samples closer than this are dropped: rates cover the ten seconds between regular samples, and a client that
+/// requests fresh numbers in between must not turn them into rates over one second. The second sample of a new
+/// container is always used, so that its rate is available early.
+const MIN_SAMPLE_INTERVAL: Duration = Duration::from_secs(9);
 
-/// Counters of one container or machine at one moment.
+/// Counters of a container or machine at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// When they were read.
+    /// When they were sampled.
     pub at: Timestamp,
-    /// CPU time used so far.
+    /// Cumulative CPU time, in nanoseconds.
     pub cpu_ns: u64,
-    /// Memory that cannot be freed easily.
+    /// Working set, in bytes.
     pub memory_bytes: u64,
 }
 
 /// A container of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerReading {
-    /// Of this very container: one that was started again is another.
+    /// The container's id; a restarted container has another one.
     pub id: String,
     /// Of the pod.
     pub namespace: String,
@@ -39,14 +39,14 @@ pub struct ContainerReading {
     pub pod: String,
     /// Its name in the pod.
     pub name: String,
-    /// What it uses.
+    /// Its counters.
     pub reading: Reading,
 }
 
-/// One round over a node.
+/// One sample of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readings {
-    /// Name of the node; empty before there was a round.
+    /// Name of the node; empty before the first sample.
     pub node: String,
     /// The machine as a whole.
     pub machine: Option<Reading>,
@@ -57,48 +57,48 @@ pub struct Readings {
 /// Usage between two readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate {
-    /// When the later one was taken.
+    /// The time of the later reading.
     pub(crate) at: Timestamp,
     /// The time between them.
     pub(crate) window: Duration,
-    /// Billionths of a core.
+    /// Average CPU usage, in nanocores.
     pub(crate) nano_cores: i64,
-    /// As last read.
+    /// Working set of the later reading, in bytes.
     pub(crate) memory_bytes: i64,
 }
 
 /// Usage of one pod's containers, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodRates {
-    /// Those of the container that was read first.
+    /// Those of the container with the earliest reading.
     pub(crate) at: Timestamp,
     pub(crate) window: Duration,
     pub(crate) containers: Vec<(String, Rate)>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Pair {
+struct SamplePair {
     last: Reading,
     before: Option<Reading>,
 }
 
-impl Pair {
-    /// The pair after one more reading.
-    fn then(known: Option<&Self>, now: Reading) -> Self {
+impl SamplePair {
+    /// The pair after a further reading.
+    fn advance(samples: Option<&Self>, now: Reading) -> Self {
         let first = Self { last: now, before: None };
-        let Some(known) = known else { return first };
-        // A counter that went back belongs to something that began anew.
-        if now.cpu_ns < known.last.cpu_ns {
+        let Some(samples) = samples else { return first };
+        // A counter that decreased was reset.
+        if now.cpu_ns < samples.last.cpu_ns {
             return first;
         }
-        let passed = between(known.last.at, now.at);
-        let counts = if known.before.is_some() { passed >= STEP } else { !passed.is_zero() };
-        if counts { Self { last: now, before: Some(known.last) } } else { *known }
+        let passed = duration_between(samples.last.at, now.at);
+        let counts = if samples.before.is_some() { passed >= MIN_SAMPLE_INTERVAL } else { !passed.is_zero() };
+        if counts { Self { last: now, before: Some(samples.last) } } else { *samples }
     }
 
     fn rate(&self) -> Option<Rate> {
         let before = self.before?;
-        let window = between(before.at, self.last.at);
+        let window = duration_between(before.at, self.last.at);
         let used = u128::from(self.last.cpu_ns.checked_sub(before.cpu_ns)?);
         let nano_cores = (used * 1_000_000_000).checked_div(window.as_nanos())?;
         Some(Rate {
@@ -110,57 +110,57 @@ impl Pair {
     }
 }
 
-/// No time at all when `to` is not later.
-fn between(from: Timestamp, to: Timestamp) -> Duration {
+/// The time from `from` to `to`; zero when `to` is not later.
+fn duration_between(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
 #[derive(Debug)]
-struct Known {
+struct ContainerSamples {
     namespace: String,
     pod: String,
     name: String,
-    pair: Pair,
+    pair: SamplePair,
 }
 
-/// The last two readings of everything that the newest round has shown.
+/// The last two readings of the node and of each container of the latest sample.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct SampleWindow {
     node: String,
-    machine: Option<Pair>,
+    machine: Option<SamplePair>,
     /// By container id.
-    containers: BTreeMap<String, Known>,
+    containers: BTreeMap<String, ContainerSamples>,
 }
 
-impl Ledger {
-    /// Adds a round; what is not in it is forgotten.
-    pub(crate) fn take(&mut self, round: &Readings) {
-        let same_node = self.node == round.node;
+impl SampleWindow {
+    /// Adds a sample; containers that it does not have are dropped.
+    pub(crate) fn record(&mut self, readings: &Readings) {
+        let same_node = self.node == readings.node;
         let machine = self.machine.as_ref().filter(|_| same_node);
-        self.machine = round.machine.map(|now| Pair::then(machine, now));
-        self.node.clone_from(&round.node);
+        self.machine = readings.machine.map(|now| SamplePair::advance(machine, now));
+        self.node.clone_from(&readings.node);
         let mut before = std::mem::take(&mut self.containers);
-        for container in &round.containers {
-            let known = before.remove(&container.id);
-            let pair = Pair::then(known.as_ref().map(|k| &k.pair), container.reading);
+        for container in &readings.containers {
+            let samples = before.remove(&container.id);
+            let pair = SamplePair::advance(samples.as_ref().map(|k| &k.pair), container.reading);
             let (namespace, pod, name) = (container.namespace.clone(), container.pod.clone(), container.name.clone());
-            self.containers.insert(container.id.clone(), Known { namespace, pod, name, pair });
+            self.containers.insert(container.id.clone(), ContainerSamples { namespace, pod, name, pair });
         }
     }
 
-    /// What a node uses.
+    /// The usage of a node.
     pub(crate) fn node(&self, name: &str) -> Option<Rate> {
         self.machine.as_ref().filter(|_| self.node == name)?.rate()
     }
 
-    /// What the pods use, by namespace and name; a pod shows once each of its containers has a rate and real numbers,
-    /// since a sum over some of them would make an autoscaler believe that the others rest.
+    /// The usage of pods, by namespace and name. A pod is included once each of its containers has a rate and non-zero
+    /// counters: a partial sum would make an autoscaler believe that the other containers are idle.
     pub(crate) fn pods(&self) -> BTreeMap<(&str, &str), PodRates> {
         let mut pods: BTreeMap<(&str, &str), Option<PodRates>> = BTreeMap::new();
-        for known in self.containers.values() {
-            let real = known.pair.last.cpu_ns > 0 && known.pair.last.memory_bytes > 0;
-            let rate = known.pair.rate().filter(|_| real);
-            let so_far = pods.entry((&known.namespace, &known.pod));
+        for samples in self.containers.values() {
+            let real = samples.pair.last.cpu_ns > 0 && samples.pair.last.memory_bytes > 0;
+            let rate = samples.pair.rate().filter(|_| real);
+            let so_far = pods.entry((&samples.namespace, &samples.pod));
             let Some(rate) = rate else {
                 so_far.insert_entry(None);
                 continue;
@@ -171,8 +171,8 @@ impl Ledger {
             if rate.at < pod.at {
                 (pod.at, pod.window) = (rate.at, rate.window);
             }
-            let at = pod.containers.partition_point(|(name, _)| *name < known.name);
-            pod.containers.insert(at, (known.name.clone(), rate));
+            let at = pod.containers.partition_point(|(name, _)| *name < samples.name);
+            pod.containers.insert(at, (samples.name.clone(), rate));
         }
         pods.into_iter().filter_map(|(name, pod)| Some((name, pod?))).collect()
     }

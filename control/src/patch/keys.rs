@@ -1,21 +1,21 @@
-//! Which lists are merged item by item, and by which key: upstream's table for the kinds that are served.
+//! Merge keys of lists, as in upstream's types.
 //!
-//! A list is named by its field and by the field that holds it (`containers` in `spec`); the root's holder is
-//! empty. A list that is not here is replaced as a whole.
+//! A list is identified by its field and its parent field (`containers` in `spec`); the parent of a root field is
+//! empty. Other lists are atomic.
 
 /// The key of a list in a strategic merge patch.
 #[must_use]
-pub fn merge_key(holder: &str, field: &str) -> Option<&'static str> {
-    list_keys(holder, field).first().copied().or(match (holder, field) {
-        // Merged by address in a patch, though one whole for server-side apply.
+pub fn merge_key(parent: &str, field: &str) -> Option<&'static str> {
+    list_keys(parent, field).first().copied().or(match (parent, field) {
+        // Merged by address in a patch, though atomic in server-side apply.
         ("status", "hostIPs") => Some("ip"),
         _ => None,
     })
 }
 
-/// The keys that tell a list's items apart in server-side apply; empty for a list that is one whole.
+/// The list-map keys in server-side apply; empty for an atomic list.
 #[must_use]
-pub fn list_keys(holder: &str, field: &str) -> &'static [&'static str] {
+pub fn list_keys(parent: &str, field: &str) -> &'static [&'static str] {
     match field {
         "containers"
         | "initContainers"
@@ -23,30 +23,30 @@ pub fn list_keys(holder: &str, field: &str) -> &'static [&'static str] {
         | "env"
         | "schedulingGates"
         | "resourceClaimStatuses" => &["name"],
-        "volumes" | "imagePullSecrets" | "resourceClaims" if holder == "spec" => &["name"],
-        "secrets" if holder.is_empty() => &["name"],
+        "volumes" | "imagePullSecrets" | "resourceClaims" if parent == "spec" => &["name"],
+        "secrets" if parent.is_empty() => &["name"],
         "volumeMounts" => &["mountPath"],
         "volumeDevices" => &["devicePath"],
         "hostAliases" | "podIPs" => &["ip"],
         "topologySpreadConstraints" => &["topologyKey", "whenUnsatisfiable"],
         "conditions" => &["type"],
-        "addresses" if holder == "status" => &["type"],
+        "addresses" if parent == "status" => &["type"],
         "ownerReferences" => &["uid"],
-        "ports" if is_container(holder) => &["containerPort", "protocol"],
-        "ports" if holder == "spec" => &["port", "protocol"],
+        "ports" if is_container(parent) => &["containerPort", "protocol"],
+        "ports" if parent == "spec" => &["port", "protocol"],
         _ => &[],
     }
 }
 
-/// What a key's field counts as where it is missing.
+/// The default of a missing key field.
 pub(super) fn key_default(key: &str) -> Option<&'static str> {
     (key == "protocol").then_some("TCP")
 }
 
-/// Lists of plain values that are merged as sets.
+/// Lists of scalars that are merged as sets.
 #[must_use]
-pub fn is_set(holder: &str, field: &str) -> bool {
-    matches!((holder, field), ("metadata", "finalizers") | ("spec", "podCIDRs"))
+pub fn is_set(parent: &str, field: &str) -> bool {
+    matches!((parent, field), ("metadata", "finalizers") | ("spec", "podCIDRs"))
 }
 
 /// Lists whose items keep only the fields that a patch names with `$retainKeys`.
@@ -71,9 +71,9 @@ pub fn is_atomic_map(field: &str) -> bool {
     )
 }
 
-/// Fields of which an item may have one only; setting one takes the others away.
-pub(super) fn alternatives(holder: &str) -> &'static [&'static str] {
-    match holder {
+/// Mutually exclusive fields: setting one removes the others.
+pub(super) fn alternatives(parent: &str) -> &'static [&'static str] {
+    match parent {
         "env" => &["value", "valueFrom"],
         "livenessProbe" | "readinessProbe" | "startupProbe" => &["exec", "grpc", "httpGet", "tcpSocket"],
         "postStart" | "preStop" => &["exec", "httpGet", "sleep", "tcpSocket"],
@@ -81,6 +81,6 @@ pub(super) fn alternatives(holder: &str) -> &'static [&'static str] {
     }
 }
 
-fn is_container(holder: &str) -> bool {
-    matches!(holder, "containers" | "initContainers" | "ephemeralContainers")
+fn is_container(parent: &str) -> bool {
+    matches!(parent, "containers" | "initContainers" | "ephemeralContainers")
 }

@@ -1,6 +1,6 @@
-//! The kinds of patch that the API takes, as functions from an object and a patch to an object. Pure.
+//! Patch types, as functions from an object and a patch to an object. Pure.
 
-mod applied;
+mod apply;
 mod keys;
 mod strategic;
 
@@ -11,26 +11,26 @@ use serde_json::Value;
 
 pub use keys::{is_atomic_map, is_set, list_keys, merge_key, retains_keys};
 
-/// How a patch is written; the content type says it.
+/// The patch type, by content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchKind {
-    /// RFC 6902.
+    /// JSON patch, RFC 6902.
     Json,
-    /// RFC 7386.
+    /// JSON merge patch, RFC 7386.
     Merge,
-    /// Lists are merged by their keys.
+    /// Strategic merge patch: lists are merged by their keys.
     Strategic,
-    /// Server-side apply: laid over the object, which is made when it is not there. Nobody's ownership is kept.
+    /// Server-side apply without field ownership: merged into the object, which is created if missing.
     Apply,
 }
 
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
-    /// The patch itself is wrong.
+    /// The patch is malformed.
     #[error("{0}")]
     Malformed(String),
-    /// A JSON patch's test or path does not fit the object.
+    /// A test or path of a JSON patch fails.
     #[error("the server rejected our request due to an error in our request: {0}")]
     Unfit(String),
 }
@@ -46,23 +46,23 @@ impl PatchError {
     }
 }
 
-/// Upstream's limit on a JSON patch.
-const MOST_OPERATIONS: usize = 10_000;
-/// Upstream's limit on what the copy operations of a JSON patch add up to.
-const MOST_COPIED: usize = 3 << 20;
+/// Upstream's limit of operations in a JSON patch.
+const MAX_OPERATIONS: usize = 10_000;
+/// Upstream's limit of the bytes that copy operations of a JSON patch add.
+const MAX_COPIED_BYTES: usize = 3 << 20;
 
 /// Applies `patch` to `current`.
 ///
 /// # Errors
-/// When the patch is malformed or does not fit.
+/// When the patch is malformed or cannot be applied.
 pub fn apply(kind: PatchKind, current: &Value, patch: &Value) -> Result<Value, PatchError> {
     let malformed = |what: &str| PatchError::Malformed(format!("the patch must be a JSON {what}"));
     match kind {
         PatchKind::Json => {
             let list = patch.as_array().ok_or_else(|| malformed("list of operations"))?;
-            if list.len() > MOST_OPERATIONS {
+            if list.len() > MAX_OPERATIONS {
                 return Err(PatchError::Malformed(format!(
-                    "the patch has {} operations, more than {MOST_OPERATIONS}",
+                    "the patch has {} operations, more than {MAX_OPERATIONS}",
                     list.len()
                 )));
             }
@@ -78,7 +78,7 @@ pub fn apply(kind: PatchKind, current: &Value, patch: &Value) -> Result<Value, P
         }
         PatchKind::Strategic | PatchKind::Apply if !patch.is_object() => Err(malformed("object")),
         PatchKind::Strategic => strategic::merge(current, patch),
-        PatchKind::Apply => applied::merge(current, patch),
+        PatchKind::Apply => apply::merge(current, patch),
     }
 }
 
@@ -88,11 +88,11 @@ fn json(current: &Value, list: &[Value]) -> Result<Value, PatchError> {
     for (at, operation) in list.iter().enumerate() {
         let operation: json_patch::PatchOperation = serde_json::from_value(operation.clone())
             .map_err(|e| PatchError::Malformed(format!("operation {at} of the JSON patch cannot be read: {e}")))?;
-        // Each copy may double the object, so a short patch could fill the memory.
+        // Each copy may double the object: a short patch could exhaust memory.
         if let json_patch::PatchOperation::Copy(copy) = &operation {
             copied += copy.from.resolve(&out).map_or(0, size);
-            if copied > MOST_COPIED {
-                return Err(PatchError::Malformed(format!("the JSON patch copies more than {MOST_COPIED} bytes")));
+            if copied > MAX_COPIED_BYTES {
+                return Err(PatchError::Malformed(format!("the JSON patch copies more than {MAX_COPIED_BYTES} bytes")));
             }
         }
         json_patch::patch(&mut out, std::slice::from_ref(&operation))
@@ -101,7 +101,7 @@ fn json(current: &Value, list: &[Value]) -> Result<Value, PatchError> {
     Ok(out)
 }
 
-/// About how long a value is when written.
+/// The approximate encoded size of a value.
 fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,

@@ -34,7 +34,7 @@ fn listed<'a>(field: &str, value: &'a Value) -> Result<&'a Vec<Value>, PatchErro
     value.as_array().ok_or_else(|| PatchError::Malformed(format!("{field} in the patch must be a list")))
 }
 
-fn merge_objects(current: &Map<String, Value>, patch: &Map<String, Value>, holder: &str) -> Result<Value, PatchError> {
+fn merge_objects(current: &Map<String, Value>, patch: &Map<String, Value>, parent: &str) -> Result<Value, PatchError> {
     match directive(patch)? {
         Some("replace") => return Ok(Value::Object(without_directives(patch))),
         Some("delete") => return Ok(Value::Object(Map::new())),
@@ -55,9 +55,9 @@ fn merge_objects(current: &Map<String, Value>, patch: &Map<String, Value>, holde
     }
     for (field, value) in patch {
         if let Some(list) = field.strip_prefix(DELETE_FROM) {
-            let gone = listed(field, value)?;
+            let deleted = listed(field, value)?;
             if let Some(items) = out.get_mut(list).and_then(Value::as_array_mut) {
-                items.retain(|item| !gone.contains(item));
+                items.retain(|item| !deleted.contains(item));
             }
         }
     }
@@ -69,8 +69,9 @@ fn merge_objects(current: &Map<String, Value>, patch: &Map<String, Value>, holde
             }
             (Some(Value::Object(old)), Value::Object(new)) => merge_objects(old, new, field)?,
             (_, Value::Object(new)) => merge_objects(&Map::new(), new, field)?,
-            (Some(Value::Array(old)), Value::Array(new)) if !old.is_empty() => merge_lists(old, new, holder, field)?,
-            // Nothing to merge with: two items with the same key, such as a port for TCP and UDP, both stay.
+            (Some(Value::Array(old)), Value::Array(new)) if !old.is_empty() => merge_lists(old, new, parent, field)?,
+            // Without a current list there is nothing to merge with: two items with the same key, such as a port for
+            // TCP and UDP, both stay.
             (_, Value::Array(new)) => Value::Array(additions(new)?),
             (_, new) => new.clone(),
         };
@@ -81,14 +82,14 @@ fn merge_objects(current: &Map<String, Value>, patch: &Map<String, Value>, holde
             let order = listed(field, order)?;
             let before = current.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             if let Some(items) = out.get_mut(list).and_then(Value::as_array_mut) {
-                put_in_order(items, order, before, merge_key(holder, list));
+                set_element_order(items, order, before, merge_key(parent, list));
             }
         }
     }
     Ok(Value::Object(out))
 }
 
-/// A list of the patch that has no counterpart, without its directives.
+/// A list of the patch without a current list, without its directives.
 fn additions(new: &[Value]) -> Result<Vec<Value>, PatchError> {
     let mut out = Vec::with_capacity(new.len());
     for item in new {
@@ -100,14 +101,14 @@ fn additions(new: &[Value]) -> Result<Vec<Value>, PatchError> {
     Ok(out)
 }
 
-fn merge_lists(old: &[Value], new: &[Value], holder: &str, field: &str) -> Result<Value, PatchError> {
-    if is_set(holder, field) {
+fn merge_lists(old: &[Value], new: &[Value], parent: &str, field: &str) -> Result<Value, PatchError> {
+    if is_set(parent, field) {
         let mut out = old.to_vec();
         out.extend(new.iter().filter(|item| !old.contains(item)).cloned());
-        put_in_order(&mut out, new, old, None);
+        set_element_order(&mut out, new, old, None);
         return Ok(Value::Array(out));
     }
-    let Some(key) = merge_key(holder, field) else {
+    let Some(key) = merge_key(parent, field) else {
         return additions(new).map(Value::Array);
     };
     if new.iter().any(|item| item.get(DIRECTIVE).and_then(Value::as_str) == Some("replace")) {
@@ -138,12 +139,12 @@ fn merge_lists(old: &[Value], new: &[Value], holder: &str, field: &str) -> Resul
             None => out.push(merge_objects(&Map::new(), fields, field)?),
         }
     }
-    put_in_order(&mut out, &named, old, Some(key));
+    set_element_order(&mut out, &named, old, Some(key));
     Ok(Value::Array(out))
 }
 
-/// Items that `order` names stand in its order; the others stay before those that they stood before.
-fn put_in_order(items: &mut Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) {
+/// Sorts items by `order`; items that it does not name stay before those that they preceded.
+fn set_element_order(items: &mut Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) {
     let same = |a: &Value, b: &Value| match key {
         Some(key) => a.get(key).is_some() && a.get(key) == b.get(key),
         None => a == b,

@@ -102,7 +102,7 @@ fn a_json_patch_cannot_fill_the_memory() {
 }
 
 #[test]
-fn applying_lays_the_configuration_over_the_object() {
+fn apply_merges_the_configuration_into_the_object() {
     let current = json!({"metadata": {"uid": "u", "labels": {"a": "1"}}, "spec": {"selector": {"old": "x"}, "clusterIP": "10.96.0.9",
         "ports": [{"port": 53, "protocol": "UDP", "nodePort": 30053, "targetPort": 53}]}});
     let applied = json!({"metadata": {"labels": {"b": "2"}}, "spec": {"selector": {"new": "y"}, "type": null,
@@ -162,13 +162,13 @@ proptest! {
     }
 
     #[test]
-    fn the_difference_of_two_objects_leads_from_one_to_the_other(a in any_json(), b in any_json()) {
+    fn a_generated_json_patch_turns_one_object_into_the_other(a in any_json(), b in any_json()) {
         let difference = serde_json::to_value(json_patch::diff(&a, &b)).unwrap();
         prop_assert_eq!(&apply(PatchKind::Json, &a, &difference).unwrap(), &b);
     }
 
     #[test]
-    fn patches_laid_twice_change_nothing_more(current in any_json(), patch in any_json()) {
+    fn applying_a_patch_twice_changes_nothing_more(current in any_json(), patch in any_json()) {
         for kind in [PatchKind::Merge, PatchKind::Strategic, PatchKind::Apply] {
             let Ok(once) = apply(kind, &current, &patch) else { continue };
             let Ok(twice) = apply(kind, &once, &patch) else { continue };

@@ -1,4 +1,4 @@
-//! The authority: made once, its certificate renewed with the same key, and the leaves that it signs.
+//! The cluster CA: created once, its certificate renewed with the same key, and the leaf certificates that it issues.
 
 use std::{net::IpAddr, path::Path};
 
@@ -18,10 +18,10 @@ use super::{Error, Lifetimes, Pair, days, files};
 
 pub(super) const CA_CERT: &str = "ca.crt";
 const CA_KEY: &str = "ca.key";
-/// The name of an authority that is made here.
+/// Subject of a CA that is created here.
 const NAME: &str = "windlass";
 
-/// A certificate that is wanted.
+/// A certificate to issue.
 pub(super) struct Leaf<'a> {
     pub(super) file: &'a str,
     pub(super) common_name: String,
@@ -31,29 +31,30 @@ pub(super) struct Leaf<'a> {
     pub(super) usage: ExtendedKeyUsagePurpose,
 }
 
-/// Whether a folder has been in use: a certificate of the API server is in it, which is made after the authority.
+/// Whether a directory is in use: it has the certificate of the API server, which is created after the CA.
 pub(super) fn is_in_use(dir: &Path) -> Result<bool, Error> {
     Ok(files::read(&dir.join("apiserver.crt"))?.is_some())
 }
 
 pub(super) struct Authority {
-    /// Its certificate; behind it earlier ones of the same key that have not ended, which clients may know alone.
+    /// The CA bundle: the current certificate, followed by earlier ones of the same key that have not expired, which
+    /// clients may know alone.
     pub(super) pem: String,
-    /// When the first of them ends, in seconds since 1970.
+    /// Expiry of the first certificate, in seconds since 1970.
     ends: i64,
-    /// Not there while the authority's key is kept elsewhere.
+    /// `None` when the CA key is stored elsewhere.
     pub(super) issuer: Option<Issuer<'static, KeyPair>>,
     lifetimes: Lifetimes,
 }
 
-/// How a certificate that is there stands.
+/// The state of an existing certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    Good,
-    /// It can be used and ends soon.
-    EndsSoon,
-    /// It has ended, or is for other names, or of another authority.
-    Unusable,
+enum CertificateState {
+    Valid,
+    /// Valid, and about to expire.
+    ExpiresSoon,
+    /// Expired, for other names, or of another CA.
+    Invalid,
 }
 
 impl Authority {
@@ -68,17 +69,17 @@ impl Authority {
         match (files::read(&cert)?, files::read_key(&key)?) {
             (Some(pem), Some(key_pem)) => {
                 let key_pair = KeyPair::from_pem(&key_pem).map_err(|e| wrong(&key, &e))?;
-                if !is_of(&pem, &key_pair) {
+                if !has_key(&pem, &key_pair) {
                     return Err(wrong(
                         &key,
                         &"it is not the key of ca.crt beside it; put back the two that belong together",
                     ));
                 }
-                let pem = match renewed(&pem, &key_pem, lifetimes) {
+                let pem = match renewed_bundle(&pem, &key_pem, lifetimes) {
                     Ok(Some(bundle)) => match files::write(&cert, &bundle) {
                         Ok(()) => bundle,
                         Err(error) => {
-                            tracing::warn!(%error, "the authority's certificate is to be renewed, which is tried again later; the old one is good until then");
+                            tracing::warn!(%error, "failed to renew CA certificate; the old one stays in use, retrying");
                             pem
                         }
                     },
@@ -108,7 +109,7 @@ impl Authority {
                               away to begin anew: every kubeconfig and every node then needs new certificates";
                 return Err(wrong(&cert, &reason));
             }
-            // The first start, or one that a crash has cut short.
+            // The first start, or one that was interrupted.
             (None, _) => {}
         }
         let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
@@ -124,23 +125,23 @@ impl Authority {
     pub(super) fn leaf(&self, dir: &Path, leaf: &Leaf<'_>) -> Result<Pair, Error> {
         let (cert, key) = (dir.join(format!("{}.crt", leaf.file)), dir.join(format!("{}.key", leaf.file)));
         let found = files::read(&cert)?.zip(files::read_key(&key)?);
-        let found = found.map(|(cert_pem, key_pem)| (self.standing(&cert_pem, leaf), Pair { cert_pem, key_pem }));
+        let found = found.map(|(cert_pem, key_pem)| (self.state_of(&cert_pem, leaf), Pair { cert_pem, key_pem }));
         let issuer = match (found, &self.issuer) {
-            (Some((Standing::Good, pair)), _) => return Ok(pair),
+            (Some((CertificateState::Valid, pair)), _) => return Ok(pair),
             (_, Some(issuer)) => issuer,
-            (Some((Standing::EndsSoon, pair)), None) => {
-                tracing::warn!(path = %cert.display(), "this certificate ends soon and cannot be made anew without ca.key; put that beside ca.crt");
+            (Some((CertificateState::ExpiresSoon, pair)), None) => {
+                tracing::warn!(path = %cert.display(), "certificate expires soon and cannot be renewed without ca.key; put that beside ca.crt");
                 return Ok(pair);
             }
-            (Some((Standing::Unusable, _)) | None, None) => {
-                let reason = "it must be made anew (it is missing, has ended or is for other names), and ca.key is not there; put that beside ca.crt";
+            (Some((CertificateState::Invalid, _)) | None, None) => {
+                let reason = "it must be reissued (it is missing, has expired or is for other names), and ca.key is not there; put that beside ca.crt";
                 return Err(Error::Content { path: cert, reason: reason.to_owned() });
             }
         };
         let make = |e: &dyn std::fmt::Display| Error::Make { name: leaf.common_name.clone(), reason: e.to_string() };
         let key_pair = KeyPair::generate().map_err(|e| make(&e))?;
         let mut params = params(&leaf.common_name, leaf.organisation, self.lifetimes.leaf);
-        // Nobody takes it after the authority's end.
+        // A leaf must not outlive the CA certificate.
         params.not_after = params.not_after.min(at(self.ends));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![leaf.usage.clone()];
@@ -156,9 +157,9 @@ impl Authority {
         Ok(pair)
     }
 
-    /// Whether it is signed by this authority, far from its end, and for all the names that are wanted.
-    fn standing(&self, pem: &str, leaf: &Leaf<'_>) -> Standing {
-        let read = || -> Option<Standing> {
+    /// The state of a certificate: issuer, expiry and names.
+    fn state_of(&self, pem: &str, leaf: &Leaf<'_>) -> CertificateState {
+        let read = || -> Option<CertificateState> {
             let (document, authority) = (first(pem)?, first(&self.pem)?);
             let (parsed, authority) = (document.parse_x509().ok()?, authority.parse_x509().ok()?);
             let signed = parsed.issuer() == authority.subject()
@@ -178,19 +179,19 @@ impl Authority {
             };
             let named = name && leaf.names.iter().all(has_name) && leaf.addresses.iter().all(has_address);
             Some(if !signed || !named || end <= now {
-                Standing::Unusable
+                CertificateState::Invalid
             } else if end <= now + self.lifetimes.renew_before.as_secs() && end < self.ends {
-                Standing::EndsSoon
+                CertificateState::ExpiresSoon
             } else {
-                Standing::Good
+                CertificateState::Valid
             })
         };
-        read().unwrap_or(Standing::Unusable)
+        read().unwrap_or(CertificateState::Invalid)
     }
 }
 
-/// Whether a certificate is of this key.
-fn is_of(cert_pem: &str, key: &KeyPair) -> bool {
+/// Whether a certificate has this public key.
+fn has_key(cert_pem: &str, key: &KeyPair) -> bool {
     let read = || -> Option<bool> {
         Some(first(cert_pem)?.parse_x509().ok()?.public_key().raw == key.subject_public_key_info().as_slice())
     };
@@ -202,22 +203,22 @@ fn first(pem: &str) -> Option<Pem> {
     Some(x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?.1)
 }
 
-/// When the first certificate of a bundle ends, in seconds since 1970.
+/// Expiry of the first certificate of a bundle, in seconds since 1970.
 fn ends(pem: &str) -> Option<i64> {
     Some(first(pem)?.parse_x509().ok()?.validity().not_after.timestamp())
 }
 
-/// The certificates of a bundle, each with its bounds.
+/// The PEM blocks of a bundle.
 fn certificates(bundle: &str) -> impl Iterator<Item = &str> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
     bundle.split_inclusive(END).filter_map(|part| part.find(BEGIN).map(|at| &part[at..]))
 }
 
-/// The bundle with a new certificate in front, if the first one ends soon. It is of the same key and name and begins when
-/// the old one did, so that whatever either has signed is good for who trusts the other: nothing else has to be made
-/// anew. Clients that check the end of what they trust (Go's do) need the new one until the old one ends.
-fn renewed(bundle: &str, key_pem: &str, lifetimes: Lifetimes) -> Result<Option<String>, rcgen::Error> {
+/// The bundle with a new CA certificate in front, if the first one expires soon. The new one has the same key, subject
+/// and start as the old one, so that leaves of either verify with both and nothing else must be reissued. Clients that
+/// check the expiry of trust anchors (Go's do) need the new one until the old one expires.
+fn renewed_bundle(bundle: &str, key_pem: &str, lifetimes: Lifetimes) -> Result<Option<String>, rcgen::Error> {
     let now = Timestamp::now().as_second();
     let Some(document) = first(bundle) else { return Ok(None) };
     let Ok(old) = document.parse_x509() else { return Ok(None) };
@@ -228,32 +229,32 @@ fn renewed(bundle: &str, key_pem: &str, lifetimes: Lifetimes) -> Result<Option<S
     let key_pair = KeyPair::from_pem(key_pem)?;
     let mut params = authority_params(lifetimes);
     params.not_before = at(old.validity().not_before.timestamp());
-    // By default it comes from the key, and no two certificates of an authority may have the same.
+    // By default the serial comes from the key, but serials of a CA must be unique.
     let mut serial = [0; 16];
     SystemRandom::new().fill(&mut serial).map_err(|_| rcgen::Error::RingUnspecified)?;
     serial[0] &= 0x7f;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     let new = params.self_signed(&key_pair)?.pem();
-    if !first(&new).is_some_and(|new| new.parse_x509().is_ok_and(|new| stands_for(&new, &old))) {
+    if !first(&new).is_some_and(|new| new.parse_x509().is_ok_and(|new| can_replace(&new, &old))) {
         if end <= now + lifetimes.renew_before.as_secs() {
             tracing::warn!(
                 file = CA_CERT,
-                "the authority's certificate ends soon, and was not made here: renew it with the same key where it came from, and start windlass again"
+                "CA certificate expires soon and was not created here: renew it with the same key where it came from, and restart windlass"
             );
         }
         return Ok(None);
     }
     tracing::info!(
         file = CA_CERT,
-        "the authority's certificate was renewed with the same key; clients that were given the old one need the new one before that ends"
+        "renewed CA certificate with the same key; clients that hold the old one need the new one before it expires"
     );
     let kept = certificates(bundle).filter(|one| ends(one).is_some_and(|end| end > now));
     Ok(Some(kept.fold(new, |bundle, one| format!("{}\n{one}\n", bundle.trim_end()))))
 }
 
-/// Whether what an authority has signed is good for who trusts a new certificate of it, and nothing more is: the same
-/// name, byte for byte, the same name of its key, nobody above it, no limits that the new one lacks.
-fn stands_for(new: &X509Certificate<'_>, old: &X509Certificate<'_>) -> bool {
+/// Whether a new CA certificate verifies exactly what the old one does: the same subject, byte for byte, the same key
+/// identifier, self-signed, and no constraints that the new one lacks.
+fn can_replace(new: &X509Certificate<'_>, old: &X509Certificate<'_>) -> bool {
     let limited = |e: &x509_parser::extensions::X509Extension<'_>| {
         matches!(e.parsed_extension(), ParsedExtension::NameConstraints(_) | ParsedExtension::ExtendedKeyUsage(_))
             || matches!(e.parsed_extension(), ParsedExtension::BasicConstraints(b) if b.path_len_constraint.is_some())
@@ -264,7 +265,7 @@ fn stands_for(new: &X509Certificate<'_>, old: &X509Certificate<'_>) -> bool {
         && !old.extensions().iter().any(limited)
 }
 
-/// The name of the key that signed a certificate, which tells authorities of the same name apart.
+/// The authority key identifier, which distinguishes CAs of the same subject.
 fn key_of_issuer(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
     certificate.extensions().iter().find_map(|e| match e.parsed_extension() {
         ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|key| key.0.to_vec()),
@@ -294,7 +295,7 @@ fn params(common_name: &str, organisation: Option<&str>, lifetime: SignedDuratio
         name.push(DnType::OrganizationName, organisation);
     }
     params.distinguished_name = name;
-    // A clock that is a little behind must not refuse what was made just now.
+    // Tolerates clients whose clocks are behind.
     params.not_before = date(days(-1));
     params.not_after = date(lifetime);
     params

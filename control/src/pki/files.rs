@@ -1,4 +1,4 @@
-//! Private files, written whole or not at all.
+//! Private files, written atomically.
 
 use std::{
     fs, io,
@@ -12,26 +12,26 @@ use super::Error;
 
 pub(super) fn make_dir(dir: &Path) -> Result<(), Error> {
     files::make_dir(dir, 0o700).map_err(|source| Error::File { path: dir.to_owned(), attempt: "made", source })?;
-    keep_private(dir, 0o700);
+    restrict_permissions(dir, 0o700);
     Ok(())
 }
 
-/// Reads a file that holds a private key: nobody else may read it from now on, whoever made it.
+/// Reads a file with a private key, after restricting its permissions.
 pub(super) fn read_key(path: &Path) -> Result<Option<String>, Error> {
     let found = read(path)?;
     if found.is_some() {
-        keep_private(path, 0o600);
+        restrict_permissions(path, 0o600);
     }
     Ok(found)
 }
 
-/// Takes rights away that others than its owner have; what cannot be mended is told.
-pub(super) fn keep_private(path: &Path, allowed: u32) {
+/// Removes permissions of group and others; failures are logged.
+pub(super) fn restrict_permissions(path: &Path, allowed: u32) {
     let Ok(metadata) = fs::metadata(path) else { return };
     let mode = metadata.mode() & 0o7777;
     let owner = metadata.uid();
     if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
-        tracing::warn!(path = %path.display(), owner, "somebody else owns this file of keys and certificates, and can change it; run chown root on it");
+        tracing::warn!(path = %path.display(), owner, "key or certificate file is not owned by root, and its owner can change it; run chown root on it");
     }
     let beyond = mode & 0o0777 & !allowed;
     if beyond == 0 {
@@ -40,10 +40,10 @@ pub(super) fn keep_private(path: &Path, allowed: u32) {
     let (path_shown, mode_shown) = (path.display(), format!("{mode:04o}"));
     match fs::set_permissions(path, fs::Permissions::from_mode(mode & !beyond)) {
         Ok(()) => {
-            tracing::warn!(path = %path_shown, mode = mode_shown, "others could read or change this; its mode was corrected; if somebody may have copied a private key, make new certificates")
+            tracing::warn!(path = %path_shown, mode = mode_shown, "key file was readable or writable by others; mode corrected; if a private key may have been copied, create new certificates")
         }
         Err(error) => {
-            tracing::warn!(path = %path_shown, mode = mode_shown, %error, "others can read or change this, and its mode could not be corrected; run chmod go= on it")
+            tracing::warn!(path = %path_shown, mode = mode_shown, %error, "key file is readable or writable by others and its mode could not be corrected; run chmod go= on it")
         }
     }
 }
@@ -65,7 +65,7 @@ pub(super) fn share_with_group(path: &Path) -> Result<(), Error> {
     let share = || -> io::Result<()> {
         let Some(folder) = path.parent() else { return Ok(()) };
         let folder = fs::metadata(folder)?;
-        // A file from before the folder did may still have another group.
+        // A file from before the directory had the bit may have another group.
         if folder.mode() & GIVES_ITS_GROUP != 0 && fs::metadata(path)?.gid() == folder.gid() {
             fs::set_permissions(path, fs::Permissions::from_mode(0o640))?;
         }

@@ -1,6 +1,7 @@
-//! Certificates: one authority, and a leaf for each who needs one. Made once, renewed at start and while it runs.
+//! The cluster's PKI: one CA, and leaf certificates for servers and clients. Created once, renewed at start and while
+//! running.
 //!
-//! Keys are P-256; files are 0600 in a folder of 0700.
+//! Keys are P-256; files have mode 0600 in a directory of mode 0700.
 
 mod authority;
 mod files;
@@ -19,27 +20,27 @@ use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
 
 use authority::{Authority, CA_CERT, Leaf, is_in_use};
 
-/// The group that may do everything.
-pub(crate) const MASTERS: &str = "system:masters";
-/// The name of the API server toward nodes.
+/// The group of administrators, which has all rights.
+pub(crate) const MASTERS_GROUP: &str = "system:masters";
+/// The API server's user name toward nodes.
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
-/// Days that certificates are good for, and before whose end they are renewed.
+/// Lifetimes and renewal times of certificates, in days.
 const AUTHORITY_DAYS: i64 = 3650;
-/// Who was given the authority's certificate has so long to take the new one.
+/// Time for clients to adopt a renewed CA certificate.
 const AUTHORITY_RENEW_DAYS: i64 = 730;
 const LEAF_DAYS: i64 = 365;
 const RENEW_DAYS: i64 = 90;
 
-/// How long certificates are good for.
+/// Lifetimes and renewal times of certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// The authority's own.
+    /// Lifetime of the CA certificate.
     pub authority: SignedDuration,
-    /// So long before its end it is made anew, with the same key.
+    /// How long before its expiry the CA certificate is renewed, with the same key.
     pub authority_renew_before: SignedDuration,
-    /// Each of the others; none outlives the authority's.
+    /// Lifetime of leaf certificates; none outlives the CA certificate.
     pub leaf: SignedDuration,
-    /// So long before its end each of them is made anew.
+    /// How long before their expiry leaf certificates are renewed.
     pub renew_before: SignedDuration,
 }
 
@@ -58,20 +59,20 @@ const fn days(number: i64) -> SignedDuration {
     SignedDuration::from_hours(24 * number)
 }
 
-/// Why certificates could not be had.
+/// Why the PKI cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read or written.
     #[error("the certificate file {path} could not be {attempt}: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// What was attempted.
         attempt: &'static str,
         /// Why it failed.
         source: std::io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has unexpected content.
     #[error("{path} cannot be used: {reason}")]
     Content {
         /// Which file.
@@ -79,10 +80,10 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// A certificate could not be made.
+    /// A certificate could not be created.
     #[error("a certificate for {name} could not be made: {reason}")]
     Make {
-        /// For whom.
+        /// The subject.
         name: String,
         /// Why not.
         reason: String,
@@ -105,28 +106,28 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// All that the control plane and its node need.
+/// The certificates of the control plane and its node.
 #[derive(Debug, Clone)]
 pub struct Pki {
-    /// The authority's certificate, with earlier ones of the same key behind it as long as they are good.
+    /// The CA bundle: the current certificate, followed by earlier valid ones of the same key.
     pub ca_pem: String,
-    /// The API server's.
+    /// The API server's serving certificate.
     pub server: Pair,
-    /// The administrator's.
+    /// The administrator's client certificate.
     pub admin: Pair,
-    /// The node's, as a client.
+    /// The node's client certificate.
     pub node: Pair,
-    /// The node's own API's.
+    /// The serving certificate of the node's API.
     pub kubelet: Pair,
-    /// The API server's toward nodes.
+    /// The API server's client certificate for nodes.
     pub kubelet_client: Pair,
-    /// The key that signs the tokens of service accounts, in PEM.
+    /// The signing key of service account tokens, in PEM.
     pub service_accounts: ServiceAccountKey,
-    /// The authority's key is there, so that certificates can be made anew before they end.
+    /// Whether the CA key exists, so that certificates can be renewed.
     pub renews: bool,
 }
 
-/// A private key, in PEM, that no log shows.
+/// A private key in PEM; its debug output has no content.
 #[derive(Clone)]
 pub struct ServiceAccountKey(pub String);
 
@@ -136,21 +137,21 @@ impl std::fmt::Debug for ServiceAccountKey {
     }
 }
 
-/// What certificates are for.
+/// The names and addresses in certificates.
 #[derive(Debug, Clone)]
 pub struct Names {
     /// The node's name.
     pub node: String,
-    /// Addresses under which the server is reached.
+    /// Addresses of the API server.
     pub addresses: Vec<IpAddr>,
     /// Addresses of the node's own API.
     pub node_addresses: Vec<IpAddr>,
-    /// Domain of the cluster.
+    /// The cluster's DNS domain.
     pub domain: String,
 }
 
 impl Pki {
-    /// Reads the certificates in `dir`, and makes those that are missing, soon over, or for other names.
+    /// Reads the certificates in `dir`, and issues those that are missing, about to expire, or for other names.
     ///
     /// # Errors
     /// Says which file and why.
@@ -192,20 +193,20 @@ impl Pki {
         let leaf = |leaf: &Leaf<'_>| authority.leaf(dir, leaf);
         Ok(Self {
             server: leaf(&server)?,
-            admin: leaf(&client("admin", "kubernetes-admin".to_owned(), MASTERS))?,
+            admin: leaf(&client("admin", "kubernetes-admin".to_owned(), MASTERS_GROUP))?,
             node: leaf(&client("node", format!("system:node:{}", names.node), "system:nodes"))?,
             kubelet: leaf(&kubelet)?,
-            kubelet_client: leaf(&client("apiserver-kubelet-client", KUBELET_CLIENT.to_owned(), MASTERS))?,
+            kubelet_client: leaf(&client("apiserver-kubelet-client", KUBELET_CLIENT.to_owned(), MASTERS_GROUP))?,
             service_accounts,
             renews: authority.issuer.is_some(),
             ca_pem: authority.pem,
         })
     }
 
-    /// The same a while later, in a process that has told others of this authority and of this key of tokens.
+    /// Renews in a running process, whose CA and signing key other components use already.
     ///
     /// # Errors
-    /// Says which file and why; nothing was changed if it is the authority or the key of tokens that is gone or another.
+    /// Names the file and the reason; nothing is changed if the CA or the signing key is missing or another one.
     pub fn renewed(&self, dir: &Path, names: &Names, lifetimes: Lifetimes) -> Result<Self, Error> {
         for (file, used) in [(CA_CERT, &self.ca_pem), (SA_KEY, &self.service_accounts.0)] {
             let path = dir.join(file);
@@ -227,7 +228,7 @@ impl Pki {
 const SA_KEY: &str = "sa.key";
 
 impl ServiceAccountKey {
-    /// Made once, since every token that is out there was signed with it.
+    /// Created once: every issued token is signed with it.
     fn open(dir: &Path) -> Result<Self, Error> {
         let path = dir.join(SA_KEY);
         if let Some(pem) = files::read_key(&path)? {
@@ -245,7 +246,7 @@ impl ServiceAccountKey {
     }
 }
 
-/// A kubeconfig with everything inside.
+/// A kubeconfig with embedded credentials.
 #[must_use]
 pub fn kubeconfig(server: &str, ca_pem: &str, user: &str, pair: &Pair) -> String {
     let packed = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
@@ -259,7 +260,7 @@ pub fn kubeconfig(server: &str, ca_pem: &str, user: &str, pair: &Pair) -> String
     )
 }
 
-/// Writes a private file whole or not at all; unchanged content is left alone.
+/// Writes a private file atomically; unchanged content is not rewritten.
 ///
 /// # Errors
 /// Says which file and why.
@@ -272,15 +273,15 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
         })?;
     }
     if files::read(path)?.as_deref() == Some(text) {
-        // It may be shared with a group.
-        files::keep_private(path, 0o640);
+        // The file may be shared with a group.
+        files::restrict_permissions(path, 0o640);
         return Ok(());
     }
     files::write(path, text)
 }
 
-/// Lets the group of a private file read it, if its folder gives files its own group (the set-group-ID bit): the folder of a
-/// package does, so that an administrator says who rules the cluster by who is in that group.
+/// Lets the group of a private file read it, if its directory has the set-group-ID bit. The packages' directory has it,
+/// so that an administrator grants access to the cluster by group membership.
 ///
 /// # Errors
 /// Says which file and why.

@@ -40,7 +40,7 @@ fn private_files_are_private() {
 }
 
 #[test]
-fn a_kubeconfig_is_the_groups_only_where_the_folder_says_so() {
+fn a_kubeconfig_is_shared_by_the_set_group_id_bit() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("admin.kubeconfig");
     let mode = || std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
@@ -63,7 +63,7 @@ fn a_broken_authority_is_named_and_left_alone() {
 }
 
 #[test]
-fn certificates_are_made_anew_before_they_end() {
+fn certificates_are_renewed_before_they_expire() {
     let dir = tempfile::tempdir().unwrap();
     let open = |leaf: i64, renew_before: i64| {
         let lifetimes = Lifetimes {
@@ -89,14 +89,14 @@ fn certificates_are_made_anew_before_they_end() {
     assert_eq!(first.service_accounts.0, renewed.service_accounts.0, "tokens that are out there stay good");
 }
 
-/// The files of a folder with what they hold.
+/// The files of a directory with what they hold.
 fn held(dir: &Path) -> std::collections::BTreeMap<PathBuf, String> {
     let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
     entries.map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
 #[test]
-fn half_an_authority_is_no_reason_for_a_new_one() {
+fn an_incomplete_ca_is_refused() {
     for (gone, blamed, advice) in [
         (&["ca.crt"][..], "ca.crt", "put it back"),
         (&["ca.crt", "ca.key"], "ca.crt", "put both back"),
@@ -122,7 +122,7 @@ fn half_an_authority_is_no_reason_for_a_new_one() {
 }
 
 #[test]
-fn without_the_authoritys_key_certificates_are_used_as_they_are() {
+fn without_the_ca_key_certificates_are_not_renewed() {
     let dir = tempfile::tempdir().unwrap();
     let lifetimes = |leaf: i64, renew_before: i64| Lifetimes {
         leaf: SignedDuration::from_hours(leaf),
@@ -145,7 +145,7 @@ fn without_the_authoritys_key_certificates_are_used_as_they_are() {
 }
 
 #[test]
-fn a_running_process_keeps_its_authority_and_its_key_of_tokens() {
+fn a_running_process_keeps_its_ca_and_signing_key() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let used = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
     Pki::open(other.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
@@ -171,7 +171,7 @@ fn a_running_process_keeps_its_authority_and_its_key_of_tokens() {
 }
 
 #[test]
-fn certificates_of_another_authority_of_the_same_name_are_made_anew() {
+fn certificates_of_another_ca_of_the_same_name_are_reissued() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let first = Pki::open(other.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();
     let ours = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap();

@@ -1,20 +1,20 @@
-//! What users read when a pod finds no node. Pure.
+//! Messages of unschedulable pods. Pure.
 
 use std::collections::BTreeMap;
 
 /// Upstream's text for a cluster without nodes.
 pub(crate) const NO_NODES: &str = "no nodes available to schedule pods";
 
-/// Why one node was refused.
+/// Why the filters rejected a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct FilterFailure {
     pub(crate) reasons: Vec<String>,
-    /// Whether removing pods from the node could make room.
-    pub(crate) removable: bool,
+    /// Whether preemption could help on this node.
+    pub(crate) preemptible: bool,
 }
 
-/// The text for a pod that can run nowhere, whatever the nodes have.
-pub(crate) fn nowhere(nodes: usize, why: &str) -> String {
+/// The message of a pod that a PreFilter rejects for all nodes.
+pub(crate) fn pre_filter_error(nodes: usize, why: &str) -> String {
     if nodes == 0 {
         return NO_NODES.to_owned();
     }
@@ -23,23 +23,23 @@ pub(crate) fn nowhere(nodes: usize, why: &str) -> String {
     )
 }
 
-/// `refusals` holds one entry for each node that was examined.
-pub(crate) fn unschedulable(refusals: &[Refusal]) -> String {
-    let nodes = refusals.len();
+/// The message of a pod that fits no node; `failures` has one entry for each node.
+pub(crate) fn fit_error(failures: &[FilterFailure]) -> String {
+    let nodes = failures.len();
     if nodes == 0 {
         return NO_NODES.to_owned();
     }
     let mut histogram: BTreeMap<&str, usize> = BTreeMap::new();
-    refusals.iter().flat_map(|r| &r.reasons).for_each(|reason| *histogram.entry(reason).or_default() += 1);
+    failures.iter().flat_map(|r| &r.reasons).for_each(|reason| *histogram.entry(reason).or_default() += 1);
     let mut reasons: Vec<String> = histogram.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     reasons.sort();
-    let helpless = refusals.iter().filter(|refusal| !refusal.removable).count();
+    let unpreemptible = failures.iter().filter(|failure| !failure.preemptible).count();
     let mut preemption = Vec::new();
-    if nodes > helpless {
-        preemption.push(format!("{} No preemption victims found for incoming pod", nodes - helpless));
+    if nodes > unpreemptible {
+        preemption.push(format!("{} No preemption victims found for incoming pod", nodes - unpreemptible));
     }
-    if helpless > 0 {
-        preemption.push(format!("{helpless} Preemption is not helpful for scheduling"));
+    if unpreemptible > 0 {
+        preemption.push(format!("{unpreemptible} Preemption is not helpful for scheduling"));
     }
     preemption.sort();
     format!(

@@ -1,6 +1,5 @@
-//! The scheduler: finds a node for each pod that has none and binds it. Knows a `kube::Client` and
-//! nothing else. `model`, `claims`, `filters`, `scores`, `messages` and `state` are pure and may not import
-//! kube's client; this file is the loop.
+//! The scheduler: binds unscheduled pods to nodes. Knows a `kube::Client` and nothing else. `model`, `volume_binding`,
+//! `filters`, `scores`, `messages` and `state` are pure and may not import kube's client; this file is the loop.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
@@ -23,7 +22,6 @@ use windlass_kit::{
     reflector::{Extent, reflect},
 };
 
-mod claims;
 mod filters;
 mod messages;
 mod model;
@@ -31,28 +29,29 @@ mod scores;
 mod state;
 #[cfg(test)]
 mod tests;
+mod volume_binding;
 
-use claims::Stored;
-use model::{PodInfo, Wants};
+use model::{Constraints, PodInfo};
 use state::{Decision, State};
+use volume_binding::Stored;
 
-/// Pods without `spec.schedulerName` or with this one are placed here; also the events' source.
-const NAME: &str = "default-scheduler";
-/// Bindings under way at a time.
-const BINDINGS: usize = 64;
-/// How long one write may take before it counts as failed.
+/// The scheduler's name: pods with this or no `spec.schedulerName` are scheduled. Also the source of events.
+const SCHEDULER_NAME: &str = "default-scheduler";
+/// Maximum number of concurrent bindings.
+const MAX_BINDINGS_IN_FLIGHT: usize = 64;
+/// Timeout of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why the scheduler ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A watch is over for good.
+    /// A watch ended for good.
     #[error("the scheduler's watch of {0} ended; restart the control plane")]
     WatchEnded(&'static str),
 }
 
-/// All objects of a kind, and what happens to them.
+/// A watch of all objects of a kind.
 fn all<K>(client: &Client) -> impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + use<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
@@ -60,7 +59,7 @@ where
     reflect(Api::all(client.clone()), watcher::Config::default(), Extent::Many)
 }
 
-/// Schedules pods until `shutdown`. Broken watches and refused writes are tried again with back-off.
+/// Schedules pods until `shutdown`. Failed watches and writes are retried with back-off.
 ///
 /// # Errors
 /// Only when a watch ends for good, which no API server causes.
@@ -70,18 +69,18 @@ pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Erro
     let claims = all::<PersistentVolumeClaim>(&client).default_backoff();
     let volumes = all::<PersistentVolume>(&client).default_backoff();
     futures::pin_mut!(pods, nodes, claims, volumes);
-    let writer = Writer { recorder: Recorder::new(client.clone(), NAME, ""), client };
+    let writer = Writer { recorder: Recorder::new(client.clone(), SCHEDULER_NAME, ""), client };
     let mut state = State::default();
     let mut synced = Synced::default();
     let mut writes = FuturesUnordered::new();
     loop {
         let due = if synced.all() {
             let due = state.advance(Instant::now());
-            while writes.len() < BINDINGS {
-                let Some((pod, wants, decision)) = state.next(Instant::now()) else { break };
-                writes.push(writer.carry_out(pod, wants, decision));
+            while writes.len() < MAX_BINDINGS_IN_FLIGHT {
+                let Some((pod, constraints, decision)) = state.next(Instant::now()) else { break };
+                writes.push(writer.execute(pod, constraints, decision));
             }
-            // Failures of this round set new times.
+            // Failures of this pass set new times.
             due.into_iter().chain(state.advance(Instant::now())).min()
         } else {
             None
@@ -90,27 +89,27 @@ pub async fn run(client: Client, shutdown: CancellationToken) -> Result<(), Erro
             () = shutdown.cancelled() => return Ok(()),
             event = pods.next() => match event {
                 None => return Err(Error::WatchEnded("pods")),
-                Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of pods broke; it is taken up again"),
+                Some(Err(error)) => tracing::debug!(%error, "watch of pods failed; retrying"),
                 Some(Ok(event)) => pod_event(&mut state, &mut synced, event),
             },
             event = nodes.next() => match event {
                 None => return Err(Error::WatchEnded("nodes")),
-                Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of nodes broke; it is taken up again"),
+                Some(Err(error)) => tracing::debug!(%error, "watch of nodes failed; retrying"),
                 Some(Ok(event)) => node_event(&mut state, &mut synced, event),
             },
             event = claims.next() => match event {
                 None => return Err(Error::WatchEnded("persistent volume claims")),
-                Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of claims broke; it is taken up again"),
+                Some(Err(error)) => tracing::debug!(%error, "watch of persistent volume claims failed; retrying"),
                 Some(Ok(event)) => synced.claims |= storage_event(&mut state, event),
             },
             event = volumes.next() => match event {
                 None => return Err(Error::WatchEnded("persistent volumes")),
-                Some(Err(error)) => tracing::debug!(%error, "the scheduler's watch of volumes broke; it is taken up again"),
+                Some(Err(error)) => tracing::debug!(%error, "watch of persistent volumes failed; retrying"),
                 Some(Ok(event)) => synced.volumes |= storage_event(&mut state, event),
             },
             Some(failed) = writes.next(), if !writes.is_empty() => {
-                if let Some((pod, wants)) = failed {
-                    state.bind_failed(&pod, wants, Instant::now());
+                if let Some((pod, constraints)) = failed {
+                    state.bind_failed(&pod, constraints, Instant::now());
                 }
             }
             () = sleep_until(due) => {}
@@ -125,7 +124,7 @@ async fn sleep_until(due: Option<Instant>) {
     }
 }
 
-/// Nothing is placed before all first lists are known.
+/// Nothing is scheduled before all first lists are complete.
 #[derive(Debug, Default)]
 struct Synced {
     pods: bool,
@@ -146,9 +145,9 @@ fn pod_event(state: &mut State, synced: &mut Synced, event: watcher::Event<Pod>)
     let now = Instant::now();
     let mut apply = |pod: &Pod| {
         let info = PodInfo::of(pod);
-        let name = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref()).unwrap_or(NAME);
+        let name = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref()).unwrap_or(SCHEDULER_NAME);
         let key = info.key();
-        state.pod_applied(info, name == NAME, now);
+        state.pod_applied(info, name == SCHEDULER_NAME, now);
         key
     };
     match event {
@@ -182,12 +181,12 @@ fn node_event(state: &mut State, synced: &mut Synced, event: watcher::Event<Node
     }
 }
 
-/// Takes in what a watch says of claims or of volumes; gives whether the first list is complete.
+/// Applies a watch event of claims or volumes; returns whether the first list is complete.
 fn storage_event<K: Stored>(state: &mut State, event: watcher::Event<K>) -> bool {
     let now = Instant::now();
     match event {
         watcher::Event::Init => state.storage_changed(now, |storage| {
-            K::forget_all(storage);
+            K::clear(storage);
             false
         }),
         watcher::Event::InitDone => return true,
@@ -202,7 +201,7 @@ fn storage_event<K: Stored>(state: &mut State, event: watcher::Event<K>) -> bool
     false
 }
 
-/// Writes decisions to the API.
+/// Executes decisions by API requests.
 struct Writer {
     client: Client,
     recorder: Recorder,
@@ -210,7 +209,12 @@ struct Writer {
 
 impl Writer {
     /// Returns the pod when its binding failed.
-    async fn carry_out(&self, pod: PodInfo, wants: Arc<Wants>, decision: Decision) -> Option<(PodInfo, Arc<Wants>)> {
+    async fn execute(
+        &self,
+        pod: PodInfo,
+        constraints: Arc<Constraints>,
+        decision: Decision,
+    ) -> Option<(PodInfo, Arc<Constraints>)> {
         match decision {
             Decision::Bind { node } => {
                 let bound = tokio::time::timeout(WRITE_TIMEOUT, self.bind(&pod, &node)).await;
@@ -226,17 +230,18 @@ impl Writer {
                             namespace = pod.namespace,
                             node,
                             why,
-                            "binding a pod failed; it is tried again"
+                            "failed to bind pod; retrying"
                         );
-                        Some((pod, wants))
+                        Some((pod, constraints))
                     }
                 }
             }
             Decision::Unschedulable { message } => {
                 self.recorder.record(&reference(&pod), Severity::Warning, "FailedScheduling", message.clone());
-                let told = wants.condition.as_ref().is_some_and(|(r, m)| r == "Unschedulable" && *m == message);
-                if !told {
-                    self.tell(&pod, &message).await;
+                let is_reported =
+                    constraints.condition.as_ref().is_some_and(|(r, m)| r == "Unschedulable" && *m == message);
+                if !is_reported {
+                    self.report_unschedulable(&pod, &message).await;
                 }
                 None
             }
@@ -263,14 +268,14 @@ impl Writer {
             .await
         {
             Ok(_) => Ok(()),
-            // Deleted meanwhile: the watch tells, nothing to do.
+            // Deleted concurrently; the watch removes it.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }
 
     /// Sets PodScheduled=False.
-    async fn tell(&self, pod: &PodInfo, message: &str) {
+    async fn report_unschedulable(&self, pod: &PodInfo, message: &str) {
         let condition = json!({
             "type": "PodScheduled",
             "status": "False",
@@ -281,7 +286,7 @@ impl Writer {
         let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}));
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         if let Err(error) = api.patch_status(&pod.name, &PatchParams::default(), &patch).await {
-            tracing::debug!(%error, pod = pod.name, "the reason why a pod waits could not be written; the event has it");
+            tracing::debug!(%error, pod = pod.name, "failed to write PodScheduled condition; the event has the reason");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pods and nodes as the scheduler sees them: small, with all quantities read once. Pure.
+//! Pods and nodes with parsed quantities. Pure.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,11 +12,11 @@ use windlass_kit::{
     quantity::Quantity,
 };
 
-/// Requests that count for scoring where a container asks for nothing (upstream's constants).
+/// Default requests for scoring (upstream's constants).
 const UNSET_MILLI_CPU: i64 = 100;
 const UNSET_MEMORY: i64 = 200 * 1024 * 1024;
 
-/// A pod as the scheduler sees it.
+/// A pod in the scheduler's cache.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodInfo {
     pub(crate) namespace: String,
@@ -26,7 +26,7 @@ pub(crate) struct PodInfo {
     pub(crate) priority: i32,
     /// Bound to this node, if any.
     pub(crate) node: Option<String>,
-    /// Ended: occupies nothing.
+    /// Terminal: its requests do not count.
     pub(crate) terminal: bool,
     pub(crate) deleting: bool,
     pub(crate) gated: bool,
@@ -34,20 +34,20 @@ pub(crate) struct PodInfo {
     /// Milli-CPU and bytes with the defaults for unset requests, for scoring.
     pub(crate) scored: (i64, i64),
     pub(crate) ports: Vec<HostPort>,
-    /// What only a pod that is to be scheduled needs; dropped once it is bound.
-    pub(crate) wants: Option<Arc<Wants>>,
+    /// The constraints of an unscheduled pod; dropped once it is bound.
+    pub(crate) constraints: Option<Arc<Constraints>>,
 }
 
-/// What a pod demands of its node.
+/// The constraints of a pod on its node.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wants {
+pub(crate) struct Constraints {
     pub(crate) selector: BTreeMap<String, String>,
     pub(crate) required: Option<NodeSelector>,
     pub(crate) preferred: Vec<PreferredSchedulingTerm>,
     pub(crate) tolerations: Vec<Toleration>,
-    /// The claims that its volumes are.
+    /// The claims of its volumes.
     pub(crate) claims: Vec<Claim>,
-    /// The condition PodScheduled as it stands: its reason and message.
+    /// Reason and message of its PodScheduled condition.
     pub(crate) condition: Option<(String, String)>,
 }
 
@@ -65,7 +65,7 @@ impl PodInfo {
             amounts
         });
         scored.add(&Amounts::of(spec.overhead.as_ref()));
-        let wants = node.is_none().then(|| Arc::new(wants(pod)));
+        let constraints = node.is_none().then(|| Arc::new(constraints(pod)));
         Self {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
@@ -79,7 +79,7 @@ impl PodInfo {
             scored: (scored.milli_cpu, scored.memory),
             requests: requests(pod),
             node,
-            wants,
+            constraints,
         }
     }
 
@@ -88,14 +88,14 @@ impl PodInfo {
     }
 }
 
-fn wants(pod: &Pod) -> Wants {
-    let Some(spec) = &pod.spec else { return Wants::default() };
+fn constraints(pod: &Pod) -> Constraints {
+    let Some(spec) = &pod.spec else { return Constraints::default() };
     let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let condition = pod.status.as_ref().and_then(|s| s.conditions.as_ref()).and_then(|conditions| {
         let found = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?;
         Some((found.reason.clone().unwrap_or_default(), found.message.clone().unwrap_or_default()))
     });
-    Wants {
+    Constraints {
         selector: spec.node_selector.clone().unwrap_or_default(),
         required: affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.clone()),
         preferred: affinity
@@ -107,7 +107,7 @@ fn wants(pod: &Pod) -> Wants {
     }
 }
 
-/// A node with what runs on it.
+/// A node and the resources of its pods.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeInfo {
     pub(crate) name: String,
@@ -118,7 +118,7 @@ pub(crate) struct NodeInfo {
     pub(crate) max_pods: i64,
     pub(crate) used: Amounts,
     pub(crate) scored: (i64, i64),
-    /// Ports taken, by pod UID.
+    /// Host ports in use, by pod UID.
     pub(crate) ports: HashMap<String, Vec<HostPort>>,
     pub(crate) pods: i64,
 }
@@ -130,7 +130,7 @@ impl NodeInfo {
         info
     }
 
-    /// Takes over what the API says; what runs on it stays.
+    /// Updates the node from the API; its pods stay.
     pub(crate) fn update(&mut self, node: &Node) {
         let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
         self.name = node.metadata.name.clone().unwrap_or_default();
@@ -142,7 +142,7 @@ impl NodeInfo {
         self.max_pods = pods.map_or(0, Quantity::units);
     }
 
-    pub(crate) fn occupy(&mut self, pod: &PodInfo) {
+    pub(crate) fn add_pod(&mut self, pod: &PodInfo) {
         self.used.add(&pod.requests);
         self.scored = (self.scored.0 + pod.scored.0, self.scored.1 + pod.scored.1);
         if !pod.ports.is_empty() {
@@ -151,7 +151,7 @@ impl NodeInfo {
         self.pods += 1;
     }
 
-    pub(crate) fn vacate(&mut self, pod: &PodInfo) {
+    pub(crate) fn remove_pod(&mut self, pod: &PodInfo) {
         self.used.subtract(&pod.requests);
         self.scored = (self.scored.0 - pod.scored.0, self.scored.1 - pod.scored.1);
         self.ports.remove(&pod.uid);

@@ -1,18 +1,18 @@
-//! Which of the possible nodes is best. Pure.
+//! Scores of feasible nodes. Pure.
 
 use windlass_kit::objects::{node_selector, tolerations};
 
-use super::model::{NodeInfo, PodInfo, Wants};
+use super::model::{Constraints, NodeInfo, PodInfo};
 
 /// Weights of upstream's default profile.
 const WEIGHT_TAINTS: i64 = 3;
 const WEIGHT_AFFINITY: i64 = 2;
 
 /// The index of the best node of `nodes`; of equal ones the `tie`-th, modulo their number.
-pub(crate) fn best(pod: &PodInfo, wants: &Wants, nodes: &[&NodeInfo], tie: usize) -> Option<usize> {
+pub(crate) fn best(pod: &PodInfo, constraints: &Constraints, nodes: &[&NodeInfo], tie: usize) -> Option<usize> {
     let count = |f: &dyn Fn(&NodeInfo) -> i64| nodes.iter().map(|node| f(node)).collect::<Vec<i64>>();
-    let taints = normalise(&count(&|node| intolerable(wants, node)), true);
-    let affinity = normalise(&count(&|node| preferred(wants, node)), false);
+    let taints = normalise(&count(&|node| intolerable(constraints, node)), true);
+    let affinity = normalise(&count(&|node| preferred(constraints, node)), false);
     let totals: Vec<i64> = nodes
         .iter()
         .zip(taints.iter().zip(&affinity))
@@ -26,17 +26,19 @@ pub(crate) fn best(pod: &PodInfo, wants: &Wants, nodes: &[&NodeInfo], tie: usize
 }
 
 /// PreferNoSchedule taints that the pod does not tolerate.
-fn intolerable(wants: &Wants, node: &NodeInfo) -> i64 {
+fn intolerable(constraints: &Constraints, node: &NodeInfo) -> i64 {
     let count = node
         .taints
         .iter()
-        .filter(|t| t.effect == "PreferNoSchedule" && !wants.tolerations.iter().any(|o| tolerations::tolerates(o, t)))
+        .filter(|t| {
+            t.effect == "PreferNoSchedule" && !constraints.tolerations.iter().any(|o| tolerations::tolerates(o, t))
+        })
         .count();
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn preferred(wants: &Wants, node: &NodeInfo) -> i64 {
-    wants
+fn preferred(constraints: &Constraints, node: &NodeInfo) -> i64 {
+    constraints
         .preferred
         .iter()
         .filter(|p| node_selector::term_matches(&p.preference, &node.name, &node.labels))

@@ -1,4 +1,4 @@
-//! What the scheduler knows and which pod is next. Pure: the clock is a value.
+//! The scheduling queue and the cache of nodes and pods. Pure: the clock is a value.
 
 use std::{
     cmp::Reverse,
@@ -12,24 +12,24 @@ use tokio::time::Instant;
 use windlass_kit::{backoff::delay_after, objects::node_selector};
 
 use super::{
-    claims::{self, Storage},
     filters,
-    messages::{self, Refusal},
-    model::{NodeInfo, PodInfo, Wants},
+    messages::{self, FilterFailure},
+    model::{Constraints, NodeInfo, PodInfo},
     scores,
+    volume_binding::{self, VolumeIndex},
 };
 
-/// Back-off of a pod that found no node (upstream's constants).
+/// Back-off of an unschedulable pod (upstream's constants).
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// A pod that found no node is tried again after this time even if nothing changed.
-const FLUSH: Duration = Duration::from_secs(300);
+/// An unschedulable pod is retried after this time even without an event (upstream's constant).
+const UNSCHEDULABLE_FLUSH_INTERVAL: Duration = Duration::from_secs(300);
 
 type Key = (String, String);
 
-/// What to do with the pod that was next.
+/// The decision for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Bind it; the node's room is taken already.
+    /// Bind it to this node, where it is assumed already.
     Bind { node: String },
     /// No node fits.
     Unschedulable { message: String },
@@ -38,51 +38,51 @@ pub(crate) enum Decision {
 #[derive(Debug)]
 struct Attempt {
     failures: u32,
-    /// Not to be tried before.
+    /// The end of the back-off.
     back: Instant,
-    /// Tried without any change then.
+    /// When it is retried without an event.
     flush: Instant,
-    /// Something changed that may help: tried as soon as the back-off is over.
-    woken: bool,
+    /// An event may have made it schedulable: it is retried after the back-off.
+    triggered: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
     nodes: BTreeMap<String, NodeInfo>,
     pods: HashMap<Key, PodInfo>,
-    /// Bound by us, but the API has not yet said so: by UID.
+    /// Assumed pods: bound by us, but not yet in the cache, by UID.
     assumed: HashMap<Key, String>,
     active: BTreeSet<(Reverse<i32>, u64, Key)>,
-    /// Where in `active` a pod stands.
+    /// The position of a pod in `active`.
     places: HashMap<Key, (Reverse<i32>, u64)>,
     waiting: HashMap<Key, Attempt>,
     serial: u64,
-    storage: Storage,
+    storage: VolumeIndex,
 }
 
 impl State {
-    /// A pod was added or changed. `mine` says whether this scheduler places it.
+    /// Adds or updates a pod. `mine` says whether this scheduler is responsible for it.
     pub(crate) fn pod_applied(&mut self, mut pod: PodInfo, mine: bool, now: Instant) {
         let key = pod.key();
         if pod.node.is_none() && self.assumed.get(&key) == Some(&pod.uid) {
-            // Our binding is on its way: keep the pod where it will be.
+            // Our binding is in flight: the pod stays assumed on its node.
             pod.node = self.pods.get(&key).and_then(|p| p.node.clone());
         } else if pod.node.is_some() {
             self.assumed.remove(&key);
         }
         if pod.node.is_some() {
-            pod.wants = None;
+            pod.constraints = None;
         }
         let old = self.pods.get(&key);
         let same = old.is_some_and(|old| old.uid == pod.uid && old.node == pod.node && old.terminal == pod.terminal);
-        if same && old.is_some_and(|old| asks_the_same(old, &pod)) {
-            // Only its status or labels: it keeps its place and its back-off.
+        if same && old.is_some_and(|old| has_same_constraints(old, &pod)) {
+            // A change without effect on scheduling keeps position and back-off.
             self.pods.insert(key, pod);
             return;
         }
         self.remove(&key, now);
         if pod.node.is_some() {
-            self.occupy(&pod);
+            self.add_pod(&pod);
         } else if mine && !pod.terminal && !pod.deleting && !pod.gated {
             self.activate(key.clone(), pod.priority);
         }
@@ -94,7 +94,7 @@ impl State {
         self.remove(key, now);
     }
 
-    /// Takes a pod out of everything; room that it leaves wakes those who wait.
+    /// Removes a pod from queue and cache; freed resources make unschedulable pods retry.
     fn remove(&mut self, key: &Key, now: Instant) {
         self.waiting.remove(key);
         if let Some((priority, serial)) = self.places.remove(key) {
@@ -105,17 +105,17 @@ impl State {
             && !pod.terminal
         {
             if let Some(node) = self.nodes.get_mut(node) {
-                node.vacate(&pod);
+                node.remove_pod(&pod);
             }
-            self.wake(now);
+            self.retry_unschedulable(now);
         }
     }
 
-    fn occupy(&mut self, pod: &PodInfo) {
+    fn add_pod(&mut self, pod: &PodInfo) {
         if !pod.terminal
             && let Some(node) = pod.node.as_ref().and_then(|name| self.nodes.get_mut(name))
         {
-            node.occupy(pod);
+            node.add_pod(pod);
         }
     }
 
@@ -131,22 +131,22 @@ impl State {
                 && before.3 == known.allocatable
                 && max_pods == known.max_pods;
             if !same {
-                self.wake(now);
+                self.retry_unschedulable(now);
             }
             return;
         }
         let mut info = NodeInfo::of(node);
         for pod in self.pods.values().filter(|p| !p.terminal && p.node.as_deref() == Some(&name)) {
-            info.occupy(pod);
+            info.add_pod(pod);
         }
         self.nodes.insert(name, info);
-        self.wake(now);
+        self.retry_unschedulable(now);
     }
 
-    /// Claims or volumes changed as `change` says; those who wait are tried again if it made a difference.
-    pub(crate) fn storage_changed(&mut self, now: Instant, change: impl FnOnce(&mut Storage) -> bool) {
+    /// Applies `change` to claims and volumes; if it had an effect, unschedulable pods are retried.
+    pub(crate) fn storage_changed(&mut self, now: Instant, change: impl FnOnce(&mut VolumeIndex) -> bool) {
         if change(&mut self.storage) {
-            self.wake(now);
+            self.retry_unschedulable(now);
         }
     }
 
@@ -154,22 +154,22 @@ impl State {
         self.nodes.remove(name);
     }
 
-    /// Something changed that may let waiting pods run.
-    fn wake(&mut self, now: Instant) {
-        self.waiting.values_mut().for_each(|attempt| attempt.woken = true);
+    /// An event may have made unschedulable pods schedulable.
+    fn retry_unschedulable(&mut self, now: Instant) {
+        self.waiting.values_mut().for_each(|attempt| attempt.triggered = true);
         self.advance(now);
     }
 
-    /// Moves pods whose time has come; returns when the next one's comes.
+    /// Moves due pods to the active queue; returns when the next one is due.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Instant> {
-        let due = |attempt: &Attempt| if attempt.woken { attempt.back } else { attempt.flush };
+        let due = |attempt: &Attempt| if attempt.triggered { attempt.back } else { attempt.flush };
         let ready: Vec<Key> =
             self.waiting.iter().filter(|(_, attempt)| due(attempt) <= now).map(|(key, _)| key.clone()).collect();
         for key in ready {
-            // The entry stays: it holds the number of failures.
+            // The entry stays: it has the number of failures.
             if let Some(attempt) = self.waiting.get_mut(&key) {
-                attempt.flush = now + FLUSH;
-                attempt.woken = false;
+                attempt.flush = now + UNSCHEDULABLE_FLUSH_INTERVAL;
+                attempt.triggered = false;
             }
             if let Some(priority) = self.pods.get(&key).map(|p| p.priority) {
                 self.activate(key, priority);
@@ -187,34 +187,37 @@ impl State {
         }
     }
 
-    /// The next pod by priority, then by age in the queue, and what to do with it.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<(PodInfo, Arc<Wants>, Decision)> {
+    /// The next pod by priority, then by age in the queue, and its decision.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<(PodInfo, Arc<Constraints>, Decision)> {
         loop {
             let (_, serial, key) = self.active.pop_first()?;
             self.places.remove(&key);
             let Some(pod) = self.pods.get(&key).filter(|p| p.node.is_none()).cloned() else { continue };
-            let Some(wants) = pod.wants.clone() else { continue };
-            let places = match self.storage.look(&pod.namespace, &wants.claims) {
+            let Some(constraints) = pod.constraints.clone() else { continue };
+            let places = match self.storage.required_node_affinity(&pod.namespace, &constraints.claims) {
                 Ok(places) => places,
                 Err(why) => {
-                    let message = messages::nowhere(self.nodes.len(), &why);
+                    let message = messages::pre_filter_error(self.nodes.len(), &why);
                     self.failed(&key, now);
-                    return Some((pod, wants, Decision::Unschedulable { message }));
+                    return Some((pod, constraints, Decision::Unschedulable { message }));
                 }
             };
             let mut possible: Vec<&NodeInfo> = Vec::new();
-            let mut refusals: Vec<Refusal> = Vec::new();
+            let mut failures: Vec<FilterFailure> = Vec::new();
             for node in self.nodes.values() {
-                match filters::refusal(&pod, &wants, node) {
+                match filters::filter_failure(&pod, &constraints, node) {
                     None if !places.iter().all(|p| node_selector::matches(p, &node.name, &node.labels)) => {
-                        refusals.push(Refusal { reasons: vec![claims::ELSEWHERE.to_owned()], removable: false });
+                        failures.push(FilterFailure {
+                            reasons: vec![volume_binding::NODE_AFFINITY_CONFLICT.to_owned()],
+                            preemptible: false,
+                        });
                     }
                     None => possible.push(node),
-                    Some(refusal) => refusals.push(refusal),
+                    Some(failure) => failures.push(failure),
                 }
             }
             let tie = usize::try_from(serial).unwrap_or(0);
-            let chosen = scores::best(&pod, &wants, &possible, tie).map(|index| possible[index].name.clone());
+            let chosen = scores::best(&pod, &constraints, &possible, tie).map(|index| possible[index].name.clone());
             let decision = match chosen {
                 Some(node) => {
                     self.assume(&key, &node);
@@ -222,10 +225,10 @@ impl State {
                 }
                 None => {
                     self.failed(&key, now);
-                    Decision::Unschedulable { message: messages::unschedulable(&refusals) }
+                    Decision::Unschedulable { message: messages::fit_error(&failures) }
                 }
             };
-            return Some((pod, wants, decision));
+            return Some((pod, constraints, decision));
         }
     }
 
@@ -234,19 +237,24 @@ impl State {
         pod.node = Some(node.to_owned());
         self.assumed.insert(key.clone(), pod.uid.clone());
         if let Some(node) = self.nodes.get_mut(node) {
-            node.occupy(pod);
+            node.add_pod(pod);
         }
     }
 
     fn failed(&mut self, key: &Key, now: Instant) {
         let failures = self.waiting.get(key).map_or(0, |a| a.failures);
         let back = now + delay_after(BACKOFF.0, BACKOFF.1, failures);
-        let attempt = Attempt { failures: failures.saturating_add(1), back, flush: now + FLUSH, woken: false };
+        let attempt = Attempt {
+            failures: failures.saturating_add(1),
+            back,
+            flush: now + UNSCHEDULABLE_FLUSH_INTERVAL,
+            triggered: false,
+        };
         self.waiting.insert(key.clone(), attempt);
     }
 
-    /// The API refused the binding: the room is free again and the pod waits.
-    pub(crate) fn bind_failed(&mut self, bound: &PodInfo, wants: Arc<Wants>, now: Instant) {
+    /// The binding failed: the pod is forgotten on its node and retried.
+    pub(crate) fn bind_failed(&mut self, bound: &PodInfo, constraints: Arc<Constraints>, now: Instant) {
         let key = bound.key();
         if self.assumed.get(&key) != Some(&bound.uid) {
             return;
@@ -254,20 +262,20 @@ impl State {
         self.assumed.remove(&key);
         let Some(pod) = self.pods.get_mut(&key) else { return };
         if let Some(node) = pod.node.take().and_then(|name| self.nodes.get_mut(&name)) {
-            node.vacate(pod);
+            node.remove_pod(pod);
         }
-        pod.wants = Some(wants);
+        pod.constraints = Some(constraints);
         self.failed(&key, now);
         if let Some(attempt) = self.waiting.get_mut(&key) {
-            attempt.woken = true;
+            attempt.triggered = true;
         }
-        self.wake(now);
+        self.retry_unschedulable(now);
     }
 
-    /// Everything of one kind that a new full list no longer holds is gone.
+    /// Removes the pods that a full list does not have.
     pub(crate) fn retain_pods(&mut self, listed: &std::collections::HashSet<Key>, now: Instant) {
-        let gone: Vec<Key> = self.pods.keys().filter(|key| !listed.contains(*key)).cloned().collect();
-        gone.iter().for_each(|key| self.pod_deleted(key, now));
+        let deleted: Vec<Key> = self.pods.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+        deleted.iter().for_each(|key| self.pod_deleted(key, now));
     }
 
     pub(crate) fn retain_nodes(&mut self, listed: &std::collections::HashSet<String>) {
@@ -275,10 +283,11 @@ impl State {
     }
 }
 
-/// Whether a change leaves all that scheduling looks at.
-fn asks_the_same(old: &PodInfo, new: &PodInfo) -> bool {
-    let demands =
-        |pod: &PodInfo| pod.wants.as_ref().map(|w| (w.selector.clone(), w.required.clone(), w.tolerations.clone()));
+/// Whether a change has no effect on scheduling.
+fn has_same_constraints(old: &PodInfo, new: &PodInfo) -> bool {
+    let demands = |pod: &PodInfo| {
+        pod.constraints.as_ref().map(|w| (w.selector.clone(), w.required.clone(), w.tolerations.clone()))
+    };
     old.requests == new.requests
         && old.gated == new.gated
         && old.deleting == new.deleting

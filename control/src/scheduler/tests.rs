@@ -10,7 +10,7 @@ use k8s_openapi::{
 use tokio::time::Instant;
 
 use super::{
-    messages::{self, Refusal},
+    messages::{self, FilterFailure},
     model::*,
     state::*,
 };
@@ -84,12 +84,14 @@ fn messages_are_upstreams() {
         refused(&[node("n1", "1", "110")], &[], &pod("p", "2"))
             .ends_with("0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
     );
-    let refusal =
-        |reasons: &[&str], removable| Refusal { reasons: reasons.iter().map(|r| (*r).to_owned()).collect(), removable };
-    let text = messages::unschedulable(&[
-        refusal(&["Too many pods", "Insufficient memory"], true),
-        refusal(&["Too many pods"], true),
-        refusal(&["node(s) were unschedulable"], false),
+    let failure = |reasons: &[&str], preemptible| FilterFailure {
+        reasons: reasons.iter().map(|r| (*r).to_owned()).collect(),
+        preemptible,
+    };
+    let text = messages::fit_error(&[
+        failure(&["Too many pods", "Insufficient memory"], true),
+        failure(&["Too many pods"], true),
+        failure(&["node(s) were unschedulable"], false),
     ]);
     assert_eq!(
         text,
@@ -199,7 +201,7 @@ fn the_emptier_node_wins_and_priority_goes_first() {
 }
 
 #[test]
-fn a_waiting_pod_is_woken_by_room_and_not_by_its_own_status() {
+fn an_unschedulable_pod_is_retried_when_resources_are_freed() {
     let (mut state, now) = (State::default(), Instant::now());
     let full = spec(pod("full", "1"), on("n1"));
     state.node_applied(&node("n1", "1", "110"), now);
@@ -227,12 +229,12 @@ fn a_failed_binding_gives_the_room_back() {
     let (mut state, now) = (State::default(), Instant::now());
     state.node_applied(&node("n1", "1", "110"), now);
     state.pod_applied(PodInfo::of(&pod("a", "1")), true, now);
-    let (bound, wants, _) = state.next(now).unwrap();
+    let (bound, constraints, _) = state.next(now).unwrap();
     // A change of the pod that does not show the binding yet keeps the room taken.
     state.pod_applied(PodInfo::of(&pod("a", "1")), true, now);
     state.pod_applied(PodInfo::of(&pod("b", "1")), true, now);
     assert!(matches!(next(&mut state, now), Some((_, Decision::Unschedulable { .. }))));
-    state.bind_failed(&bound, wants, now);
+    state.bind_failed(&bound, constraints, now);
     let later = now + Duration::from_secs(1);
     state.advance(later);
     let first = next(&mut state, later).unwrap();
@@ -254,7 +256,7 @@ fn two_hundred_pods_are_placed_at_once() {
 }
 
 #[tokio::test]
-async fn pods_are_bound_through_the_api_and_told_why_not() {
+async fn pods_are_bound_or_reported_unschedulable() {
     let fake = crate::controllers::fake_api::FakeApi::new();
     let (client, stop) = (fake.client(), tokio_util::sync::CancellationToken::new());
     let create = kube::api::PostParams::default();

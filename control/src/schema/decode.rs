@@ -1,11 +1,11 @@
-//! Bytes to JSON values, with the path of every key that stands twice.
+//! Decodes JSON, YAML and protobuf bodies to JSON values, with the paths of duplicate keys.
 
 use std::{cell::RefCell, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// How a body is written. `application/vnd.kubernetes.protobuf` is recognized by how it begins, under either.
+/// The encoding of a body. `application/vnd.kubernetes.protobuf` is detected by its magic prefix, under either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentType {
     /// `application/json`.
@@ -14,25 +14,24 @@ pub enum ContentType {
     Yaml,
 }
 
-/// A body that could be read.
+/// A decoded body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
-    /// The value; of a key that stands twice the last one counts.
+    /// The value; of duplicate keys the last one counts.
     pub value: Value,
-    /// Dotted paths of keys that stand twice, in the order of their appearance.
+    /// Dotted paths of duplicate keys, in the order of their appearance.
     pub duplicates: Vec<String>,
 }
 
-/// Deepest nesting of lists and objects that is read.
-const DEEPEST: usize = 100;
+/// Maximum nesting depth of lists and objects.
+const MAX_DEPTH: usize = 100;
 
-/// Reads `bytes`. What begins as upstream's binary form does is read as such, for the kinds that kubectl sends in it.
+/// Decodes `bytes`. A body with the protobuf prefix is decoded as such, for the kinds that kubectl sends in it.
 ///
 /// # Errors
-/// When they are not what `content_type` says, or are nested deeper than 100 levels: what is wrong, with line
-/// and column where they are known.
+/// When the body is malformed or nested deeper than 100 levels: the reason, with line and column where they are known.
 pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, String> {
-    // No JSON or YAML begins so; what the client calls it does not matter.
+    // The prefix is neither JSON nor YAML, so the content type does not matter.
     if bytes.starts_with(super::protobuf::MAGIC) {
         return super::protobuf::decode(bytes).map(|value| Decoded { value, duplicates: Vec::new() });
     }
@@ -77,7 +76,7 @@ fn yaml(bytes: &[u8], seed: Node<'_>) -> Result<Value, String> {
     })
 }
 
-/// The message without the position, which is told apart from it.
+/// The message without the position, which is returned separately.
 fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let line = line.split_once("error: ").map_or(line, |(_, rest)| rest);
@@ -85,7 +84,7 @@ fn first_line(text: &str) -> String {
     line[..cut].to_owned()
 }
 
-/// Where the reader is, and what it has noticed.
+/// The current path, and the duplicate keys so far.
 #[derive(Debug, Default)]
 struct Notes {
     path: RefCell<String>,
@@ -93,7 +92,7 @@ struct Notes {
 }
 
 impl Notes {
-    /// Runs `inside` with the path longer by `step`.
+    /// Runs `inside` with the path extended by `step`.
     fn within<T>(&self, step: impl FnOnce(&mut String), inside: impl FnOnce() -> T) -> T {
         let before = self.path.borrow().len();
         step(&mut self.path.borrow_mut());
@@ -103,7 +102,7 @@ impl Notes {
     }
 }
 
-/// One value to read.
+/// One value to decode.
 #[derive(Debug, Clone, Copy)]
 struct Node<'a> {
     notes: &'a Notes,
@@ -112,8 +111,8 @@ struct Node<'a> {
 
 impl Node<'_> {
     fn inner<E: serde::de::Error>(self) -> Result<Self, E> {
-        if self.depth >= DEEPEST {
-            return Err(E::custom(format!("nested deeper than {DEEPEST} levels")));
+        if self.depth >= MAX_DEPTH {
+            return Err(E::custom(format!("nested deeper than {MAX_DEPTH} levels")));
         }
         Ok(Self { depth: self.depth + 1, ..self })
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use windlass_kit::quantity::Quantity;
 
-use super::shape::{Known, Shape, of_kind};
+use super::shape::{Shape, TypeIndex, of_kind};
 use crate::registry::Gvk;
 
 /// What is wrong with an object's fields.
@@ -31,11 +31,11 @@ const QUANTITY: &str = "quantities must match the regular expression '^([+-]?[0-
 
 /// Whether a value that is not null is one that a field of this shape can hold; objects and lists are looked at by
 /// their own parts.
-pub(super) fn fits(shape: &Shape, value: &Value) -> bool {
+pub(super) fn matches_shape(shape: &Shape, value: &Value) -> bool {
     match (shape, value) {
         (Shape::Any, _)
-        | (Shape::Text, Value::String(_))
-        | (Shape::Truth, Value::Bool(_))
+        | (Shape::String, Value::String(_))
+        | (Shape::Bool, Value::Bool(_))
         | (Shape::Number, Value::Number(_))
         | (Shape::IntOrString, Value::String(_))
         | (Shape::List(_), Value::Array(_))
@@ -68,7 +68,7 @@ pub(super) fn bytes(text: &str) -> Result<Vec<u8>, base64::DecodeError> {
 
 /// A walk through one object.
 struct Check<'a> {
-    known: &'a Known,
+    known: &'a TypeIndex,
     problems: FieldProblems,
     path: String,
 }
@@ -92,7 +92,7 @@ impl<'a> Check<'a> {
                 }
             }
             (Shape::Named(name), _) => self.named(shape, name, value, holder),
-            (shape, value) if fits(shape, value) => {}
+            (shape, value) if matches_shape(shape, value) => {}
             (Shape::Bytes, Value::String(text)) => self.bytes(text),
             (Shape::Time | Shape::MicroTime, Value::String(text)) => {
                 let place = self.place(holder);
@@ -105,17 +105,17 @@ impl<'a> Check<'a> {
             (Shape::Quantity, Value::String(_) | Value::Number(_)) => {
                 self.problems.wrong.push(format!("{QUANTITY}: {}", self.path));
             }
-            _ => self.misfit(shape, value, holder),
+            _ => self.type_mismatch(shape, value, holder),
         }
     }
 
     fn named(&mut self, shape: &Shape, name: &str, value: &Value, holder: &str) {
-        let known: &'a Known = self.known;
+        let known: &'a TypeIndex = self.known;
         if let Some(scalar) = known.scalars.get(name) {
             return self.value(scalar, value, holder);
         }
         let Some(fields) = known.types.get(name) else { return };
-        let Value::Object(object) = value else { return self.misfit(shape, value, holder) };
+        let Value::Object(object) = value else { return self.type_mismatch(shape, value, holder) };
         let holder = name.rsplit('.').next().unwrap_or(name);
         for (key, value) in object {
             match fields.get(key.as_str()) {
@@ -145,7 +145,7 @@ impl<'a> Check<'a> {
         self.problems.wrong.push(format!("illegal base64 data at input byte {at} of {}", self.path));
     }
 
-    fn misfit(&mut self, shape: &Shape, value: &Value, holder: &str) {
+    fn type_mismatch(&mut self, shape: &Shape, value: &Value, holder: &str) {
         let found = match value {
             Value::String(_) => "string".to_owned(),
             Value::Number(number) if matches!(shape, Shape::Integer(_)) => format!("number {number}"),

@@ -97,7 +97,7 @@ fn gvk(resource: &ResourceType) -> Value {
 }
 
 /// Types that server-side apply takes as one whole.
-const WHOLE: &[&str] = &[
+const ATOMIC_FIELDS: &[&str] = &[
     "ConfigMapKeySelector",
     "EndpointAddress",
     "EndpointPort",
@@ -132,7 +132,7 @@ fn annotate(type_name: &str, schema: &mut Value) {
                 schema.insert("format".to_owned(), json!("int-or-string"));
             }
         }
-        if WHOLE.contains(&short) {
+        if ATOMIC_FIELDS.contains(&short) {
             schema.insert("x-kubernetes-map-type".to_owned(), json!("atomic"));
         }
     }

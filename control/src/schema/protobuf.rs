@@ -1,188 +1,196 @@
-//! Upstream's binary form of a few kinds: kubectl sends it when it makes an object from its command line alone
-//! (`create namespace`, `create secret` …). A kind that is new here is one table of its fields' numbers.
+//! Decodes upstream's protobuf encoding of a few kinds: kubectl sends it when it creates an object from the command
+//! line alone (`create namespace`, `create secret` …). A further kind is one table of field numbers.
 
 use base64::Engine as _;
 use serde_json::{Map, Value, json};
 
-/// What every body in this form begins with.
+/// The magic prefix of the encoding.
 pub(super) const MAGIC: &[u8] = b"k8s\0";
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Debug, Clone, Copy)]
-enum Holds {
-    Text,
+enum ProtoType {
+    Str,
     Bytes,
     Integer,
-    Truth,
+    Bool,
     Time,
     IntOrString,
     Message(&'static [Field]),
-    /// Keys are texts.
-    Map(&'static Holds),
+    /// Keys are strings.
+    Map(&'static ProtoType),
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Field {
     number: u64,
     name: &'static str,
-    holds: Holds,
-    /// A list of such values.
+    proto_type: ProtoType,
+    /// A repeated field.
     repeated: bool,
-    /// An empty value says something, as for `immutable: false`; elsewhere it is left out.
-    keeps_empty: bool,
+    /// The zero value is significant, as for `immutable: false`; in other fields it is left out.
+    explicit_presence: bool,
 }
 
-const fn one(number: u64, name: &'static str, holds: Holds) -> Field {
-    Field { number, name, holds, repeated: false, keeps_empty: false }
+const fn singular(number: u64, name: &'static str, proto_type: ProtoType) -> Field {
+    Field { number, name, proto_type, repeated: false, explicit_presence: false }
 }
 
-const fn maybe(number: u64, name: &'static str, holds: Holds) -> Field {
-    Field { number, name, holds, repeated: false, keeps_empty: true }
+const fn optional(number: u64, name: &'static str, proto_type: ProtoType) -> Field {
+    Field { number, name, proto_type, repeated: false, explicit_presence: true }
 }
 
-const fn many(number: u64, name: &'static str, holds: Holds) -> Field {
-    Field { number, name, holds, repeated: true, keeps_empty: true }
+const fn repeated(number: u64, name: &'static str, proto_type: ProtoType) -> Field {
+    Field { number, name, proto_type, repeated: true, explicit_presence: true }
 }
 
-use Holds::{Bytes, IntOrString, Integer, Message, Text, Time, Truth};
+use ProtoType::{Bool, Bytes, IntOrString, Integer, Message, Str, Time};
 
-const TEXTS: Holds = Holds::Map(&Text);
+const STRING_MAP: ProtoType = ProtoType::Map(&Str);
 
 const OWNER: &[Field] = &[
-    one(1, "kind", Text),
-    one(3, "name", Text),
-    one(4, "uid", Text),
-    one(5, "apiVersion", Text),
-    maybe(6, "controller", Truth),
-    maybe(7, "blockOwnerDeletion", Truth),
+    singular(1, "kind", Str),
+    singular(3, "name", Str),
+    singular(4, "uid", Str),
+    singular(5, "apiVersion", Str),
+    optional(6, "controller", Bool),
+    optional(7, "blockOwnerDeletion", Bool),
 ];
 
-const METADATA: Field = one(
+const METADATA: Field = singular(
     1,
     "metadata",
     Message(&[
-        one(1, "name", Text),
-        one(2, "generateName", Text),
-        one(3, "namespace", Text),
-        one(5, "uid", Text),
-        one(6, "resourceVersion", Text),
-        one(7, "generation", Integer),
-        one(8, "creationTimestamp", Time),
-        one(9, "deletionTimestamp", Time),
-        maybe(10, "deletionGracePeriodSeconds", Integer),
-        one(11, "labels", TEXTS),
-        one(12, "annotations", TEXTS),
-        many(13, "ownerReferences", Message(OWNER)),
-        many(14, "finalizers", Text),
+        singular(1, "name", Str),
+        singular(2, "generateName", Str),
+        singular(3, "namespace", Str),
+        singular(5, "uid", Str),
+        singular(6, "resourceVersion", Str),
+        singular(7, "generation", Integer),
+        singular(8, "creationTimestamp", Time),
+        singular(9, "deletionTimestamp", Time),
+        optional(10, "deletionGracePeriodSeconds", Integer),
+        singular(11, "labels", STRING_MAP),
+        singular(12, "annotations", STRING_MAP),
+        repeated(13, "ownerReferences", Message(OWNER)),
+        repeated(14, "finalizers", Str),
     ]),
 );
 
-const CONFIG_MAP: &[Field] =
-    &[METADATA, one(2, "data", TEXTS), one(3, "binaryData", Holds::Map(&Bytes)), maybe(4, "immutable", Truth)];
+const CONFIG_MAP: &[Field] = &[
+    METADATA,
+    singular(2, "data", STRING_MAP),
+    singular(3, "binaryData", ProtoType::Map(&Bytes)),
+    optional(4, "immutable", Bool),
+];
 
 const SECRET: &[Field] = &[
     METADATA,
-    one(2, "data", Holds::Map(&Bytes)),
-    one(3, "type", Text),
-    one(4, "stringData", TEXTS),
-    maybe(5, "immutable", Truth),
+    singular(2, "data", ProtoType::Map(&Bytes)),
+    singular(3, "type", Str),
+    singular(4, "stringData", STRING_MAP),
+    optional(5, "immutable", Bool),
 ];
 
-const NAMESPACE: &[Field] = &[METADATA, one(2, "spec", Message(&[many(1, "finalizers", Text)]))];
+const NAMESPACE: &[Field] = &[METADATA, singular(2, "spec", Message(&[repeated(1, "finalizers", Str)]))];
 
 const SERVICE_ACCOUNT: &[Field] = &[
     METADATA,
-    many(2, "secrets", Message(&[one(1, "kind", Text), one(2, "namespace", Text), one(3, "name", Text)])),
-    many(3, "imagePullSecrets", Message(&[one(1, "name", Text)])),
-    maybe(4, "automountServiceAccountToken", Truth),
+    repeated(
+        2,
+        "secrets",
+        Message(&[singular(1, "kind", Str), singular(2, "namespace", Str), singular(3, "name", Str)]),
+    ),
+    repeated(3, "imagePullSecrets", Message(&[singular(1, "name", Str)])),
+    optional(4, "automountServiceAccountToken", Bool),
 ];
 
 const SERVICE_PORT: &[Field] = &[
-    one(1, "name", Text),
-    one(2, "protocol", Text),
-    one(3, "port", Integer),
-    one(4, "targetPort", IntOrString),
-    one(5, "nodePort", Integer),
-    maybe(6, "appProtocol", Text),
+    singular(1, "name", Str),
+    singular(2, "protocol", Str),
+    singular(3, "port", Integer),
+    singular(4, "targetPort", IntOrString),
+    singular(5, "nodePort", Integer),
+    optional(6, "appProtocol", Str),
 ];
 
-const AFFINITY: &[Field] = &[one(1, "clientIP", Message(&[maybe(1, "timeoutSeconds", Integer)]))];
+const AFFINITY: &[Field] = &[singular(1, "clientIP", Message(&[optional(1, "timeoutSeconds", Integer)]))];
 
 const SERVICE: &[Field] = &[
     METADATA,
-    one(
+    singular(
         2,
         "spec",
         Message(&[
-            many(1, "ports", Message(SERVICE_PORT)),
-            one(2, "selector", TEXTS),
-            one(3, "clusterIP", Text),
-            one(4, "type", Text),
-            many(5, "externalIPs", Text),
-            one(7, "sessionAffinity", Text),
-            one(8, "loadBalancerIP", Text),
-            many(9, "loadBalancerSourceRanges", Text),
-            one(10, "externalName", Text),
-            one(11, "externalTrafficPolicy", Text),
-            one(12, "healthCheckNodePort", Integer),
-            one(13, "publishNotReadyAddresses", Truth),
-            one(14, "sessionAffinityConfig", Message(AFFINITY)),
-            maybe(17, "ipFamilyPolicy", Text),
-            many(18, "clusterIPs", Text),
-            many(19, "ipFamilies", Text),
-            maybe(20, "allocateLoadBalancerNodePorts", Truth),
-            maybe(21, "loadBalancerClass", Text),
-            maybe(22, "internalTrafficPolicy", Text),
-            maybe(23, "trafficDistribution", Text),
+            repeated(1, "ports", Message(SERVICE_PORT)),
+            singular(2, "selector", STRING_MAP),
+            singular(3, "clusterIP", Str),
+            singular(4, "type", Str),
+            repeated(5, "externalIPs", Str),
+            singular(7, "sessionAffinity", Str),
+            singular(8, "loadBalancerIP", Str),
+            repeated(9, "loadBalancerSourceRanges", Str),
+            singular(10, "externalName", Str),
+            singular(11, "externalTrafficPolicy", Str),
+            singular(12, "healthCheckNodePort", Integer),
+            singular(13, "publishNotReadyAddresses", Bool),
+            singular(14, "sessionAffinityConfig", Message(AFFINITY)),
+            optional(17, "ipFamilyPolicy", Str),
+            repeated(18, "clusterIPs", Str),
+            repeated(19, "ipFamilies", Str),
+            optional(20, "allocateLoadBalancerNodePorts", Bool),
+            optional(21, "loadBalancerClass", Str),
+            optional(22, "internalTrafficPolicy", Str),
+            optional(23, "trafficDistribution", Str),
         ]),
     ),
 ];
 
 const DELETE_OPTIONS: &[Field] = &[
-    maybe(1, "gracePeriodSeconds", Integer),
-    one(2, "preconditions", Message(&[maybe(1, "uid", Text), maybe(2, "resourceVersion", Text)])),
-    maybe(3, "orphanDependents", Truth),
-    maybe(4, "propagationPolicy", Text),
-    many(5, "dryRun", Text),
+    optional(1, "gracePeriodSeconds", Integer),
+    singular(2, "preconditions", Message(&[optional(1, "uid", Str), optional(2, "resourceVersion", Str)])),
+    optional(3, "orphanDependents", Bool),
+    optional(4, "propagationPolicy", Str),
+    repeated(5, "dryRun", Str),
 ];
 
-const EVICTION: &[Field] = &[METADATA, one(2, "deleteOptions", Message(DELETE_OPTIONS))];
+const EVICTION: &[Field] = &[METADATA, singular(2, "deleteOptions", Message(DELETE_OPTIONS))];
 
 const BOUND_OBJECT: &[Field] =
-    &[one(1, "kind", Text), one(2, "apiVersion", Text), one(3, "name", Text), one(4, "uid", Text)];
+    &[singular(1, "kind", Str), singular(2, "apiVersion", Str), singular(3, "name", Str), singular(4, "uid", Str)];
 
 const TOKEN_REQUEST: &[Field] = &[
     METADATA,
-    one(
+    singular(
         2,
         "spec",
         Message(&[
-            many(1, "audiences", Text),
-            one(3, "boundObjectRef", Message(BOUND_OBJECT)),
-            maybe(4, "expirationSeconds", Integer),
+            repeated(1, "audiences", Str),
+            singular(3, "boundObjectRef", Message(BOUND_OBJECT)),
+            optional(4, "expirationSeconds", Integer),
         ]),
     ),
 ];
 
 const RESOURCE_ATTRIBUTES: &[Field] = &[
-    one(1, "namespace", Text),
-    one(2, "verb", Text),
-    one(3, "group", Text),
-    one(4, "version", Text),
-    one(5, "resource", Text),
-    one(6, "subresource", Text),
-    one(7, "name", Text),
+    singular(1, "namespace", Str),
+    singular(2, "verb", Str),
+    singular(3, "group", Str),
+    singular(4, "version", Str),
+    singular(5, "resource", Str),
+    singular(6, "subresource", Str),
+    singular(7, "name", Str),
 ];
-const PATH_ATTRIBUTES: &[Field] = &[one(1, "path", Text), one(2, "verb", Text)];
+const PATH_ATTRIBUTES: &[Field] = &[singular(1, "path", Str), singular(2, "verb", Str)];
 
 const OWN_ACCESS_REVIEW: &[Field] = &[
     METADATA,
-    one(
+    singular(
         2,
         "spec",
         Message(&[
-            one(1, "resourceAttributes", Message(RESOURCE_ATTRIBUTES)),
-            one(2, "nonResourceAttributes", Message(PATH_ATTRIBUTES)),
+            singular(1, "resourceAttributes", Message(RESOURCE_ATTRIBUTES)),
+            singular(2, "nonResourceAttributes", Message(PATH_ATTRIBUTES)),
         ]),
     ),
 ];
@@ -203,10 +211,12 @@ fn fields_of(kind: &str) -> Option<&'static [Field]> {
     })
 }
 
-/// Reads a body that begins with [`MAGIC`].
+/// Decodes a body that begins with [`MAGIC`].
 pub(super) fn decode(bytes: &[u8]) -> Result<Value, String> {
-    const ENVELOPE: &[Field] =
-        &[one(1, "type", Message(&[one(1, "apiVersion", Text), one(2, "kind", Text)])), one(2, "raw", Bytes)];
+    const ENVELOPE: &[Field] = &[
+        singular(1, "type", Message(&[singular(1, "apiVersion", Str), singular(2, "kind", Str)])),
+        singular(2, "raw", Bytes),
+    ];
     let broken = |what: &str| format!("protobuf parse error: {what}");
     let body = bytes.strip_prefix(MAGIC).ok_or_else(|| broken("the body does not begin with the magic number"))?;
     let envelope = message(ENVELOPE, body).map_err(broken)?;
@@ -223,14 +233,14 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Value, String> {
     Ok(object)
 }
 
-/// One value as it stands in the body.
+/// One value on the wire.
 #[derive(Debug, Clone, Copy)]
 enum Wire<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// Takes a number of variable length off the front.
+/// Reads a varint.
 fn number(rest: &mut &[u8]) -> Result<u64, &'static str> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -244,7 +254,7 @@ fn number(rest: &mut &[u8]) -> Result<u64, &'static str> {
     Err("a number is too long")
 }
 
-/// Takes `length` bytes off the front.
+/// Reads `length` bytes.
 fn take<'a>(rest: &mut &'a [u8], length: u64) -> Result<&'a [u8], &'static str> {
     let (taken, after) =
         usize::try_from(length).ok().and_then(|l| rest.split_at_checked(l)).ok_or("the body ends inside a field")?;
@@ -273,47 +283,47 @@ fn message(fields: &[Field], body: &[u8]) -> Result<Value, &'static str> {
     while !rest.is_empty() {
         let (number, wire) = next(&mut rest)?;
         let Some(field) = fields.iter().find(|f| f.number == number) else { continue };
-        if let Holds::Map(of) = field.holds {
+        if let ProtoType::Map(of) = field.proto_type {
             let entry = out.entry(field.name).or_insert_with(|| json!({}));
             let (key, value) = pair(of, wire)?;
             entry[key] = value;
             continue;
         }
-        let value = value(&field.holds, wire)?;
+        let value = value(&field.proto_type, wire)?;
         if field.repeated {
             if let Value::Array(list) = out.entry(field.name).or_insert_with(|| json!([])) {
                 list.push(value);
             }
-        } else if field.keeps_empty || !is_empty(&value) {
+        } else if field.explicit_presence || !is_empty(&value) {
             out.insert(field.name.to_owned(), value);
         }
     }
     Ok(Value::Object(out))
 }
 
-/// An entry of a map.
-fn pair(of: &Holds, wire: Wire<'_>) -> Result<(String, Value), &'static str> {
+/// A map entry.
+fn pair(of: &ProtoType, wire: Wire<'_>) -> Result<(String, Value), &'static str> {
     let Wire::Bytes(mut rest) = wire else { return Err("an entry of a map is no message") };
-    let (mut key, mut held) = (String::new(), Value::String(String::new()));
+    let (mut key, mut entry) = (String::new(), Value::String(String::new()));
     while !rest.is_empty() {
         match next(&mut rest)? {
             (1, wire) => key = text(wire)?,
-            (2, wire) => held = value(of, wire)?,
+            (2, wire) => entry = value(of, wire)?,
             _ => {}
         }
     }
-    Ok((key, held))
+    Ok((key, entry))
 }
 
-fn value(holds: &Holds, wire: Wire<'_>) -> Result<Value, &'static str> {
-    Ok(match (holds, wire) {
-        (Text, wire) => Value::String(text(wire)?),
+fn value(proto_type: &ProtoType, wire: Wire<'_>) -> Result<Value, &'static str> {
+    Ok(match (proto_type, wire) {
+        (Str, wire) => Value::String(text(wire)?),
         (Bytes, Wire::Bytes(bytes)) => json!(base64::engine::general_purpose::STANDARD.encode(bytes)),
         (Integer, Wire::Number(number)) => json!(number.cast_signed()),
-        (Truth, Wire::Number(number)) => json!(number != 0),
+        (Bool, Wire::Number(number)) => json!(number != 0),
         (Message(fields), Wire::Bytes(body)) => message(fields, body)?,
         (Time, Wire::Bytes(body)) => {
-            let time = message(&[one(1, "seconds", Integer)], body)?;
+            let time = message(&[singular(1, "seconds", Integer)], body)?;
             match time["seconds"].as_i64().map(jiff::Timestamp::from_second) {
                 Some(Ok(time)) => json!(time.to_string()),
                 Some(Err(_)) => return Err("a point in time is out of range"),
@@ -321,8 +331,10 @@ fn value(holds: &Holds, wire: Wire<'_>) -> Result<Value, &'static str> {
             }
         }
         (IntOrString, Wire::Bytes(body)) => {
-            let either =
-                message(&[one(1, "type", Integer), maybe(2, "number", Integer), maybe(3, "text", Text)], body)?;
+            let either = message(
+                &[singular(1, "type", Integer), optional(2, "number", Integer), optional(3, "text", Str)],
+                body,
+            )?;
             if either["type"] == 1 { either["text"].clone() } else { either["number"].clone() }
         }
         _ => return Err("a field holds something else than its kind says"),

@@ -23,7 +23,7 @@ use crate::registry;
 pub(super) enum Shape {
     /// Anything goes.
     Any,
-    Text,
+    String,
     /// Base64.
     Bytes,
     Time,
@@ -31,7 +31,7 @@ pub(super) enum Shape {
     /// So many bits at most.
     Integer(u8),
     Number,
-    Truth,
+    Bool,
     Quantity,
     IntOrString,
     List(Arc<Shape>),
@@ -44,13 +44,13 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => f.write_str("interface {}"),
-            Self::Text => f.write_str("string"),
+            Self::String => f.write_str("string"),
             Self::Bytes => f.write_str("[]uint8"),
             Self::Time => f.write_str("v1.Time"),
             Self::MicroTime => f.write_str("v1.MicroTime"),
             Self::Integer(bits) => write!(f, "int{bits}"),
             Self::Number => f.write_str("float64"),
-            Self::Truth => f.write_str("bool"),
+            Self::Bool => f.write_str("bool"),
             Self::Quantity => f.write_str("resource.Quantity"),
             Self::IntOrString => f.write_str("intstr.IntOrString"),
             Self::List(item) => write!(f, "[]{item}"),
@@ -87,7 +87,7 @@ pub(super) type Fields = BTreeMap<Box<str>, Field>;
 
 /// All named types met so far; kinds share most of them.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct TypeIndex {
     pub(super) types: HashMap<Arc<str>, Fields>,
     /// Named types that are no objects.
     pub(super) scalars: HashMap<Arc<str>, Shape>,
@@ -95,16 +95,16 @@ pub(super) struct Known {
 }
 
 /// All types that a kind holds, and the kind's own; nothing for a kind that is not known. Requests share them.
-pub(super) fn of_kind(kind: &'static str) -> Option<(RwLockReadGuard<'static, Known>, Shape)> {
-    static KNOWN: LazyLock<RwLock<Known>> = LazyLock::new(RwLock::default);
-    let read = || KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-    let root = |known: &Known| known.kinds.get(kind).map(|root| Shape::Named(Arc::clone(root)));
+pub(super) fn of_kind(kind: &'static str) -> Option<(RwLockReadGuard<'static, TypeIndex>, Shape)> {
+    static TYPE_INDEX: LazyLock<RwLock<TypeIndex>> = LazyLock::new(RwLock::default);
+    let read = || TYPE_INDEX.read().unwrap_or_else(PoisonError::into_inner);
+    let root = |known: &TypeIndex| known.kinds.get(kind).map(|root| Shape::Named(Arc::clone(root)));
     let known = read();
     if let Some(root) = root(&known) {
         return Some((known, root));
     }
     drop(known);
-    KNOWN.write().unwrap_or_else(PoisonError::into_inner).learn(kind);
+    TYPE_INDEX.write().unwrap_or_else(PoisonError::into_inner).load_kind(kind);
     let known = read();
     let root = root(&known)?;
     Some((known, root))
@@ -152,9 +152,9 @@ fn description(kind: &str) -> Option<fn(&mut SchemaGenerator) -> Schema> {
     })
 }
 
-impl Known {
+impl TypeIndex {
     /// Takes in a kind's type and everything that it holds.
-    fn learn(&mut self, kind: &'static str) {
+    fn load_kind(&mut self, kind: &'static str) {
         let Some(description) = description(kind) else { return };
         let mut generator = SchemaSettings::openapi3().into_generator();
         let root = description(&mut generator);
@@ -209,11 +209,11 @@ fn shape(schema: &Value) -> Shape {
     match (schema.get("type").and_then(Value::as_str), format) {
         (Some("string"), Some("byte")) => Shape::Bytes,
         (Some("string"), Some("date-time")) => Shape::Time,
-        (Some("string"), _) => Shape::Text,
+        (Some("string"), _) => Shape::String,
         (Some("integer"), Some("int32")) => Shape::Integer(32),
         (Some("integer"), _) => Shape::Integer(64),
         (Some("number"), _) => Shape::Number,
-        (Some("boolean"), _) => Shape::Truth,
+        (Some("boolean"), _) => Shape::Bool,
         (Some("array"), _) => Shape::List(Arc::new(schema.get("items").map_or(Shape::Any, shape))),
         (Some("object"), _) => match schema.get("additionalProperties") {
             Some(item @ Value::Object(_)) => Shape::Map(Arc::new(shape(item))),
@@ -245,7 +245,7 @@ pub(crate) fn pointers(gvk: &registry::Gvk) -> Vec<(String, Value)> {
 }
 
 #[cfg(test)]
-impl Known {
+impl TypeIndex {
     fn write_out(&self, shape: &Shape, value: &mut Value) {
         match (shape, value) {
             (Shape::List(item), Value::Array(items)) => items.iter_mut().for_each(|value| self.write_out(item, value)),
@@ -271,19 +271,19 @@ impl Known {
     }
 
     fn point(&self, shape: &Shape, path: &str, depth: usize, found: &mut Vec<(String, Value)>) {
-        const DEEPEST: usize = 9;
+        const MAX_DEPTH: usize = 9;
         let fitting = match shape {
             Shape::Time => "2020-01-01T00:00:00.5+02:00".into(),
             Shape::MicroTime => "2020-01-01T00:00:00.123456789Z".into(),
             Shape::Bytes => "eA==".into(),
-            Shape::Text => "a".into(),
-            Shape::Truth => true.into(),
+            Shape::String => "a".into(),
+            Shape::Bool => true.into(),
             Shape::Integer(_) | Shape::Number | Shape::IntOrString => 1.into(),
             Shape::Quantity => "1024Mi".into(),
             shape => self.zero(shape),
         };
         found.push((path.to_owned(), fitting));
-        if depth == DEEPEST {
+        if depth == MAX_DEPTH {
             return;
         }
         match shape {

@@ -1,67 +1,68 @@
-//! What a typed decoder makes of an object: the form in which it is stored, and the form in which two are compared.
+//! The canonical forms of objects, as a typed decoder would produce them: the stored form and the form for comparison.
 
 use serde_json::{Value, json};
 use windlass_kit::quantity::Quantity;
 
 use super::{
-    fields::{fits, time},
-    shape::{Known, Presence, Shape, of_kind},
+    fields::{matches_shape, time},
+    shape::{Presence, Shape, TypeIndex, of_kind},
 };
 use crate::registry::Gvk;
 
-/// Makes of an object what upstream's types would after reading and writing it: fields that the kind does not have, and
-/// what is empty and not written then, go; quantities and times are in their canonical form.
+/// Converts an object to the form that upstream's types produce by decoding and encoding it: unknown fields and omitted
+/// empty values are removed, quantities and times are canonical.
 pub fn prune(gvk: &Gvk, value: &mut Value) {
-    walk(gvk, value, Form::Stored);
+    walk(gvk, value, CanonicalForm::Stored);
 }
 
-/// Whether two objects are the same to upstream's types: `null`, `[]`, `{}` and absent are, and so are absent and `false`,
-/// 0 or an empty text in fields that are no pointers.
+/// Whether two objects are equal to upstream's types: `null`, `[]`, `{}` and absent are equal, and so are absent and
+/// `false`, 0 or `""` in non-pointer fields.
 #[must_use]
 pub fn same(gvk: &Gvk, one: &Value, other: &Value) -> bool {
     one == other || canonical(gvk, one) == canonical(gvk, other)
 }
 
-/// The form in which equal objects are equal values.
+/// The form in which equal objects have equal values.
 #[must_use]
 pub fn canonical(gvk: &Gvk, value: &Value) -> Value {
     let mut value = value.clone();
-    walk(gvk, &mut value, Form::Compared);
+    walk(gvk, &mut value, CanonicalForm::Compared);
     value
 }
 
-/// Takes away what the kind's type cannot hold; the paths of what went. For objects of versions that checked less.
-pub fn salvage(gvk: &Gvk, value: &mut Value) -> Vec<String> {
+/// Removes fields that the kind's type cannot decode and returns their paths. For objects of versions that validated
+/// less.
+pub fn drop_invalid_fields(gvk: &Gvk, value: &mut Value) -> Vec<String> {
     let Some((known, root)) = of_kind(gvk.kind) else { return Vec::new() };
-    let mut gone = Vec::new();
-    known.salvage(&root, value, "", &mut gone);
-    gone
+    let mut dropped = Vec::new();
+    known.drop_invalid_fields(&root, value, "", &mut dropped);
+    dropped
 }
 
-fn walk(gvk: &Gvk, value: &mut Value, form: Form) {
+fn walk(gvk: &Gvk, value: &mut Value, form: CanonicalForm) {
     if let Some((known, root)) = of_kind(gvk.kind) {
         known.normalize(&root, value, form);
     }
 }
 
-/// What no time is to upstream's types. They write it as `null`, which clients in other languages do not take where a
-/// time is required.
-const NO_TIME: &str = "0001-01-01T00:00:00Z";
+/// The zero time of upstream's types. They write it as `null`, which clients in other languages refuse where a time is
+/// required.
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 fn is_time(shape: &Shape) -> bool {
     matches!(shape, Shape::Time | Shape::MicroTime)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// As upstream's encoder writes it, except that what it always writes is not added.
+enum CanonicalForm {
+    /// As upstream's encoder writes it, without adding fields that it always writes.
     Stored,
-    /// Without anything that says nothing.
+    /// Without any zero value that equals an absent field.
     Compared,
 }
 
-impl Known {
-    fn normalize(&self, shape: &Shape, value: &mut Value, form: Form) {
+impl TypeIndex {
+    fn normalize(&self, shape: &Shape, value: &mut Value, form: CanonicalForm) {
         match (shape, value) {
             (Shape::List(item), Value::Array(items)) => {
                 for value in items {
@@ -81,11 +82,11 @@ impl Known {
                     }
                     object.retain(|key, value| {
                         let field = fields.get(key.as_str());
-                        field.is_none_or(|field| !says_nothing(&field.shape, field.presence, value, form))
+                        field.is_none_or(|field| !is_omitted(&field.shape, field.presence, value, form))
                     });
                     let times = fields.iter().filter(|(_, field)| field.required && is_time(&field.shape));
-                    for (key, _) in times.filter(|_| form == Form::Stored) {
-                        object.entry(&**key).or_insert_with(|| json!(NO_TIME));
+                    for (key, _) in times.filter(|_| form == CanonicalForm::Stored) {
+                        object.entry(&**key).or_insert_with(|| json!(ZERO_TIME));
                     }
                 }
                 (None, value) => {
@@ -106,78 +107,82 @@ impl Known {
         }
     }
 
-    /// An item of a list or map: there is no place for nothing in it.
-    fn element(&self, shape: &Shape, value: &mut Value, form: Form) {
+    /// An item of a list or map, where null becomes the zero value.
+    fn element(&self, shape: &Shape, value: &mut Value, form: CanonicalForm) {
         if value.is_null() {
             *value = self.zero(shape);
         }
         self.normalize(shape, value, form);
     }
 
-    /// What upstream's decoder makes of `null` in a list or map.
+    /// The zero value, which upstream's decoder makes of `null` in a list or map.
     pub(super) fn zero(&self, shape: &Shape) -> Value {
         match shape {
             Shape::Any => Value::Null,
-            Shape::Text | Shape::Bytes => json!(""),
+            Shape::String | Shape::Bytes => json!(""),
             Shape::Integer(_) | Shape::Number | Shape::IntOrString => json!(0),
-            Shape::Truth => json!(false),
+            Shape::Bool => json!(false),
             Shape::Quantity => json!("0"),
-            Shape::Time | Shape::MicroTime => json!(NO_TIME),
+            Shape::Time | Shape::MicroTime => json!(ZERO_TIME),
             Shape::List(_) => json!([]),
             Shape::Map(_) => json!({}),
             Shape::Named(name) => self.scalars.get(name).map_or_else(|| json!({}), |scalar| self.zero(scalar)),
         }
     }
 
-    fn salvage(&self, shape: &Shape, value: &mut Value, path: &str, gone: &mut Vec<String>) {
+    fn drop_invalid_fields(&self, shape: &Shape, value: &mut Value, path: &str, dropped: &mut Vec<String>) {
         match (shape, value) {
             (Shape::List(item), Value::Array(items)) => {
                 let mut at = 0;
                 items.retain_mut(|value| {
                     let path = format!("{path}[{at}]");
                     at += 1;
-                    self.keep(item, value, &path, gone)
+                    self.retain_valid(item, value, &path, dropped)
                 });
             }
             (Shape::Map(item), Value::Object(fields)) => {
-                fields.retain(|key, value| self.keep(item, value, &format!("{path}[{key}]"), gone));
+                fields.retain(|key, value| self.retain_valid(item, value, &format!("{path}[{key}]"), dropped));
             }
             (Shape::Named(name), Value::Object(object)) => {
                 let Some(fields) = self.types.get(name) else { return };
                 object.retain(|key, value| {
                     let Some(field) = fields.get(key.as_str()) else { return true };
                     let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                    value.is_null() || self.keep(&field.shape, value, &path, gone)
+                    value.is_null() || self.retain_valid(&field.shape, value, &path, dropped)
                 });
             }
             _ => {}
         }
     }
 
-    fn keep(&self, shape: &Shape, value: &mut Value, path: &str, gone: &mut Vec<String>) -> bool {
+    fn retain_valid(&self, shape: &Shape, value: &mut Value, path: &str, dropped: &mut Vec<String>) -> bool {
         let shape = match shape {
             Shape::Named(name) => self.scalars.get(name).unwrap_or(shape),
             shape => shape,
         };
-        if !fits(shape, value) {
-            gone.push(path.to_owned());
+        if !matches_shape(shape, value) {
+            dropped.push(path.to_owned());
             return false;
         }
-        self.salvage(shape, value, path, gone);
+        self.drop_invalid_fields(shape, value, path, dropped);
         true
     }
 }
 
-/// Whether leaving a field out says the same as its value.
-fn says_nothing(shape: &Shape, presence: Presence, value: &Value, form: Form) -> bool {
+/// Whether a field with this value is omitted.
+fn is_omitted(shape: &Shape, presence: Presence, value: &Value, form: CanonicalForm) -> bool {
     let empty = match value {
         Value::Null => true,
-        // A list or a map is never behind a pointer.
-        Value::Array(items) => return items.is_empty() && (form == Form::Compared || presence != Presence::Always),
-        Value::Object(fields) if matches!(shape, Shape::Map(_)) => {
-            return fields.is_empty() && (form == Form::Compared || presence != Presence::Always);
+        // Lists and maps are never pointers.
+        Value::Array(items) => {
+            return items.is_empty() && (form == CanonicalForm::Compared || presence != Presence::Always);
         }
-        Value::Object(fields) => return fields.is_empty() && form == Form::Compared && presence != Presence::Pointer,
+        Value::Object(fields) if matches!(shape, Shape::Map(_)) => {
+            return fields.is_empty() && (form == CanonicalForm::Compared || presence != Presence::Always);
+        }
+        Value::Object(fields) => {
+            return fields.is_empty() && form == CanonicalForm::Compared && presence != Presence::Pointer;
+        }
         Value::Bool(truth) => !truth,
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => match shape {
@@ -188,7 +193,7 @@ fn says_nothing(shape: &Shape, presence: Presence, value: &Value, form: Form) ->
     };
     match presence {
         Presence::Pointer => false,
-        Presence::Always => empty && form == Form::Compared,
+        Presence::Always => empty && form == CanonicalForm::Compared,
         Presence::Value => empty,
     }
 }

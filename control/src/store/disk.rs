@@ -1,4 +1,4 @@
-//! The engine on disk: redb, one file. A transaction is on disk before it is answered.
+//! The engine on disk: redb, one file. A transaction is durable before it is acknowledged.
 
 use std::{
     collections::BTreeMap,
@@ -19,31 +19,31 @@ const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const REVISION: &str = "revision";
 const CEILING: &str = "ceiling";
 const FLOOR: &str = "floor";
-/// The revision again, written with the counters beside it: an older program raises the other one alone.
+/// A copy of the revision, written together with the counters below: older programs raise the other one alone.
 const COUNTED: &str = "counted";
-/// And the type: the revision of its latest change.
+/// Prefix of a type's name: the revision of its latest change.
 const CHANGED: &str = "changed/";
 const SCHEMA: &str = "schema";
-/// The layout of the tables; raised when an older program could no longer read them.
+/// Version of the tables' layout; raised when older programs can no longer read them.
 const SCHEMA_VERSION: u64 = 1;
-/// A program that kept no ceiling gave no more revisions than this between two writes that it waited for.
-const UNCOUNTED: u64 = 1_000_000;
-/// All objects are in memory anyway, so the engine's own cache need not be large.
-const CACHE: usize = 1 << 20;
-/// What is read and written again at once after a failed write, and the part of it that is told apart.
-const PIECE: usize = 1 << 20;
-const PAGE: usize = 4096;
+/// Upper bound of the revisions that a program without a ceiling assigned between two durable writes.
+const MAX_UNCOUNTED_REVISIONS: u64 = 1_000_000;
+/// Size of redb's cache; small, since all objects are in memory anyway.
+const CACHE_BYTES: usize = 1 << 20;
+/// Size of the chunks in which a file is rewritten after a failed write, and of the pages that are skipped when empty.
+const CHUNK_BYTES: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
 
-/// Where the engine's file is, and how it is opened.
+/// Opens the engine's file; replaced in tests.
 pub trait Files: std::fmt::Debug + Send + 'static {
     /// The open file.
     type Backend: StorageBackend;
-    /// Opens the file, which is there.
+    /// Opens the existing file.
     ///
     /// # Errors
     /// When it cannot be opened.
     fn open(&self) -> io::Result<Self::Backend>;
-    /// What errors call it.
+    /// Its path, for errors.
     fn path(&self) -> &Path;
 }
 
@@ -68,20 +68,20 @@ impl Files for OneFile {
 #[derive(Debug)]
 pub struct Disk<F: Files = OneFile> {
     files: F,
-    /// `None` after something could not be written: [`Engine::restore`] opens it anew.
+    /// `None` after a failed write: [`Engine::restore`] opens it again.
     database: Option<Database>,
 }
 
 impl Disk {
-    /// Opens a file that is there. One that is not a store of ours, or that is damaged, is refused and left as it is.
+    /// Opens an existing file. A file that is not a store of windlass or is damaged is refused and left untouched.
     ///
     /// # Errors
     /// Says which file and why.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Self::over(OneFile(path.to_owned()))
+        Self::open_files(OneFile(path.to_owned()))
     }
 
-    /// Makes the file, which must not be there: a start that is interrupted leaves none.
+    /// Creates the file, which must not exist. An interrupted start leaves none.
     ///
     /// # Errors
     /// Says which file and why.
@@ -90,31 +90,31 @@ impl Disk {
         if path.exists() {
             return Err(failed("it is there already".to_owned()));
         }
-        let begun = path.with_extension("new");
-        let made = || -> io::Result<()> {
-            match fs::remove_file(&begun) {
+        let partial = path.with_extension("new");
+        let created = || -> io::Result<()> {
+            match fs::remove_file(&partial) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            OpenOptions::new().write(true).create_new(true).open(&begun)?;
+            OpenOptions::new().write(true).create_new(true).open(&partial)?;
             Ok(())
         };
-        made().map_err(|e| failed(e.to_string()))?;
-        let files = OneFile(begun.clone());
-        drop(Disk::begin(files)?);
-        let named = || -> io::Result<()> {
-            fs::rename(&begun, path)?;
-            // The name is on disk only when the folder is.
+        created().map_err(|e| failed(e.to_string()))?;
+        let files = OneFile(partial.clone());
+        drop(Disk::initialize(files)?);
+        let renamed = || -> io::Result<()> {
+            fs::rename(&partial, path)?;
+            // The rename is durable only when the directory is synced.
             File::open(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()
         };
-        named().map_err(|e| failed(e.to_string()))?;
+        renamed().map_err(|e| failed(e.to_string()))?;
         Self::open(path)
     }
 }
 
 impl<F: Files> Disk<F> {
-    /// Opens what is there.
-    pub(super) fn over(files: F) -> Result<Self, Error> {
+    /// Opens an existing store.
+    pub(super) fn open_files(files: F) -> Result<Self, Error> {
         let database = open(&files).map_err(|reason| Error::Disk {
             path: files.path().to_owned(),
             attempt: "opened",
@@ -125,16 +125,16 @@ impl<F: Files> Disk<F> {
         Ok(disk)
     }
 
-    /// Begins a store in an empty file.
-    pub(super) fn begin(files: F) -> Result<Self, Error> {
+    /// Initializes a store in an empty file.
+    pub(super) fn initialize(files: F) -> Result<Self, Error> {
         let mut disk = Self { files, database: None };
-        let made = || -> Result<Database, redb::Error> {
-            let database = Database::builder().set_cache_size(CACHE).create_with_backend(disk.files.open()?)?;
+        let created = || -> Result<Database, redb::Error> {
+            let database = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(disk.files.open()?)?;
             let transaction = database.begin_write()?;
             transaction.open_table(OBJECTS)?;
             let mut meta = transaction.open_table(META)?;
             meta.insert(SCHEMA, SCHEMA_VERSION)?;
-            // A first revision above 0: clients take 0 for "any".
+            // The first revision is above 0: clients take 0 for "any".
             for counter in [REVISION, CEILING, COUNTED] {
                 meta.insert(counter, 1)?;
             }
@@ -142,7 +142,7 @@ impl<F: Files> Disk<F> {
             transaction.commit()?;
             Ok(database)
         };
-        disk.database = Some(made().map_err(|e| disk.failed("made")(e.to_string()))?);
+        disk.database = Some(created().map_err(|e| disk.failed("made")(e.to_string()))?);
         Ok(disk)
     }
 
@@ -155,7 +155,7 @@ impl<F: Files> Disk<F> {
         Ok(database.begin_read()?)
     }
 
-    /// One transaction: what `change` does to the objects, and the counters.
+    /// One transaction: `change` of the objects, and the counters.
     fn write(
         &self,
         counters: &Counters,
@@ -174,8 +174,8 @@ impl<F: Files> Disk<F> {
             ] {
                 meta.insert(counter, value)?;
             }
-            for (kept, revision) in &counters.changed {
-                meta.insert(format!("{CHANGED}{kept}").as_str(), revision)?;
+            for (resource, revision) in &counters.changed {
+                meta.insert(format!("{CHANGED}{resource}").as_str(), revision)?;
             }
         }
         transaction.commit()?;
@@ -202,14 +202,14 @@ impl<F: Files> Disk<F> {
 fn open(files: &impl Files) -> Result<Database, String> {
     let backend = files.open().map_err(|e| e.to_string())?;
     if !check_header(&backend)? {
-        write_again(&backend).map_err(|e| format!("it could not be written once more: {e}"))?;
+        rewrite_file(&backend).map_err(|e| format!("it could not be written once more: {e}"))?;
     }
-    Database::builder().set_cache_size(CACHE).create_with_backend(backend).map_err(|e| e.to_string())
+    Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend).map_err(|e| e.to_string())
 }
 
-/// redb grows its file in whole pages behind a header that says how long it must be; opening a shorter one
-/// would end in a panic or a repair, and an empty one would be begun anew, so these are refused before. The offsets are those
-/// of redb's file format: its version is pinned. Gives whether the file was closed after its last write.
+/// redb grows its file in whole pages behind a header that states its length. Opening a shorter file would panic or
+/// repair it, and an empty one would be initialized again, so both are refused before. The offsets are those of redb's
+/// file format: its version is pinned. Returns whether the file was closed cleanly.
 fn check_header(backend: &impl StorageBackend) -> Result<bool, String> {
     const MAGIC: [u8; 4] = *b"redb";
     const FLAGS: usize = 9;
@@ -225,28 +225,28 @@ fn check_header(backend: &impl StorageBackend) -> Result<bool, String> {
     }
     let number =
         |at: usize| u64::from(u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
-    // Page size, header pages and data pages of a region, full regions, pages of the last one.
-    let (page, head, most, full, last) = (number(12), number(16), number(20), number(24), number(28));
-    let wanted = page * (1 + full * (head + most) + if last > 0 { head + last } else { 0 });
+    // Page size, header pages and data pages of a region, full regions, pages of the last region.
+    let (page, header_pages, data_pages, full, last) = (number(12), number(16), number(20), number(24), number(28));
+    let wanted = page * (1 + full * (header_pages + data_pages) + if last > 0 { header_pages + last } else { 0 });
     if length < wanted {
         return Err(format!("it is cut short: {length} bytes of {wanted}; restore it from a copy"));
     }
     Ok(header[FLAGS] & RECOVERY_REQUIRED == 0)
 }
 
-/// Writes the whole file once more and syncs it. After a sync that has failed the kernel takes what it could not write for
-/// written: it shows it to readers and never tries again, so the next sync would promise what no disk has. A process that has
-/// ended in between cannot tell the next one, so this is done for every file that was not closed.
-fn write_again(backend: &impl StorageBackend) -> io::Result<()> {
+/// Rewrites the whole file and syncs it. After a failed sync the kernel marks the pages clean: readers see them, but no
+/// later sync writes them, so the next one would promise what no disk has. A process cannot know of a failed sync of
+/// its predecessor, so every file without a clean end is rewritten.
+fn rewrite_file(backend: &impl StorageBackend) -> io::Result<()> {
     let length = backend.len()?;
-    let mut piece = vec![0; PIECE];
+    let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0;
     while at < length {
-        let size = usize::try_from(length - at).unwrap_or(PIECE).min(PIECE);
-        backend.read(at, &mut piece[..size])?;
+        let size = usize::try_from(length - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+        backend.read(at, &mut chunk[..size])?;
         let mut offset = at;
-        for page in piece[..size].chunks(PAGE) {
-            // Holes stay holes: filling them could need room that a full disk does not have.
+        for page in chunk[..size].chunks(PAGE_BYTES) {
+            // Holes stay holes: filling them could need space that a full disk does not have.
             if page.iter().any(|byte| *byte != 0) {
                 backend.write(offset, page)?;
             }
@@ -278,8 +278,8 @@ impl<F: Files> Engine for Disk<F> {
                 let changed = stored.iter().filter_map(|(k, v)| Some((k.strip_prefix(CHANGED)?.to_owned(), *v)));
                 counters.changed = changed.collect();
             } else {
-                // A program that counted the revision alone has written it.
-                counters.ceiling = counters.ceiling.max(counters.revision + UNCOUNTED);
+                // Written by a program that knew no other counter.
+                counters.ceiling = counters.ceiling.max(counters.revision + MAX_UNCOUNTED_REVISIONS);
                 counters.floor = counters.revision;
             }
             let mut records = Vec::new();
@@ -304,8 +304,8 @@ impl<F: Files> Engine for Disk<F> {
             Ok(())
         });
         written.map_err(|error| {
-            // The engine takes nothing any more after a write that has failed, such as on a full disk, until its file is
-            // opened anew. What the file holds until then is not known.
+            // After a failed write, such as on a full disk, redb refuses everything until its file is opened again.
+            // What the file holds is unknown until then.
             self.database = None;
             self.failed("written")(error.to_string())
         })

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::{Counters, Engine, Error, Record};
 
-/// Records that outlive the store that wrote them, as long as a clone is kept.
+/// An engine in memory. Its records outlive the store that wrote them, as long as a clone exists.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     content: Arc<Mutex<Content>>,
@@ -20,16 +20,16 @@ pub struct Memory {
 struct Content {
     records: BTreeMap<String, Bytes>,
     counters: Counters,
-    /// How, and how often, the next commits and restores fail.
+    /// How, and for how many operations, commits and restores fail.
     fault: Option<(Fault, usize)>,
 }
 
-/// How a write of a [`Memory`] fails.
+/// An injected failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing of it is done.
+    /// The operation fails without effect.
     Before,
-    /// All of it is done, and an error is told.
+    /// The operation takes effect and fails.
     After,
 }
 
@@ -38,12 +38,12 @@ impl Memory {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets so many of the next writes fail.
+    /// Makes the next `times` operations fail.
     pub fn fail(&self, fault: Fault, times: usize) {
         self.content().fault = Some((fault, times));
     }
 
-    /// A copy that what still writes to this one no longer reaches.
+    /// A copy that further writes do not reach.
     #[must_use]
     pub fn copy(&self) -> Self {
         let content = Content { fault: None, ..self.content().clone() };

@@ -1,16 +1,16 @@
-//! Every object of the API: in memory as encoded JSON, on disk before a write is answered, with a
-//! window of recent changes for watches.
+//! The object store: all objects in memory as encoded JSON, on disk before a write is acknowledged, with a window of
+//! recent changes for watches.
 //!
-//! One thread owns the writing (`writer`); readers take snapshots under a short lock. The engine on disk
-//! is behind [`Engine`]. Imports nothing of `api`: it knows keys and bytes, not kinds.
+//! One thread owns writing (`writer`); readers take snapshots under a short lock. The engine on disk is behind
+//! [`Engine`]. Imports nothing of `api`: it knows keys and bytes, not kinds.
 //!
-//! No revision is given twice, whatever ends the process: the disk holds a ceiling that no revision has passed yet, and a
-//! start that follows no orderly end begins above it. What may be lost then are the last seconds of the types that say so
-//! ([`Deferred`]); whoever watched one of these is sent back to a list.
+//! No revision is assigned twice, however the process ends: the disk holds a ceiling above all assigned revisions, and
+//! a start after an unclean end begins above it. Such an end may lose the last seconds of types with
+//! [`RelaxedDurability`]; their watchers must list again.
 
 mod disk;
+mod list_at;
 mod memory;
-mod past;
 mod state;
 mod watch;
 mod writer;
@@ -37,16 +37,16 @@ pub use watch::{Change, Watch};
 use state::State;
 use writer::Writer;
 
-/// Where an object lives: its namespace (empty for cluster scope) and name.
+/// The key of an object: its namespace (empty for cluster scope) and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Empty for objects of the cluster.
+    /// Empty for cluster-scoped objects.
     pub namespace: String,
     /// The object's name.
     pub name: String,
 }
 
-/// One stored object: compact JSON that carries its own `resourceVersion`. Only the store makes them, of what it has
+/// One stored object: compact JSON with its own `resourceVersion`. Only the store constructs it, from JSON that it has
 /// decoded once or encoded itself.
 #[derive(Debug, Clone)]
 pub struct Object {
@@ -57,7 +57,8 @@ pub struct Object {
 }
 
 impl Object {
-    /// Reads what the engine kept, whole: what cannot be decoded is told here, by its key, and not when somebody asks for it.
+    /// Decodes a record of the engine completely, so that a damaged one is reported by its key at the start and not
+    /// when it is read.
     fn read(bytes: Bytes) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
         let revision = value["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse().ok());
@@ -75,44 +76,44 @@ impl Object {
     }
 }
 
-/// What must hold for a write to happen.
+/// The precondition of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// Nothing has this key.
+    /// The key does not exist.
     Absent,
     /// The object was last written at this revision.
     Revision(u64),
 }
 
-/// One change that somebody asks for.
+/// A requested write.
 #[derive(Debug)]
 pub struct Write {
     /// The plural name and group of the type, such as `pods` or `leases.coordination.k8s.io`.
     pub resource: &'static str,
-    /// Which object.
+    /// The object.
     pub key: Key,
-    /// What must hold.
+    /// The precondition.
     pub expected: Expected,
     /// The new object, or `None` to delete. Its `resourceVersion` is set by the store.
     pub value: Option<Value>,
 }
 
-/// Which writes of a type are answered before they are on disk, where they are a few seconds later.
+/// Which writes of a type are acknowledged before they are on disk, which they are a few seconds later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deferred {
+pub enum RelaxedDurability {
     /// None.
     Never,
     /// Those of one namespace.
-    In(&'static str),
+    InNamespace(&'static str),
     /// All.
     Always,
 }
 
-impl Deferred {
+impl RelaxedDurability {
     fn holds(self, namespace: &str) -> bool {
         match self {
             Self::Never => false,
-            Self::In(one) => one == namespace,
+            Self::InNamespace(one) => one == namespace,
             Self::Always => true,
         }
     }
@@ -123,38 +124,38 @@ impl Deferred {
 pub struct StoredType {
     /// Its plural name and group.
     pub name: &'static str,
-    /// How soon it is on disk.
-    pub deferred: Deferred,
+    /// Which of its writes are acknowledged early.
+    pub relaxed_durability: RelaxedDurability,
 }
 
-/// Why a write or a start did not work.
+/// An error of a write or of opening the store.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// Somebody was faster, or the object is (not) there.
+    /// The precondition of a write does not hold.
     #[error("the object was changed or is not there")]
     Conflict,
-    /// The object asks for something that it cannot have, such as an address of another one.
+    /// The object requests a value that cannot be allocated, such as another object's address.
     #[error("{}: {}", .0.field, .0.detail)]
-    Claim(Refusal),
-    /// Watched from too long ago.
+    Allocation(AllocationError),
+    /// The requested revision was compacted.
     #[error("too old resource version: {asked} ({oldest})")]
     TooOld {
-        /// What was asked for.
+        /// The requested revision.
         asked: u64,
-        /// What can still be told.
+        /// The oldest available revision.
         oldest: u64,
     },
-    /// The disk refused.
+    /// An I/O error of the engine.
     #[error("the store {path} could not be {attempt}: {reason}")]
     Disk {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// What was attempted.
         attempt: &'static str,
         /// Why it failed.
         reason: String,
     },
-    /// A record that is no object.
+    /// A record that is not a valid object.
     #[error(
         "the record {key} in the store is damaged: {reason}; nothing was changed; put a copy of the store in its place"
     )]
@@ -164,18 +165,18 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The disk did not take the write, and it has been taken back.
-    #[error("the write could not be put on disk, and nothing of it was done: {0}")]
-    NotDone(String),
-    /// The disk failed, and what it holds could not be made right at once.
-    #[error("the write failed on its way to the disk, and it is not known whether it will show after a restart: {0}")]
-    Unsettled(String),
+    /// The write failed and was rolled back.
+    #[error("the write could not be put on disk and was rolled back: {0}")]
+    RolledBack(String),
+    /// The write failed, and the content of the disk could not be restored immediately.
+    #[error("the write failed on its way to the disk; whether it exists after a restart is unknown: {0}")]
+    OutcomeUnknown(String),
     /// The writer has ended.
-    #[error("the store is closed: nothing can be written until the server is started again")]
+    #[error("the store is closed: restart the server to write again")]
     Closed,
 }
 
-/// One record as the engine keeps it.
+/// One record of the engine.
 #[derive(Debug, Clone)]
 pub struct Record {
     /// `resource/namespace/name`.
@@ -184,16 +185,16 @@ pub struct Record {
     pub bytes: Option<Bytes>,
 }
 
-/// What the engine keeps beside the records.
+/// The engine's metadata beside the records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
     /// The latest revision on disk.
     pub revision: u64,
-    /// No revision above this was given to anything. The same as `revision` after an orderly end.
+    /// No revision above this was assigned. Equal to `revision` after a clean end.
     pub ceiling: u64,
-    /// No type has changed after this, unless `changed` says so: what is known of a file that did not tell types apart.
+    /// No type has changed after this, unless `changed` says so: for files that did not track changes per type.
     pub floor: u64,
-    /// The revision of the latest change of each type, a deletion too; a commit brings those that differ.
+    /// The revision of the latest change of each type, deletions included; a commit holds only those that differ.
     pub changed: BTreeMap<String, u64>,
 }
 
@@ -204,16 +205,16 @@ pub trait Engine: Send + fmt::Debug {
     /// # Errors
     /// When they cannot be read.
     fn load(&mut self) -> Result<(Vec<Record>, Counters), Error>;
-    /// Applies all records and the counters together. On disk when it returns.
+    /// Commits all records and the counters in one transaction, durably.
     ///
     /// # Errors
-    /// When the disk does not take them. It is not known then whether they are on disk, and the engine takes nothing more
-    /// until [`Engine::restore`] has worked.
+    /// When the disk fails. Whether the records are on disk is unknown then, and the engine refuses writes until
+    /// [`Engine::restore`] succeeds.
     fn commit(&mut self, records: &[Record], counters: &Counters) -> Result<(), Error>;
-    /// After a commit that has failed: makes the records that `served` speaks of exactly `wanted`, on disk when it returns.
+    /// After a failed commit: makes the records selected by `served` exactly `wanted`, durably.
     ///
     /// # Errors
-    /// When the disk still does not take writes.
+    /// When the disk still fails.
     fn restore(
         &mut self,
         wanted: &BTreeMap<String, Bytes>,
@@ -222,41 +223,41 @@ pub trait Engine: Send + fmt::Debug {
     ) -> Result<(), Error>;
 }
 
-/// Why an object cannot have what it asks for.
+/// Why a requested value cannot be allocated.
 #[derive(Debug, Clone)]
-pub struct Refusal {
+pub struct AllocationError {
     /// The path of the field.
     pub field: String,
     /// What is wrong with it.
     pub detail: String,
 }
 
-/// Takes back what a write has claimed.
-pub type Undo = Box<dyn FnOnce() + Send>;
+/// Reverts the allocation of a failed write.
+pub type Rollback = Box<dyn FnOnce() + Send>;
 
-/// Things that no two objects may have, such as addresses. The writer settles them in the order of the writes, so that what is
-/// claimed and what is stored never differ, also when whoever asked for the write has gone.
-pub trait Claims: Send + Sync + fmt::Debug {
-    /// Gives a new state of an object what it lacks, takes back what it no longer has, or says why it cannot be written.
+/// Allocates values that must be unique among objects, such as addresses. The writer calls it in the order of the
+/// writes, so that allocations and stored objects never differ, also when a client cancels its request.
+pub trait Allocator: Send + Sync + fmt::Debug {
+    /// Fills in the allocated values of a new state of an object and releases those that it no longer has.
     ///
     /// # Errors
-    /// When something it asks for is another's; nothing is changed then.
-    fn settle(
+    /// When a requested value is taken; nothing is changed then.
+    fn allocate(
         &self,
         resource: &str,
         new: Option<&mut Value>,
         current: Option<&Object>,
-    ) -> Result<Option<Undo>, Refusal>;
+    ) -> Result<Option<Rollback>, AllocationError>;
 }
 
-/// Whether writes work.
+/// Whether the store accepts writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// They do.
+    /// It does.
     Serving,
-    /// The disk takes none; why. It is tried again and again.
+    /// The disk fails, with the reason; retrying.
     Failing(String),
-    /// The writer has ended: nothing is written until the process is started again.
+    /// The writer thread has ended; only a restart helps.
     Ended,
 }
 
@@ -266,45 +267,46 @@ pub struct Store {
     state: Arc<RwLock<State>>,
     revision: tokio_watch::Receiver<u64>,
     health: tokio_watch::Receiver<Health>,
-    claims: Arc<RwLock<Option<Arc<dyn Claims>>>>,
+    allocator: Arc<RwLock<Option<Arc<dyn Allocator>>>>,
     queue: std::sync::mpsc::SyncSender<writer::Request>,
 }
 
-/// Writes that may wait for the writer before further ones are held up.
-const QUEUE: usize = 1024;
-/// Deferred writes are on disk after this long.
-const FLUSH: Duration = Duration::from_secs(5);
+/// Capacity of the queue to the writer; senders wait when it is full.
+const WRITE_QUEUE_CAPACITY: usize = 1024;
+/// Maximum delay until a write with relaxed durability is on disk.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Loads everything and starts the writer. `types` are all that may be stored; records of
-    /// others are kept on disk untouched.
+    /// Loads all records and starts the writer. `types` are the types that may be stored; records of other types stay
+    /// on disk untouched.
     ///
     /// # Errors
-    /// When the engine cannot be read, or holds what is no object.
+    /// When the engine cannot be read, or has a damaged record.
     pub fn open(engine: Box<dyn Engine>, types: &[StoredType]) -> Result<Self, Error> {
-        Self::open_flushing(engine, types, FLUSH)
+        Self::open_flushing(engine, types, FLUSH_INTERVAL)
     }
 
     fn open_flushing(mut engine: Box<dyn Engine>, types: &[StoredType], flush: Duration) -> Result<Self, Error> {
         let (records, counters) = engine.load()?;
         let state = Arc::new(RwLock::new(State::load(types, records, &counters)?));
         let revision = state.read().unwrap_or_else(PoisonError::into_inner).revision;
-        let (tell, told) = tokio_watch::channel(revision);
-        let (tell_health, health) = tokio_watch::channel(Health::Serving);
-        let (queue, requests) = std::sync::mpsc::sync_channel(QUEUE);
-        let claims = Arc::default();
-        let shared = writer::Shared { state: Arc::clone(&state), claims: Arc::clone(&claims), tell, tell_health };
+        let (revision_tx, revision_rx) = tokio_watch::channel(revision);
+        let (health_tx, health) = tokio_watch::channel(Health::Serving);
+        let (queue, requests) = std::sync::mpsc::sync_channel(WRITE_QUEUE_CAPACITY);
+        let allocator = Arc::default();
+        let shared =
+            writer::Shared { state: Arc::clone(&state), allocator: Arc::clone(&allocator), revision_tx, health_tx };
         let writer = Writer::new(engine, types, &counters, shared, flush);
         std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || writer.run(&requests))
             .map_err(|e| Error::Disk { path: PathBuf::new(), attempt: "given a thread", reason: e.to_string() })?;
-        Ok(Self { state, revision: told, health, claims, queue })
+        Ok(Self { state, revision: revision_rx, health, allocator, queue })
     }
 
-    /// Lets the writer settle what objects claim; before the first write.
-    pub fn settle_with(&self, claims: Arc<dyn Claims>) {
-        *self.claims.write().unwrap_or_else(PoisonError::into_inner) = Some(claims);
+    /// Sets the allocator that the writer calls; before the first write.
+    pub fn set_allocator(&self, allocator: Arc<dyn Allocator>) {
+        *self.allocator.write().unwrap_or_else(PoisonError::into_inner) = Some(allocator);
     }
 
     /// The revision of the latest write.
@@ -316,11 +318,11 @@ impl Store {
     /// Whether writes work.
     #[must_use]
     pub fn health(&self) -> Health {
-        // The writer holds the other end for as long as it lives.
+        // The writer holds the sender for as long as it lives.
         if self.health.has_changed().is_err() { Health::Ended } else { self.health.borrow().clone() }
     }
 
-    /// Waits until the writer has ended, which it does only when it is told to or when it panics.
+    /// Waits until the writer has ended, by [`Store::close`] or by a panic.
     pub async fn ended(&self) {
         let mut health = self.health.clone();
         while health.changed().await.is_ok() {}
@@ -332,8 +334,7 @@ impl Store {
         self.state.read().unwrap_or_else(PoisonError::into_inner).resources.get(resource)?.get(key).cloned()
     }
 
-    /// The objects of a type in the order of their keys, of one namespace or all, and the revision at which
-    /// this is so.
+    /// The objects of a type in the order of their keys, of one namespace or all, and the revision of this snapshot.
     #[must_use]
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> (Vec<(Key, Arc<Object>)>, u64) {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
@@ -352,29 +353,30 @@ impl Store {
         (items, state.revision)
     }
 
-    /// Writes, and answers when it is on disk, or sooner where the type says so. Gives what was written; for a deletion the
-    /// last state with the deletion's revision. A write that was handed over happens also when nobody waits for it any more.
+    /// Writes durably, or with the relaxed durability of the type. Returns the stored object; for a deletion the last
+    /// state with the deletion's revision. An enqueued write happens also when the caller no longer waits.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when `expected` does not hold, [`Error::Claim`] when the object asks for what it cannot have,
-    /// [`Error::Unsettled`] when a restart may show it, else nothing of it was done.
+    /// [`Error::Conflict`] when `expected` does not hold, [`Error::Allocation`] when a requested value is taken,
+    /// [`Error::OutcomeUnknown`] when the write may exist after a restart; every other error means that nothing was
+    /// written.
     pub async fn write(&self, write: Write) -> Result<Arc<Object>, Error> {
-        let (answer, answered) = oneshot::channel();
-        self.hand_over(writer::Request::Write(write, answer)).await?;
-        answered.await.map_err(|_| Error::Closed)?
+        let (reply, reply_rx) = oneshot::channel();
+        self.enqueue(writer::Request::Write(write, reply)).await?;
+        reply_rx.await.map_err(|_| Error::Closed)?
     }
 
-    /// Puts everything on disk, in an orderly end, and ends the writer: later writes are refused.
+    /// Flushes all writes, marks a clean end and ends the writer: later writes are refused.
     ///
     /// # Errors
-    /// When the disk does not take it.
+    /// When the disk fails.
     pub async fn close(&self) -> Result<(), Error> {
-        let (answer, answered) = oneshot::channel();
-        self.hand_over(writer::Request::Close(answer)).await?;
-        answered.await.map_err(|_| Error::Closed)?
+        let (reply, reply_rx) = oneshot::channel();
+        self.enqueue(writer::Request::Close(reply)).await?;
+        reply_rx.await.map_err(|_| Error::Closed)?
     }
 
-    async fn hand_over(&self, request: writer::Request) -> Result<(), Error> {
+    async fn enqueue(&self, request: writer::Request) -> Result<(), Error> {
         match self.queue.try_send(request) {
             Ok(()) => Ok(()),
             Err(std::sync::mpsc::TrySendError::Full(request)) => {
@@ -386,12 +388,12 @@ impl Store {
         }
     }
 
-    /// Follows the changes of one type after a revision.
+    /// Watches the changes of one type after a revision.
     ///
     /// # Errors
-    /// [`Error::TooOld`] when the type has changed since and not all of it can be told any more.
+    /// [`Error::TooOld`] when changes since then were compacted.
     pub fn watch(&self, resource: &'static str, after: u64) -> Result<Watch, Error> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).check_age(resource, after)?;
+        self.state.read().unwrap_or_else(PoisonError::into_inner).check_compacted(resource, after)?;
         Ok(Watch::new(self.clone(), resource, after))
     }
 }

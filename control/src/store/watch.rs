@@ -1,5 +1,5 @@
-//! Following changes. A watcher holds only a revision: what it has not read yet waits in the window that
-//! all share, so a slow one costs nothing, and is told when the window has moved past it.
+//! Watches. A watcher holds only a revision: unread changes wait in the window that all watchers share, so a slow
+//! watcher costs nothing, and fails when the window has moved past it.
 
 use std::sync::{Arc, PoisonError};
 
@@ -14,9 +14,9 @@ pub struct Change {
     pub key: Key,
     /// The new state; for a deletion the last one, with the deletion's revision.
     pub object: Arc<Object>,
-    /// The state before, if there was one.
+    /// The previous state, if any.
     pub previous: Option<Arc<Object>>,
-    /// The object is gone.
+    /// The object was deleted.
     pub deleted: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct Watch {
     store: Store,
     resource: &'static str,
     after: u64,
-    /// Changes handed out at once at most.
+    /// Maximum number of changes per read.
     pub(super) batch: usize,
 }
 
@@ -35,7 +35,7 @@ impl Watch {
         Self { store, resource, after, batch: 256 }
     }
 
-    /// The revision up to which everything has been told.
+    /// The revision up to which all changes were returned.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.after
@@ -47,7 +47,7 @@ impl Watch {
     /// [`Error::TooOld`] when this reader was too slow, [`Error::Closed`] when the store ends.
     pub async fn next(&mut self) -> Result<Vec<Change>, Error> {
         loop {
-            // Marked as seen before reading, so that a change meanwhile wakes the wait below.
+            // Marked as seen before reading, so that a concurrent change wakes the wait below.
             self.store.revision.borrow_and_update();
             let found = self.read()?;
             if !found.is_empty() {
@@ -59,10 +59,10 @@ impl Watch {
 
     fn read(&mut self) -> Result<Vec<Change>, Error> {
         let state = self.store.state.read().unwrap_or_else(PoisonError::into_inner);
-        state.check_age(self.resource, self.after)?;
-        let start = state.recent.partition_point(|(_, c)| c.object.revision <= self.after);
+        state.check_compacted(self.resource, self.after)?;
+        let start = state.watch_window.partition_point(|(_, c)| c.object.revision <= self.after);
         let mut found = Vec::new();
-        for (_, change) in state.recent.range(start..) {
+        for (_, change) in state.watch_window.range(start..) {
             self.after = change.object.revision;
             if change.resource == self.resource {
                 found.push(change.clone());

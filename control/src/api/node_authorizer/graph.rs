@@ -1,5 +1,4 @@
-//! From objects to the nodes that they have to do with: kept as counts, so that a question is one look into a map.
-//! Pure.
+//! The graph from objects to nodes, as reference counts, so that a query is one lookup. Pure.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -17,12 +16,9 @@ pub(in crate::api) enum Kind {
     Pod,
     Secret,
     ConfigMap,
-    /// A persistent volume claim.
-    Claim,
-    /// A persistent volume.
-    Volume,
-    /// A service account.
-    Account,
+    PersistentVolumeClaim,
+    PersistentVolume,
+    ServiceAccount,
     /// What this API does not serve: no object of it leads anywhere.
     Unserved,
 }
@@ -41,37 +37,37 @@ impl Vertex {
     }
 }
 
-/// A pod that is on a node.
+/// A pod bound to a node.
 #[derive(Debug)]
-struct Bound {
+struct BoundPod {
     node: Arc<str>,
     named: Vec<Arc<Vertex>>,
 }
 
 #[derive(Debug)]
-struct Claimed {
+struct BoundVolume {
     claim: Vertex,
     secrets: Vec<Vertex>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Graph {
-    pods: HashMap<Key, Bound>,
-    /// How many pods of which node name an object.
+    pods: HashMap<Key, BoundPod>,
+    /// For each object, how many pods of each node refer to it.
     nodes_of: HashMap<Arc<Vertex>, BTreeMap<Arc<str>, u32>>,
-    volumes: HashMap<Box<str>, Claimed>,
-    /// The volumes that name a secret.
+    volumes: HashMap<Box<str>, BoundVolume>,
+    /// The volumes that refer to a secret.
     volumes_of: HashMap<Vertex, HashSet<Box<str>>>,
 }
 
 impl Graph {
-    /// A pod as it is now; `None` when it is gone.
+    /// Updates a pod; `None` when it was deleted.
     pub(super) fn pod(&mut self, key: &Key, pod: Option<&Value>) {
-        self.forget_pod(key);
+        self.remove_pod(key);
         let node = pod.and_then(|pod| pod["spec"]["nodeName"].as_str()).filter(|node| !node.is_empty());
         let Some((pod, node)) = pod.zip(node) else { return };
         let node: Arc<str> = node.into();
-        // A mirror pod names nothing: its own file does, and it may not lead a node to what it likes to read.
+        // References of a mirror pod do not count: the node writes it, and could gain access to any object by them.
         let mut named = if references::is_mirror(pod) { Vec::new() } else { references::of_pod(pod) };
         named.sort_unstable();
         named.dedup();
@@ -82,11 +78,11 @@ impl Graph {
             vertex
         });
         let named = named.collect();
-        self.pods.insert(key.clone(), Bound { node, named });
+        self.pods.insert(key.clone(), BoundPod { node, named });
     }
 
-    fn forget_pod(&mut self, key: &Key) {
-        let Some(Bound { node, named }) = self.pods.remove(key) else { return };
+    fn remove_pod(&mut self, key: &Key) {
+        let Some(BoundPod { node, named }) = self.pods.remove(key) else { return };
         for vertex in named {
             let Some(nodes) = self.nodes_of.get_mut(&vertex) else { continue };
             if let Some(count) = nodes.get_mut(&node) {
@@ -101,7 +97,7 @@ impl Graph {
         }
     }
 
-    /// A persistent volume as it is now; `None` when it is gone.
+    /// Updates a persistent volume; `None` when it was deleted.
     pub(super) fn volume(&mut self, name: &str, volume: Option<&Value>) {
         if let Some(old) = self.volumes.remove(name) {
             for secret in old.secrets {
@@ -116,7 +112,7 @@ impl Graph {
         for secret in &secrets {
             self.volumes_of.entry(secret.clone()).or_default().insert(name.into());
         }
-        self.volumes.insert(name.into(), Claimed { claim, secrets });
+        self.volumes.insert(name.into(), BoundVolume { claim, secrets });
     }
 
     fn named_on(&self, node: &str, vertex: &Vertex) -> bool {
@@ -137,12 +133,12 @@ impl Relations for Graph {
                 let key = Key { namespace: object.namespace.to_string(), name: object.name.to_string() };
                 self.pods.get(&key).is_some_and(|bound| &*bound.node == node)
             }
-            Kind::Volume => claimed(&object.name),
+            Kind::PersistentVolume => claimed(&object.name),
             Kind::Secret => {
                 self.named_on(node, object)
                     || self.volumes_of.get(object).into_iter().flatten().any(|volume| claimed(volume))
             }
-            Kind::ConfigMap | Kind::Claim | Kind::Account => self.named_on(node, object),
+            Kind::ConfigMap | Kind::PersistentVolumeClaim | Kind::ServiceAccount => self.named_on(node, object),
             Kind::Unserved => false,
         }
     }

@@ -1,38 +1,41 @@
 //! The Node authorizer: what the identity of a node (`system:node:NAME` in the group `system:nodes`) may do.
 //!
-//! `mod.rs` decides, `references.rs` tells what a pod or a volume names, `graph.rs` keeps which node that leads to, and
-//! `follow.rs` feeds the graph from the store. What a node may write into the objects that it may write is
-//! NodeRestriction's. Only `follow.rs` may import the store; nothing here may import handlers.
+//! `mod.rs` decides, `references.rs` finds the objects that a pod or volume refers to, `graph.rs` stores which nodes
+//! these lead to, and `graph_sync.rs` feeds the graph from the store. What a node may change in an object is decided by
+//! NodeRestriction (`admission/node_restriction.rs`). Only `graph_sync.rs` may import the store; nothing here may
+//! import handlers.
 
-mod follow;
 mod graph;
+mod graph_sync;
 pub(super) mod references;
 
 #[cfg(test)]
 mod tests;
 
-pub(super) use follow::NodeGraph;
 pub(super) use graph::{Kind, Vertex};
+pub(super) use graph_sync::NodeGraph;
 
-use super::auth::Attributes;
+use super::authorization::Attributes;
 
-/// Which objects have to do with which node.
+/// Which objects are reachable from which node.
 pub(super) trait Relations {
-    /// Whether there is a way from the object to the node: through a pod on it, or through a claim of such a pod.
+    /// Whether the object is related to the node: through a pod on it, or through a claim of such a pod.
     fn related(&self, node: &str, object: &Vertex) -> bool;
 }
 
 const LEASES: &str = "kube-node-lease";
 
-/// Whether the node may; the error is upstream's explanation, often empty.
+/// Decides for a node; the error is upstream's explanation, often empty.
 pub(super) fn decide(node: &str, what: &Attributes<'_>, relations: &dyn Relations) -> Result<(), String> {
     let request = Request { node, what, relations };
     match (what.group, what.resource) {
         ("", "secrets") => request.read(Kind::Secret),
         ("", "configmaps") => request.read(Kind::ConfigMap),
-        ("", "persistentvolumeclaims") if what.sub == "status" => request.write_status(Kind::Claim),
-        ("", "persistentvolumeclaims") => request.get(Kind::Claim),
-        ("", "persistentvolumes") => request.get(Kind::Volume),
+        ("", "persistentvolumeclaims") if what.subresource == "status" => {
+            request.write_status(Kind::PersistentVolumeClaim)
+        }
+        ("", "persistentvolumeclaims") => request.get(Kind::PersistentVolumeClaim),
+        ("", "persistentvolumes") => request.get(Kind::PersistentVolume),
         // No object of these kinds leads to a node here: none is served.
         ("storage.k8s.io", "volumeattachments") | ("resource.k8s.io", "resourceclaims") => request.get(Kind::Unserved),
         ("resource.k8s.io", "resourceslices") => request.slice(),
@@ -41,14 +44,14 @@ pub(super) fn decide(node: &str, what: &Attributes<'_>, relations: &dyn Relation
         ("storage.k8s.io", "csinodes") => request.csi_node(),
         ("", "nodes") => request.own_node(),
         ("", "pods") => request.pod(),
-        _ => refuse_unless(listed(what), ""),
+        _ => refuse_unless(is_allowed_to_all_nodes(what), ""),
     }
 }
 
-/// The rules that hold for every node alike.
-fn listed(what: &Attributes<'_>) -> bool {
+/// The rules that do not depend on the node.
+fn is_allowed_to_all_nodes(what: &Attributes<'_>) -> bool {
     let reads = matches!(what.verb, "get" | "list" | "watch");
-    match (what.group, what.resource, what.sub) {
+    match (what.group, what.resource, what.subresource) {
         ("", "services", "") | ("node.k8s.io", "runtimeclasses", "") | ("storage.k8s.io", "csidrivers", "") => reads,
         ("", "endpoints", "") => what.verb == "get",
         ("" | "events.k8s.io", "events", "") => matches!(what.verb, "create" | "update" | "patch"),
@@ -84,7 +87,7 @@ impl Request<'_> {
         if !matches!(self.what.verb, "get" | "list" | "watch") {
             return Err("can only read resources of this type".to_owned());
         }
-        if !self.what.sub.is_empty() {
+        if !self.what.subresource.is_empty() {
             return Err("cannot read subresource".to_owned());
         }
         if self.what.namespace.is_empty() {
@@ -97,7 +100,7 @@ impl Request<'_> {
         if self.what.verb != "get" {
             return Err("can only get individual resources of this type".to_owned());
         }
-        if !self.what.sub.is_empty() {
+        if !self.what.subresource.is_empty() {
             return Err("cannot get subresource".to_owned());
         }
         self.related(kind)
@@ -111,10 +114,10 @@ impl Request<'_> {
     }
 
     fn account(&self) -> Result<(), String> {
-        match (self.what.verb, self.what.sub) {
-            ("get", "") => self.related(Kind::Account),
-            ("create", "token") if !self.what.name.is_empty() => self.related(Kind::Account),
-            ("create", sub) if sub != "token" && !self.what.name.is_empty() => {
+        match (self.what.verb, self.what.subresource) {
+            ("get", "") => self.related(Kind::ServiceAccount),
+            ("create", "token") if !self.what.name.is_empty() => self.related(Kind::ServiceAccount),
+            ("create", subresource) if subresource != "token" && !self.what.name.is_empty() => {
                 Err("can only create token subresource of serviceaccount".to_owned())
             }
             _ => Err("can only create tokens for individual service accounts".to_owned()),
@@ -129,7 +132,7 @@ impl Request<'_> {
         if self.what.namespace != LEASES {
             return Err(format!("can only access leases in the {LEASES:?} system namespace"));
         }
-        // The name of a new one is looked at when the object is known.
+        // The name of a new object is checked by NodeRestriction, which has the object.
         let own = verb == "create" || self.what.name == self.node;
         refuse_unless(own, "can only access node lease with the same name as the requesting node")
     }
@@ -139,7 +142,7 @@ impl Request<'_> {
         if !matches!(verb, "get" | "create" | "update" | "patch" | "delete") {
             return Err("can only get, create, update, patch, or delete a CSINode".to_owned());
         }
-        if !self.what.sub.is_empty() {
+        if !self.what.subresource.is_empty() {
             return Err("cannot authorize CSINode subresources".to_owned());
         }
         let own = verb == "create" || self.what.name == self.node;
@@ -147,7 +150,7 @@ impl Request<'_> {
     }
 
     fn slice(&self) -> Result<(), String> {
-        if !self.what.sub.is_empty() {
+        if !self.what.subresource.is_empty() {
             return Err("cannot access subresource".to_owned());
         }
         match self.what.verb {
@@ -161,10 +164,10 @@ impl Request<'_> {
         }
     }
 
-    /// Which Node it is that is written is looked at by NodeRestriction.
+    /// NodeRestriction checks which Node is written.
     fn own_node(&self) -> Result<(), String> {
         let Self { node, what, .. } = self;
-        match (what.sub, what.verb) {
+        match (what.subresource, what.verb) {
             ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Ok(()),
             ("", "get" | "list" | "watch") => match what.name {
                 "" => Err(format!("node '{node}' cannot read all nodes, only its own Node object")),
@@ -175,9 +178,9 @@ impl Request<'_> {
         }
     }
 
-    /// Which pod it is that is written is looked at by NodeRestriction.
+    /// NodeRestriction checks which pod is written.
     fn pod(&self) -> Result<(), String> {
-        match (self.what.sub, self.what.verb) {
+        match (self.what.subresource, self.what.verb) {
             ("", "get") => self.related(Kind::Pod),
             ("", "list" | "watch") if !self.what.name.is_empty() => self.related(Kind::Pod),
             ("", "list" | "watch") => refuse_unless(

@@ -22,7 +22,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
 pub(in crate::api) fn of_pod(pod: &Value) -> Vec<(Kind, String)> {
     let spec = &pod["spec"];
     let mut found = Found::default();
-    found.add(Account, &spec["serviceAccountName"]);
+    found.add(ServiceAccount, &spec["serviceAccountName"]);
     for secret in items(&spec["imagePullSecrets"]) {
         found.add(Secret, &secret["name"]);
     }
@@ -39,10 +39,12 @@ pub(in crate::api) fn of_pod(pod: &Value) -> Vec<(Kind, String)> {
     for volume in items(&spec["volumes"]) {
         found.add(Secret, &volume["secret"]["secretName"]);
         found.add(ConfigMap, &volume["configMap"]["name"]);
-        found.add(Claim, &volume["persistentVolumeClaim"]["claimName"]);
+        found.add(PersistentVolumeClaim, &volume["persistentVolumeClaim"]["claimName"]);
         if volume["ephemeral"].is_object() {
             let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
-            found.0.push((Claim, format!("{}-{}", text(&pod["metadata"]["name"]), text(&volume["name"]))));
+            found
+                .0
+                .push((PersistentVolumeClaim, format!("{}-{}", text(&pod["metadata"]["name"]), text(&volume["name"]))));
         }
         for source in items(&volume["projected"]["sources"]) {
             found.add(Secret, &source["secret"]["name"]);
@@ -108,5 +110,5 @@ pub(super) fn of_volume(volume: &Value) -> Option<(Vertex, Vec<Vertex>)> {
         let reference = &spec[kind]["secretRef"];
         add(&reference["namespace"], &reference["name"]);
     }
-    Some((Vertex::new(Claim, &namespace, &name), secrets))
+    Some((Vertex::new(PersistentVolumeClaim, &namespace, &name), secrets))
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::{
-    super::{Api, Settings, UserInfo},
+    super::{Api, ApiConfig, UserInfo},
     Kind, Relations as _, Vertex,
     graph::Graph,
 };
@@ -22,10 +22,12 @@ use crate::{
 const ANSWERS: &str = include_str!("../../../tests/node/answers.json");
 
 fn api() -> Api {
-    let store = Store::open(Box::new(Memory::default()), &registry::stored()).unwrap();
+    let store = Store::open(Box::new(Memory::default()), &registry::stored_types()).unwrap();
     let service_cidr = ("10.96.0.0".parse().unwrap(), 24);
-    let tokens = crate::tokens::Tokens::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
-    Api::new(store, &Settings { service_cidr, node_ports: 30000..=30009, max_token_seconds: None }, None, Some(tokens))
+    let tokens =
+        crate::service_account_tokens::TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem())
+            .unwrap();
+    Api::new(store, &ApiConfig { service_cidr, node_ports: 30000..=30009, max_token_seconds: None }, None, Some(tokens))
 }
 
 async fn send(api: &Api, user: UserInfo, method: &str, path: &str, kind: &str, body: &Value) -> (u16, Value) {
@@ -121,7 +123,7 @@ async fn rights_are_those_of_a_kube_apiserver() {
 }
 
 #[tokio::test]
-async fn what_a_node_writes_is_judged_as_by_a_kube_apiserver() {
+async fn node_restriction_answers_as_kube_apiserver() {
     let (api, answers) = cluster().await;
     let mut wrong = Vec::new();
     for case in answers["requests"].as_array().unwrap() {
@@ -149,7 +151,7 @@ async fn what_a_node_writes_is_judged_as_by_a_kube_apiserver() {
 }
 
 #[tokio::test]
-async fn what_a_pod_names_is_its_nodes_at_once_and_until_it_is_gone() {
+async fn a_node_reads_the_objects_of_its_pods_until_they_are_deleted() {
     let (api, _) = cluster().await;
     let read = async |secret: &str| {
         let path = format!("/api/v1/namespaces/apps/secrets/{secret}");
@@ -202,7 +204,7 @@ fn step() -> impl Strategy<Value = (u8, Option<(u8, Vec<u8>)>)> {
 proptest! {
     /// Whatever comes and goes, the graph says what a look at all pods says, and forgets all of it in the end.
     #[test]
-    fn the_graph_is_what_the_pods_say(steps in proptest::collection::vec(step(), 0..40)) {
+    fn the_graph_matches_the_pods(steps in proptest::collection::vec(step(), 0..40)) {
         let mut graph = Graph::default();
         let mut all: std::collections::BTreeMap<u8, (u8, Vec<u8>)> = std::collections::BTreeMap::new();
         let key = |pod: u8| Key { namespace: "d".into(), name: format!("p{pod}") };
@@ -225,13 +227,13 @@ proptest! {
                 let names = |secret: u8| all.values().any(|(of, secrets)| *of == node && secrets.contains(&secret));
                 for secret in 0..4u8 {
                     let name = format!("s{secret}");
-                    for kind in [Kind::Secret, Kind::Claim] {
+                    for kind in [Kind::Secret, Kind::PersistentVolumeClaim] {
                         prop_assert_eq!(graph.related(&format!("n{node}"), &Vertex::new(kind, "d", &name)), names(secret));
                     }
                     let elsewhere = graph.related(&format!("n{node}"), &Vertex::new(Kind::Secret, "e", &name));
                     prop_assert!(!elsewhere);
                 }
-                for staged in [Vertex::new(Kind::Volume, "", "v"), Vertex::new(Kind::Secret, "d", "staged")] {
+                for staged in [Vertex::new(Kind::PersistentVolume, "", "v"), Vertex::new(Kind::Secret, "d", "staged")] {
                     prop_assert_eq!(graph.related(&format!("n{node}"), &staged), names(0));
                 }
                 for pod in 0..4u8 {

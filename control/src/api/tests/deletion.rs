@@ -3,10 +3,10 @@
 use super::*;
 
 async fn bound_pod(api: &Api, name: &str) -> String {
-    ask(api, "POST", PODS, pod(name)).await;
+    call(api, "POST", PODS, pod(name)).await;
     let path = format!("{PODS}/{name}");
     let binding = json!({"metadata": {"name": name}, "target": {"name": "a"}});
-    assert_eq!(ask(api, "POST", &format!("{path}/binding"), binding).await.code, 201);
+    assert_eq!(call(api, "POST", &format!("{path}/binding"), binding).await.code, 201);
     path
 }
 
@@ -15,35 +15,35 @@ fn end(object: &Value) -> jiff::Timestamp {
 }
 
 #[tokio::test]
-async fn a_deletion_under_way_is_only_made_shorter_and_counts_from_its_beginning() {
+async fn a_pending_deletion_is_only_shortened_from_its_start() {
     let api = with_namespace().await;
     let path = bound_pod(&api, "p").await;
-    let first = ask(&api, "DELETE", &path, json!({"gracePeriodSeconds": 60})).await.body;
+    let first = call(&api, "DELETE", &path, json!({"gracePeriodSeconds": 60})).await.body;
     assert_eq!(first["metadata"]["generation"], 2);
     for again in [Value::Null, json!({"gracePeriodSeconds": 90, "propagationPolicy": "Foreground"})] {
-        let same = ask(&api, "DELETE", &path, again.clone()).await.body;
+        let same = call(&api, "DELETE", &path, again.clone()).await.body;
         assert_eq!(same, first, "{again}");
     }
-    let shorter = ask(&api, "DELETE", &path, json!({"gracePeriodSeconds": 20})).await.body;
+    let shorter = call(&api, "DELETE", &path, json!({"gracePeriodSeconds": 20})).await.body;
     assert_eq!(end(&first).as_second() - end(&shorter).as_second(), 40);
     assert_eq!(
         (&shorter["metadata"]["deletionGracePeriodSeconds"], &shorter["metadata"]["generation"]),
         (&json!(20), &json!(2))
     );
     // It is over, but whoever runs it has not yet said that all is unmounted.
-    ask(&api, "PATCH", &format!("{path}/status"), json!({"status": {"phase": "Succeeded"}})).await;
-    let late = ask(&api, "DELETE", &path, Value::Null).await.body;
+    call(&api, "PATCH", &format!("{path}/status"), json!({"status": {"phase": "Succeeded"}})).await;
+    let late = call(&api, "DELETE", &path, Value::Null).await.body;
     assert_eq!(late["metadata"]["deletionGracePeriodSeconds"], 20);
-    let collection = ask(&api, "DELETE", PODS, Value::Null).await;
-    assert_eq!((collection.code, ask(&api, "GET", &path, Value::Null).await.code), (200, 200));
-    let negative = ask(&api, "DELETE", &path, json!({"gracePeriodSeconds": -5})).await.body;
+    let collection = call(&api, "DELETE", PODS, Value::Null).await;
+    assert_eq!((collection.code, call(&api, "GET", &path, Value::Null).await.code), (200, 200));
+    let negative = call(&api, "DELETE", &path, json!({"gracePeriodSeconds": -5})).await.body;
     assert_eq!(negative["metadata"]["deletionGracePeriodSeconds"], 1);
-    ask(&api, "DELETE", &path, json!({"gracePeriodSeconds": 0})).await;
-    assert_eq!(ask(&api, "GET", &path, Value::Null).await.code, 404);
+    call(&api, "DELETE", &path, json!({"gracePeriodSeconds": 0})).await;
+    assert_eq!(call(&api, "GET", &path, Value::Null).await.code, 404);
 }
 
 #[tokio::test]
-async fn a_deletion_that_says_nothing_keeps_what_the_first_one_asked() {
+async fn a_repeated_deletion_keeps_the_propagation_policy() {
     let api = with_namespace().await;
     let rcs = "/api/v1/namespaces/n/replicationcontrollers";
     let rc = |name: &str| {
@@ -63,18 +63,18 @@ async fn a_deletion_that_says_nothing_keeps_what_the_first_one_asked() {
         ),
     ] {
         let path = format!("{rcs}/r");
-        assert_eq!(ask(&api, "POST", rcs, rc("r")).await.code, 201);
-        ask(&api, "DELETE", &path, first.clone()).await;
-        let after = ask(&api, "DELETE", &path, second.clone()).await.body;
+        assert_eq!(call(&api, "POST", rcs, rc("r")).await.code, 201);
+        call(&api, "DELETE", &path, first.clone()).await;
+        let after = call(&api, "DELETE", &path, second.clone()).await.body;
         assert_eq!(after["metadata"]["finalizers"], wanted, "{first} {second}");
-        ask(&api, "PATCH", &path, json!({"metadata": {"finalizers": null}})).await;
-        assert_eq!(ask(&api, "GET", &path, Value::Null).await.code, 404);
+        call(&api, "PATCH", &path, json!({"metadata": {"finalizers": null}})).await;
+        assert_eq!(call(&api, "GET", &path, Value::Null).await.code, 404);
     }
     // Events have no dependents, whatever is asked.
     let events = "/api/v1/namespaces/n/events";
-    ask(&api, "POST", events, super::templates::object(crate::registry::of_kind("Event").unwrap(), "e")).await;
-    ask(&api, "DELETE", &format!("{events}/e"), json!({"propagationPolicy": "Foreground"})).await;
-    assert_eq!(ask(&api, "GET", &format!("{events}/e"), Value::Null).await.code, 404);
+    call(&api, "POST", events, super::templates::object(crate::registry::of_kind("Event").unwrap(), "e")).await;
+    call(&api, "DELETE", &format!("{events}/e"), json!({"propagationPolicy": "Foreground"})).await;
+    assert_eq!(call(&api, "GET", &format!("{events}/e"), Value::Null).await.code, 404);
 }
 
 #[tokio::test]
@@ -89,14 +89,14 @@ async fn options_of_deletions_are_checked() {
         (json!({"dryRun": ["x"]}), 422, "Unsupported value: [\"x\"]"),
         (json!({"gracePeriodSeconds": "x"}), 400, "cannot be read"),
     ] {
-        let reply = ask(&api, "DELETE", &path, options.clone()).await;
+        let reply = call(&api, "DELETE", &path, options.clone()).await;
         assert_eq!(reply.code, code, "{options}: {}", reply.body);
         assert!(reply.body["message"].as_str().unwrap().contains(words), "{options}: {}", reply.body);
     }
 }
 
 #[tokio::test]
-async fn a_namespace_waits_for_its_content_whatever_clients_say() {
+async fn a_namespace_keeps_its_finalizer() {
     let api = api();
     let all = "/api/v1/namespaces";
     for (name, given, wanted) in [
@@ -104,21 +104,22 @@ async fn a_namespace_waits_for_its_content_whatever_clients_say() {
         ("b", json!(["x.y/z"]), json!(["x.y/z", "kubernetes"])),
         ("c", Value::Null, json!(["kubernetes"])),
     ] {
-        let made = ask(&api, "POST", all, json!({"metadata": {"name": name}, "spec": {"finalizers": given}})).await;
+        let made = call(&api, "POST", all, json!({"metadata": {"name": name}, "spec": {"finalizers": given}})).await;
         assert_eq!(made.body["spec"]["finalizers"], wanted, "{}", made.body);
     }
     let path = format!("{all}/a");
     for finalizers in [json!([]), json!(["a/b"]), Value::Null] {
-        let patched = ask(&api, "PATCH", &path, json!({"spec": {"finalizers": finalizers}})).await;
+        let patched = call(&api, "PATCH", &path, json!({"spec": {"finalizers": finalizers}})).await;
         assert_eq!((patched.code, &patched.body["spec"]["finalizers"]), (200, &json!(["kubernetes"])));
-        let put = ask(&api, "PUT", &path, json!({"metadata": {"name": "a"}, "spec": {"finalizers": finalizers}})).await;
+        let put =
+            call(&api, "PUT", &path, json!({"metadata": {"name": "a"}, "spec": {"finalizers": finalizers}})).await;
         assert_eq!((put.code, &put.body["spec"]["finalizers"]), (200, &json!(["kubernetes"])));
         let status = json!({"spec": {"finalizers": finalizers}, "metadata": {"labels": {"q": "1"}}});
-        let status = ask(&api, "PATCH", &format!("{path}/status"), status).await;
+        let status = call(&api, "PATCH", &format!("{path}/status"), status).await;
         assert_eq!((status.code, &status.body["spec"]["finalizers"]), (200, &json!(["kubernetes"])));
     }
     assert_eq!(
-        ask(&api, "POST", all, json!({"metadata": {"name": "d"}, "spec": {"finalizers": ["zz"]}})).await.code,
+        call(&api, "POST", all, json!({"metadata": {"name": "d"}, "spec": {"finalizers": ["zz"]}})).await.code,
         422
     );
     let finalize = format!("{path}/finalize");
@@ -130,19 +131,19 @@ async fn a_namespace_waits_for_its_content_whatever_clients_say() {
         (with(json!({"name": "a", "resourceVersion": "1"}), json!([])), 409),
         (with(json!({"name": "b"}), json!([])), 400),
     ] {
-        assert_eq!(ask(&api, "PUT", &finalize, body.clone()).await.code, code, "{body}");
+        assert_eq!(call(&api, "PUT", &finalize, body.clone()).await.code, code, "{body}");
     }
-    let held = ask(&api, "DELETE", &path, Value::Null).await.body;
+    let held = call(&api, "DELETE", &path, Value::Null).await.body;
     assert_eq!(
         (&held["status"]["phase"], &held["spec"]["finalizers"]),
         (&json!("Terminating"), &json!(["kubernetes"]))
     );
-    let done = ask(&api, "PUT", &finalize, with(json!({"name": "a"}), json!(["x.y/z"]))).await.body;
+    let done = call(&api, "PUT", &finalize, with(json!({"name": "a"}), json!(["x.y/z"]))).await.body;
     assert_ne!(
         done["metadata"]["resourceVersion"], held["metadata"]["resourceVersion"],
         "the answer is what was written"
     );
-    ask(&api, "PUT", &finalize, with(json!({"name": "a"}), json!([]))).await;
-    assert_eq!(ask(&api, "GET", &path, Value::Null).await.code, 404);
-    assert_eq!(ask(&api, "DELETE", all, Value::Null).await.code, 405, "not all namespaces at once");
+    call(&api, "PUT", &finalize, with(json!({"name": "a"}), json!([]))).await;
+    assert_eq!(call(&api, "GET", &path, Value::Null).await.code, 404);
+    assert_eq!(call(&api, "DELETE", all, Value::Null).await.code, 405, "not all namespaces at once");
 }

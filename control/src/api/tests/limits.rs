@@ -39,16 +39,16 @@ async fn rights_to_reviews_are_decided_before_anything_is_read() {
     // What everybody may ask is short and comes in time.
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     assert_eq!(code(&api, from_outside(TENANT, "POST", path, endless())).await, 408);
-    let long = Body::from(format!("{{\"x\":{:?}}}", "x".repeat(MOST_REVIEW_BODY)));
+    let long = Body::from(format!("{{\"x\":{:?}}}", "x".repeat(MAX_REVIEW_BODY_BYTES)));
     assert_eq!(code(&api, from_outside(TENANT, "POST", path, long)).await, 413);
     assert_eq!(code(&api, from_outside(TENANT, "POST", path, Body::from("{}"))).await, 201);
 }
 
 #[tokio::test(start_paused = true)]
-async fn reviews_that_do_not_come_hold_up_neither_parts_of_this_process_nor_administrators() {
+async fn slow_reviews_block_neither_components_nor_administrators() {
     let api = api();
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-    for _ in 0..MOST_REVIEWS {
+    for _ in 0..MAX_REVIEWS_IN_FLIGHT {
         let (api, request) = (api.clone(), from_outside(TENANT, "POST", path, endless()));
         tokio::spawn(async move { code(&api, request).await });
     }
@@ -56,15 +56,15 @@ async fn reviews_that_do_not_come_hold_up_neither_parts_of_this_process_nor_admi
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(code(&api, from_outside(TENANT, "POST", path, Body::from("{}"))).await, 429);
     assert_eq!(code(&api, from_outside(ADMIN, "POST", path, Body::from("{}"))).await, 201);
-    assert_eq!(ask(&api, "POST", path, json!({})).await.code, 201);
+    assert_eq!(call(&api, "POST", path, json!({})).await.code, 201);
     tokio::time::sleep(REVIEW_BODY_TIMEOUT + Duration::from_secs(1)).await;
     assert_eq!(code(&api, from_outside(TENANT, "POST", path, Body::from("{}"))).await, 201);
 }
 
 #[tokio::test]
-async fn bodies_that_do_not_come_hold_up_nobody() {
+async fn slow_bodies_block_nobody() {
     let api = with_namespace().await;
-    for _ in 0..MOST_WRITES + 1 {
+    for _ in 0..MAX_MUTATING_REQUESTS_IN_FLIGHT + 1 {
         let (api, request) = (api.clone(), from_outside(ADMIN, "POST", MAPS, endless()));
         tokio::spawn(async move { code(&api, request).await });
     }
@@ -81,8 +81,8 @@ async fn parts_of_this_process_and_nodes_have_their_own_share() {
     let (_reads, _writes) = (shared.reads.try_acquire_many(400).unwrap(), shared.writes.try_acquire_many(200).unwrap());
     assert_eq!(code(&api, from_outside(ADMIN, "GET", MAPS, Body::empty())).await, 429);
     assert_eq!(code(&api, from_outside(ADMIN, "POST", MAPS, Body::from(map("a").to_string()))).await, 429);
-    assert_eq!(ask(&api, "POST", MAPS, map("a")).await.code, 201);
-    let node = Peer { name: "system:node:n1".to_owned(), groups: vec![NODES.to_owned()] };
+    assert_eq!(call(&api, "POST", MAPS, map("a")).await.code, 201);
+    let node = Peer { name: "system:node:n1".to_owned(), groups: vec![NODES_GROUP.to_owned()] };
     let mut request = from_outside(&[], "GET", "/api/v1/services", Body::empty());
     request.extensions_mut().insert(node);
     assert_eq!(code(&api, request).await, 200);
@@ -91,7 +91,7 @@ async fn parts_of_this_process_and_nodes_have_their_own_share() {
 #[tokio::test]
 async fn the_log_of_a_pod_without_a_node_is_empty() {
     let api = with_namespace().await;
-    assert_eq!(ask(&api, "POST", PODS, pod("p")).await.code, 201);
-    assert_eq!(ask(&api, "GET", &format!("{PODS}/p/log"), Value::Null).await.code, 204);
-    assert_eq!(ask(&api, "GET", &format!("{PODS}/p/log?container=x"), Value::Null).await.code, 400);
+    assert_eq!(call(&api, "POST", PODS, pod("p")).await.code, 201);
+    assert_eq!(call(&api, "GET", &format!("{PODS}/p/log"), Value::Null).await.code, 204);
+    assert_eq!(call(&api, "GET", &format!("{PODS}/p/log?container=x"), Value::Null).await.code, 400);
 }

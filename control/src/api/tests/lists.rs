@@ -10,59 +10,59 @@ fn names(body: &Value) -> Vec<&str> {
 async fn all_pages_are_of_the_first_ones_revision() {
     let api = with_namespace().await;
     for name in ["b", "c", "d", "e"] {
-        ask(&api, "POST", MAPS, map(name)).await;
+        call(&api, "POST", MAPS, map(name)).await;
     }
-    let first = ask(&api, "GET", &format!("{MAPS}?limit=2"), Value::Null).await.body;
+    let first = call(&api, "GET", &format!("{MAPS}?limit=2"), Value::Null).await.body;
     assert_eq!(names(&first), ["b", "c"]);
     // One goes, one comes, one changes: the list that was begun knows nothing of it.
-    ask(&api, "DELETE", &format!("{MAPS}/d"), Value::Null).await;
-    ask(&api, "POST", MAPS, map("cc")).await;
-    ask(&api, "PATCH", &format!("{MAPS}/e"), json!({"data": {"a": "changed"}})).await;
+    call(&api, "DELETE", &format!("{MAPS}/d"), Value::Null).await;
+    call(&api, "POST", MAPS, map("cc")).await;
+    call(&api, "PATCH", &format!("{MAPS}/e"), json!({"data": {"a": "changed"}})).await;
     let token = first["metadata"]["continue"].as_str().unwrap();
-    let second = ask(&api, "GET", &format!("{MAPS}?limit=2&continue={token}"), Value::Null).await.body;
+    let second = call(&api, "GET", &format!("{MAPS}?limit=2&continue={token}"), Value::Null).await.body;
     assert_eq!(names(&second), ["d", "e"]);
     assert_eq!(second["items"][1]["data"]["a"], "b");
     assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
     let revision = first["metadata"]["resourceVersion"].as_str().unwrap();
     let exact = format!("{MAPS}?resourceVersion={revision}&resourceVersionMatch=Exact");
-    assert_eq!(names(&ask(&api, "GET", &exact, Value::Null).await.body), ["b", "c", "d", "e"]);
+    assert_eq!(names(&call(&api, "GET", &exact, Value::Null).await.body), ["b", "c", "d", "e"]);
     let newer = format!("{MAPS}?resourceVersion={revision}&resourceVersionMatch=NotOlderThan");
-    assert_eq!(names(&ask(&api, "GET", &newer, Value::Null).await.body), ["b", "c", "cc", "e"]);
+    assert_eq!(names(&call(&api, "GET", &newer, Value::Null).await.body), ["b", "c", "cc", "e"]);
 }
 
 #[tokio::test]
 async fn a_page_that_comes_too_late_may_go_on_in_the_present() {
     let memory = Memory::default();
-    let settings = || Settings {
+    let settings = || ApiConfig {
         service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24),
         node_ports: 30000..=30009,
         max_token_seconds: None,
     };
     let open =
-        || Api::new(Store::open(Box::new(memory.clone()), &registry::stored()).unwrap(), &settings(), None, None);
+        || Api::new(Store::open(Box::new(memory.clone()), &registry::stored_types()).unwrap(), &settings(), None, None);
     let api = open();
-    ask(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
     for name in ["b", "c", "d"] {
-        ask(&api, "POST", MAPS, map(name)).await;
+        call(&api, "POST", MAPS, map(name)).await;
     }
-    let first = ask(&api, "GET", &format!("{MAPS}?limit=1"), Value::Null).await.body;
+    let first = call(&api, "GET", &format!("{MAPS}?limit=1"), Value::Null).await.body;
     let token = first["metadata"]["continue"].as_str().unwrap();
-    ask(&api, "DELETE", &format!("{MAPS}/c"), Value::Null).await;
+    call(&api, "DELETE", &format!("{MAPS}/c"), Value::Null).await;
     // A new start forgets what changed before it.
     let api = open();
-    let late = ask(&api, "GET", &format!("{MAPS}?limit=1&continue={token}"), Value::Null).await;
+    let late = call(&api, "GET", &format!("{MAPS}?limit=1&continue={token}"), Value::Null).await;
     assert_eq!((late.code, late.body["reason"].as_str()), (410, Some("Expired")), "{}", late.body);
     let fresh = late.body["metadata"]["continue"].as_str().unwrap();
-    let rest = ask(&api, "GET", &format!("{MAPS}?continue={fresh}"), Value::Null).await;
+    let rest = call(&api, "GET", &format!("{MAPS}?continue={fresh}"), Value::Null).await;
     assert_eq!(names(&rest.body), ["d"]);
     let exact = format!("{MAPS}?resourceVersion=2&resourceVersionMatch=Exact");
-    assert_eq!(ask(&api, "GET", &exact, Value::Null).await.code, 410);
+    assert_eq!(call(&api, "GET", &exact, Value::Null).await.code, 410);
 }
 
 #[tokio::test]
 async fn options_that_cannot_be_are_refused() {
     let api = with_namespace().await;
-    ask(&api, "POST", MAPS, map("m")).await;
+    call(&api, "POST", MAPS, map("m")).await;
     for (query, code) in [
         ("resourceVersionMatch=Exact", 422),
         ("resourceVersionMatch=Exact&resourceVersion=0", 422),
@@ -76,7 +76,7 @@ async fn options_that_cannot_be_are_refused() {
         ("resourceVersionMatch=Exact&resourceVersion=99999", 504),
         ("resourceVersion=abc", 400),
     ] {
-        let reply = ask(&api, "GET", &format!("{MAPS}?{query}"), Value::Null).await;
+        let reply = call(&api, "GET", &format!("{MAPS}?{query}"), Value::Null).await;
         assert_eq!(reply.code, code, "{query}: {}", reply.body);
     }
 }
@@ -84,12 +84,12 @@ async fn options_that_cannot_be_are_refused() {
 #[tokio::test]
 async fn paths_are_read_as_upstream_does() {
     let api = with_namespace().await;
-    ask(&api, "POST", MAPS, map("m")).await;
+    call(&api, "POST", MAPS, map("m")).await;
     for path in ["/api/v1/namespaces/n/configmaps/%6d", "/api/v1/namespaces/%6E/configmaps%2fm"] {
-        let got = ask(&api, "GET", path, Value::Null).await;
+        let got = call(&api, "GET", path, Value::Null).await;
         assert_eq!((got.code, &got.body["metadata"]["name"]), (200, &json!("m")), "{path}");
     }
-    assert_eq!(ask(&api, "GET", "/api/v1/namespaces/n/configmaps/%ff", Value::Null).await.code, 400);
+    assert_eq!(call(&api, "GET", "/api/v1/namespaces/n/configmaps/%ff", Value::Null).await.code, 400);
     for (path, events) in [
         ("/api/v1/watch/namespaces/n/configmaps", 1),
         ("/api/v1/watch/configmaps", 1),

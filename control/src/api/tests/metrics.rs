@@ -2,14 +2,14 @@ use super::*;
 use crate::metrics::{ContainerReading, Reading, Readings};
 
 #[tokio::test]
-async fn usage_is_told_of_what_is_stored_and_measured() {
+async fn usage_covers_stored_objects_with_samples() {
     let api = with_namespace().await;
-    ask(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "m"}})).await;
-    ask(&api, "POST", "/api/v1/nodes", json!({"metadata": {"name": "here", "labels": {"disk": "fast"}}})).await;
+    call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "m"}})).await;
+    call(&api, "POST", "/api/v1/nodes", json!({"metadata": {"name": "here", "labels": {"disk": "fast"}}})).await;
     for (namespace, name, label) in [("n", "b", "web"), ("n", "a", "db"), ("m", "a", "web")] {
         let mut pod = pod(name);
         pod["metadata"]["labels"] = json!({"app": label});
-        let made = ask(&api, "POST", &format!("/api/v1/namespaces/{namespace}/pods"), pod).await;
+        let made = call(&api, "POST", &format!("/api/v1/namespaces/{namespace}/pods"), pod).await;
         assert_eq!(made.code, 201, "{}", made.body);
     }
     let round = |second: i64| {
@@ -43,15 +43,15 @@ async fn usage_is_told_of_what_is_stored_and_measured() {
         };
         items.iter().map(name).collect()
     };
-    api.take_usage(&round(1));
-    let none = ask(&api, "GET", &format!("{BASE}/pods"), Value::Null).await;
+    api.record_usage(&round(1));
+    let none = call(&api, "GET", &format!("{BASE}/pods"), Value::Null).await;
     assert_eq!((none.code, names(&none)), (200, vec![]), "one reading is no rate");
-    api.take_usage(&round(2));
+    api.record_usage(&round(2));
 
-    let node = ask(&api, "GET", &format!("{BASE}/nodes/here"), Value::Null).await;
+    let node = call(&api, "GET", &format!("{BASE}/nodes/here"), Value::Null).await;
     assert_eq!(node.body["usage"], json!({"cpu": "100m", "memory": "5Mi"}), "{}", node.body);
     assert_eq!((&node.body["window"], &node.body["metadata"]["labels"]["disk"]), (&json!("10s"), &json!("fast")));
-    let pods = ask(&api, "GET", &format!("{BASE}/pods"), Value::Null).await;
+    let pods = call(&api, "GET", &format!("{BASE}/pods"), Value::Null).await;
     assert_eq!(names(&pods), ["m/a", "n/a", "n/b"]);
     assert_eq!(
         (&pods.body["kind"], &pods.body["apiVersion"]),
@@ -64,7 +64,7 @@ async fn usage_is_told_of_what_is_stored_and_measured() {
         ("pods?fieldSelector=metadata.name%3Db", vec!["n/b"]),
         ("namespaces/x/pods", vec![]),
     ] {
-        assert_eq!(names(&ask(&api, "GET", &format!("{BASE}/{path}"), Value::Null).await), wanted, "{path}");
+        assert_eq!(names(&call(&api, "GET", &format!("{BASE}/{path}"), Value::Null).await), wanted, "{path}");
     }
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let user = UserInfo::internal("test");
@@ -81,11 +81,11 @@ async fn usage_is_told_of_what_is_stored_and_measured() {
         ("DELETE", "namespaces/n/pods/a", 405),
         ("PATCH", "nodes/here", 405),
     ] {
-        let reply = ask(&api, method, &format!("{BASE}/{path}"), Value::Null).await;
+        let reply = call(&api, method, &format!("{BASE}/{path}"), Value::Null).await;
         assert_eq!((reply.code, &reply.body["kind"]), (code, &json!("Status")), "{method} {path}: {}", reply.body);
     }
     let node = UserInfo::node("here");
     assert_eq!(send(&api, &node, "GET", &format!("{BASE}/pods"), "", "", "").await.code, 403);
-    let told = ask(&api, "GET", BASE, Value::Null).await;
+    let told = call(&api, "GET", BASE, Value::Null).await;
     assert_eq!(told.body["resources"][1]["verbs"], json!(["get", "list"]));
 }

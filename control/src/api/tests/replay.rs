@@ -17,7 +17,7 @@ fn name(object: &Value) -> String {
 }
 
 async fn listed(api: &Api, query: &str) -> (u64, Listed) {
-    let list = ask(api, "GET", &format!("{MAPS}?{query}"), Value::Null).await.body;
+    let list = call(api, "GET", &format!("{MAPS}?{query}"), Value::Null).await.body;
     let items = list["items"].as_array().unwrap();
     (revision(&list), items.iter().map(|o| (name(o), revision(o))).collect())
 }
@@ -66,12 +66,12 @@ proptest! {
                 let (path, label) = (format!("{MAPS}/m{which}"), if marked { "x" } else { "y" });
                 let labels = json!({"name": format!("m{which}"), "labels": {"a": label}});
                 let _ = match what {
-                    0 | 1 => ask(&api, "DELETE", &path, Value::Null).await,
-                    2 => ask(&api, "PATCH", &path, json!({"metadata": {"labels": {"a": label}}})).await,
-                    3 => ask(&api, "PUT", &path, json!({"metadata": labels, "data": {"n": at.to_string()}})).await,
+                    0 | 1 => call(&api, "DELETE", &path, Value::Null).await,
+                    2 => call(&api, "PATCH", &path, json!({"metadata": {"labels": {"a": label}}})).await,
+                    3 => call(&api, "PUT", &path, json!({"metadata": labels, "data": {"n": at.to_string()}})).await,
                     // Others change beside it.
-                    4 => ask(&api, "POST", "/api/v1/namespaces/n/secrets", json!({"metadata": {"generateName": "s-"}})).await,
-                    _ => ask(&api, "POST", MAPS, json!({"metadata": labels})).await,
+                    4 => call(&api, "POST", "/api/v1/namespaces/n/secrets", json!({"metadata": {"generateName": "s-"}})).await,
+                    _ => call(&api, "POST", MAPS, json!({"metadata": labels})).await,
                 };
                 for (query, lists) in queries.iter().zip(&mut lists) {
                     let (revision, list) = listed(&api, query).await;
@@ -80,8 +80,8 @@ proptest! {
             }
             // What ends each watch: it is in all of them.
             for name in ["m1", "end"] {
-                ask(&api, "DELETE", &format!("{MAPS}/{name}"), Value::Null).await;
-                ask(&api, "POST", MAPS, json!({"metadata": {"name": name, "labels": {"a": "x", "end": name}}})).await;
+                call(&api, "DELETE", &format!("{MAPS}/{name}"), Value::Null).await;
+                call(&api, "POST", MAPS, json!({"metadata": {"name": name, "labels": {"a": "x", "end": name}}})).await;
             }
             for (at, (query, lists)) in queries.iter().zip(&lists).enumerate() {
                 for (from, list) in lists {

@@ -63,22 +63,22 @@ async fn act(api: Api, step: Step) -> u16 {
             if let Some(port) = port.filter(|_| matches!(kind, "NodePort" | "LoadBalancer")) {
                 service["spec"]["ports"][0]["nodePort"] = json!(port);
             }
-            ask(&api, "POST", SERVICES, service).await.code
+            call(&api, "POST", SERVICES, service).await.code
         }
         What::Update { kind, ports } => {
-            let stored = ask(&api, "GET", &path, Value::Null).await;
+            let stored = call(&api, "GET", &path, Value::Null).await;
             let mut changed = service(&name, kind, ports);
             changed["metadata"]["resourceVersion"] = stored.body["metadata"]["resourceVersion"].clone();
-            ask(&api, "PUT", &path, changed).await.code
+            call(&api, "PUT", &path, changed).await.code
         }
-        What::Label => ask(&api, "PATCH", &path, json!({"metadata": {"labels": {"a": "b"}}})).await.code,
-        What::Delete => ask(&api, "DELETE", &path, Value::Null).await.code,
+        What::Label => call(&api, "PATCH", &path, json!({"metadata": {"labels": {"a": "b"}}})).await.code,
+        What::Delete => call(&api, "DELETE", &path, Value::Null).await.code,
     }
 }
 
 /// Nobody has what another one has.
 async fn check(api: &Api) {
-    let list = ask(api, "GET", SERVICES, Value::Null).await.body;
+    let list = call(api, "GET", SERVICES, Value::Null).await.body;
     let (mut addresses, mut ports) = (BTreeSet::new(), BTreeSet::new());
     for service in list["items"].as_array().unwrap() {
         let spec = &service["spec"];
@@ -93,7 +93,7 @@ async fn check(api: &Api) {
             }
         }
     }
-    assert_eq!(api.taken(), (true, addresses, ports));
+    assert_eq!(api.inner.allocator.allocated(api.store()), (true, addresses, ports));
 }
 
 proptest! {
@@ -129,26 +129,26 @@ proptest! {
                     task.await.unwrap();
                 }
                 // What was handed over comes before this.
-                ask(&api, "POST", MAPS, json!({"metadata": {"generateName": "after-"}})).await;
+                call(&api, "POST", MAPS, json!({"metadata": {"generateName": "after-"}})).await;
                 check(&api).await;
             }
             for name in 0..3 {
-                ask(&api, "DELETE", &format!("{SERVICES}/s{name}"), Value::Null).await;
+                call(&api, "DELETE", &format!("{SERVICES}/s{name}"), Value::Null).await;
             }
-            assert_eq!(api.taken(), (true, BTreeSet::new(), BTreeSet::new()));
+            assert_eq!(api.inner.allocator.allocated(api.store()), (true, BTreeSet::new(), BTreeSet::new()));
         });
     }
 }
 
 #[tokio::test]
-async fn a_service_made_anew_under_its_name_keeps_its_address() {
+async fn a_recreated_service_keeps_its_cluster_ip() {
     let api = with_namespace().await;
     for _ in 0..50 {
-        ask(&api, "POST", SERVICES, service("a", "NodePort", 1)).await;
+        call(&api, "POST", SERVICES, service("a", "NodePort", 1)).await;
         let path = format!("{SERVICES}/a");
-        let (deleted, made) = tokio::join!(ask(&api, "DELETE", &path, Value::Null), async {
+        let (deleted, made) = tokio::join!(call(&api, "DELETE", &path, Value::Null), async {
             loop {
-                let made = ask(&api, "POST", SERVICES, service("a", "NodePort", 1)).await;
+                let made = call(&api, "POST", SERVICES, service("a", "NodePort", 1)).await;
                 if made.code == 201 {
                     return made;
                 }
@@ -157,24 +157,24 @@ async fn a_service_made_anew_under_its_name_keeps_its_address() {
         });
         assert_eq!(deleted.code, 200);
         let address: Ipv4Addr = made.body["spec"]["clusterIP"].as_str().unwrap().parse().unwrap();
-        let (exact, addresses, ports) = api.taken();
+        let (exact, addresses, ports) = api.inner.allocator.allocated(api.store());
         assert!(exact && addresses.contains(&address) && ports.len() == 1, "{addresses:?} {ports:?}");
-        ask(&api, "DELETE", &path, Value::Null).await;
+        call(&api, "DELETE", &path, Value::Null).await;
     }
 }
 
 #[tokio::test]
 async fn a_write_that_is_only_tried_takes_nothing() {
     let api = with_namespace().await;
-    let tried = ask(&api, "POST", &format!("{SERVICES}?dryRun=All"), service("a", "NodePort", 2)).await;
+    let tried = call(&api, "POST", &format!("{SERVICES}?dryRun=All"), service("a", "NodePort", 2)).await;
     assert_eq!(tried.code, 201, "{}", tried.body);
     assert!(tried.body["spec"]["clusterIP"].is_string() && tried.body["spec"]["ports"][1]["nodePort"].is_u64());
-    assert_eq!(api.taken(), (true, BTreeSet::new(), BTreeSet::new()));
-    let made = ask(&api, "POST", SERVICES, service("a", "NodePort", 1)).await.body;
+    assert_eq!(api.inner.allocator.allocated(api.store()), (true, BTreeSet::new(), BTreeSet::new()));
+    let made = call(&api, "POST", SERVICES, service("a", "NodePort", 1)).await.body;
     let mut other = service("b", "NodePort", 1);
     other["spec"]["clusterIP"] = made["spec"]["clusterIP"].clone();
     for path in [SERVICES.to_owned(), format!("{SERVICES}?dryRun=All")] {
-        let refused = ask(&api, "POST", &path, other.clone()).await;
+        let refused = call(&api, "POST", &path, other.clone()).await;
         let said = refused.body["message"].as_str().unwrap();
         assert!(refused.code == 422 && said.contains("provided IP is already allocated"), "{said}");
     }
@@ -182,16 +182,16 @@ async fn a_write_that_is_only_tried_takes_nothing() {
 
 /// A port that takes any number never takes the one that the next port asks for.
 #[tokio::test]
-async fn ports_that_are_asked_for_come_before_those_that_are_given() {
+async fn requested_node_ports_are_allocated_first() {
     let api = with_namespace().await;
     for _ in 0..20 {
         let mut both = service("a", "NodePort", 2);
         both["spec"]["ports"][1]["nodePort"] = json!(30004);
-        let made = ask(&api, "POST", SERVICES, both.clone()).await;
+        let made = call(&api, "POST", SERVICES, both.clone()).await;
         assert_eq!(made.code, 201, "{}", made.body);
         both["spec"]["ports"][0]["nodePort"] = json!(30004);
-        let refused = ask(&api, "PUT", &format!("{SERVICES}/a"), both).await;
+        let refused = call(&api, "PUT", &format!("{SERVICES}/a"), both).await;
         assert_eq!(refused.code, 422, "{}", refused.body);
-        ask(&api, "DELETE", &format!("{SERVICES}/a"), Value::Null).await;
+        call(&api, "DELETE", &format!("{SERVICES}/a"), Value::Null).await;
     }
 }

@@ -71,14 +71,14 @@ pub(super) fn object(resource: &ResourceType, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn every_type_can_be_made_and_read_back() {
+async fn every_type_can_be_created_and_read() {
     let api = with_namespace().await;
     for resource in TYPES {
-        let made = ask(&api, "POST", &collection(resource), object(resource, "x")).await;
+        let made = call(&api, "POST", &collection(resource), object(resource, "x")).await;
         assert_eq!((made.code, made.warnings), (201, vec![]), "{}: {}", resource.gvk.kind, made.body);
         let path = format!("{}/x", collection(resource));
-        let got = ask(&api, "GET", &path, Value::Null).await;
+        let got = call(&api, "GET", &path, Value::Null).await;
         assert_eq!(got.body, made.body);
-        (resource.readable)(got.body.to_string().as_bytes()).unwrap();
+        (resource.try_decode)(got.body.to_string().as_bytes()).unwrap();
     }
 }

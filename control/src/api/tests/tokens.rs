@@ -1,28 +1,28 @@
 //! Tokens that are asked for: how long they live, and what they may be bound to.
 
 use super::*;
-use crate::tokens::Tokens;
+use crate::service_account_tokens::TokenIssuer;
 
 /// An API that signs tokens, with one account and a pod of another one.
 async fn signing(max_token_seconds: Option<i64>) -> Api {
-    let store = Store::open(Box::new(Memory::default()), &registry::stored()).unwrap();
+    let store = Store::open(Box::new(Memory::default()), &registry::stored_types()).unwrap();
     let service_cidr = (Ipv4Addr::new(10, 96, 0, 0), 24);
-    let settings = Settings { service_cidr, node_ports: 30000..=30009, max_token_seconds };
-    let tokens = Tokens::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    let settings = ApiConfig { service_cidr, node_ports: 30000..=30009, max_token_seconds };
+    let tokens = TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
     let api = Api::new(store, &settings, None, Some(tokens));
     for (path, body) in [
         ("/api/v1/namespaces", json!({"metadata": {"name": "n"}})),
         ("/api/v1/namespaces/n/serviceaccounts", json!({"metadata": {"name": "a"}})),
         (PODS, pod("p")),
     ] {
-        let made = ask(&api, "POST", path, body).await;
+        let made = call(&api, "POST", path, body).await;
         assert_eq!(made.code, 201, "{}", made.body);
     }
     api
 }
 
 async fn token(api: &Api, spec: Value) -> Reply {
-    ask(api, "POST", "/api/v1/namespaces/n/serviceaccounts/a/token", json!({"spec": spec})).await
+    call(api, "POST", "/api/v1/namespaces/n/serviceaccounts/a/token", json!({"spec": spec})).await
 }
 
 /// How long an answer says that its token lives, and how long the token itself does.
@@ -37,7 +37,7 @@ fn lives(reply: &Reply) -> (i64, i64) {
 }
 
 #[tokio::test]
-async fn a_token_lives_as_long_as_is_asked_for_up_to_the_maximum() {
+async fn a_token_has_the_requested_lifetime_up_to_the_maximum() {
     let (free, bounded) = (signing(None).await, signing(Some(7200)).await);
     for (asked, alone, most) in [(600, 600, 600), (7200, 7200, 7200), (7201, 7201, 7200), (1_i64 << 32, 1 << 32, 7200)]
     {
@@ -53,7 +53,7 @@ async fn a_token_lives_as_long_as_is_asked_for_up_to_the_maximum() {
 }
 
 #[tokio::test]
-async fn a_token_is_bound_to_what_is_there_and_is_the_accounts() {
+async fn a_bound_token_needs_an_existing_object_of_the_account() {
     let api = signing(None).await;
     let bound = |kind: &str, name: &str, uid: &str| json!({"boundObjectRef": {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}});
     for (spec, code, words) in [
@@ -67,7 +67,7 @@ async fn a_token_is_bound_to_what_is_there_and_is_the_accounts() {
         assert!(refused.body["message"].as_str().unwrap().contains(words), "{}", refused.body);
     }
     let own = json!({"metadata": {"name": "own"}, "spec": {"serviceAccountName": "a", "containers": [{"name": "c", "image": "i"}]}});
-    let made = ask(&api, "POST", PODS, own).await;
+    let made = call(&api, "POST", PODS, own).await;
     let uid = made.body["metadata"]["uid"].as_str().unwrap().to_owned();
     assert_eq!(token(&api, bound("Pod", "own", &uid)).await.code, 201);
     let other = token(&api, bound("Pod", "own", "00000000-0000-4000-8000-000000000000")).await;

@@ -1,5 +1,5 @@
-//! One watch per kind, shared by all controllers: a cache of trimmed objects and the handlers that
-//! hear each change. `Contents` is plain data; `Informer` feeds it from the API.
+//! Shared informers: one watch per kind, a cache of trimmed objects, and the handlers of changes. `Cache` is plain
+//! data; `Informer` feeds it from the API.
 
 use std::{
     collections::BTreeMap,
@@ -27,12 +27,12 @@ mod trim;
 
 pub(crate) use trim::{trim_metadata, trim_node, trim_pod};
 
-/// What the API has of one kind, as far as it has been heard.
+/// The cached objects of one kind.
 pub(crate) struct Cache<K> {
     contents: Arc<RwLock<BTreeMap<Key, Arc<K>>>>,
-    /// The highest resourceVersion heard; 0 before the first.
-    heard: Arc<AtomicU64>,
-    /// How many full lists have been started, and the number of the last that is complete.
+    /// The highest resource version seen; 0 before the first.
+    seen_version: Arc<AtomicU64>,
+    /// The number of full lists started, and of the last one completed.
     lists: Arc<(AtomicU64, AtomicU64)>,
     synced: watch::Receiver<bool>,
 }
@@ -41,7 +41,7 @@ impl<K> Clone for Cache<K> {
     fn clone(&self) -> Self {
         Self {
             contents: Arc::clone(&self.contents),
-            heard: Arc::clone(&self.heard),
+            seen_version: Arc::clone(&self.seen_version),
             lists: Arc::clone(&self.lists),
             synced: self.synced.clone(),
         }
@@ -54,9 +54,9 @@ impl<K> fmt::Debug for Cache<K> {
     }
 }
 
-/// A point that a cache passes once it has heard of a write.
+/// A point that a cache reaches when it reflects a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct SyncPoint {
     version: u64,
     lists_started: u64,
 }
@@ -87,18 +87,19 @@ impl<K> Cache<K> {
         self.contents.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The mark of a write that was answered with `version`.
-    pub(crate) fn mark(&self, version: Option<&str>) -> Mark {
-        Mark {
-            // A version that is no number is not waited for.
+    /// The sync point of a write that returned `version`.
+    pub(crate) fn sync_point(&self, version: Option<&str>) -> SyncPoint {
+        SyncPoint {
+            // A version that is not a number is not waited for.
             version: version.and_then(|v| v.parse().ok()).unwrap_or(0),
             lists_started: self.lists.0.load(Ordering::Acquire),
         }
     }
 
-    /// Whether the cache reflects the write: it heard that version, or finished a list begun later.
-    pub(crate) fn passed(&self, mark: Mark) -> bool {
-        self.heard.load(Ordering::Acquire) >= mark.version || self.lists.1.load(Ordering::Acquire) > mark.lists_started
+    /// Whether the cache reflects the write: it has seen that version, or completed a list that began later.
+    pub(crate) fn reached(&self, point: SyncPoint) -> bool {
+        self.seen_version.load(Ordering::Acquire) >= point.version
+            || self.lists.1.load(Ordering::Acquire) > point.lists_started
     }
 
     /// Waits until the first list is complete; `false` when the watch ended before.
@@ -110,7 +111,7 @@ impl<K> Cache<K> {
 /// Called with the object before and after each change; must not block.
 pub(crate) type Handler<K> = Box<dyn Fn(Option<&Arc<K>>, Option<&Arc<K>>) + Send + Sync>;
 
-/// Feeds a [`Cache`] from a watch and tells handlers.
+/// Feeds a [`Cache`] from a watch and calls handlers.
 pub(crate) struct Informer<K> {
     cache: Cache<K>,
     synced: watch::Sender<bool>,
@@ -128,7 +129,8 @@ impl<K: Resource + Clone + Send + Sync + 'static> Informer<K> {
     /// An empty cache; `trim` drops what no controller reads.
     pub(crate) fn new(trim: fn(&mut K)) -> Self {
         let (synced, receiver) = watch::channel(false);
-        let cache = Cache { contents: Arc::default(), heard: Arc::default(), lists: Arc::default(), synced: receiver };
+        let cache =
+            Cache { contents: Arc::default(), seen_version: Arc::default(), lists: Arc::default(), synced: receiver };
         Self { cache, synced, handlers: Vec::new(), trim }
     }
 
@@ -141,7 +143,7 @@ impl<K: Resource + Clone + Send + Sync + 'static> Informer<K> {
         self.handlers.push(Box::new(handler));
     }
 
-    /// Follows `events` until `shutdown`; broken watches are taken up again with back-off.
+    /// Applies `events` until `shutdown`; failed watches are retried with back-off.
     pub(crate) async fn run(
         self,
         events: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send,
@@ -157,7 +159,7 @@ impl<K: Resource + Clone + Send + Sync + 'static> Informer<K> {
             };
             match event {
                 None => return,
-                Some(Err(error)) => tracing::debug!(%error, "a watch broke; it is taken up again"),
+                Some(Err(error)) => tracing::debug!(%error, "watch failed; retrying"),
                 Some(Ok(event)) => self.apply(event, &mut listed),
             }
         }
@@ -185,14 +187,14 @@ impl<K: Resource + Clone + Send + Sync + 'static> Informer<K> {
                 (self.trim)(&mut object);
                 let object = Arc::new(object);
                 let old = self.write().insert(Key::of(object.meta()), Arc::clone(&object));
-                self.heard(&object);
-                self.tell(old.as_ref(), Some(&object));
+                self.observe_version(&object);
+                self.notify(old.as_ref(), Some(&object));
             }
             watcher::Event::Delete(object) => {
                 let old = self.write().remove(&Key::of(object.meta()));
-                self.heard(&object);
+                self.observe_version(&object);
                 if old.is_some() {
-                    self.tell(old.as_ref(), None);
+                    self.notify(old.as_ref(), None);
                 }
             }
         }
@@ -202,31 +204,31 @@ impl<K: Resource + Clone + Send + Sync + 'static> Informer<K> {
         self.cache.contents.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn heard(&self, object: &K) {
+    fn observe_version(&self, object: &K) {
         if let Some(version) = object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()) {
-            self.cache.heard.fetch_max(version, Ordering::AcqRel);
+            self.cache.seen_version.fetch_max(version, Ordering::AcqRel);
         }
     }
 
-    /// Takes a full list in the place of the contents and tells each difference.
+    /// Replaces the contents by a full list and notifies handlers of each difference.
     fn replace(&self, listed: BTreeMap<Key, Arc<K>>) {
         let old = std::mem::replace(&mut *self.write(), listed.clone());
-        // Only now: whoever sees the version must find the contents.
-        listed.values().for_each(|object| self.heard(object));
+        // The version is published last: whoever sees it must find the contents.
+        listed.values().for_each(|object| self.observe_version(object));
         for (key, object) in &old {
             if listed.get(key).is_none_or(|new| new.uid() != object.uid()) {
-                self.tell(Some(object), None);
+                self.notify(Some(object), None);
             }
         }
         for (key, object) in &listed {
             let before = old.get(key).filter(|old| old.uid() == object.uid());
             if before.is_none_or(|old| old.resource_version() != object.resource_version()) {
-                self.tell(before, Some(object));
+                self.notify(before, Some(object));
             }
         }
     }
 
-    fn tell(&self, old: Option<&Arc<K>>, new: Option<&Arc<K>>) {
+    fn notify(&self, old: Option<&Arc<K>>, new: Option<&Arc<K>>) {
         for handler in &self.handlers {
             handler(old, new);
         }

@@ -15,18 +15,18 @@ fn object(name: &str, uid: &str, version: &str) -> ConfigMap {
 
 fn informer() -> (Informer<ConfigMap>, Arc<Mutex<Vec<String>>>) {
     let mut informer = Informer::new(trim_metadata);
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let log = Arc::clone(&heard);
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&changes);
     informer.on_change(move |old, new| {
         let part = |o: Option<&Arc<ConfigMap>>| o.map_or("-".into(), |o| o.uid().unwrap_or_default());
         log.lock().unwrap().push(format!("{}>{}", part(old), part(new)));
     });
-    (informer, heard)
+    (informer, changes)
 }
 
 #[test]
-fn changes_are_told_with_what_was_before() {
-    let (informer, heard) = informer();
+fn handlers_get_the_previous_object() {
+    let (informer, changes) = informer();
     let mut listed = None;
     for event in [
         watcher::Event::Init,
@@ -43,7 +43,7 @@ fn changes_are_told_with_what_was_before() {
     ] {
         informer.apply(event, &mut listed);
     }
-    assert_eq!(*heard.lock().unwrap(), ["->1", "->2", "2>2", "1>-", "2>-", "->3", "->4"]);
+    assert_eq!(*changes.lock().unwrap(), ["->1", "->2", "2>2", "1>-", "2>-", "->3", "->4"]);
     assert_eq!(informer.cache().in_namespace("default").len(), 2);
     assert!(informer.cache().in_namespace("defaul").is_empty());
 }
@@ -54,17 +54,17 @@ fn own_writes_are_waited_for() {
     let (cache, mut listed) = (informer.cache(), None);
     informer.apply(watcher::Event::Init, &mut listed);
     informer.apply(watcher::Event::InitDone, &mut listed);
-    let mark = cache.mark(Some("20"));
-    assert!(!cache.passed(mark));
+    let point = cache.sync_point(Some("20"));
+    assert!(!cache.reached(point));
     informer.apply(watcher::Event::Apply(object("a", "1", "19")), &mut listed);
-    assert!(!cache.passed(mark));
+    assert!(!cache.reached(point));
     informer.apply(watcher::Event::Apply(object("b", "2", "20")), &mut listed);
-    assert!(cache.passed(mark));
+    assert!(cache.reached(point));
 
     // The object came and went while the watch was broken: the next list tells.
-    let mark = cache.mark(Some("30"));
+    let point = cache.sync_point(Some("30"));
     informer.apply(watcher::Event::Init, &mut listed);
-    assert!(!cache.passed(mark));
+    assert!(!cache.reached(point));
     informer.apply(watcher::Event::InitDone, &mut listed);
-    assert!(cache.passed(mark));
+    assert!(cache.reached(point));
 }

@@ -15,12 +15,12 @@ use super::{
     slices::HEADLESS,
 };
 
-/// The most addresses in one object (upstream's limit).
+/// Maximum number of addresses in one object (upstream's limit).
 pub(crate) const MAX_ADDRESSES: usize = 1000;
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 
-/// The object to write, or `None` when `existing` says the same already.
+/// The object to write, or `None` when `existing` is up to date.
 pub(crate) fn reconcile(service: &Service, groups: &Groups, existing: Option<&Endpoints>) -> Option<Endpoints> {
     let spec = service.spec.as_ref()?;
     // One family only: the service's first.
@@ -57,7 +57,7 @@ pub(crate) fn reconcile(service: &Service, groups: &Groups, existing: Option<&En
     Some(Endpoints { metadata, subsets })
 }
 
-/// Whether this controller made the object.
+/// Whether this controller manages the object.
 pub(crate) fn is_ours(endpoints: &Endpoints) -> bool {
     endpoints.metadata.labels.as_ref().and_then(|l| l.get(MANAGED_BY)).is_some_and(|m| m == "endpoint-controller")
 }
@@ -72,7 +72,7 @@ fn subsets(groups: &Groups, family: Family) -> Vec<EndpointSubset> {
                 endpoint.conditions.as_ref().and_then(f) == Some(true)
             };
             let ready = condition(|c| c.ready);
-            // A pod on its way out is in neither list unless the service publishes all.
+            // A terminating pod is in neither list unless the service publishes all.
             if !ready && condition(|c| c.terminating) {
                 continue;
             }
@@ -113,7 +113,7 @@ fn port(port: &Port) -> EndpointPort {
     }
 }
 
-/// Cuts to the limit, ready addresses first.
+/// Truncates to the limit, ready addresses first.
 fn truncate(mut subsets: Vec<EndpointSubset>) -> (Vec<EndpointSubset>, bool) {
     let mut left = MAX_ADDRESSES;
     let mut truncated = false;

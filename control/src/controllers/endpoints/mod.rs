@@ -1,5 +1,5 @@
-//! Makes the EndpointSlices and the Endpoints of services with a selector. `model`, `slices` and
-//! `legacy` are pure and may not import tokio or kube's client.
+//! Endpoints controller: EndpointSlices and Endpoints of services with a selector. `model`, `slices` and `legacy` are
+//! pure and may not import tokio or kube's client.
 
 use std::{
     collections::HashMap,
@@ -20,11 +20,11 @@ use kube::{
 use windlass_kit::events::{Recorder, Severity};
 
 use super::{
-    cache::{Cache, Informer, Mark},
+    cache::{Cache, Informer, SyncPoint},
     error::{self, Context, Error},
     key::Key,
     pods,
-    queue::{Outcome, Queue},
+    workqueue::{Outcome, WorkQueue},
 };
 
 mod legacy;
@@ -33,8 +33,7 @@ mod slices;
 #[cfg(test)]
 mod tests;
 
-/// How long to wait for the watch to tell of our own writes before looking again; the watch's
-/// event itself wakes the service earlier.
+/// How long to wait for the cache to show our own writes; the watch event itself enqueues the service earlier.
 const UNHEARD: Duration = Duration::from_secs(1);
 
 /// The controller's inputs and queue of services.
@@ -45,7 +44,7 @@ pub(crate) struct EndpointsController {
     nodes: Cache<Node>,
     slices: Cache<EndpointSlice>,
     endpoints: Cache<Endpoints>,
-    queue: Queue<Key>,
+    queue: WorkQueue<Key>,
     recorder: Recorder,
     state: Arc<Mutex<HashMap<Key, Remembered>>>,
 }
@@ -54,7 +53,7 @@ pub(crate) struct EndpointsController {
 #[derive(Debug, Default)]
 struct Remembered {
     /// Our last write of a slice.
-    written: Option<Mark>,
+    written: Option<SyncPoint>,
     /// When the oldest change that no write reports yet was heard.
     trigger: Option<Timestamp>,
 }
@@ -72,7 +71,7 @@ pub(crate) struct Sources<'a> {
 impl EndpointsController {
     pub(crate) fn new(client: Client, sources: Sources<'_>) -> Self {
         let Sources { services, pods, nodes, slices, endpoints } = sources;
-        let queue = Queue::new();
+        let queue = WorkQueue::new();
         let state: Arc<Mutex<HashMap<Key, Remembered>>> = Arc::default();
         let this = Self {
             recorder: Recorder::new(client.clone(), "endpoint-slice-controller", ""),
@@ -85,19 +84,19 @@ impl EndpointsController {
             queue: queue.clone(),
             state: Arc::clone(&state),
         };
-        let wake = move |key: Key| {
+        let enqueue = move |key: Key| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             state.entry(key.clone()).or_default().trigger.get_or_insert_with(Timestamp::now);
             drop(state);
             queue.add(key);
         };
-        let on_service = wake.clone();
+        let on_service = enqueue.clone();
         services.on_change(move |old, new| {
             if let Some(service) = new.or(old) {
                 on_service(Key::of(&service.metadata));
             }
         });
-        let (all, on_pod) = (this.services.clone(), wake.clone());
+        let (all, on_pod) = (this.services.clone(), enqueue.clone());
         pods.on_change(move |old, new| {
             if !model::matters(old.map(AsRef::as_ref), new.map(AsRef::as_ref)) {
                 return;
@@ -110,7 +109,7 @@ impl EndpointsController {
                 }
             }
         });
-        let (all, on_node) = (this.services.clone(), wake);
+        let (all, on_node) = (this.services.clone(), enqueue);
         nodes.on_change(move |old, new| {
             if old.and_then(|n| model::zone(n)) != new.and_then(|n| model::zone(n)) {
                 all.all().iter().for_each(|service| on_node(Key::of(&service.metadata)));
@@ -133,7 +132,7 @@ impl EndpointsController {
         this
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Key> {
+    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
         &self.queue
     }
 
@@ -145,7 +144,7 @@ impl EndpointsController {
     pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(service) = self.services.get(&key) else {
             self.state.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-            return self.service_gone(&key).await;
+            return self.service_deleted(&key).await;
         };
         let managed =
             service.metadata.deletion_timestamp.is_none() && service.spec.as_ref().is_some_and(model::has_endpoints);
@@ -153,7 +152,7 @@ impl EndpointsController {
             self.state.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             return Ok(Outcome::Done);
         }
-        if self.remember(&key, |s| s.written.is_some_and(|mark| !self.slices.passed(mark))) {
+        if self.remember(&key, |s| s.written.is_some_and(|mark| !self.slices.reached(mark))) {
             return Ok(Outcome::After(UNHEARD));
         }
         let trigger = self.remember(&key, |s| s.trigger.take()).unwrap_or_else(Timestamp::now);
@@ -196,7 +195,7 @@ impl EndpointsController {
             let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
             let params = PostParams::default();
             let wrote = |slice: &EndpointSlice| {
-                let mark = self.slices.mark(slice.metadata.resource_version.as_deref());
+                let mark = self.slices.sync_point(slice.metadata.resource_version.as_deref());
                 self.remember(key, |s| s.written = Some(mark));
             };
             let stamp = |mut slice: EndpointSlice| {
@@ -225,7 +224,7 @@ impl EndpointsController {
                         preconditions: Some(Preconditions { uid: slice.uid(), resource_version: None }),
                         ..DeleteParams::default()
                     };
-                    error::ignore_gone(api.delete(&slice.name_any(), &params).await).during("delete a slice of", key)
+                    error::ignore_deleted(api.delete(&slice.name_any(), &params).await).during("delete a slice of", key)
                 }
             });
             try_join_all(deletes).await?;
@@ -254,12 +253,12 @@ impl EndpointsController {
     }
 
     /// Slices go through their owner reference; Endpoints have none.
-    async fn service_gone(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn service_deleted(&self, key: &Key) -> Result<Outcome, Error> {
         let ours = self.endpoints.get(key).is_some_and(|e| legacy::is_ours(&e));
         if ours {
             let api: Api<Endpoints> = Api::namespaced(self.client.clone(), &key.namespace);
             let deleted = api.delete(&key.name, &DeleteParams::default()).await;
-            error::ignore_gone(deleted).during("delete the Endpoints of", key)?;
+            error::ignore_deleted(deleted).during("delete the Endpoints of", key)?;
         }
         Ok(Outcome::Done)
     }

@@ -110,7 +110,7 @@ pub(crate) fn desired(service: &Service, pods: &[Arc<Pod>], zone_of: impl Fn(&st
     groups
 }
 
-/// A pod that has an address and has not ended; one that is being deleted still is.
+/// Whether a pod is an endpoint: it has an address and is not terminal. A terminating pod still is one.
 fn is_endpoint(pod: &Pod) -> bool {
     !pods::is_terminal(pod) && !pods::addresses(pod).is_empty()
 }
@@ -217,7 +217,7 @@ pub(crate) fn copied_labels(service: &Service) -> BTreeMap<String, String> {
     labels
 }
 
-/// What a pod change means for services: whether it can change any endpoint.
+/// Whether a pod change can change any endpoint.
 pub(crate) fn matters(old: Option<&Pod>, new: Option<&Pod>) -> bool {
     let view = |pod: &Pod| {
         let ports: BTreeSet<(Option<String>, i32)> = pod

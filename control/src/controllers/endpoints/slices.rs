@@ -15,16 +15,16 @@ use k8s_openapi::{
 
 use super::model::{self, Family, Groups, Port};
 
-/// The most endpoints in one slice (upstream's default).
+/// Maximum number of endpoints in one slice (upstream's default).
 pub(crate) const MAX_ENDPOINTS: usize = 100;
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(crate) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(crate) const MANAGER: &str = "endpointslice-controller.k8s.io";
 pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
-/// When the change that a write reports happened; clients measure their delay with it.
+/// Annotation with the time of the change behind a write; clients measure their latency with it.
 pub(crate) const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// The writes that bring the slices to what is desired.
+/// The writes that reconcile the slices.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) create: Vec<EndpointSlice>,
@@ -43,7 +43,7 @@ impl Plan {
 pub(crate) fn reconcile(service: &Service, mut groups: Groups, existing: &[Arc<EndpointSlice>]) -> Plan {
     let Some(spec) = &service.spec else { return Plan::default() };
     let labels = labels(service, model::is_headless(spec));
-    // A family without endpoints keeps one empty slice as a sign that someone looked.
+    // A family without endpoints keeps one empty slice as a placeholder.
     for family in model::families(spec) {
         if !groups.keys().any(|(f, _)| *f == family) {
             groups.insert((family, Vec::new()), Vec::new());
@@ -73,7 +73,7 @@ fn group_of(slice: &EndpointSlice) -> (Family, Vec<Port>) {
     (family, ports)
 }
 
-/// Who an endpoint is, whatever its conditions.
+/// The identity of an endpoint, regardless of its conditions.
 fn identity(endpoint: &Endpoint) -> (String, String) {
     let uid = endpoint.target_ref.as_ref().and_then(|t| t.uid.clone()).unwrap_or_default();
     (endpoint.addresses.first().cloned().unwrap_or_default(), uid)
@@ -131,7 +131,7 @@ fn pack(
         }
     }
 
-    // Empty slices go, except one when there is nothing else.
+    // Empty slices are deleted, except for one placeholder.
     let mut any = !left.is_empty() || bins.iter().any(|bin| !bin.endpoints.is_empty());
     for bin in bins {
         if bin.endpoints.is_empty() && any {

@@ -151,7 +151,7 @@ fn dual_stack_makes_a_slice_per_family() {
 }
 
 #[test]
-fn slices_are_packed_and_unchanged_ones_kept() {
+fn slices_are_packed_and_unchanged_ones_are_not_written() {
     let (service, mut serial) = (service(), 0);
     let mut state = apply(&[], slices::reconcile(&service, groups(&service, &[]), &[]), &mut serial);
     assert_eq!(sizes(&state), [0], "a placeholder");
@@ -217,7 +217,7 @@ fn endpoints_object_is_cut_at_a_thousand() {
 }
 
 #[test]
-fn irrelevant_pod_changes_wake_nobody() {
+fn irrelevant_pod_changes_enqueue_nothing() {
     let old = pod("a", "10.0.0.1", true, 80);
     let mut new = old.clone();
     new.metadata.resource_version = Some("9".into());

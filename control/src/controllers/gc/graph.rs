@@ -1,4 +1,4 @@
-//! Who owns whom, and what follows from it. Pure: what the API has is told, what to do is answered.
+//! The ownership graph and its decisions. Pure.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -29,7 +29,7 @@ pub(crate) fn uid(text: &str) -> Uid {
     })
 }
 
-/// An object that has owners, or that waits for its dependents.
+/// An object with owners, or one that waits for its dependents.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
     pub(crate) kind: Arc<Kind>,
@@ -57,8 +57,8 @@ impl Object {
         }
     }
 
-    /// Deletes its dependents before it goes.
-    pub(crate) fn waits(&self) -> bool {
+    /// Whether it is in foreground deletion.
+    pub(crate) fn is_deleting_dependents(&self) -> bool {
         self.deleting && self.foreground
     }
 
@@ -67,7 +67,7 @@ impl Object {
     }
 }
 
-/// All that is known.
+/// The ownership graph of all objects.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     objects: HashMap<Uid, Object>,
@@ -77,55 +77,57 @@ pub(crate) struct Graph {
 }
 
 /// A small hash of a namespace's name.
-fn place(namespace: &str) -> u32 {
+fn namespace_hash(namespace: &str) -> u32 {
     namespace.bytes().fold(if namespace.is_empty() { 0 } else { 0x811c_9dc5 }, |hash: u32, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
 }
 
 impl Graph {
-    /// An object exists or has changed; returns whom to look at.
+    /// Adds or updates an object; returns the objects to enqueue.
     pub(crate) fn applied(&mut self, kind: &Arc<Kind>, meta: &ObjectMeta) -> Vec<Uid> {
         let id = uid(meta.uid.as_deref().unwrap_or_default());
-        self.live.insert(id, place(meta.namespace.as_deref().unwrap_or_default()));
+        self.live.insert(id, namespace_hash(meta.namespace.as_deref().unwrap_or_default()));
         self.unlink(id);
         let object = Object::of(kind, meta);
-        let mut wake = Vec::new();
+        let mut enqueue = Vec::new();
         for owner in &object.owners {
             let owner_id = uid(&owner.uid);
             self.dependents.entry(owner_id).or_default().insert(id);
             match self.objects.get(&owner_id) {
-                // The owner may have waited for this change, or this one must go with it.
-                Some(owner) if owner.waits() || (owner.deleting && owner.orphan) => wake.extend([owner_id, id]),
-                _ if !self.live.contains_key(&owner_id) => wake.push(id),
+                // The owner may wait for this change, or this object must be deleted with it.
+                Some(owner) if owner.is_deleting_dependents() || (owner.deleting && owner.orphan) => {
+                    enqueue.extend([owner_id, id])
+                }
+                _ if !self.live.contains_key(&owner_id) => enqueue.push(id),
                 _ => {}
             }
         }
         if object.deleting && (object.foreground || object.orphan) {
-            wake.push(id);
+            enqueue.push(id);
         }
         if !object.owners.is_empty() || (object.deleting && (object.foreground || object.orphan)) {
             self.objects.insert(id, object);
         }
-        wake.sort_unstable();
-        wake.dedup();
-        wake
+        enqueue.sort_unstable();
+        enqueue.dedup();
+        enqueue
     }
 
-    /// An object is gone; returns whom to look at.
+    /// Removes an object; returns the objects to enqueue.
     pub(crate) fn deleted(&mut self, uid_text: &str) -> Vec<Uid> {
         let id = uid(uid_text);
         self.live.remove(&id);
-        // Its dependents lost an owner; its owners may have waited for it.
-        let mut wake: Vec<Uid> = self.dependents_of(id);
+        // Its dependents lost an owner; terminating owners may wait for it.
+        let mut enqueue: Vec<Uid> = self.dependents_of(id);
         if let Some(object) = self.objects.get(&id) {
             let owners = object.owners.iter().map(|o| uid(&o.uid));
-            wake.extend(owners.filter(|o| self.objects.get(o).is_some_and(|o| o.deleting)));
+            enqueue.extend(owners.filter(|o| self.objects.get(o).is_some_and(|o| o.deleting)));
         }
         self.unlink(id);
         // An object may name itself as its owner.
-        wake.retain(|other| *other != id);
-        wake
+        enqueue.retain(|other| *other != id);
+        enqueue
     }
 
     fn unlink(&mut self, id: Uid) {
@@ -149,32 +151,32 @@ impl Graph {
         self.dependents.get(&id).into_iter().flatten().copied().collect()
     }
 
-    /// Everyone who has an owner that is not known to exist; asked once after the first lists.
-    pub(crate) fn suspects(&self) -> Vec<Uid> {
-        let mut suspects: Vec<Uid> = self
+    /// The objects with an owner that is not known to exist; called once after the first lists.
+    pub(crate) fn with_unknown_owners(&self) -> Vec<Uid> {
+        let mut with_unknown_owners: Vec<Uid> = self
             .objects
             .iter()
             .filter(|(_, o)| o.deleting || o.owners.iter().any(|r| !self.live.contains_key(&uid(&r.uid))))
             .map(|(id, _)| *id)
             .collect();
-        suspects.sort_unstable();
-        suspects
+        with_unknown_owners.sort_unstable();
+        with_unknown_owners
     }
 
-    /// What the graph alone knows of an owner.
+    /// The state of an owner, as far as the graph knows it.
     pub(crate) fn owner(&self, dependent_namespace: &str, owner: &OwnerReference) -> Owner {
         let id = uid(&owner.uid);
         match self.live.get(&id) {
-            // An owner in another namespace is no owner; its dependent is left alone.
-            Some(at) if *at != 0 && *at != place(dependent_namespace) => Owner::Invalid,
-            Some(_) if self.objects.get(&id).is_some_and(Object::waits) => Owner::Waiting,
+            // An owner in another namespace is invalid, and its dependent is ignored.
+            Some(at) if *at != 0 && *at != namespace_hash(dependent_namespace) => Owner::Invalid,
+            Some(_) if self.objects.get(&id).is_some_and(Object::is_deleting_dependents) => Owner::Waiting,
             Some(_) => Owner::Solid,
             None => Owner::Unknown,
         }
     }
 
-    /// What to do with a dependent, once each of its owners' state is known.
-    pub(crate) fn for_dependent(&self, object: &Object, states: &[Owner]) -> Step {
+    /// Plans a dependent from the states of its owners.
+    pub(crate) fn plan_dependent(&self, object: &Object, states: &[Owner]) -> Step {
         if object.deleting || object.owners.is_empty() {
             return Step::Nothing;
         }
@@ -185,16 +187,17 @@ impl Graph {
         if states.contains(&Owner::Unknown) {
             return Step::Nothing;
         }
-        let (solid, gone) = (of(&[Owner::Solid, Owner::Invalid]), of(&[Owner::Absent, Owner::Waiting]));
+        let (solid, absent) = (of(&[Owner::Solid, Owner::Invalid]), of(&[Owner::Absent, Owner::Waiting]));
         if !solid.is_empty() {
-            return if gone.is_empty() { Step::Nothing } else { Step::DropOwners(gone) };
+            return if absent.is_empty() { Step::Nothing } else { Step::RemoveOwnerReferences(absent) };
         }
         let id = uid(&object.uid_text);
         let waiting = !of(&[Owner::Waiting]).is_empty();
         let policy = if waiting && !self.dependents_of(id).is_empty() {
-            // A circle of owners that wait for each other would never end.
-            let circle = self.dependents_of(id).iter().any(|d| self.objects.get(d).is_some_and(Object::waits));
-            if circle { Policy::ForegroundUnblocked } else { Policy::Foreground }
+            // A cycle of owners that wait for each other would never end.
+            let cycle =
+                self.dependents_of(id).iter().any(|d| self.objects.get(d).is_some_and(Object::is_deleting_dependents));
+            if cycle { Policy::ForegroundUnblocked } else { Policy::Foreground }
         } else if object.orphan {
             Policy::Orphan
         } else if object.foreground {
@@ -205,8 +208,8 @@ impl Graph {
         Step::Delete(policy)
     }
 
-    /// What to do with an object that is being deleted.
-    pub(crate) fn for_owner(&self, object: &Object) -> Step {
+    /// Plans an object that is being deleted.
+    pub(crate) fn plan_deleting_owner(&self, object: &Object) -> Step {
         let id = uid(&object.uid_text);
         let dependents = self.dependents_of(id);
         if !object.deleting {
@@ -216,7 +219,7 @@ impl Graph {
         } else if object.foreground {
             let blocking: Vec<Uid> =
                 dependents.into_iter().filter(|d| self.objects.get(d).is_some_and(|o| o.blocks(id))).collect();
-            if blocking.is_empty() { Step::Release } else { Step::AwaitDependents(blocking) }
+            if blocking.is_empty() { Step::RemoveForegroundFinalizer } else { Step::AwaitDependents(blocking) }
         } else {
             Step::Nothing
         }
@@ -234,31 +237,31 @@ pub(crate) enum Owner {
     Absent,
     /// In another namespace: never valid.
     Invalid,
-    /// Not heard of: the API must be asked.
+    /// Not in the graph: the API must be queried.
     Unknown,
 }
 
-/// How a dependent goes.
+/// The propagation policy for a dependent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
     Background,
     Foreground,
-    /// Foreground, after it has ceased to block its owner.
+    /// Foreground, after its owner reference is made non-blocking.
     ForegroundUnblocked,
     Orphan,
 }
 
-/// What to do.
+/// An action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     Nothing,
-    /// Take these owners' references away.
-    DropOwners(Vec<String>),
+    /// Remove these owners' references.
+    RemoveOwnerReferences(Vec<String>),
     Delete(Policy),
-    /// Take the object out of these dependents' references, then let it go.
+    /// Remove the object from these dependents' owner references, then its finalizer.
     Orphan(Vec<Uid>),
-    /// These must go first.
+    /// Wait for these to be deleted.
     AwaitDependents(Vec<Uid>),
-    /// Nothing holds it any more: take the foreground finalizer away.
-    Release,
+    /// No blocking dependents are left: remove the foreground finalizer.
+    RemoveForegroundFinalizer,
 }

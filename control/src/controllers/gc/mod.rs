@@ -1,5 +1,5 @@
-//! The garbage collector: what lost its owners goes; foreground deletion waits for dependents,
-//! orphaning sets them free. `graph` is pure and may not import tokio or kube's client.
+//! Garbage collector: deletes objects without owners; foreground deletion waits for dependents, orphaning removes their
+//! owner references. `graph` is pure and may not import tokio or kube's client.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -23,7 +23,7 @@ use super::{
     cache::{Informer, trim_metadata},
     error::{self, Context, Error},
     kinds::{self, Kind, Kinds},
-    queue::{Outcome, Queue},
+    workqueue::{Outcome, WorkQueue},
 };
 
 mod graph;
@@ -32,14 +32,14 @@ mod tests;
 
 use graph::{FOREGROUND, Graph, ORPHAN, Object, Owner, Policy, Step, Uid, uid};
 
-/// How often new kinds are looked for.
-const DISCOVERY: Duration = Duration::from_secs(30);
-/// Owners known to be absent that are remembered.
-const ABSENT_KEPT: usize = 500;
-/// What the kind must allow for its objects to be collected.
-const VERBS: [&str; 4] = ["list", "watch", "delete", "patch"];
+/// Interval of discovery.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
+/// Size of the cache of owners known to be absent.
+const ABSENT_OWNER_CACHE_SIZE: usize = 500;
+/// Verbs that a kind must support to be collected.
+const REQUIRED_VERBS: [&str; 4] = ["list", "watch", "delete", "patch"];
 
-/// A key of the queue that can be shown.
+/// A queue key that can be displayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Id(Uid);
 
@@ -50,16 +50,16 @@ impl fmt::Display for Id {
 }
 
 #[derive(Debug, Default)]
-struct Absent {
+struct AbsentOwnerCache {
     order: VecDeque<Uid>,
     set: HashSet<Uid>,
 }
 
-impl Absent {
+impl AbsentOwnerCache {
     fn insert(&mut self, id: Uid) {
         if self.set.insert(id) {
             self.order.push_back(id);
-            if self.order.len() > ABSENT_KEPT
+            if self.order.len() > ABSENT_OWNER_CACHE_SIZE
                 && let Some(old) = self.order.pop_front()
             {
                 self.set.remove(&old);
@@ -71,10 +71,10 @@ impl Absent {
 pub(crate) struct GarbageCollector {
     client: Client,
     graph: Arc<Mutex<Graph>>,
-    queue: Queue<Id>,
-    absent: Mutex<Absent>,
+    queue: WorkQueue<Id>,
+    absent_owners: Mutex<AbsentOwnerCache>,
     kinds: Mutex<Kinds>,
-    /// Kinds that another watch feeds, by group and plural.
+    /// Kinds monitored by a shared informer, by group and plural.
     shared: Mutex<HashSet<String>>,
 }
 
@@ -83,51 +83,53 @@ impl GarbageCollector {
         Self {
             client,
             graph: Arc::default(),
-            queue: Queue::new(),
-            absent: Mutex::default(),
+            queue: WorkQueue::new(),
+            absent_owners: Mutex::default(),
             kinds: Mutex::default(),
             shared: Mutex::default(),
         }
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Id> {
+    pub(crate) fn queue(&self) -> &WorkQueue<Id> {
         &self.queue
     }
 
-    /// Listens to a watch that other controllers need too, in the place of one of its own.
-    pub(crate) fn share<K>(&self, informer: &mut Informer<K>, resource: ApiResource, namespaced: bool)
+    /// Monitors a kind by a shared informer instead of a watch of its own.
+    pub(crate) fn monitor<K>(&self, informer: &mut Informer<K>, resource: ApiResource, namespaced: bool)
     where
         K: Resource + Clone + Send + Sync + 'static,
     {
-        let kind = Arc::new(Kind { resource, namespaced, verbs: VERBS.map(str::to_owned).to_vec() });
+        let kind = Arc::new(Kind { resource, namespaced, verbs: REQUIRED_VERBS.map(str::to_owned).to_vec() });
         self.shared.lock().unwrap_or_else(PoisonError::into_inner).insert(kind.group_resource());
-        self.listen(informer, kind);
+        self.add_handler(informer, kind);
     }
 
-    fn listen<K: Resource + Clone + Send + Sync + 'static>(&self, informer: &mut Informer<K>, kind: Arc<Kind>) {
+    fn add_handler<K: Resource + Clone + Send + Sync + 'static>(&self, informer: &mut Informer<K>, kind: Arc<Kind>) {
         let (graph, queue) = (Arc::clone(&self.graph), self.queue.clone());
         informer.on_change(move |old: Option<&Arc<K>>, new| {
             let mut graph = lock(&graph);
-            let woken = match (old, new) {
+            let enqueued = match (old, new) {
                 (_, Some(object)) => graph.applied(&kind, object.meta()),
                 (Some(object), None) => graph.deleted(object.meta().uid.as_deref().unwrap_or_default()),
                 (None, None) => Vec::new(),
             };
             drop(graph);
-            woken.into_iter().for_each(|id| queue.add(Id(id)));
+            enqueued.into_iter().for_each(|id| queue.add(Id(id)));
         });
     }
 
-    /// Watches the metadata of all kinds that nobody else watches, and finds new kinds.
-    pub(crate) async fn watch_kinds(&self, shutdown: CancellationToken) {
+    /// Starts and stops metadata watches for all kinds without a shared informer, as discovery changes.
+    pub(crate) async fn sync_monitors(&self, shutdown: CancellationToken) {
         let mut watches: BTreeMap<String, CancellationToken> = BTreeMap::new();
         let mut tasks = JoinSet::new();
         loop {
             match Kinds::discover(&self.client).await {
                 Ok(found) => {
-                    let collected: BTreeMap<String, Arc<Kind>> =
-                        kinds::by_name(&found).into_iter().filter(|(name, kind)| self.is_ours(name, kind)).collect();
-                    let whole = found.failed.is_empty();
+                    let collected: BTreeMap<String, Arc<Kind>> = kinds::by_name(&found)
+                        .into_iter()
+                        .filter(|(name, kind)| self.is_unmonitored(name, kind))
+                        .collect();
+                    let complete = found.failed.is_empty();
                     *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = found;
                     for (name, kind) in &collected {
                         if !watches.contains_key(name) {
@@ -136,59 +138,61 @@ impl GarbageCollector {
                             tasks.spawn(self.watch(Arc::clone(kind), token));
                         }
                     }
-                    // A kind that is served no more; a group that merely failed keeps its watches.
-                    if whole {
+                    // Kinds that are no longer served; a group whose discovery failed keeps its watches.
+                    if complete {
                         watches.retain(|name, token| {
-                            let kept = collected.contains_key(name);
-                            if !kept {
+                            let served = collected.contains_key(name);
+                            if !served {
                                 token.cancel();
                             }
-                            kept
+                            served
                         });
                     }
                 }
-                Err(error) => tracing::debug!(%error, "the kinds served could not be read; it is tried again"),
+                Err(error) => tracing::debug!(%error, "failed to discover served types; retrying"),
             }
             while tasks.try_join_next().is_some() {}
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                () = tokio::time::sleep(DISCOVERY) => {}
+                () = tokio::time::sleep(DISCOVERY_INTERVAL) => {}
             }
         }
         while tasks.join_next().await.is_some() {}
     }
 
-    fn is_ours(&self, name: &str, kind: &Kind) -> bool {
+    fn is_unmonitored(&self, name: &str, kind: &Kind) -> bool {
         let events = kind.resource.plural == "events" && matches!(&*kind.resource.group, "" | "events.k8s.io");
-        kind.has(&VERBS) && !events && !self.shared.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+        kind.has(&REQUIRED_VERBS)
+            && !events
+            && !self.shared.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
     fn watch(&self, kind: Arc<Kind>, shutdown: CancellationToken) -> impl Future<Output = ()> + Send + use<> {
         let mut informer: Informer<PartialObjectMeta<DynamicObject>> = Informer::new(keep_owners);
-        self.listen(&mut informer, Arc::clone(&kind));
+        self.add_handler(&mut informer, Arc::clone(&kind));
         let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &kind.resource);
         informer.run(watcher(api, watcher::Config::default()), shutdown)
     }
 
-    /// Looks at all objects whose owners are unknown; called once the first lists are complete.
+    /// Enqueues all objects with unknown owners; called once the first lists are complete.
     pub(crate) fn start(&self) {
-        lock(&self.graph).suspects().into_iter().for_each(|id| self.queue.add(Id(id)));
+        lock(&self.graph).with_unknown_owners().into_iter().for_each(|id| self.queue.add(Id(id)));
     }
 
-    /// One look at one object.
+    /// Reconciles one object.
     pub(crate) async fn reconcile(&self, id: Id) -> Result<Outcome, Error> {
         let Some(known) = lock(&self.graph).get(id.0).cloned() else { return Ok(Outcome::Done) };
         let api = known.kind.api(&self.client, &known.namespace);
-        // The cache may be behind; deleting is for ever.
-        let fresh = api.get_metadata_opt(&known.name).await.during("read", &show(&known))?;
+        // The cache may be stale, and deleting is final.
+        let fresh = api.get_metadata_opt(&known.name).await.during("read", &describe(&known))?;
         let Some(fresh) = fresh.filter(|f| f.metadata.uid.as_deref() == Some(&known.uid_text)) else {
             return Ok(Outcome::Done);
         };
         let object = Object::of(&known.kind, &fresh.metadata);
-        let step = lock(&self.graph).for_owner(&object);
+        let step = lock(&self.graph).plan_deleting_owner(&object);
         match step {
             Step::Orphan(dependents) => return self.orphan(&api, &object, &fresh.metadata, &dependents).await,
-            Step::Release => {
+            Step::RemoveForegroundFinalizer => {
                 return self.remove_finalizer(&api, &object, &fresh.metadata, FOREGROUND).await;
             }
             Step::AwaitDependents(dependents) => {
@@ -201,11 +205,11 @@ impl GarbageCollector {
         for owner in &object.owners {
             states.push(self.owner_state(&object, owner).await?);
         }
-        let step = lock(&self.graph).for_dependent(&object, &states);
+        let step = lock(&self.graph).plan_dependent(&object, &states);
         match step {
-            Step::DropOwners(gone) => {
+            Step::RemoveOwnerReferences(absent) => {
                 let mut owners = object.owners.clone();
-                owners.retain(|o| !gone.contains(&o.uid));
+                owners.retain(|o| !absent.contains(&o.uid));
                 self.patch_owners(&api, &object, &fresh.metadata, &owners).await?;
             }
             Step::Delete(policy) => self.delete(&api, &object, &fresh.metadata, policy).await?,
@@ -220,12 +224,12 @@ impl GarbageCollector {
             return Ok(known);
         }
         let id = uid(&owner.uid);
-        if self.absent.lock().unwrap_or_else(PoisonError::into_inner).set.contains(&id) {
+        if self.absent_owners.lock().unwrap_or_else(PoisonError::into_inner).set.contains(&id) {
             return Ok(Owner::Absent);
         }
         let kind = self.kinds.lock().unwrap_or_else(PoisonError::into_inner).find(&owner.api_version, &owner.kind);
         let Some(kind) = kind else {
-            // Not served (yet): whether the owner exists cannot be told.
+            // Not served (yet): the owner may exist.
             return Err(Error::Changed(format!("kind {} {}", owner.api_version, owner.kind)));
         };
         if kind.namespaced && !object.kind.namespaced {
@@ -235,10 +239,10 @@ impl GarbageCollector {
         let found = api.get_metadata_opt(&owner.name).await.during("look for the owner", &owner.name)?;
         match found.filter(|f| f.metadata.uid.as_deref() == Some(&owner.uid)) {
             None => {
-                self.absent.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+                self.absent_owners.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
                 Ok(Owner::Absent)
             }
-            Some(found) if Object::of(&kind, &found.metadata).waits() => Ok(Owner::Waiting),
+            Some(found) if Object::of(&kind, &found.metadata).is_deleting_dependents() => Ok(Owner::Waiting),
             Some(_) => Ok(Owner::Solid),
         }
     }
@@ -262,14 +266,14 @@ impl GarbageCollector {
                 DeleteParams::foreground()
             }
         };
-        // The version, too: owners may be added at any moment.
+        // The version as well: owners may be added concurrently.
         let preconditions = Preconditions { uid: Some(object.uid_text.clone()), resource_version: version };
         let params = DeleteParams { preconditions: Some(preconditions), ..params };
         match api.delete(&object.name, &params).await {
             Err(error) if error::is_not_found(&error) => Ok(()),
             other => {
-                other.during("collect", &show(object))?;
-                tracing::debug!(object = show(object), ?policy, "collected: its owners are gone");
+                other.during("collect", &describe(object))?;
+                tracing::debug!(object = describe(object), ?policy, "garbage collected object without owners");
                 Ok(())
             }
         }
@@ -289,7 +293,7 @@ impl GarbageCollector {
         }});
         match api.patch_metadata(&object.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Err(error) if error::is_not_found(&error) => Ok(None),
-            other => Ok(other.during("change the owners of", &show(object))?.metadata.resource_version),
+            other => Ok(other.during("change the owners of", &describe(object))?.metadata.resource_version),
         }
     }
 
@@ -309,7 +313,7 @@ impl GarbageCollector {
         }});
         match api.patch_metadata(&object.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Err(error) if error::is_not_found(&error) => {}
-            other => drop(other.during("let go", &show(object))?),
+            other => drop(other.during("let go", &describe(object))?),
         }
         Ok(Outcome::Done)
     }
@@ -324,7 +328,9 @@ impl GarbageCollector {
         for dependent in dependents {
             let Some(known) = lock(&self.graph).get(*dependent).cloned() else { continue };
             let api = known.kind.api(&self.client, &known.namespace);
-            let Some(fresh) = api.get_metadata_opt(&known.name).await.during("read", &show(&known))? else { continue };
+            let Some(fresh) = api.get_metadata_opt(&known.name).await.during("read", &describe(&known))? else {
+                continue;
+            };
             let mut owners = fresh.metadata.owner_references.clone().unwrap_or_default();
             let before = owners.len();
             owners.retain(|o| o.uid != object.uid_text);
@@ -336,7 +342,7 @@ impl GarbageCollector {
     }
 }
 
-/// Keeps what the graph and a later list need.
+/// Keeps what the graph and a relist need.
 fn keep_owners(object: &mut PartialObjectMeta<DynamicObject>) {
     trim_metadata(object);
     object.types = None;
@@ -348,7 +354,7 @@ fn lock(graph: &Mutex<Graph>) -> MutexGuard<'_, Graph> {
     graph.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn show(object: &Object) -> String {
+fn describe(object: &Object) -> String {
     let place = if object.namespace.is_empty() { String::new() } else { format!("{}/", object.namespace) };
     format!("{} {place}{}", object.kind.resource.kind, object.name)
 }

@@ -43,7 +43,7 @@ fn going(mut meta: ObjectMeta, finalizer: &str) -> ObjectMeta {
 }
 
 fn step(graph: &Graph, meta: &ObjectMeta, states: &[Owner]) -> Step {
-    graph.for_dependent(&Object::of(&kind(), meta), states)
+    graph.plan_dependent(&Object::of(&kind(), meta), states)
 }
 
 #[test]
@@ -54,28 +54,28 @@ fn dependents_go_when_no_owner_is_left() {
     for (states, expected) in [
         ([Solid, Solid], Step::Nothing),
         ([Absent, Absent], Step::Delete(Policy::Background)),
-        ([Solid, Absent], Step::DropOwners(vec!["b".into()])),
-        ([Waiting, Solid], Step::DropOwners(vec!["a".into()])),
+        ([Solid, Absent], Step::RemoveOwnerReferences(vec!["b".into()])),
+        ([Waiting, Solid], Step::RemoveOwnerReferences(vec!["a".into()])),
         ([Absent, Waiting], Step::Delete(Policy::Background)),
-        ([Absent, Invalid], Step::DropOwners(vec!["a".into()])),
+        ([Absent, Invalid], Step::RemoveOwnerReferences(vec!["a".into()])),
         ([Absent, Unknown], Step::Nothing),
     ] {
         assert_eq!(step(&graph, &two, &states), expected, "{states:?}");
     }
     assert_eq!(step(&graph, &going(two, "x"), &[Absent, Absent]), Step::Nothing, "it goes already");
     assert_eq!(step(&graph, &meta("d", &[]), &[]), Step::Nothing);
-    let mut kept = meta("d", &["a"]);
-    kept.finalizers = Some(vec![ORPHAN.into()]);
-    assert_eq!(step(&graph, &kept, &[Absent]), Step::Delete(Policy::Orphan));
+    let mut served = meta("d", &["a"]);
+    served.finalizers = Some(vec![ORPHAN.into()]);
+    assert_eq!(step(&graph, &served, &[Absent]), Step::Delete(Policy::Orphan));
 }
 
 #[test]
-fn changes_wake_those_concerned() {
+fn changes_enqueue_owners_and_dependents() {
     let (mut graph, kind) = (Graph::default(), kind());
     assert!(graph.applied(&kind, &meta("owner", &[])).is_empty());
     assert!(graph.applied(&kind, &meta("child", &["owner"])).is_empty(), "its owner lives");
     assert_eq!(graph.applied(&kind, &meta("stray", &["nobody"])), [uid("stray")]);
-    assert_eq!(graph.suspects(), [uid("stray")]);
+    assert_eq!(graph.with_unknown_owners(), [uid("stray")]);
     assert_eq!(graph.deleted("owner"), [uid("child")]);
     assert_eq!(graph.owner("default", &meta("x", &["owner"]).owner_references.unwrap()[0]), Owner::Unknown);
 }
@@ -87,16 +87,16 @@ fn foreground_waits_for_blocking_dependents_only() {
     graph.applied(&kind, &meta("child", &["owner"]));
     assert_eq!(graph.applied(&kind, &owner), [uid("owner")]);
     let object = Object::of(&kind, &owner);
-    assert_eq!(graph.for_owner(&object), Step::AwaitDependents(vec![uid("child")]));
+    assert_eq!(graph.plan_deleting_owner(&object), Step::AwaitDependents(vec![uid("child")]));
     let reference = &meta("child", &["owner"]).owner_references.unwrap()[0];
     assert_eq!(graph.owner("default", reference), Owner::Waiting);
     assert_eq!(graph.deleted("child"), [uid("owner")], "the owner waited for it");
-    assert_eq!(graph.for_owner(&object), Step::Release);
+    assert_eq!(graph.plan_deleting_owner(&object), Step::RemoveForegroundFinalizer);
 
     let loose = going(meta("loose", &[]), FOREGROUND);
     graph.applied(&kind, &loose);
     graph.applied(&kind, &meta("child2", &["loose"]));
-    assert_eq!(graph.for_owner(&Object::of(&kind, &loose)), Step::Release);
+    assert_eq!(graph.plan_deleting_owner(&Object::of(&kind, &loose)), Step::RemoveForegroundFinalizer);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn orphaning_names_the_dependents() {
     let owner = going(meta("owner", &[]), ORPHAN);
     graph.applied(&kind, &meta("child", &["owner"]));
     graph.applied(&kind, &owner);
-    assert_eq!(graph.for_owner(&Object::of(&kind, &owner)), Step::Orphan(vec![uid("child")]));
+    assert_eq!(graph.plan_deleting_owner(&Object::of(&kind, &owner)), Step::Orphan(vec![uid("child")]));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn circles_are_broken() {
 }
 
 #[test]
-fn owners_in_other_namespaces_are_no_owners() {
+fn owners_in_other_namespaces_are_invalid() {
     let (mut graph, kind) = (Graph::default(), kind());
     graph.applied(&kind, &meta("owner", &[]));
     let reference = &meta("child", &["owner"]).owner_references.unwrap()[0];
@@ -137,11 +137,11 @@ proptest! {
             graph.applied(&kind, &meta(&format!("u{id}"), &owners));
         }
         for id in order {
-            for woken in graph.deleted(&format!("u{id}")) {
-                prop_assert!(graph.get(woken).is_some());
+            for dependent in graph.deleted(&format!("u{id}")) {
+                prop_assert!(graph.get(dependent).is_some());
             }
         }
-        prop_assert!(graph.suspects().is_empty());
+        prop_assert!(graph.with_unknown_owners().is_empty());
         for id in 0u8..12 {
             let left = graph.dependents_of(uid(&format!("u{id}")));
             prop_assert!(left.is_empty());

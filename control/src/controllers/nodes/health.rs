@@ -1,5 +1,4 @@
-//! What a node's heartbeats and conditions mean: conditions of a silent node, taints, disruption of
-//! zones. Pure.
+//! Node health: conditions of an unreachable node, taints, disruption of zones. Pure.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +18,7 @@ const PRESSURE: [(&str, &str); 4] = [
     ("PIDPressure", "node.kubernetes.io/pid-pressure"),
     ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
 ];
-/// Conditions that a silent node can no longer vouch for.
+/// Conditions that become Unknown without heartbeats.
 const HEARTBEAT_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 pub(crate) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
@@ -31,8 +30,8 @@ pub(crate) fn ready(node: &Node) -> &str {
     condition(node, "Ready").map_or("Unknown", |c| c.status.as_str())
 }
 
-/// The conditions of a node that no longer reports, or `None` when they say so already.
-pub(crate) fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
+/// The conditions of a node without heartbeats, or `None` when they are set already.
+pub(crate) fn heartbeat_expired(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
     let mut conditions = node.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
     let mut changed = false;
     for kind in HEARTBEAT_CONDITIONS {
@@ -61,14 +60,14 @@ pub(crate) fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>
     changed.then_some(conditions)
 }
 
-/// Whether the node's pods are to be driven out.
+/// Whether the node's pods are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Eviction {
     /// Add the NoExecute taint that fits the node's state.
     Allowed,
     /// Leave NoExecute taints as they are, but change their kind with the node's state.
     NotYet,
-    /// Take them away: every zone is down, so the fault is likely here.
+    /// Remove them: all zones are down, so the fault is likely on this side.
     Stopped,
 }
 
@@ -92,10 +91,10 @@ pub(crate) fn taints(node: &Node, eviction: Eviction, now: Timestamp) -> Option<
     if node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true) {
         wanted.push((UNSCHEDULABLE, "NoSchedule"));
     }
-    let driven = current.iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE));
+    let evicted = current.iter().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE));
     let drive = match eviction {
         Eviction::Allowed => true,
-        Eviction::NotYet => driven,
+        Eviction::NotYet => evicted,
         Eviction::Stopped => false,
     };
     if drive && condition(node, "Ready").is_some() {
@@ -202,11 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_unknown() {
-        let silent = silenced(&node(&[("Ready", "True"), ("DiskPressure", "False"), ("Custom", "True")], &[]), NOW);
-        let mut silent = silent.unwrap();
-        silent.sort_by(|a, b| a.type_.cmp(&b.type_));
-        let got: Vec<_> = silent.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref())).collect();
+    fn a_node_without_heartbeats_is_unknown() {
+        let expired =
+            heartbeat_expired(&node(&[("Ready", "True"), ("DiskPressure", "False"), ("Custom", "True")], &[]), NOW);
+        let mut expired = expired.unwrap();
+        expired.sort_by(|a, b| a.type_.cmp(&b.type_));
+        let got: Vec<_> = expired.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref())).collect();
         assert_eq!(
             got,
             [
@@ -218,8 +218,8 @@ mod tests {
             ]
         );
         let mut again = node(&[], &[]);
-        again.status.as_mut().unwrap().conditions = Some(silent);
-        assert_eq!(silenced(&again, NOW), None);
+        again.status.as_mut().unwrap().conditions = Some(expired);
+        assert_eq!(heartbeat_expired(&again, NOW), None);
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_are_judged_by_their_share() {
+    fn zone_state_depends_on_the_share_of_unready_nodes() {
         let state = |up: usize, down: usize| {
             let nodes = (0..up).map(|_| ("z".to_owned(), true)).chain((0..down).map(|_| ("z".to_owned(), false)));
             zones(nodes)["z"]

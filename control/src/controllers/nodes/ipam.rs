@@ -1,4 +1,4 @@
-//! Gives each node its part of the cluster range, once.
+//! Node IPAM: allocates pod CIDRs to nodes, once.
 
 use std::{
     collections::BTreeMap,
@@ -16,9 +16,9 @@ use windlass_kit::events::{Recorder, Severity};
 use super::{Ranges, reference};
 use crate::controllers::{
     cache::{Cache, Informer},
-    error::{Context, Error, ignore_gone},
+    error::{Context, Error, ignore_deleted},
     key::Key,
-    queue::{Outcome, Queue},
+    workqueue::{Outcome, WorkQueue},
 };
 
 pub(crate) struct NodeIpam {
@@ -26,31 +26,31 @@ pub(crate) struct NodeIpam {
     nodes: Cache<Node>,
     ranges: Vec<Ranges>,
     recorder: Recorder,
-    queue: Queue<Key>,
-    /// Given by us but perhaps not in the cache yet, by node UID.
+    queue: WorkQueue<Key>,
+    /// Allocations that may not be in the cache yet, by node UID.
     given: Mutex<BTreeMap<String, Vec<String>>>,
 }
 
 impl NodeIpam {
     pub(crate) fn new(client: Client, nodes: &mut Informer<Node>, ranges: Vec<Ranges>) -> Self {
-        let queue = Queue::new();
-        let wake = queue.clone();
+        let queue = WorkQueue::new();
+        let enqueue = queue.clone();
         nodes.on_change(move |_, new| {
             if let Some(node) = new
                 && pod_cidrs(node).is_empty()
             {
-                wake.add(Key::of(&node.metadata));
+                enqueue.add(Key::of(&node.metadata));
             }
         });
         let recorder = Recorder::new(client.clone(), "cidrAllocator", "");
         Self { client, nodes: nodes.cache(), ranges, recorder, queue, given: Mutex::default() }
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Key> {
+    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
         &self.queue
     }
 
-    /// One at a time, so that no two nodes get the same part.
+    /// One worker, so that no two nodes get the same CIDR.
     pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
         if self.ranges.is_empty() || !pod_cidrs(&node).is_empty() || node.metadata.deletion_timestamp.is_some() {
@@ -65,12 +65,12 @@ impl NodeIpam {
         let patch = json!({"metadata": {"uid": uid}, "spec": {"podCIDR": parts[0], "podCIDRs": parts}});
         let api: Api<Node> = Api::all(self.client.clone());
         let written = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        ignore_gone(written).during("set the pod range of node", &key)?;
-        tracing::info!(node = key.name, range = parts.join(","), "node has a pod range");
+        ignore_deleted(written).during("set the pod range of node", &key)?;
+        tracing::info!(node = key.name, range = parts.join(","), "allocated pod CIDR");
         Ok(Outcome::Done)
     }
 
-    /// A part of each range for the node; the same again while the first write is not heard of.
+    /// A CIDR of each range for the node; the same ones while the first write is not in the cache.
     fn choose(&self, uid: &str) -> Option<Vec<String>> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = self.nodes.all();

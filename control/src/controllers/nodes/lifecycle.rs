@@ -1,4 +1,4 @@
-//! Watches heartbeats: a silent node becomes Unknown, its pods not ready, and taints follow the
+//! Node lifecycle controller: a node without heartbeats becomes Unknown and its pods not ready, and taints follow
 //! conditions. Timers, no polling.
 
 use std::{
@@ -32,12 +32,12 @@ use crate::controllers::{
     error::{self, Context, Error},
     key::Key,
     pods,
-    queue::{Outcome, Queue},
+    workqueue::{Outcome, WorkQueue},
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// How long a node may be silent.
+/// Grace periods of heartbeats.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
     pub(crate) grace: Duration,
@@ -45,23 +45,23 @@ pub(crate) struct Timing {
     pub(crate) startup_grace: Duration,
 }
 
-/// The last sign of life of a node.
+/// The last heartbeat of a node.
 #[derive(Debug)]
-struct Seen {
+struct NodeHealth {
     uid: String,
     heartbeat: Option<Timestamp>,
     renewed: Option<Timestamp>,
-    /// When this process heard it, by its own clock.
+    /// When this process saw it, by its own clock.
     at: Instant,
-    silent: bool,
+    expired: bool,
 }
 
 #[derive(Debug, Default)]
-struct Memory {
-    seen: HashMap<String, Seen>,
-    /// When the next node of a zone may be driven out.
+struct HealthMap {
+    seen: HashMap<String, NodeHealth>,
+    /// When the next node of a zone may be evicted.
     next_eviction: HashMap<String, Instant>,
-    /// Every zone was down at the last look.
+    /// All zones were down at the last check.
     all_down: bool,
 }
 
@@ -70,9 +70,9 @@ pub(crate) struct NodeLifecycle {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
     recorder: Recorder,
-    queue: Queue<Key>,
+    queue: WorkQueue<Key>,
     timing: Timing,
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<HealthMap>>,
 }
 
 impl NodeLifecycle {
@@ -83,22 +83,22 @@ impl NodeLifecycle {
         leases: &mut Informer<Lease>,
         timing: Timing,
     ) -> Self {
-        let queue = Queue::new();
-        let memory: Arc<Mutex<Memory>> = Arc::default();
+        let queue = WorkQueue::new();
+        let memory: Arc<Mutex<HealthMap>> = Arc::default();
         let recorder = Recorder::new(client.clone(), "node-controller", "");
 
-        let (wake, seen, tell, all) = (queue.clone(), Arc::clone(&memory), recorder.clone(), nodes.cache());
+        let (enqueue, seen, events, all) = (queue.clone(), Arc::clone(&memory), recorder.clone(), nodes.cache());
         nodes.on_change(move |old, new| {
-            on_node(&mut lock(&seen), old.map(AsRef::as_ref), new.map(AsRef::as_ref), &tell);
+            on_node(&mut lock(&seen), old.map(AsRef::as_ref), new.map(AsRef::as_ref), &events);
             if let Some(node) = new.or(old) {
-                wake.add(Key::of(&node.metadata));
+                enqueue.add(Key::of(&node.metadata));
             }
-            // Whether pods may be driven out depends on the other nodes.
+            // Evictions depend on the state of the other nodes.
             if old.map(|n| health::ready(n)) != new.map(|n| health::ready(n)) {
-                all.all().iter().for_each(|node| wake.add(Key::of(&node.metadata)));
+                all.all().iter().for_each(|node| enqueue.add(Key::of(&node.metadata)));
             }
         });
-        let (wake, seen) = (queue.clone(), Arc::clone(&memory));
+        let (enqueue, seen) = (queue.clone(), Arc::clone(&memory));
         leases.on_change(move |_, new| {
             let Some(lease) = new.filter(|l| l.namespace().as_deref() == Some(LEASE_NAMESPACE)) else { return };
             let renewed = lease.spec.as_ref().and_then(|s| s.renew_time.as_ref()).map(|t| t.0);
@@ -106,41 +106,41 @@ impl NodeLifecycle {
                 && seen.renewed < renewed
             {
                 (seen.renewed, seen.at) = (renewed, Instant::now());
-                if seen.silent {
-                    wake.add(Key::new("", lease.name_any()));
+                if seen.expired {
+                    enqueue.add(Key::new("", lease.name_any()));
                 }
             }
         });
-        // A pod that comes to a silent node, or claims to be ready there.
-        let (wake, all) = (queue.clone(), nodes.cache());
+        // A pod that becomes ready on an unreachable node.
+        let (enqueue, all) = (queue.clone(), nodes.cache());
         pods.on_change(move |_, new| {
             if let Some(name) = new.filter(|p| pods::is_ready(p)).and_then(|p| pods::node_name(p)) {
                 let key = Key::new("", name);
                 if all.get(&key).is_some_and(|n| health::ready(&n) == "Unknown") {
-                    wake.add(key);
+                    enqueue.add(key);
                 }
             }
         });
         Self { client, nodes: nodes.cache(), pods: pods.cache(), recorder, queue, timing, memory }
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Key> {
+    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
         &self.queue
     }
 
-    /// One look at one node.
+    /// Reconciles one node.
     pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
         let mut node = Node::clone(&node);
         let reported = health::condition(&node, "Ready").is_some();
         let grace = if reported { self.timing.grace } else { self.timing.startup_grace };
-        let Some(left) = self.time_left(&key.name, grace) else { return Ok(Outcome::Done) };
+        let Some(left) = self.grace_left(&key.name, grace) else { return Ok(Outcome::Done) };
         if left.is_zero()
-            && let Some(conditions) = health::silenced(&node, Timestamp::now())
+            && let Some(conditions) = health::heartbeat_expired(&node, Timestamp::now())
         {
-            self.silence(&key, &mut node, conditions).await?;
+            self.mark_unreachable(&key, &mut node, conditions).await?;
         }
-        let (eviction, look_again) = self.eviction(&node);
+        let (eviction, retry_after) = self.eviction(&node);
         if let Some(taints) = health::taints(&node, eviction, Timestamp::now()) {
             let patch = json!({
                 "metadata": {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version},
@@ -154,22 +154,22 @@ impl NodeLifecycle {
             }
         }
         if reported && health::ready(&node) == "Unknown" {
-            self.mark_pods(&key.name).await?;
+            self.mark_pods_not_ready(&key.name).await?;
         }
         let left = (!left.is_zero()).then_some(left);
-        Ok(left.into_iter().chain(look_again).min().map_or(Outcome::Done, Outcome::After))
+        Ok(left.into_iter().chain(retry_after).min().map_or(Outcome::Done, Outcome::After))
     }
 
-    /// Until the node counts as silent; `None` when it is unknown.
-    fn time_left(&self, name: &str, grace: Duration) -> Option<Duration> {
+    /// Time left until the grace period ends; `None` for an unknown node.
+    fn grace_left(&self, name: &str, grace: Duration) -> Option<Duration> {
         let mut memory = lock(&self.memory);
         let seen = memory.seen.get_mut(name)?;
         let left = grace.saturating_sub(seen.at.elapsed());
-        seen.silent = left.is_zero();
+        seen.expired = left.is_zero();
         Some(left)
     }
 
-    async fn silence(&self, key: &Key, node: &mut Node, conditions: Vec<NodeCondition>) -> Result<(), Error> {
+    async fn mark_unreachable(&self, key: &Key, node: &mut Node, conditions: Vec<NodeCondition>) -> Result<(), Error> {
         let was_ready = health::ready(node) == "True";
         let patch = json!({
             "metadata": {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version},
@@ -181,7 +181,7 @@ impl NodeLifecycle {
             .await
             .during("set the conditions of the silent node", key)?;
         if was_ready {
-            tracing::warn!(node = key.name, "the node stopped reporting; it counts as not ready");
+            tracing::warn!(node = key.name, "node stopped posting status; marking it not ready");
             let text = format!("Node {} status is now: NodeNotReady", key.name);
             self.recorder.record(&reference(node), Severity::Normal, "NodeNotReady", text);
         }
@@ -189,7 +189,7 @@ impl NodeLifecycle {
         Ok(())
     }
 
-    /// Whether this node's pods may be driven out now, and when to ask again.
+    /// Whether this node's pods may be evicted now, and when to check again.
     fn eviction(&self, node: &Node) -> (Eviction, Option<Duration>) {
         let all = self.nodes.all();
         let ready = |n: &Node| {
@@ -201,19 +201,19 @@ impl NodeLifecycle {
         let now = Instant::now();
         let mut memory = lock(&self.memory);
         if memory.all_down && !all_down {
-            // The fault was likely ours: everyone gets a new grace period.
+            // All zones were down, so the fault was likely on this side: every node gets a new grace period.
             memory.seen.values_mut().for_each(|seen| seen.at = now);
         }
         memory.all_down = all_down;
         if all_down {
             return (Eviction::Stopped, None);
         }
-        let driven = node
+        let evicted = node
             .spec
             .iter()
             .flat_map(|s| s.taints.iter().flatten())
             .any(|t| t.effect == "NoExecute" && (t.key == health::NOT_READY || t.key == health::UNREACHABLE));
-        if driven || health::ready(node) == "True" || health::condition(node, "Ready").is_none() {
+        if evicted || health::ready(node) == "True" || health::condition(node, "Ready").is_none() {
             return (Eviction::NotYet, None);
         }
         let zone = health::zone(node);
@@ -230,8 +230,8 @@ impl NodeLifecycle {
         }
     }
 
-    /// Nobody can say that the pods of a silent node are ready.
-    async fn mark_pods(&self, node: &str) -> Result<(), Error> {
+    /// Sets the pods of an unreachable node to not ready.
+    async fn mark_pods_not_ready(&self, node: &str) -> Result<(), Error> {
         for pod in self.pods.all() {
             if pods::node_name(&pod) != Some(node) || !pods::is_ready(&pod) {
                 continue;
@@ -245,7 +245,7 @@ impl NodeLifecycle {
             let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}});
             let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
             let written = api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
-            if error::ignore_gone(written).during("mark as not ready the pod", &Key::of(&pod.metadata))?.is_some() {
+            if error::ignore_deleted(written).during("mark as not ready the pod", &Key::of(&pod.metadata))?.is_some() {
                 let about = ObjectReference {
                     api_version: Some("v1".to_owned()),
                     kind: Some("Pod".to_owned()),
@@ -261,12 +261,12 @@ impl NodeLifecycle {
     }
 }
 
-fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+fn lock(memory: &Mutex<HealthMap>) -> MutexGuard<'_, HealthMap> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes the heartbeat in a node's status, and nodes that come and go.
-fn on_node(memory: &mut Memory, old: Option<&Node>, new: Option<&Node>, recorder: &Recorder) {
+/// Records the heartbeat in a node's status, and added and deleted nodes.
+fn on_node(memory: &mut HealthMap, old: Option<&Node>, new: Option<&Node>, recorder: &Recorder) {
     let Some(node) = new else {
         if let Some(node) = old {
             let name = node.name_any();
@@ -283,7 +283,9 @@ fn on_node(memory: &mut Memory, old: Option<&Node>, new: Option<&Node>, recorder
         Some(seen) if seen.heartbeat < heartbeat => (seen.heartbeat, seen.at) = (heartbeat, Instant::now()),
         Some(_) => {}
         None => {
-            memory.seen.insert(name.clone(), Seen { uid, heartbeat, renewed: None, at: Instant::now(), silent: false });
+            memory
+                .seen
+                .insert(name.clone(), NodeHealth { uid, heartbeat, renewed: None, at: Instant::now(), expired: false });
             let text = format!("Node {name} event: Registered Node {name} in Controller");
             recorder.record(&reference(node), Severity::Normal, "RegisteredNode", text);
         }

@@ -1,5 +1,5 @@
-//! Everything about nodes: pod ranges, health and taints, eviction by taint, pods of nodes that are
-//! gone. `ranges` and `health` are pure and may not import tokio or kube's client.
+//! Node controllers: IPAM, lifecycle and taints, taint eviction, pod garbage collection. `ranges` and `health` are pure
+//! and may not import tokio or kube's client.
 
 mod health;
 mod ipam;
@@ -16,7 +16,7 @@ pub(crate) use taint_eviction::TaintEviction;
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 
-/// A node as events name it: its UID is its name there, as upstream writes it.
+/// A reference to a node for events: its name is the UID too, as upstream writes it.
 pub(crate) fn reference(node: &Node) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),

@@ -1,5 +1,5 @@
-//! Removes pods that nobody else will: those of deleted nodes, those deleted before they had a
-//! node, those of nodes taken out of service, and the oldest of very many that have ended.
+//! Pod garbage collector: deletes pods of deleted nodes, terminating pods that were never scheduled, terminating pods
+//! of out-of-service nodes, and the oldest terminated pods above a threshold.
 
 use std::time::Duration;
 
@@ -16,51 +16,51 @@ use crate::controllers::{
     error::{self, Context, Error},
     key::Key,
     pods,
-    queue::{Outcome, Queue},
+    workqueue::{Outcome, WorkQueue},
 };
 
-/// How long a node must be gone before its pods go (upstream's quarantine).
+/// Time from a node's deletion to that of its pods (upstream's quarantine).
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// How many ended pods are kept (upstream's threshold).
-const ENDED_KEPT: usize = 12_500;
+/// Number of terminated pods that are kept (upstream's threshold).
+const TERMINATED_POD_THRESHOLD: usize = 12_500;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 pub(crate) struct PodGc {
     client: Client,
     nodes: Cache<Node>,
     pods: Cache<Pod>,
-    queue: Queue<Key>,
+    queue: WorkQueue<Key>,
 }
 
-/// Why a pod goes. Pure.
+/// Why a pod is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
-    NodeGone,
+enum GcReason {
+    NodeDeleted,
     NeverScheduled,
     OutOfService,
 }
 
-fn why(pod: &Pod, node: Option<&Node>) -> Option<Why> {
+fn gc_reason(pod: &Pod, node: Option<&Node>) -> Option<GcReason> {
     let terminating = pod.metadata.deletion_timestamp.is_some();
     match (pods::node_name(pod), node) {
-        (None, _) => terminating.then_some(Why::NeverScheduled),
-        (Some(_), None) => Some(Why::NodeGone),
+        (None, _) => terminating.then_some(GcReason::NeverScheduled),
+        (Some(_), None) => Some(GcReason::NodeDeleted),
         (Some(_), Some(node)) => {
             let out = node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| t.key == OUT_OF_SERVICE);
-            (terminating && out && health::ready(node) != "True").then_some(Why::OutOfService)
+            (terminating && out && health::ready(node) != "True").then_some(GcReason::OutOfService)
         }
     }
 }
 
-/// Stands in the queue for the count of ended pods.
-fn ended() -> Key {
+/// The queue key of the threshold check.
+fn terminated_pods_key() -> Key {
     Key::new("", "")
 }
 
 impl PodGc {
     pub(crate) fn new(client: Client, nodes: &mut Informer<Node>, pods: &mut Informer<Pod>) -> Self {
-        let queue = Queue::new();
-        let (wake, all) = (queue.clone(), pods.cache());
+        let queue = WorkQueue::new();
+        let (enqueue, all) = (queue.clone(), pods.cache());
         nodes.on_change(move |old, new| {
             let Some(node) = new.or(old) else { return };
             let out = node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| t.key == OUT_OF_SERVICE);
@@ -69,56 +69,59 @@ impl PodGc {
             }
             let (name, delay) = (node.name_any(), if new.is_some() { Duration::ZERO } else { QUARANTINE });
             for pod in all.all().iter().filter(|p| pods::node_name(p) == Some(&name)) {
-                wake.add_after(Key::of(&pod.metadata), delay);
+                enqueue.add_after(Key::of(&pod.metadata), delay);
             }
         });
-        let (wake, all, known) = (queue.clone(), pods.cache(), nodes.cache());
+        let (enqueue, all, known) = (queue.clone(), pods.cache(), nodes.cache());
         pods.on_change(move |_, new| {
             let Some(pod) = new else { return };
             let node = pods::node_name(pod).and_then(|name| known.get(&Key::new("", name)));
-            match why(pod, node.as_deref()) {
-                Some(Why::NodeGone) => wake.add_after(Key::of(&pod.metadata), QUARANTINE),
-                Some(_) => wake.add(Key::of(&pod.metadata)),
+            match gc_reason(pod, node.as_deref()) {
+                Some(GcReason::NodeDeleted) => enqueue.add_after(Key::of(&pod.metadata), QUARANTINE),
+                Some(_) => enqueue.add(Key::of(&pod.metadata)),
                 None => {}
             }
-            if pods::is_terminal(pod) && all.len() > ENDED_KEPT {
-                wake.add_after(ended(), Duration::from_secs(20));
+            if pods::is_terminal(pod) && all.len() > TERMINATED_POD_THRESHOLD {
+                enqueue.add_after(terminated_pods_key(), Duration::from_secs(20));
             }
         });
         Self { client, nodes: nodes.cache(), pods: pods.cache(), queue }
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Key> {
+    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
         &self.queue
     }
 
     pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
-        if key == ended() {
-            return self.prune_ended().await;
+        if key == terminated_pods_key() {
+            return self.prune_terminated().await;
         }
         let Some(pod) = self.pods.get(&key) else { return Ok(Outcome::Done) };
         let node_name = pods::node_name(&pod).unwrap_or_default();
         let node = self.nodes.get(&Key::new("", node_name));
-        let Some(why) = why(&pod, node.as_deref()) else { return Ok(Outcome::Done) };
+        let Some(reason) = gc_reason(&pod, node.as_deref()) else { return Ok(Outcome::Done) };
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        if why == Why::NodeGone {
-            // The cache may be behind.
+        if reason == GcReason::NodeDeleted {
+            // The cache may be stale.
             let nodes: Api<Node> = Api::all(self.client.clone());
             if nodes.get_opt(node_name).await.during("look for node", &node_name)?.is_some() {
                 return Ok(Outcome::After(QUARANTINE));
             }
         }
-        if why != Why::NeverScheduled && !pods::is_terminal(&pod) {
-            let text =
-                if why == Why::NodeGone { "PodGC: node no longer exists" } else { "PodGC: node is out of service" };
+        if reason != GcReason::NeverScheduled && !pods::is_terminal(&pod) {
+            let text = if reason == GcReason::NodeDeleted {
+                "PodGC: node no longer exists"
+            } else {
+                "PodGC: node is out of service"
+            };
             let patch = json!({
                 "metadata": {"uid": pod.uid()},
                 "status": {"phase": "Failed", "conditions": [disruption("DeletionByPodGC", text)]},
             });
             let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-            error::ignore_gone(written).during("mark as failed the orphaned pod", &key)?;
+            error::ignore_deleted(written).during("mark as failed the orphaned pod", &key)?;
         }
-        tracing::info!(pod = %key, ?why, "removing a pod that nobody else will");
+        tracing::info!(pod = %key, ?reason, "deleting orphaned pod");
         self.delete(&pod).await?;
         Ok(Outcome::Done)
     }
@@ -131,20 +134,20 @@ impl PodGc {
             ..DeleteParams::default()
         };
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        error::ignore_gone(api.delete(&key.name, &params).await).during("delete the orphaned pod", &key)?;
+        error::ignore_deleted(api.delete(&key.name, &params).await).during("delete the orphaned pod", &key)?;
         Ok(())
     }
 
-    async fn prune_ended(&self) -> Result<Outcome, Error> {
-        let mut ended: Vec<_> = self
+    async fn prune_terminated(&self) -> Result<Outcome, Error> {
+        let mut terminated: Vec<_> = self
             .pods
             .all()
             .into_iter()
             .filter(|p| pods::is_terminal(p) && p.metadata.deletion_timestamp.is_none())
             .collect();
-        ended.sort_by_key(|p| p.metadata.creation_timestamp.as_ref().map(|t| t.0));
-        ended.truncate(ended.len().saturating_sub(ENDED_KEPT));
-        for pod in ended {
+        terminated.sort_by_key(|p| p.metadata.creation_timestamp.as_ref().map(|t| t.0));
+        terminated.truncate(terminated.len().saturating_sub(TERMINATED_POD_THRESHOLD));
+        for pod in terminated {
             self.delete(&pod).await?;
         }
         Ok(Outcome::Done)
@@ -173,13 +176,13 @@ mod tests {
         out.spec = Some(NodeSpec { taints: Some(vec![taint]), ..NodeSpec::default() });
         for (pod, node, expected) in [
             (pod(None, false), None, None),
-            (pod(None, true), None, Some(Why::NeverScheduled)),
-            (pod(Some("n"), false), None, Some(Why::NodeGone)),
+            (pod(None, true), None, Some(GcReason::NeverScheduled)),
+            (pod(Some("n"), false), None, Some(GcReason::NodeDeleted)),
             (pod(Some("n"), true), Some(&plain), None),
             (pod(Some("n"), false), Some(&out), None),
-            (pod(Some("n"), true), Some(&out), Some(Why::OutOfService)),
+            (pod(Some("n"), true), Some(&out), Some(GcReason::OutOfService)),
         ] {
-            assert_eq!(why(&pod, node), expected);
+            assert_eq!(gc_reason(&pod, node), expected);
         }
     }
 }

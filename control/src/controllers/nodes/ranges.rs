@@ -1,4 +1,4 @@
-//! Cuts the cluster range into one range per node. Pure.
+//! Splits the cluster CIDR into node CIDRs. Pure.
 
 use std::{
     collections::BTreeSet,
@@ -8,10 +8,10 @@ use std::{
 
 use crate::controllers::error::Error;
 
-/// The most node ranges of one cluster range that are considered.
+/// Maximum number of node CIDRs of one cluster CIDR.
 const MAX_BITS: u8 = 16;
 
-/// A cluster range and the prefix length of each node's part.
+/// A cluster CIDR and the prefix length of node CIDRs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ranges {
     base: u128,
@@ -47,7 +47,7 @@ impl Ranges {
         Ok(Self { base, v6, prefix, node_prefix })
     }
 
-    /// How many nodes it serves.
+    /// The number of node CIDRs.
     fn len(&self) -> u32 {
         1 << (self.node_prefix - self.prefix).min(MAX_BITS)
     }
@@ -63,7 +63,7 @@ impl Ranges {
         format!("{address}/{}", self.node_prefix)
     }
 
-    /// The first part that overlaps none of `taken`.
+    /// The first node CIDR that overlaps none of `taken`.
     pub(crate) fn next_free<'a>(&self, taken: impl Iterator<Item = &'a str>) -> Option<String> {
         let mut used: BTreeSet<u32> = BTreeSet::new();
         for other in taken {

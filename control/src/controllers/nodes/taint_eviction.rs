@@ -1,4 +1,4 @@
-//! Drives pods from nodes with NoExecute taints, after the time that they tolerate.
+//! Evicts pods from nodes with NoExecute taints, after their toleration seconds.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::controllers::{
     error::{self, Context, Error},
     key::Key,
     pods,
-    queue::{Outcome, Queue},
+    workqueue::{Outcome, WorkQueue},
 };
 
 pub(crate) struct TaintEviction {
@@ -30,15 +30,15 @@ pub(crate) struct TaintEviction {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
     recorder: Recorder,
-    queue: Queue<Key>,
-    /// Pods that are to go, by UID: since when.
-    doomed: Mutex<HashMap<String, Instant>>,
+    queue: WorkQueue<Key>,
+    /// Pods to evict, by UID, and since when.
+    pending_evictions: Mutex<HashMap<String, Instant>>,
 }
 
 impl TaintEviction {
     pub(crate) fn new(client: Client, nodes: &mut Informer<Node>, pods: &mut Informer<Pod>) -> Self {
-        let queue = Queue::new();
-        let (wake, all) = (queue.clone(), pods.cache());
+        let queue = WorkQueue::new();
+        let (enqueue, all) = (queue.clone(), pods.cache());
         nodes.on_change(move |old, new| {
             let taints = |node: Option<&Arc<Node>>| no_execute(node.map(AsRef::as_ref));
             if let Some(node) = new
@@ -46,29 +46,29 @@ impl TaintEviction {
             {
                 let name = node.name_any();
                 for pod in all.all().iter().filter(|p| pods::node_name(p) == Some(&name)) {
-                    wake.add(Key::of(&pod.metadata));
+                    enqueue.add(Key::of(&pod.metadata));
                 }
             }
         });
-        let (wake, all) = (queue.clone(), nodes.cache());
+        let (enqueue, all) = (queue.clone(), nodes.cache());
         pods.on_change(move |_, new| {
             let Some(pod) = new.filter(|p| pods::is_active(p)) else { return };
             let node = pods::node_name(pod).and_then(|name| all.get(&Key::new("", name)));
             if !no_execute(node.as_deref()).is_empty() {
-                wake.add(Key::of(&pod.metadata));
+                enqueue.add(Key::of(&pod.metadata));
             }
         });
         let recorder = Recorder::new(client.clone(), "taint-eviction-controller", "");
-        Self { client, nodes: nodes.cache(), pods: pods.cache(), recorder, queue, doomed: Mutex::default() }
+        Self { client, nodes: nodes.cache(), pods: pods.cache(), recorder, queue, pending_evictions: Mutex::default() }
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Key> {
+    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
         &self.queue
     }
 
     pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(pod) = self.pods.get(&key).filter(|p| p.metadata.deletion_timestamp.is_none()) else {
-            self.forget_gone();
+            self.prune_deleted();
             return Ok(Outcome::Done);
         };
         let uid = pod.uid().unwrap_or_default();
@@ -76,15 +76,19 @@ impl TaintEviction {
         let taints = no_execute(node.as_deref());
         let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
         let Stay::For(time) = tolerations::stay(&taints, tolerations) else {
-            let was = self.doomed.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+            let was = self.pending_evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
             if was.is_some() {
                 let text = format!("Cancelling deletion of Pod {key}");
                 self.recorder.record(&reference(&pod), Severity::Normal, "TaintManagerEviction", text);
             }
             return Ok(Outcome::Done);
         };
-        let since =
-            *self.doomed.lock().unwrap_or_else(PoisonError::into_inner).entry(uid.clone()).or_insert_with(Instant::now);
+        let since = *self
+            .pending_evictions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(uid.clone())
+            .or_insert_with(Instant::now);
         let left = time.saturating_sub(since.elapsed());
         if !left.is_zero() {
             return Ok(Outcome::After(left));
@@ -95,21 +99,21 @@ impl TaintEviction {
         let condition = disruption("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
         let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
         let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-        error::ignore_gone(written).during("say why it is deleted on pod", &key)?;
+        error::ignore_deleted(written).during("say why it is deleted on pod", &key)?;
         let params = DeleteParams {
             preconditions: Some(Preconditions { uid: Some(uid.clone()), resource_version: None }),
             ..DeleteParams::default()
         };
-        error::ignore_gone(api.delete(&key.name, &params).await).during("evict pod", &key)?;
-        self.doomed.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+        error::ignore_deleted(api.delete(&key.name, &params).await).during("evict pod", &key)?;
+        self.pending_evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         Ok(Outcome::Done)
     }
 
-    fn forget_gone(&self) {
-        let mut doomed = self.doomed.lock().unwrap_or_else(PoisonError::into_inner);
-        if !doomed.is_empty() {
+    fn prune_deleted(&self) {
+        let mut pending_evictions = self.pending_evictions.lock().unwrap_or_else(PoisonError::into_inner);
+        if !pending_evictions.is_empty() {
             let live: std::collections::HashSet<String> = self.pods.all().iter().filter_map(|p| p.uid()).collect();
-            doomed.retain(|uid, _| live.contains(uid));
+            pending_evictions.retain(|uid, _| live.contains(uid));
         }
     }
 }
@@ -119,7 +123,7 @@ fn no_execute(node: Option<&Node>) -> Vec<Taint> {
     taints.iter().filter(|t| t.effect == "NoExecute").cloned().collect()
 }
 
-/// The condition that tells why a controller deletes a pod.
+/// The DisruptionTarget condition of a pod that a controller deletes.
 pub(crate) fn disruption(reason: &str, message: &str) -> serde_json::Value {
     json!({
         "type": "DisruptionTarget",

@@ -1,4 +1,4 @@
-//! Which volume a claim gets. Pure.
+//! Matches volumes to claims. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use k8s_openapi::{
 };
 use windlass_kit::{objects::resources::amount, quantity::Quantity};
 
-use crate::select::Labels;
+use crate::selectors;
 
-/// What a claim wants, once it is clear that nothing of it is wrong.
+/// The decision for an unbound claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// This volume, by name.
-    Take(String),
+    /// Bind it to this volume.
+    Bind(String),
     /// No volume fits; upstream's reason and message.
-    Wait(&'static str, String),
+    Pending(&'static str, String),
 }
 
-/// The volume of a claim that has none yet: the one it names, else one that was kept for it, else the smallest free
-/// one that has all it asks for.
+/// The volume of an unbound claim: the one that it names, else one reserved for it, else the smallest available one
+/// that satisfies it.
 pub(crate) fn choose<'a>(
     claim: &PersistentVolumeClaim,
     volumes: impl Iterator<Item = &'a PersistentVolume> + Clone,
@@ -29,27 +29,27 @@ pub(crate) fn choose<'a>(
     let spec = claim.spec.as_ref().unwrap_or(&empty);
     if let Some(wanted) = spec.volume_name.as_deref().filter(|n| !n.is_empty()) {
         let Some(volume) = volumes.clone().find(|v| v.metadata.name.as_deref() == Some(wanted)) else {
-            return Choice::Wait("FailedBinding", format!("volume {wanted:?} not found"));
+            return Choice::Pending("FailedBinding", format!("volume {wanted:?} not found"));
         };
         return if is_free_for(volume, claim) {
-            Choice::Take(wanted.to_owned())
+            Choice::Bind(wanted.to_owned())
         } else {
-            Choice::Wait("FailedBinding", format!("volume {wanted:?} already bound to a different claim."))
+            Choice::Pending("FailedBinding", format!("volume {wanted:?} already bound to a different claim."))
         };
     }
-    let kept =
+    let reserved =
         volumes.clone().find(|v| v.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()) && is_free_for(v, claim));
     let fitting = volumes.filter(|v| v.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) && fits(spec, v));
-    match kept.or_else(|| fitting.min_by_key(|v| (capacity(v), v.metadata.name.clone()))) {
-        Some(volume) => Choice::Take(volume.metadata.name.clone().unwrap_or_default()),
-        None => Choice::Wait(
+    match reserved.or_else(|| fitting.min_by_key(|v| (capacity(v), v.metadata.name.clone()))) {
+        Some(volume) => Choice::Bind(volume.metadata.name.clone().unwrap_or_default()),
+        None => Choice::Pending(
             "FailedBinding",
             "no persistent volumes available for this claim and no storage class is set".to_owned(),
         ),
     }
 }
 
-/// Whether a volume is nobody's, or was kept for this very claim.
+/// Whether a volume is unclaimed or reserved for this claim.
 pub(crate) fn is_free_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     if volume.metadata.deletion_timestamp.is_some() {
         return false;
@@ -60,26 +60,26 @@ pub(crate) fn is_free_for(volume: &PersistentVolume, claim: &PersistentVolumeCla
         && holder.uid.as_ref().is_none_or(|uid| uid.is_empty() || Some(uid) == claim.metadata.uid.as_ref())
 }
 
-/// Whether a free volume has all that a claim asks for.
+/// Whether an available volume satisfies a claim.
 fn fits(wanted: &PersistentVolumeClaimSpec, volume: &PersistentVolume) -> bool {
     let Some(spec) = &volume.spec else { return false };
     let class = |name: &Option<String>| name.clone().unwrap_or_default();
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
     let offered = spec.access_modes.as_deref().unwrap_or_default();
-    let asked = wanted.access_modes.as_deref().unwrap_or_default();
+    let requested = wanted.access_modes.as_deref().unwrap_or_default();
     let bytes = amount(wanted.resources.as_ref().and_then(|r| r.requests.as_ref()), "storage");
     let bytes = bytes.map_or(0, Quantity::units);
     let labels = volume.metadata.labels.clone().unwrap_or_default();
     volume.metadata.deletion_timestamp.is_none()
         && class(&wanted.storage_class_name) == class(&spec.storage_class_name)
         && mode(&wanted.volume_mode) == mode(&spec.volume_mode)
-        && asked.iter().all(|mode| offered.contains(mode))
+        && requested.iter().all(|mode| offered.contains(mode))
         && capacity(volume) >= bytes
         && wanted.selector.as_ref().is_none_or(|selector| selects(selector, &labels))
 }
 
 fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let parsed = Labels::from_label_selector(&serde_json::to_value(selector).unwrap_or_default());
+    let parsed = selectors::LabelSelector::from_label_selector(&serde_json::to_value(selector).unwrap_or_default());
     parsed.is_ok_and(|selector| selector.matches_labels(&serde_json::to_value(labels).unwrap_or_default()))
 }
 
@@ -87,11 +87,11 @@ fn capacity(volume: &PersistentVolume) -> i64 {
     amount(volume.spec.as_ref().and_then(|s| s.capacity.as_ref()), "storage").map_or(0, Quantity::units)
 }
 
-/// The phase of a volume, for the claim that it names, if that is there.
+/// The phase of a volume with its claim, if that exists.
 pub(crate) fn phase(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> &'static str {
     let Some(holder) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return "Available" };
     match (holder.uid.as_deref().filter(|uid| !uid.is_empty()), claim) {
-        // Kept for a claim that has not come yet.
+        // Reserved for a claim that does not exist yet.
         (None, _) => "Available",
         (Some(uid), Some(claim)) if claim.metadata.uid.as_deref() == Some(uid) => "Bound",
         _ => "Released",
@@ -125,7 +125,7 @@ mod tests {
             volume("raw", "2Gi", r#","volumeMode":"Block""#),
         ];
         let ask = |spec: &str| choose(&claim(spec), volumes.iter());
-        let take = |name: &str| Choice::Take(name.to_owned());
+        let take = |name: &str| Choice::Bind(name.to_owned());
         let one = |more: &str| {
             format!(r#"{{"accessModes":["ReadWriteOnce"],"resources":{{"requests":{{"storage":"1Gi"}}}}{more}}}"#)
         };
@@ -141,17 +141,17 @@ mod tests {
             r#"{"accessModes":["ReadWriteMany"]}"#.to_owned(),
             r#"{"resources":{"requests":{"storage":"1Ti"}}}"#.to_owned(),
         ] {
-            assert!(matches!(ask(&spec), Choice::Wait("FailedBinding", _)), "{spec}");
+            assert!(matches!(ask(&spec), Choice::Pending("FailedBinding", _)), "{spec}");
         }
     }
 
     #[test]
-    fn a_volume_is_kept_for_the_claim_it_names() {
-        let kept = volume("v", "1Mi", r#","claimRef":{"name":"c","namespace":"n"}"#);
-        assert_eq!(choose(&claim("{}"), [kept.clone()].iter()), Choice::Take("v".to_owned()));
+    fn a_volume_is_reserved_for_the_claim_it_names() {
+        let reserved = volume("v", "1Mi", r#","claimRef":{"name":"c","namespace":"n"}"#);
+        assert_eq!(choose(&claim("{}"), [reserved.clone()].iter()), Choice::Bind("v".to_owned()));
         let of_another = volume("v", "1Mi", r#","claimRef":{"name":"c","namespace":"n","uid":"2"}"#);
         assert!(!is_free_for(&of_another, &claim("{}")));
-        assert_eq!(phase(&kept, Some(&claim("{}"))), "Available");
+        assert_eq!(phase(&reserved, Some(&claim("{}"))), "Available");
         assert_eq!(phase(&of_another, Some(&claim("{}"))), "Released");
         let bound = volume("v", "1Mi", r#","claimRef":{"name":"c","namespace":"n","uid":"1"}"#);
         assert_eq!(phase(&bound, Some(&claim("{}"))), "Bound");

@@ -1,8 +1,8 @@
-//! Binds claims to volumes, keeps both from vanishing while they are in use, and makes the claims of ephemeral
-//! volumes. `bind` decides and is pure.
+//! Persistent volume controller: binds claims to volumes, protects both with finalizers while in use, and creates
+//! claims of ephemeral volumes. `bind` decides and is pure.
 //!
-//! Nothing is provisioned or erased: volumes are made by people, and a released one keeps its data, whatever its
-//! reclaim policy, until somebody deletes it.
+//! Nothing is provisioned or reclaimed: volumes are created by administrators, and a released one keeps its data,
+//! whatever its reclaim policy, until it is deleted.
 
 mod bind;
 
@@ -27,23 +27,23 @@ use super::{
     error::{self, Context as _, Error},
     key::Key,
     pods::{is_active, is_terminal},
-    queue::{Outcome, Queue},
+    workqueue::{Outcome, WorkQueue},
 };
 use bind::{Choice, choose, is_free_for, phase};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 
-/// What is looked at in one run. Claims and pods have a namespace; volumes have none.
+/// A queue key. Claims and pods have a namespace; volumes have none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Item {
+pub(crate) enum QueueItem {
     Claim(Key),
     Volume(Key),
     /// A pod with ephemeral volumes.
     Pod(Key),
 }
 
-impl std::fmt::Display for Item {
+impl std::fmt::Display for QueueItem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (Self::Claim(key) | Self::Volume(key) | Self::Pod(key)) = self;
         write!(f, "{key}")
@@ -55,7 +55,7 @@ pub(crate) struct PersistentVolumes {
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
     pods: Cache<Pod>,
-    queue: Queue<Item>,
+    queue: WorkQueue<QueueItem>,
     recorder: Recorder,
 }
 
@@ -66,50 +66,50 @@ impl PersistentVolumes {
         volumes: &mut Informer<PersistentVolume>,
         pods: &mut Informer<Pod>,
     ) -> Self {
-        let queue = Queue::new();
-        let wake = queue.clone();
+        let queue = WorkQueue::new();
+        let enqueue = queue.clone();
         claims.on_change(move |old, new| {
             let Some(claim) = new.or(old) else { return };
-            wake.add(Item::Claim(Key::of(claim.meta())));
+            enqueue.add(QueueItem::Claim(Key::of(claim.meta())));
             if let Some(volume) = volume_of(claim) {
-                wake.add(Item::Volume(Key::new("", volume)));
+                enqueue.add(QueueItem::Volume(Key::new("", volume)));
             }
         });
-        let (wake, cache) = (queue.clone(), claims.cache());
+        let (enqueue, cache) = (queue.clone(), claims.cache());
         volumes.on_change(move |old, new| {
             let Some(volume) = new.or(old) else { return };
-            wake.add(Item::Volume(Key::of(volume.meta())));
-            // It may be what a claim waits for, or what a claim has lost.
+            enqueue.add(QueueItem::Volume(Key::of(volume.meta())));
+            // A pending claim may match it, or a bound claim may have lost it.
             let name = volume.metadata.name.as_deref();
             for claim in cache.all() {
                 if !is_bound(&claim) || volume_of(&claim) == name {
-                    wake.add(Item::Claim(Key::of(claim.meta())));
+                    enqueue.add(QueueItem::Claim(Key::of(claim.meta())));
                 }
             }
         });
-        let wake = queue.clone();
+        let enqueue = queue.clone();
         pods.on_change(move |old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>| {
             let Some(pod) = new.or(old) else { return };
             if new.is_some() && volumes_of(pod).any(|v| v.ephemeral.is_some()) {
-                wake.add(Item::Pod(Key::of(pod.meta())));
+                enqueue.add(QueueItem::Pod(Key::of(pod.meta())));
             }
             for claim in claims_of(pod) {
-                wake.add(Item::Claim(Key::new(pod.namespace().unwrap_or_default(), claim.name)));
+                enqueue.add(QueueItem::Claim(Key::new(pod.namespace().unwrap_or_default(), claim.name)));
             }
         });
         let recorder = Recorder::new(client.clone(), "persistentvolume-controller", "");
         Self { client, claims: claims.cache(), volumes: volumes.cache(), pods: pods.cache(), queue, recorder }
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Item> {
+    pub(crate) fn queue(&self) -> &WorkQueue<QueueItem> {
         &self.queue
     }
 
-    pub(crate) async fn reconcile(&self, item: Item) -> Result<Outcome, Error> {
+    pub(crate) async fn reconcile(&self, item: QueueItem) -> Result<Outcome, Error> {
         match item {
-            Item::Claim(key) => self.claim(&key).await,
-            Item::Volume(key) => self.volume(&key).await,
-            Item::Pod(key) => self.pod(&key).await,
+            QueueItem::Claim(key) => self.claim(&key).await,
+            QueueItem::Volume(key) => self.volume(&key).await,
+            QueueItem::Pod(key) => self.pod(&key).await,
         }
         .map(|()| Outcome::Done)
     }
@@ -125,8 +125,8 @@ impl PersistentVolumes {
             return write_finalizers(&api, &claim.metadata, CLAIM_FINALIZER, true).await;
         }
         if is_bound(&claim) {
-            let held = volume_of(&claim).and_then(|name| self.volumes.get(&Key::new("", name)));
-            if held.is_none_or(|volume| !is_free_for(&volume, &claim)) {
+            let volume = volume_of(&claim).and_then(|name| self.volumes.get(&Key::new("", name)));
+            if volume.is_none_or(|volume| !is_free_for(&volume, &claim)) {
                 let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
                 self.event(&claim, Severity::Warning, "ClaimLost", message);
                 return self.claim_status(&api, &claim, json!({"phase": "Lost"})).await;
@@ -135,19 +135,20 @@ impl PersistentVolumes {
         }
         let all = self.volumes.all();
         match choose(&claim, all.iter().map(AsRef::as_ref)) {
-            Choice::Take(name) => match all.iter().find(|v| v.metadata.name.as_deref() == Some(name.as_str())) {
+            Choice::Bind(name) => match all.iter().find(|v| v.metadata.name.as_deref() == Some(name.as_str())) {
                 Some(volume) => self.bind(&api, &claim, volume).await,
                 None => Ok(()),
             },
-            Choice::Wait(reason, message) => {
+            Choice::Pending(reason, message) => {
                 self.event(&claim, Severity::Normal, reason, &message);
-                let told = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Pending");
-                if told { Ok(()) } else { self.claim_status(&api, &claim, json!({"phase": "Pending"})).await }
+                let is_pending = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Pending");
+                if is_pending { Ok(()) } else { self.claim_status(&api, &claim, json!({"phase": "Pending"})).await }
             }
         }
     }
 
-    /// First the volume, then the claim: a volume that names a claim is nobody else's, wherever we are stopped.
+    /// The volume is written before the claim: once it names the claim, no other claim can bind it, wherever this is
+    /// interrupted.
     async fn bind(
         &self,
         claims: &Api<PersistentVolumeClaim>,
@@ -190,7 +191,7 @@ impl PersistentVolumes {
         let name = claim.name_any();
         let patch = Patch::Merge(json!({"metadata": {"uid": claim.metadata.uid}, "status": status}));
         let patched = api.patch_status(&name, &PatchParams::default(), &patch).await;
-        error::ignore_gone(patched).during("write the status of the claim", &name).map(drop)
+        error::ignore_deleted(patched).during("write the status of the claim", &name).map(drop)
     }
 
     async fn volume(&self, key: &Key) -> Result<(), Error> {
@@ -214,7 +215,7 @@ impl PersistentVolumes {
         let name = volume.name_any();
         let patch = Patch::Merge(json!({"metadata": {"uid": volume.metadata.uid}, "status": {"phase": phase}}));
         let patched = api.patch_status(&name, &PatchParams::default(), &patch).await;
-        error::ignore_gone(patched).during("write the status of the volume", &name).map(drop)
+        error::ignore_deleted(patched).during("write the status of the volume", &name).map(drop)
     }
 
     /// Makes the claims of a pod's ephemeral volumes; they go with the pod.
@@ -270,7 +271,7 @@ where
     let name = metadata.name.clone().unwrap_or_default();
     let patch = json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}});
     let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    error::ignore_gone(patched).during("write the finalizers of", &name).map(drop)
+    error::ignore_deleted(patched).during("write the finalizers of", &name).map(drop)
 }
 
 fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {

@@ -1,6 +1,5 @@
-//! Keeps N pods of one template running for an owner. The engine is generic over the owner's kind;
-//! a further kind is one more `impl Owner`. `plan` and `ranking` are pure and may not import tokio
-//! or kube's client.
+//! Replication controller: keeps N pods of one template running for an owner. Generic over the owner's kind: a further
+//! kind is one more `impl Owner`. `plan` and `ranking` are pure and may not import tokio or kube's client.
 
 use std::{
     collections::HashMap,
@@ -27,10 +26,10 @@ use windlass_kit::events::{Recorder, Severity};
 use super::{
     cache::{Cache, Informer},
     error::{self, Context, Error},
+    expectations::Expectations,
     key::Key,
     pods,
-    queue::{Outcome, Queue},
-    writes::Writes,
+    workqueue::{Outcome, WorkQueue},
 };
 
 mod controller;
@@ -41,7 +40,7 @@ mod tests;
 
 use plan::{Counts, Desired, Plan};
 
-/// Why the last run could not create or delete all it wanted.
+/// Why the last run could not create or delete all pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) reason: &'static str,
@@ -55,12 +54,12 @@ pub(crate) trait Owner:
     /// The source of its events, as upstream names it.
     const COMPONENT: &'static str;
 
-    /// What it wants; `None` when it selects nothing.
+    /// The desired state; `None` when it selects nothing.
     fn desired(&self) -> Option<Desired<'_>>;
 
     fn template(&self) -> Option<&PodTemplateSpec>;
 
-    /// The merge patch that brings its status to this, or `None` when it is so already.
+    /// The merge patch of its status, or `None` when it is unchanged.
     fn status_patch(&self, counts: Counts, failure: Option<&Failure>, now: Timestamp) -> Option<Value>;
 }
 
@@ -69,45 +68,45 @@ pub(crate) struct Replication<O> {
     client: Client,
     owners: Cache<O>,
     pods: Cache<Pod>,
-    queue: Queue<Key>,
+    queue: WorkQueue<Key>,
     recorder: Recorder,
     /// Per owner, by UID.
-    writes: Mutex<HashMap<String, Writes>>,
+    expectations: Mutex<HashMap<String, Expectations>>,
 }
 
 impl<O: Owner> Replication<O> {
     /// Subscribes to both kinds.
     pub(crate) fn new(client: Client, owners: &mut Informer<O>, pods: &mut Informer<Pod>) -> Self {
-        let queue = Queue::new();
-        let wake = queue.clone();
+        let queue = WorkQueue::new();
+        let enqueue = queue.clone();
         owners.on_change(move |old, new| {
             if let Some(owner) = new.or(old) {
-                wake.add(Key::of(owner.meta()));
+                enqueue.add(Key::of(owner.meta()));
             }
         });
-        let (wake, cache) = (queue.clone(), owners.cache());
-        pods.on_change(move |old, new| wake_owners(&wake, &cache, old, new));
+        let (enqueue, cache) = (queue.clone(), owners.cache());
+        pods.on_change(move |old, new| enqueue_owners(&enqueue, &cache, old, new));
         let recorder = Recorder::new(client.clone(), O::COMPONENT, "");
-        Self { client, owners: owners.cache(), pods: pods.cache(), queue, recorder, writes: Mutex::default() }
+        Self { client, owners: owners.cache(), pods: pods.cache(), queue, recorder, expectations: Mutex::default() }
     }
 
-    pub(crate) fn queue(&self) -> &Queue<Key> {
+    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
         &self.queue
     }
 
-    fn with_writes<T>(&self, uid: &str, f: impl FnOnce(&mut Writes) -> T) -> T {
-        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        f(writes.entry(uid.to_owned()).or_default())
+    fn with_expectations<T>(&self, uid: &str, f: impl FnOnce(&mut Expectations) -> T) -> T {
+        let mut expectations = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
+        f(expectations.entry(uid.to_owned()).or_default())
     }
 
-    /// One run for one owner.
+    /// Reconciles one owner.
     pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(owner) = self.owners.get(&key) else {
-            self.forget_gone_owners();
+            self.prune_expectations();
             return Ok(Outcome::Done);
         };
         let Some(desired) = owner.desired() else { return Ok(Outcome::Done) };
-        let settled = self.with_writes(desired.uid, |w| w.heard(&self.pods, Instant::now()));
+        let settled = self.with_expectations(desired.uid, |w| w.satisfied(&self.pods, Instant::now()));
         let plan = plan::reconcile(&desired, &self.pods.in_namespace(&key.namespace), settled, Timestamp::now());
         self.claim(&owner, &key, &plan).await?;
         let failure = if plan.create > 0 {
@@ -118,7 +117,7 @@ impl<O: Owner> Replication<O> {
         if let Some(patch) = owner.status_patch(plan.counts, failure.as_ref(), Timestamp::now()) {
             let api: Api<O> = Api::namespaced(self.client.clone(), &key.namespace);
             let written = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-            error::ignore_gone(written).during("update the status of", &key)?;
+            error::ignore_deleted(written).during("update the status of", &key)?;
         }
         Ok(match (failure, plan.recheck) {
             (Some(_), _) => Outcome::Failed,
@@ -127,9 +126,9 @@ impl<O: Owner> Replication<O> {
         })
     }
 
-    fn forget_gone_owners(&self) {
+    fn prune_expectations(&self) {
         let live: std::collections::HashSet<String> = self.owners.all().iter().filter_map(|o| o.uid()).collect();
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| live.contains(uid));
+        self.expectations.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| live.contains(uid));
     }
 
     async fn claim(&self, owner: &O, key: &Key, plan: &Plan) -> Result<(), Error> {
@@ -138,7 +137,7 @@ impl<O: Owner> Replication<O> {
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         if !plan.adopt.is_empty() {
-            // The cache may be behind: an owner that is being deleted must not adopt.
+            // The cache may be stale: a terminating owner must not adopt.
             let api: Api<O> = Api::namespaced(self.client.clone(), &key.namespace);
             let fresh = api.get_metadata_opt(&key.name).await.during("read", key)?;
             if !fresh.is_some_and(|f| f.uid() == owner.uid() && f.metadata.deletion_timestamp.is_none()) {
@@ -172,8 +171,8 @@ impl<O: Owner> Replication<O> {
             for result in created {
                 match result {
                     Ok(pod) => {
-                        let mark = self.pods.mark(pod.metadata.resource_version.as_deref());
-                        self.with_writes(&uid, |w| w.created(mark, Instant::now()));
+                        let mark = self.pods.sync_point(pod.metadata.resource_version.as_deref());
+                        self.with_expectations(&uid, |w| w.expect_creation(mark, Instant::now()));
                         let text = format!("Created pod: {}", pod.name_any());
                         self.recorder.record(&about, Severity::Normal, "SuccessfulCreate", text);
                     }
@@ -193,10 +192,10 @@ impl<O: Owner> Replication<O> {
         None
     }
 
-    async fn delete(&self, owner: &O, key: &Key, doomed: &[Arc<Pod>]) -> Option<Failure> {
+    async fn delete(&self, owner: &O, key: &Key, victims: &[Arc<Pod>]) -> Option<Failure> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let (about, uid) = (reference(owner), owner.uid().unwrap_or_default());
-        let deletions = doomed.iter().map(|pod| {
+        let deletions = victims.iter().map(|pod| {
             let api = &api;
             async move {
                 let params = DeleteParams {
@@ -211,7 +210,7 @@ impl<O: Owner> Replication<O> {
             match result {
                 Ok(_) => {
                     let deleted = (Key::of(&pod.metadata), pod.uid().unwrap_or_default());
-                    self.with_writes(&uid, |w| w.deleted(deleted.0, deleted.1, Instant::now()));
+                    self.with_expectations(&uid, |w| w.expect_deletion(deleted.0, deleted.1, Instant::now()));
                     let text = format!("Deleted pod: {}", pod.name_any());
                     self.recorder.record(&about, Severity::Normal, "SuccessfulDelete", text);
                 }
@@ -228,8 +227,8 @@ impl<O: Owner> Replication<O> {
     }
 }
 
-/// Wakes the owners that a changed pod has, had or could get.
-fn wake_owners<O: Owner>(queue: &Queue<Key>, owners: &Cache<O>, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
+/// Enqueues the owners that a changed pod has, had or could get.
+fn enqueue_owners<O: Owner>(queue: &WorkQueue<Key>, owners: &Cache<O>, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
     for pod in [old, new].into_iter().flatten() {
         if let Some(owner) = pods::controller_of(&pod.metadata)
             && owner.kind == O::kind(&())
@@ -248,7 +247,7 @@ fn wake_owners<O: Owner>(queue: &Queue<Key>, owners: &Cache<O>, old: Option<&Arc
     }
 }
 
-/// Replaces the owner references of exactly this pod; one that is gone or changed is left alone.
+/// Replaces the owner references of exactly this pod; a deleted or changed pod is ignored.
 async fn patch_owners(api: &Api<Pod>, pod: &Pod, owners: &[OwnerReference]) -> Result<(), kube::Error> {
     let patch = json!({"metadata": {
         "uid": pod.metadata.uid,
@@ -290,7 +289,7 @@ fn pod_of(template: &PodTemplateSpec, namespace: &str, owner: &str, reference: O
     let prefix = format!("{owner}-");
     Pod {
         metadata: ObjectMeta {
-            // A name that would be too long with the dash goes without it.
+            // Too long with the dash: the dash is left out.
             generate_name: Some(if prefix.len() > 253 { owner.to_owned() } else { prefix }),
             namespace: Some(namespace.to_owned()),
             labels: meta.labels,

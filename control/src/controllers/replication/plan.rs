@@ -1,4 +1,4 @@
-//! What an owner of identical pods has to do, from what is there. Pure.
+//! Plans the pods of an owner from its current pods. Pure.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -8,14 +8,14 @@ use k8s_openapi::api::core::v1::Pod;
 use super::ranking;
 use crate::controllers::pods;
 
-/// The most pods that one run creates or deletes.
+/// Maximum number of pods that one run creates or deletes.
 pub(crate) const BURST: usize = 500;
 
-/// What a controller needs to know of an owner, whatever its kind.
+/// The desired state of an owner, whatever its kind.
 #[derive(Debug, Clone)]
 pub(crate) struct Desired<'a> {
     pub(crate) uid: &'a str,
-    /// Being deleted: adopts and scales nothing.
+    /// Terminating: neither adopts nor scales.
     pub(crate) deleting: bool,
     pub(crate) replicas: usize,
     pub(crate) min_ready: Duration,
@@ -33,22 +33,22 @@ pub(crate) struct Counts {
     pub(crate) terminating: i32,
 }
 
-/// What to do now.
+/// The actions of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Matching pods without a controller, to be made ours.
+    /// Matching pods without a controller, to adopt.
     pub(crate) adopt: Vec<Arc<Pod>>,
-    /// Pods of ours whose labels no longer match.
+    /// Owned pods whose labels no longer match, to release.
     pub(crate) release: Vec<Arc<Pod>>,
     pub(crate) create: usize,
-    /// The first to go first.
+    /// In order of deletion.
     pub(crate) delete: Vec<Arc<Pod>>,
     pub(crate) counts: Counts,
     /// When a ready pod becomes available by time alone.
     pub(crate) recheck: Option<Duration>,
 }
 
-/// Sorts the namespace's pods into ours, to adopt and to release.
+/// Classifies the namespace's pods as owned, to adopt and to release.
 #[derive(Debug, Default)]
 pub(crate) struct Claim {
     pub(crate) ours: Vec<Arc<Pod>>,
@@ -72,7 +72,7 @@ pub(crate) fn claim(desired: &Desired<'_>, pods: &[Arc<Pod>]) -> Claim {
     claim
 }
 
-/// `scale` is false while the cache has not yet heard of our own earlier writes.
+/// `scale` is false while expectations of earlier writes are not satisfied.
 pub(crate) fn reconcile(desired: &Desired<'_>, pods: &[Arc<Pod>], scale: bool, now: Timestamp) -> Plan {
     let Claim { ours, adopt, release } = claim(desired, pods);
     let active: Vec<Arc<Pod>> = ours.iter().filter(|p| pods::is_active(p)).chain(&adopt).cloned().collect();
@@ -113,8 +113,7 @@ fn clamp(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// Slow start: batches of 1, 2, 4 … that add up to `count`, so that a create that is refused is
-/// refused once and not 500 times.
+/// Slow start: batches of 1, 2, 4 … that add up to `count`, so that a refused create fails once and not 500 times.
 pub(crate) fn batches(count: usize) -> impl Iterator<Item = usize> {
     let (mut left, mut size) = (count, 1usize);
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Which pods go first when an owner shrinks. Pure.
+//! Ranks pods for deletion when an owner scales down. Pure.
 
 use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::controllers::pods;
 
-/// A lower value goes earlier (upstream's annotation).
+/// Pods with a lower value are deleted first (upstream's annotation).
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// What the order looks at.
+/// The criteria of the ranking.
 #[derive(Debug)]
 struct Rank<'a> {
     pod: &'a Arc<Pod>,
@@ -25,7 +25,7 @@ struct Rank<'a> {
     age: Option<u32>,
 }
 
-/// The `count` pods to delete, the first to go first.
+/// The `count` pods to delete, in order.
 pub(crate) fn to_delete(pods: &[Arc<Pod>], count: usize, now: Timestamp) -> Vec<Arc<Pod>> {
     let mut per_node: HashMap<&str, usize> = HashMap::new();
     for pod in pods {

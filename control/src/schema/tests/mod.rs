@@ -72,7 +72,7 @@ fn duplicates_and_numbers_of_yaml() {
 }
 
 #[test]
-fn what_a_typed_decoder_would_not_keep_goes() {
+fn fields_that_a_typed_decoder_drops_are_pruned() {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "creationTimestamp": null, "annotations": {"any.thing/x": "y"}},
         "spec": {"colour": 1, "containers": [{"name": "c", "imagePolicy": 1, "resources": {"limits": {"cpu": "1"}}}]}});
     prune(gvk("Pod"), &mut pod);
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_fuzzers_do_holds_for_odd_bodies(bytes in prop::collection::vec(any::<u8>(), 0..64), kind in 0..crate::registry::TYPES.len(), text in "[\\[\\]{}:,\"a-c0-9]{0,40}") {
+    fn fuzzing_entry_points_accept_odd_bodies(bytes in prop::collection::vec(any::<u8>(), 0..64), kind in 0..crate::registry::TYPES.len(), text in "[\\[\\]{}:,\"a-c0-9]{0,40}") {
         let mut protobuf = b"k8s\0".to_vec();
         protobuf.extend(&bytes);
         crate::fuzzing::body(&protobuf);
@@ -117,7 +117,7 @@ proptest! {
 }
 
 #[test]
-fn every_type_that_is_served_says_how_it_writes_what_is_empty() {
+fn every_served_type_has_presence_entries() {
     for resource in crate::registry::TYPES {
         let (known, _) = shape::of_kind(resource.gvk.kind).unwrap();
         let own = known.types.keys().filter(|name| name.starts_with("io.k8s."));
@@ -127,7 +127,7 @@ fn every_type_that_is_served_says_how_it_writes_what_is_empty() {
 }
 
 #[test]
-fn what_is_empty_says_nothing_unless_it_is_behind_a_pointer() {
+fn zero_values_are_omitted_unless_behind_a_pointer() {
     let pod = |spec: Value| json!({"metadata": {"name": "x"}, "spec": spec});
     let equal = |one: Value, other: Value| same(gvk("Pod"), &pod(one), &pod(other));
     for nothing in [

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 
 #[test]
-fn documents_hold_what_kubectl_looks_for() {
+fn openapi_documents_have_what_kubectl_needs() {
     let document = openapi_document("", "v1");
     let patch = &document["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"];
     assert_eq!(patch["x-kubernetes-group-version-kind"]["kind"], "Pod");

@@ -8,8 +8,8 @@ use super::{
 };
 
 /// Upstream's limit on all values of one object.
-const MOST: usize = 1024 * 1024;
-const LOCKED: &str = "field is immutable when `immutable` is set";
+const MAX_DATA_BYTES: usize = 1024 * 1024;
+const IMMUTABLE_DATA: &str = "field is immutable when `immutable` is set";
 
 pub(super) fn config_map(object: &Value, errors: &mut Errors) {
     keys(object, &["data", "binaryData"], errors);
@@ -59,8 +59,8 @@ fn keys(object: &Value, fields: &[&str], errors: &mut Errors) {
             errors.unless(format!("{field}[{key}]"), key, names::config_key(key));
         }
     }
-    if total > MOST {
-        errors.too_long(if fields.len() > 1 { "" } else { "data" }, MOST);
+    if total > MAX_DATA_BYTES {
+        errors.too_long(if fields.len() > 1 { "" } else { "data" }, MAX_DATA_BYTES);
     }
 }
 
@@ -69,11 +69,11 @@ pub(super) fn immutable(new: &Value, old: &Value, errors: &mut Errors) {
         return;
     }
     if new["immutable"] != true {
-        errors.forbidden("immutable", LOCKED);
+        errors.forbidden("immutable", IMMUTABLE_DATA);
     }
     for field in ["data", "binaryData"] {
         if old[field] != new[field] {
-            errors.forbidden(field, LOCKED);
+            errors.forbidden(field, IMMUTABLE_DATA);
         }
     }
 }

@@ -88,12 +88,12 @@ impl Errors {
         self.push(field, Cause::NotFound, format!("Not found: {}", shown(value)));
     }
 
-    pub(super) fn too_long(&mut self, field: impl Into<String>, most: usize) {
-        self.push(field, Cause::TooLong, format!("Too long: may not be more than {most} bytes"));
+    pub(super) fn too_long(&mut self, field: impl Into<String>, max: usize) {
+        self.push(field, Cause::TooLong, format!("Too long: may not be more than {max} bytes"));
     }
 
-    pub(super) fn too_many(&mut self, field: impl Into<String>, there: usize, most: usize) {
-        self.push(field, Cause::TooMany, format!("Too many: {there}: must have at most {most} items"));
+    pub(super) fn too_many(&mut self, field: impl Into<String>, count: usize, max: usize) {
+        self.push(field, Cause::TooMany, format!("Too many: {count}: must have at most {max} items"));
     }
 
     /// Refuses all but `allowed`; a missing value counts as an empty text.

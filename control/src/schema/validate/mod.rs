@@ -1,6 +1,6 @@
 //! What the API refuses, in upstream's words. Objects come here with their defaults filled in.
 //!
-//! A new kind's rules are one arm in `of_kind` and, where some fields may not change, one in `change_of_kind`.
+//! A new kind's rules are one arm in `of_kind` and, where some fields may not change, one in `validate_update_of_kind`.
 
 mod container;
 mod data;
@@ -24,7 +24,7 @@ use errors::{Errors, text};
 pub fn validate_create(gvk: &Gvk, object: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata(gvk, &object["metadata"], &mut errors);
-    of_kind(gvk, object, &mut errors);
+    validate_kind(gvk, object, &mut errors);
     errors.0
 }
 
@@ -32,10 +32,10 @@ pub fn validate_create(gvk: &Gvk, object: &Value) -> Vec<FieldError> {
 #[must_use]
 pub fn validate_update(gvk: &Gvk, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    changed_metadata(gvk, new, old, &mut errors);
-    of_kind(gvk, new, &mut errors);
+    validate_metadata_update(gvk, new, old, &mut errors);
+    validate_kind(gvk, new, &mut errors);
     // Clients write what is empty in their own ways; that is no change.
-    change_of_kind(gvk, &canonical(gvk, new), &canonical(gvk, old), &mut errors);
+    validate_update_of_kind(gvk, &canonical(gvk, new), &canonical(gvk, old), &mut errors);
     errors.0
 }
 
@@ -43,8 +43,8 @@ pub fn validate_update(gvk: &Gvk, new: &Value, old: &Value) -> Vec<FieldError> {
 #[must_use]
 pub fn validate_status(gvk: &Gvk, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    changed_metadata(gvk, new, old, &mut errors);
-    status::of_kind(gvk, &canonical(gvk, new), &canonical(gvk, old), &mut errors);
+    validate_metadata_update(gvk, new, old, &mut errors);
+    status::validate_kind(gvk, &canonical(gvk, new), &canonical(gvk, old), &mut errors);
     errors.0
 }
 
@@ -52,14 +52,14 @@ pub fn validate_status(gvk: &Gvk, new: &Value, old: &Value) -> Vec<FieldError> {
 #[must_use]
 pub fn validate_finalize(gvk: &Gvk, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    changed_metadata(gvk, new, old, &mut errors);
+    validate_metadata_update(gvk, new, old, &mut errors);
     for (at, finalizer) in errors::list(&new["spec"], "finalizers") {
         namespace_finalizer(&format!("spec.finalizers[{at}]"), finalizer, &mut errors);
     }
     errors.0
 }
 
-fn changed_metadata(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_metadata_update(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) {
     for field in ["name", "namespace", "uid", "creationTimestamp"] {
         if new["metadata"][field] != old["metadata"][field] {
             errors.invalid(format!("metadata.{field}"), &new["metadata"][field], "field is immutable");
@@ -79,7 +79,7 @@ fn namespace_finalizer(field: &str, finalizer: &Value, errors: &mut Errors) {
     errors.unless(field, name, wrong);
 }
 
-fn of_kind(gvk: &Gvk, object: &Value, errors: &mut Errors) {
+fn validate_kind(gvk: &Gvk, object: &Value, errors: &mut Errors) {
     match gvk.kind {
         "ConfigMap" => data::config_map(object, errors),
         "Endpoints" => network::endpoints(object, errors),
@@ -100,7 +100,7 @@ fn of_kind(gvk: &Gvk, object: &Value, errors: &mut Errors) {
     }
 }
 
-fn change_of_kind(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update_of_kind(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) {
     match gvk.kind {
         "ConfigMap" => data::immutable(new, old, errors),
         "EndpointSlice" if new["addressType"] != old["addressType"] => {
@@ -120,7 +120,7 @@ fn change_of_kind(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Upstream's limit on all annotations of an object.
-const ANNOTATIONS: usize = 256 * 1024;
+const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 
 fn metadata(gvk: &Gvk, metadata: &Value, errors: &mut Errors) {
     match (text(metadata, "name"), gvk.kind) {
@@ -140,8 +140,8 @@ fn metadata(gvk: &Gvk, metadata: &Value, errors: &mut Errors) {
         total += key.len() + value.as_str().map_or(0, str::len);
         errors.unless("metadata.annotations", key, names::qualified(&key.to_lowercase()));
     }
-    if total > ANNOTATIONS {
-        errors.too_long("metadata.annotations", ANNOTATIONS);
+    if total > MAX_ANNOTATIONS_BYTES {
+        errors.too_long("metadata.annotations", MAX_ANNOTATIONS_BYTES);
     }
     let mut controller = None;
     for (at, owner) in errors::list(metadata, "ownerReferences") {

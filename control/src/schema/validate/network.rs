@@ -122,9 +122,9 @@ pub(super) fn endpoints(object: &Value, errors: &mut Errors) {
 }
 
 /// Upstream's limits on one slice.
-const MOST_ENDPOINTS: usize = 1000;
-const MOST_ADDRESSES: usize = 100;
-const MOST_PORTS: usize = 20_000;
+const MAX_ENDPOINTS: usize = 1000;
+const MAX_ADDRESSES: usize = 100;
+const MAX_PORTS: usize = 20_000;
 
 pub(super) fn endpoint_slice(object: &Value, errors: &mut Errors) {
     let kind = text(object, "addressType");
@@ -134,14 +134,14 @@ pub(super) fn endpoint_slice(object: &Value, errors: &mut Errors) {
         errors.one_of("addressType", &object["addressType"], &["FQDN", "IPv4", "IPv6"]);
     }
     let count = list(object, "endpoints").count();
-    if count > MOST_ENDPOINTS {
-        errors.too_many("endpoints", count, MOST_ENDPOINTS);
+    if count > MAX_ENDPOINTS {
+        errors.too_many("endpoints", count, MAX_ENDPOINTS);
     }
     for (at, endpoint) in list(object, "endpoints") {
         let field = format!("endpoints[{at}].addresses");
         match list(endpoint, "addresses").count() {
             0 => errors.required(&field, "must contain at least 1 address"),
-            many if many > MOST_ADDRESSES => errors.too_many(&field, many, MOST_ADDRESSES),
+            many if many > MAX_ADDRESSES => errors.too_many(&field, many, MAX_ADDRESSES),
             _ => {}
         }
         for (place, address) in list(endpoint, "addresses") {
@@ -159,8 +159,8 @@ pub(super) fn endpoint_slice(object: &Value, errors: &mut Errors) {
         }
     }
     let count = list(object, "ports").count();
-    if count > MOST_PORTS {
-        errors.too_many("ports", count, MOST_PORTS);
+    if count > MAX_PORTS {
+        errors.too_many("ports", count, MAX_PORTS);
     }
     let mut seen = BTreeSet::new();
     for (at, port) in list(object, "ports") {

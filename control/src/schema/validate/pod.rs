@@ -133,7 +133,7 @@ pub(super) fn replication_controller(spec: &Value, errors: &mut Errors) {
     }
 }
 
-const FIXED: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+const IMMUTABLE_FIELDS: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
 /// What may change in a pod that lives: images, a shorter deadline, added tolerations, gates taken away.
 pub(super) fn change(new: &Value, old: &Value, errors: &mut Errors) {
@@ -190,6 +190,6 @@ pub(super) fn change(new: &Value, old: &Value, errors: &mut Errors) {
         }
     }
     if !changed.is_empty() {
-        errors.forbidden("spec", &format!("{FIXED}\nchanged: {}", changed.join(", ")));
+        errors.forbidden("spec", &format!("{IMMUTABLE_FIELDS}\nchanged: {}", changed.join(", ")));
     }
 }

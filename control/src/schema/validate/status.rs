@@ -11,7 +11,7 @@ use super::{
 };
 use crate::registry::Gvk;
 
-pub(super) fn of_kind(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_kind(gvk: &Gvk, new: &Value, old: &Value, errors: &mut Errors) {
     match gvk.kind {
         "Namespace" => namespace(new, errors),
         "Node" => {

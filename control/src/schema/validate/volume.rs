@@ -95,7 +95,7 @@ fn source_of(here: &str, kind: &str, source: &Value, errors: &mut Errors) {
     }
 }
 
-/// Refuses paths that leave their folder.
+/// Refuses paths that leave their directory.
 pub(super) fn back_steps(field: &str, path: &str, errors: &mut Errors) {
     if path.split('/').any(|part| part == "..") {
         errors.invalid_text(field, path, "must not contain '..'");

@@ -22,7 +22,7 @@ fn text(store: &Store, resource: &str, name: &str) -> Option<String> {
 }
 
 #[test]
-fn what_was_answered_is_there_after_a_kill_and_no_revision_comes_again() {
+fn acknowledged_writes_survive_a_kill_and_revisions_are_unique() {
     on_both(|mut medium| async move {
         let store = medium.open();
         let kept = store.write(put("kept", Expected::Absent, "1")).await.unwrap();
@@ -113,7 +113,7 @@ fn an_orderly_end_loses_nothing_and_goes_on_where_it_was() {
 
 /// The header of the file is written, then the sync fails: the file shows what was refused.
 #[test]
-fn what_was_refused_is_taken_back_before_anything_else_is_answered() {
+fn a_failed_write_is_rolled_back_before_the_next_is_acknowledged() {
     for fault in [Fault::Before, Fault::After] {
         for cut in [false, true] {
             on_both(move |mut medium| async move {
@@ -122,7 +122,7 @@ fn what_was_refused_is_taken_back_before_anything_else_is_answered() {
                 store.write(beat("b", Expected::Absent, "1")).await.unwrap();
                 medium.fail(fault, 1);
                 let error = store.write(put("a", Expected::Revision(first.revision), "2")).await.unwrap_err();
-                assert!(matches!(error, Error::NotDone(_)), "{error}");
+                assert!(matches!(error, Error::RolledBack(_)), "{error}");
                 assert_eq!(store.health(), Health::Serving);
                 assert_eq!(text(&store, THINGS, "a").as_deref(), Some("1"));
                 if cut {
@@ -152,7 +152,7 @@ fn a_start_after_a_failed_sync_builds_on_nothing_that_only_the_kernel_has() {
         store.write(beat("b", Expected::Absent, "1")).await.unwrap();
         medium.fail(Fault::After, usize::MAX);
         let error = store.write(put("x", Expected::Absent, "1")).await.unwrap_err();
-        assert!(matches!(error, Error::Unsettled(_)), "{error}");
+        assert!(matches!(error, Error::OutcomeUnknown(_)), "{error}");
         medium.kill();
         let store = medium.open();
         let shown = (store.list(THINGS, None).0.len(), store.list(BEATS, None).0.len());
@@ -172,10 +172,10 @@ fn a_store_goes_on_by_itself_when_its_disk_does() {
             store.write(beat("b", Expected::Absent, "1")).await.unwrap();
             medium.fail(fault, usize::MAX);
             let error = store.write(put("lost", Expected::Absent, "1")).await.unwrap_err();
-            assert!(matches!(error, Error::Unsettled(_)), "{error}");
+            assert!(matches!(error, Error::OutcomeUnknown(_)), "{error}");
             for write in [put("x", Expected::Absent, "1"), beat("x", Expected::Absent, "1")] {
                 let error = store.write(write).await.unwrap_err();
-                assert!(matches!(error, Error::NotDone(_)), "{error}");
+                assert!(matches!(error, Error::RolledBack(_)), "{error}");
             }
             assert!(matches!(store.health(), Health::Failing(_)));
             medium.fail(fault, 0);
@@ -296,10 +296,10 @@ async fn live(mut medium: Box<dyn Medium>, steps: &[Step]) {
                         sure.insert(name, value);
                     }
                 }
-                Err(Error::Unsettled(_)) if resource == THINGS => {
+                Err(Error::OutcomeUnknown(_)) if resource == THINGS => {
                     doubtful.entry(name).or_default().insert(value);
                 }
-                Err(Error::Unsettled(_) | Error::NotDone(_)) => {}
+                Err(Error::OutcomeUnknown(_) | Error::RolledBack(_)) => {}
                 Err(other) => panic!("{other}"),
             }
         }
@@ -351,7 +351,7 @@ async fn live(mut medium: Box<dyn Medium>, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
     #[test]
-    fn nothing_answered_is_lost_and_nobody_misses_anything_whatever_fails(steps in steps()) {
+    fn no_acknowledged_write_and_no_event_is_lost_under_faults(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(live(Box::new(Memory::default()), &steps));
         runtime.block_on(live(Box::new(Platter::new()), &steps));

@@ -70,7 +70,7 @@ pub(super) struct Platter {
 impl Platter {
     pub(super) fn new() -> Self {
         let platter = Self { content: Arc::default() };
-        drop(Disk::begin(platter.clone()).unwrap());
+        drop(Disk::initialize(platter.clone()).unwrap());
         platter
     }
 
@@ -81,7 +81,7 @@ impl Platter {
 
 impl Medium for Platter {
     fn engine(&self) -> Box<dyn Engine> {
-        Box::new(Disk::over(self.clone()).unwrap())
+        Box::new(Disk::open_files(self.clone()).unwrap())
     }
 
     fn kill(&mut self) {

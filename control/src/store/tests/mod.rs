@@ -9,8 +9,10 @@ use super::*;
 const THINGS: &str = "things";
 /// A type whose writes are on disk later.
 const BEATS: &str = "beats";
-const TYPES: [StoredType; 2] =
-    [StoredType { name: THINGS, deferred: Deferred::Never }, StoredType { name: BEATS, deferred: Deferred::Always }];
+const TYPES: [StoredType; 2] = [
+    StoredType { name: THINGS, relaxed_durability: RelaxedDurability::Never },
+    StoredType { name: BEATS, relaxed_durability: RelaxedDurability::Always },
+];
 
 fn key(name: &str) -> Key {
     Key { namespace: "n".to_owned(), name: name.to_owned() }
@@ -35,7 +37,7 @@ fn open(engine: impl Engine + 'static) -> Store {
 }
 
 #[tokio::test]
-async fn a_write_happens_only_when_what_it_expects_holds() {
+async fn a_write_needs_its_precondition() {
     let store = open(Memory::default());
     let first = store.write(put("a", Expected::Absent, "1")).await.unwrap();
     assert!(matches!(store.write(put("a", Expected::Absent, "2")).await, Err(Error::Conflict)));
@@ -103,7 +105,7 @@ fn data_of_a_newer_program_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_every_change_once_and_in_order() {
+async fn a_watch_returns_every_change_once_and_in_order() {
     let store = open(Memory::default());
     let first = store.write(put("a", Expected::Absent, "1")).await.unwrap();
     let mut watch = store.watch(THINGS, first.revision).unwrap();
@@ -130,7 +132,7 @@ async fn a_watch_tells_every_change_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_reader_that_is_too_slow_is_told_so() {
+async fn a_slow_watcher_gets_too_old() {
     let store = open(Memory::default());
     let mut watch = store.watch(THINGS, store.revision()).unwrap();
     let big = "x".repeat(1 << 20);
@@ -141,17 +143,20 @@ async fn a_reader_that_is_too_slow_is_told_so() {
 }
 
 #[test]
-fn changes_are_kept_for_five_minutes() {
+fn the_watch_window_covers_five_minutes() {
     let mut state = State::default();
     let begun = Instant::now();
     for (revision, second) in [(1, 0), (2, 10), (3, 299), (4, 305), (5, 311)] {
         let object = Arc::new(Object { revision, bytes: bytes::Bytes::from_static(b"{}") });
         let key = Key { namespace: "n".to_owned(), name: "a".to_owned() };
         let change = Change { resource: THINGS, key, object, previous: None, deleted: false };
-        state.show(change, begun + Duration::from_secs(second));
+        state.publish(change, begun + Duration::from_secs(second));
     }
-    let kept: Vec<u64> = state.recent.iter().map(|(_, change)| change.object.revision).collect();
-    assert_eq!((kept.as_slice(), state.compacted[THINGS], state.recent_bytes), ([3, 4, 5].as_slice(), 2, 6));
+    let kept: Vec<u64> = state.watch_window.iter().map(|(_, change)| change.object.revision).collect();
+    assert_eq!(
+        (kept.as_slice(), state.compacted_revision[THINGS], state.watch_window_bytes),
+        ([3, 4, 5].as_slice(), 2, 6)
+    );
     assert_eq!(state.resources[THINGS].len(), 1, "what is there stays however old");
 }
 
@@ -196,7 +201,7 @@ async fn a_type_that_did_not_change_is_watched_from_any_revision_after_its_last_
 }
 
 #[test]
-fn a_record_that_is_no_object_is_told_by_its_key() {
+fn a_damaged_record_is_reported_by_its_key() {
     for bytes in [
         &b""[..],
         b"null",

@@ -1,0 +1,69 @@
+//! `scale`: the replicas of a controller, as an object of its own.
+
+use axum::{body::Bytes, http::StatusCode};
+use serde_json::{Value, json};
+
+use crate::{
+    api::{
+        ApiRequest, ApiResult,
+        commit::MAX_WRITE_ATTEMPTS,
+        error::ApiError,
+        metadata,
+        preconditions::check_preconditions,
+        request_info::{RequestInfo, RequestOptions},
+    },
+    registry::Gvk,
+    schema,
+};
+
+const SCALE: Gvk = Gvk { group: "autoscaling", version: "v1", kind: "Scale" };
+
+impl ApiRequest {
+    pub(super) fn get_scale(&self, info: &RequestInfo) -> ApiResult {
+        Ok(self.accept.write(StatusCode::OK, &scale_of(info, &self.fetch(info)?.value())))
+    }
+
+    pub(super) async fn scale(&self, info: &RequestInfo, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        let whole = RequestInfo { subresource: None, ..info.clone() };
+        let name = info.name.as_deref().unwrap_or("");
+        let patch = if self.method == "PATCH" { Some(self.read_patch(options, body)?) } else { None };
+        for _ in 0..MAX_WRITE_ATTEMPTS {
+            let existing = self.fetch(info)?;
+            let old = existing.value();
+            let wanted = match &patch {
+                Some(patch) => patch.apply(&SCALE, options, &scale_of(info, &old))?,
+                None => self.read_object(&SCALE, options, body)?,
+            };
+            metadata::check_name(info, &wanted.value)?;
+            check_preconditions(&whole, &wanted.value, &old)?;
+            let replicas = wanted.value["spec"]["replicas"].as_i64().unwrap_or(0);
+            if replicas < 0 {
+                let error = schema::FieldError {
+                    field: "spec.replicas".to_owned(),
+                    cause: schema::Cause::Invalid,
+                    detail: format!("Invalid value: {replicas}: must be greater than or equal to 0"),
+                };
+                return Err(ApiError::invalid(info.resource, name, &[error]));
+            }
+            let mut object = old.clone();
+            object["spec"]["replicas"] = json!(replicas);
+            if let Some(changed) = self.apply_update(&whole, options, object, &old, existing.revision).await? {
+                return Ok(self.accept.write(StatusCode::OK, &scale_of(info, &changed)));
+            }
+        }
+        Err(ApiError::modified(info.resource, name))
+    }
+}
+
+fn scale_of(info: &RequestInfo, object: &Value) -> Value {
+    let selector = object["spec"]["selector"].as_object().into_iter().flatten();
+    let selector: Vec<String> = selector.map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or(""))).collect();
+    let metadata = &object["metadata"];
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1",
+        "metadata": {"name": info.name, "namespace": info.namespace, "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"]},
+        "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)},
+        "status": {"replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": selector.join(",")},
+    })
+}

@@ -1,0 +1,294 @@
+//! The control plane as a whole: opens the data directory, bootstraps the cluster, and provides a router, clients in
+//! this process, TLS listeners and kubeconfigs.
+
+mod bootstrap;
+mod certificates;
+mod data_dir;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
+    path::PathBuf,
+    sync::{Arc, RwLock},
+};
+
+use axum::{Extension, Router};
+use kube::Client;
+use tokio::{net::TcpListener, sync::watch};
+use tokio_util::sync::CancellationToken;
+use windlass_kit::serve::{self, Inside, Peer, Reserved, ServeError, Tls};
+
+use crate::{
+    api::{Api, ApiConfig, KubeletClient, UserInfo},
+    event_ttl,
+    loopback_probe::LoopbackProbe,
+    metrics::Readings,
+    pki::{self, Lifetimes, Names, Pki},
+    registry,
+    service_account_tokens::{self, TokenIssuer},
+    store::{self, Store},
+};
+use certificates::{client_tls, pems, pki_dir};
+use data_dir::adopt_data_dir;
+pub use data_dir::is_data_dir;
+
+/// Configuration of the control plane.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Directory of the store and the certificates.
+    pub data_dir: PathBuf,
+    /// Addresses of the API: at least one, all with the same port. Kubeconfigs name the first.
+    pub listen: Vec<SocketAddr>,
+    /// The address by which clients in the cluster reach the API.
+    pub advertise: IpAddr,
+    /// The cluster's DNS domain.
+    pub cluster_domain: String,
+    /// First address and prefix length of the service CIDR.
+    pub service_cidr: (Ipv4Addr, u8),
+    /// The node port range.
+    pub node_ports: RangeInclusive<u16>,
+    /// Maximum lifetime of service account tokens, in seconds.
+    pub max_token_seconds: Option<i64>,
+    /// The node of this machine.
+    pub node_name: String,
+    /// Its addresses.
+    pub node_addresses: Vec<IpAddr>,
+    /// Path of the administrator's kubeconfig.
+    pub admin_kubeconfig: PathBuf,
+    /// Lifetimes of certificates.
+    pub lifetimes: Lifetimes,
+}
+
+/// Why the control plane could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The data directory cannot be used.
+    #[error("the data directory {path} cannot be used: {reason}")]
+    DataDir {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// Certificates.
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
+    /// The key of service accounts.
+    #[error(transparent)]
+    Tokens(#[from] service_account_tokens::Error),
+    /// Sockets.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A bootstrap object could not be created.
+    #[error("failed to create {what}: {source}")]
+    Bootstrap {
+        /// Which.
+        what: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+}
+
+/// The running control plane, apart from its sockets and controllers.
+#[derive(Debug, Clone)]
+pub struct ControlPlane {
+    api: Api,
+    store: Store,
+    pki: Arc<RwLock<Arc<Pki>>>,
+    /// The CA bundle; updated when the CA certificate is renewed.
+    root_ca: watch::Sender<String>,
+    names: Arc<Names>,
+    kubelet: KubeletClient,
+    server_tls: Tls,
+    node_tls: Tls,
+    /// Reserved connection slots for [`LoopbackProbe`].
+    reserved: Reserved,
+    config: Arc<Config>,
+}
+
+impl ControlPlane {
+    /// Opens the data directory and creates what is missing: certificates, namespaces, the `kubernetes` service. Must
+    /// be called inside a runtime.
+    ///
+    /// # Errors
+    /// When the directory is foreign or damaged: it is left unchanged then.
+    pub async fn open(config: Config) -> Result<Self, Error> {
+        // The store first: a foreign or damaged directory must stay untouched.
+        let store = Store::open(Box::new(adopt_data_dir(&config.data_dir)?), &registry::stored_types())?;
+        let first = Ipv4Addr::from_bits(config.service_cidr.0.to_bits() + 1);
+        let mut addresses = vec![
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            "::1".parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            IpAddr::V4(first),
+            config.advertise,
+        ];
+        addresses.extend(&config.node_addresses);
+        addresses.extend(config.listen.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()));
+        addresses.sort_unstable();
+        addresses.dedup();
+        let names = Names {
+            node: config.node_name.clone(),
+            addresses,
+            node_addresses: config.node_addresses.clone(),
+            domain: config.cluster_domain.clone(),
+        };
+        let pki = Pki::open(&pki_dir(&config), &names, config.lifetimes)?;
+        if !pki.renews {
+            tracing::warn!(dir = %pki_dir(&config).display(), "CA key ca.key not found: certificates are used as they are and cannot be renewed before they expire");
+        }
+        let api_config = ApiConfig {
+            service_cidr: config.service_cidr,
+            node_ports: config.node_ports.clone(),
+            max_token_seconds: config.max_token_seconds,
+        };
+        let kubelet = KubeletClient::new(client_tls(&pki)?);
+        let tokens = TokenIssuer::from_pem(&pki.service_accounts.0)?;
+        let api = Api::new(store.clone(), &api_config, Some(kubelet.clone()), Some(tokens));
+        api.repair().await;
+        let (server_tls, node_tls) = (Tls::new(pems(&pki.server, &pki))?, Tls::new(pems(&pki.kubelet, &pki))?);
+        let root_ca = watch::Sender::new(pki.ca_pem.clone());
+        let pki = Arc::new(RwLock::new(Arc::new(pki)));
+        let (names, config) = (Arc::new(names), Arc::new(config));
+        let plane = Self {
+            api,
+            store,
+            pki,
+            root_ca,
+            names,
+            kubelet,
+            server_tls,
+            node_tls,
+            reserved: Reserved::default(),
+            config,
+        };
+        plane.bootstrap().await?;
+        Ok(plane)
+    }
+
+    /// The API; requests must carry a [`UserInfo`] extension.
+    pub fn router(&self) -> Router {
+        self.api.router()
+    }
+
+    /// A client in this process, without sockets, that acts as `user`.
+    #[must_use]
+    pub fn client(&self, user: UserInfo) -> Client {
+        Client::new(self.router().layer(Extension(user)), "default")
+    }
+
+    /// Binds the API's port at each address, so that a port in use is known before anything else starts.
+    ///
+    /// # Errors
+    /// Names the address and the port.
+    pub async fn listen(&self) -> Result<Vec<TcpListener>, Error> {
+        let mut listeners = Vec::new();
+        for address in &self.config.listen {
+            listeners.push(serve::listen("the Kubernetes API", *address).await?);
+        }
+        Ok(listeners)
+    }
+
+    /// Serves the API over TLS until `shutdown`.
+    ///
+    /// # Errors
+    /// Never; the signature is that of the other tasks.
+    pub async fn serve(&self, listeners: Vec<TcpListener>, shutdown: CancellationToken) -> Result<(), Error> {
+        let streams = async {
+            shutdown.cancelled().await;
+            self.api.close();
+        };
+        let servers = listeners.into_iter().map(|listener| {
+            let (tls, router, reserved) = (self.server_tls.clone(), self.router(), self.reserved.clone());
+            serve::serve_tls("apiserver", listener, tls, router, reserved, shutdown.clone())
+        });
+        tokio::join!(futures::future::join_all(servers), streams);
+        Ok(())
+    }
+
+    /// Serves the samples of `readings_rx` as `metrics.k8s.io`, until `shutdown`.
+    ///
+    /// # Errors
+    /// Never; it has the shape of the other tasks.
+    pub async fn follow_usage(
+        self,
+        mut readings_rx: watch::Receiver<Arc<Readings>>,
+        shutdown: CancellationToken,
+    ) -> Result<(), Error> {
+        loop {
+            let readings = Arc::clone(&readings_rx.borrow_and_update());
+            self.api.record_usage(&readings);
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                changed = readings_rx.changed() => if changed.is_err() {
+                    // Only the end of the whole node may end this task.
+                    shutdown.cancelled().await;
+                    return Ok(());
+                },
+            }
+        }
+    }
+
+    /// Ends only when the store's writer has: only a restart helps then.
+    ///
+    /// # Errors
+    /// When it has ended before `shutdown`.
+    pub async fn watch_store(self, shutdown: CancellationToken) -> Result<(), Error> {
+        tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            () = self.store.ended() => Err(Error::Store(store::Error::Closed)),
+        }
+    }
+
+    /// Flushes and closes the store, after all writers have ended.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn close(&self) -> Result<(), Error> {
+        Ok(self.store.close().await?)
+    }
+
+    /// Deletes expired events until `shutdown`.
+    ///
+    /// # Errors
+    /// Never; it has the shape of the other tasks.
+    pub async fn expire_events(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let client = self.client(UserInfo::internal("system:event-sweeper"));
+        event_ttl::sweep(&self.store, &client, &shutdown).await;
+        Ok(())
+    }
+
+    /// A probe of this API over its own socket.
+    ///
+    /// # Errors
+    /// When the authority's certificate cannot be used.
+    pub fn loopback_probe(&self) -> Result<LoopbackProbe, Error> {
+        Ok(LoopbackProbe::new(&self.config.listen, &self.ca_pem(), self.reserved.clone())?)
+    }
+
+    /// TLS of the node's own API.
+    #[must_use]
+    pub fn node_tls(&self) -> Tls {
+        self.node_tls.clone()
+    }
+
+    /// A listener in this process for the API server's connections to the node, with the identity of its client
+    /// certificate.
+    #[must_use]
+    pub fn in_process_node_listener(&self) -> Inside {
+        let peer = Peer { name: pki::KUBELET_CLIENT.to_owned(), groups: vec![pki::MASTERS_GROUP.to_owned()] };
+        let (door, inside) = serve::inside(peer);
+        self.kubelet.set_in_process_node(self.config.node_name.clone(), door);
+        inside
+    }
+
+    /// The API's port, the same at all addresses.
+    fn port(&self) -> u16 {
+        self.config.listen.first().map_or(0, SocketAddr::port)
+    }
+}
+
+#[cfg(test)]
+mod tests;

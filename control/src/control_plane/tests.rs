@@ -1,0 +1,126 @@
+#[path = "../../tests/config/mod.rs"]
+mod config;
+
+use std::{fs, net::SocketAddr, path::Path, sync::Arc};
+
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api as KubeApi, Client,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{certificates::client_tls, *};
+use config::config;
+
+/// A control plane that serves at a free port.
+struct Served {
+    plane: ControlPlane,
+    address: SocketAddr,
+    stop: CancellationToken,
+    server: JoinHandle<Result<(), Error>>,
+}
+
+impl Served {
+    async fn new(folder: &Path, lifetimes: Lifetimes) -> Self {
+        let plane = ControlPlane::open(Config { lifetimes, ..config(folder) }).await.unwrap();
+        plane.write_kubeconfigs().unwrap();
+        let listeners = plane.listen().await.unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let server = tokio::spawn({
+            let (plane, stop) = (plane.clone(), stop.clone());
+            async move { plane.serve(listeners, stop).await }
+        });
+        Self { plane, address, stop, server }
+    }
+
+    /// The administrator's kubeconfig, with the port that the API got.
+    fn kubeconfig(&self) -> String {
+        let text = fs::read_to_string(&self.plane.config.admin_kubeconfig).unwrap();
+        text.replace("https://127.0.0.1:0\n", &format!("https://{}\n", self.address))
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.server.await.unwrap().unwrap();
+    }
+}
+
+/// The certificate that a server shows to a client that trusts the authority.
+async fn shown(pki: &Pki, address: SocketAddr) -> Vec<u8> {
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(client_tls(pki).expect("the client's TLS")));
+    let stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
+    let stream = connector.connect(address.ip().into(), stream).await.expect("a handshake");
+    let (_, session) = stream.get_ref();
+    session.peer_certificates().and_then(<[_]>::first).expect("a certificate").to_vec()
+}
+
+/// Asks for what only the administrator may see.
+async fn works(kubeconfig: &str) {
+    let kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    let namespaces: KubeApi<Namespace> = KubeApi::all(Client::try_from(config).unwrap());
+    assert!(!namespaces.list(&ListParams::default()).await.unwrap().items.is_empty());
+}
+
+#[tokio::test]
+async fn renewed_certificates_are_served_without_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    // Every look finds them about to end.
+    let lifetimes = Lifetimes {
+        leaf: SignedDuration::from_hours(1),
+        renew_before: SignedDuration::from_hours(2),
+        ..Lifetimes::default()
+    };
+    let served = Served::new(dir.path(), lifetimes).await;
+    let (plane, address) = (&served.plane, served.address);
+    let (first, first_file) = (shown(&plane.pki(), address).await, served.kubeconfig());
+    assert_eq!(first, shown(&plane.pki(), address).await);
+    let before = plane.node_tls().ends_at();
+    assert!(plane.renew_once().unwrap());
+    assert_ne!(first, shown(&plane.pki(), address).await);
+    assert_ne!(first_file, served.kubeconfig());
+    assert!(plane.node_tls().ends_at() >= before);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn clients_of_the_old_and_the_renewed_ca_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    // Every look finds the authority's about to end, and no other.
+    let lifetimes = Lifetimes {
+        authority: SignedDuration::from_hours(1),
+        authority_renew_before: SignedDuration::from_hours(2),
+        renew_before: SignedDuration::ZERO,
+        ..Lifetimes::default()
+    };
+    let served = Served::new(dir.path(), lifetimes).await;
+    let plane = &served.plane;
+    let (old, old_file, root_ca) = (plane.pki(), served.kubeconfig(), plane.root_ca());
+    works(&old_file).await;
+    assert!(plane.renew_once().unwrap());
+
+    let new = plane.pki();
+    assert_eq!(new.ca_pem.matches("BEGIN CERTIFICATE").count(), 2);
+    assert!(new.ca_pem.ends_with(&old.ca_pem) && root_ca.has_changed().unwrap() && *root_ca.borrow() == new.ca_pem);
+    assert_eq!(new.server.cert_pem, old.server.cert_pem, "nothing else has to be made anew");
+    let new_file = served.kubeconfig();
+    assert_ne!(old_file, new_file);
+    // What people copied away, what they copy now, and who trusts the new one alone.
+    works(&old_file).await;
+    works(&new_file).await;
+    let alone = new.ca_pem.strip_suffix(&old.ca_pem).unwrap().to_owned();
+    let trusting = Pki { ca_pem: alone, ..Pki::clone(&new) };
+    let before = shown(&trusting, served.address).await;
+
+    // A certificate that is made from now on is good for who trusts the old one alone.
+    fs::remove_file(dir.path().join("data/pki/apiserver.crt")).unwrap();
+    assert!(plane.renew_once().unwrap());
+    assert_ne!(before, shown(&old, served.address).await);
+    works(&old_file).await;
+    served.end().await;
+}

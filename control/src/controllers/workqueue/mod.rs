@@ -1,0 +1,234 @@
+//! A work queue of keys: one pending entry per key, never two workers on one key, per-key back-off
+//! and delayed entries. `State` decides and knows no clock; `WorkQueue` lets tasks wait for it.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    fmt,
+    future::Future,
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+use windlass_kit::backoff::delay_after;
+
+#[cfg(test)]
+mod tests;
+
+/// First delay after a failure, doubling with each further one (client-go's item back-off).
+const RETRY_BASE: Duration = Duration::from_millis(5);
+/// The longest delay after failures (client-go's item back-off).
+const RETRY_CAP: Duration = Duration::from_secs(1000);
+
+/// The pending, processing and delayed keys.
+#[derive(Debug)]
+pub(crate) struct State<K> {
+    ready: VecDeque<K>,
+    queued: HashSet<K>,
+    processing: HashSet<K>,
+    /// Added while being worked on: queued again when done.
+    again: HashSet<K>,
+    timers: BTreeMap<(Instant, u64), K>,
+    due: HashMap<K, (Instant, u64)>,
+    failures: HashMap<K, u32>,
+    serial: u64,
+}
+
+impl<K> Default for State<K> {
+    fn default() -> Self {
+        Self {
+            ready: VecDeque::new(),
+            queued: HashSet::new(),
+            processing: HashSet::new(),
+            again: HashSet::new(),
+            timers: BTreeMap::new(),
+            due: HashMap::new(),
+            failures: HashMap::new(),
+            serial: 0,
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash> State<K> {
+    /// Queues `key` unless it already waits; a key being worked on is queued again afterwards.
+    pub(crate) fn add(&mut self, key: K) {
+        if self.processing.contains(&key) {
+            self.again.insert(key);
+        } else if self.queued.insert(key.clone()) {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Queues `key` at `at`; of two such requests the earlier one stays.
+    pub(crate) fn add_at(&mut self, key: K, at: Instant) {
+        if let Some(earlier) = self.due.get(&key).copied() {
+            if earlier.0 <= at {
+                return;
+            }
+            self.timers.remove(&earlier);
+        }
+        self.serial += 1;
+        let slot = (at, self.serial);
+        self.timers.insert(slot, key.clone());
+        self.due.insert(key, slot);
+    }
+
+    /// Moves what is due to the ready keys; returns when the next delayed key is due.
+    pub(crate) fn advance(&mut self, now: Instant) -> Option<Instant> {
+        while let Some(entry) = self.timers.first_entry() {
+            if entry.key().0 > now {
+                return Some(entry.key().0);
+            }
+            let key = entry.remove();
+            self.due.remove(&key);
+            self.add(key);
+        }
+        None
+    }
+
+    /// Takes the next ready key for a worker.
+    pub(crate) fn take(&mut self) -> Option<K> {
+        let key = self.ready.pop_front()?;
+        self.queued.remove(&key);
+        self.processing.insert(key.clone());
+        Some(key)
+    }
+
+    /// The worker on `key` has ended; with `outcome` it says what comes next.
+    pub(crate) fn done(&mut self, key: K, outcome: Outcome, now: Instant) {
+        self.processing.remove(&key);
+        match outcome {
+            Outcome::Done => {
+                self.failures.remove(&key);
+            }
+            Outcome::After(delay) => {
+                self.failures.remove(&key);
+                self.add_at(key.clone(), now + delay);
+            }
+            Outcome::Failed => {
+                let failures = self.failures.entry(key.clone()).or_default();
+                let delay = delay_after(RETRY_BASE, RETRY_CAP, *failures);
+                *failures = failures.saturating_add(1);
+                self.add_at(key.clone(), now + delay);
+            }
+        }
+        if self.again.remove(&key) {
+            self.add(key);
+        }
+    }
+}
+
+/// The result of reconciling a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing more to do until something changes.
+    Done,
+    /// Reconcile again after this time.
+    After(Duration),
+    /// Retry with back-off.
+    Failed,
+}
+
+/// A shared work queue; clones are the same queue. Its size is bounded by the number of keys.
+pub(crate) struct WorkQueue<K> {
+    inner: Arc<(Mutex<State<K>>, Notify)>,
+}
+
+impl<K> Clone for WorkQueue<K> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<K> fmt::Debug for WorkQueue<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+impl<K: Clone + Eq + Hash> WorkQueue<K> {
+    pub(crate) fn new() -> Self {
+        Self { inner: Arc::new((Mutex::new(State::default()), Notify::new())) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<K>> {
+        self.inner.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a key; never waits.
+    pub(crate) fn add(&self, key: K) {
+        self.state().add(key);
+        self.inner.1.notify_one();
+    }
+
+    /// Queues a key after a delay; never waits.
+    pub(crate) fn add_after(&self, key: K, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        self.state().add_at(key, Instant::now() + delay);
+        self.inner.1.notify_one();
+    }
+
+    /// Waits for the next key and takes it.
+    async fn next(&self) -> K {
+        loop {
+            let notified = self.inner.1.notified();
+            let due = {
+                let mut state = self.state();
+                let due = state.advance(Instant::now());
+                if let Some(key) = state.take() {
+                    return key;
+                }
+                due
+            };
+            match due {
+                Some(at) => {
+                    tokio::select! {
+                        () = notified => {}
+                        () = tokio::time::sleep_until(at) => {}
+                    }
+                }
+                None => notified.await,
+            }
+        }
+    }
+
+    fn done(&self, key: K, outcome: Outcome) {
+        self.state().done(key, outcome, Instant::now());
+    }
+
+    /// Calls `work` for each key, at most `workers` keys at a time, until `shutdown`.
+    ///
+    /// All calls run within this one future. An error is logged with `name` and the key; retrying with back-off.
+    pub(crate) async fn run<F, Fut, E>(&self, name: &'static str, workers: usize, shutdown: CancellationToken, work: F)
+    where
+        F: Fn(K) -> Fut,
+        Fut: Future<Output = Result<Outcome, E>>,
+        E: fmt::Display,
+        K: fmt::Display,
+    {
+        let mut running = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                Some((key, result)) = running.next(), if !running.is_empty() => {
+                    let key: K = key;
+                    let result: Result<Outcome, E> = result;
+                    let outcome = result.unwrap_or_else(|error| {
+                        tracing::debug!(controller = name, %key, %error, "failed to reconcile; retrying");
+                        Outcome::Failed
+                    });
+                    self.done(key, outcome);
+                }
+                key = self.next(), if running.len() < workers => {
+                    let future = work(key.clone());
+                    running.push(async move { (key, future.await) });
+                }
+            }
+        }
+    }
+}

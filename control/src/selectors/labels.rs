@@ -1,0 +1,248 @@
+//! Label selectors: `a=b,c!=d,e in (f,g),!h`.
+
+use serde_json::Value;
+
+use super::SelectorError;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Requirement {
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Exists(String),
+    Absent(String),
+}
+
+/// A parsed label selector; the empty one matches everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LabelSelector {
+    requirements: Vec<Requirement>,
+}
+
+impl LabelSelector {
+    /// Parses the query parameter.
+    ///
+    /// # Errors
+    /// Names the part that cannot be parsed.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut requirements = Vec::new();
+        for part in split(text) {
+            let part = part.trim();
+            if part.is_empty() {
+                if text.trim().is_empty() {
+                    continue;
+                }
+                return Err(wrong(text, "found ',', expected: identifier"));
+            }
+            requirements.push(requirement(part).ok_or_else(|| wrong(text, &format!("cannot read {part:?}")))?);
+        }
+        Ok(Self { requirements })
+    }
+
+    /// The selector of equality with a map, as ReplicationControllers and Services have it.
+    #[must_use]
+    pub fn from_map(map: &Value) -> Self {
+        let pairs = map.as_object().into_iter().flatten();
+        Self {
+            requirements: pairs
+                .map(|(k, v)| Requirement::In(k.clone(), vec![v.as_str().unwrap_or("").to_owned()]))
+                .collect(),
+        }
+    }
+
+    /// The selector of an object's `matchLabels` and `matchExpressions`.
+    ///
+    /// # Errors
+    /// For an unknown operator, and for missing or surplus values.
+    pub fn from_label_selector(selector: &Value) -> Result<Self, SelectorError> {
+        let mut requirements = Self::from_map(&selector["matchLabels"]).requirements;
+        for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+            let key = expression["key"].as_str().unwrap_or_default().to_owned();
+            let all = expression["values"].as_array().into_iter().flatten();
+            let values: Vec<String> = all.filter_map(Value::as_str).map(str::to_owned).collect();
+            let operator = expression["operator"].as_str().unwrap_or_default();
+            requirements.push(match (operator, values.is_empty()) {
+                ("In", false) => Requirement::In(key, values),
+                ("NotIn", false) => Requirement::NotIn(key, values),
+                ("Exists", true) => Requirement::Exists(key),
+                ("DoesNotExist", true) => Requirement::Absent(key),
+                ("In" | "NotIn", true) => {
+                    return Err(SelectorError(format!(
+                        "for 'in', 'notin' operators, values set can't be empty (key {key:?})"
+                    )));
+                }
+                ("Exists" | "DoesNotExist", false) => {
+                    return Err(SelectorError(format!(
+                        "values set must be empty for exists and does not exist (key {key:?})"
+                    )));
+                }
+                _ => return Err(SelectorError(format!("{operator:?} is not a valid label selector operator"))),
+            });
+        }
+        Ok(Self { requirements })
+    }
+
+    /// Whether the selector matches everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// Whether an object's labels match.
+    #[must_use]
+    pub fn matches(&self, object: &Value) -> bool {
+        self.matches_labels(&object["metadata"]["labels"])
+    }
+
+    /// Whether a map of labels matches.
+    #[must_use]
+    pub fn matches_labels(&self, labels: &Value) -> bool {
+        self.requirements.iter().all(|requirement| {
+            let label = |key: &str| labels.get(key).and_then(Value::as_str);
+            match requirement {
+                Requirement::In(key, values) => label(key).is_some_and(|l| values.iter().any(|v| v == l)),
+                Requirement::NotIn(key, values) => label(key).is_none_or(|l| values.iter().all(|v| v != l)),
+                Requirement::Exists(key) => label(key).is_some(),
+                Requirement::Absent(key) => label(key).is_none(),
+            }
+        })
+    }
+}
+
+fn wrong(text: &str, why: &str) -> SelectorError {
+    SelectorError(format!("unable to parse requirement: {why} in the label selector {text:?}"))
+}
+
+/// Splits at commas outside parentheses.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0i32, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn requirement(part: &str) -> Option<Requirement> {
+    if let Some(key) = part.strip_prefix('!') {
+        return key_of(key).map(Requirement::Absent);
+    }
+    if let Some((key, value)) = part.split_once("!=") {
+        return Some(Requirement::NotIn(key_of(key)?, vec![value_of(value)?]));
+    }
+    if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        return Some(Requirement::In(key_of(key)?, vec![value_of(value)?]));
+    }
+    if let Some((head, list)) = part.split_once('(') {
+        let values = list.trim_end().strip_suffix(')')?.split(',').map(value_of).collect::<Option<Vec<_>>>()?;
+        let mut words = head.split_whitespace();
+        let (key, operator) = (key_of(words.next()?)?, words.next()?);
+        return match (operator, words.next()) {
+            ("in", None) => Some(Requirement::In(key, values)),
+            ("notin", None) => Some(Requirement::NotIn(key, values)),
+            _ => None,
+        };
+    }
+    key_of(part).map(Requirement::Exists)
+}
+
+fn key_of(text: &str) -> Option<String> {
+    let text = text.trim();
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    (!text.is_empty() && text.len() <= 317 && text.chars().all(fine)).then(|| text.to_owned())
+}
+
+fn value_of(text: &str) -> Option<String> {
+    let text = text.trim();
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (text.len() <= 63 && text.chars().all(fine)).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requirements() {
+        let object = serde_json::json!({"metadata": {"labels": {"app": "web", "tier": "front", "x.y/z": ""}}});
+        for (selector, matches) in [
+            ("", true),
+            ("app=web", true),
+            ("app==web,tier=front", true),
+            ("app=web,tier=back", false),
+            ("app!=web", false),
+            ("missing!=x", true),
+            ("app in (api, web)", true),
+            ("app notin (api,web)", false),
+            ("missing notin (a)", true),
+            ("app", true),
+            ("missing", false),
+            ("!missing", true),
+            ("!app", false),
+            ("x.y/z=", true),
+        ] {
+            assert_eq!(LabelSelector::parse(selector).unwrap().matches(&object), matches, "{selector}");
+        }
+        for selector in ["app=a b", ",", "a,,b", "app in web", "app in (web", "=x", "a is (b)", "a=ä"] {
+            assert!(LabelSelector::parse(selector).is_err(), "{selector}");
+        }
+    }
+
+    #[test]
+    fn selectors_of_objects() {
+        let object = serde_json::json!({"metadata": {"labels": {"app": "web", "tier": "front"}}});
+        for (selector, matches) in [
+            (serde_json::json!({}), true),
+            (serde_json::json!({"matchLabels": {"app": "web"}}), true),
+            (serde_json::json!({"matchLabels": {"app": "api"}}), false),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "api"]}]}),
+                true,
+            ),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["front"]}]}),
+                false,
+            ),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "tier", "operator": "Exists"}, {"key": "x", "operator": "DoesNotExist"}]}),
+                true,
+            ),
+        ] {
+            assert_eq!(LabelSelector::from_label_selector(&selector).unwrap().matches(&object), matches, "{selector}");
+        }
+        for expression in [
+            serde_json::json!({"key": "a", "operator": "In"}),
+            serde_json::json!({"key": "a", "operator": "Exists", "values": ["b"]}),
+            serde_json::json!({"key": "a", "operator": "Above", "values": ["b"]}),
+        ] {
+            assert!(
+                LabelSelector::from_label_selector(&serde_json::json!({"matchExpressions": [expression]})).is_err()
+            );
+        }
+        assert!(LabelSelector::from_map(&serde_json::json!({"app": "web"})).matches(&object));
+        assert!(LabelSelector::from_map(&Value::Null).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn written_and_read_again(pairs in prop::collection::btree_map("[a-z]{1,5}", "[a-z0-9]{0,5}", 0..4)) {
+            let text = pairs.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",");
+            let map = serde_json::json!(pairs);
+            prop_assert_eq!(LabelSelector::parse(&text).unwrap(), LabelSelector::from_map(&map));
+            prop_assert!(LabelSelector::from_map(&map).matches_labels(&map));
+        }
+
+        #[test]
+        fn never_panics(text in "\\PC{0,40}") {
+            let _ = LabelSelector::parse(&text);
+        }
+    }
+}
