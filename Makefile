@@ -35,7 +35,7 @@ test: ## lint and all tests
 	scripts/test.sh
 
 .PHONY: test-cluster
-test-cluster: ## a node in a real Kubernetes, whose programs are in the folder KUBEBUILDER_ASSETS; skipped without it
+test-cluster: ## a node in a real Kubernetes, whose programs are in the directory KUBEBUILDER_ASSETS; skipped without it
 	scripts/install.sh test
 	scripts/test-cluster.sh
 
@@ -79,7 +79,7 @@ test-nspawn: ## the same in a container that boots, where the machine allows it;
 	tests/boot/nspawn.sh
 
 .PHONY: reproducible
-reproducible: ## two builds in two folders, compared byte by byte: two release builds long
+reproducible: ## two builds in two directories, compared byte by byte: two release builds long
 	scripts/install.sh package
 	scripts/reproducible.sh
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the release binary with a program of the tests, such as `bench-agent` or `soak`, on a Docker Engine of its own. More
+# Measures the release binary with a program of the crate `bench`, such as `bench-agent` or `soak`, on a Docker Engine of its own. More
 # arguments are the program's: `bench-cluster requests` counts requests alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."

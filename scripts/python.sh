@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the folder that holds the official Python client of Kubernetes; installs it under target/tools when it is not there.
+# Prints the directory of the official Python client of Kubernetes; installs it under target/tools when it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$PWD/target/tools/python

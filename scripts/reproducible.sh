@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the last commit twice, in folders of different names and one after the other, and compares binary and packages byte by
+# Builds the last commit twice, in directories of different names and one after the other, and compares binary and packages byte by
 # byte. Takes two release builds; PROFILE is another profile of cargo, WINDLASS_BIN a binary that is built already, with which
 # only the packages are compared.
 set -euo pipefail
@@ -12,7 +12,7 @@ folder=$profile
 for place in one a/much/longer/path/of/two; do
     git clone -q . "$scratch/$place"
     if [ -z "${WINDLASS_BIN:-}" ]; then
-        echo "building in a folder named $place"
+        echo "building in a directory named $place"
         PROFILE=$profile "$scratch/$place/scripts/build.sh"
         WINDLASS_BIN=$scratch/$place/target/$folder/windlass "$scratch/$place/scripts/package.sh" >/dev/null
         # The bill of materials and the checksums stay; of the build only the binary is needed further.

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Runs what a real Kubernetes control plane judges: the target `cluster`, the rows of the pods' table, and the end-to-end tests
+# Runs what a real Kubernetes control plane judges: the target `cluster`, the cases of pod conformance, and the end-to-end tests
 # that ask nothing of the embedded API. Its programs (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) are
-# in the folder that KUBEBUILDER_ASSETS names; where that is not set, everything here is skipped.
-# usage: test-cluster.sh [all|cluster|differential|rows|e2e] [FILTER…]
+# in the directory that KUBEBUILDER_ASSETS names; where that is not set, everything here is skipped.
+# usage: test-cluster.sh [all|cluster|differential|pod_conformance|e2e] [FILTER…]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin
 
 if [ -z "${KUBEBUILDER_ASSETS:-}" ]; then
-    echo "test-cluster.sh: KUBEBUILDER_ASSETS is not set, so these are skipped; it names a folder with etcd, kube-apiserver, kube-controller-manager and kube-scheduler"
+    echo "test-cluster.sh: KUBEBUILDER_ASSETS is not set, so these are skipped; it names a directory with etcd, kube-apiserver, kube-controller-manager and kube-scheduler"
     exit 0
 fi
 
 # End-to-end tests of the node alone, by module.
-e2e=(crash endings eviction fields lifecycle network resources restart storage storm streams surroundings usage web)
+e2e=(churn crash eviction host_failures lifecycle network quickstart resources restart storage streams termination_messages usage volumes)
 
 what=${1:-all}
 (($#)) && shift
@@ -24,15 +24,15 @@ export RUST_BACKTRACE=1
 test() { cargo test --locked --workspace --no-fail-fast --test "$1" -- "${@:2}"; }
 
 case $what in
-all | cluster | differential | rows | e2e) ;;
-*) echo "test-cluster.sh: $what is not one of all, cluster, differential, rows, e2e" >&2; exit 2 ;;
+all | cluster | differential | pod_conformance | e2e) ;;
+*) echo "test-cluster.sh: $what is not one of all, cluster, differential, pod_conformance, e2e" >&2; exit 2 ;;
 esac
 failed=0
 wants() { [ "$what" = all ] || [ "$what" = "$1" ]; }
 # Each of the first and last starts a control plane of its own, so one at a time.
 if wants cluster; then test cluster --test-threads=1 "$@" || failed=1; fi
 if wants differential; then test differential --test-threads=1 "$@" || failed=1; fi
-if wants rows; then TEST_API=cluster test rows --test-threads="${TEST_THREADS:-2}" "$@" || failed=1; fi
+if wants pod_conformance; then TEST_API=cluster test pod_conformance --test-threads="${TEST_THREADS:-2}" "$@" || failed=1; fi
 if wants e2e; then
     (($#)) || set -- "${e2e[@]/%/::}"
     TEST_API=cluster test e2e --test-threads=1 "$@" || failed=1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests. Starts an own Docker Engine when none answers, for the tests of single crates; the
-# end-to-end tests (target `e2e`, a node each) and the rows of the agent's table (target `rows`, one node for
+# end-to-end tests (target `e2e`, a node each) and those of single pod features (target `pod_conformance`, one node for
 # all) bring their own engine in network namespaces, and take it away again.
 set -euo pipefail
 cd "$(dirname "$0")/.."

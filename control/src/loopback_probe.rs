@@ -27,7 +27,7 @@ pub struct LoopbackProbe {
 
 impl std::fmt::Debug for LoopbackProbe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OwnApi").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("LoopbackProbe").field("address", &self.address).finish_non_exhaustive()
     }
 }
 

@@ -32,7 +32,7 @@ pub struct TokenIssuer {
 impl std::fmt::Debug for TokenIssuer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Never the key.
-        f.debug_struct("Tokens").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("TokenIssuer").field("id", &self.id).finish_non_exhaustive()
     }
 }
 

@@ -27,7 +27,7 @@ use config::config;
 
 const FOLDER: &str = "WINDLASS_KILL_FOLDER";
 const TIMES: usize = 100;
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// However slow the machine is.
 const LEAST: usize = 20;
 const TEXT: &str = "text";
@@ -308,7 +308,7 @@ async fn nothing_answered_is_lost_and_no_revision_comes_twice_over_kills() {
         .collect();
     let mut followers: Vec<(Kind, Follower)> = KINDS.iter().map(|kind| (*kind, Follower::default())).collect();
     let mut kills = 0;
-    while kills < asked.unwrap_or(TIMES) && (asked.is_some() || kills < LEAST || begun.elapsed() < PATIENCE) {
+    while kills < asked.unwrap_or(TIMES) && (asked.is_some() || kills < LEAST || begun.elapsed() < DEFAULT_TIMEOUT) {
         let life = Life::begin(dir.path());
         let last = given.last();
         let list = life.api(Kind::Map).list(&ListParams::default()).await.unwrap();

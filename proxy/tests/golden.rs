@@ -1,5 +1,5 @@
 //! Every case of a service's rules as a golden file: `tests/golden/NAME.yaml` holds the objects, and
-//! `NAME.CASE.save` the rules in the form of iptables-restore. With `GOLDEN=write` the files are written anew:
+//! `NAME.CASE.save` the rules in the form of iptables-restore. With `UPDATE_GOLDEN=1` the files are written anew:
 //! read the difference before it is committed.
 
 #![allow(clippy::unwrap_used)]
@@ -45,7 +45,7 @@ fn render(name: &str, config: &Config, family: Family) -> String {
 /// What differs from the file, if it does.
 fn compare(file: &str, text: &str) -> Option<String> {
     let path = folder().join(format!("{file}.save"));
-    if std::env::var_os("GOLDEN").is_some() {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, text).unwrap();
     }
     let golden = std::fs::read_to_string(&path).unwrap_or_default();

@@ -61,6 +61,6 @@ check removed
 check purged
 on_machine 'systemctl poweroff' || true
 for _ in $(seq 120); do kill -0 "$qemu" 2>/dev/null || break; sleep 1; done
-! kill -0 "$qemu" 2>/dev/null || { echo "the machine does not end when it is told to" >&2; exit 1; }
+! kill -0 "$qemu" 2>/dev/null || { echo "the machine does not shut down" >&2; exit 1; }
 step "done"
 echo "$passed passed, 0 failed"

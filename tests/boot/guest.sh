@@ -168,7 +168,7 @@ restarts() {
     survives "kill -9" sh -c "kill -9 $(main_pid)"
 }
 
-# systemd owns the slices of pods: when it reads its units anew it must not write its own values over the limits.
+# systemd owns the slices of pods: after a daemon-reload it must not write its own values over the limits.
 limits_of() {
     local pid dir
     pid=$(docker inspect -f '{{.State.Pid}}' "$(docker ps -q --filter label=io.kubernetes.pod.name="$1" --filter label=io.kubernetes.container.name="$1")")
@@ -204,7 +204,7 @@ hangs() {
 
 upgraded() { survives "an upgrade" dpkg --force-confold -i windlass.deb; }
 
-# The machine's end is told to the pods: asked for here, checked after the next boot.
+# Pods are terminated before a shutdown: requested here, checked after the next boot.
 asks_for_time() {
     printf 'apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\nshutdownGracePeriod: "40s"\nshutdownGracePeriodCriticalPods: "10s"\n' >/etc/windlass/config.yaml
     windlass config check /etc/windlass/config.yaml >/dev/null || fail "the configuration"
@@ -217,9 +217,9 @@ asks_for_time() {
 
 came_back() {
     until_true 300 "after the reboot the unit is active" systemctl is-active windlass
-    grep -qx told /var/tmp/seen/told || fail "the pod was not told of the machine's end: $(cat /var/tmp/seen/told 2>&1)"
+    grep -qx told /var/tmp/seen/told || fail "the pod was not terminated before the shutdown: $(cat /var/tmp/seen/told 2>&1)"
     grep -qx done /var/tmp/seen/told || fail "the pod had no time to end: $(cat /var/tmp/seen/told)"
-    ok "the pod was told of the machine's end and could finish"
+    ok "the pod was terminated before the shutdown and could finish"
     journalctl -b -1 -u windlass --no-pager | tail -n 5 | sed 's/^/       /'
     # Those that ended with the machine are still listed.
     until_true 300 "the replicated pods are back" two_of_web_are_ready

@@ -2,7 +2,7 @@
 # Makes the root file system of the machine that `make test-boot` boots: Debian 12 by debootstrap, with systemd, Debian's
 # cloud kernel and Docker, into FOLDER. It is kept: a second run with the same packages does nothing.
 set -euo pipefail
-root=${1:?a folder}
+root=${1:?a directory}
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 packages=(systemd-sysv dbus udev linux-image-cloud-amd64 initramfs-tools kmod zstd
     docker.io apparmor iptables conntrack iproute2 procps curl ca-certificates openssh-server)

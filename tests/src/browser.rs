@@ -1,4 +1,4 @@
-//! Debian's Chromium without a window, in a world's network, driven over its debugging pipe.
+//! Debian's Chromium without a window, in a testbed's network, driven over its debugging pipe.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,10 +13,10 @@ use base64::Engine as _;
 use nix::sys::stat::Mode;
 use serde_json::{Value, json};
 
-use crate::{Daemon, World};
+use crate::{Daemon, Testbed};
 
 /// How long the browser may take for one command.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A browser with one page.
 #[derive(Debug)]
@@ -36,9 +36,9 @@ impl Browser {
     /// # Panics
     /// When it does not start: `scripts/install.sh test` installs it.
     #[must_use]
-    pub fn new(world: &World) -> Self {
-        let dir = world.dir().join("chromium");
-        std::fs::create_dir_all(&dir).expect("a folder can be made");
+    pub fn new(testbed: &Testbed) -> Self {
+        let dir = testbed.dir().join("chromium");
+        std::fs::create_dir_all(&dir).expect("a directory can be created");
         let (to, from) = (dir.join("to"), dir.join("from"));
         for pipe in [&to, &from] {
             nix::unistd::mkfifo(pipe, Mode::S_IRWXU).expect("a pipe can be made");
@@ -51,7 +51,7 @@ impl Browser {
             to.display(),
             from.display()
         );
-        let mut command = world.command("sh");
+        let mut command = testbed.command("sh");
         command.args(["-c", &line]).env("HOME", &dir);
         let process = Daemon::start("chromium", &mut command, &dir.join("log")).expect("chromium");
         let commands = OpenOptions::new().write(true).open(&to).expect("the pipe to the browser");
@@ -102,11 +102,11 @@ impl Browser {
             command["sessionId"] = json!(self.session);
         }
         write!(self.commands, "{command}\0").context("the browser takes no commands any more")?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DEFAULT_TIMEOUT;
         loop {
             let message = match self.messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(message) => message,
-                Err(RecvTimeoutError::Timeout) => anyhow::bail!("no answer within {PATIENCE:?}"),
+                Err(RecvTimeoutError::Timeout) => anyhow::bail!("no answer within {DEFAULT_TIMEOUT:?}"),
                 Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the browser has ended"),
             };
             if message["id"] == self.last {
@@ -185,7 +185,7 @@ impl Browser {
         let data = shot["data"].as_str().unwrap_or_default();
         let bytes = base64::engine::general_purpose::STANDARD.decode(data).expect("a picture");
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/screenshots");
-        std::fs::create_dir_all(&dir).expect("a folder can be made");
+        std::fs::create_dir_all(&dir).expect("a directory can be created");
         std::fs::write(dir.join(format!("{name}.png")), bytes).expect("a picture can be kept");
     }
 }

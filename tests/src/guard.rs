@@ -6,12 +6,12 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// A process that takes a world away when this one ends without having done so.
+/// A process that takes a testbed away when this one ends without having done so.
 #[derive(Debug)]
 pub(crate) struct Guard(Child);
 
 impl Guard {
-    /// Begins to watch over a world with this name and folder.
+    /// Begins to watch over a testbed with this name and directory.
     pub(crate) fn new(name: &str, dir: &Path) -> Self {
         // In a session of its own, so that what ends a terminal's programs does not end it.
         let child = Command::new("setsid")

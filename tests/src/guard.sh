@@ -1,5 +1,5 @@
-# Takes a world of the tests away when its test cannot, because it was killed: waits for the end of its input, whose
-# other side only the test holds. A test that has cleaned up says so before.
+# Removes the testbed of a test that was killed: waits for the end of its input, whose other end only the test has open. A
+# test that has cleaned up itself writes a line before.
 name=$1 dir=$2
 read -r word
 [ "$word" = over ] && exit 0

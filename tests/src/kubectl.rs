@@ -14,12 +14,12 @@ use nix::{
 };
 use serde_json::{Deserializer, Value};
 
-use crate::{PATIENCE, World, eventually};
+use crate::{DEFAULT_TIMEOUT, Testbed, eventually};
 
-/// kubectl with one kubeconfig, in one world.
+/// kubectl with one kubeconfig, in one testbed.
 #[derive(Debug, Clone)]
 pub struct Kubectl<'w> {
-    world: &'w World,
+    testbed: &'w Testbed,
     kubeconfig: PathBuf,
     namespace: Option<String>,
 }
@@ -36,8 +36,8 @@ pub struct Output {
 }
 
 impl<'w> Kubectl<'w> {
-    pub(crate) fn new(world: &'w World, kubeconfig: PathBuf) -> Self {
-        Self { world, kubeconfig, namespace: None }
+    pub(crate) fn new(testbed: &'w Testbed, kubeconfig: PathBuf) -> Self {
+        Self { testbed, kubeconfig, namespace: None }
     }
 
     /// The same kubectl, for one namespace.
@@ -51,11 +51,11 @@ impl<'w> Kubectl<'w> {
     pub fn command(&self) -> Command {
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/kubectl");
         assert!(tool.exists(), "{} is missing: run scripts/kubectl.sh", tool.display());
-        let mut command = self.world.command(&tool.to_string_lossy());
+        let mut command = self.testbed.command(&tool.to_string_lossy());
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command.args(self.namespace.iter().flat_map(|n| ["--namespace", n]));
-        // Its discovery cache must not outlive the world.
-        command.env("HOME", self.world.dir()).env("KUBECACHEDIR", self.world.dir().join("kubecache"));
+        // Its discovery cache must not outlive the testbed.
+        command.env("HOME", self.testbed.dir()).env("KUBECACHEDIR", self.testbed.dir().join("kubecache"));
         command
     }
 
@@ -124,20 +124,20 @@ impl<'w> Kubectl<'w> {
     /// `kubectl get … --watch`: shows each object to `check` whenever it changes, until that gives a value.
     ///
     /// # Panics
-    /// When it gives none within `patience`; the object that was shown last is quoted.
+    /// When it gives none within `timeout`; the object that was shown last is quoted.
     #[track_caller]
     pub fn watch<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         what: &str,
         args: &[&str],
         mut check: impl FnMut(&Value) -> Option<T>,
     ) -> T {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut last = "nothing was shown".to_owned();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "not within {patience:?}: {what}: {last}");
+            assert!(!left.is_zero(), "not within {timeout:?}: {what}: {last}");
             let (found, shown) = self.watch_once(left, args, &mut check);
             if let Some(found) = found {
                 return found;
@@ -190,7 +190,7 @@ impl<'w> Kubectl<'w> {
     /// When one of them has none.
     #[track_caller]
     pub fn accounts(&self, namespaces: &[&str]) {
-        eventually(PATIENCE, "namespaces have their accounts", || {
+        eventually(DEFAULT_TIMEOUT, "namespaces have their accounts", || {
             let all = self.json(&["serviceaccounts", "-A", "--field-selector", "metadata.name=default"])?;
             let made: Vec<&str> = all["items"]
                 .as_array()

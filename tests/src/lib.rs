@@ -5,43 +5,45 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says what it saw")]
 
-pub mod bench;
 mod browser;
+mod client;
 pub mod cluster;
 mod docker;
 mod guard;
+mod hanging_mount;
 mod kubectl;
-mod mirror;
 mod process;
 mod registry;
-pub mod sharing;
+pub mod shared_dir;
+pub mod sources;
+mod testbed;
 mod windlass;
-mod world;
 
 pub use browser::Browser;
+pub use client::client;
 pub use docker::RawDocker;
+pub use hanging_mount::HangingMount;
 pub use kubectl::{Kubectl, Output};
-pub use mirror::Mirror;
 pub use process::{Daemon, Usage, page, resident_megabytes, run, try_run};
 pub use registry::FailingRegistry;
+pub use testbed::{NODE_IP, Testbed};
 pub use windlass::Windlass;
-pub use world::{NODE_IP, World};
 
 use std::time::{Duration, Instant};
 
-/// Asks `check` until it gives a value, at most `patience`; panics with its last complaint.
+/// Asks `check` until it gives a value, at most `timeout`; panics with its last complaint.
 ///
 /// # Panics
-/// When `check` still fails after `patience`: the test has failed.
+/// When `check` still fails after `timeout`: the test has failed.
 #[track_caller]
-pub fn eventually<T>(patience: Duration, what: &str, mut check: impl FnMut() -> anyhow::Result<T>) -> T {
-    let deadline = Instant::now() + patience;
+pub fn eventually<T>(timeout: Duration, what: &str, mut check: impl FnMut() -> anyhow::Result<T>) -> T {
+    let deadline = Instant::now() + timeout;
     loop {
         let complaint = match check() {
             Ok(value) => return value,
             Err(error) => error,
         };
-        assert!(Instant::now() < deadline, "not within {patience:?}: {what}: {complaint:#}");
+        assert!(Instant::now() < deadline, "not within {timeout:?}: {what}: {complaint:#}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -53,4 +55,4 @@ pub fn configuration(settings: &str) -> String {
 }
 
 /// How long a step that normally takes a second or two may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,16 +1,16 @@
-//! The program under test, in one world.
+//! The program under test, in one testbed.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
-use crate::{Daemon, Kubectl, PATIENCE, World, cluster::Api, eventually, world::NODE_IP};
+use crate::{DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, cluster::Api, eventually, testbed::NODE_IP};
 
-/// The name of a world's node.
+/// The name of a testbed's node.
 const NODE: &str = "node";
 
-/// `windlass` with its folders inside a [`World`].
+/// `windlass` with its directories inside a [`Testbed`].
 #[derive(Debug)]
 pub struct Windlass<'w> {
-    world: &'w World,
+    testbed: &'w Testbed,
     daemon: Option<Daemon>,
     settings: Vec<String>,
 }
@@ -27,14 +27,14 @@ fn binary() -> PathBuf {
     path
 }
 
-/// The binary, in no world.
+/// The binary, in no testbed.
 pub(crate) fn program() -> Command {
     Command::new(binary())
 }
 
 impl<'w> Windlass<'w> {
-    pub(crate) fn new(world: &'w World) -> Self {
-        Self { world, daemon: None, settings: Vec::new() }
+    pub(crate) fn new(testbed: &'w Testbed) -> Self {
+        Self { testbed, daemon: None, settings: Vec::new() }
     }
 
     /// Adds flags to every command.
@@ -44,11 +44,11 @@ impl<'w> Windlass<'w> {
         self
     }
 
-    /// A command of `windlass` with this world's folders as flags.
+    /// A command of `windlass` with this testbed's directories as flags.
     #[must_use]
     pub fn command(&self, subcommand: &str) -> Command {
-        let dir = self.world.dir();
-        let mut command = self.world.command(&binary().to_string_lossy());
+        let dir = self.testbed.dir();
+        let mut command = self.testbed.command(&binary().to_string_lossy());
         command.arg(subcommand);
         for (flag, path) in [
             ("--data-dir", dir.join("data")),
@@ -57,7 +57,7 @@ impl<'w> Windlass<'w> {
             ("--manifests-dir", self.manifests_dir()),
             ("--pod-logs-dir", dir.join("log/pods")),
             ("--container-logs-dir", dir.join("log/containers")),
-            ("--docker-socket", self.world.docker_socket()),
+            ("--docker-socket", self.testbed.docker_socket()),
         ] {
             command.arg(flag).arg(path);
         }
@@ -74,28 +74,28 @@ impl<'w> Windlass<'w> {
     /// The administrator's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
-        match self.world.api() {
-            Api::Embedded => self.world.dir().join("etc/admin.kubeconfig"),
-            Api::Cluster => self.world.cluster().admin(),
+        match self.testbed.api() {
+            Api::Embedded => self.testbed.dir().join("etc/admin.kubeconfig"),
+            Api::Cluster => self.testbed.cluster().admin(),
         }
     }
 
-    /// The folder of manifests.
+    /// The directory of manifests.
     #[must_use]
     pub fn manifests_dir(&self) -> PathBuf {
-        self.world.dir().join("etc/manifests")
+        self.testbed.dir().join("etc/manifests")
     }
 
-    /// What runs a node of the world's API: `windlass up` with its own, `windlass agent` in a real cluster.
+    /// What runs a node of the testbed's API: `windlass up` with its own, `windlass agent` in a real cluster.
     ///
     /// # Panics
     /// When the node's certificates cannot be made.
     #[must_use]
     pub fn node_command(&self) -> Command {
-        if self.world.api() == Api::Embedded {
+        if self.testbed.api() == Api::Embedded {
             return self.command("up");
         }
-        let files = self.world.cluster().node(NODE, &[NODE_IP, "127.0.0.1"]);
+        let files = self.testbed.cluster().node(NODE, &[NODE_IP, "127.0.0.1"]);
         let mut command = self.command("agent");
         command.arg("--kubeconfig").arg(files.kubeconfig);
         command.arg("--tls-cert-file").arg(files.certificate).arg("--tls-private-key-file").arg(files.key);
@@ -116,8 +116,8 @@ impl<'w> Windlass<'w> {
     /// # Panics
     /// When it cannot be started.
     pub fn start_with(&mut self, command: &mut Command) {
-        let log = self.world.dir().join("windlass.log");
-        let name = if self.world.api() == Api::Embedded { "windlass up" } else { "windlass agent" };
+        let log = self.testbed.dir().join("windlass.log");
+        let name = if self.testbed.api() == Api::Embedded { "windlass up" } else { "windlass agent" };
         self.daemon = Some(Daemon::start(name, command, &log).expect("windlass starts"));
     }
 
@@ -133,7 +133,7 @@ impl<'w> Windlass<'w> {
     /// When it is not in time.
     pub fn is_ready(&mut self) -> Kubectl<'w> {
         let kubectl = self.kubectl();
-        eventually(PATIENCE, "the node is Ready", || {
+        eventually(DEFAULT_TIMEOUT, "the node is Ready", || {
             let daemon = self.daemon.as_mut().expect("started above");
             anyhow::ensure!(daemon.runs(), "windlass ended:\n{}", daemon.log());
             let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}/{.spec.taints}";
@@ -145,7 +145,7 @@ impl<'w> Windlass<'w> {
         kubectl
     }
 
-    /// The running process, for somebody who ends it when the world is still there.
+    /// The running process, for somebody who ends it when the testbed is still there.
     ///
     /// # Panics
     /// When it was not started.
@@ -160,11 +160,11 @@ impl<'w> Windlass<'w> {
     /// When it does not answer in time.
     #[must_use]
     pub fn api_alone(&self) -> Daemon {
-        let log = self.world.dir().join("server.log");
+        let log = self.testbed.dir().join("server.log");
         let mut server = Daemon::start("windlass up --no-node", self.command("up").arg("--no-node"), &log)
             .expect("windlass up --no-node");
         let kubectl = self.kubectl();
-        eventually(PATIENCE, "the API answers", || {
+        eventually(DEFAULT_TIMEOUT, "the API answers", || {
             anyhow::ensure!(server.runs(), "{}", server.log());
             kubectl.try_run(&["get", "namespace", "default"])
         });
@@ -174,7 +174,7 @@ impl<'w> Windlass<'w> {
     /// kubectl with the administrator's kubeconfig.
     #[must_use]
     pub fn kubectl(&self) -> Kubectl<'w> {
-        Kubectl::new(self.world, self.kubeconfig())
+        Kubectl::new(self.testbed, self.kubeconfig())
     }
 
     /// The running process.

@@ -1,4 +1,5 @@
-//! Imports point one way: what each crate may depend on is held by this test.
+//! The rules of ARCHITECTURE.md: which crate may import which, which module may touch which part of the world, and how
+//! files are laid out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,9 +7,10 @@ use std::{
 };
 
 use serde_json::Value;
+use windlass_tests::sources::rust_sources;
 
 /// Who may import whom, as ARCHITECTURE.md says.
-const ALLOWED: [(&str, &[&str]); 7] = [
+const ALLOWED: [(&str, &[&str]); 8] = [
     ("windlass-kit", &[]),
     ("windlass-cadvisor", &["windlass-kit"]),
     ("windlass-proxy", &["windlass-kit"]),
@@ -18,9 +20,11 @@ const ALLOWED: [(&str, &[&str]); 7] = [
     ("windlass", &["windlass-kit", "windlass-cadvisor", "windlass-proxy", "windlass-control", "windlass-agent"]),
     // The tests meet the program from outside, as a user does.
     ("windlass-tests", &[]),
+    // Benchmarks start nodes as the tests do.
+    ("windlass-bench", &["windlass-tests"]),
 ];
 
-/// Outside crates that only one of ours may use, since it owns that part of the world.
+/// Outside crates that only one of ours may use, since it owns that part of the testbed.
 const OWNED: [(&str, &[&str]); 3] =
     [("bollard", &["windlass-agent"]), ("redb", &["windlass-control"]), ("iptables", &["windlass-agent"])];
 
@@ -97,4 +101,150 @@ fn tests_and_the_program_are_of_one_build() {
         })
         .collect();
     assert_eq!(differ, Vec::<String>::new(), "name them among the dependencies of tests/Cargo.toml");
+}
+
+/// Rust code without comments, strings and test modules, so that only what is compiled into the program counts.
+fn code_of(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    text.lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code)).collect::<Vec<_>>().join("\n")
+}
+
+fn is_test(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/")
+}
+
+/// The sources of the shipped program, without its tests: path and code.
+fn shipped() -> Vec<(String, String)> {
+    let crates = ["kit/src/", "cadvisor/src/", "proxy/src/", "control/src/", "agent/src/", "cli/src/"];
+    let is_shipped = |path: &String| crates.iter().any(|dir| path.starts_with(dir)) && !is_test(path);
+    let sources = rust_sources().into_iter().filter(|(path, _)| is_shipped(path));
+    let sources: Vec<(String, String)> = sources.map(|(path, text)| (path, code_of(&text))).collect();
+    assert!(sources.len() > 300, "only {} files were found", sources.len());
+    sources
+}
+
+/// Fails where one of `words` stands in shipped code outside of `allowed`, and where `allowed` has a place without any.
+#[track_caller]
+fn only_in(allowed: &[&str], words: &[&str]) {
+    let sources = shipped();
+    let has = |code: &str| words.iter().find(|word| code.contains(**word));
+    for (path, code) in &sources {
+        if let Some(word) = has(code) {
+            assert!(allowed.iter().any(|dir| path.starts_with(dir)), "{path} has {word:?}; only {allowed:?} may");
+        }
+    }
+    for dir in allowed {
+        let used = sources.iter().any(|(path, code)| path.starts_with(dir) && has(code).is_some());
+        assert!(used, "{dir} has none of {words:?}");
+    }
+}
+
+/// Others may use the types of bollard's models and credentials, but only the engine has a client.
+#[test]
+fn only_the_engine_module_calls_docker() {
+    for (path, code) in shipped().iter().filter(|(path, _)| !path.starts_with("agent/src/engine/")) {
+        for (at, _) in code.match_indices("bollard::") {
+            let rest = &code[at + "bollard::".len()..];
+            let is_data = rest.starts_with("models::") || rest.starts_with("auth::");
+            assert!(is_data, "{path} uses more of bollard than models and auth: {:?}", rest.lines().next());
+        }
+    }
+    only_in(&["agent/src/engine/"], &["Docker::connect_with"]);
+}
+
+/// Service rules go through `apply`; the pod network has chains of its own.
+#[test]
+fn only_apply_and_the_pod_network_run_iptables() {
+    only_in(&["agent/src/network/"], &["iptables::new(", "\"iptables-restore\"", "\"ip6tables-restore\""]);
+    for (path, code) in shipped().iter().filter(|(path, _)| path.starts_with("proxy/src/")) {
+        let runs = code.contains("Command::new(") || code.contains("process::Command");
+        assert!(!runs || path.starts_with("proxy/src/apply/"), "{path} runs programs; only proxy/src/apply may");
+    }
+}
+
+/// The agent writes limits into cgroups; how much they use is read in one place.
+#[test]
+fn only_the_source_module_reads_usage_from_cgroups() {
+    let files = [
+        "\"memory.current\"",
+        "\"memory.stat\"",
+        "\"memory.usage_in_bytes\"",
+        "\"memory.events\"",
+        "\"memory.pressure\"",
+        "\"cpu.stat\"",
+        "\"cpu.pressure\"",
+        "\"cpuacct.usage\"",
+        "\"io.stat\"",
+        "\"io.pressure\"",
+        "\"pids.current\"",
+    ];
+    only_in(&["cadvisor/src/source/"], &files);
+}
+
+/// A module whose documentation says that it is pure does no I/O: time and data are passed to it.
+#[test]
+fn pure_modules_do_no_io() {
+    let is_pure = |text: &str| {
+        let header: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
+        let header = format!(" {}", header.join(" "));
+        ["Pure.", "Pure:", "Pure;", "Pure, "]
+            .iter()
+            .any(|word| [" ", ". "].iter().any(|before| header.contains(&format!("{before}{word}"))))
+    };
+    let forbidden =
+        ["std::fs", "std::process", "std::thread", "tokio::fs", "tokio::net", "tokio::process", "tokio::spawn"];
+    let mut pure = 0;
+    for (path, text) in rust_sources().iter().filter(|(path, text)| !is_test(path) && is_pure(text)) {
+        pure += 1;
+        let code = code_of(text);
+        let found = forbidden.iter().find(|word| code.contains(**word));
+        assert!(found.is_none(), "{path} is pure and uses {found:?}");
+        // `use std::{fs, …};` over several lines.
+        for block in code.split("use std::{").skip(1) {
+            let names: Vec<&str> = block.split("};").next().unwrap_or_default().split(',').map(str::trim).collect();
+            let found =
+                names.iter().find(|name| ["fs", "process", "thread"].contains(&name.split("::").next().unwrap_or("")));
+            assert!(found.is_none(), "{path} is pure and uses std::{found:?}");
+        }
+        // The type of a point in time is data.
+        let tokio = code.replace("tokio::time::Instant", "");
+        assert!(!tokio.contains("tokio::"), "{path} is pure and uses tokio");
+    }
+    assert!(pure > 80, "only {pure} pure modules were found");
+}
+
+/// A module with children is `name/mod.rs`, never `name.rs` beside `name/`.
+#[test]
+fn a_module_with_children_is_a_directory() {
+    let sources = rust_sources();
+    let paths: BTreeSet<&str> = sources.iter().map(|(path, _)| path.as_str()).filter(|p| p.contains("/src/")).collect();
+    for path in &paths {
+        let (dir, _) = path.rsplit_once('/').expect("a path below src");
+        assert!(
+            !paths.contains(format!("{dir}.rs").as_str()),
+            "{dir}.rs stands beside {dir}/: move it to {dir}/mod.rs"
+        );
+        let roots = ["mod.rs", "lib.rs", "main.rs"];
+        let is_module = roots.iter().any(|root| paths.contains(format!("{dir}/{root}").as_str()));
+        assert!(is_module || dir.ends_with("/tests"), "{dir} has no mod.rs");
+    }
+}
+
+/// Files that may be longer than [`MAX_LINES`], each with the reason.
+const LONG_FILES: [(&str, &str); 0] = [];
+
+const MAX_LINES: usize = 500;
+
+#[test]
+fn files_are_short() {
+    let sources = rust_sources();
+    let is_long = |text: &str| text.lines().count() > MAX_LINES;
+    for (path, text) in &sources {
+        let excepted = LONG_FILES.iter().any(|(file, _)| file == path);
+        assert!(!is_long(text) || excepted, "{path} has {} lines; split it by subject", text.lines().count());
+        assert!(is_long(text) || !excepted, "{path} is short again; remove it from this test's list");
+    }
+    for (file, _) in LONG_FILES {
+        assert!(sources.iter().any(|(path, _)| path == file), "{file} does not exist");
+    }
 }

@@ -1,12 +1,11 @@
 //! What the program is made of: how many packages, and where the compiler's guarantees end.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
+
+use windlass_tests::sources::{repository, rust_sources};
 
 /// Packages in the lock file. More of them is a decision: whoever raises this says what for.
-const MOST_PACKAGES: usize = 400;
+const MAX_PACKAGES: usize = 400;
 
 /// Every `unsafe` of this project, by file: how many, and why there is no way around it.
 const UNSAFE: [(&str, usize, &str); 1] = [(
@@ -15,26 +14,22 @@ const UNSAFE: [(&str, usize, &str); 1] = [(
     "a program without libc: two system calls, one for each processor, and the entry point's name",
 )];
 
-fn top() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 #[test]
-fn the_lock_file_stays_below_its_ceiling() {
-    let lock = read(&top().join("Cargo.lock"));
+fn the_lock_file_stays_below_its_maximum() {
+    let lock = read(&repository().join("Cargo.lock"));
     let packages = lock.lines().filter(|line| *line == "[[package]]").count();
     assert!(packages > 100, "the lock file is read wrongly: {packages} packages");
-    assert!(packages <= MOST_PACKAGES, "{packages} packages in Cargo.lock; {MOST_PACKAGES} are allowed");
+    assert!(packages <= MAX_PACKAGES, "{packages} packages in Cargo.lock; {MAX_PACKAGES} are allowed");
 }
 
 /// An exception that nobody looks at again stays for ever, so each says when somebody did.
 #[test]
 fn second_versions_are_excepted_with_a_date() {
-    let deny = read(&top().join("deny.toml"));
+    let deny = read(&repository().join("deny.toml"));
     let skipped: Vec<&str> = deny.lines().skip_while(|l| !l.starts_with("skip = [")).skip(1).collect();
     let skipped: Vec<&str> = skipped.into_iter().take_while(|l| *l != "]").collect();
     assert!(!skipped.is_empty(), "deny.toml is read wrongly");
@@ -42,20 +37,6 @@ fn second_versions_are_excepted_with_a_date() {
         let date = line.split_once("(looked at ").and_then(|(_, rest)| rest.split_once(')')).map(|(date, _)| date);
         let is_date = date.is_some_and(|d| d.len() == 10 && d.split('-').all(|part| part.parse::<u16>().is_ok()));
         assert!(is_date, "no day in: {line}");
-    }
-}
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    for path in entries.map(|entry| entry.expect("an entry").path()) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() {
-            if name != "target" && !name.starts_with('.') {
-                sources(&path, found);
-            }
-        } else if name.ends_with(".rs") {
-            found.push(path);
-        }
     }
 }
 
@@ -72,14 +53,10 @@ fn unsafe_lines(text: &str) -> Vec<usize> {
 
 #[test]
 fn unsafe_is_counted_and_each_is_justified() {
-    let top = top().canonicalize().expect("the project's folder");
-    let mut files = Vec::new();
-    sources(&top, &mut files);
-    assert!(files.len() > 100, "only {} files were found", files.len());
+    let sources = rust_sources();
+    assert!(sources.len() > 100, "only {} files were found", sources.len());
     let mut counted = [0; UNSAFE.len()];
-    for path in files {
-        let name = path.strip_prefix(&top).expect("below").display().to_string();
-        let text = read(&path);
+    for (name, text) in sources {
         let lines: Vec<&str> = text.lines().collect();
         for at in unsafe_lines(&text) {
             let allowed = UNSAFE.iter().position(|(file, ..)| *file == name);
@@ -96,17 +73,17 @@ fn unsafe_is_counted_and_each_is_justified() {
 /// The compiler forbids it too, in each crate that takes the workspace's lints.
 #[test]
 fn every_crate_takes_the_workspaces_lints() {
-    let manifest = read(&top().join("Cargo.toml"));
+    let manifest = read(&repository().join("Cargo.toml"));
     assert!(manifest.contains("unsafe_code = \"forbid\""), "the workspace allows unsafe code");
-    for member in ["kit", "cadvisor", "proxy", "control", "agent", "cli", "tests"] {
+    for member in ["kit", "cadvisor", "proxy", "control", "agent", "cli", "tests", "bench"] {
         assert!(manifest.contains(&format!("\"{member}\"")), "{member} is no member any more");
-        let own = read(&top().join(member).join("Cargo.toml"));
+        let own = read(&repository().join(member).join("Cargo.toml"));
         assert!(own.contains("[lints]\nworkspace = true"), "{member} has lints of its own");
     }
 }
 
 #[test]
-fn the_word_counts_where_it_is_code() {
+fn unsafe_in_text_and_comments_does_not_count() {
     let text = "unsafe {\n// unsafe\nlet a = \"unsafe\";\nnot_unsafe();\n#[unsafe(no_mangle)]\n";
     assert_eq!(unsafe_lines(text), [0, 4]);
 }

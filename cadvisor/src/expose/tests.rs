@@ -1,5 +1,5 @@
 //! Pages from a recorded tree, compared with files under tests/golden.
-//! After a wanted change: run once with WINDLASS_UPDATE_GOLDEN=1 and read the difference.
+//! After a wanted change: run once with UPDATE_GOLDEN=1 and read the difference.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
 
 fn golden(name: &str, found: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var_os("WINDLASS_UPDATE_GOLDEN").is_some() {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, found).unwrap();
     }
     let wanted = std::fs::read_to_string(&path).unwrap_or_default();

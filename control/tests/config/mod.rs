@@ -1,4 +1,4 @@
-//! Settings of a control plane for tests, in a folder of theirs.
+//! Settings of a control plane for tests, in a directory of theirs.
 
 use std::{net::Ipv4Addr, path::Path};
 

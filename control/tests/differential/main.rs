@@ -1,19 +1,20 @@
-//! The same questions to a real kube-apiserver and to ours: answers and watch events agree, or the difference stands in
-//! [`accepted::TABLE`] with its reason. No controllers run on either side, so that nothing happens between two questions.
+//! Sends the same requests to a real kube-apiserver and to ours: responses and watch events agree, or the difference is
+//! in [`known_differences::KNOWN_DIFFERENCES`] with its reason. No controllers run on either side, so that nothing happens
+//! between two requests.
 //!
-//! The real one is that of the folder that `KUBEBUILDER_ASSETS` names; where that is not set the two comparisons are told as
-//! ignored. Sequences of chance begin with a fixed set of seeds; `DIFFERENTIAL_SEED=7` asks the one of that seed instead.
-//! `DIFFERENTIAL_ALL` tells every difference.
+//! The real one is that of the directory that `KUBEBUILDER_ASSETS` names; without it the two comparisons are ignored. Random
+//! sequences have a fixed set of seeds; `DIFFERENTIAL_SEED=7` runs the one of that seed instead. `DIFFERENTIAL_ALL` prints
+//! every difference.
 
 #![allow(clippy::print_stdout, reason = "a test says what it saw")]
 
-mod accepted;
+mod api_server;
 #[path = "../config/mod.rs"]
 mod config;
-mod normal;
+mod known_differences;
+mod normalize;
 mod random;
-mod side;
-mod written;
+mod scenario;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,17 +24,17 @@ use std::{
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use windlass_control::{ControlPlane, api::UserInfo};
-use windlass_tests::{World, bench, cluster::assets};
+use windlass_tests::{Testbed, client, cluster::assets};
 
-use accepted::{TABLE, of_chance};
-use normal::{Difference, differences, fits, normal, says_nothing};
-use random::Dice;
-use side::{JSON, Side, Step};
-use written::{NODE, ground, pod, step, steps, within};
+use api_server::{ApiServer, JSON, Step};
+use known_differences::{KNOWN_DIFFERENCES, KnownDifference, is_random};
+use normalize::{Difference, differences, is_zero, matches_pattern, normalize};
+use random::Rng;
+use scenario::{NODE, fixtures, pod, step, steps, within};
 
-/// The variable that names another beginning of a sequence of chance than [`SEEDS`].
+/// Environment variable with a seed that replaces [`SEEDS`].
 const SEED: &str = "DIFFERENTIAL_SEED";
-/// With what sequences of chance begin, always.
+/// The seeds of random sequences.
 const SEEDS: [u64; 4] = [1, 7, 23, 42];
 const RANDOM_STEPS: usize = 250;
 
@@ -47,35 +48,33 @@ fn main() -> ExitCode {
         })
     };
     let trials = vec![
-        trial("normal::what_means_nothing_is_taken_away", normal::what_means_nothing_is_taken_away),
-        trial("normal::differences_have_their_place", normal::differences_have_their_place),
-        trial("normal::patterns_stand_for_what_they_say", normal::patterns_stand_for_what_they_say),
-        trial("a_written_sequence_is_answered_alike", written_sequence).with_ignored_flag(skipped),
-        trial("sequences_of_chance_are_answered_alike", sequences_of_chance).with_ignored_flag(skipped),
+        trial("normalize::generated_values_are_blanked", normalize::generated_values_are_blanked),
+        trial("normalize::differences_are_located_by_pointer", normalize::differences_are_located_by_pointer),
+        trial("normalize::patterns_match_with_wildcards", normalize::patterns_match_with_wildcards),
+        trial("fixed_scenario_is_answered_alike", fixed_scenario).with_ignored_flag(skipped),
+        trial("random_sequences_are_answered_alike", random_sequences).with_ignored_flag(skipped),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Both API servers with the same beginning, and `ask` with them.
-fn with_both(ask: impl AsyncFnOnce(&Side, &Side) -> anyhow::Result<()>) {
-    let world = World::without_docker();
-    let plane = world.api_server();
+/// Starts both API servers with the same fixtures, and runs `ask` with them.
+fn with_both_servers(ask: impl AsyncFnOnce(&ApiServer, &ApiServer) -> anyhow::Result<()>) {
+    let testbed = Testbed::without_docker();
+    let plane = testbed.api_server();
     let files = plane.node(NODE, &[]);
-    bench::enter(&world).expect("root may enter a namespace");
+    testbed.enter().expect("root may enter a namespace");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let done = runtime.block_on(async {
-        let clients = BTreeMap::from([
-            ("admin", bench::client(&plane.admin()).await?),
-            (NODE, bench::client(&files.kubeconfig).await?),
-        ]);
-        let real = Side { name: "kube-apiserver", clients };
-        let embedded = ControlPlane::open(config::config(world.dir())).await?;
+        let clients =
+            BTreeMap::from([("admin", client(&plane.admin()).await?), (NODE, client(&files.kubeconfig).await?)]);
+        let real = ApiServer { name: "kube-apiserver", clients };
+        let embedded = ControlPlane::open(config::config(testbed.dir())).await?;
         let clients = BTreeMap::from([
             ("admin", embedded.client(UserInfo::internal("admin"))),
             (NODE, embedded.client(UserInfo::node(NODE))),
         ]);
-        let ours = Side { name: "windlass", clients };
-        for step in ground() {
+        let ours = ApiServer { name: "windlass", clients };
+        for step in fixtures() {
             for side in [&real, &ours] {
                 let answer = side.ask(&step).await?;
                 anyhow::ensure!(
@@ -93,21 +92,21 @@ fn with_both(ask: impl AsyncFnOnce(&Side, &Side) -> anyhow::Result<()>) {
     }
 }
 
-/// What was asked, what differed, and which of that is accepted.
+/// The result of a comparison.
 #[derive(Default)]
 struct Report {
     asked: usize,
-    /// Fields that only the real one writes, empty.
+    /// Zero values that only the real server writes.
     empty: usize,
     seen: BTreeMap<usize, usize>,
-    /// What answers differed in, by the object's name and the place in it: watches show the same again.
+    /// Differences of responses, by the object's name and the pointer in it: watch events repeat them.
     answered: BTreeSet<(String, String, String)>,
-    /// How often they did.
+    /// Number of repeated differences.
     again: usize,
     unknown: Vec<String>,
 }
 
-/// The name of the object that an answer or event carries, and a place in it without what stands around the object.
+/// The name of the object in a response or event, and a pointer relative to the object.
 fn place_in_object(told: &Value, around: &str, at: &str) -> Option<(String, String)> {
     let name = told.pointer(around)?.pointer("/metadata/name")?.as_str()?;
     Some((name.to_owned(), at.strip_prefix(around)?.to_owned()))
@@ -116,9 +115,9 @@ fn place_in_object(told: &Value, around: &str, at: &str) -> Option<(String, Stri
 impl Report {
     fn compare(&mut self, name: &str, real: &Value, ours: &Value) {
         self.asked += 1;
-        for difference in differences(&normal(real), &normal(ours)) {
-            let written = difference.real.as_ref().is_some_and(says_nothing);
-            if written && difference.ours.as_ref().is_none_or(says_nothing) {
+        for difference in differences(&normalize(real), &normalize(ours)) {
+            let written = difference.real.as_ref().is_some_and(is_zero);
+            if written && difference.ours.as_ref().is_none_or(is_zero) {
                 self.empty += 1;
                 continue;
             }
@@ -136,8 +135,9 @@ impl Report {
     }
 
     fn add(&mut self, name: &str, difference: &Difference) {
-        let fitting = |row: &accepted::Row| fits(row.step, name) && fits(row.at, &difference.at);
-        if let Some(row) = TABLE.iter().position(fitting) {
+        let fitting =
+            |row: &KnownDifference| matches_pattern(row.step, name) && matches_pattern(row.at, &difference.at);
+        if let Some(row) = KNOWN_DIFFERENCES.iter().position(fitting) {
             *self.seen.entry(row).or_default() += 1;
             if std::env::var_os("DIFFERENTIAL_ALL").is_none() {
                 return;
@@ -152,17 +152,18 @@ impl Report {
         ));
     }
 
-    /// Fails for rows of the table that nothing has fitted.
+    /// Fails for known differences that did not occur.
     #[track_caller]
-    fn has_seen(&self, which: impl Fn(&accepted::Row) -> bool) {
-        let unseen = (0..TABLE.len()).filter(|row| which(&TABLE[*row]) && !self.seen.contains_key(row));
-        let mended: Vec<&str> = unseen.map(|row| TABLE[row].step).collect();
-        assert!(mended.is_empty(), "these no longer differ and go from the table: {mended:?}");
+    fn assert_all_seen(&self, which: impl Fn(&KnownDifference) -> bool) {
+        let unseen =
+            (0..KNOWN_DIFFERENCES.len()).filter(|row| which(&KNOWN_DIFFERENCES[*row]) && !self.seen.contains_key(row));
+        let fixed: Vec<&str> = unseen.map(|row| KNOWN_DIFFERENCES[row].step).collect();
+        assert!(fixed.is_empty(), "these no longer differ; remove them from the table: {fixed:?}");
     }
 
-    /// Tells what is accepted and why, and fails for all else.
+    /// Prints the known differences with their reasons, and fails for unknown ones.
     #[track_caller]
-    fn told(&self) {
+    fn print(&self) {
         println!("{} answers and watches compared", self.asked);
         println!(
             "{:>4} × fields that only the real one writes, empty: clients read the same, and stores are smaller",
@@ -170,14 +171,14 @@ impl Report {
         );
         println!("{:>4} × in a watch what an answer about the same object differed in", self.again);
         for (row, count) in &self.seen {
-            let accepted::Row { step, at, standing, why } = &TABLE[*row];
-            println!("{count:>4} × {step} {at}: {standing}: {why}");
+            let KnownDifference { step, at, status, why } = &KNOWN_DIFFERENCES[*row];
+            println!("{count:>4} × {step} {at}: {status}: {why}");
         }
         assert!(self.unknown.is_empty(), "{} differences:\n{}", self.unknown.len(), self.unknown.join("\n"));
     }
 }
 
-/// The types that are watched while a sequence runs, with what ends the watch.
+/// The types that are watched while a sequence runs, and the request that ends the watch.
 fn watches() -> [(&'static str, String, Step); 2] {
     let last = |path: &str, body: Value| step("last", "admin", "POST", path, JSON, body);
     [
@@ -186,8 +187,8 @@ fn watches() -> [(&'static str, String, Step); 2] {
     ]
 }
 
-/// Asks both all of it, and compares the answers and what was told of each step.
-async fn asked(real: &Side, ours: &Side, steps: &[Step], report: &mut Report) -> anyhow::Result<()> {
+/// Sends all steps to both servers, and compares responses and watch events of each step.
+async fn run_steps(real: &ApiServer, ours: &ApiServer, steps: &[Step], report: &mut Report) -> anyhow::Result<()> {
     let sides = [real, ours];
     // By kind and side: the revision before the first step, and after each.
     let mut revisions: Vec<[Vec<u64>; 2]> = Vec::new();
@@ -225,7 +226,7 @@ async fn asked(real: &Side, ours: &Side, steps: &[Step], report: &mut Report) ->
     Ok(())
 }
 
-/// What was told of each step, by the revisions before the first and after each.
+/// The events of each step, by the revisions before the first and after each.
 fn by_step(events: Vec<Value>, revisions: &[u64]) -> anyhow::Result<Vec<Vec<Value>>> {
     let mut all = vec![Vec::new(); revisions.len()];
     for event in events {
@@ -236,42 +237,42 @@ fn by_step(events: Vec<Value>, revisions: &[u64]) -> anyhow::Result<Vec<Vec<Valu
     Ok(all)
 }
 
-fn written_sequence() {
-    with_both(async |real, ours| {
+fn fixed_scenario() {
+    with_both_servers(async |real, ours| {
         let mut report = Report::default();
-        asked(real, ours, &steps(), &mut report).await?;
-        report.told();
-        report.has_seen(|row| !of_chance(row));
+        run_steps(real, ours, &steps(), &mut report).await?;
+        report.print();
+        report.assert_all_seen(|row| !is_random(row));
         Ok(())
     });
 }
 
-fn sequences_of_chance() {
+fn random_sequences() {
     let mut report = Report::default();
     for seed in seeds() {
-        with_both(async |real, ours| {
+        with_both_servers(async |real, ours| {
             for side in [real, ours] {
                 let node = json!({"metadata": {"name": NODE}});
                 let made = side.ask(&step("node", "admin", "POST", "/api/v1/nodes", JSON, node)).await?;
                 anyhow::ensure!(made["code"] == 201, "{}: {made}", side.name);
             }
-            let mut dice = Dice::new(seed);
-            let steps: Vec<Step> = (0..RANDOM_STEPS).map(|number| random::next(&mut dice, number)).collect();
+            let mut rng = Rng::new(seed);
+            let steps: Vec<Step> = (0..RANDOM_STEPS).map(|number| random::next(&mut rng, number)).collect();
             let before = report.unknown.len();
-            asked(real, ours, &steps, &mut report).await?;
+            run_steps(real, ours, &steps, &mut report).await?;
             if report.unknown.len() > before {
                 report.unknown.insert(before, format!("seed {seed}:"));
             }
             Ok(())
         });
     }
-    report.told();
+    report.print();
     if std::env::var_os(SEED).is_none() {
-        report.has_seen(of_chance);
+        report.assert_all_seen(is_random);
     }
 }
 
-/// The one that is asked for, or those that are asked always.
+/// The requested seed, or the fixed ones.
 fn seeds() -> Vec<u64> {
     match std::env::var(SEED) {
         Ok(seed) => vec![seed.parse().expect("a number in DIFFERENTIAL_SEED")],

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use crate::{
-    side::{JSON, Step},
-    written::{MERGE, NODE, PATCH, STRATEGIC, pod, step, within},
+    api_server::{JSON, Step},
+    scenario::{MERGE, NODE, PATCH, STRATEGIC, pod, step, within},
 };
 
 /// A small generator (Marsaglia's xorshift), so that a sequence can be asked again.
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -28,48 +28,48 @@ impl Dice {
 }
 
 /// A step of a sequence; `number` makes its name.
-pub(crate) fn next(dice: &mut Dice, number: usize) -> Step {
-    let name = *dice.of(&["r0", "r1", "r2"]);
+pub(crate) fn next(rng: &mut Rng, number: usize) -> Step {
+    let name = *rng.of(&["r0", "r1", "r2"]);
     let path = within(&format!("pods/{name}"));
-    let who = *dice.of(&["admin", "admin", NODE]);
+    let who = *rng.of(&["admin", "admin", NODE]);
     let called = |what: &str| format!("random: {what} #{number}");
     let status = format!("{path}/status");
-    match dice.below(12) {
-        0..3 => step(&called("create"), "admin", "POST", &within("pods"), JSON, pod(name, spec(dice))),
+    match rng.below(12) {
+        0..3 => step(&called("create"), "admin", "POST", &within("pods"), JSON, pod(name, spec(rng))),
         3 => step(
             &called("labels"),
             who,
             "PATCH",
             &path,
             MERGE,
-            json!({"metadata": {"labels": labels(dice), "annotations": labels(dice)}}),
+            json!({"metadata": {"labels": labels(rng), "annotations": labels(rng)}}),
         ),
-        4 => step(&called("JSON patch"), "admin", "PATCH", &path, PATCH, operations(dice)),
-        5 => step(&called("spec"), "admin", "PATCH", &path, STRATEGIC, json!({"spec": spec(dice)})),
-        6..8 => step(&called("status"), who, "PATCH", &status, STRATEGIC, json!({"status": state(dice)})),
-        8 => step(&called("status merged"), who, "PATCH", &status, MERGE, json!({"status": state(dice)})),
+        4 => step(&called("JSON patch"), "admin", "PATCH", &path, PATCH, operations(rng)),
+        5 => step(&called("spec"), "admin", "PATCH", &path, STRATEGIC, json!({"spec": spec(rng)})),
+        6..8 => step(&called("status"), who, "PATCH", &status, STRATEGIC, json!({"status": state(rng)})),
+        8 => step(&called("status merged"), who, "PATCH", &status, MERGE, json!({"status": state(rng)})),
         9 => {
-            let grace = *dice.of(&["", "?gracePeriodSeconds=0", "?gracePeriodSeconds=9", "?gracePeriodSeconds=3600"]);
+            let grace = *rng.of(&["", "?gracePeriodSeconds=0", "?gracePeriodSeconds=9", "?gracePeriodSeconds=3600"]);
             step(&called("delete"), who, "DELETE", &format!("{path}{grace}"), JSON, Value::Null)
         }
         10 => {
-            let finalizers = dice.of(&[json!(null), json!(["a.io/b"])]).clone();
+            let finalizers = rng.of(&[json!(null), json!(["a.io/b"])]).clone();
             step(&called("finalizers"), "admin", "PATCH", &path, MERGE, json!({"metadata": {"finalizers": finalizers}}))
         }
         _ => step(&called("get"), who, "GET", &path, JSON, Value::Null),
     }
 }
 
-fn spec(dice: &mut Dice) -> Value {
-    let mut spec = json!({"containers": [{"name": *dice.of(&["main", "main", "other"]), "image": *dice.of(&["i", "i:1", "i:latest"])}]});
-    if dice.below(3) == 0 {
+fn spec(rng: &mut Rng) -> Value {
+    let mut spec = json!({"containers": [{"name": *rng.of(&["main", "main", "other"]), "image": *rng.of(&["i", "i:1", "i:latest"])}]});
+    if rng.below(3) == 0 {
         let resources = [
             json!({"limits": {"cpu": "1", "memory": "1Gi"}}),
             json!({"requests": {"cpu": "0.5"}, "limits": {"cpu": "500m"}}),
             json!({"requests": {"memory": "1e3"}}),
             json!({}),
         ];
-        spec["containers"][0]["resources"] = dice.of(&resources).clone();
+        spec["containers"][0]["resources"] = rng.of(&resources).clone();
     }
     let fields = [
         ("restartPolicy", json!("Never")),
@@ -81,19 +81,19 @@ fn spec(dice: &mut Dice) -> Value {
         ("securityContext", json!({"fsGroup": 5})),
         ("volumes", json!([{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}])),
     ];
-    for _ in 0..dice.below(3) {
-        let (field, value) = dice.of(&fields);
+    for _ in 0..rng.below(3) {
+        let (field, value) = rng.of(&fields);
         spec[*field] = value.clone();
     }
     spec
 }
 
-fn labels(dice: &mut Dice) -> Value {
-    dice.of(&[json!(null), json!({}), json!({"a": "b"}), json!({"a": null, "c": "d"}), json!({"e": ""})]).clone()
+fn labels(rng: &mut Rng) -> Value {
+    rng.of(&[json!(null), json!({}), json!({"a": "b"}), json!({"a": null, "c": "d"}), json!({"e": ""})]).clone()
 }
 
-fn operations(dice: &mut Dice) -> Value {
-    dice.of(&[
+fn operations(rng: &mut Rng) -> Value {
+    rng.of(&[
         json!([{"op": "add", "path": "/metadata/labels/x", "value": "y"}]),
         json!([{"op": "remove", "path": "/metadata/labels/x"}]),
         json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "i:2"}]),
@@ -103,11 +103,11 @@ fn operations(dice: &mut Dice) -> Value {
     .clone()
 }
 
-fn state(dice: &mut Dice) -> Value {
-    let mut state = json!({"phase": *dice.of(&["Pending", "Running", "Succeeded", "Failed"])});
+fn state(rng: &mut Rng) -> Value {
+    let mut state = json!({"phase": *rng.of(&["Pending", "Running", "Succeeded", "Failed"])});
     let since = json!("2026-01-01T00:00:00Z");
-    for _ in 0..dice.below(3) {
-        let condition = json!({"type": *dice.of(&["Ready", "Initialized", "x.io/y"]), "status": *dice.of(&["True", "False"]),
+    for _ in 0..rng.below(3) {
+        let condition = json!({"type": *rng.of(&["Ready", "Initialized", "x.io/y"]), "status": *rng.of(&["True", "False"]),
                                "lastTransitionTime": since, "lastProbeTime": null});
         state["conditions"] = json!([condition]);
     }
@@ -117,15 +117,15 @@ fn state(dice: &mut Dice) -> Value {
         json!({"terminated": {"exitCode": 1}}),
         json!({}),
     ];
-    if dice.below(2) == 0 {
-        state["containerStatuses"] = json!([{"name": "main", "image": "i", "imageID": "", "restartCount": dice.below(3), "ready": false,
-                                             "state": dice.of(&run), "lastState": dice.of(&run)}]);
+    if rng.below(2) == 0 {
+        state["containerStatuses"] = json!([{"name": "main", "image": "i", "imageID": "", "restartCount": rng.below(3), "ready": false,
+                                             "state": rng.of(&run), "lastState": rng.of(&run)}]);
     }
-    if dice.below(4) == 0 {
+    if rng.below(4) == 0 {
         state["podIPs"] =
-            dice.of(&[json!([{"ip": "10.1.0.9"}]), json!([]), json!([{"ip": "10.1.0.9"}, {"ip": "fd00::9"}])]).clone();
+            rng.of(&[json!([{"ip": "10.1.0.9"}]), json!([]), json!([{"ip": "10.1.0.9"}, {"ip": "fd00::9"}])]).clone();
     }
-    if dice.below(6) == 0 {
+    if rng.below(6) == 0 {
         state["startTime"] = since;
     }
     state

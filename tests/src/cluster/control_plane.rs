@@ -16,7 +16,7 @@ use super::{
     access,
     pki::{Holder, Pki},
 };
-use crate::{Daemon, Kubectl, World, eventually, run};
+use crate::{Daemon, Kubectl, Testbed, eventually, run};
 
 /// Where the API server listens: on the machine outside, so that what is between the two can be made slow or cut.
 pub const ADDRESS: &str = "198.18.0.2";
@@ -75,11 +75,11 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts a control plane on the machine outside, and gives the rights that a node needs beyond its own.
-    pub(crate) fn start(world: &World) -> Self {
-        let plane = Self::start_api(world);
+    pub(crate) fn start(testbed: &Testbed) -> Self {
+        let plane = Self::start_api(testbed);
         plane.begin(Part::ControllerManager);
         plane.begin(Part::Scheduler);
-        let kubectl = Kubectl::new(world, plane.admin());
+        let kubectl = Kubectl::new(testbed, plane.admin());
         kubectl.apply(&access::of_kubeadm().to_string());
         kubectl.apply(&access::of_nodes());
         // Pods are refused until the controller has made the account that they get.
@@ -88,18 +88,18 @@ impl ControlPlane {
     }
 
     /// Starts the store and the API alone: nothing happens there that nobody asked for.
-    pub(crate) fn start_api(world: &World) -> Self {
+    pub(crate) fn start_api(testbed: &Testbed) -> Self {
         let assets = super::assets().unwrap_or_else(|| {
             panic!("a test on a real control plane needs {}: a folder with etcd, kube-apiserver …", super::ASSETS)
         });
-        let dir = world.dir().join("cluster");
+        let dir = testbed.dir().join("cluster");
         let pki = Pki::new(dir.join("pki")).expect("certificates can be made");
         let plane =
-            Self { assets, dir, machine: world.outside(), pki, running: Mutex::default(), further: Mutex::default() };
+            Self { assets, dir, machine: testbed.outside(), pki, running: Mutex::default(), further: Mutex::default() };
         plane.issue().expect("certificates can be made");
         plane.begin(Part::Etcd);
         plane.begin(Part::ApiServer);
-        plane.answers(&Kubectl::new(world, plane.admin()));
+        plane.answers(&Kubectl::new(testbed, plane.admin()));
         plane
     }
 
@@ -183,9 +183,9 @@ impl ControlPlane {
     pub fn begin(&self, part: Part) {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.machine.display())).arg(self.assets.join(part.program()));
-        // All that the store keeps is below a folder of its own, whatever it calls it.
+        // All that the store keeps is below a directory of its own, whatever it calls it.
         let place = if part == Part::Etcd { self.dir.join("etcd") } else { self.dir.clone() };
-        fs::create_dir_all(&place).expect("a folder can be made");
+        fs::create_dir_all(&place).expect("a directory can be created");
         command.args(self.arguments(part).expect("its files can be written")).current_dir(&place);
         let further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
         command.args(further.get(&part).into_iter().flatten());

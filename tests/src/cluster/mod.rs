@@ -1,7 +1,7 @@
 //! A real Kubernetes control plane for tests: etcd, kube-apiserver, kube-controller-manager and kube-scheduler on the
-//! machine outside of a [`World`](crate::World), whose node is one of that cluster.
+//! machine outside of a [`Testbed`](crate::World), whose node is one of that cluster.
 //!
-//! The programs are not ours and not in this repository. They are looked for in the folder that the variable
+//! The programs are not ours and not in this repository. They are looked for in the directory that the variable
 //! `KUBEBUILDER_ASSETS` names (the convention of envtest); [`assets`] says whether it is set.
 
 mod access;
@@ -13,10 +13,10 @@ pub use control_plane::{ADDRESS, ControlPlane, PORT, Part};
 
 use std::path::PathBuf;
 
-/// The variable that names the folder of the control plane's programs.
+/// The variable that names the directory of the control plane's programs.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// The variable that says which API the node of a [`World`](crate::World) has: `embedded` (also when it is not set) or
+/// The variable that says which API the node of a [`Testbed`](crate::World) has: `embedded` (also when it is not set) or
 /// `cluster`.
 pub const API: &str = "TEST_API";
 
@@ -44,10 +44,10 @@ impl Api {
     }
 }
 
-/// The folder of the control plane's programs, if there is one.
+/// The directory of the control plane's programs, if there is one.
 ///
 /// # Panics
-/// When the variable names a folder that lacks one of them: a run that was asked for must not be skipped.
+/// When the variable names a directory that lacks one of them: a run that was asked for must not be skipped.
 #[must_use]
 pub fn assets() -> Option<PathBuf> {
     let folder = PathBuf::from(std::env::var_os(ASSETS).filter(|name| !name.is_empty())?);

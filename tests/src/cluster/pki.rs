@@ -23,7 +23,7 @@ pub(crate) struct Holder<'a> {
     pub(crate) names: &'a [&'a str],
 }
 
-/// The folder of a cluster's certificates and keys.
+/// The directory of a cluster's certificates and keys.
 pub(crate) struct Pki {
     dir: PathBuf,
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -56,7 +56,7 @@ impl Pki {
         Ok(pki)
     }
 
-    /// A file of the folder.
+    /// A file of the directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -1,4 +1,4 @@
-//! An image registry in a world's network namespace that fails as it is asked to.
+//! An image registry in a testbed's network namespace that fails as it is asked to.
 
 use std::{
     fs,
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Daemon, World, eventually};
+use crate::{Daemon, Testbed, eventually};
 
 /// See `serve.py`: what a tag begins with says how its pull ends.
 #[derive(Debug)]
@@ -17,22 +17,22 @@ pub struct FailingRegistry {
 }
 
 impl FailingRegistry {
-    /// Starts one on this port of the world's loopback.
+    /// Starts one on this port of the testbed's loopback.
     ///
     /// # Panics
     /// Without Python or the sample images.
     #[must_use]
-    pub fn start(world: &World, port: u16) -> Self {
-        let folder = world.dir().join(format!("failing-registry-{port}"));
-        fs::create_dir_all(&folder).expect("a folder can be made");
+    pub fn start(testbed: &Testbed, port: u16) -> Self {
+        let folder = testbed.dir().join(format!("failing-registry-{port}"));
+        fs::create_dir_all(&folder).expect("a directory can be created");
         let program = folder.join("serve.py");
         fs::write(&program, include_str!("serve.py")).expect("a file can be written");
         let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("out/images/busybox.tar");
-        let mut command = world.command("python3");
+        let mut command = testbed.command("python3");
         command.arg(&program).arg(port.to_string()).arg(&image).arg(&folder);
         let server = Daemon::start("serve.py", &mut command, &folder.join("serve.log")).expect("python3");
         eventually(Duration::from_secs(30), "the failing registry answers", || {
-            world.try_sh(&format!("curl -fsS --max-time 2 http://127.0.0.1:{port}/v2/")).map(drop)
+            testbed.try_sh(&format!("curl -fsS --max-time 2 http://127.0.0.1:{port}/v2/")).map(drop)
         });
         Self { _server: server, port, folder }
     }
@@ -46,7 +46,7 @@ impl FailingRegistry {
     /// From now on layers break off in the middle, or come whole again.
     ///
     /// # Panics
-    /// When the world's folder cannot be written.
+    /// When the testbed's directory cannot be written.
     pub fn cut_layers(&self, cut: bool) {
         let file = self.folder.join("cut");
         if cut {

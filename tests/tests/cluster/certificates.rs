@@ -14,18 +14,18 @@ use base64::Engine as _;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use windlass_tests::{
-    Kubectl, Windlass, World,
+    Kubectl, Testbed, Windlass,
     cluster::{ControlPlane, Part},
     eventually,
 };
 
-use crate::sharing::{LONG, PODS, controller, is_as_before, running};
+use crate::workload::{CLUSTER_TIMEOUT, PODS, controller, is_as_before, running};
 
 crate::tests![
-    certificates_of_a_minute_are_renewed_under_open_streams,
-    a_request_waits_is_denied_and_is_deleted,
-    a_certificate_ends_while_nobody_signs,
-    two_authorities_and_then_one,
+    short_lived_certificates_are_renewed_under_open_streams,
+    a_signing_request_is_pending_denied_and_deleted,
+    a_certificate_expires_without_a_signer,
+    a_client_ca_is_removed_from_the_bundle,
 ];
 
 const TOKEN: (&str, &str) = ("abcdef", "0123456789abcdef");
@@ -44,7 +44,7 @@ fn binding(name: &str, role: &str, group: &str) -> Value {
 const APPROVAL: &str = "kubeadm:node-autoapprove-bootstrap";
 
 /// Lets nodes in that have the token, as kubeadm does.
-fn open(kubectl: &Kubectl<'_>) {
+fn allow_bootstrap(kubectl: &Kubectl<'_>) {
     let signer = |which: &str| format!("system:certificates.k8s.io:certificatesigningrequests:{which}");
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
@@ -62,9 +62,9 @@ fn open(kubectl: &Kubectl<'_>) {
 }
 
 /// Starts a node that has nothing but the token.
-fn begin(windlass: &mut Windlass<'_>, world: &World) {
-    let file = world.dir().join("bootstrap.kubeconfig");
-    let authority = fs::read(world.cluster().certificate("ca.crt")).expect("the cluster has an authority");
+fn start_bootstrapping(windlass: &mut Windlass<'_>, testbed: &Testbed) {
+    let file = testbed.dir().join("bootstrap.kubeconfig");
+    let authority = fs::read(testbed.cluster().certificate("ca.crt")).expect("the cluster has an authority");
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": ControlPlane::url(),
@@ -72,24 +72,36 @@ fn begin(windlass: &mut Windlass<'_>, world: &World) {
         "users": [{"name": "u", "user": {"token": format!("{}.{}", TOKEN.0, TOKEN.1)}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
     });
-    fs::write(&file, config.to_string()).expect("the world can be written to");
+    fs::write(&file, config.to_string()).expect("the testbed can be written to");
     let mut command = windlass.command("agent");
     command.arg("--bootstrap-kubeconfig").arg(&file);
     windlass.start_with(&mut command);
 }
 
 /// Certificates that the signer gives end after so long; a minute is what a test waits for.
-fn short_lives(world: &World) {
-    world.cluster().change(Part::ControllerManager, &["--cluster-signing-duration=60s"]);
+fn shorten_certificate_lifetimes(testbed: &Testbed) {
+    testbed.cluster().change(Part::ControllerManager, &["--cluster-signing-duration=60s"]);
 }
 
-fn current(world: &World) -> PathBuf {
-    world.dir().join("data/pki/kubelet-client-current.pem")
+/// A node with short-lived certificates that runs the pods of a controller, and these pods.
+fn node_with_short_lived_certificates(testbed: &Testbed) -> (Windlass<'_>, Kubectl<'_>, Vec<Value>) {
+    shorten_certificate_lifetimes(testbed);
+    let mut windlass = testbed.windlass();
+    allow_bootstrap(&windlass.kubectl());
+    start_bootstrapping(&mut windlass, testbed);
+    let kubectl = windlass.is_ready();
+    kubectl.apply(&controller("stays", PODS));
+    let pods = eventually(CLUSTER_TIMEOUT, "the pods are Ready", || kubectl.ready_pods("app=stays", PODS));
+    (windlass, kubectl, pods)
+}
+
+fn current(testbed: &Testbed) -> PathBuf {
+    testbed.dir().join("data/pki/kubelet-client-current.pem")
 }
 
 /// The number of the certificate that the node has now.
-fn serial(world: &World) -> anyhow::Result<String> {
-    world.try_sh(&format!("openssl x509 -noout -serial -in {}", current(world).display()))
+fn serial(testbed: &Testbed) -> anyhow::Result<String> {
+    testbed.try_sh(&format!("openssl x509 -noout -serial -in {}", current(testbed).display()))
 }
 
 fn requests(kubectl: &Kubectl<'_>) -> anyhow::Result<Vec<Value>> {
@@ -125,7 +137,7 @@ impl Stream {
     #[track_caller]
     fn lives(&mut self, what: &str) {
         let _ = self.lines.try_iter().count();
-        assert!(self.lines.recv_timeout(LONG).is_ok(), "{what} says nothing more");
+        assert!(self.lines.recv_timeout(CLUSTER_TIMEOUT).is_ok(), "{what} says nothing more");
         assert!(self.child.try_wait().expect("a child").is_none(), "{what} has ended");
     }
 }
@@ -137,25 +149,19 @@ impl Drop for Stream {
     }
 }
 
-fn certificates_of_a_minute_are_renewed_under_open_streams() {
+fn short_lived_certificates_are_renewed_under_open_streams() {
     const RENEWALS: usize = 3;
-    let world = World::on_cluster();
-    short_lives(&world);
-    let mut windlass = world.windlass();
-    open(&windlass.kubectl());
-    begin(&mut windlass, &world);
-    let kubectl = windlass.is_ready();
-    kubectl.apply(&controller("stays", PODS));
-    let pods = eventually(LONG, "the pods are Ready", || kubectl.ready_pods("app=stays", PODS));
-    let (before, since) = (running(&world), ready_since(&kubectl));
+    let testbed = Testbed::on_cluster();
+    let (mut windlass, kubectl, pods) = node_with_short_lived_certificates(&testbed);
+    let (before, since) = (running(&testbed), ready_since(&kubectl));
     let name = pods[0]["metadata"]["name"].as_str().unwrap_or_default();
     let line = "while :; do echo tick; sleep 1; done";
     let mut command = Stream::open(&kubectl, &["exec", name, "--", "sh", "-c", line]);
     let mut leases = Stream::open(&kubectl, &["get", "lease", "-n", "kube-node-lease", "--watch", "--no-headers"]);
 
     let mut serials = BTreeSet::new();
-    eventually(LONG * 2, "the certificate was renewed", || {
-        serials.insert(serial(&world)?);
+    eventually(CLUSTER_TIMEOUT * 2, "the certificate was renewed", || {
+        serials.insert(serial(&testbed)?);
         anyhow::ensure!(serials.len() > RENEWALS, "{serials:?}");
         Ok(())
     });
@@ -164,21 +170,21 @@ fn certificates_of_a_minute_are_renewed_under_open_streams() {
     assert!(made <= serials.len() + 1, "{made} requests for {} certificates", serials.len());
     command.lives("a command in a pod");
     leases.lives("the watch of leases");
-    assert_eq!(ready_since(&kubectl), since, "the cluster has held the node for lost");
-    is_as_before(&world, &kubectl, &before);
+    assert_eq!(ready_since(&kubectl), since, "the cluster has marked the node not ready");
+    is_as_before(&testbed, &kubectl, &before);
     // The log holds no key, and no token but by its id.
     assert!(!windlass.daemon().log().contains(TOKEN.1), "the token's secret is in the log");
 }
 
-fn a_request_waits_is_denied_and_is_deleted() {
-    let world = World::on_cluster();
-    let mut windlass = world.windlass();
+fn a_signing_request_is_pending_denied_and_deleted() {
+    let testbed = Testbed::on_cluster();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.kubectl();
-    open(&kubectl);
+    allow_bootstrap(&kubectl);
     let _ = kubectl.run(&["delete", "clusterrolebinding", APPROVAL]);
-    begin(&mut windlass, &world);
+    start_bootstrapping(&mut windlass, &testbed);
     let waiting = |not: &[String]| {
-        eventually(LONG, "a request waits", || {
+        eventually(CLUSTER_TIMEOUT, "a request waits", || {
             let all = requests(&kubectl)?;
             let pending: Vec<String> = all
                 .iter()
@@ -193,16 +199,16 @@ fn a_request_waits_is_denied_and_is_deleted() {
         })
     };
     let first = waiting(&[]);
-    eventually(LONG, "the log says what to do", || {
-        let log = windlass_log(&world);
+    eventually(CLUSTER_TIMEOUT, "the log says what to do", || {
+        let log = windlass_log(&testbed);
         anyhow::ensure!(log.contains(&format!("kubectl certificate approve {first}")), "{log}");
         Ok(())
     });
     // A crash asks for no second one.
     windlass.kill();
-    begin(&mut windlass, &world);
-    eventually(LONG, "the log says it again", || {
-        let said = windlass_log(&world).matches("waits to be approved").count();
+    start_bootstrapping(&mut windlass, &testbed);
+    eventually(CLUSTER_TIMEOUT, "the log says it again", || {
+        let said = windlass_log(&testbed).matches("waits to be approved").count();
         anyhow::ensure!(said > 1, "{said} times");
         Ok(())
     });
@@ -214,7 +220,7 @@ fn a_request_waits_is_denied_and_is_deleted() {
     // What was deleted is too.
     let uid = kubectl.run(&["get", "csr", &second, "-o", "jsonpath={.metadata.uid}"]);
     let _ = kubectl.run(&["delete", "csr", &second]);
-    let third = eventually(LONG, "another request waits", || {
+    let third = eventually(CLUSTER_TIMEOUT, "another request waits", || {
         let all = requests(&kubectl)?;
         let new = all.iter().find(|request| is_pending(request) && request["metadata"]["uid"] != uid);
         let name = new.and_then(|request| request["metadata"]["name"].as_str().map(str::to_owned));
@@ -224,42 +230,36 @@ fn a_request_waits_is_denied_and_is_deleted() {
     let _ = windlass.is_ready();
 }
 
-fn windlass_log(world: &World) -> String {
-    fs::read_to_string(world.dir().join("windlass.log")).unwrap_or_default()
+fn windlass_log(testbed: &Testbed) -> String {
+    fs::read_to_string(testbed.dir().join("windlass.log")).unwrap_or_default()
 }
 
-fn a_certificate_ends_while_nobody_signs() {
-    let world = World::on_cluster();
-    short_lives(&world);
-    let mut windlass = world.windlass();
-    open(&windlass.kubectl());
-    begin(&mut windlass, &world);
-    let kubectl = windlass.is_ready();
-    kubectl.apply(&controller("stays", PODS));
-    eventually(LONG, "the pods are Ready", || kubectl.ready_pods("app=stays", PODS));
-    let (before, cluster) = (running(&world), world.cluster());
+fn a_certificate_expires_without_a_signer() {
+    let testbed = Testbed::on_cluster();
+    let (_windlass, kubectl, _) = node_with_short_lived_certificates(&testbed);
+    let (before, cluster) = (running(&testbed), testbed.cluster());
     cluster.end(Part::ControllerManager, Signal::SIGKILL);
-    eventually(LONG, "the certificate has ended", || {
-        let line = format!("! openssl x509 -noout -checkend 0 -in {}", current(&world).display());
-        world.try_sh(&line).map(drop)
+    eventually(CLUSTER_TIMEOUT, "the certificate has ended", || {
+        let line = format!("! openssl x509 -noout -checkend 0 -in {}", current(&testbed).display());
+        testbed.try_sh(&line).map(drop)
     });
     // Nothing can be told or learnt, and what runs goes on.
-    eventually(LONG, "the log says so", || {
-        let log = windlass_log(&world);
+    eventually(CLUSTER_TIMEOUT, "the log says so", || {
+        let log = windlass_log(&testbed);
         anyhow::ensure!(log.contains("certificate"), "{log}");
         Ok(())
     });
-    assert!(running(&world).is_superset(&before), "containers were ended");
+    assert!(running(&testbed).is_superset(&before), "containers were ended");
     cluster.begin(Part::ControllerManager);
-    is_as_before(&world, &kubectl, &before);
+    is_as_before(&testbed, &kubectl, &before);
 }
 
-fn two_authorities_and_then_one() {
-    let world = World::on_cluster();
-    let (dir, cluster) = (world.dir(), world.cluster());
+fn a_client_ca_is_removed_from_the_bundle() {
+    let testbed = Testbed::on_cluster();
+    let (dir, cluster) = (testbed.dir(), testbed.cluster());
     let at = |name: &str| dir.join(name).display().to_string();
     // Another authority, and a client of it in the group that may do everything.
-    let _ = world.sh(&format!(
+    let _ = testbed.sh(&format!(
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=other -keyout {0} -out {1} && \
          openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /O=system:masters/CN=stranger -keyout {2} -out {3} && \
          echo extendedKeyUsage=clientAuth > {5} && \
@@ -269,8 +269,8 @@ fn two_authorities_and_then_one() {
     let own = fs::read_to_string(cluster.certificate("ca.crt")).expect("the cluster has an authority");
     let other = fs::read_to_string(dir.join("other.crt")).expect("it was made above");
     let bundle = at("clients.crt");
-    fs::write(&bundle, format!("{own}{other}")).expect("the world can be written to");
-    let mut windlass = world.windlass();
+    fs::write(&bundle, format!("{own}{other}")).expect("the testbed can be written to");
+    let mut windlass = testbed.windlass();
     let mut command = windlass.node_command();
     command.args(["--client-ca-file", &bundle]);
     windlass.start_with(&mut command);
@@ -279,7 +279,7 @@ fn two_authorities_and_then_one() {
         let line = format!(
             "curl -sk -o /dev/null -w '%{{http_code}}' --max-time 20 --cert {certificate} --key {key} https://127.0.0.1:10250/healthz || true"
         );
-        world.sh(&line).trim().to_owned()
+        testbed.sh(&line).trim().to_owned()
     };
     let own_client = || {
         code(
@@ -289,8 +289,8 @@ fn two_authorities_and_then_one() {
     };
     let stranger = || code(&at("stranger.crt"), &at("stranger.key"));
     assert_eq!((own_client().as_str(), stranger().as_str()), ("200", "200"), "clients of both are known");
-    fs::write(&bundle, own).expect("the world can be written to");
-    eventually(LONG, "clients of the other one are known no more", || {
+    fs::write(&bundle, own).expect("the testbed can be written to");
+    eventually(CLUSTER_TIMEOUT, "clients of the other one are known no more", || {
         let code = stranger();
         // An unknown certificate ends the handshake, or makes its holder nobody.
         anyhow::ensure!(matches!(code.as_str(), "000" | "401"), "{code}");

@@ -9,7 +9,7 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::json;
 use windlass_tests::{
-    Daemon, Kubectl, PATIENCE, Windlass, World,
+    DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, Windlass,
     cluster::{ADDRESS, PORT, Part},
     eventually,
 };
@@ -37,7 +37,7 @@ fn join(windlass: &Windlass<'_>, token: &str, args: &[&str]) -> (bool, String) {
 }
 
 fn ready(kubectl: &Kubectl<'_>, node: &mut Daemon) {
-    eventually(PATIENCE, "the node is Ready", || {
+    eventually(DEFAULT_TIMEOUT, "the node is Ready", || {
         anyhow::ensure!(node.runs(), "windlass ended:\n{}", node.log());
         let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}/{.spec.taints}";
         let told = kubectl.try_run(&["get", "node", "node", "-o", path])?;
@@ -53,7 +53,7 @@ fn pod(name: &str) -> String {
     .to_string()
 }
 
-/// The files below a folder that hold a text.
+/// The files below a directory that hold a text.
 fn holding(dir: &Path, text: &str) -> String {
     let output = Command::new("grep").args(["-rls", text]).arg(dir).output().expect("grep");
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -67,13 +67,13 @@ fn says(text: &str, words: &[&str]) {
 }
 
 fn a_machine_joins_leaves_and_joins_again() {
-    let world = World::on_cluster();
-    let windlass = world.windlass();
-    let (cluster, kubectl) = (world.cluster(), windlass.kubectl());
+    let testbed = Testbed::on_cluster();
+    let windlass = testbed.windlass();
+    let (cluster, kubectl) = (testbed.cluster(), windlass.kubectl());
     cluster.admit_nodes(&kubectl);
     cluster.token(&kubectl, ID, SECRET, None);
     let (token, pin) = (format!("{ID}.{SECRET}"), cluster.pin());
-    let data = world.dir().join("data");
+    let data = testbed.dir().join("data");
 
     let (joined, said) = join(&windlass, &token, &["--discovery-token-ca-cert-hash", &pin]);
     assert!(joined, "{said}");
@@ -107,13 +107,13 @@ fn a_machine_joins_leaves_and_joins_again() {
     );
 
     // The line that it has said runs a node that serves a pod.
-    let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &world.dir().join("windlass.log"))
+    let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &testbed.dir().join("windlass.log"))
         .expect("windlass agent");
     ready(&kubectl, &mut node);
     assert_eq!(kubectl.run(&["get", "node", "node", "-o", "jsonpath={.status.capacity.pods}"]), "77");
     kubectl.apply(&pod("first"));
     let is_ready = ["wait", "--for=condition=Ready", "pod/first", "--timeout=5s"];
-    eventually(PATIENCE, "the pod is Ready", || kubectl.try_run(&is_ready));
+    eventually(DEFAULT_TIMEOUT, "the pod is Ready", || kubectl.try_run(&is_ready));
     let hostname = ["exec", "first", "--", "hostname"];
     assert_eq!(kubectl.run(&hostname).trim(), "first");
 
@@ -130,7 +130,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     says(&refused, &["windlass leave"]);
 
     // It leaves while it runs, and its pods with it; what is left of the cluster is the administrator's.
-    let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &world.dir().join("windlass.log"))
+    let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &testbed.dir().join("windlass.log"))
         .expect("windlass agent");
     ready(&kubectl, &mut node);
     let unasked = windlass.command("leave").stdin(Stdio::null()).output().expect("windlass leave");
@@ -138,7 +138,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     let said = windlass.try_run("leave", &["--yes"]).expect("windlass leave");
     says(&said, &["kubectl delete node node", "is no node of https://198.18.0.2:6443 any more"]);
     node.end(Signal::SIGTERM);
-    let containers = world.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.pod.name"]);
+    let containers = testbed.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.pod.name"]);
     assert_eq!(containers.trim(), "");
     assert_eq!(holding(&data, "BEGIN"), "", "no key or certificate is left");
     says(&windlass.try_run("leave", &["--yes"]).expect("a second time"), &["there is nothing to leave"]);
@@ -148,8 +148,9 @@ fn a_machine_joins_leaves_and_joins_again() {
     kubectl.apply(&proxy.to_string());
     let mut command = windlass.command("join");
     command.args([&at(), "--token", &token, "--discovery-token-ca-cert-hash", &pin, "--foreground"]);
-    let mut node = Daemon::start("windlass join", &mut command, &world.dir().join("again.log")).expect("windlass join");
-    eventually(PATIENCE, "the node runs again", || {
+    let mut node =
+        Daemon::start("windlass join", &mut command, &testbed.dir().join("again.log")).expect("windlass join");
+    eventually(DEFAULT_TIMEOUT, "the node runs again", || {
         anyhow::ensure!(node.runs(), "windlass ended:\n{}", node.log());
         anyhow::ensure!(node.log().contains("node node is Ready"), "{}", node.log());
         Ok(())
@@ -159,7 +160,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     let _ = kubectl.run(&["delete", "pod", "first", "--ignore-not-found", "--timeout=60s"]);
     kubectl.apply(&pod("second"));
     let is_ready = ["wait", "--for=condition=Ready", "pod/second", "--timeout=5s"];
-    eventually(PATIENCE, "a pod is Ready", || kubectl.try_run(&is_ready));
+    eventually(DEFAULT_TIMEOUT, "a pod is Ready", || kubectl.try_run(&is_ready));
 
     // Evicted first, and the node's object deleted by somebody who may.
     let admin = windlass.kubeconfig().display().to_string();
@@ -168,22 +169,22 @@ fn a_machine_joins_leaves_and_joins_again() {
     says(&said, &["evicted default/second", "node node is deleted"]);
     node.end(Signal::SIGTERM);
     assert!(!data.exists());
-    eventually(PATIENCE, "the node is gone", || {
+    eventually(DEFAULT_TIMEOUT, "the node is gone", || {
         anyhow::ensure!(kubectl.try_run(&["get", "node", "node"]).is_err());
         Ok(())
     });
 }
 
 fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
-    let world = World::on_cluster();
-    let windlass = world.windlass();
-    let (cluster, kubectl) = (world.cluster(), windlass.kubectl());
+    let testbed = Testbed::on_cluster();
+    let windlass = testbed.windlass();
+    let (cluster, kubectl) = (testbed.cluster(), windlass.kubectl());
     cluster.admit_nodes(&kubectl);
     cluster.token(&kubectl, ID, SECRET, None);
     cluster.token(&kubectl, "endedx", SECRET, Some("2020-01-01T00:00:00Z"));
     let (token, pin) = (format!("{ID}.{SECRET}"), cluster.pin());
     let signed = ["get", "configmap", "cluster-info", "-n", "kube-public", "-o", "jsonpath={.data}"];
-    eventually(PATIENCE, "the description is signed", || {
+    eventually(DEFAULT_TIMEOUT, "the description is signed", || {
         anyhow::ensure!(kubectl.try_run(&signed)?.contains("jws-kubeconfig-abcdef"));
         Ok(())
     });
@@ -218,7 +219,7 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
         let (joined, said) = join(&windlass, token, &args);
         assert!(!joined, "{args:?}: {said}");
         says(&said, words);
-        assert!(!world.dir().join("data/join").exists() && !said.contains(SECRET), "{args:?}: {said}");
+        assert!(!testbed.dir().join("data/join").exists() && !said.contains(SECRET), "{args:?}: {said}");
     }
     assert_eq!(kubectl.run(&["get", "csr", "-o", "name"]), "", "nobody was asked for a certificate");
 
@@ -235,5 +236,5 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
     assert!(joined, "{said}");
     says(&said, &["no certificate authority is pinned"]);
     assert_eq!(kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]), name, "one request");
-    let _ = fs::read_to_string(world.dir().join("data/join/config.yaml")).expect("it has joined");
+    let _ = fs::read_to_string(testbed.dir().join("data/join/config.yaml")).expect("it has joined");
 }

@@ -1,17 +1,17 @@
 //! What needs a real control plane: a node of Windlass in a cluster of kube-apiserver, its controllers and scheduler.
 //!
-//! Each test starts a control plane of its own, of the programs in the folder that `KUBEBUILDER_ASSETS` names; where that is
+//! Each test starts a control plane of its own, of the programs in the directory that `KUBEBUILDER_ASSETS` names; where that is
 //! not set all of them are told as ignored. What can be asked of either API stands in `tests/e2e` and `tests/rows` instead,
 //! which run on a real one with `TEST_API=cluster`: `make test-cluster` does all of that.
 
 mod certificates;
 mod fail_over;
 mod faults;
-mod front;
+mod faulty_proxy;
 mod join;
-mod joined;
+mod joined_node;
 mod node;
-mod sharing;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         ("fail_over", fail_over::TESTS),
         ("faults", faults::TESTS),
         ("join", join::TESTS),
-        ("joined", joined::TESTS),
+        ("joined_node", joined_node::TESTS),
         ("node", node::TESTS),
     ];
     let trial = |area: &str, (name, test): Test| {

@@ -3,14 +3,14 @@
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use serde_json::json;
-use windlass_tests::{Kubectl, NODE_IP, PATIENCE, World, cluster::Part, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, NODE_IP, Testbed, cluster::Part, eventually};
 
 crate::tests![
-    the_node_is_set_right_and_made_again,
-    ready_knows_the_network_of_plugins,
-    services_wait_for_the_right_to_follow_them,
+    the_node_object_is_corrected_and_recreated,
+    readiness_waits_for_a_cni_configuration,
+    the_proxy_waits_for_permission_to_watch_services,
     a_node_has_an_address_of_each_family,
-    pods_of_the_host_do_not_wait_for_a_range,
+    host_network_pods_do_not_wait_for_a_pod_cidr,
 ];
 
 const NODE: &str = "node";
@@ -23,7 +23,7 @@ fn field(kubectl: &Kubectl<'_>, object: &[&str], path: &str) -> anyhow::Result<S
 
 #[track_caller]
 fn becomes(kubectl: &Kubectl<'_>, object: &[&str], path: &str, wanted: &str) {
-    eventually(PATIENCE, &format!("{path} of {object:?} is {wanted}"), || {
+    eventually(DEFAULT_TIMEOUT, &format!("{path} of {object:?} is {wanted}"), || {
         let found = field(kubectl, object, path)?;
         anyhow::ensure!(found == wanted, "it is {found:?}");
         Ok(())
@@ -33,9 +33,9 @@ fn becomes(kubectl: &Kubectl<'_>, object: &[&str], path: &str, wanted: &str) {
 const LEASE: [&str; 4] = ["lease", NODE, "-n", "kube-node-lease"];
 const OWNER: &str = ".metadata.ownerReferences[*].uid";
 
-fn the_node_is_set_right_and_made_again() {
-    let world = World::on_cluster();
-    let mut windlass = world.windlass().with(&["--node-labels", "topology.kubernetes.io/zone=z1,rack=7"]);
+fn the_node_object_is_corrected_and_recreated() {
+    let testbed = Testbed::on_cluster();
+    let mut windlass = testbed.windlass().with(&["--node-labels", "topology.kubernetes.io/zone=z1,rack=7"]);
     let kubectl = windlass.up();
     let node = ["node", NODE];
     becomes(&kubectl, &node, ".metadata.labels['topology\\.kubernetes\\.io/zone']", "z1");
@@ -50,7 +50,7 @@ fn the_node_is_set_right_and_made_again() {
 
     // A Node that is deleted comes again, and the lease is the new one's.
     let _ = kubectl.run(&["delete", "node", NODE]);
-    let anew = eventually(PATIENCE, "the Node is made again", || {
+    let anew = eventually(DEFAULT_TIMEOUT, "the Node is made again", || {
         let found = field(&kubectl, &node, ".metadata.uid")?;
         anyhow::ensure!(found != uid, "it is the old one");
         Ok(found)
@@ -67,18 +67,18 @@ fn pod(name: &str, host_network: bool) -> String {
     .to_string()
 }
 
-fn ready_knows_the_network_of_plugins() {
-    let world = World::on_cluster();
-    let (lists, plugins) = (world.dir().join("net.d"), world.dir().join("plugins"));
-    fs::create_dir(&plugins).expect("the world can be written to");
+fn readiness_waits_for_a_cni_configuration() {
+    let testbed = Testbed::on_cluster();
+    let (lists, plugins) = (testbed.dir().join("net.d"), testbed.dir().join("plugins"));
+    fs::create_dir(&plugins).expect("the testbed can be written to");
     let plugin = plugins.join("fixed");
     let answer = r#"{"cniVersion":"1.0.0","ips":[{"address":"198.51.100.2/24"}]}"#;
     fs::write(&plugin, format!("#!/bin/sh\ncat > /dev/null\n[ \"$CNI_COMMAND\" != ADD ] || echo '{answer}'\n"))
         .expect("the API answers");
-    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("the world can be written to");
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("the testbed can be written to");
     let (lists_text, plugins_text) = (lists.display().to_string(), plugins.display().to_string());
     let flags = ["--network", "cni", "--cni-conf-dir", &lists_text, "--cni-bin-dir", &plugins_text];
-    let mut windlass = world.windlass().with(&flags);
+    let mut windlass = testbed.windlass().with(&flags);
     windlass.start();
     let kubectl = windlass.kubectl();
     let node = ["node", NODE];
@@ -90,46 +90,46 @@ fn ready_knows_the_network_of_plugins() {
     assert!(why.contains(words), "{why}");
 
     // Pods of the host's network start, others are told why they wait.
-    eventually(PATIENCE, "pods may be made", || kubectl.try_run(&["get", "serviceaccount", "default"]));
+    eventually(DEFAULT_TIMEOUT, "pods may be made", || kubectl.try_run(&["get", "serviceaccount", "default"]));
     kubectl.apply(&pod("host", true));
     kubectl.apply(&pod("own", false));
     becomes(&kubectl, &["pod", "host"], ready, "True");
     let waits = ["events", "--field-selector", "involvedObject.name=own,reason=NetworkNotReady"];
-    eventually(PATIENCE, "the other one is told why", || {
+    eventually(DEFAULT_TIMEOUT, "the other one is told why", || {
         let told = field(&kubectl, &waits, ".items[*].message")?;
         anyhow::ensure!(told.starts_with("network is not ready: container runtime network not ready"), "{told:?}");
         Ok(())
     });
 
     // A list that is half written is none; a whole one is taken at once.
-    fs::create_dir(&lists).expect("the world can be written to");
+    fs::create_dir(&lists).expect("the testbed can be written to");
     let list = lists.join("10-fixed.conflist");
-    fs::write(&list, r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"ty"#).expect("the world can be written to");
-    eventually(PATIENCE, "the file is named", || {
+    fs::write(&list, r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"ty"#).expect("the testbed can be written to");
+    eventually(DEFAULT_TIMEOUT, "the file is named", || {
         let why = field(&kubectl, &node, ".status.conditions[?(@.type=='Ready')].message")?;
         anyhow::ensure!(why.contains("10-fixed.conflist"), "{why}");
         Ok(())
     });
     fs::write(&list, r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"fixed"}]}"#)
-        .expect("the world can be written to");
+        .expect("the testbed can be written to");
     becomes(&kubectl, &node, ready, "True");
     becomes(&kubectl, &["pod", "own"], ready, "True");
     assert_eq!(field(&kubectl, &["pod", "own"], ".status.podIP").expect("the API answers"), "198.51.100.2");
 
     // Without it the node is not ready again, and what runs goes on.
-    fs::remove_file(&list).expect("the world can be written to");
+    fs::remove_file(&list).expect("the testbed can be written to");
     becomes(&kubectl, &node, ready, "False");
     becomes(&kubectl, &["pod", "own"], ".status.phase", "Running");
 }
 
-fn services_wait_for_the_right_to_follow_them() {
-    let world = World::on_cluster();
-    let mut windlass = world.windlass();
+fn the_proxy_waits_for_permission_to_watch_services() {
+    let testbed = Testbed::on_cluster();
+    let mut windlass = testbed.windlass();
     let _ = windlass.kubectl().run(&["delete", "clusterrolebinding", "windlass:node", "--ignore-not-found"]);
     let kubectl = windlass.up();
-    let log = || fs::read_to_string(world.dir().join("windlass.log")).unwrap_or_default();
+    let log = || fs::read_to_string(testbed.dir().join("windlass.log")).unwrap_or_default();
     let said = || log().matches("windlass rbac | kubectl apply -f -").count();
-    eventually(PATIENCE, "the log says what is missing", || {
+    eventually(DEFAULT_TIMEOUT, "the log says what is missing", || {
         anyhow::ensure!(said() > 0, "{}", log());
         Ok(())
     });
@@ -137,7 +137,7 @@ fn services_wait_for_the_right_to_follow_them() {
     assert!(rights.status.success());
     let _ = kubectl.run(&["delete", "clusterrole", "windlass:node", "--ignore-not-found"]);
     kubectl.apply(&String::from_utf8(rights.stdout).expect("a manifest is text"));
-    eventually(PATIENCE, "services are followed", || {
+    eventually(DEFAULT_TIMEOUT, "services are followed", || {
         anyhow::ensure!(log().contains("the API lets the proxy watch these now"), "not yet");
         Ok(())
     });
@@ -146,13 +146,13 @@ fn services_wait_for_the_right_to_follow_them() {
 
 fn a_node_has_an_address_of_each_family() {
     const ALL: &str = ".status.addresses[*].address";
-    let world = World::on_cluster();
+    let testbed = Testbed::on_cluster();
     let other = |address: &str| {
-        world.sh(&format!("ip address add {address}/64 dev eth0 nodad"));
+        testbed.sh(&format!("ip address add {address}/64 dev eth0 nodad"));
         format!("{NODE_IP},{address}")
     };
     let first = other("2001:db8:18::1");
-    let mut windlass = world.windlass().with(&["--node-ip", &first]);
+    let mut windlass = testbed.windlass().with(&["--node-ip", &first]);
     let kubectl = windlass.up();
     becomes(&kubectl, &["node", NODE], ALL, &format!("{NODE_IP} 2001:db8:18::1 {NODE}"));
     let asks = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "host"}, "spec": {
@@ -170,25 +170,25 @@ fn a_node_has_an_address_of_each_family() {
 
     // Another one takes its place, and nothing is left of it.
     let second = other("2001:db8:18::2");
-    let mut windlass = world.windlass().with(&["--node-ip", &second]);
+    let mut windlass = testbed.windlass().with(&["--node-ip", &second]);
     let kubectl = windlass.up();
     becomes(&kubectl, &["node", NODE], ALL, &format!("{NODE_IP} 2001:db8:18::2 {NODE}"));
 }
 
 /// A cluster whose addresses of pods come of somebody else, late.
-fn pods_of_the_host_do_not_wait_for_a_range() {
-    let world = World::on_cluster();
-    world.cluster().change(Part::ControllerManager, &["--allocate-node-cidrs=false"]);
-    let mut windlass = world.windlass();
+fn host_network_pods_do_not_wait_for_a_pod_cidr() {
+    let testbed = Testbed::on_cluster();
+    testbed.cluster().change(Part::ControllerManager, &["--allocate-node-cidrs=false"]);
+    let mut windlass = testbed.windlass();
     windlass.start();
     let kubectl = windlass.kubectl();
     let why = ".status.conditions[?(@.type=='Ready')].message";
-    eventually(PATIENCE, "the node says what it waits for", || {
+    eventually(DEFAULT_TIMEOUT, "the node says what it waits for", || {
         let told = field(&kubectl, &["node", NODE], why)?;
         anyhow::ensure!(told.contains("spec.podCIDR"), "{told:?}");
         Ok(())
     });
-    eventually(PATIENCE, "pods may be made", || kubectl.try_run(&["get", "serviceaccount", "default"]));
+    eventually(DEFAULT_TIMEOUT, "pods may be made", || kubectl.try_run(&["get", "serviceaccount", "default"]));
     let pinned = |name: &str, host: bool| {
         let mut object: serde_json::Value = serde_json::from_str(&pod(name, host)).expect("a pod is JSON");
         object["spec"]["nodeName"] = json!(NODE);

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 const POD: &str = r#"
 apiVersion: v1
@@ -15,27 +15,27 @@ spec:
 "#;
 
 #[test]
-fn a_bundle_has_what_helps() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn a_support_bundle_is_complete() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(POD);
-    eventually(PATIENCE, "the pod runs", || kubectl.ready_pods("app=web", 1));
-    let file = world.dir().join("bundle.tar.gz");
+    eventually(DEFAULT_TIMEOUT, "the pod runs", || kubectl.ready_pods("app=web", 1));
+    let file = testbed.dir().join("bundle.tar.gz");
     let name = file.display().to_string();
     let kubeconfig = windlass.kubeconfig().display().to_string();
     let told = windlass.try_run("bundle", &["--output", &name, "--kubeconfig", &kubeconfig]).unwrap();
     assert!(told.contains("0 parts that could not be had"), "{told}");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let all = world.sh(&format!("tar xzOf {name}"));
+    let all = testbed.sh(&format!("tar xzOf {name}"));
     for kept in ["KUBE-SERVICES", "kinds of rules are taken", "nodeName: \"node\"", "PASSWORD", "MemTotal", "\"web\""] {
         assert!(all.contains(kept), "{kept} is not in the bundle");
     }
     // It replaces nothing, and does its work without a node too.
     assert!(windlass.try_run("bundle", &["--output", &name]).unwrap_err().to_string().contains(&name));
     windlass.kill();
-    let second = world.dir().join("second.tar.gz").display().to_string();
+    let second = testbed.dir().join("second.tar.gz").display().to_string();
     windlass.try_run("bundle", &["--output", &second, "--kubeconfig", &kubeconfig]).unwrap();
-    let problems = world.sh(&format!("tar xzOf {second} windlass-bundle/problems.txt"));
+    let problems = testbed.sh(&format!("tar xzOf {second} windlass-bundle/problems.txt"));
     assert!(problems.contains("usage.json") && problems.contains("objects/pods.json"), "{problems}");
 }

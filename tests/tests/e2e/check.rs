@@ -1,12 +1,12 @@
 //! `windlass check`: tries, tells, and changes nothing.
 
-use windlass_tests::World;
+use windlass_tests::Testbed;
 
 #[test]
-fn a_machine_is_checked_by_trying_and_left_as_it_was() {
-    let world = World::new();
-    let mut windlass = world.windlass();
-    let rules = || world.sh("(iptables-save; ip6tables-save) | grep -v '^#'; ip -o link; ls /proc/sys/net/ipv4/conf");
+fn check_probes_the_machine_and_leaves_it_unchanged() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
+    let rules = || testbed.sh("(iptables-save; ip6tables-save) | grep -v '^#'; ip -o link; ls /proc/sys/net/ipv4/conf");
     let before = rules();
     let text = windlass.try_run("check", &[]).unwrap();
     assert!(text.contains("Docker Engine") && text.contains("kinds of rules are taken"), "{text}");
@@ -18,14 +18,14 @@ fn a_machine_is_checked_by_trying_and_left_as_it_was() {
     // This engine was started without it.
     assert!(text.contains("live-restore") && text.contains("daemon.json"), "{text}");
     assert_eq!(rules(), before, "something was changed");
-    assert!(!world.dir().join("data").exists(), "something was made");
+    assert!(!testbed.dir().join("data").exists(), "something was made");
 
-    let mut command = world.command("python3");
+    let mut command = testbed.command("python3");
     command
         .args(["-c", "import socket,time; s=socket.socket(); s.bind(('127.0.0.1',6443)); s.listen(); time.sleep(60)"]);
     let holder =
-        windlass_tests::Daemon::start("a holder of a port", &mut command, &world.dir().join("holder.log")).unwrap();
-    windlass_tests::eventually(windlass_tests::PATIENCE, "the port is taken", || {
+        windlass_tests::Daemon::start("a holder of a port", &mut command, &testbed.dir().join("holder.log")).unwrap();
+    windlass_tests::eventually(windlass_tests::DEFAULT_TIMEOUT, "the port is taken", || {
         let refused = windlass.try_run("check", &["--quiet"]).err().map(|e| e.to_string());
         let refused = refused.ok_or_else(|| anyhow::anyhow!("nothing is wrong"))?;
         anyhow::ensure!(

@@ -2,24 +2,24 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::{WEB, container_id};
 
 #[test]
 fn a_killed_windlass_finds_everything_as_it_was() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(WEB);
     let _ = kubectl.run(&["create", "configmap", "kept", "--from-literal=a=b"]);
-    let pods = eventually(PATIENCE, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
+    let pods = eventually(DEFAULT_TIMEOUT, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
     let ids: Vec<String> = pods.iter().map(container_id).collect();
     let cluster_ip = kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
-    eventually(PATIENCE, "the service answers", || {
-        world.try_sh(&format!("curl -fsS --max-time 5 http://{cluster_ip}/"))
+    eventually(DEFAULT_TIMEOUT, "the service answers", || {
+        testbed.try_sh(&format!("curl -fsS --max-time 5 http://{cluster_ip}/"))
     });
-    let running = world.docker(&["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"]);
+    let running = testbed.docker(&["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"]);
 
     // One connection that stays open over the crash, and new ones all the time.
     let (stop, failures, asked) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
@@ -27,21 +27,21 @@ fn a_killed_windlass_finds_everything_as_it_was() {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 asked.fetch_add(1, Ordering::Relaxed);
-                if world.try_sh(&format!("curl -fsS --max-time 3 http://{cluster_ip}/")).is_err() {
+                if testbed.try_sh(&format!("curl -fsS --max-time 3 http://{cluster_ip}/")).is_err() {
                     failures.fetch_add(1, Ordering::Relaxed);
                 }
             }
         });
         let long = scope.spawn(|| {
             // A request is sent down the same connection each half second for eight seconds.
-            world.try_sh(&format!(
+            testbed.try_sh(&format!(
                 "(for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do printf 'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'; sleep 0.5; done) | busybox nc -w 3 {cluster_ip} 80 | grep -c '^HTTP/1.1 200'"
             ))
         });
         std::thread::sleep(std::time::Duration::from_secs(1));
         windlass.kill();
         std::thread::sleep(std::time::Duration::from_secs(2));
-        assert_eq!(world.docker(&["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"]), running);
+        assert_eq!(testbed.docker(&["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"]), running);
         windlass.up();
         assert_eq!(long.join().unwrap().unwrap().trim(), "16", "the open connection must survive");
         stop.store(true, Ordering::Relaxed);
@@ -50,18 +50,18 @@ fn a_killed_windlass_finds_everything_as_it_was() {
     assert!(asked.load(Ordering::Relaxed) > 20);
 
     // Adopted, not restarted; and every object is there.
-    let after = eventually(PATIENCE, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
+    let after = eventually(DEFAULT_TIMEOUT, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
     assert_eq!(after.iter().map(container_id).collect::<Vec<_>>(), ids);
     assert!(after.iter().all(|p| p["status"]["containerStatuses"][0]["restartCount"] == 0));
-    assert_eq!(world.docker(&["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"]), running);
+    assert_eq!(testbed.docker(&["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"]), running);
     assert_eq!(kubectl.json(&["configmap", "kept"]).unwrap()["data"]["a"], "b");
     assert_eq!(kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]), cluster_ip);
 
     // What changed while it was away is caught up: a container that died meanwhile is started again.
     windlass.kill();
-    world.docker(&["kill", &ids[0]]);
+    testbed.docker(&["kill", &ids[0]]);
     windlass.up();
-    eventually(PATIENCE, "the dead container is replaced", || {
+    eventually(DEFAULT_TIMEOUT, "the dead container is replaced", || {
         let pods = kubectl.ready_pods("app=web", 2)?;
         let total: u64 = pods.iter().filter_map(|p| p["status"]["containerStatuses"][0]["restartCount"].as_u64()).sum();
         anyhow::ensure!(total == 1, "{total} restarts");

@@ -1,7 +1,7 @@
 //! The page on the read-only port, in a real browser.
 
 use serde_json::Value;
-use windlass_tests::{Browser, PATIENCE, World, eventually};
+use windlass_tests::{Browser, DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::shell_pod;
 
@@ -30,7 +30,7 @@ const PAGE: &str = "http://127.0.0.1:10255/";
 
 /// Waits until an expression in the page is true.
 fn holds(browser: &mut Browser, what: &str, expression: &str) {
-    eventually(PATIENCE, what, || {
+    eventually(DEFAULT_TIMEOUT, what, || {
         let value = browser.value(expression)?;
         anyhow::ensure!(
             value == true,
@@ -59,21 +59,21 @@ fn graph<'a>(all: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn the_page_shows_node_pods_and_containers_and_moves_on() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(BUSY);
     kubectl.apply(&shell_pod("crashes", "Always", "sleep 4; exit 3"));
     kubectl.apply(&shell_pod("rests", "Always", "exec sleep 100000"));
     kubectl
         .apply(&shell_pod("never-starts", "Always", "true").replace("windlass/busybox:1", "windlass/no-such-image:1"));
-    eventually(PATIENCE, "a container was started again", || {
+    eventually(DEFAULT_TIMEOUT, "a container was started again", || {
         let pod = kubectl.json(&["pod", "crashes"])?;
         anyhow::ensure!(pod["status"]["containerStatuses"][0]["restartCount"].as_u64() >= Some(1));
         Ok(())
     });
 
-    let mut browser = Browser::new(&world);
+    let mut browser = Browser::new(&testbed);
     browser.screen(1440, 900, false, "light");
     browser.open(PAGE);
     holds(&mut browser, "the page is live", "document.body.dataset.rounds >= 3 && get('link').textContent === 'live'");
@@ -165,12 +165,12 @@ fn the_page_shows_node_pods_and_containers_and_moves_on() {
     assert!(foreign.iter().all(|url| *url == "about:blank"), "{foreign:?}");
     let uid = kubectl.run(&["get", "pod", "busy", "-o", "jsonpath={.metadata.uid}"]);
     for path in ["", "pods", "windlass/usage", &format!("windlass/history/pods/{uid}"), "stats/summary"] {
-        let page = world.sh(&format!("curl -fsS {PAGE}{path}"));
+        let page = testbed.sh(&format!("curl -fsS {PAGE}{path}"));
         assert!(!page.contains("hunter2"), "{path} tells a value of an environment");
     }
-    let head = world.sh(&format!("curl -fsSI {PAGE}"));
+    let head = testbed.sh(&format!("curl -fsSI {PAGE}"));
     assert!(head.contains("default-src 'none'") && head.contains("nosniff"), "{head}");
-    assert!(world.try_sh(&format!("curl -fsS {PAGE}windlass/history/pods/nobody")).is_err());
+    assert!(testbed.try_sh(&format!("curl -fsS {PAGE}windlass/history/pods/nobody")).is_err());
 
     // A node that ends is told as such, on the page that is still open.
     windlass.kill();

@@ -4,17 +4,17 @@ use std::{fs, path::Path, time::Duration};
 
 use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
-use windlass_tests::{Kubectl, PATIENCE, Windlass, World, configuration, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, Windlass, configuration, eventually};
 
-use crate::sharing::{Shared, events, is_ready, shell, wait_for};
+use crate::shared_dir::{SharedDir, events, is_ready, shell, wait_for};
 
 /// Layers of containers are measured once a minute.
 const MEASURED: Duration = Duration::from_secs(180);
 
-fn configured<'w>(world: &'w World, config: &str) -> Windlass<'w> {
-    let file = world.dir().join("config.yaml");
+fn configured<'w>(testbed: &'w Testbed, config: &str) -> Windlass<'w> {
+    let file = testbed.dir().join("config.yaml");
     fs::write(&file, configuration(config)).expect("the configuration can be written");
-    world.windlass().with(&["--config", &file.to_string_lossy()])
+    testbed.windlass().with(&["--config", &file.to_string_lossy()])
 }
 
 fn condition(object: &Value, kind: &str) -> Value {
@@ -38,7 +38,7 @@ fn phase(kubectl: &Kubectl<'_>, name: &str) -> String {
 }
 
 fn node_is_short_of(kubectl: &Kubectl<'_>, kind: &str, taint: &str) {
-    eventually(PATIENCE, &format!("the node has {kind} and its taint"), || {
+    eventually(DEFAULT_TIMEOUT, &format!("the node has {kind} and its taint"), || {
         let node = kubectl.json(&["node", "node"])?;
         anyhow::ensure!(condition(&node, kind)["status"] == "True", "{}", node["status"]["conditions"]);
         let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
@@ -49,18 +49,18 @@ fn node_is_short_of(kubectl: &Kubectl<'_>, kind: &str, taint: &str) {
 
 /// What all pods may have together is made small, so that it does not matter what else this machine does.
 #[test]
-fn memory_hogs_are_evicted() {
+fn memory_pressure_evicts_pods() {
     let total = fs::read_to_string("/proc/meminfo").unwrap();
     let total: u64 = total.lines().next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
-    let world = World::new();
+    let testbed = Testbed::new();
     let config = format!(
         "evictionHard: {{memory.available: 200Mi}}\nsystemReserved: {{memory: {}Ki}}\n\
          enforceNodeAllocatable: [none]\nimageGCHighThresholdPercent: 100\n",
         total - (500 << 10)
     );
-    let mut windlass = configured(&world, &config);
+    let mut windlass = configured(&testbed, &config);
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let promised = json!({"cpu": "10m", "memory": "64Mi"});
     let container = |line: &str| json!({"name": "main", "command": shell(line)});
     let mut lasting = container("exec sleep 1000");
@@ -99,7 +99,7 @@ fn memory_hogs_are_evicted() {
         serde_json::from_str(&shared.pod("careless", json!({"containers": [container("exec sleep 1000")]}))).unwrap();
     careless["spec"]["nodeName"] = json!("node");
     kubectl.apply(&careless.to_string());
-    let refused = evicted(&kubectl, "careless", PATIENCE);
+    let refused = evicted(&kubectl, "careless", DEFAULT_TIMEOUT);
     assert_eq!(refused["status"]["message"], "Pod was rejected: The node had condition: [MemoryPressure]. ");
     assert!(refused["status"]["containerStatuses"][0]["containerID"].is_null(), "nothing was made of it");
     let mut modest = careless.clone();
@@ -113,15 +113,15 @@ fn memory_hogs_are_evicted() {
 }
 
 #[test]
-fn disks_are_kept_free() {
-    let world = World::new();
-    let data = world.dir().join("data");
+fn disk_pressure_reclaims_space() {
+    let testbed = Testbed::new();
+    let data = testbed.dir().join("data");
     fs::create_dir_all(&data).unwrap();
     mount(Some("tmpfs"), &data, Some("tmpfs"), MsFlags::empty(), Some("size=256m")).expect("a small disk");
     let config = "evictionHard: {nodefs.available: 100Mi}\nimageGCHighThresholdPercent: 100\n";
-    let mut windlass = configured(&world, config);
+    let mut windlass = configured(&testbed, config);
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let pod = |name: &str, line: &str| {
         let main = json!({"name": "main", "command": shell(line), "volumeMounts": [{"name": "v", "mountPath": "/v"}]});
         shared.pod(name, json!({"containers": [main], "volumes": [{"name": "v", "emptyDir": {}}]}))
@@ -134,7 +134,7 @@ fn disks_are_kept_free() {
     assert!(message.starts_with("The node was low on resource: ephemeral-storage. "), "{message}");
     node_is_short_of(&kubectl, "DiskPressure", "node.kubernetes.io/disk-pressure");
     let written = data.join("pods").join(filler["metadata"]["uid"].as_str().unwrap()).join("volumes");
-    eventually(PATIENCE, "what it has written is gone", || {
+    eventually(DEFAULT_TIMEOUT, "what it has written is gone", || {
         anyhow::ensure!(!written.exists(), "{} is there", written.display());
         Ok(())
     });
@@ -147,10 +147,10 @@ fn disks_are_kept_free() {
 
 #[test]
 fn pods_that_write_more_than_they_may_are_evicted() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let fill = |path: &str| shell(&format!("dd if=/dev/zero of={path} bs=1M count=8; exec sleep 1000"));
     let limit = |limit: &str| json!({"limits": {"ephemeral-storage": limit}});
     kubectl.apply(&shared.pod(
@@ -191,18 +191,18 @@ fn pods_that_write_more_than_they_may_are_evicted() {
 }
 
 #[test]
-fn unused_images_go() {
-    let world = World::new();
+fn unused_images_are_collected() {
+    let testbed = Testbed::new();
     let config = "evictionHard: {memory.available: 100Mi}\nimageGCHighThresholdPercent: 1\n\
                   imageGCLowThresholdPercent: 0\nimageMinimumGCAge: 0s\n";
-    let mut windlass = configured(&world, config);
+    let mut windlass = configured(&testbed, config);
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     kubectl.apply(&shared.pod("user", json!({"containers": [{"name": "main", "command": shell("exec sleep 1000")}]})));
     wait_for(&kubectl, "user", "is ready", is_ready);
     // A dead container outside Kubernetes is a user too.
-    let _ = world.docker(&["create", "--name", "outsider", "windlass/redis:1", "true"]);
-    let images = || world.docker(&["images", "--format", "{{.Repository}}:{{.Tag}}"]);
+    let _ = testbed.docker(&["create", "--name", "outsider", "windlass/redis:1", "true"]);
+    let images = || testbed.docker(&["images", "--format", "{{.Repository}}:{{.Tag}}"]);
     eventually(MEASURED, "unused images are gone", || {
         let images = images();
         anyhow::ensure!(!images.contains("windlass/nginx:1"), "{images}");
@@ -212,7 +212,7 @@ fn unused_images_go() {
     for name in ["windlass/busybox:1", "windlass/redis:1", "pause"] {
         assert!(left.contains(name), "{name}: {left}");
     }
-    eventually(PATIENCE, "the node says that it was not enough", || {
+    eventually(DEFAULT_TIMEOUT, "the node says that it was not enough", || {
         let told = events(&kubectl, "node");
         let words = "FreeDiskSpaceFailed Failed to garbage collect required amount of images. Attempted to free ";
         anyhow::ensure!(told.contains(words), "{told}");
@@ -221,5 +221,5 @@ fn unused_images_go() {
     let node = kubectl.json(&["node", "node"]).unwrap();
     let names = node["status"]["images"].to_string();
     assert!(names.contains("windlass/busybox:1"), "{names}");
-    assert!(Path::new(&world.dir().join("data/images.json")).exists());
+    assert!(Path::new(&testbed.dir().join("data/images.json")).exists());
 }

@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-use windlass_tests::{PATIENCE, World, eventually, run};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually, run};
 
 use crate::shell_pod;
 
 #[test]
 fn bad_manifests_are_refused_with_the_field_path() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     for (manifest, words) in [
         // Not YAML at all: kubectl itself refuses.
@@ -77,8 +77,8 @@ fn bad_manifests_are_refused_with_the_field_path() {
 
 #[test]
 fn a_broken_file_among_the_manifests_stops_only_itself() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let folder = windlass.manifests_dir();
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(
@@ -93,8 +93,10 @@ fn a_broken_file_among_the_manifests_stops_only_itself() {
     )
     .unwrap();
     let kubectl = windlass.up();
-    eventually(PATIENCE, "the good file is applied", || kubectl.try_run(&["get", "configmap/good", "namespace/made"]));
-    let log = eventually(PATIENCE, "the broken file is in the log with its line", || {
+    eventually(DEFAULT_TIMEOUT, "the good file is applied", || {
+        kubectl.try_run(&["get", "configmap/good", "namespace/made"])
+    });
+    let log = eventually(DEFAULT_TIMEOUT, "the broken file is in the log with its line", || {
         let log = windlass.daemon().log();
         let line = log
             .lines()
@@ -110,10 +112,12 @@ fn a_broken_file_among_the_manifests_stops_only_itself() {
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: mended\ndata: {a: b}\n",
     )
     .unwrap();
-    eventually(PATIENCE, "the mended file is applied", || kubectl.try_run(&["get", "configmap/mended"]));
-    // What the API refused is tried again by itself.
+    eventually(DEFAULT_TIMEOUT, "the mended file is applied", || kubectl.try_run(&["get", "configmap/mended"]));
+    // What the API refused is retried by itself.
     let _ = kubectl.run(&["create", "namespace", "later"]);
-    eventually(PATIENCE, "the early object is applied", || kubectl.try_run(&["-n", "later", "get", "configmap/early"]));
+    eventually(DEFAULT_TIMEOUT, "the early object is applied", || {
+        kubectl.try_run(&["-n", "later", "get", "configmap/early"])
+    });
     // An edit of a file arrives, and nothing else changes.
     let version = kubectl.run(&["get", "configmap/mended", "-o", "jsonpath={.metadata.resourceVersion}"]);
     std::fs::write(
@@ -121,7 +125,7 @@ fn a_broken_file_among_the_manifests_stops_only_itself() {
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: good}\ndata: {a: c}\n",
     )
     .unwrap();
-    eventually(PATIENCE, "the edit arrives", || {
+    eventually(DEFAULT_TIMEOUT, "the edit arrives", || {
         let value = kubectl.try_run(&["get", "configmap/good", "-o", "jsonpath={.data.a}"])?;
         anyhow::ensure!(value == "c", "{value}");
         Ok(())
@@ -131,14 +135,14 @@ fn a_broken_file_among_the_manifests_stops_only_itself() {
 
 #[test]
 fn an_image_that_cannot_be_had_holds_up_only_its_pod() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(&shell_pod("missing", "Always", "sleep 1").replace("windlass/busybox:1", "windlass/nowhere:1"));
     kubectl.apply(&shell_pod("fine", "Always", "exec sleep 100000"));
-    eventually(PATIENCE, "the other pod is Ready", || kubectl.ready_pods("test=fine", 1));
+    eventually(DEFAULT_TIMEOUT, "the other pod is Ready", || kubectl.ready_pods("test=fine", 1));
     let mut seen = std::collections::BTreeSet::new();
-    eventually(PATIENCE, "ErrImagePull, then ImagePullBackOff", || {
+    eventually(DEFAULT_TIMEOUT, "ErrImagePull, then ImagePullBackOff", || {
         let pod = kubectl.json(&["pod", "missing"])?;
         let reason =
             pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"].as_str().unwrap_or("").to_owned();
@@ -154,21 +158,21 @@ fn an_image_that_cannot_be_had_holds_up_only_its_pod() {
 
 #[test]
 fn docker_may_go_and_come_back() {
-    let mut world = World::new();
-    // The program outlives the borrow of the world that stopping Docker needs, so it is driven by hand.
-    let host = format!("unix://{}", world.docker_socket().display());
+    let mut testbed = Testbed::new();
+    // The program outlives the borrow of the testbed that stopping Docker needs, so it is driven by hand.
+    let host = format!("unix://{}", testbed.docker_socket().display());
     let _ = host;
     let (kubeconfig, mut daemon) = {
-        let windlass = world.windlass();
-        let log = world.dir().join("windlass.log");
+        let windlass = testbed.windlass();
+        let log = testbed.dir().join("windlass.log");
         (
             windlass.kubeconfig(),
             windlass_tests::Daemon::start("windlass up", &mut windlass.command("up"), &log).unwrap(),
         )
     };
     let _ = kubeconfig;
-    let ready = |world: &World| -> anyhow::Result<(String, String)> {
-        let text = world.windlass().kubectl().try_run(&[
+    let ready = |testbed: &Testbed| -> anyhow::Result<(String, String)> {
+        let text = testbed.windlass().kubectl().try_run(&[
             "get",
             "node",
             "node",
@@ -178,43 +182,45 @@ fn docker_may_go_and_come_back() {
         let (status, rest) = text.split_once(' ').ok_or_else(|| anyhow::anyhow!("{text:?}"))?;
         Ok((status.to_owned(), rest.to_owned()))
     };
-    let wait = |world: &World, wanted: &str| -> String {
-        eventually(PATIENCE, &format!("Ready is {wanted}"), || {
-            let (status, rest) = ready(world)?;
+    let wait = |testbed: &Testbed, wanted: &str| -> String {
+        eventually(DEFAULT_TIMEOUT, &format!("Ready is {wanted}"), || {
+            let (status, rest) = ready(testbed)?;
             anyhow::ensure!(status == wanted, "{status} {rest}");
             Ok(rest)
         })
     };
-    wait(&world, "True");
-    world.windlass().kubectl().apply(&shell_pod("lasting", "Always", "exec sleep 100000"));
-    eventually(PATIENCE, "the pod is Ready", || world.windlass().kubectl().ready_pods("test=lasting", 1));
-    world.stop_docker();
-    let why = wait(&world, "False");
+    wait(&testbed, "True");
+    testbed.windlass().kubectl().apply(&shell_pod("lasting", "Always", "exec sleep 100000"));
+    eventually(DEFAULT_TIMEOUT, "the pod is Ready", || testbed.windlass().kubectl().ready_pods("test=lasting", 1));
+    testbed.stop_docker();
+    let why = wait(&testbed, "False");
     assert!(why.contains("KubeletNotReady") && why.to_lowercase().contains("docker"), "{why}");
     // The API goes on without Docker.
-    let _ = world.windlass().kubectl().run(&["create", "configmap", "meanwhile"]);
+    let _ = testbed.windlass().kubectl().run(&["create", "configmap", "meanwhile"]);
     assert!(daemon.runs());
-    world.start_docker();
-    wait(&world, "True");
+    testbed.start_docker();
+    wait(&testbed, "True");
     // Docker's own restart ended the container; it is started again.
-    eventually(PATIENCE, "the pod is Ready again", || world.windlass().kubectl().ready_pods("test=lasting", 1));
+    eventually(DEFAULT_TIMEOUT, "the pod is Ready again", || {
+        testbed.windlass().kubectl().ready_pods("test=lasting", 1)
+    });
     daemon.end(nix::sys::signal::Signal::SIGTERM);
 }
 
 #[test]
 fn a_taken_port_is_named_with_its_holder() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     for (port, kind) in [(6443, "API"), (10250, "node API")] {
-        let log = world.dir().join("holder.log");
-        let mut command = world.command("python3");
+        let log = testbed.dir().join("holder.log");
+        let mut command = testbed.command("python3");
         command.args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string()]);
         let holder = windlass_tests::Daemon::start("the port's holder", &mut command, &log).unwrap();
-        eventually(PATIENCE, "the port is taken", || {
-            world.try_sh(&format!("curl -s -o /dev/null http://127.0.0.1:{port}/"))
+        eventually(DEFAULT_TIMEOUT, "the port is taken", || {
+            testbed.try_sh(&format!("curl -s -o /dev/null http://127.0.0.1:{port}/"))
         });
         windlass.start();
-        let said = eventually(PATIENCE, "windlass gives up", || {
+        let said = eventually(DEFAULT_TIMEOUT, "windlass gives up", || {
             anyhow::ensure!(!windlass.daemon().runs());
             Ok(windlass.daemon().log())
         });
@@ -228,7 +234,7 @@ fn a_taken_port_is_named_with_its_holder() {
 fn without_root_nothing_is_touched() {
     let dir = tempfile::tempdir().unwrap();
     run("chmod", &["777", &dir.path().to_string_lossy()]);
-    // The build folder may be closed to others, so the program is copied to where `nobody` can read it.
+    // The build directory may be closed to others, so the program is copied to where `nobody` can read it.
     let program = dir.path().join("windlass");
     let built = std::env::var("WINDLASS_BIN")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/debug/windlass").to_owned());
@@ -253,20 +259,20 @@ fn without_root_nothing_is_touched() {
 }
 
 #[test]
-fn a_foreign_or_broken_data_folder_is_left_alone() {
-    let world = World::new();
-    let mut windlass = world.windlass();
-    let data = world.dir().join("data");
+fn a_foreign_or_damaged_data_directory_is_untouched() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
+    let data = testbed.dir().join("data");
     let gives_up = |windlass: &mut windlass_tests::Windlass<'_>, why: &str| {
         windlass.start();
-        let said = eventually(PATIENCE, why, || {
+        let said = eventually(DEFAULT_TIMEOUT, why, || {
             anyhow::ensure!(!windlass.daemon().runs());
             Ok(windlass.daemon().log())
         });
         let last = said.lines().last().unwrap_or("").to_owned();
         assert!(last.contains(&data.display().to_string()), "{why}: {last}");
     };
-    // Somebody else's folder.
+    // Somebody else's directory.
     std::fs::create_dir_all(&data).unwrap();
     std::fs::write(data.join("family-photos.tar"), "precious").unwrap();
     gives_up(&mut windlass, "a foreign folder is refused");
@@ -301,8 +307,8 @@ fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
 
 #[test]
 fn acknowledged_writes_survive_a_kill_in_the_middle_of_a_storm() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     let acknowledged = AtomicU32::new(0);
     std::thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! The API as pods see it: by the service's address and with the account's token, as every in-cluster client does it; and
 //! as those see it who are not administrators.
 
-use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
 /// One pod on the pods' network and one on the node's, both with curl.
 const CLIENTS: &str = r"
@@ -41,15 +41,15 @@ fn shell(kubectl: &Kubectl<'_>, pod: &str, line: &str) -> anyhow::Result<String>
 
 #[test]
 fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
-    let world = World::new();
-    world.load("curl");
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    testbed.load("curl");
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(CLIENTS);
-    eventually(PATIENCE, "both pods are Ready", || kubectl.ready_pods("test=client", 2));
+    eventually(DEFAULT_TIMEOUT, "both pods are Ready", || kubectl.ready_pods("test=client", 2));
     for pod in ["routed", "host"] {
         // The service's rules may come a moment after the pod.
-        let version = eventually(PATIENCE, "the API answers", || shell(&kubectl, pod, "ask /version"));
+        let version = eventually(DEFAULT_TIMEOUT, "the API answers", || shell(&kubectl, pod, "ask /version"));
         assert!(version.contains("gitVersion") && version.ends_with("200\n"), "{pod}: {version}");
         // By each name that clients use, and at the node's own address: the certificate has them all.
         for name in ["kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"] {
@@ -92,11 +92,11 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
         let refused = kubectl.output(args, "");
         assert!(!refused.ok && refused.err.contains("impersonation is not supported"), "{args:?}: {}", refused.err);
     }
-    eventually(PATIENCE, "nothing was deleted", || kubectl.ready_pods("test=client", 2));
+    eventually(DEFAULT_TIMEOUT, "nothing was deleted", || kubectl.ready_pods("test=client", 2));
 
     // The node's own credentials are good for what its pods name, and for nothing else.
     let _ = kubectl.run(&["create", "secret", "generic", "mine", "--from-literal=a=b"]);
-    let config = world.dir().join("data/pki/node.kubeconfig").display().to_string();
+    let config = testbed.dir().join("data/pki/node.kubeconfig").display().to_string();
     let as_node = |args: &[&str], stdin: &str| {
         let output = kubectl.output(&[&["--kubeconfig", &config], args].concat(), stdin);
         (output.ok, output.err)
@@ -119,7 +119,7 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
         "apiVersion: v1\nkind: Pod\nmetadata: {name: names}\nspec:\n  containers:\n  - name: c\n    image: windlass/busybox:1\n    \
          command: [sleep, '3600']\n    envFrom: [{secretRef: {name: mine}}]\n",
     );
-    let read = eventually(PATIENCE, "the pod is on the node", || {
+    let read = eventually(DEFAULT_TIMEOUT, "the pod is on the node", || {
         let (done, said) = as_node(&["get", "secret", "mine"], "");
         anyhow::ensure!(done, "{said}");
         Ok(done)

@@ -1,13 +1,13 @@
-//! Each verb of kubectl that the skeleton promises, on the kinds that exist.
+//! The verbs of kubectl, on the types that are served.
 
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::{WEB, name_of};
 
 #[test]
-fn every_verb_works_on_what_exists() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn kubectl_verbs_work_on_served_types() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
 
     for kind in [
@@ -49,14 +49,14 @@ fn every_verb_works_on_what_exists() {
     assert!(kubectl.apply(WEB).contains("service/web created"));
     assert!(kubectl.apply(WEB).contains("replicationcontroller/web unchanged"));
     assert!(kubectl.apply(&WEB.replace("replicas: 2", "replicas: 3")).contains("replicationcontroller/web configured"));
-    eventually(PATIENCE, "three pods are Ready", || kubectl.ready_pods("app=web", 3));
+    eventually(DEFAULT_TIMEOUT, "three pods are Ready", || kubectl.ready_pods("app=web", 3));
     assert!(kubectl.apply(&WEB.replace("port: 80\n", "port: 8080\n")).contains("service/web configured"));
     assert_eq!(kubectl.json(&["service", "web"]).unwrap()["spec"]["ports"].as_array().unwrap().len(), 1);
     assert_eq!(kubectl.json(&["service", "web"]).unwrap()["spec"]["ports"][0]["port"], 8080);
 
     // scale, describe, events
     let _ = kubectl.run(&["scale", "rc", "web", "--replicas=1"]);
-    let pod = eventually(PATIENCE, "one pod is left", || kubectl.ready_pods("app=web", 1)).remove(0);
+    let pod = eventually(DEFAULT_TIMEOUT, "one pod is left", || kubectl.ready_pods("app=web", 1)).remove(0);
     let described = kubectl.run(&["describe", "rc", "web"]);
     assert!(described.contains("1 current / 1 desired") && described.contains("Created pod: web-"), "{described}");
     let described = kubectl.run(&["describe", "pod", &name_of(&pod)]);
@@ -93,7 +93,7 @@ fn every_verb_works_on_what_exists() {
 
     // logs, of now and of before
     kubectl.apply(&crate::shell_pod("talker", "Always", "echo one; echo two; exec sleep 1000"));
-    eventually(PATIENCE, "the pod has spoken", || {
+    eventually(DEFAULT_TIMEOUT, "the pod has spoken", || {
         let said = kubectl.try_run(&["logs", "talker"])?;
         anyhow::ensure!(said == "one\ntwo\n", "{said:?}");
         Ok(())
@@ -105,7 +105,7 @@ fn every_verb_works_on_what_exists() {
     let _ = kubectl.run(&["create", "secret", "generic", "hidden", "--from-literal=password=x"]);
     assert_eq!(kubectl.json(&["secret", "hidden"]).unwrap()["data"]["password"], "eA==");
     let _ = kubectl.run(&["create", "namespace", "other"]);
-    eventually(PATIENCE, "the namespace has its service account", || {
+    eventually(DEFAULT_TIMEOUT, "the namespace has its service account", || {
         kubectl.try_run(&["-n", "other", "get", "serviceaccount", "default"])
     });
     let _ = kubectl.run(&["-n", "other", "create", "configmap", "inside", "--from-literal=a=b"]);
@@ -114,7 +114,7 @@ fn every_verb_works_on_what_exists() {
 
     // delete takes the pods along
     let _ = kubectl.run(&["delete", "rc", "web"]);
-    eventually(PATIENCE, "the pods are gone", || {
+    eventually(DEFAULT_TIMEOUT, "the pods are gone", || {
         let left = kubectl.pods("app=web")?;
         anyhow::ensure!(left.is_empty(), "{} are left", left.len());
         Ok(())
@@ -122,16 +122,16 @@ fn every_verb_works_on_what_exists() {
 }
 
 #[test]
-fn a_watch_shows_what_happens() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn kubectl_get_watch_shows_changes() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let log = world.dir().join("watch.log");
+    let log = testbed.dir().join("watch.log");
     let mut command = kubectl.command();
     command.args(["get", "pods", "-w"]);
     let watch = windlass_tests::Daemon::start("kubectl get -w", &mut command, &log).unwrap();
     kubectl.apply(&crate::shell_pod("seen", "Never", "sleep 1"));
-    eventually(PATIENCE, "the watch has seen the pod's whole life", || {
+    eventually(DEFAULT_TIMEOUT, "the watch has seen the pod's whole life", || {
         let text = watch.log();
         for word in ["Pending", "Running", "Completed"] {
             anyhow::ensure!(text.contains(word), "{word} is missing in:\n{text}");

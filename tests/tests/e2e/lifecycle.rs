@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::{
     container_id,
-    sharing::{Shared, events, is_ready, main_of, says, shell, wait_for},
+    shared_dir::{SharedDir, events, is_ready, main_of, says, shell, wait_for},
 };
 
 #[test]
 fn probes() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let quick = |probe: Value| {
         let mut probe = probe;
         probe["periodSeconds"] = json!(1);
@@ -84,18 +84,18 @@ fn probes() {
     windlass.kill();
     std::thread::sleep(Duration::from_millis(1500));
     windlass.start();
-    eventually(PATIENCE, "the API is back", || windlass.kubectl().json(&["pod", "exec"]));
+    eventually(DEFAULT_TIMEOUT, "the API is back", || windlass.kubectl().json(&["pod", "exec"]));
     std::thread::sleep(Duration::from_secs(4));
     let after = windlass.kubectl().json(&["pod", "exec"]).unwrap();
     assert_eq!((since(&before), container_id(&before)), (since(&after), container_id(&after)));
 }
 
 #[test]
-fn hooks_and_the_order_of_ends() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn hooks_and_termination_order() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let note =
         |word: &str, file: &str| json!({"exec": {"command": ["sh", "-c", format!("echo {word} >> /shared/{file}")]}});
     let until_told = |word: &str, file: &str| {
@@ -111,7 +111,7 @@ fn hooks_and_the_order_of_ends() {
     wait_for(&kubectl, "hooks", "is ready", is_ready);
     assert_eq!(shared.lines("hooks"), ["started"]);
     // The next container waits for the hook.
-    eventually(PATIENCE, "the second container has looked", || {
+    eventually(DEFAULT_TIMEOUT, "the second container has looked", || {
         anyhow::ensure!(shared.lines("second") == ["started"], "{:?}", shared.lines("second"));
         Ok(())
     });
@@ -157,8 +157,8 @@ fn hooks_and_the_order_of_ends() {
     std::thread::sleep(Duration::from_secs(2));
     let _ = kubectl.run(&["delete", "pod", "slow", "--grace-period=1"]);
     let id = container_id(&pod);
-    eventually(PATIENCE, "its container is gone", || {
-        anyhow::ensure!(!world.docker(&["ps", "-aq", "--no-trunc"]).contains(&id));
+    eventually(DEFAULT_TIMEOUT, "its container is gone", || {
+        anyhow::ensure!(!testbed.docker(&["ps", "-aq", "--no-trunc"]).contains(&id));
         Ok(())
     });
 }

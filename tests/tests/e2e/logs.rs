@@ -2,14 +2,14 @@
 
 use std::{fs, process::Stdio};
 
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::{container_id, shell_pod};
 
 #[test]
 fn logs_as_kubectl_asks_for_them() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: two}\nspec:\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
@@ -21,7 +21,7 @@ fn logs_as_kubectl_asks_for_them() {
          - {name: main, image: 'windlass/none:1', imagePullPolicy: Never}\n",
     );
     let logs = |args: &[&str]| kubectl.try_run(&[&["logs"], args].concat());
-    eventually(PATIENCE, "both containers have printed", || {
+    eventually(DEFAULT_TIMEOUT, "both containers have printed", || {
         anyhow::ensure!(logs(&["two", "-c", "a"])?.contains("end") && logs(&["two", "-c", "b"])?.contains("from b"));
         Ok(())
     });
@@ -62,7 +62,7 @@ fn logs_as_kubectl_asks_for_them() {
 
     // Between two attempts the last one is the log and the previous one alike; then it is the previous one.
     kubectl.apply(&shell_pod("again", "Always", "echo attempt; exit 3"));
-    eventually(PATIENCE, "it has failed", || {
+    eventually(DEFAULT_TIMEOUT, "it has failed", || {
         anyhow::ensure!(logs(&["again", "--previous"])? == "attempt\n");
         Ok(())
     });
@@ -73,20 +73,21 @@ const LINES: usize = 3000;
 
 #[test]
 fn a_follower_sees_every_line_through_rotations() {
-    let world = World::new();
-    let mut windlass = world.windlass().with(&["--container-log-max-size", "64Ki", "--container-log-max-files", "20"]);
+    let testbed = Testbed::new();
+    let mut windlass =
+        testbed.windlass().with(&["--container-log-max-size", "64Ki", "--container-log-max-files", "20"]);
     let kubectl = windlass.up();
     let line = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i of a log that is rotated; \
                 [ $((i % 300)) != 0 ] || sleep 0.3; done; touch /tmp/done; sleep 3600";
     kubectl.apply(&shell_pod("loud", "Never", line));
-    let pod = eventually(PATIENCE, "it runs", || Ok(kubectl.ready_pods("test=loud", 1)?.remove(0)));
+    let pod = eventually(DEFAULT_TIMEOUT, "it runs", || Ok(kubectl.ready_pods("test=loud", 1)?.remove(0)));
     let id = container_id(&pod);
     let expected: String = (1..=LINES).map(|i| format!("line {i} of a log that is rotated\n")).collect();
 
     let mut follow = kubectl.command();
     let follow = follow.args(["logs", "--follow", "loud"]).stdout(Stdio::piped()).spawn().expect("kubectl");
-    let files = world.dir().join("docker/containers").join(&id);
-    eventually(PATIENCE, "all is printed", || {
+    let files = testbed.dir().join("docker/containers").join(&id);
+    eventually(DEFAULT_TIMEOUT, "all is printed", || {
         anyhow::ensure!(kubectl.run(&["logs", "loud", "--tail=1"]).starts_with("line 3000 "));
         Ok(())
     });
@@ -100,8 +101,8 @@ fn a_follower_sees_every_line_through_rotations() {
     assert_eq!(kubectl.run(&["logs", "loud", "--tail=2000"]).lines().collect::<Vec<_>>(), tail);
     let uid = pod["metadata"]["uid"].as_str().expect("a uid");
     let links = [
-        world.dir().join(format!("log/pods/default_loud_{uid}/main/0.log")),
-        world.dir().join(format!("log/containers/loud_default_main-{id}.log")),
+        testbed.dir().join(format!("log/pods/default_loud_{uid}/main/0.log")),
+        testbed.dir().join(format!("log/containers/loud_default_main-{id}.log")),
     ];
     let newest = format!("{id}-json.log");
     for link in &links {
@@ -121,7 +122,7 @@ fn a_follower_sees_every_line_through_rotations() {
     assert!(seen == expected, "{} bytes were followed of {}", seen.len(), expected.len());
     let mut follow = kubectl.command();
     let follow = follow.args(["logs", "-f", "loud", "--tail=1"]).stdout(Stdio::piped()).spawn().expect("kubectl");
-    world.docker(&["kill", &id]);
+    testbed.docker(&["kill", &id]);
     let seen = follow.wait_with_output().expect("kubectl");
     assert!(seen.status.success() && seen.stdout.starts_with(b"line 3000 "), "{seen:?}");
 }

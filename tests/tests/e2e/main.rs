@@ -1,45 +1,45 @@
 //! A node, driven as its users drive it: real kubectl, real Docker Engine, real iptables. Each test
 //! has a machine of its own made of network namespaces.
 
+mod abuse;
 mod bundle;
 mod check;
+mod churn;
 mod crash;
 mod dashboard;
-mod endings;
 mod eviction;
 mod faults;
-mod fields;
-mod hostile;
+mod host_failures;
+mod idle;
 mod in_cluster;
+mod joined_node;
 mod kubectl;
 mod lifecycle;
-mod load;
 mod logs;
-mod member;
 mod metrics;
 mod metrics_api;
 mod network;
 mod node_api;
 mod proxy;
+mod proxy_crash;
 mod purge;
-mod quiet;
+mod quickstart;
+mod reference_manifests;
 mod resources;
 mod restart;
 mod secrets;
-mod seeds;
 mod shutdown;
 mod static_pods;
 mod storage;
-mod storm;
 mod streams;
-mod surroundings;
 mod systemd;
+mod termination_messages;
 mod top;
 mod usage;
-mod web;
+mod volumes;
 
 use serde_json::Value;
-use windlass_tests::sharing;
+use windlass_tests::shared_dir;
 
 /// The example that the README starts with.
 const WEB: &str = include_str!("../../../examples/web.yaml");

@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use windlass_tests::{Daemon, PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 
 use crate::shell_pod;
 
@@ -49,12 +49,12 @@ spec:
     - {name: data, mountPath: /data}
 "#;
 
-fn get(world: &World, path: &str) -> anyhow::Result<String> {
-    world.try_sh(&format!("curl -fsS --max-time 10 '{NODE}{path}'"))
+fn get(testbed: &Testbed, path: &str) -> anyhow::Result<String> {
+    testbed.try_sh(&format!("curl -fsS --max-time 10 '{NODE}{path}'"))
 }
 
-fn json(world: &World, path: &str) -> anyhow::Result<Value> {
-    Ok(serde_json::from_str(&get(world, path)?)?)
+fn json(testbed: &Testbed, path: &str) -> anyhow::Result<Value> {
+    Ok(serde_json::from_str(&get(testbed, path)?)?)
 }
 
 /// The value of the only series with this beginning.
@@ -75,8 +75,8 @@ fn within(what: &str, value: f64, low: f64, high: f64) -> anyhow::Result<()> {
 }
 
 /// Section by section what upstream expects of the Summary API for a pod like ours.
-fn check_summary(world: &World) -> anyhow::Result<()> {
-    let summary = json(world, "/stats/summary")?;
+fn check_summary(testbed: &Testbed) -> anyhow::Result<()> {
+    let summary = json(testbed, "/stats/summary")?;
     let all = summary["pods"].as_array().cloned().unwrap_or_default();
     let pod = all.iter().find(|p| p["podRef"]["name"] == "stats").ok_or_else(|| anyhow::anyhow!("no pod"))?;
     let container = &pod["containers"][0];
@@ -144,7 +144,7 @@ fn check_summary(world: &World) -> anyhow::Result<()> {
         .filter_map(|c| c["name"].as_str())
         .collect();
     anyhow::ensure!(system.contains(&"kubelet") && system.contains(&"pods"), "{system:?}");
-    let reduced = json(world, "/stats/summary?only_cpu_and_memory=true")?;
+    let reduced = json(testbed, "/stats/summary?only_cpu_and_memory=true")?;
     let pods = reduced["pods"].as_array().cloned().unwrap_or_default();
     let small = pods.iter().find(|p| p["podRef"]["name"] == "stats").ok_or_else(|| anyhow::anyhow!("no pod"))?;
     let mut keys: Vec<&String> = small.as_object().into_iter().flatten().map(|(key, _)| key).collect();
@@ -153,9 +153,9 @@ fn check_summary(world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_metrics(world: &World) -> anyhow::Result<()> {
+fn check_metrics(testbed: &Testbed) -> anyhow::Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-    let page = get(world, "/metrics/cadvisor")?;
+    let page = get(testbed, "/metrics/cadvisor")?;
     let of = ["container=\"busybox\"", "pod=\"stats\"", "namespace=\"default\"", "image=\"windlass/busybox:1\""];
     for (name, low, high) in [
         ("container_cpu_usage_seconds_total", 0.0, 100.0),
@@ -181,24 +181,24 @@ fn check_metrics(world: &World) -> anyhow::Result<()> {
     let sandbox = ["container=\"POD\"", "pod=\"stats\"", "interface=\"eth0\""];
     within("tx", series(&page, "container_network_transmit_bytes_total", &sandbox)?, 0.0, 1e7)?;
     within("cores", series(&page, "machine_cpu_cores", &[])?, 1.0, 1024.0)?;
-    let page = get(world, "/metrics/resource")?;
+    let page = get(testbed, "/metrics/resource")?;
     let of = ["container=\"busybox\"", "pod=\"stats\"", "namespace=\"default\""];
     within("cpu", series(&page, "container_cpu_usage_seconds_total", &of)?, 0.001, 100.0)?;
     within("memory", series(&page, "container_memory_working_set_bytes", &of)?, 1e4, 80e6)?;
     within("start", series(&page, "container_start_time_seconds", &of)?, now - 300.0, now + 120.0)?;
     within("node", series(&page, "node_memory_working_set_bytes", &[])?, 1e7, 1e12)?;
     within("error", series(&page, "resource_scrape_error", &[])?, 0.0, 0.0)?;
-    let page = get(world, "/metrics/probes")?;
+    let page = get(testbed, "/metrics/probes")?;
     let of = ["probe_type=\"Liveness\"", "result=\"successful\"", "container=\"busybox\"", "pod=\"stats\""];
     within("probes", series(&page, "prober_probe_total", &of)?, 2.0, 1e4)?;
-    let page = get(world, "/metrics")?;
+    let page = get(testbed, "/metrics")?;
     let of = ["namespace=\"default\"", "persistentvolumeclaim=\"claimed\""];
     within("volume", series(&page, "kubelet_volume_stats_capacity_bytes", &of)?, 1e8, 1e13)
 }
 
 /// A container that no pod owns, as clients of cAdvisor ask for it.
-fn check_stranger(world: &World) -> anyhow::Result<()> {
-    let found = json(world, "/api/v1.3/docker/lonely")?;
+fn check_stranger(testbed: &Testbed) -> anyhow::Result<()> {
+    let found = json(testbed, "/api/v1.3/docker/lonely")?;
     let (name, info) = found.as_object().and_then(|m| m.iter().next()).ok_or_else(|| anyhow::anyhow!("none"))?;
     anyhow::ensure!(info["name"] == *name && info["aliases"][0] == "lonely", "{info}");
     // Its own and its image's, and nothing that we have added.
@@ -207,23 +207,23 @@ fn check_stranger(world: &World) -> anyhow::Result<()> {
     anyhow::ensure!(info["spec"]["memory"]["limit"] == 64 << 20, "{}", info["spec"]);
     let memory = info["stats"].as_array().and_then(|all| all.last()).map_or(&Value::Null, |s| &s["memory"]);
     anyhow::ensure!(memory["usage"].as_u64().is_some_and(|bytes| bytes > 10_000), "{memory}");
-    let one = json(world, &format!("/api/v2.1/stats{name}?count=1"))?;
+    let one = json(testbed, &format!("/api/v2.1/stats{name}?count=1"))?;
     anyhow::ensure!(one[name]["stats"].as_array().map(Vec::len) == Some(1), "{one}");
-    let page = get(world, "/metrics/cadvisor")?;
+    let page = get(testbed, "/metrics/cadvisor")?;
     series(&page, "container_memory_usage_bytes", &["name=\"lonely\"", "container=\"\"", "pod=\"\""])?;
-    anyhow::ensure!(json(world, "/api/v2.1/machinestats?count=1")?[0]["memory"]["usage"].as_u64() > Some(0));
+    anyhow::ensure!(json(testbed, "/api/v2.1/machinestats?count=1")?[0]["memory"]["usage"].as_u64() > Some(0));
     Ok(())
 }
 
 #[test]
-fn metrics_are_right_and_read_by_their_readers() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn metrics_are_correct_and_parsed_by_their_clients() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let dir = world.dir().join("volume");
+    let dir = testbed.dir().join("volume");
     std::fs::create_dir_all(&dir).expect("the volume's folder");
     kubectl.apply(&POD.replace("DIR", &dir.display().to_string()));
-    world.docker(&[
+    testbed.docker(&[
         "run",
         "-d",
         "--name",
@@ -238,40 +238,40 @@ fn metrics_are_right_and_read_by_their_readers() {
         "sleep",
         "100000",
     ]);
-    let patience = Duration::from_secs(150);
-    eventually(patience, "the summary is within upstream's ranges", || check_summary(&world));
-    eventually(patience, "the metrics are within upstream's ranges", || check_metrics(&world));
-    eventually(PATIENCE, "a container outside pods is told", || check_stranger(&world));
+    let timeout = Duration::from_secs(150);
+    eventually(timeout, "the summary is within upstream's ranges", || check_summary(&testbed));
+    eventually(timeout, "the metrics are within upstream's ranges", || check_metrics(&testbed));
+    eventually(DEFAULT_TIMEOUT, "a container outside pods is told", || check_stranger(&testbed));
 
     for page in PAGES {
         // 3 is style, which is upstream's; 1 is a page that cannot be read.
-        let said = world.sh(&format!("curl -fsS {NODE}{page} | promtool check metrics 2>&1; echo code $?"));
+        let said = testbed.sh(&format!("curl -fsS {NODE}{page} | promtool check metrics 2>&1; echo code $?"));
         assert!(said.ends_with("code 0\n") || said.ends_with("code 3\n"), "{page}: {said}");
         let open =
-            world.sh(&format!("curl -fsSi -H 'Accept: application/openmetrics-text;version=1.0.0' {NODE}{page}"));
+            testbed.sh(&format!("curl -fsSi -H 'Accept: application/openmetrics-text;version=1.0.0' {NODE}{page}"));
         assert!(
             open.contains("content-type: application/openmetrics-text") && open.ends_with("# EOF\n"),
             "{page}: {open}"
         );
     }
     let (plain, packed) = (
-        world.sh(&format!("curl -fsS {NODE}/metrics/cadvisor | wc -c")),
-        world.sh(&format!("curl -fsS -H 'Accept-Encoding: gzip' {NODE}/metrics/cadvisor | tee packed | wc -c; gzip -t packed; rm packed")),
+        testbed.sh(&format!("curl -fsS {NODE}/metrics/cadvisor | wc -c")),
+        testbed.sh(&format!("curl -fsS -H 'Accept-Encoding: gzip' {NODE}/metrics/cadvisor | tee packed | wc -c; gzip -t packed; rm packed")),
     );
     let number = |text: &str| text.trim().parse::<u64>().unwrap_or(0);
     assert!(number(&packed) > 0 && number(&packed) * 3 < number(&plain), "{packed} of {plain}");
-    scraped(&world);
+    scraped(&testbed);
 
-    world.docker(&["rm", "-f", "lonely"]);
-    eventually(PATIENCE, "what is gone is forgotten", || {
-        anyhow::ensure!(!get(&world, "/metrics/cadvisor")?.contains("lonely"), "still there");
+    testbed.docker(&["rm", "-f", "lonely"]);
+    eventually(DEFAULT_TIMEOUT, "what is gone is forgotten", || {
+        anyhow::ensure!(!get(&testbed, "/metrics/cadvisor")?.contains("lonely"), "still there");
         Ok(())
     });
 }
 
 /// A real Prometheus takes every page, in the format that it likes best.
-fn scraped(world: &World) {
-    let dir = world.dir().join("prometheus");
+fn scraped(testbed: &Testbed) {
+    let dir = testbed.dir().join("prometheus");
     std::fs::create_dir_all(&dir).expect("its folder");
     let jobs: String = PAGES
         .iter()
@@ -284,7 +284,7 @@ fn scraped(world: &World) {
     let config = dir.join("prometheus.yml");
     std::fs::write(&config, format!("global: {{scrape_interval: 2s, scrape_timeout: 2s}}\nscrape_configs:\n{jobs}"))
         .expect("its settings");
-    let mut command = world.command("prometheus");
+    let mut command = testbed.command("prometheus");
     command
         .arg(format!("--config.file={}", config.display()))
         .arg(format!("--storage.tsdb.path={}", dir.join("data").display()))
@@ -293,10 +293,10 @@ fn scraped(world: &World) {
     let ask = |query: &str| -> anyhow::Result<Vec<Value>> {
         let line =
             format!("curl -fsS --max-time 5 -G --data-urlencode 'query={query}' http://127.0.0.1:9090/api/v1/query");
-        let answer: Value = serde_json::from_str(&world.try_sh(&line)?)?;
+        let answer: Value = serde_json::from_str(&testbed.try_sh(&line)?)?;
         Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
     };
-    eventually(PATIENCE, "Prometheus has what the node tells", || {
+    eventually(DEFAULT_TIMEOUT, "Prometheus has what the node tells", || {
         let up = ask("up == 1")?;
         anyhow::ensure!(up.len() == PAGES.len(), "{up:?}");
         let rates =
@@ -309,7 +309,7 @@ fn scraped(world: &World) {
         anyhow::ensure!(ask("prober_probe_total{pod=\"stats\",result=\"successful\"}")?.len() == 1);
         Ok(())
     });
-    let told = world.sh("curl -fsS http://127.0.0.1:9090/metrics");
+    let told = testbed.sh("curl -fsS http://127.0.0.1:9090/metrics");
     for refused in ["sample_duplicate_timestamp", "sample_out_of_order", "sample_out_of_bounds"] {
         let name = format!("prometheus_target_scrapes_{refused}_total");
         assert_eq!(series(&told, &name, &[]).expect("its own count"), 0.0, "{refused}");
@@ -317,9 +317,9 @@ fn scraped(world: &World) {
 }
 
 #[test]
-fn kills_for_lack_of_memory_are_counted_over_restarts() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn oom_kills_are_counted_over_restarts() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     let greedy = shell_pod("greedy", "Always", "sleep 2; exec dd if=/dev/zero of=/dev/null bs=100M count=1")
         .replace("    command:", "    resources: {limits: {memory: 16Mi}}\n    command:");
@@ -330,8 +330,8 @@ fn kills_for_lack_of_memory_are_counted_over_restarts() {
         anyhow::ensure!(restarts >= 2, "{restarts} restarts");
         Ok(())
     });
-    eventually(PATIENCE, "both are counted", || {
-        let page = get(&world, "/metrics/cadvisor")?;
+    eventually(DEFAULT_TIMEOUT, "both are counted", || {
+        let page = get(&testbed, "/metrics/cadvisor")?;
         let kills = series(&page, "container_oom_events_total", &["container=\"\"", "pod=\"greedy\""])?;
         within("kills", kills, 2.0, 10.0)
     });

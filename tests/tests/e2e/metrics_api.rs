@@ -3,7 +3,7 @@
 use std::{path::Path, process::Command};
 
 use serde_json::Value;
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::shell_pod;
 
@@ -62,15 +62,15 @@ fn mebibytes(cell: &str) -> i64 {
 
 #[test]
 fn kubectl_top_and_the_official_python_client_read_usage() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     let _ = kubectl.run(&["create", "namespace", "work"]);
     kubectl.apply(BUSY);
     kubectl.apply(&shell_pod("idle", "Always", "exec sleep 100000"));
 
     // A new pod shows after two rounds, and is measured over ten seconds from the third on.
-    let table = eventually(2 * PATIENCE, "a fifth of a core and 20 MB show", || {
+    let table = eventually(2 * DEFAULT_TIMEOUT, "a fifth of a core and 20 MB show", || {
         let table = kubectl.try_run(&["top", "pod", "-n", "work", "busy", "--containers"])?;
         let rows = rows(&table);
         anyhow::ensure!(rows.len() == 2, "{table}");
@@ -106,7 +106,7 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     let deleted = kubectl.output(&["delete", "pods.metrics.k8s.io", "busy", "-n", "work"], "");
     assert!(!deleted.ok && deleted.err.contains("not supported"), "{deleted:?}");
 
-    let told = read_with_python(&world, &windlass.kubeconfig());
+    let told = read_with_python(&testbed, &windlass.kubeconfig());
     assert_eq!(told["nodes"]["items"].as_array().map(Vec::len), Some(1), "{told}");
     assert_eq!(told["node"]["kind"], "NodeMetrics");
     assert!(told["groups"].as_array().is_some_and(|all| all.contains(&"metrics.k8s.io".into())), "{told}");
@@ -116,8 +116,8 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     let window: f64 = busy["window"].as_str().and_then(|w| w.strip_suffix('s')?.parse().ok()).unwrap_or_default();
     assert!((1.0..=30.0).contains(&window), "{busy}");
     // The client's own start may take from the container what it would have had in one window.
-    eventually(PATIENCE, "a fifth of a core in the client", || {
-        let burns = read_with_python(&world, &windlass.kubeconfig())["busy"]["containers"][0].clone();
+    eventually(DEFAULT_TIMEOUT, "a fifth of a core in the client", || {
+        let burns = read_with_python(&testbed, &windlass.kubeconfig())["busy"]["containers"][0].clone();
         let nano = burns["usage"]["cpu"].as_str().and_then(nano_cores).unwrap_or_default();
         anyhow::ensure!((180_000_000..=220_000_000).contains(&nano), "{burns}");
         Ok(())
@@ -134,10 +134,10 @@ fn nano_cores(text: &str) -> Option<i64> {
     number.parse::<i64>().ok().map(|n| n * scale)
 }
 
-fn read_with_python(world: &World, kubeconfig: &Path) -> Value {
+fn read_with_python(testbed: &Testbed, kubeconfig: &Path) -> Value {
     let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/python");
     assert!(packages.join("kubernetes").is_dir(), "{} is missing: run scripts/python.sh", packages.display());
-    let mut command: Command = world.command("python3");
+    let mut command: Command = testbed.command("python3");
     command.args(["-c", READS]).arg(kubeconfig).env("PYTHONPATH", packages);
     let output = command.output().expect("python3 starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -4,12 +4,12 @@ use std::{fs, net::IpAddr, path::Path};
 
 use serde_json::{Value, json};
 use windlass_tests::{
-    Kubectl, PATIENCE, World,
+    DEFAULT_TIMEOUT, Kubectl, Testbed,
     cluster::{Api, Part},
     eventually,
 };
 
-use crate::sharing::{Shared, condition, is_ready, main_of, says, wait_for};
+use crate::shared_dir::{SharedDir, condition, is_ready, main_of, says, wait_for};
 
 fn web(name: &str, host_port: u16) -> String {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
@@ -27,7 +27,7 @@ fn addresses(pod: &Value) -> Vec<IpAddr> {
 
 /// Asks for the page of the pod `web`, which is its name, until it comes.
 fn comes(what: &str, mut ask: impl FnMut() -> anyhow::Result<String>) {
-    eventually(PATIENCE, what, || {
+    eventually(DEFAULT_TIMEOUT, what, || {
         let page = ask()?;
         anyhow::ensure!(page.contains("web"), "{page:?}");
         Ok(())
@@ -41,21 +41,21 @@ fn gone(kubectl: &Kubectl<'_>, name: &str) {
 #[test]
 fn dual_stack() {
     const RANGES: &str = "10.244.0.0/16,fd00:10:244::/56";
-    let world = World::new();
-    if world.api() == Api::Cluster {
+    let testbed = Testbed::new();
+    if testbed.api() == Api::Cluster {
         // There a controller gives nodes their ranges.
-        world.cluster().change(Part::ControllerManager, &[&format!("--cluster-cidr={RANGES}")]);
+        testbed.cluster().change(Part::ControllerManager, &[&format!("--cluster-cidr={RANGES}")]);
     }
-    let mut windlass = world.windlass().with(&["--cluster-cidr", RANGES]);
+    let mut windlass = testbed.windlass().with(&["--cluster-cidr", RANGES]);
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     kubectl.apply(&web("web", 8081));
     let pod = wait_for(&kubectl, "web", "is ready", is_ready);
     let [four, six] = addresses(&pod)[..] else { panic!("one address of each family: {pod}") };
     assert!(four.is_ipv4() && six.is_ipv6(), "{pod}");
     assert_eq!(pod["status"]["podIP"], four.to_string());
     for at in [format!("{four}"), format!("[{six}]")] {
-        comes(&format!("the node reaches the pod at {at}"), || world.try_sh(&format!("curl -sg -m 3 http://{at}/")));
+        comes(&format!("the node reaches the pod at {at}"), || testbed.try_sh(&format!("curl -sg -m 3 http://{at}/")));
     }
     // From another pod, which knows both of its own addresses.
     let line = format!(
@@ -72,7 +72,7 @@ fn dual_stack() {
     for ip in &own {
         assert!(shared.lines("hosts").contains(&format!("{ip}\tclient")), "{:?}", shared.lines("hosts"));
     }
-    comes("the host's port leads to it", || world.try_sh_outside("curl -s -m 3 http://198.18.0.1:8081/"));
+    comes("the host's port leads to it", || testbed.try_sh_outside("curl -s -m 3 http://198.18.0.1:8081/"));
 
     // A restart keeps both; the end frees both.
     windlass.kill();
@@ -80,13 +80,13 @@ fn dual_stack() {
     let again = wait_for(&kubectl, "web", "is ready again", is_ready);
     assert_eq!(addresses(&again), [four, six]);
     assert_eq!(main_of(&again)["restartCount"], 0);
-    comes("it is reached as before", || world.try_sh(&format!("curl -sg -m 3 'http://[{six}]/'")));
+    comes("it is reached as before", || testbed.try_sh(&format!("curl -sg -m 3 'http://[{six}]/'")));
     gone(&kubectl, "web");
-    let held = world.dir().join("data/network");
+    let held = testbed.dir().join("data/network");
     for file in [held.join(four.to_string()), held.join("v6").join(six.to_string())] {
         assert!(!file.exists(), "{} is still held", file.display());
     }
-    let routes = world.sh("ip -6 route");
+    let routes = testbed.sh("ip -6 route");
     assert!(!routes.contains(&six.to_string()), "{routes}");
 }
 
@@ -97,16 +97,16 @@ fn count(dir: &Path) -> usize {
 
 #[test]
 fn cni_plugins() {
-    let world = World::new();
-    let conf = world.dir().join("cni.d");
-    let leases = world.dir().join("leases");
+    let testbed = Testbed::new();
+    let conf = testbed.dir().join("cni.d");
+    let leases = testbed.dir().join("leases");
     fs::create_dir_all(&conf).unwrap();
     let conf_text = conf.to_string_lossy().into_owned();
-    let mut windlass = world.windlass().with(&["--network", "cni", "--cni-conf-dir", &conf_text]);
+    let mut windlass = testbed.windlass().with(&["--network", "cni", "--cni-conf-dir", &conf_text]);
     windlass.start();
     let kubectl = windlass.kubectl();
     // Nothing is configured yet: the node says so and takes no pod, and does as soon as something is.
-    eventually(PATIENCE, "the node says what it lacks", || {
+    eventually(DEFAULT_TIMEOUT, "the node says what it lacks", || {
         let ready = condition(&kubectl.json(&["node", "node"])?, "Ready");
         let message = ready["message"].as_str().unwrap_or_default();
         anyhow::ensure!(ready["status"] == "False" && message.contains("reason:NetworkPluginNotReady"), "{ready}");
@@ -125,28 +125,31 @@ fn cni_plugins() {
     let pod = wait_for(&kubectl, "web", "is ready", is_ready);
     let [ip] = addresses(&pod)[..] else { panic!("one address: {pod}") };
     assert!(ip.to_string().starts_with("10.99.0."), "{ip}");
-    comes("the node reaches the pod", || world.try_sh(&format!("curl -s -m 3 http://{ip}/")));
-    comes("the host's port leads to it", || world.try_sh_outside("curl -s -m 3 http://198.18.0.1:8082/"));
+    comes("the node reaches the pod", || testbed.try_sh(&format!("curl -s -m 3 http://{ip}/")));
+    comes("the host's port leads to it", || testbed.try_sh_outside("curl -s -m 3 http://198.18.0.1:8082/"));
     let leased = leases.join("pods");
     assert_eq!(count(&leased), 1);
 
     // A crash, and a sandbox that dies while nobody looks: the pod gets a new one, and leaves nothing behind.
     windlass.kill();
-    let sandbox = world.docker(&["ps", "-q", "--filter", "label=io.kubernetes.docker.type=podsandbox"]);
-    let _ = world.docker(&["rm", "-f", sandbox.trim()]);
+    let sandbox = testbed.docker(&["ps", "-q", "--filter", "label=io.kubernetes.docker.type=podsandbox"]);
+    let _ = testbed.docker(&["rm", "-f", sandbox.trim()]);
     let kubectl = windlass.up();
     let again = wait_for(&kubectl, "web", "runs in a new sandbox", |p| is_ready(p) && main_of(p)["restartCount"] == 1);
     let now = addresses(&again)[0];
-    comes("it is reached at its new address", || world.try_sh(&format!("curl -s -m 3 http://{now}/")));
-    eventually(PATIENCE, "the old address was given back", || {
+    comes("it is reached at its new address", || testbed.try_sh(&format!("curl -s -m 3 http://{now}/")));
+    eventually(DEFAULT_TIMEOUT, "the old address was given back", || {
         anyhow::ensure!(count(&leased) == 1, "{} addresses are leased", count(&leased));
         Ok(())
     });
     // The same again for a pod that is deleted while nobody looks.
     gone(&kubectl, "web");
-    eventually(PATIENCE, "everything was given back", || {
-        anyhow::ensure!(count(&leased) == 0 && fs::read_dir(world.dir().join("data/cni"))?.next().is_none(), "not yet");
-        let rules = world.try_sh("iptables-save -t nat")?;
+    eventually(DEFAULT_TIMEOUT, "everything was given back", || {
+        anyhow::ensure!(
+            count(&leased) == 0 && fs::read_dir(testbed.dir().join("data/cni"))?.next().is_none(),
+            "not yet"
+        );
+        let rules = testbed.try_sh("iptables-save -t nat")?;
         anyhow::ensure!(!rules.contains("8082"), "{rules}");
         Ok(())
     });

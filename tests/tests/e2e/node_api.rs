@@ -3,38 +3,38 @@
 use std::fs;
 
 use serde_json::Value;
-use windlass_tests::{Daemon, PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 
 use crate::shell_pod;
 
 const NODE_API: &str = "https://198.18.0.1:10250";
 
 /// Asks the node's API and gives the status code and the body.
-fn ask(world: &World, options: &str, url: &str) -> (String, String) {
+fn ask(testbed: &Testbed, options: &str, url: &str) -> (String, String) {
     let line = format!("curl -sSk --max-time 20 -w '\\n%{{http_code}}' {options} '{url}'");
-    let answer = world.sh(&line);
+    let answer = testbed.sh(&line);
     let (body, code) = answer.trim_end().rsplit_once('\n').expect("a status code");
     (code.to_owned(), body.to_owned())
 }
 
-fn certificate(world: &World, name: &str) -> String {
-    let pki = world.dir().join("data/pki");
+fn certificate(testbed: &Testbed, name: &str) -> String {
+    let pki = testbed.dir().join("data/pki");
     format!("--cert {0}/{name}.crt --key {0}/{name}.key", pki.display())
 }
 
 #[test]
-fn the_node_tells_who_has_the_right() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn the_node_api_requires_authorization() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(
         &shell_pod("told", "Always", "sleep 3600")
             .replace("command:", "env: [{name: PASSWORD, value: swordfish}]\n    command:"),
     );
-    eventually(PATIENCE, "the pod is Ready", || kubectl.ready_pods("test=told", 1));
-    let admin = certificate(&world, "admin");
+    eventually(DEFAULT_TIMEOUT, "the pod is Ready", || kubectl.ready_pods("test=told", 1));
+    let admin = certificate(&testbed, "admin");
     let get = |path: &str| {
-        let (code, body) = ask(&world, &admin, &format!("{NODE_API}{path}"));
+        let (code, body) = ask(&testbed, &admin, &format!("{NODE_API}{path}"));
         assert_eq!(code, "200", "{path}: {body}");
         body
     };
@@ -53,9 +53,9 @@ fn the_node_tells_who_has_the_right() {
     assert!(get("/statusz").contains("Up: "));
     assert!(get("/logs/").contains("<pre>"));
     assert_eq!(json("/stats/summary")["node"]["nodeName"], "node");
-    assert_eq!(ask(&world, &format!("{admin} -X POST"), &format!("{NODE_API}/stats/summary")).0, "200");
+    assert_eq!(ask(&testbed, &format!("{admin} -X POST"), &format!("{NODE_API}/stats/summary")).0, "200");
 
-    let large = world.dir().join("large");
+    let large = testbed.dir().join("large");
     fs::write(&large, vec![b'x'; 100 << 10]).expect("a file");
     for (options, path, code, text) in [
         (admin.as_str(), "/nowhere", "404", ""),
@@ -68,35 +68,35 @@ fn the_node_tells_who_has_the_right() {
         ("", "/healthz", "401", "Unauthorized"),
         ("-H 'Authorization: Bearer nonsense'", "/pods", "401", "Unauthorized"),
     ] {
-        let (got, said) = ask(&world, options, &format!("{NODE_API}{path}"));
+        let (got, said) = ask(&testbed, options, &format!("{NODE_API}{path}"));
         assert!(got == code && said.contains(text), "{options} {path}: {got} {said}");
     }
     // Known, and without a right to this: each right that would do is named.
     let token = kubectl.run(&["create", "token", "default"]);
     let bearer = format!("-H 'Authorization: Bearer {}'", token.trim());
     for (path, rights) in [("/configz", "configz proxy"), ("/metrics", "metrics"), ("/logs/", "log"), ("/x", "proxy")] {
-        let said = ask(&world, &bearer, &format!("{NODE_API}{path}"));
+        let said = ask(&testbed, &bearer, &format!("{NODE_API}{path}"));
         let text = format!(
             "Forbidden (user=system:serviceaccount:default:default, verb=get, resource=nodes, subresource(s)=[{rights}])"
         );
         assert_eq!(said, ("403".to_owned(), text), "{path}");
     }
-    assert_eq!(ask(&world, &certificate(&world, "node"), &format!("{NODE_API}/pods")).0, "403");
+    assert_eq!(ask(&testbed, &certificate(&testbed, "node"), &format!("{NODE_API}/pods")).0, "403");
 
     // The door without credentials: on the machine only, without values, and without what shows more.
-    let (code, body) = ask(&world, "", "http://127.0.0.1:10255/pods");
+    let (code, body) = ask(&testbed, "", "http://127.0.0.1:10255/pods");
     assert!(code == "200" && body.contains("PASSWORD") && !body.contains("swordfish"), "{body}");
     for path in ["/configz", "/runningpods/", "/logs/", "/containerLogs/default/told/main"] {
-        assert_eq!(ask(&world, "", &format!("http://127.0.0.1:10255{path}")).0, "404", "{path}");
+        assert_eq!(ask(&testbed, "", &format!("http://127.0.0.1:10255{path}")).0, "404", "{path}");
     }
-    assert!(world.try_sh_outside("curl -sS --max-time 5 http://198.18.0.1:10255/pods").is_err());
-    assert_eq!(ask(&world, "", "http://127.0.0.1:10248/pods").0, "404");
+    assert!(testbed.try_sh_outside("curl -sS --max-time 5 http://198.18.0.1:10255/pods").is_err());
+    assert_eq!(ask(&testbed, "", "http://127.0.0.1:10248/pods").0, "404");
 
     // Docker that does not answer is told of and fails nothing.
-    let docker = nix::unistd::Pid::from_raw(i32::try_from(world.docker_pid()).expect("a process id"));
+    let docker = nix::unistd::Pid::from_raw(i32::try_from(testbed.docker_pid()).expect("a process id"));
     nix::sys::signal::kill(docker, nix::sys::signal::Signal::SIGKILL).expect("Docker ends");
-    eventually(PATIENCE, "it is told of", || {
-        let (code, body) = ask(&world, "", "http://127.0.0.1:10248/healthz?verbose");
+    eventually(DEFAULT_TIMEOUT, "it is told of", || {
+        let (code, body) = ask(&testbed, "", "http://127.0.0.1:10248/healthz?verbose");
         anyhow::ensure!(code == "200" && body.contains("docker does not answer"), "{code} {body}");
         Ok(())
     });
@@ -119,22 +119,22 @@ time.sleep(3600)
 "#;
 
 #[test]
-fn idle_connections_keep_nobody_out() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn idle_connections_do_not_block_others() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(&shell_pod("printed", "Always", "echo here; sleep 3600"));
-    eventually(PATIENCE, "the pod is Ready", || kubectl.ready_pods("test=printed", 1));
-    let mut hostile = world.command_outside("python3");
-    let hostile = Daemon::start("a hostile client", hostile.args(["-c", HOSTILE]), &world.dir().join("hostile.log"))
+    eventually(DEFAULT_TIMEOUT, "the pod is Ready", || kubectl.ready_pods("test=printed", 1));
+    let mut hostile = testbed.command_outside("python3");
+    let hostile = Daemon::start("a hostile client", hostile.args(["-c", HOSTILE]), &testbed.dir().join("hostile.log"))
         .expect("python3");
-    eventually(PATIENCE, "all connections are open", || {
+    eventually(DEFAULT_TIMEOUT, "all connections are open", || {
         anyhow::ensure!(hostile.log().contains("held"), "{}", hostile.log());
         Ok(())
     });
-    let admin = certificate(&world, "admin");
+    let admin = certificate(&testbed, "admin");
     for _ in 0..5 {
-        assert_eq!(ask(&world, &admin, &format!("{NODE_API}/healthz")).0, "200");
+        assert_eq!(ask(&testbed, &admin, &format!("{NODE_API}/healthz")).0, "200");
         assert_eq!(kubectl.run(&["logs", "printed"]), "here\n");
     }
     let pid = windlass.daemon().pid();
@@ -143,16 +143,16 @@ fn idle_connections_keep_nobody_out() {
 }
 
 /// What a server shows, as PEM.
-fn shown(world: &World) -> String {
-    world.sh("python3 -c 'import ssl; print(ssl.get_server_certificate((\"198.18.0.1\", 10250)))'")
+fn shown(testbed: &Testbed) -> String {
+    testbed.sh("python3 -c 'import ssl; print(ssl.get_server_certificate((\"198.18.0.1\", 10250)))'")
 }
 
 #[test]
 fn certificates_that_change_are_shown_without_a_new_start() {
-    let world = World::new();
-    let windlass = world.windlass();
+    let testbed = Testbed::new();
+    let windlass = testbed.windlass();
     let server = windlass.api_alone();
-    let (pki, own) = (world.dir().join("data/pki"), world.dir().join("own"));
+    let (pki, own) = (testbed.dir().join("data/pki"), testbed.dir().join("own"));
     fs::create_dir_all(&own).expect("a folder");
     let copy = |from: &str| {
         for end in ["key", "crt"] {
@@ -166,36 +166,36 @@ fn certificates_that_change_are_shown_without_a_new_start() {
     command.arg("--kubeconfig").arg(pki.join("node.kubeconfig"));
     command.arg("--tls-cert-file").arg(own.join("tls.crt")).arg("--tls-private-key-file").arg(own.join("tls.key"));
     command.arg("--client-ca-file").arg(own.join("ca.crt"));
-    command.args(["--run-dir", &world.dir().join("agent-run").to_string_lossy()]);
-    command.args(["--data-dir", &world.dir().join("agent-data").to_string_lossy()]);
-    let mut node = Daemon::start("windlass agent", &mut command, &world.dir().join("agent.log")).expect("the agent");
-    let admin = certificate(&world, "admin");
+    command.args(["--run-dir", &testbed.dir().join("agent-run").to_string_lossy()]);
+    command.args(["--data-dir", &testbed.dir().join("agent-data").to_string_lossy()]);
+    let mut node = Daemon::start("windlass agent", &mut command, &testbed.dir().join("agent.log")).expect("the agent");
+    let admin = certificate(&testbed, "admin");
     let healthz = format!("{NODE_API}/healthz");
-    eventually(PATIENCE, "the node answers", || {
+    eventually(DEFAULT_TIMEOUT, "the node answers", || {
         anyhow::ensure!(node.runs(), "{}", node.log());
-        world.try_sh(&format!("curl -fsSk --max-time 5 {admin} {healthz}"))
+        testbed.try_sh(&format!("curl -fsSk --max-time 5 {admin} {healthz}"))
     });
-    assert_eq!(shown(&world).trim(), first.trim());
+    assert_eq!(shown(&testbed).trim(), first.trim());
     // A pair that does not match is not taken; one that does is.
     fs::write(own.join("tls.crt"), "nonsense").expect("a file");
-    eventually(PATIENCE, "it is warned of", || {
+    eventually(DEFAULT_TIMEOUT, "it is warned of", || {
         anyhow::ensure!(node.log().contains("changed certificates cannot be used"));
         Ok(())
     });
-    assert_eq!(shown(&world).trim(), first.trim());
+    assert_eq!(shown(&testbed).trim(), first.trim());
     let second = copy("apiserver");
-    eventually(PATIENCE, "the other certificate is shown", || {
-        anyhow::ensure!(shown(&world).trim() == second.trim());
+    eventually(DEFAULT_TIMEOUT, "the other certificate is shown", || {
+        anyhow::ensure!(shown(&testbed).trim() == second.trim());
         Ok(())
     });
-    assert_eq!(ask(&world, &admin, &healthz).0, "200");
+    assert_eq!(ask(&testbed, &admin, &healthz).0, "200");
     // Another authority: who showed a certificate of the first is nobody any more.
-    world.sh(&format!(
+    testbed.sh(&format!(
         "cd {} && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout other.key -out ca.crt -subj /CN=other -days 2 2>&1",
         own.display()
     ));
-    eventually(PATIENCE, "the old authority is not trusted", || {
-        anyhow::ensure!(world.try_sh(&format!("curl -fsSk --max-time 5 {admin} {healthz}")).is_err());
+    eventually(DEFAULT_TIMEOUT, "the old authority is not trusted", || {
+        anyhow::ensure!(testbed.try_sh(&format!("curl -fsSk --max-time 5 {admin} {healthz}")).is_err());
         Ok(())
     });
     drop(server);

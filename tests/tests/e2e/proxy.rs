@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use windlass_tests::{Daemon, PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 
 /// A service whose endpoint is a program on the node itself: no agent runs here.
 const ECHO: &str = "apiVersion: v1
@@ -18,25 +18,25 @@ ports: [{port: 8080, protocol: TCP}]
 endpoints: [{addresses: [ADDRESS], nodeName: node}]
 ";
 
-fn rules(world: &World) -> String {
-    let text = world.sh("iptables-save; ip6tables-save");
+fn rules(testbed: &Testbed) -> String {
+    let text = testbed.sh("iptables-save; ip6tables-save");
     text.lines().filter(|l| !l.starts_with('#')).map(|l| l.split(" [").next().unwrap_or(l).to_owned() + "\n").collect()
 }
 
 #[test]
-fn it_stands_where_kube_proxy_stood() {
-    let world = World::new();
-    let before = rules(&world);
-    let windlass = world.windlass();
+fn windlass_proxy_replaces_kube_proxy() {
+    let testbed = Testbed::new();
+    let before = rules(&testbed);
+    let windlass = testbed.windlass();
     let mut server = windlass.api_alone();
     let kubectl = windlass.kubectl();
-    let address = world.sh("ip -4 -o addr show dev eth0 | awk '{print $4}' | cut -d/ -f1").trim().to_owned();
-    let mut echo = world.command("busybox");
+    let address = testbed.sh("ip -4 -o addr show dev eth0 | awk '{print $4}' | cut -d/ -f1").trim().to_owned();
+    let mut echo = testbed.command("busybox");
     echo.args(["nc", "-ll", "-p", "8080", "-e", "echo", "hello"]);
-    let _echo = Daemon::start("busybox nc", &mut echo, &world.dir().join("nc.log")).unwrap();
+    let _echo = Daemon::start("busybox nc", &mut echo, &testbed.dir().join("nc.log")).unwrap();
     kubectl.apply(&ECHO.replace("ADDRESS", &address));
 
-    let file = world.dir().join("kube-proxy.conf");
+    let file = testbed.dir().join("kube-proxy.conf");
     let text = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclientConnection: {{kubeconfig: {}}}\n\
          hostnameOverride: node\nclusterCIDR: 10.244.0.0/16\niptables: {{masqueradeBit: 12, syncPeriod: 5s}}\nmode: iptables\n\
@@ -47,19 +47,19 @@ fn it_stands_where_kube_proxy_stood() {
     let start = |log: &str| {
         let mut command = windlass.command("proxy");
         command.arg("--config").arg(&file).args(["--masquerade-all", "--profiling=false", "-v", "4"]);
-        Daemon::start("windlass proxy", &mut command, &world.dir().join(log)).unwrap()
+        Daemon::start("windlass proxy", &mut command, &testbed.dir().join(log)).unwrap()
     };
     let mut proxy = start("proxy.log");
-    let ask = |to: &str| world.try_sh(&format!("busybox nc -w 3 {to} < /dev/null"));
+    let ask = |to: &str| testbed.try_sh(&format!("busybox nc -w 3 {to} < /dev/null"));
     for to in ["10.96.7.7 80", "127.0.0.1 30077"] {
-        eventually(PATIENCE, "the service answers", || {
+        eventually(DEFAULT_TIMEOUT, "the service answers", || {
             anyhow::ensure!(proxy.runs(), "{}", proxy.log());
             anyhow::ensure!(ask(to)?.contains("hello"));
             Ok(())
         });
     }
     assert!(proxy.log().contains("newerThanUs is not known"), "{}", proxy.log());
-    let save = world.sh("iptables-save -t nat");
+    let save = testbed.sh("iptables-save -t nat");
     assert!(save.contains("-A KUBE-MARK-MASQ -j MARK --set-xmark 0x1000/0x1000"), "{save}");
     assert!(save.contains("cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ"), "masquerade all: {save}");
 
@@ -72,27 +72,27 @@ fn it_stands_where_kube_proxy_stood() {
 
     // A second one waits; when the first is killed it takes over, and nothing breaks meanwhile.
     let mut second = start("second.log");
-    eventually(PATIENCE, "the second waits for the first", || {
+    eventually(DEFAULT_TIMEOUT, "the second waits for the first", || {
         anyhow::ensure!(second.log().contains(&format!("process=\"{}\"", proxy.pid())), "{}", second.log());
         Ok(())
     });
     proxy.end(Signal::SIGKILL);
     assert!(ask("10.96.7.7 80").unwrap().contains("hello"));
-    eventually(PATIENCE, "the second takes over", || {
+    eventually(DEFAULT_TIMEOUT, "the second takes over", || {
         anyhow::ensure!(second.log().contains("service rules go to this back end"), "{}", second.log());
         Ok(())
     });
     let _ = kubectl.run(&["delete", "endpointslice", "echo-1"]);
-    eventually(PATIENCE, "the service is refused", || {
-        anyhow::ensure!(world.sh("iptables-save -t filter").contains("default/echo has no endpoints"));
+    eventually(DEFAULT_TIMEOUT, "the service is refused", || {
+        anyhow::ensure!(testbed.sh("iptables-save -t filter").contains("default/echo has no endpoints"));
         Ok(())
     });
     second.end(Signal::SIGTERM);
-    assert!(world.sh("iptables-save").contains("default/echo"), "rules outlive the proxy");
+    assert!(testbed.sh("iptables-save").contains("default/echo"), "rules outlive the proxy");
     let said = windlass.try_run("proxy", &["cleanup"]).unwrap();
     assert!(said.contains("are gone"), "{said}");
     server.end(Signal::SIGTERM);
-    assert_eq!(rules(&world), before);
+    assert_eq!(rules(&testbed), before);
 
     // What cannot be used is said before anything is touched.
     std::fs::write(&file, "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n")

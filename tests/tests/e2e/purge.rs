@@ -1,6 +1,6 @@
 //! `windlass down --purge` leaves the machine as it was.
 
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::WEB;
 
@@ -12,7 +12,7 @@ fn sorted(lines: &str) -> String {
 }
 
 /// What must be the same before `up` and after `down --purge`. Packet counters do not count.
-fn traces(world: &World) -> Vec<(&'static str, String)> {
+fn traces(testbed: &Testbed) -> Vec<(&'static str, String)> {
     let strip = |text: String| {
         text.lines()
             .filter(|l| !l.starts_with('#'))
@@ -21,38 +21,38 @@ fn traces(world: &World) -> Vec<(&'static str, String)> {
             .join("\n")
     };
     vec![
-        ("iptables-save", strip(world.sh("iptables-save"))),
-        ("ip6tables-save", strip(world.sh("ip6tables-save"))),
-        ("ip link", world.sh("ip -o link | sed -E 's/@.*//; s/^[0-9]+: //' | sort")),
-        ("ip route", world.sh("ip route | sort")),
-        ("docker ps -a", world.docker(&["ps", "-a", "--format", "{{.Names}}"])),
-        ("docker images", sorted(&world.docker(&["images", "-a", "--format", "{{.Repository}}:{{.Tag}}"]))),
+        ("iptables-save", strip(testbed.sh("iptables-save"))),
+        ("ip6tables-save", strip(testbed.sh("ip6tables-save"))),
+        ("ip link", testbed.sh("ip -o link | sed -E 's/@.*//; s/^[0-9]+: //' | sort")),
+        ("ip route", testbed.sh("ip route | sort")),
+        ("docker ps -a", testbed.docker(&["ps", "-a", "--format", "{{.Names}}"])),
+        ("docker images", sorted(&testbed.docker(&["images", "-a", "--format", "{{.Repository}}:{{.Tag}}"]))),
         (
             "mounts",
-            world
+            testbed
                 .sh("grep -E 'windlass|kubernetes.io' /proc/mounts || true")
                 .lines()
-                .filter(|l| l.contains(&world.dir().display().to_string()) && !l.contains("/docker"))
+                .filter(|l| l.contains(&testbed.dir().display().to_string()) && !l.contains("/docker"))
                 .collect::<Vec<_>>()
                 .join("\n"),
         ),
         (
             "files",
-            world.sh(&format!(
+            testbed.sh(&format!(
                 "ls {} | grep -vE 'docker|exec|registry|kube|log$|\\.json|images' | sort",
-                world.dir().display()
+                testbed.dir().display()
             )),
         ),
     ]
 }
 
 #[test]
-fn nothing_is_left() {
-    let world = World::new();
+fn purge_leaves_nothing() {
+    let testbed = Testbed::new();
     // A container that is none of ours must not be touched.
-    world.docker(&["run", "-d", "--name", "bystander", "windlass/busybox:1", "sleep", "100000"]);
-    let before = traces(&world);
-    let mut windlass = world.windlass();
+    testbed.docker(&["run", "-d", "--name", "bystander", "windlass/busybox:1", "sleep", "100000"]);
+    let before = traces(&testbed);
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(WEB);
     let _ = kubectl.run(&["create", "secret", "generic", "hidden", "--from-literal=password=x"]);
@@ -61,7 +61,7 @@ fn nothing_is_left() {
          command: [sleep, '100000']\n    ports: [{containerPort: 80, hostPort: 6380}]\n    volumeMounts: [{name: s, mountPath: /s}, {name: m, mountPath: /m}]\n  \
          volumes: [{name: s, secret: {secretName: hidden}}, {name: m, emptyDir: {medium: Memory}}]\n  terminationGracePeriodSeconds: 1\n",
     );
-    eventually(PATIENCE, "the pods are Ready", || {
+    eventually(DEFAULT_TIMEOUT, "the pods are Ready", || {
         kubectl.ready_pods("app=web", 2)?;
         let ready =
             kubectl.try_run(&["get", "pod", "mounted", "-o", "jsonpath={.status.containerStatuses[0].ready}"])?;
@@ -71,31 +71,33 @@ fn nothing_is_left() {
     // Other tests' pods have theirs beside them.
     let uids = kubectl.run(&["get", "pods", "-A", "-o", "jsonpath={range .items[*]}{.metadata.uid}{' '}{end}"]);
     let cgroups =
-        |uid: &str| world.sh(&format!("find /sys/fs/cgroup -type d -path '*kubepods*{uid}*' 2>/dev/null || true"));
+        |uid: &str| testbed.sh(&format!("find /sys/fs/cgroup -type d -path '*kubepods*{uid}*' 2>/dev/null || true"));
     assert!(uids.split_whitespace().all(|uid| !cgroups(uid).is_empty()), "each pod has its cgroups: {uids}");
-    assert_ne!(traces(&world), before, "the node must have left traces, or this test sees nothing");
+    assert_ne!(traces(&testbed), before, "the node must have left traces, or this test sees nothing");
     windlass.down(&["--purge"]);
-    for ((what, was), (_, is)) in before.iter().zip(traces(&world)) {
+    for ((what, was), (_, is)) in before.iter().zip(traces(&testbed)) {
         assert_eq!(&is, was, "{what}");
     }
     for uid in uids.split_whitespace() {
         assert_eq!(cgroups(uid), "", "the cgroups of {uid}");
     }
-    let state = world.docker(&["inspect", "-f", "{{.State.Running}}", "bystander"]);
+    let state = testbed.docker(&["inspect", "-f", "{{.State.Running}}", "bystander"]);
     assert_eq!(state.trim(), "true");
 }
 
 #[test]
 fn down_keeps_the_data_and_up_brings_it_back() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(WEB);
-    eventually(PATIENCE, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
+    eventually(DEFAULT_TIMEOUT, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
     windlass.down(&[]);
-    assert_eq!(world.docker(&["ps", "-aq"]), "", "the pods' containers are gone");
-    assert!(!world.sh("iptables-save").contains("KUBE-"), "the rules are gone");
+    assert_eq!(testbed.docker(&["ps", "-aq"]), "", "the pods' containers are gone");
+    assert!(!testbed.sh("iptables-save").contains("KUBE-"), "the rules are gone");
     windlass.up();
-    eventually(PATIENCE, "two pods are Ready again", || kubectl.ready_pods("app=web", 2));
-    eventually(PATIENCE, "the service answers", || world.try_sh("curl -fsS --max-time 3 http://127.0.0.1:30080/"));
+    eventually(DEFAULT_TIMEOUT, "two pods are Ready again", || kubectl.ready_pods("app=web", 2));
+    eventually(DEFAULT_TIMEOUT, "the service answers", || {
+        testbed.try_sh("curl -fsS --max-time 3 http://127.0.0.1:30080/")
+    });
 }

@@ -3,9 +3,9 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use windlass_tests::{PATIENCE, World, cluster::Api, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, cluster::Api, eventually};
 
-use crate::sharing::{Shared, is_ready, main_of, says, shell, wait_for};
+use crate::shared_dir::{SharedDir, is_ready, main_of, says, shell, wait_for};
 
 /// A file of a pod's cgroup, in whichever version of cgroups the machine has.
 fn cgroup(class: &str, uid: &str, v1: (&str, &str), v2: &str) -> String {
@@ -26,10 +26,10 @@ fn quota_of(uid: &str) -> String {
 
 #[test]
 fn in_place_resize() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let spec = json!({"containers": [{"name": "main", "command": shell("exec sleep 1000"),
         "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}, "limits": {"cpu": "200m", "memory": "32Mi"}},
         "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]}]});
@@ -48,7 +48,7 @@ fn in_place_resize() {
     let pod = wait_for(&kubectl, "p", "has more CPU", |p| main_of(p)["resources"]["limits"]["cpu"] == "300m");
     assert_eq!(main_of(&pod)["containerID"], id);
     assert_eq!(main_of(&pod)["allocatedResources"]["cpu"], "150m");
-    eventually(PATIENCE, "the pod's cgroup follows", || {
+    eventually(DEFAULT_TIMEOUT, "the pod's cgroup follows", || {
         anyhow::ensure!(quota_of(&uid) == "30000", "{}", quota_of(&uid));
         Ok(())
     });
@@ -64,7 +64,7 @@ fn in_place_resize() {
 
     // More than the machine has is shown as what it is, and nothing happens. A kube-apiserver says no itself, so that
     // the node is never asked.
-    if world.api() == Api::Embedded {
+    if testbed.api() == Api::Embedded {
         resize(json!({"requests": {"cpu": "4000"}, "limits": {"cpu": "4000"}}));
         let pending = |p: &Value| {
             let all = p["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -89,11 +89,11 @@ fn in_place_resize() {
 }
 
 #[test]
-fn a_resize_waits_for_room() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn a_resize_is_deferred_until_resources_are_free() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let node = kubectl.json(&["node", "node"]).unwrap();
     let cores: i64 = node["status"]["allocatable"]["cpu"].as_str().unwrap().parse().unwrap();
     let pod = |name: &str, cpu: &str| {
@@ -112,12 +112,12 @@ fn a_resize_waits_for_room() {
     says(&kubectl, "p", "ResizeDeferred");
     // A container that is run again meanwhile has what it had.
     let id = main_of(&before)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
-    let _ = world.docker(&["kill", &id]);
+    let _ = testbed.docker(&["kill", &id]);
     let again = wait_for(&kubectl, "p", "runs again", |p| main_of(p)["restartCount"] == 1 && is_ready(p));
     assert_eq!(main_of(&again)["allocatedResources"]["cpu"], "100m", "{again}");
     let shares = |pod: &Value| {
         let id = main_of(pod)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
-        world.docker(&["inspect", "-f", "{{.HostConfig.CpuShares}}", &id]).trim().to_owned()
+        testbed.docker(&["inspect", "-f", "{{.HostConfig.CpuShares}}", &id]).trim().to_owned()
     };
     assert_eq!(shares(&again), "102");
     // Room comes with another pod's end.
@@ -131,10 +131,10 @@ fn a_resize_waits_for_room() {
 
 #[test]
 fn container_restart_rules() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let again = "echo again >> /shared/log; n=$(grep -c again /shared/log); \
                  [ $n -lt 2 ] && exit 42; [ $n -lt 3 ] && exit 43; exit 0";
     let other = "echo other >> /shared/log; while [ $(grep -c again /shared/log) -lt 3 ]; do sleep 0.1; done";
@@ -155,10 +155,10 @@ fn container_restart_rules() {
 
 #[test]
 fn ephemeral_containers() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     kubectl.apply(&shared.pod("p", json!({"containers": [{"name": "main", "command": shell("exec sleep 4321")}]})));
     wait_for(&kubectl, "p", "is ready", is_ready);
     let _ = kubectl.run(&[
@@ -194,11 +194,11 @@ fn ephemeral_containers() {
 }
 
 #[test]
-fn names_and_bandwidth() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn host_names_and_bandwidth_limits() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let told = shell("hostname > /shared/name; cat /etc/hosts > /shared/hosts; exec sleep 1000");
     let mut pod: Value = serde_json::from_str(&shared.pod(
         "p",
@@ -212,7 +212,7 @@ fn names_and_bandwidth() {
         json!({"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "5M"});
     kubectl.apply(&pod.to_string());
     let pod = wait_for(&kubectl, "p", "is ready", is_ready);
-    eventually(PATIENCE, "the pod has told its name", || {
+    eventually(DEFAULT_TIMEOUT, "the pod has told its name", || {
         anyhow::ensure!(shared.lines("name") == ["here.web.default.svc.cluster.local"], "{:?}", shared.lines("name"));
         Ok(())
     });
@@ -221,10 +221,10 @@ fn names_and_bandwidth() {
     for line in [format!("{ip}\there.web.default.svc.cluster.local\there"), "192.0.2.9\ta\tb".to_owned()] {
         assert!(hosts.contains(&line), "{line}: {hosts:?}");
     }
-    let shaped = world.sh("tc qdisc show");
+    let shaped = testbed.sh("tc qdisc show");
     assert!(shaped.contains("rate 10Mbit"), "{shaped}");
     let id = main_of(&pod)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
-    let pid = world.docker(&["inspect", "-f", "{{.State.Pid}}", &id]);
-    let inside = world.sh(&format!("nsenter -n -t {} tc qdisc show dev eth0", pid.trim()));
+    let pid = testbed.docker(&["inspect", "-f", "{{.State.Pid}}", &id]);
+    let inside = testbed.sh(&format!("nsenter -n -t {} tc qdisc show dev eth0", pid.trim()));
     assert!(inside.contains("rate 5Mbit"), "{inside}");
 }

@@ -1,21 +1,21 @@
 //! A container that is killed.
 
-use windlass_tests::World;
+use windlass_tests::Testbed;
 
 use crate::{
     container_id,
-    sharing::{main_of, wait_for},
+    shared_dir::{main_of, wait_for},
     shell_pod,
 };
 
 #[test]
 fn a_container_that_is_killed_comes_back_at_once() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(&shell_pod("victim", "Always", "exec sleep 100000"));
     let before = wait_for(&kubectl, "victim", "runs", |p| main_of(p)["ready"] == true);
-    world.docker(&["kill", &container_id(&before)]);
+    testbed.docker(&["kill", &container_id(&before)]);
     let after =
         wait_for(&kubectl, "victim", "runs again", |p| main_of(p)["restartCount"] == 1 && main_of(p)["ready"] == true);
     assert_ne!(container_id(&before), container_id(&after));

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::json;
-use windlass_tests::{Daemon, PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 
-use crate::sharing::is_ready;
+use crate::shared_dir::is_ready;
 
 /// What stands in every planted value, and in no name.
 const PLANTED: &str = "hunter2";
@@ -60,10 +60,10 @@ fn secret(name: &str, kind: &str, data: serde_json::Value) -> String {
 }
 
 #[test]
-fn no_secret_is_told_anywhere() {
-    let world = World::new();
-    let windlass = world.windlass();
-    let log = world.dir().join("windlass.log");
+fn secrets_appear_in_no_log_or_process() {
+    let testbed = Testbed::new();
+    let windlass = testbed.windlass();
+    let log = testbed.dir().join("windlass.log");
     let mut command = windlass.command("up");
     command.env("WINDLASS_LOG", "debug");
     let mut node = Daemon::start("windlass up", &mut command, &log).expect("windlass up");
@@ -71,7 +71,7 @@ fn no_secret_is_told_anywhere() {
     let auth = BASE64_STANDARD.encode("robot:hunter2-registry");
     let credentials =
         json!({"auths": {"127.0.0.1:5001": {"username": "robot", "password": "hunter2-registry", "auth": auth}}});
-    eventually(PATIENCE, "the API takes objects", || {
+    eventually(DEFAULT_TIMEOUT, "the API takes objects", || {
         anyhow::ensure!(node.runs(), "{}", node.log());
         let given =
             kubectl.output(&["apply", "-f", "-"], &secret("vault", "Opaque", json!({"password": "hunter2-object"})));
@@ -81,12 +81,12 @@ fn no_secret_is_told_anywhere() {
     let kind = "kubernetes.io/dockerconfigjson";
     kubectl.apply(&secret("registry", kind, json!({".dockerconfigjson": credentials.to_string()})));
     kubectl.apply(PODS);
-    eventually(PATIENCE, "the pod is ready", || {
+    eventually(DEFAULT_TIMEOUT, "the pod is ready", || {
         let pod = kubectl.json(&["pod", "web"])?;
         anyhow::ensure!(is_ready(&pod), "{}", pod["status"]);
         Ok(())
     });
-    eventually(PATIENCE, "the pull and the start have failed", || {
+    eventually(DEFAULT_TIMEOUT, "the pull and the start have failed", || {
         let pods = kubectl.try_run(&["get", "pods", "--no-headers"])?;
         anyhow::ensure!(
             pods.contains("Pull") && pods.lines().any(|l| l.starts_with("fails") && !l.contains("Creating")),
@@ -105,7 +105,7 @@ fn no_secret_is_told_anywhere() {
     for (bearer, port) in
         [("hunter2-bearer", 6443), ("hunter2-bearer", 10250), (token.trim(), 6443), (token.trim(), 10250)]
     {
-        let _ = world.try_sh(&format!(
+        let _ = testbed.try_sh(&format!(
             "curl -sk --max-time 5 -H 'Authorization: Bearer {bearer}' 'https://127.0.0.1:{port}/api/v1/pods?token={bearer}'"
         ));
     }
@@ -113,11 +113,11 @@ fn no_secret_is_told_anywhere() {
     std::thread::sleep(Duration::from_secs(2));
 
     let mut told = vec![("its log".to_owned(), node.log())];
-    let file = world.dir().join("bundle.tar.gz").display().to_string();
+    let file = testbed.dir().join("bundle.tar.gz").display().to_string();
     let kubeconfig = windlass.kubeconfig().display().to_string();
     let said = windlass.try_run("bundle", &["--output", &file, "--kubeconfig", &kubeconfig]).expect("a bundle");
     told.push(("what bundle says".to_owned(), said));
-    told.push(("the bundle".to_owned(), world.sh(&format!("tar xzOf {file}"))));
+    told.push(("the bundle".to_owned(), testbed.sh(&format!("tar xzOf {file}"))));
     let uid =
         kubectl.json(&["pod", "web"]).expect("it is there")["metadata"]["uid"].as_str().expect("a uid").to_owned();
     let history = format!("windlass/history/pods/{uid}");
@@ -140,7 +140,8 @@ fn no_secret_is_told_anywhere() {
         (10249, "configz"),
         (10256, "healthz"),
     ] {
-        let page = world.try_sh(&format!("curl -s --max-time 20 'http://127.0.0.1:{port}/{path}'")).unwrap_or_default();
+        let page =
+            testbed.try_sh(&format!("curl -s --max-time 20 'http://127.0.0.1:{port}/{path}'")).unwrap_or_default();
         told.push((format!(":{port}/{path}"), page));
     }
     for command in ["status", "top"] {

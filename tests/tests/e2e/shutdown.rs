@@ -10,10 +10,10 @@ use std::{
 };
 
 use serde_json::json;
-use windlass_tests::{Daemon, PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 use zbus::{connection, object_server::SignalEmitter};
 
-use crate::sharing::{Shared, condition, is_ready, shell, wait_for};
+use crate::shared_dir::{SharedDir, condition, is_ready, shell, wait_for};
 
 /// What `org.freedesktop.login1.Manager` has for those who want to end before the machine.
 struct Manager {
@@ -48,13 +48,13 @@ struct Logind {
 }
 
 impl Logind {
-    fn start(world: &World) -> Self {
-        let bus = world.dir().join("bus");
+    fn start(testbed: &Testbed) -> Self {
+        let bus = testbed.dir().join("bus");
         let address = format!("unix:path={}", bus.display());
-        let mut command = world.command("dbus-daemon");
+        let mut command = testbed.command("dbus-daemon");
         command.args(["--session", "--nofork", "--nopidfile", "--nosyslog", "--address", &address]);
-        let daemon = Daemon::start("dbus-daemon", &mut command, &world.dir().join("bus.log")).expect("dbus-daemon");
-        eventually(PATIENCE, "the bus is there", || {
+        let daemon = Daemon::start("dbus-daemon", &mut command, &testbed.dir().join("bus.log")).expect("dbus-daemon");
+        eventually(DEFAULT_TIMEOUT, "the bus is there", || {
             anyhow::ensure!(bus.exists());
             Ok(())
         });
@@ -79,7 +79,7 @@ impl Logind {
 
     /// Waits for a lock beyond `known` and gives our end.
     fn lock(&self, known: usize) -> UnixStream {
-        eventually(PATIENCE, "the node asks the machine to wait", || {
+        eventually(DEFAULT_TIMEOUT, "the node asks the machine to wait", || {
             let locks = self.locks.lock().expect("the locks");
             let lock = locks.get(known).ok_or_else(|| anyhow::anyhow!("{} locks", locks.len()))?;
             Ok(lock.try_clone()?)
@@ -89,9 +89,9 @@ impl Logind {
 
 #[test]
 fn pods_end_in_order_before_the_machine() {
-    let world = World::new();
-    let logind = Logind::start(&world);
-    let config = world.dir().join("config.yaml");
+    let testbed = Testbed::new();
+    let logind = Logind::start(&testbed);
+    let config = testbed.dir().join("config.yaml");
     std::fs::write(
         &config,
         windlass_tests::configuration(
@@ -100,19 +100,20 @@ fn pods_end_in_order_before_the_machine() {
         ),
     )
     .expect("a file");
-    let windlass = world.windlass().with(&["--config", &config.to_string_lossy()]);
+    let windlass = testbed.windlass().with(&["--config", &config.to_string_lossy()]);
     let mut command = windlass.command("up");
     command.env("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path={}", logind.bus.display()));
-    let mut node = Daemon::start("windlass up", &mut command, &world.dir().join("windlass.log")).expect("windlass up");
+    let mut node =
+        Daemon::start("windlass up", &mut command, &testbed.dir().join("windlass.log")).expect("windlass up");
     let kubectl = windlass.kubectl();
-    eventually(PATIENCE, "the node is Ready", || {
+    eventually(DEFAULT_TIMEOUT, "the node is Ready", || {
         anyhow::ensure!(node.runs(), "{}", node.log());
         let node = kubectl.json(&["node", "node"])?;
         anyhow::ensure!(is_ready(&node), "{}", node["status"]["conditions"]);
         Ok(())
     });
     let mut lock = logind.lock(0);
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let pod = |name: &str, class: Option<&str>| {
         let line = format!(
             "trap 'echo {name} was told >> /shared/order; sleep 1; echo {name} ended >> /shared/order; exit' TERM; while :; do sleep 0.1; done"
@@ -133,14 +134,14 @@ fn pods_end_in_order_before_the_machine() {
     lock.set_read_timeout(Some(Duration::from_secs(40))).expect("a time");
     assert_eq!(lock.read(&mut [0; 1]).expect("the machine may end"), 0);
     assert_eq!(shared.lines("order"), ["plain was told", "plain ended", "critical was told", "critical ended"]);
-    assert_eq!(world.docker(&["ps", "-q"]), "");
+    assert_eq!(testbed.docker(&["ps", "-q"]), "");
     for name in ["plain", "critical"] {
         let pod = wait_for(&kubectl, name, "has failed", |p| p["status"]["phase"] == "Failed");
         assert_eq!(pod["status"]["reason"], "Terminated");
         assert_eq!(pod["status"]["message"], "Pod was terminated in response to imminent node shutdown.");
         assert_eq!(condition(&pod, "DisruptionTarget")["reason"], "TerminationByKubelet");
     }
-    eventually(PATIENCE, "the node is not ready", || {
+    eventually(DEFAULT_TIMEOUT, "the node is not ready", || {
         let ready = condition(&kubectl.json(&["node", "node"])?, "Ready");
         anyhow::ensure!(ready["status"] == "False" && ready["message"] == "node is shutting down", "{ready}");
         Ok(())
@@ -152,7 +153,7 @@ fn pods_end_in_order_before_the_machine() {
     // Somebody has thought better of it.
     logind.tell(false);
     let _lock = logind.lock(1);
-    eventually(PATIENCE, "the node is Ready again", || {
+    eventually(DEFAULT_TIMEOUT, "the node is Ready again", || {
         anyhow::ensure!(is_ready(&kubectl.json(&["node", "node"])?));
         Ok(())
     });

@@ -1,22 +1,22 @@
-//! Pods of the node's own folder, and what the node itself refuses.
+//! Pods of the node's own directory, and what the node itself refuses.
 
 use std::{fs, path::PathBuf, time::Duration};
 
 use serde_json::Value;
-use windlass_tests::{Daemon, Kubectl, PATIENCE, World, eventually, sharing::is_ready};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, eventually, shared_dir::is_ready};
 
 use crate::container_id;
 
 /// How long nobody serves the API: every watch has failed many times by then, and waits longest between two tries.
 const AWAY: Duration = Duration::from_secs(120);
 
-/// A folder of pods, with editors' manners.
+/// A directory of pods, with editors' manners.
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new(world: &World) -> Self {
-        let dir = world.dir().join("static");
-        fs::create_dir_all(&dir).expect("a folder can be made");
+    fn new(testbed: &Testbed) -> Self {
+        let dir = testbed.dir().join("static");
+        fs::create_dir_all(&dir).expect("a directory can be created");
         Self(dir)
     }
 
@@ -41,23 +41,23 @@ fn sleeper(name: &str, word: &str) -> String {
 }
 
 fn ready(kubectl: &Kubectl<'_>, name: &str) -> Value {
-    eventually(PATIENCE, &format!("{name} is Ready"), || {
+    eventually(DEFAULT_TIMEOUT, &format!("{name} is Ready"), || {
         let pod = kubectl.json(&["pod", name])?;
         anyhow::ensure!(is_ready(&pod), "{}", pod["status"]);
         Ok(pod)
     })
 }
 
-fn running(world: &World, pod: &str) -> Vec<String> {
-    let listed = world.docker(&["ps", "-q", "--no-trunc", "--filter", &format!("name=k8s_c_{pod}_")]);
+fn running(testbed: &Testbed, pod: &str) -> Vec<String> {
+    let listed = testbed.docker(&["ps", "-q", "--no-trunc", "--filter", &format!("name=k8s_c_{pod}_")]);
     listed.lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn static_pods_follow_their_files() {
-    let world = World::new();
-    let folder = Folder::new(&world);
-    let mut windlass = world.windlass().with(&["--static-pod-path", &folder.0.to_string_lossy()]);
+    let testbed = Testbed::new();
+    let folder = Folder::new(&testbed);
+    let mut windlass = testbed.windlass().with(&["--static-pod-path", &folder.0.to_string_lossy()]);
     folder.put("a.yaml", &sleeper("a", "one"));
     let kubectl = windlass.up();
     let first = ready(&kubectl, "a-node");
@@ -66,7 +66,7 @@ fn static_pods_follow_their_files() {
     let hash = meta["annotations"]["kubernetes.io/config.hash"].as_str().expect("it has a hash").to_owned();
     assert_eq!(meta["annotations"]["kubernetes.io/config.mirror"], hash.as_str());
     assert_eq!(meta["annotations"]["kubernetes.io/config.source"], "file");
-    eventually(PATIENCE, "its log is read", || {
+    eventually(DEFAULT_TIMEOUT, "its log is read", || {
         let log = kubectl.output(&["logs", "a-node"], "");
         anyhow::ensure!(log.out == "one\n", "{} {}", log.out, log.err);
         Ok(())
@@ -75,7 +75,7 @@ fn static_pods_follow_their_files() {
     // Deleted in the API: the image comes back, the container never knew.
     let id = container_id(&first);
     let _ = kubectl.run(&["delete", "pod", "a-node", "--wait=false"]);
-    let again = eventually(PATIENCE, "the image is there again", || {
+    let again = eventually(DEFAULT_TIMEOUT, "the image is there again", || {
         let pod = kubectl.json(&["pod", "a-node"])?;
         anyhow::ensure!(pod["metadata"]["uid"] != first["metadata"]["uid"] && is_ready(&pod), "{}", pod["metadata"]);
         Ok(pod)
@@ -84,8 +84,8 @@ fn static_pods_follow_their_files() {
 
     // Edited: the old one ends, the new one begins, never both.
     folder.put("a.yaml", &sleeper("a", "two"));
-    let edited = eventually(PATIENCE, "the new one is Ready", || {
-        assert!(running(&world, "a-node").len() < 2, "both run");
+    let edited = eventually(DEFAULT_TIMEOUT, "the new one is Ready", || {
+        assert!(running(&testbed, "a-node").len() < 2, "both run");
         let pod = kubectl.json(&["pod", "a-node"])?;
         anyhow::ensure!(pod["metadata"]["annotations"]["kubernetes.io/config.hash"] != hash.as_str() && is_ready(&pod));
         Ok(pod)
@@ -99,7 +99,7 @@ fn static_pods_follow_their_files() {
     folder.put("c.yaml", &sleeper("c", "see"));
     ready(&kubectl, "c-node");
     assert_eq!(container_id(&kubectl.json(&["pod", "a-node"]).unwrap()), container_id(&edited));
-    eventually(PATIENCE, "it is told", || {
+    eventually(DEFAULT_TIMEOUT, "it is told", || {
         let log = windlass.daemon().log();
         anyhow::ensure!(log.contains("a.yaml: line") && log.contains("is defined in"), "{log}");
         Ok(())
@@ -113,16 +113,16 @@ fn static_pods_follow_their_files() {
     let kubectl = windlass.up();
     let kept = ready(&kubectl, "a-node");
     assert_eq!(container_id(&kept), container_id(&edited), "the same content is the same pod");
-    eventually(PATIENCE, "c is gone", || {
-        anyhow::ensure!(running(&world, "c-node").is_empty());
+    eventually(DEFAULT_TIMEOUT, "c is gone", || {
+        anyhow::ensure!(running(&testbed, "c-node").is_empty());
         let found = kubectl.output(&["get", "pod", "c-node"], "");
         anyhow::ensure!(found.err.contains("NotFound"), "{}{}", found.out, found.err);
         Ok(())
     });
 
     folder.take("a.yaml");
-    eventually(PATIENCE, "a is gone", || {
-        anyhow::ensure!(running(&world, "a-node").is_empty());
+    eventually(DEFAULT_TIMEOUT, "a is gone", || {
+        anyhow::ensure!(running(&testbed, "a-node").is_empty());
         anyhow::ensure!(kubectl.output(&["get", "pod", "a-node"], "").err.contains("NotFound"));
         Ok(())
     });
@@ -130,12 +130,12 @@ fn static_pods_follow_their_files() {
 
 #[test]
 fn pods_go_on_while_the_api_is_away_and_statuses_catch_up() {
-    let world = World::new();
-    let folder = Folder::new(&world);
-    let windlass = world.windlass();
+    let testbed = Testbed::new();
+    let folder = Folder::new(&testbed);
+    let windlass = testbed.windlass();
     let mut server = windlass.api_alone();
     let kubectl = windlass.kubectl();
-    let pki = world.dir().join("data/pki");
+    let pki = testbed.dir().join("data/pki");
     let mut command = windlass.command("agent");
     for (flag, file) in [
         ("--kubeconfig", "node.kubeconfig"),
@@ -145,9 +145,9 @@ fn pods_go_on_while_the_api_is_away_and_statuses_catch_up() {
         command.arg(flag).arg(pki.join(file));
     }
     for (flag, dir) in [("--run-dir", "agent-run"), ("--data-dir", "agent-data"), ("--static-pod-path", "static")] {
-        command.args([flag, &world.dir().join(dir).to_string_lossy()]);
+        command.args([flag, &testbed.dir().join(dir).to_string_lossy()]);
     }
-    let log = world.dir().join("agent.log");
+    let log = testbed.dir().join("agent.log");
     let mut node = Daemon::start("windlass agent", &mut command, &log).unwrap();
     kubectl.apply(&sleeper("p", "hello"));
     let before = ready(&kubectl, "p");
@@ -156,25 +156,25 @@ fn pods_go_on_while_the_api_is_away_and_statuses_catch_up() {
     std::thread::sleep(AWAY);
     folder.put("s.yaml", &sleeper("s", "static"));
     let id = container_id(&before);
-    let _ = world.docker(&["kill", id.trim_start_matches("docker://")]);
-    eventually(PATIENCE, "a container that died is started again, and a static pod begins", || {
-        anyhow::ensure!(running(&world, "p").iter().any(|c| !id.ends_with(c.as_str())), "no new container");
-        anyhow::ensure!(!running(&world, "s-node").is_empty(), "no static pod");
+    let _ = testbed.docker(&["kill", id.trim_start_matches("docker://")]);
+    eventually(DEFAULT_TIMEOUT, "a container that died is started again, and a static pod begins", || {
+        anyhow::ensure!(running(&testbed, "p").iter().any(|c| !id.ends_with(c.as_str())), "no new container");
+        anyhow::ensure!(!running(&testbed, "s-node").is_empty(), "no static pod");
         Ok(())
     });
     // The agent itself begins anew without an API: static pods need none, and no container of others is touched.
-    let runs = running(&world, "p");
+    let runs = running(&testbed, "p");
     node.end(nix::sys::signal::Signal::SIGKILL);
     let _node = Daemon::start("windlass agent", &mut command, &log).unwrap();
     folder.put("t.yaml", &sleeper("t", "static"));
-    eventually(PATIENCE, "a static pod begins", || {
-        anyhow::ensure!(!running(&world, "t-node").is_empty(), "no static pod");
+    eventually(DEFAULT_TIMEOUT, "a static pod begins", || {
+        anyhow::ensure!(!running(&testbed, "t-node").is_empty(), "no static pod");
         Ok(())
     });
-    assert_eq!(running(&world, "p"), runs);
+    assert_eq!(running(&testbed, "p"), runs);
 
     let _server = windlass.api_alone();
-    eventually(PATIENCE, "the status has caught up", || {
+    eventually(DEFAULT_TIMEOUT, "the status has caught up", || {
         let pod = kubectl.json(&["pod", "p"])?;
         anyhow::ensure!(
             pod["status"]["containerStatuses"][0]["restartCount"] == 1 && is_ready(&pod),
@@ -189,8 +189,8 @@ fn pods_go_on_while_the_api_is_away_and_statuses_catch_up() {
 
 #[test]
 fn what_was_bound_here_and_does_not_fit_is_refused() {
-    let world = World::new();
-    let mut windlass = world.windlass().with(&["--max-pods", "4"]);
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass().with(&["--max-pods", "4"]);
     let kubectl = windlass.up();
     let bound = |name: &str, spec: &str| {
         format!(
@@ -213,7 +213,7 @@ fn what_was_bound_here_and_does_not_fit_is_refused() {
             ready(&kubectl, name);
             continue;
         };
-        let pod = eventually(PATIENCE, &format!("{name} is refused"), || {
+        let pod = eventually(DEFAULT_TIMEOUT, &format!("{name} is refused"), || {
             let pod = kubectl.json(&["pod", name])?;
             anyhow::ensure!(pod["status"]["phase"] == "Failed", "{}", pod["status"]);
             Ok(pod)

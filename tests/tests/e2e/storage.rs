@@ -3,9 +3,9 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
-use crate::sharing::{Shared, is_ready, says, shell, wait_for};
+use crate::shared_dir::{SharedDir, is_ready, says, shell, wait_for};
 
 fn volume(name: &str, spec: Value) -> String {
     let mut all = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]});
@@ -23,11 +23,11 @@ fn claim(name: &str) -> String {
 
 #[test]
 fn persistent_volume_claims() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
-    let data = world.dir().join("data-of-a-volume");
+    let shared = SharedDir::new(&testbed);
+    let data = testbed.dir().join("data-of-a-volume");
     let uses = |name: &str, claim: &str, line: &str| {
         shared.pod(name, json!({
             "containers": [{"name": "main", "command": shell(line), "volumeMounts": [{"name": "d", "mountPath": "/d"}]}],
@@ -82,7 +82,7 @@ fn persistent_volume_claims() {
     ));
     let owner = wait_for(&kubectl, "owner", "is ready", is_ready);
     let modes = || {
-        eventually(PATIENCE, "the modes are told", || {
+        eventually(DEFAULT_TIMEOUT, "the modes are told", || {
             anyhow::ensure!(shared.0.join("modes").exists());
             Ok(shared.lines("modes"))
         })
@@ -91,11 +91,11 @@ fn persistent_volume_claims() {
     windlass.kill();
     shared.take("modes");
     let _ = windlass.up();
-    world.docker(&["kill", &crate::container_id(&owner)]);
+    testbed.docker(&["kill", &crate::container_id(&owner)]);
     assert_eq!(modes(), ["700", "700"]);
 
     // A volume that lives as long as its pod.
-    kubectl.apply(&volume("v2", json!({"hostPath": {"path": world.dir().join("brief")}})));
+    kubectl.apply(&volume("v2", json!({"hostPath": {"path": testbed.dir().join("brief")}})));
     kubectl.apply(&shared.pod("brief", json!({
         "containers": [{"name": "main", "command": shell("exec sleep 1000"), "volumeMounts": [{"name": "e", "mountPath": "/e"}]}],
         "volumes": [{"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {
@@ -109,8 +109,8 @@ fn persistent_volume_claims() {
 struct Loop(String);
 
 impl Loop {
-    fn new(world: &World) -> Self {
-        let file = world.dir().join("disk");
+    fn new(testbed: &Testbed) -> Self {
+        let file = testbed.dir().join("disk");
         fs::File::create(&file).and_then(|f| f.set_len(1 << 20)).expect("a file can be made");
         Self(windlass_tests::run("losetup", &["-f", "--show", &file.to_string_lossy()]).trim().to_owned())
     }
@@ -124,15 +124,15 @@ impl Drop for Loop {
 
 #[test]
 fn block_volumes() {
-    let world = World::new();
-    let device = Loop::new(&world);
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let device = Loop::new(&testbed);
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let on_node = json!({"required": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node"]}]}]}});
-    // A folder is no match for a claim of a device, though it is there first.
-    kubectl.apply(&volume("folder", json!({"hostPath": {"path": world.dir().join("folder")}})));
+    // A directory is no match for a claim of a device, though it is there first.
+    kubectl.apply(&volume("folder", json!({"hostPath": {"path": testbed.dir().join("folder")}})));
     kubectl.apply(&volume("raw", json!({"volumeMode": "Block", "local": {"path": device.0}, "nodeAffinity": on_node})));
     let mut raw: Value = serde_json::from_str(&claim("raw")).unwrap();
     raw["spec"]["volumeMode"] = json!("Block");
@@ -149,7 +149,7 @@ fn block_volumes() {
     };
     kubectl.apply(&uses("p", json!({"volumeDevices": [{"name": "d", "devicePath": "/dev/disk"}]})));
     wait_for(&kubectl, "p", "is ready", is_ready);
-    eventually(PATIENCE, "the device has what the pod wrote", || {
+    eventually(DEFAULT_TIMEOUT, "the device has what the pod wrote", || {
         let mut begin = [0; 8];
         fs::File::open(&device.0).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut begin))?;
         anyhow::ensure!(&begin == b"written\n", "{begin:?}");
@@ -157,7 +157,7 @@ fn block_volumes() {
     });
     kubectl.apply(&uses("wrong", json!({"volumeMounts": [{"name": "d", "mountPath": "/d"}]})));
     let pod = wait_for(&kubectl, "wrong", "is kept from running", |p| {
-        crate::sharing::main_of(p)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+        crate::shared_dir::main_of(p)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
     });
     assert!(pod["status"].to_string().contains("it belongs into volumeDevices"), "{pod}");
     let _ = kubectl.run(&["delete", "pod", "p", "wrong"]);
@@ -165,10 +165,10 @@ fn block_volumes() {
 
 #[test]
 fn service_account_tokens() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let dir = "/var/run/secrets/kubernetes.io/serviceaccount";
     let told =
         format!("cat {dir}/token > /shared/token; cat {dir}/namespace {dir}/ca.crt > /shared/rest; exec sleep 1000");
@@ -181,7 +181,7 @@ fn service_account_tokens() {
             {"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": 600}}]}}]}),
     ));
     wait_for(&kubectl, "p", "is ready", is_ready);
-    let token = eventually(PATIENCE, "the pod has its token", || {
+    let token = eventually(DEFAULT_TIMEOUT, "the pod has its token", || {
         let lines = shared.lines("token");
         anyhow::ensure!(lines.len() == 1 && shared.lines("rest").len() > 3, "{lines:?}");
         Ok(lines[0].clone())
@@ -201,9 +201,9 @@ fn service_account_tokens() {
     assert_ne!(review(&token, json!(["vault"]))["authenticated"], true, "false may be left out");
     // The API knows the caller, and lets it see nothing that nobody gave it.
     let server = kubectl.run(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]);
-    let asked = world.sh(&format!("curl -sk -H 'Authorization: Bearer {token}' {}/api/v1/pods", server.trim()));
+    let asked = testbed.sh(&format!("curl -sk -H 'Authorization: Bearer {token}' {}/api/v1/pods", server.trim()));
     assert!(asked.contains("system:serviceaccount:default:default") && asked.contains("Forbidden"), "{asked}");
-    let forged = world.sh(&format!("curl -sk -H 'Authorization: Bearer {token}x' {}/api/v1/pods", server.trim()));
+    let forged = testbed.sh(&format!("curl -sk -H 'Authorization: Bearer {token}x' {}/api/v1/pods", server.trim()));
     assert!(forged.contains("Unauthorized"), "{forged}");
     // It ends with its pod.
     let _ = kubectl.run(&["delete", "pod", "p"]);
@@ -217,7 +217,7 @@ fn service_account_tokens() {
         "containers": [{"name": "main", "command": shell(&format!("ls {dir} > /shared/none 2>&1; exec sleep 1000"))}]}),
     ));
     wait_for(&kubectl, "none", "is ready", is_ready);
-    eventually(PATIENCE, "the pod has looked", || {
+    eventually(DEFAULT_TIMEOUT, "the pod has looked", || {
         anyhow::ensure!(shared.lines("none").concat().contains("No such file"), "{:?}", shared.lines("none"));
         Ok(())
     });
@@ -225,11 +225,11 @@ fn service_account_tokens() {
 
 #[test]
 fn sub_paths() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
-    let data = world.dir().join("volume");
+    let shared = SharedDir::new(&testbed);
+    let data = testbed.dir().join("volume");
     fs::create_dir_all(&data).unwrap();
     std::os::unix::fs::symlink("/etc", data.join("out")).unwrap();
     let with = |name: &str, mount: Value, line: &str| {
@@ -249,7 +249,7 @@ fn sub_paths() {
     for name in ["plain", "named"] {
         wait_for(&kubectl, name, "is ready", is_ready);
     }
-    eventually(PATIENCE, "both have written", || {
+    eventually(DEFAULT_TIMEOUT, "both have written", || {
         for (path, text) in [("a/b/x", "plain\n"), ("of/named/x", "named\n")] {
             let there = fs::read_to_string(data.join(path)).unwrap_or_default();
             anyhow::ensure!(there == text, "{path}: {there:?}");
@@ -260,34 +260,34 @@ fn sub_paths() {
     kubectl.apply(&with("thief", json!({"subPath": "out"}), "exec sleep 1000"));
     says(&kubectl, "thief", "leads out of its volume");
     // Read-only goes all the way down where that is asked for.
-    let below = world.dir().join("volume/below");
+    let below = testbed.dir().join("volume/below");
     fs::create_dir_all(&below).unwrap();
-    let _ = world.sh(&format!("mount -t tmpfs none {}", below.display()));
+    let _ = testbed.sh(&format!("mount -t tmpfs none {}", below.display()));
     let line = "touch /d/below/x && echo written > /shared/deep || echo refused > /shared/deep; exec sleep 1000";
     kubectl.apply(&with("deep", json!({"readOnly": true, "recursiveReadOnly": "Enabled"}), line));
     wait_for(&kubectl, "deep", "is ready", is_ready);
-    eventually(PATIENCE, "it has tried to write", || {
+    eventually(DEFAULT_TIMEOUT, "it has tried to write", || {
         anyhow::ensure!(shared.lines("deep") == ["refused"], "{:?}", shared.lines("deep"));
         Ok(())
     });
     let _ = kubectl.run(&["delete", "pod", "plain", "named", "thief", "deep"]);
-    eventually(PATIENCE, "nothing is mounted any more", || {
+    eventually(DEFAULT_TIMEOUT, "nothing is mounted any more", || {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let ours = world.dir().join("data/pods");
+        let ours = testbed.dir().join("data/pods");
         let left: Vec<&str> = mounts.lines().filter(|l| l.contains(&*ours.to_string_lossy())).collect();
         anyhow::ensure!(left.is_empty(), "{left:?}");
         Ok(())
     });
-    let _ = world.sh(&format!("umount {}", below.display()));
+    let _ = testbed.sh(&format!("umount {}", below.display()));
     assert!(data.join("a/b/x").exists() && data.join("out").is_symlink(), "the volume itself is as it was");
 }
 
 #[test]
 fn image_volumes() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    let shared = Shared::new(&world);
+    let shared = SharedDir::new(&testbed);
     let line = "ls /image/bin /part > /shared/there; touch /image/x 2>/dev/null || echo read-only >> /shared/there; exec sleep 1000";
     let pod = |name: &str, reference: &str| {
         shared.pod(
@@ -300,7 +300,7 @@ fn image_volumes() {
     };
     kubectl.apply(&pod("shown", "windlass/busybox:1"));
     wait_for(&kubectl, "shown", "is ready", is_ready);
-    eventually(PATIENCE, "the pod has looked", || {
+    eventually(DEFAULT_TIMEOUT, "the pod has looked", || {
         let lines = shared.lines("there");
         let tools = lines.iter().filter(|l| *l == "sh").count();
         anyhow::ensure!(tools == 2 && lines.last().is_some_and(|l| l == "read-only"), "{lines:?}");
@@ -309,6 +309,6 @@ fn image_volumes() {
     kubectl.apply(&pod("missing", "windlass/none:1"));
     says(&kubectl, "missing", "is not present with pull policy of Never");
     let _ = kubectl.run(&["delete", "pod", "shown", "missing"]);
-    let left = world.docker(&["ps", "-aq", "--filter", "name=windlass-image"]);
+    let left = testbed.docker(&["ps", "-aq", "--filter", "name=windlass-image"]);
     assert!(left.trim().is_empty(), "{left}");
 }

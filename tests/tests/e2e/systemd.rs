@@ -11,7 +11,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use windlass_tests::{Daemon, PATIENCE, Windlass, World, configuration, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, Windlass, configuration, eventually};
 
 use crate::shell_pod;
 
@@ -26,8 +26,8 @@ struct Manager {
 }
 
 impl Manager {
-    fn new(world: &World) -> Self {
-        let socket = UnixDatagram::bind(world.dir().join("notify.sock")).expect("a socket");
+    fn new(testbed: &Testbed) -> Self {
+        let socket = UnixDatagram::bind(testbed.dir().join("notify.sock")).expect("a socket");
         socket.set_nonblocking(true).expect("a socket");
         Self { socket, lines: Vec::new() }
     }
@@ -42,7 +42,7 @@ impl Manager {
     /// Waits for a line that begins so and came after the first `since`; gives where it is.
     #[track_caller]
     fn wait(&mut self, since: usize, line: &str) -> usize {
-        eventually(PATIENCE, line, || {
+        eventually(DEFAULT_TIMEOUT, line, || {
             self.hear();
             let found = self.lines.iter().skip(since).position(|l| l.starts_with(line));
             found.map(|at| since + at).ok_or_else(|| anyhow::anyhow!("heard only {:?}", &self.lines[since..]))
@@ -53,39 +53,39 @@ impl Manager {
         self.lines.iter().filter(|l| *l == line).count()
     }
 
-    fn start(&self, world: &World, windlass: &Windlass<'_>) -> Daemon {
+    fn start(&self, testbed: &Testbed, windlass: &Windlass<'_>) -> Daemon {
         let mut command = windlass.command("up");
-        command.env("NOTIFY_SOCKET", world.dir().join("notify.sock"));
+        command.env("NOTIFY_SOCKET", testbed.dir().join("notify.sock"));
         command.env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
         // The file decides what is logged.
         command.env_remove("WINDLASS_LOG");
-        Daemon::start("windlass up", &mut command, &world.dir().join("windlass.log")).expect("windlass up")
+        Daemon::start("windlass up", &mut command, &testbed.dir().join("windlass.log")).expect("windlass up")
     }
 }
 
 const SETTINGS: &str = "evictionHard: {memory.available: 100Mi}\nimageGCHighThresholdPercent: 100\n";
 
 #[test]
-fn the_service_manager_is_told_what_goes_on() {
-    let mut world = World::new();
-    world.stop_docker();
+fn systemd_is_notified() {
+    let mut testbed = Testbed::new();
+    testbed.stop_docker();
     // A socket that nobody listens at any more, as an engine leaves it that was killed.
-    drop(UnixListener::bind(world.docker_socket()).expect("a socket"));
-    let file = world.dir().join("config.yaml");
+    drop(UnixListener::bind(testbed.docker_socket()).expect("a socket"));
+    let file = testbed.dir().join("config.yaml");
     fs::write(&file, configuration(SETTINGS)).expect("the settings");
-    let mut manager = Manager::new(&world);
+    let mut manager = Manager::new(&testbed);
     let mut node = {
-        let windlass = world.windlass().with(&["--config", &file.to_string_lossy()]);
-        manager.start(&world, &windlass)
+        let windlass = testbed.windlass().with(&["--config", &file.to_string_lossy()]);
+        manager.start(&testbed, &windlass)
     };
     manager.wait(0, "STATUS=starting");
     // Without Docker it is not ready, and is given the time that it needs.
     let at = manager.wait(0, "STATUS=waiting for Docker: ");
     manager.wait(at, "EXTEND_TIMEOUT_USEC=60000000");
     assert_eq!(manager.count("READY=1"), 0, "{:?}", manager.lines);
-    world.start_docker();
+    testbed.start_docker();
     let ready = manager.wait(at, "READY=1");
-    let windlass = world.windlass().with(&["--config", &file.to_string_lossy()]);
+    let windlass = testbed.windlass().with(&["--config", &file.to_string_lossy()]);
     let kubectl = windlass.kubectl();
     manager.wait(ready, "STATUS=Ready with 0 pods");
     kubectl.apply(&shell_pod("p", "Always", "sleep 3600"));
@@ -93,7 +93,7 @@ fn the_service_manager_is_told_what_goes_on() {
     manager.wait(manager.lines.len(), "WATCHDOG=1");
 
     // Docker that hangs is told of, and is no reason to start again.
-    let docker = Pid::from_raw(i32::try_from(world.docker_pid()).expect("a process"));
+    let docker = Pid::from_raw(i32::try_from(testbed.docker_pid()).expect("a process"));
     kill(docker, Signal::SIGSTOP).expect("a signal");
     let at = manager.wait(at, "STATUS=Docker does not answer, 1 pod left alone: ");
     manager.wait(at, "WATCHDOG=1");
@@ -113,12 +113,12 @@ fn the_service_manager_is_told_what_goes_on() {
     let reloading = manager.wait(at, "RELOADING=1");
     assert!(manager.lines[reloading + 1].starts_with("MONOTONIC_USEC="), "{:?}", &manager.lines[reloading..]);
     let again = manager.wait(reloading, "READY=1");
-    eventually(PATIENCE, "lines are JSON, and more of them", || {
+    eventually(DEFAULT_TIMEOUT, "lines are JSON, and more of them", || {
         let log = node.log();
         anyhow::ensure!(log.lines().any(|l| l.starts_with('{') && l.contains("\"level\":\"DEBUG\"")));
         Ok(())
     });
-    eventually(PATIENCE, "the manifest is applied", || kubectl.try_run(&["get", "configmap", "more"]));
+    eventually(DEFAULT_TIMEOUT, "the manifest is applied", || kubectl.try_run(&["get", "configmap", "more"]));
     fs::write(&file, configuration(&format!("{SETTINGS}logFromat: text\nlog: error\n"))).expect("the settings");
     let refused = windlass.try_run("reload", &[]).expect_err("it is refused").to_string();
     for words in ["logFromat", "line 5", "logFormat"] {

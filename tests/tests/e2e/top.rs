@@ -3,19 +3,19 @@
 use std::io::Read as _;
 
 use serde_json::Value;
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::dashboard::BUSY;
 
 #[test]
 fn top_shows_usage_once_and_live() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let refused = windlass.try_run("top", &["--once"]).unwrap_err().to_string();
     assert!(refused.contains("is windlass up?"), "{refused}");
     let kubectl = windlass.up();
     kubectl.apply(BUSY);
-    let busy = eventually(PATIENCE, "the busy pod shows", || {
+    let busy = eventually(DEFAULT_TIMEOUT, "the busy pod shows", || {
         let told: Value = serde_json::from_str(&windlass.try_run("top", &["containers", "-o", "json"])?)?;
         let items = told["items"].as_array().cloned().unwrap_or_default();
         let busy = items.into_iter().find(|i| i["container"] == "main");

@@ -1,12 +1,12 @@
 //! The stats endpoint follows the load.
 
 use serde_json::Value;
-use windlass_tests::{PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::shell_pod;
 
-fn summary(world: &World) -> anyhow::Result<Value> {
-    Ok(serde_json::from_str(&world.try_sh("curl -fsS --max-time 5 http://127.0.0.1:10255/stats/summary")?)?)
+fn summary(testbed: &Testbed) -> anyhow::Result<Value> {
+    Ok(serde_json::from_str(&testbed.try_sh("curl -fsS --max-time 5 http://127.0.0.1:10255/stats/summary")?)?)
 }
 
 fn pod<'a>(summary: &'a Value, name: &str) -> anyhow::Result<&'a Value> {
@@ -18,13 +18,13 @@ fn pod<'a>(summary: &'a Value, name: &str) -> anyhow::Result<&'a Value> {
 
 #[test]
 fn the_summary_shows_node_pods_and_containers_and_moves_with_load() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     kubectl.apply(&shell_pod("idle", "Always", "exec sleep 100000"));
     kubectl.apply(&shell_pod("busy", "Always", "while :; do :; done"));
-    eventually(PATIENCE, "the busy pod's figures are there", || {
-        let summary = summary(&world)?;
+    eventually(DEFAULT_TIMEOUT, "the busy pod's figures are there", || {
+        let summary = summary(&testbed)?;
         anyhow::ensure!(summary["node"]["nodeName"] == "node");
         for path in [
             &["cpu", "usageNanoCores"][..],
@@ -46,21 +46,21 @@ fn the_summary_shows_node_pods_and_containers_and_moves_with_load() {
     });
     // Traffic shows in the pod's network.
     let address = kubectl.run(&["get", "pod", "idle", "-o", "jsonpath={.status.podIP}"]);
-    let bytes = |world: &World| -> anyhow::Result<u64> {
-        Ok(pod(&summary(world)?, "idle")?["network"]["rxBytes"].as_u64().unwrap_or(0))
+    let bytes = |testbed: &Testbed| -> anyhow::Result<u64> {
+        Ok(pod(&summary(testbed)?, "idle")?["network"]["rxBytes"].as_u64().unwrap_or(0))
     };
-    let before = bytes(&world).unwrap();
-    world.sh(&format!(
+    let before = bytes(&testbed).unwrap();
+    testbed.sh(&format!(
         "busybox ping -c 50 -i 0.01 -s 1000 {address} >/dev/null || ping -q -c 50 -i 0.01 -s 1000 {address} >/dev/null"
     ));
-    eventually(PATIENCE, "the traffic is counted", || {
-        let now = bytes(&world)?;
+    eventually(DEFAULT_TIMEOUT, "the traffic is counted", || {
+        let now = bytes(&testbed)?;
         anyhow::ensure!(now >= before + 50_000, "{now} bytes after {before}");
         Ok(())
     });
     // The same figures as metrics, and nothing on that port that needs credentials.
-    let metrics = world.sh("curl -fsS http://127.0.0.1:10255/metrics/resource");
+    let metrics = testbed.sh("curl -fsS http://127.0.0.1:10255/metrics/resource");
     assert!(metrics.contains("container_cpu_usage_seconds_total{container=\"main\""), "{metrics}");
-    assert!(world.try_sh("curl -fsS http://127.0.0.1:10255/containerLogs/default/idle/main").is_err());
-    assert!(world.try_sh("curl -fsSk https://127.0.0.1:10250/pods").is_err(), "the node's API answers strangers");
+    assert!(testbed.try_sh("curl -fsS http://127.0.0.1:10255/containerLogs/default/idle/main").is_err());
+    assert!(testbed.try_sh("curl -fsSk https://127.0.0.1:10250/pods").is_err(), "the node's API answers strangers");
 }

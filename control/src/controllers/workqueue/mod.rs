@@ -145,7 +145,7 @@ impl<K> Clone for WorkQueue<K> {
 
 impl<K> fmt::Debug for WorkQueue<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").finish_non_exhaustive()
+        f.debug_struct("WorkQueue").finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
 use super::{SPOKEN, call, sleeper, started};
 
@@ -33,8 +33,8 @@ fn processes(word: &str) -> usize {
 
 #[test]
 fn commands_in_containers() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     sleeper(&kubectl, "box");
     for websockets in SPOKEN {
@@ -75,7 +75,7 @@ fn commands_in_containers() {
         assert!(ended.code == 1 && ended.err.contains("container other is not valid for pod box"), "{ended:?}");
         let ended = call(&kubectl, websockets, &["exec", "nobody", "--", "true"], b"");
         assert!(ended.code == 1 && ended.err.contains("pods \"nobody\" not found"), "{ended:?}");
-        copies(&world, &kubectl, websockets, &sent);
+        copies(&testbed, &kubectl, websockets, &sent);
     }
     crowd(&kubectl);
     clients_that_go(&kubectl);
@@ -83,10 +83,10 @@ fn commands_in_containers() {
     windlass.down(&[]);
 }
 
-/// kubectl cp, both ways, of a file and of a folder.
-fn copies(world: &World, kubectl: &Kubectl<'_>, websockets: &str, bytes: &[u8]) {
-    let dir = world.dir().join(format!("copies-{websockets}"));
-    fs::create_dir_all(dir.join("there/deep")).expect("a folder can be made");
+/// kubectl cp, both ways, of a file and of a directory.
+fn copies(testbed: &Testbed, kubectl: &Kubectl<'_>, websockets: &str, bytes: &[u8]) {
+    let dir = testbed.dir().join(format!("copies-{websockets}"));
+    fs::create_dir_all(dir.join("there/deep")).expect("a directory can be created");
     fs::write(dir.join("there/file"), bytes).expect("a file can be written");
     fs::write(dir.join("there/deep/other"), "other").expect("a file can be written");
     let there = dir.join("there").to_string_lossy().into_owned();
@@ -121,13 +121,13 @@ fn clients_that_go(kubectl: &Kubectl<'_>) {
     for (websockets, line) in [("true", "sleep 98761"), ("false", "sleep 98762")] {
         let args: Vec<&str> = ["exec", "-i", "box", "--"].into_iter().chain(line.split(' ')).collect();
         let mut client = started(kubectl, websockets, &args);
-        eventually(PATIENCE, "the command runs", || {
+        eventually(DEFAULT_TIMEOUT, "the command runs", || {
             anyhow::ensure!(processes(line) == 1, "{line} does not run");
             Ok(())
         });
         client.kill().expect("kubectl can be killed");
         client.wait().expect("kubectl ends");
-        eventually(PATIENCE, "the command is gone with its client", || {
+        eventually(DEFAULT_TIMEOUT, "the command is gone with its client", || {
             anyhow::ensure!(processes(line) == 0, "{line} runs still");
             Ok(())
         });

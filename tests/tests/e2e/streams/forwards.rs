@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 
-use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
 use super::{SPOKEN, running, started};
 
@@ -46,12 +46,12 @@ impl Drop for Forward {
 }
 
 #[test]
-fn ports_of_pods() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+fn port_forward() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     running(&kubectl, "server", &crate::shell_pod("server", "Never", SERVER));
-    eventually(PATIENCE, "the pod serves", || kubectl.try_run(&["exec", "server", "--", "cat", "/tmp/ready"]));
+    eventually(DEFAULT_TIMEOUT, "the pod serves", || kubectl.try_run(&["exec", "server", "--", "cat", "/tmp/ready"]));
     let sum = kubectl.run(&["exec", "server", "--", "cat", "/tmp/www/sum"]);
     for websockets in SPOKEN {
         let forward = Forward::new(&kubectl, websockets, "pod/server", &[80, 81, 9]);
@@ -59,24 +59,24 @@ fn ports_of_pods() {
         // several at once, each whole
         let fetch = format!("curl -sS --max-time 120 http://127.0.0.1:{web}/large | md5sum");
         std::thread::scope(|scope| {
-            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| world.sh(&fetch))).collect();
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| testbed.sh(&fetch))).collect();
             for got in all {
                 assert_eq!(got.join().expect("it was fetched"), sum, "{websockets}");
             }
         });
         // one hundred short ones
         let many = format!("for i in $(seq 100); do curl -sS --max-time 60 http://127.0.0.1:{web}/sum || exit 1; done");
-        assert_eq!(world.sh(&many).lines().count(), 100);
+        assert_eq!(testbed.sh(&many).lines().count(), 100);
         // half closes: all is answered after the client has said its last
         let half = format!(
             "python3 -c 'import socket; s = socket.create_connection((\"127.0.0.1\", {echo})); s.settimeout(60)\n\
              s.sendall(b\"x\" * 300000); s.shutdown(socket.SHUT_WR)\nn = 0\n\
              while True:\n    b = s.recv(65536)\n    n += len(b)\n    if not b: break\nprint(n)'"
         );
-        assert_eq!(world.sh(&half).trim(), "300000", "{websockets}");
+        assert_eq!(testbed.sh(&half).trim(), "300000", "{websockets}");
         // a port that nothing listens on is told, by kubectl too
         let refused = format!("curl -sS --max-time 60 http://127.0.0.1:{closed}/");
-        assert!(world.try_sh(&refused).is_err());
+        assert!(testbed.try_sh(&refused).is_err());
         let mut forward = forward;
         let mut said = String::new();
         let mut err = forward.child.stderr.take().expect("piped");
@@ -86,9 +86,9 @@ fn ports_of_pods() {
     }
     // What is forwarded ends with the pod: its network is nobody else's later.
     let mut last = Forward::new(&kubectl, "true", "pod/server", &[80]);
-    assert!(world.try_sh(&format!("curl -sS --max-time 60 http://127.0.0.1:{}/sum", last.ports[0])).is_ok());
+    assert!(testbed.try_sh(&format!("curl -sS --max-time 60 http://127.0.0.1:{}/sum", last.ports[0])).is_ok());
     let _ = kubectl.run(&["delete", "pod", "server", "--now"]);
-    eventually(PATIENCE, "the session ends with the sandbox", || {
+    eventually(DEFAULT_TIMEOUT, "the session ends with the sandbox", || {
         last.child.try_wait()?.ok_or_else(|| anyhow::anyhow!("kubectl port-forward still runs"))
     });
     windlass.down(&[]);

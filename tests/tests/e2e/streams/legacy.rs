@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use base64::Engine as _;
 use serde_json::Value;
-use windlass_tests::{Kubectl, World};
+use windlass_tests::{Kubectl, Testbed};
 
 use super::{running, sleeper};
 
@@ -57,18 +57,18 @@ except (OSError, ValueError):
 "#;
 
 struct Client<'w> {
-    world: &'w World,
+    testbed: &'w Testbed,
     dir: PathBuf,
     host: String,
     port: String,
 }
 
 impl<'w> Client<'w> {
-    fn new(world: &'w World, kubectl: &Kubectl<'_>) -> Self {
+    fn new(testbed: &'w Testbed, kubectl: &Kubectl<'_>) -> Self {
         let config: Value =
             serde_json::from_str(&kubectl.run(&["config", "view", "--raw", "-o", "json"])).expect("it is JSON");
-        let dir = world.dir().join("client");
-        fs::create_dir_all(&dir).expect("a folder can be made");
+        let dir = testbed.dir().join("client");
+        fs::create_dir_all(&dir).expect("a directory can be created");
         let (cluster, user) = (&config["clusters"][0]["cluster"], &config["users"][0]["user"]);
         for (name, text) in [
             ("ca", &cluster["certificate-authority-data"]),
@@ -80,14 +80,14 @@ impl<'w> Client<'w> {
         }
         let server = cluster["server"].as_str().expect("it is there").trim_start_matches("https://").to_owned();
         let (host, port) = server.rsplit_once(':').expect("it has a port");
-        Self { world, dir, host: host.to_owned(), port: port.to_owned() }
+        Self { testbed, dir, host: host.to_owned(), port: port.to_owned() }
     }
 
     /// What came, line by line.
     fn talk(&self, path: &str, protocol: &str, messages: &[&str]) -> Vec<String> {
         let path = format!("/api/v1/namespaces/default/pods/{path}");
         let output = self
-            .world
+            .testbed
             .command("timeout")
             .args(["100", "python3", "-c", CLIENT, &self.host, &self.port])
             .arg(&self.dir)
@@ -127,11 +127,11 @@ fn channel(lines: &[String], channel: u8, base64: bool) -> Vec<u8> {
 
 #[test]
 fn older_protocols() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     sleeper(&kubectl, "box");
-    let client = Client::new(&world, &kubectl);
+    let client = Client::new(&testbed, &kubectl);
     let query = "stdout=1&stderr=1&stdin=1&command=sh&command=-c&command=read+x;echo+got-$x;echo+err+>%262;exit+3";
     let query = query.replace('>', "%3E").replace(';', "%3B").replace('$', "%24");
     for protocol in [

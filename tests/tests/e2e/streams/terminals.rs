@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use serde_json::json;
-use windlass_tests::{Kubectl, PATIENCE, World, eventually};
+use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
 use super::{SPOKEN, call, running, sleeper, started};
 
@@ -54,9 +54,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
 
 /// Runs kubectl at a terminal and gives its exit code.
-fn typed(world: &World, kubectl: &Kubectl<'_>, websockets: &str, args: &[&str]) -> String {
+fn typed(testbed: &Testbed, kubectl: &Kubectl<'_>, websockets: &str, args: &[&str]) -> String {
     let command = kubectl.command();
-    let output = world
+    let output = testbed
         .command("python3")
         .args(["-c", TYPIST])
         // Its own way into the namespace is the first word of each command here.
@@ -75,13 +75,13 @@ fn typed(world: &World, kubectl: &Kubectl<'_>, websockets: &str, args: &[&str]) 
 
 #[test]
 fn terminals_and_attachments() {
-    let world = World::new();
-    let mut windlass = world.windlass();
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     sleeper(&kubectl, "box");
     for websockets in SPOKEN {
-        assert_eq!(typed(&world, &kubectl, websockets, &["exec", "-it", "box", "--", "sh"]), "7", "{websockets}");
-        attachments(&world, &kubectl, websockets);
+        assert_eq!(typed(&testbed, &kubectl, websockets, &["exec", "-it", "box", "--", "sh"]), "7", "{websockets}");
+        attachments(&testbed, &kubectl, websockets);
     }
     windlass.down(&[]);
 }
@@ -95,14 +95,14 @@ fn reader(name: &str, tty: bool, line: &str) -> String {
     .to_string()
 }
 
-fn attachments(world: &World, kubectl: &Kubectl<'_>, websockets: &str) {
+fn attachments(testbed: &Testbed, kubectl: &Kubectl<'_>, websockets: &str) {
     // Input goes to the container's own process, and ends with its only client.
     let name = format!("reader-{websockets}");
     running(kubectl, &name, &reader(&name, false, "while read line; do echo got $line; done; echo end"));
     let ended = call(kubectl, websockets, &["attach", "-i", &name], b"one\ntwo\n");
     assert_eq!(ended.code, 0, "{ended:?}");
     assert!(ended.text().contains("got one\ngot two\nend\n"), "{websockets}: {ended:?}");
-    eventually(PATIENCE, "the container has ended", || {
+    eventually(DEFAULT_TIMEOUT, "the container has ended", || {
         let pod = kubectl.json(&["pod", &name])?;
         anyhow::ensure!(pod["status"]["phase"] == "Succeeded", "{}", pod["status"]["phase"]);
         Ok(())
@@ -113,7 +113,7 @@ fn attachments(world: &World, kubectl: &Kubectl<'_>, websockets: &str) {
     // A terminal of the container's own.
     let name = format!("terminal-{websockets}");
     running(kubectl, &name, &reader(&name, true, "exec sh"));
-    assert_eq!(typed(world, kubectl, websockets, &["attach", "-it", &name]), "0", "attachments tell no exit code");
+    assert_eq!(typed(testbed, kubectl, websockets, &["attach", "-it", &name]), "0", "attachments tell no exit code");
 
     // Whoever only looks on changes nothing.
     let name = format!("talker-{websockets}");

@@ -1,0 +1,50 @@
+//! The fault of a registry that breaks off in the middle of a layer.
+
+use windlass_tests::{DEFAULT_TIMEOUT, FailingRegistry, Testbed, eventually};
+
+use crate::{call, kubectl};
+
+const PORT: u16 = 5007;
+
+/// The registry, and how many images were pulled from it.
+#[derive(Debug)]
+pub(crate) struct Pulls {
+    registry: FailingRegistry,
+    serial: u64,
+}
+
+impl Pulls {
+    pub(crate) fn new(testbed: &Testbed) -> Self {
+        Self { registry: FailingRegistry::start(testbed, PORT), serial: 0 }
+    }
+
+    /// Lets a pull break off, and mends the registry when the pod says so: the pod must come up by itself then.
+    pub(crate) fn fail(&mut self, testbed: &Testbed) {
+        self.serial += 1;
+        let name = format!("pulled-{}", self.serial);
+        self.registry.cut_layers(true);
+        let pod = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+             containers: [{{name: main, image: '{}', command: [sleep, '100000']}}]\n",
+            self.registry.image(&name)
+        );
+        eventually(DEFAULT_TIMEOUT, "the pod is taken", || {
+            let given = call(testbed, &["apply", "-f", "-"], &pod);
+            anyhow::ensure!(given.ok, "{}", given.err);
+            Ok(())
+        });
+        eventually(DEFAULT_TIMEOUT, "the pull fails and says so", || {
+            let reason = "jsonpath={.status.containerStatuses[0].state.waiting.reason}";
+            let told = kubectl(testbed).try_run(&["get", "pod", &name, "-o", reason])?;
+            anyhow::ensure!(matches!(told.as_str(), "ErrImagePull" | "ImagePullBackOff"), "{told:?}");
+            Ok(())
+        });
+        self.registry.cut_layers(false);
+        eventually(DEFAULT_TIMEOUT, "the pod runs when the registry works again", || {
+            let phase = kubectl(testbed).try_run(&["get", "pod", &name, "-o", "jsonpath={.status.phase}"])?;
+            anyhow::ensure!(phase == "Running", "{phase:?}");
+            Ok(())
+        });
+        let _ = call(testbed, &["delete", "pod", &name, "--wait=false"], "");
+    }
+}

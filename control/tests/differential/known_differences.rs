@@ -1,0 +1,90 @@
+//! Known differences from kube-apiserver with their reasons: intended, or to be fixed.
+
+/// A known difference; `*` in a pattern matches anything.
+pub(crate) struct KnownDifference {
+    /// Pattern of step names; watch events of a step begin with its name.
+    pub(crate) step: &'static str,
+    /// Pattern of JSON pointers into the response, which is `{code, body}`, or into a watch event.
+    pub(crate) at: &'static str,
+    pub(crate) status: Status,
+    pub(crate) why: &'static str,
+}
+
+/// Whether a difference stays.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Status {
+    Intended,
+    ToFix,
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Intended => "on purpose",
+            Self::ToFix => "to mend",
+        })
+    }
+}
+
+const fn intended(step: &'static str, at: &'static str, why: &'static str) -> KnownDifference {
+    KnownDifference { step, at, status: Status::Intended, why }
+}
+
+const fn to_fix(step: &'static str, at: &'static str, why: &'static str) -> KnownDifference {
+    KnownDifference { step, at, status: Status::ToFix, why }
+}
+
+/// All of them; the first that fits counts. A row that nothing fits any more is an error: of the test of chance where its
+/// step is [`is_random`], else of the written sequence's.
+pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
+    intended("*", "/body/items/*/apiVersion", "items of a list are served as they are stored; clients read the same"),
+    intended("*", "/body/items/*/kind", "the same"),
+    intended("pods as a table", "/body/columnDefinitions/*/description", "descriptions of columns are our own words"),
+    intended("*", "/body/details/causes/1", "upstream tells some causes twice"),
+    intended(
+        "status: conditions in order*",
+        "*",
+        "upstream answers 500 to a list that is not in the order of its $setElementOrder, here the order is made",
+    ),
+    intended(
+        "patch: JSON*",
+        "*",
+        "the message says what is wrong with the patch; an unknown operation is 400, upstream 422",
+    ),
+    intended("patch: another node", "/body/*", "the message holds our own comparison instead of Go's"),
+    intended(
+        "patch: strictly",
+        "*",
+        "the answer is that of a creation; upstream's of a patch has no kind and quotes all of the object",
+    ),
+    intended("patch: a wrong type", "*", "the same"),
+    intended("patch: no patch", "/body/message", "our own words"),
+    intended("patch: of no kind", "/body/message", "the message names what can be sent"),
+    to_fix(
+        "apply: *",
+        "*",
+        "an applied configuration is merged without owners of fields: nothing conflicts, nothing is taken back",
+    ),
+    intended("refused: a quantity that is none", "/body/message", "without Go's name of the field"),
+    intended("refused: *", "/body/message", "our own words where upstream's are Go's"),
+    intended("ephemeral container changes", "/body/*message", "without Go's comparison"),
+    intended("delete: an old revision", "/body/message", "revisions are our own"),
+    intended("delete: a grace that is none", "/body/message", "our own words"),
+    intended("delete: nonsense", "/body/message", "our own words"),
+    intended(
+        "delete: *: watch of pods",
+        "/*",
+        "an end at once is one event; upstream writes that the pod is being deleted before it is gone",
+    ),
+    intended("random: delete*: watch of pods", "/*", "the same"),
+    intended("random: JSON patch*", "*message", "the message says what is wrong with the patch"),
+    intended("random: spec*", "*message", "without Go's comparison"),
+    to_fix("event of the new group", "*", "events.k8s.io is not served"),
+    intended("review", "/body/status/allowed", "nodes may list EndpointSlices"),
+    intended("mirror pod of an administrator*", "*", "only nodes make mirror pods"),
+];
+
+/// Whether a row is about sequences of chance.
+pub(crate) fn is_random(row: &KnownDifference) -> bool {
+    row.step.starts_with("random: ")
+}

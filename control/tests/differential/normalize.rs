@@ -1,0 +1,147 @@
+//! Normalizes responses: removes what two API servers may write differently without a difference in meaning.
+
+use serde_json::{Map, Value};
+
+/// A place where two answers differ; `None` is what only the other one has.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Difference {
+    /// A JSON pointer.
+    pub(crate) at: String,
+    pub(crate) real: Option<Value>,
+    pub(crate) ours: Option<Value>,
+}
+
+/// A response without the values that each server generates: uids, times, revisions and managed fields.
+pub(crate) fn normalize(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .filter(|(key, _)| !matches!(key.as_str(), "managedFields" | "resourceVersion" | "continue"))
+                .map(|(key, value)| (key.clone(), normalize(value)))
+                .collect::<Map<_, _>>(),
+        ),
+        Value::Array(items) => Value::Array(items.iter().map(normalize).collect()),
+        Value::String(text) => Value::String(blanked(text)),
+        other => other.clone(),
+    }
+}
+
+/// Puts zeros for the digits of uids and times, wherever they stand in a text. The form stays: a time with fractions is
+/// another one than a time without.
+fn blanked(text: &str) -> String {
+    const UID: &str = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    const TIME: &str = "dddd-dd-ddTdd:dd:dd";
+    let bytes = text.as_bytes();
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(rest) = text.get(at..) {
+        let Some(next) = rest.chars().next() else { break };
+        if [UID, TIME].iter().any(|form| has_form(&bytes[at..], form)) {
+            let length = if has_form(&bytes[at..], UID) { UID.len() } else { TIME.len() };
+            let fraction = rest[length..].strip_prefix('.').filter(|_| length == TIME.len());
+            let digits = fraction.map_or(0, |f| 1 + f.bytes().take_while(u8::is_ascii_digit).count());
+            let zero = |c: char| if c.is_ascii_hexdigit() { '0' } else { c };
+            out.extend(rest[..length + digits].chars().map(zero));
+            at += length + digits;
+        } else {
+            out.push(next);
+            at += next.len_utf8();
+        }
+    }
+    out
+}
+
+fn has_form(bytes: &[u8], form: &str) -> bool {
+    bytes.len() >= form.len()
+        && form.bytes().zip(bytes).all(|(wanted, byte)| match wanted {
+            b'x' => byte.is_ascii_hexdigit(),
+            b'd' => byte.is_ascii_digit(),
+            other => other == *byte,
+        })
+}
+
+/// The differences of two normalized responses.
+pub(crate) fn differences(real: &Value, ours: &Value) -> Vec<Difference> {
+    let mut found = Vec::new();
+    compare("", Some(real), Some(ours), &mut found);
+    found
+}
+
+fn compare(at: &str, real: Option<&Value>, ours: Option<&Value>, found: &mut Vec<Difference>) {
+    match (real, ours) {
+        (Some(Value::Object(real)), Some(Value::Object(ours))) => {
+            let only_ours = ours.keys().filter(|key| !real.contains_key(*key));
+            for key in real.keys().chain(only_ours) {
+                let name = key.replace('~', "~0").replace('/', "~1");
+                compare(&format!("{at}/{name}"), real.get(key), ours.get(key), found);
+            }
+        }
+        (Some(Value::Array(real)), Some(Value::Array(ours))) => {
+            for index in 0..real.len().max(ours.len()) {
+                compare(&format!("{at}/{index}"), real.get(index), ours.get(index), found);
+            }
+        }
+        (real, ours) if real != ours => {
+            found.push(Difference { at: at.to_owned(), real: real.cloned(), ours: ours.cloned() });
+        }
+        _ => {}
+    }
+}
+
+/// Whether a value is a zero value: upstream's types write some of their fields even if empty.
+pub(crate) fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_zero),
+    }
+}
+
+/// Whether a text matches a pattern; each `*` matches anything.
+pub(crate) fn matches_pattern(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((before, behind)) => text.strip_prefix(before).is_some_and(|rest| {
+            (0..=rest.len()).any(|skip| rest.get(skip..).is_some_and(|rest| matches_pattern(behind, rest)))
+        }),
+    }
+}
+
+pub(crate) fn generated_values_are_blanked() {
+    let told = serde_json::json!({
+        "metadata": {"uid": "0f0e6a3c-8d9a-4b43-9f5e-0123456789ab", "resourceVersion": "12", "managedFields": [{}],
+                     "creationTimestamp": "2026-01-02T03:04:05Z"},
+        "message": "uid 0f0e6a3c-8d9a-4b43-9f5e-0123456789ab at 2026-01-02T03:04:05.678901Z, ende — ä",
+    });
+    let wanted = serde_json::json!({
+        "metadata": {"uid": "00000000-0000-0000-0000-000000000000", "creationTimestamp": "0000-00-00T00:00:00Z"},
+        "message": "uid 00000000-0000-0000-0000-000000000000 at 0000-00-00T00:00:00.000000Z, ende — ä",
+    });
+    assert_eq!(normalize(&told), wanted);
+}
+
+pub(crate) fn differences_are_located_by_pointer() {
+    let (real, ours) =
+        (serde_json::json!({"a": [1, {"b/c": 2}], "d": 1}), serde_json::json!({"a": [1, {}, 3], "d": 1}));
+    let places: Vec<String> = differences(&real, &ours).into_iter().map(|d| d.at).collect();
+    assert_eq!(places, ["/a/1/b~1c", "/a/2"]);
+    assert!(differences(&real, &real).is_empty());
+}
+
+pub(crate) fn patterns_match_with_wildcards() {
+    for (pattern, text, wanted) in [
+        ("a", "a", true),
+        ("a", "ab", false),
+        ("a*", "ab", true),
+        ("*/b", "a/b", true),
+        ("*/b", "a/bc", false),
+        ("a*c*e", "abcde", true),
+        ("*", "", true),
+    ] {
+        assert_eq!(matches_pattern(pattern, text), wanted, "{pattern} {text}");
+    }
+}

@@ -1,0 +1,71 @@
+//! A file system that stops answering when it is told to: what a mount of a dead server looks like to whoever uses it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use nix::{
+    mount::{MntFlags, umount2},
+    sys::signal::Signal,
+};
+
+use crate::{DEFAULT_TIMEOUT, Daemon, eventually};
+
+/// A directory shown at another place by a server of FUSE (`bindfs`). It goes with its server.
+#[derive(Debug)]
+pub struct HangingMount {
+    server: Daemon,
+    at: PathBuf,
+}
+
+impl HangingMount {
+    /// Shows `directory` at `at`; both are made where they are missing.
+    ///
+    /// # Panics
+    /// When it cannot be mounted: `make test` installs what it needs.
+    #[must_use]
+    pub fn new(folder: &Path, at: &Path) -> Self {
+        for dir in [folder, at] {
+            fs::create_dir_all(dir).expect("a directory can be created");
+        }
+        // Nothing is remembered by the kernel, so that every look is a question to the server.
+        let mut command = Command::new("bindfs");
+        command.args(["-f", "-o", "allow_other,attr_timeout=0,entry_timeout=0,negative_timeout=0"]);
+        command.args([folder, at]);
+        let server = Daemon::start("bindfs", &mut command, &at.with_extension("log")).expect("bindfs");
+        let mirror = Self { server, at: at.to_owned() };
+        let wanted = format!(" {} ", at.display());
+        eventually(DEFAULT_TIMEOUT, "the mirror is mounted", || {
+            let table = fs::read_to_string("/proc/self/mountinfo")?;
+            anyhow::ensure!(table.contains(&wanted), "{}", mirror.server.log());
+            Ok(())
+        });
+        mirror
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+
+    /// From now on nobody who asks gets an answer.
+    pub fn hang(&self) {
+        self.server.signal(Signal::SIGSTOP);
+    }
+
+    /// Whoever waits gets his answer.
+    pub fn answer(&self) {
+        self.server.signal(Signal::SIGCONT);
+    }
+}
+
+impl Drop for HangingMount {
+    fn drop(&mut self) {
+        let _ = umount2(&self.at, MntFlags::MNT_DETACH);
+        // A stopped server hears of nothing else. With its end the kernel gives up all who wait for it.
+        self.server.signal(Signal::SIGKILL);
+    }
+}

@@ -1,0 +1,145 @@
+//! Pods that share a directory with their test, and what is asked of them.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+
+use crate::{DEFAULT_TIMEOUT, Kubectl, Testbed};
+use serde_json::{Value, json};
+
+/// A directory of the machine that every pod here has at /shared.
+#[derive(Debug)]
+pub struct SharedDir(pub PathBuf);
+
+impl SharedDir {
+    /// Makes the directory of a testbed.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn new(testbed: &Testbed) -> Self {
+        let dir = testbed.dir().join("shared");
+        fs::create_dir_all(&dir).expect("a directory can be created");
+        Self(dir)
+    }
+
+    /// Makes a directory below the testbed's, which everybody may write to, for the pods of one namespace.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn open_to_all(testbed: &Testbed, namespace: &str) -> Self {
+        let dir = Self::new(testbed).0.join(namespace);
+        fs::create_dir_all(&dir).expect("a directory can be created");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("root may change modes");
+        Self(dir)
+    }
+
+    /// Makes an empty file.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn put(&self, name: &str) {
+        fs::write(self.0.join(name), "").expect("a file can be written");
+    }
+
+    /// Removes a file, if it is there.
+    pub fn take(&self, name: &str) {
+        let _ = fs::remove_file(self.0.join(name));
+    }
+
+    /// The lines of a file; none when there is no such file.
+    #[must_use]
+    pub fn lines(&self, name: &str) -> Vec<String> {
+        fs::read_to_string(self.0.join(name)).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    /// A pod whose containers have the directory, and the sample image unless they name another.
+    #[must_use]
+    pub fn pod(&self, name: &str, mut spec: Value) -> String {
+        for field in ["containers", "initContainers"] {
+            for container in spec[field].as_array_mut().into_iter().flatten() {
+                if container["image"].is_null() {
+                    container["image"] = json!("windlass/busybox:1");
+                }
+                let mounts = container["volumeMounts"].as_array().cloned().unwrap_or_default();
+                container["volumeMounts"] =
+                    mounts.into_iter().chain([json!({"name": "shared", "mountPath": "/shared"})]).collect();
+            }
+        }
+        let volumes = spec["volumes"].as_array().cloned().unwrap_or_default();
+        spec["volumes"] =
+            volumes.into_iter().chain([json!({"name": "shared", "hostPath": {"path": self.0}})]).collect();
+        if spec["terminationGracePeriodSeconds"].is_null() {
+            spec["terminationGracePeriodSeconds"] = json!(1);
+        }
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}).to_string()
+    }
+}
+
+/// A container's command that runs a shell line.
+#[must_use]
+pub fn shell(line: &str) -> Value {
+    json!(["sh", "-c", line])
+}
+
+/// Waits until a pod is as `check` wants it, and gives it.
+///
+/// # Panics
+/// When it does not come to that.
+#[track_caller]
+pub fn wait_for(kubectl: &Kubectl<'_>, name: &str, what: &str, check: impl Fn(&Value) -> bool) -> Value {
+    // By a selector: of one object by its name kubectl gets it, watches it, and does not show the first that the watch
+    // tells, so that a change between the two is lost.
+    let selector = format!("metadata.name={name}");
+    kubectl.watch(DEFAULT_TIMEOUT, &format!("{name}: {what}"), &["pods", "--field-selector", &selector], |pod| {
+        check(pod).then(|| pod.clone())
+    })
+}
+
+/// The status of a pod's first container.
+#[must_use]
+pub fn main_of(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]
+}
+
+/// One of a pod's conditions; null when it has no such.
+#[must_use]
+pub fn condition(pod: &Value, kind: &str) -> Value {
+    let all = pod["status"]["conditions"].as_array();
+    all.and_then(|all| all.iter().find(|c| c["type"] == kind)).cloned().unwrap_or_default()
+}
+
+/// Whether a pod's condition Ready is true.
+#[must_use]
+pub fn is_ready(pod: &Value) -> bool {
+    condition(pod, "Ready")["status"] == "True"
+}
+
+fn line_of(event: &Value) -> String {
+    format!("{} {}\n", event["reason"].as_str().unwrap_or(""), event["message"].as_str().unwrap_or(""))
+}
+
+/// The reasons and messages of a pod's events.
+///
+/// # Panics
+/// When they cannot be listed.
+#[must_use]
+pub fn events(kubectl: &Kubectl<'_>, name: &str) -> String {
+    let all =
+        kubectl.json(&["events", "--field-selector", &format!("involvedObject.name={name}")]).expect("events are told");
+    all["items"].as_array().into_iter().flatten().map(line_of).collect()
+}
+
+/// Waits for an event about an object whose reason and message hold `words`.
+///
+/// # Panics
+/// When there is none.
+#[track_caller]
+pub fn says(kubectl: &Kubectl<'_>, name: &str, words: &str) {
+    let selector = format!("involvedObject.name={name}");
+    kubectl.watch(
+        DEFAULT_TIMEOUT,
+        &format!("{name} has an event: {words}"),
+        &["events", "--field-selector", &selector],
+        |e| line_of(e).contains(words).then_some(()),
+    );
+}

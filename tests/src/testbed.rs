@@ -1,0 +1,409 @@
+//! A machine for one test: two network namespaces (the node and a client outside), Docker Engine
+//! with its own data, and an image registry that stands in for the public one.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+
+use crate::{
+    Daemon, Windlass,
+    cluster::{Api, ControlPlane},
+    eventually,
+    guard::Guard,
+    run, try_run,
+};
+
+/// The node's address toward the outside.
+pub const NODE_IP: &str = "198.18.0.1";
+/// The address of the client outside.
+const OUTSIDE_IP: &str = "198.18.0.2";
+
+static SERIAL: AtomicU32 = AtomicU32::new(0);
+
+/// See the module. Everything is removed when it is dropped.
+#[derive(Debug)]
+pub struct Testbed {
+    name: String,
+    dir: tempfile::TempDir,
+    api: Api,
+    cluster: OnceLock<ControlPlane>,
+    dockerd: Option<Daemon>,
+    registry: Option<Daemon>,
+    guard: Guard,
+}
+
+impl Testbed {
+    /// Makes the namespaces and starts Docker Engine in the node's, with the sample images in its store.
+    ///
+    /// # Panics
+    /// When any of it fails: without root or the packages that `make test` installs there is no test.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_docker(Api::asked())
+    }
+
+    /// The same, for a node of a real control plane, whatever this run of the tests asks for.
+    ///
+    /// # Panics
+    /// When any of it fails.
+    #[must_use]
+    pub fn on_cluster() -> Self {
+        Self::with_docker(Api::Cluster)
+    }
+
+    fn with_docker(api: Api) -> Self {
+        let mut testbed = Self::without_docker();
+        testbed.api = api;
+        testbed.start_docker();
+        for image in ["busybox", "nginx", "redis"] {
+            testbed.load(image);
+        }
+        testbed
+    }
+
+    /// Puts a sample image into the node's Docker Engine.
+    ///
+    /// # Panics
+    /// When it was not made, or cannot be loaded.
+    pub fn load(&self, image: &str) {
+        let file = sample_image(image);
+        run("docker", &["-H", &self.docker_host(), "load", "-q", "-i", &file.to_string_lossy()]);
+    }
+
+    /// The namespaces alone, for what needs no containers.
+    ///
+    /// # Panics
+    /// Without root.
+    #[must_use]
+    pub fn without_docker() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "the end-to-end tests need root");
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("wlt{}-{serial}", std::process::id());
+        let dir = tempfile::Builder::new().prefix("windlass-test-").tempdir().expect("a temporary directory");
+        let guard = Guard::new(&name, dir.path());
+        let (api, cluster) = (Api::asked(), OnceLock::new());
+        let testbed = Self { name, dir, api, cluster, dockerd: None, registry: None, guard };
+        testbed.connect();
+        testbed
+    }
+
+    /// The same, and every sample image is also served by a registry that Docker asks as its mirror, under
+    /// the names that public manifests use (`nginx`, `busybox`, `redis`, `k8stest/nginx:test` …).
+    #[must_use]
+    pub fn with_registry() -> Self {
+        let mut testbed = Self::new();
+        testbed.start_registry();
+        for (sample, names) in [
+            ("windlass/nginx:1", &["library/nginx:latest", "library/nginx:1.7.9", "k8stest/nginx:test"][..]),
+            ("windlass/busybox:1", &["library/busybox:latest"][..]),
+            ("windlass/redis:1", &["library/redis:latest", "k8stest/redis:test"][..]),
+        ] {
+            for name in names {
+                let pushed = format!("127.0.0.1:5000/{name}");
+                testbed.docker(&["tag", sample, &pushed]);
+                testbed.docker(&["push", "-q", &pushed]);
+                testbed.docker(&["rmi", &pushed]);
+            }
+        }
+        testbed
+    }
+
+    /// The directory of this testbed.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The node's network namespace, as a file.
+    #[must_use]
+    pub fn namespace(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.name)
+    }
+
+    /// Moves the calling thread into the node's network namespace, where the API's port is.
+    ///
+    /// # Errors
+    /// Without root.
+    pub fn enter(&self) -> anyhow::Result<()> {
+        let namespace = fs::File::open(self.namespace())?;
+        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("the testbed's network namespace")
+    }
+
+    /// Which API the node of this testbed has.
+    #[must_use]
+    pub fn api(&self) -> Api {
+        self.api
+    }
+
+    /// The real control plane on the machine outside; whoever asks first starts it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn cluster(&self) -> &ControlPlane {
+        self.cluster.get_or_init(|| ControlPlane::start(self))
+    }
+
+    /// The same, or its store and API alone when nobody has asked for the whole before.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn api_server(&self) -> &ControlPlane {
+        self.cluster.get_or_init(|| ControlPlane::start_api(self))
+    }
+
+    /// The network namespace of the machine outside, as a file.
+    #[must_use]
+    pub fn outside(&self) -> PathBuf {
+        Path::new("/run/netns").join(format!("{}-out", self.name))
+    }
+
+    /// A command that runs in the node's network namespace.
+    #[must_use]
+    pub fn command(&self, program: &str) -> Command {
+        in_namespace(&self.name, program)
+    }
+
+    /// Runs a shell line in the node's network namespace.
+    ///
+    /// # Errors
+    /// When it ends with another code than 0.
+    pub fn try_sh(&self, line: &str) -> anyhow::Result<String> {
+        try_run("nsenter", &[&format!("--net=/run/netns/{}", self.name), "sh", "-c", line])
+    }
+
+    /// The same for lines that must work.
+    #[track_caller]
+    pub fn sh(&self, line: &str) -> String {
+        match self.try_sh(line) {
+            Ok(out) => out,
+            Err(error) => panic!("{error:#}"),
+        }
+    }
+
+    /// Runs a shell line on the machine outside.
+    ///
+    /// # Errors
+    /// When it ends with another code than 0.
+    pub fn try_sh_outside(&self, line: &str) -> anyhow::Result<String> {
+        try_run("nsenter", &[&format!("--net=/run/netns/{}-out", self.name), "sh", "-c", line])
+    }
+
+    /// A command that runs on the machine outside.
+    #[must_use]
+    pub fn command_outside(&self, program: &str) -> Command {
+        in_namespace(&format!("{}-out", self.name), program)
+    }
+
+    /// Runs docker against this testbed's engine.
+    #[track_caller]
+    pub fn docker(&self, args: &[&str]) -> String {
+        let host = self.docker_host();
+        let mut all = vec!["-H", &host];
+        all.extend(args);
+        run("docker", &all)
+    }
+
+    /// The engine's socket.
+    #[must_use]
+    pub fn docker_socket(&self) -> PathBuf {
+        self.dir().join("docker.sock")
+    }
+
+    fn docker_host(&self) -> String {
+        format!("unix://{}", self.docker_socket().display())
+    }
+
+    /// Prepares `windlass` for this testbed; nothing is started.
+    #[must_use]
+    pub fn windlass(&self) -> Windlass<'_> {
+        Windlass::new(self)
+    }
+
+    fn connect(&self) {
+        let (node, outside) = (&self.name, format!("{}-out", self.name));
+        for namespace in [node, &outside] {
+            run("ip", &["netns", "add", namespace]);
+            run("ip", &["-n", namespace, "link", "set", "lo", "up"]);
+        }
+        run("ip", &["-n", node, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &outside]);
+        for (namespace, address) in [(node, NODE_IP), (&outside, OUTSIDE_IP)] {
+            run("ip", &["-n", namespace, "address", "add", &format!("{address}/24"), "dev", "eth0"]);
+            run("ip", &["-n", namespace, "link", "set", "eth0", "up"]);
+        }
+        run("ip", &["-n", node, "route", "add", "default", "via", OUTSIDE_IP]);
+    }
+
+    /// Starts Docker Engine (again).
+    pub fn start_docker(&mut self) {
+        let dir = self.dir();
+        let config = dir.join("daemon.json");
+        std::fs::write(&config, "{}").expect("the engine's configuration");
+        let _ = std::fs::remove_file(dir.join("docker.pid"));
+        let mut command = self.command("dockerd");
+        command
+            .arg(format!("--config-file={}", config.display()))
+            .arg(format!("--data-root={}", dir.join("docker").display()))
+            .arg(format!("--exec-root={}", dir.join("exec").display()))
+            .arg(format!("--pidfile={}", dir.join("docker.pid").display()))
+            .arg(format!("--host={}", self.docker_host()))
+            .arg("--registry-mirror=http://127.0.0.1:5000")
+            // Whoever asked for an image tries again by itself.
+            .arg("--max-download-attempts=1");
+        let daemon = Daemon::start("dockerd", &mut command, &dir.join("dockerd.log")).expect("dockerd");
+        self.dockerd = Some(daemon);
+        let host = self.docker_host();
+        eventually(Duration::from_secs(60), "Docker Engine answers", || {
+            try_run("docker", &["-H", &host, "version"]).map(drop)
+        });
+    }
+
+    /// The process of Docker Engine.
+    ///
+    /// # Panics
+    /// When it was not started.
+    #[must_use]
+    pub fn docker_pid(&self) -> u32 {
+        self.dockerd.as_ref().expect("Docker Engine was started").pid()
+    }
+
+    /// Ends Docker Engine; its containers end with it.
+    pub fn stop_docker(&mut self) {
+        if let Some(mut daemon) = self.dockerd.take() {
+            daemon.end(nix::sys::signal::Signal::SIGTERM);
+        }
+    }
+
+    fn start_registry(&mut self) {
+        let dir = self.dir();
+        let config = dir.join("registry.yml");
+        std::fs::write(
+            &config,
+            format!(
+                "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '127.0.0.1:5000'}}\n",
+                dir.join("registry").display()
+            ),
+        )
+        .expect("the registry's configuration");
+        let mut command = self.command("docker-registry");
+        command.arg("serve").arg(&config);
+        self.registry =
+            Some(Daemon::start("docker-registry", &mut command, &dir.join("registry.log")).expect("docker-registry"));
+        eventually(Duration::from_secs(30), "the registry answers", || {
+            self.try_sh("curl -fsS --max-time 2 http://127.0.0.1:5000/v2/").map(drop)
+        });
+    }
+}
+
+impl Default for Testbed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn in_namespace(namespace: &str, program: &str) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{namespace}")).arg(program);
+    command
+}
+
+/// A sample image as a file, saved once for all tests of a run by `scripts/test.sh`.
+fn sample_image(name: &str) -> PathBuf {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("out/images/{name}.tar"));
+    assert!(
+        file.exists(),
+        "{} is missing: run the tests with `make test`, or scripts/test-images.sh once",
+        file.display()
+    );
+    file
+}
+
+impl Testbed {
+    /// Takes away what pods had mounted when the test left them: their node was ended, not taken down.
+    fn unmount(&self) {
+        let below = format!("{}/", self.dir().display());
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut mounts: Vec<&str> =
+            table.lines().filter_map(|l| l.split(' ').nth(4)).filter(|m| m.starts_with(&below)).collect();
+        mounts.sort_unstable_by_key(|m| std::cmp::Reverse(m.len()));
+        for mounted in mounts {
+            let _ = nix::mount::umount2(mounted, nix::mount::MntFlags::MNT_DETACH);
+        }
+    }
+}
+
+impl Testbed {
+    /// Ends what an engine that had hung or was gone could not be asked to end: shims that name this testbed's directory, and
+    /// their children.
+    fn end_shims(&self) {
+        let place = self.dir().join("exec").display().to_string();
+        let numbers =
+            fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+        for pid in numbers.collect::<Vec<i32>>() {
+            let said = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let said = String::from_utf8_lossy(&said);
+            if !said.contains("containerd-shim") || !said.contains(&place) {
+                continue;
+            }
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            for pid in children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([pid]) {
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+/// What an agent logs of a write that changed nothing, whatever it is about.
+const EMPTY_WRITE: &str = "the API accepted a write that changed nothing";
+
+impl Testbed {
+    /// The lines of all logs in this testbed's directory in which an agent tells of a write in vain: there must be none, in
+    /// whatever test.
+    fn empty_writes(&self) -> Vec<String> {
+        let logs = fs::read_dir(self.dir()).into_iter().flatten().flatten().map(|entry| entry.path());
+        let logs = logs.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+        let texts: Vec<String> =
+            logs.map(|log| String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()).collect();
+        texts
+            .iter()
+            .flat_map(|text| text.lines())
+            .filter(|line| line.contains(EMPTY_WRITE))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        if self.dockerd.is_some() {
+            let host = self.docker_host();
+            if let Ok(ids) = try_run("docker", &["-H", &host, "ps", "-aq"]) {
+                // An Engine 20.10 that removes hundreds at once may lock itself up; what is left then ends with its shims.
+                let mut args = vec!["120", "docker", "-H", &host, "rm", "-fv"];
+                args.extend(ids.split_whitespace());
+                if args.len() > 6 {
+                    let _ = try_run("timeout", &args);
+                }
+            }
+        }
+        self.cluster = OnceLock::new();
+        self.registry = None;
+        self.dockerd = None;
+        self.end_shims();
+        for namespace in [self.name.clone(), format!("{}-out", self.name)] {
+            let _ = try_run("ip", &["netns", "delete", &namespace]);
+        }
+        self.unmount();
+        self.guard.over();
+        let in_vain = self.empty_writes();
+        assert!(in_vain.is_empty() || std::thread::panicking(), "an agent wrote in vain:\n{}", in_vain.join("\n"));
+    }
+}

@@ -1,0 +1,75 @@
+//! A front of the API server on a port of its own, as a load balancer's or another server's, that can be made to fail.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use windlass_tests::{
+    Testbed,
+    cluster::{ADDRESS, PORT},
+};
+
+/// See the module. It stays until the test's process ends.
+pub(crate) struct FaultyProxy {
+    silent: Arc<AtomicBool>,
+}
+
+impl FaultyProxy {
+    /// Hands on the bytes of whoever comes to this port of the machine outside; what the server says is held back for a
+    /// time, however much it is.
+    pub(crate) fn start(testbed: &Testbed, port: u16, hold: Duration) -> Self {
+        let silent = Arc::new(AtomicBool::new(false));
+        let namespace = std::fs::File::open(testbed.outside()).expect("a namespace");
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let hush = Arc::clone(&silent);
+        thread::spawn(move || {
+            // Of this thread alone; those that it makes have it too.
+            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).expect("root may enter a namespace");
+            let listener = TcpListener::bind((ADDRESS, port)).expect("the port is free");
+            ready.send(()).expect("somebody waits");
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect((ADDRESS, PORT))) else { continue };
+                let (Ok(client_out), Ok(server_in)) = (client.try_clone(), server.try_clone()) else { continue };
+                let (one, other) = (Arc::clone(&hush), Arc::clone(&hush));
+                thread::spawn(move || hand_on(client, server, Duration::ZERO, &one));
+                thread::spawn(move || hand_on(server_in, client_out, hold, &other));
+            }
+        });
+        is_ready.recv().expect("the front listens");
+        Self { silent }
+    }
+
+    /// From now on nothing is handed on: connections are taken and stay open, and nobody is answered.
+    pub(crate) fn hush(&self) {
+        self.silent.store(true, Ordering::SeqCst);
+    }
+}
+
+fn hand_on(mut from: TcpStream, mut to: TcpStream, hold: Duration, silent: &AtomicBool) {
+    let (send, receive) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
+        let mut piece = vec![0; 65536];
+        while let Ok(read @ 1..) = from.read(&mut piece) {
+            if send.send((Instant::now() + hold, piece[..read].to_vec())).is_err() {
+                break;
+            }
+        }
+    });
+    for (due, piece) in receive {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        if silent.load(Ordering::SeqCst) {
+            continue;
+        }
+        if to.write_all(&piece).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}

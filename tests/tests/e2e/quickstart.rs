@@ -1,0 +1,120 @@
+//! A ReplicationController behind a Service: what the README shows first.
+
+use std::collections::BTreeSet;
+
+use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
+
+use crate::{WEB, container_id, name_of};
+
+/// A server outside that tells each client the address it is seen with.
+const TELLS_SOURCE: &str = r#"
+import socketserver
+class Tell(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(self.client_address[0].encode())
+socketserver.TCPServer.allow_reuse_address = True
+socketserver.TCPServer(("198.18.0.2", 9090), Tell).serve_forever()
+"#;
+
+/// Asks an address until every pod has answered.
+fn all_answer(names: &BTreeSet<String>, mut ask: impl FnMut() -> anyhow::Result<String>) {
+    let mut seen = BTreeSet::new();
+    eventually(DEFAULT_TIMEOUT, "every pod answers", || {
+        for _ in 0..20 {
+            seen.insert(ask()?.trim().to_owned());
+        }
+        anyhow::ensure!(seen.is_superset(names), "answers came from {seen:?}, not from all of {names:?}");
+        Ok(())
+    });
+    assert_eq!(&seen, names, "somebody else answered");
+}
+
+/// Asks a web server from inside a container. Not with wget: the static one crashes when it looks up a name.
+fn ask_from(testbed: &Testbed, container: &str, address: &str, path: &str) -> anyhow::Result<String> {
+    let host = format!("unix://{}", testbed.docker_socket().display());
+    let line = format!("printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80");
+    let answer = windlass_tests::try_run("docker", &["-H", &host, "exec", container, "sh", "-c", &line])?;
+    anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+    Ok(answer.lines().last().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_service_answers_from_every_pod_wherever_it_is_asked() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
+    let kubectl = windlass.up();
+    kubectl.apply(WEB);
+    let pods = eventually(DEFAULT_TIMEOUT, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
+    let names: BTreeSet<String> = pods.iter().map(name_of).collect();
+    let service = kubectl.json(&["service", "web"]).unwrap();
+    let cluster_ip = service["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    assert!(cluster_ip.starts_with("10.96."), "{cluster_ip}");
+    assert_eq!(service["spec"]["ports"][0]["nodePort"], 30080);
+
+    // From the node: the cluster address, the node port at its own and at the loopback address.
+    for target in [format!("{cluster_ip}:80"), "198.18.0.1:30080".to_owned(), "127.0.0.1:30080".to_owned()] {
+        all_answer(&names, || testbed.try_sh(&format!("curl -fsS --max-time 5 http://{target}/")));
+    }
+    // From another machine, which knows the node only.
+    all_answer(&names, || testbed.try_sh_outside("curl -fsS --max-time 5 http://198.18.0.1:30080/"));
+    // From inside each pod, so that each also reaches itself through its service.
+    for pod in &pods {
+        let id = container_id(pod);
+        all_answer(&names, || ask_from(&testbed, &id, &cluster_ip, "/"));
+    }
+    // Pods reach each other by address, and see each other's address as source.
+    let addresses: Vec<&str> = pods.iter().map(|p| p["status"]["podIP"].as_str().unwrap()).collect();
+    let seen = ask_from(&testbed, &container_id(&pods[0]), addresses[1], "/source").unwrap();
+    assert_eq!(seen.trim(), addresses[0]);
+    // A pod that leaves the cluster's range is seen with the node's address.
+    let mut command = testbed.command_outside("python3");
+    command.args(["-c", TELLS_SOURCE]);
+    let _listener = Daemon::start("a listener outside", &mut command, &testbed.dir().join("outside.log")).unwrap();
+    let outside = eventually(DEFAULT_TIMEOUT, "the pod reaches the outside", || {
+        let host = format!("unix://{}", testbed.docker_socket().display());
+        let line = "nc -w 2 198.18.0.2 9090 </dev/null";
+        windlass_tests::try_run("docker", &["-H", &host, "exec", &container_id(&pods[0]), "sh", "-c", line])
+    });
+    assert!(outside.contains("198.18.0.1"), "the outside saw: {outside}");
+
+    // The rules carry the names that upstream's proxy gives them.
+    let rules = testbed.sh("iptables-save -t nat");
+    for chain in [
+        ":KUBE-SERVICES ",
+        ":KUBE-NODEPORTS ",
+        ":KUBE-POSTROUTING ",
+        ":KUBE-MARK-MASQ ",
+        ":KUBE-SVC-",
+        ":KUBE-EXT-",
+        ":KUBE-SEP-",
+    ] {
+        assert!(rules.contains(chain), "{chain} is missing in\n{rules}");
+    }
+    assert!(
+        rules.contains("-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES"),
+        "{rules}"
+    );
+    assert!(rules.contains("--comment \"default/web:http cluster IP\""), "{rules}");
+    assert!(rules.contains("-m statistic --mode random --probability 0.5"), "{rules}");
+
+    // A pod that is deleted is replaced, and the service follows.
+    let victim = names.first().unwrap().clone();
+    let _ = kubectl.run(&["delete", "pod", &victim, "--wait=false"]);
+    let pods = eventually(DEFAULT_TIMEOUT, "the pod is replaced", || {
+        let pods = kubectl.ready_pods("app=web", 2)?;
+        anyhow::ensure!(pods.iter().all(|p| name_of(p) != victim), "the deleted pod is still there");
+        Ok(pods)
+    });
+    let names: BTreeSet<String> = pods.iter().map(name_of).collect();
+    all_answer(&names, || testbed.try_sh(&format!("curl -fsS --max-time 5 http://{cluster_ip}/")));
+
+    // Without pods the service refuses at once instead of hanging.
+    let _ = kubectl.run(&["scale", "rc", "web", "--replicas=0"]);
+    eventually(DEFAULT_TIMEOUT, "the service refuses", || {
+        let error = testbed.try_sh(&format!("curl -sS --max-time 5 http://{cluster_ip}/ 2>&1")).err();
+        let error = format!("{:#}", error.ok_or_else(|| anyhow::anyhow!("it still answers"))?);
+        // Refused at once, not timed out.
+        anyhow::ensure!(error.contains("exit status: 7"), "{error}");
+        Ok(())
+    });
+}

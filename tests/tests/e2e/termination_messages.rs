@@ -1,0 +1,72 @@
+//! What is told of containers that ended, and that it outlives windlass: messages, and counts that go on.
+
+use serde_json::{Value, json};
+use windlass_tests::Testbed;
+
+use crate::shared_dir::{SharedDir, is_ready, main_of, shell, wait_for};
+
+#[test]
+fn termination_messages() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
+    let kubectl = windlass.up();
+    let shared = SharedDir::new(&testbed);
+    let ended = |p: &Value| main_of(p)["state"]["terminated"].clone();
+    for (name, container, message) in [
+        ("written", json!({"command": shell("printf done > /dev/termination-log; exit 1")}), json!("done")),
+        (
+            "elsewhere",
+            json!({"command": shell("printf mine > /tmp/own"), "terminationMessagePath": "/tmp/own",
+                "securityContext": {"runAsUser": 1000}}),
+            json!("mine"),
+        ),
+        (
+            "printed",
+            json!({"command": shell("echo last words; exit 3"), "terminationMessagePolicy": "FallbackToLogsOnError"}),
+            json!("last words\n"),
+        ),
+        (
+            "well",
+            json!({"command": shell("echo words"), "terminationMessagePolicy": "FallbackToLogsOnError"}),
+            Value::Null,
+        ),
+        ("long", json!({"command": shell("yes x | head -c 9000 > /dev/termination-log")}), json!("x\n".repeat(2048))),
+    ] {
+        let mut main = container;
+        main["name"] = json!("main");
+        kubectl.apply(&shared.pod(name, json!({"restartPolicy": "Never", "containers": [main]})));
+        let pod = wait_for(&kubectl, name, "has ended", |p| ended(p).is_object());
+        assert_eq!(ended(&pod)["message"], message, "{name}");
+    }
+    // What a new process finds it tells in the same words.
+    windlass.kill();
+    let kubectl = windlass.up();
+    let pod = kubectl.json(&["pod", "printed"]).unwrap();
+    assert_eq!(ended(&pod)["message"], "last words\n");
+}
+
+#[test]
+fn restart_counts_go_on() {
+    let testbed = Testbed::new();
+    let mut windlass = testbed.windlass();
+    let kubectl = windlass.up();
+    let shared = SharedDir::new(&testbed);
+    kubectl.apply(&shared.pod("p", json!({"containers": [{"name": "main", "command": shell("exec sleep 1000")}]})));
+    wait_for(&kubectl, "p", "is ready", is_ready);
+    let kill = |what: &[&str]| {
+        let id = testbed.docker(&["ps", "-q", "--filter", "label=io.kubernetes.container.name=main"]);
+        let mut args = what.to_vec();
+        args.push(id.trim());
+        let _ = testbed.docker(&args);
+    };
+    kill(&["kill"]);
+    wait_for(&kubectl, "p", "was restarted", |p| main_of(p)["restartCount"] == 1 && is_ready(p));
+    // Every trace of it in Docker goes while nobody looks: the count goes on.
+    windlass.kill();
+    let all = testbed.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.container.name=main"]);
+    let ids: Vec<&str> = all.lines().collect();
+    let _ = testbed.docker(&[&["rm", "-f"], ids.as_slice()].concat());
+    let kubectl = windlass.up();
+    let pod = wait_for(&kubectl, "p", "runs again", |p| is_ready(p) && main_of(p)["restartCount"] != 1);
+    assert_eq!(main_of(&pod)["restartCount"], 2);
+}

@@ -1,0 +1,398 @@
+//! The node that all cases share, and what a case asks of it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use windlass_tests::{
+    DEFAULT_TIMEOUT, Daemon, FailingRegistry, Kubectl, Testbed, eventually,
+    shared_dir::{SharedDir, shell},
+};
+
+/// The node's address, where the server of [`Case::get`] listens too.
+pub(crate) const NODE_IP: &str = "198.18.0.1";
+
+/// The cluster's name server, as the node is told; nobody asks it anything.
+pub(crate) const CLUSTER_DNS: &str = "10.96.0.10";
+
+/// What several cases read in turn, by area and name: made by whoever comes first.
+type Cached = Arc<OnceLock<Vec<String>>>;
+
+/// A machine with a node. Fields are dropped in this order: the program before its machine.
+pub(crate) struct Node {
+    windlass: Mutex<Daemon>,
+    server: OnceLock<Daemon>,
+    registry: OnceLock<Daemon>,
+    failing: OnceLock<FailingRegistry>,
+    cached: Mutex<BTreeMap<String, Cached>>,
+    pub(crate) testbed: Testbed,
+}
+
+impl Node {
+    /// Makes a machine with a node, and these namespaces on it.
+    pub(crate) fn start(namespaces: &[String]) -> Self {
+        let testbed = Testbed::with_registry();
+        let config = testbed.dir().join("config.yaml");
+        let text =
+            format!("apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\nclusterDNS: [{CLUSTER_DNS}]\n");
+        fs::write(&config, text).expect("a file can be written");
+        // How full the disk of this machine is decides nothing here either.
+        let roomy = ["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"];
+        let mut windlass = testbed.windlass().with(&["--config", &config.to_string_lossy()]).with(&roomy);
+        let kubectl = windlass.up();
+        let daemon = windlass.into_daemon();
+        let object = |name: &String| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let all: Vec<Value> = namespaces.iter().map(object).collect();
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": all});
+        let made = kubectl.output(&["create", "-f", "-"], &list.to_string());
+        assert!(made.ok, "{}", made.err);
+        kubectl.accounts(&namespaces.iter().map(String::as_str).collect::<Vec<_>>());
+        Self {
+            windlass: Mutex::new(daemon),
+            server: OnceLock::new(),
+            registry: OnceLock::new(),
+            failing: OnceLock::new(),
+            cached: Mutex::default(),
+            testbed,
+        }
+    }
+
+    fn requests(&self) -> PathBuf {
+        self.testbed.dir().join("requests")
+    }
+
+    /// Starts the server that probes and hooks ask.
+    fn serve(&self) -> Daemon {
+        let dir = self.testbed.dir();
+        let (program, certificate) = (dir.join("server.py"), dir.join("server.pem"));
+        fs::write(&program, include_str!("server.py")).expect("a file can be written");
+        let pem = certificate.display();
+        // Signed by nobody that anyone knows.
+        let _ = self.testbed.sh(&format!(
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=nobody -keyout {pem} -out {pem}.crt 2>&1 && cat {pem}.crt >> {pem}"
+        ));
+        let mut command = self.testbed.command("python3");
+        command.arg(&program).arg(self.requests()).arg(&certificate);
+        let server = Daemon::start("server.py", &mut command, &dir.join("server.log")).expect("python3");
+        eventually(DEFAULT_TIMEOUT, "the server answers", || {
+            self.testbed
+                .try_sh("curl -fsS --max-time 2 http://127.0.0.1:8101/ && curl -fsSk https://127.0.0.1:8102/")
+                .map(drop)
+        });
+        server
+    }
+}
+
+/// What one case works with: a namespace and a directory that its pods have at /shared.
+pub(crate) struct Case<'n> {
+    node: &'n Node,
+    pub(crate) testbed: &'n Testbed,
+    pub(crate) kubectl: Kubectl<'n>,
+    pub(crate) shared: SharedDir,
+    pub(crate) namespace: String,
+    brief: bool,
+}
+
+impl<'n> Case<'n> {
+    /// A case with a namespace of its own, which ends with it.
+    pub(crate) fn new(node: &'n Node, area: &str, name: &str) -> Self {
+        Self::in_namespace(node, &namespace_of(area, name), true)
+    }
+
+    fn in_namespace(node: &'n Node, namespace: &str, brief: bool) -> Self {
+        let kubectl = node.testbed.windlass().kubectl();
+        // Those of cases were made with the node.
+        if !brief {
+            let _ = kubectl.run(&["create", "namespace", namespace]);
+            kubectl.accounts(&[namespace]);
+        }
+        Self {
+            node,
+            testbed: &node.testbed,
+            kubectl: kubectl.within(namespace),
+            shared: SharedDir::open_to_all(&node.testbed, namespace),
+            namespace: namespace.to_owned(),
+            brief,
+        }
+    }
+
+    /// What several cases of an area want to know: asked once, in a namespace that stays.
+    pub(crate) fn once(&self, area: &str, ask: impl FnOnce(&Case<'n>) -> Vec<String>) -> Vec<String> {
+        let mut all = self.node.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = Arc::clone(all.entry(area.to_owned()).or_default());
+        drop(all);
+        told.get_or_init(|| ask(&Self::in_namespace(self.node, area, false))).clone()
+    }
+
+    /// Applies objects, all at once.
+    pub(crate) fn apply(&self, objects: &[Value]) {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.kubectl.apply(&list.to_string());
+    }
+
+    /// Makes a pod.
+    pub(crate) fn pod(&self, name: &str, spec: Value) {
+        self.kubectl.apply(&self.shared.pod(name, spec));
+    }
+
+    /// Makes a pod with more than a name in its metadata.
+    pub(crate) fn pod_with(&self, name: &str, metadata: Value, spec: Value) {
+        let text = self.shared.pod(name, spec);
+        let mut pod: Value = serde_json::from_str(&text).expect("a pod is JSON");
+        for (key, value) in metadata.as_object().into_iter().flatten() {
+            pod["metadata"][key] = value.clone();
+        }
+        self.kubectl.apply(&pod.to_string());
+    }
+
+    /// Makes a pod of one container `main` that runs a shell line.
+    pub(crate) fn shell(&self, name: &str, line: &str, container: Value, spec: Value) {
+        self.pod(name, one(line, container, spec));
+    }
+
+    /// Runs a shell line to its end in a pod of one container, and gives what it printed.
+    #[track_caller]
+    pub(crate) fn run(&self, name: &str, line: &str, container: Value, spec: Value) -> Vec<String> {
+        self.start(name, line, json!({}), container, spec);
+        self.printed(name)
+    }
+
+    /// Begins what [`run`](Self::run) does, with more metadata.
+    pub(crate) fn start(&self, name: &str, line: &str, metadata: Value, container: Value, mut spec: Value) {
+        let line = format!("({line}) > /shared/.{name} 2>&1; mv /shared/.{name} /shared/{name}");
+        spec["restartPolicy"] = json!("Never");
+        self.pod_with(name, metadata, one(&line, container, spec));
+    }
+
+    /// What a pod has written to the file of its name.
+    #[track_caller]
+    pub(crate) fn printed(&self, name: &str) -> Vec<String> {
+        let file = self.shared.0.join(name);
+        let deadline = std::time::Instant::now() + DEFAULT_TIMEOUT;
+        while !file.exists() {
+            if std::time::Instant::now() > deadline {
+                let status = self.kubectl.try_run(&["get", "pod", name, "-o", "jsonpath={.status}"]);
+                panic!("{name} has written nothing: {status:?}\n{}", self.events(name));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.shared.lines(name)
+    }
+
+    #[track_caller]
+    pub(crate) fn wait(&self, name: &str, what: &str, check: impl Fn(&Value) -> bool) -> Value {
+        windlass_tests::shared_dir::wait_for(&self.kubectl, name, what, check)
+    }
+
+    #[track_caller]
+    pub(crate) fn ready(&self, name: &str) -> Value {
+        self.wait(name, "is ready", windlass_tests::shared_dir::is_ready)
+    }
+
+    /// Waits for a phase.
+    #[track_caller]
+    pub(crate) fn phase(&self, name: &str, phase: &str) -> Value {
+        self.wait(name, phase, |p| p["status"]["phase"] == phase)
+    }
+
+    /// Waits until the pod's first container waits for this reason.
+    #[track_caller]
+    pub(crate) fn waiting(&self, name: &str, reason: &str) -> Value {
+        let waiting = |p: &Value| windlass_tests::shared_dir::main_of(p)["state"]["waiting"].clone();
+        waiting(&self.wait(name, reason, |p| waiting(p)["reason"] == reason))
+    }
+
+    /// Waits for an event.
+    #[track_caller]
+    pub(crate) fn says(&self, name: &str, words: &str) {
+        windlass_tests::shared_dir::says(&self.kubectl, name, words);
+    }
+
+    pub(crate) fn events(&self, name: &str) -> String {
+        windlass_tests::shared_dir::events(&self.kubectl, name)
+    }
+
+    /// Runs kubectl, which must work.
+    #[track_caller]
+    pub(crate) fn kubectl(&self, args: &[&str]) -> String {
+        self.kubectl.run(args)
+    }
+
+    /// The ids in Docker of one container of a pod, newest first; the sandbox is `POD`.
+    pub(crate) fn ids(&self, pod: &str, container: &str) -> Vec<String> {
+        self.listed("-aq", pod, container)
+    }
+
+    /// After the API has forgotten a pod: no container of this name runs, and what is dead of it goes.
+    #[track_caller]
+    pub(crate) fn ended(&self, pod: &str, container: &str) {
+        assert_eq!(self.alive(pod, container), [""; 0]);
+        self.removed(pod, &[container]);
+    }
+
+    /// Waits until Docker has none of these containers any more: it removes what is dead in a moment.
+    #[track_caller]
+    pub(crate) fn removed(&self, pod: &str, containers: &[&str]) {
+        eventually(DEFAULT_TIMEOUT, "Docker has forgotten the containers", || {
+            let left: Vec<String> = containers.iter().flat_map(|container| self.ids(pod, container)).collect();
+            anyhow::ensure!(left.is_empty(), "{containers:?} of {pod}: {left:?}");
+            Ok(())
+        });
+    }
+
+    /// Those that run.
+    pub(crate) fn alive(&self, pod: &str, container: &str) -> Vec<String> {
+        self.listed("-q", pod, container)
+    }
+
+    fn listed(&self, which: &str, pod: &str, container: &str) -> Vec<String> {
+        let label = |key: &str, value: &str| format!("label=io.kubernetes.{key}={value}");
+        let all = self.testbed.docker(&[
+            "ps",
+            which,
+            "--no-trunc",
+            "--filter",
+            &label("pod.namespace", &self.namespace),
+            "--filter",
+            &label("pod.name", pod),
+            "--filter",
+            &label("container.name", container),
+        ]);
+        all.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// What Docker says of the newest instance of a container.
+    #[track_caller]
+    pub(crate) fn inspect(&self, pod: &str, container: &str) -> Value {
+        let ids = self.ids(pod, container);
+        let id = ids.first().unwrap_or_else(|| panic!("Docker has no container {container} of {pod}"));
+        let all: Value = serde_json::from_str(&self.testbed.docker(&["inspect", id])).expect("docker prints JSON");
+        all[0].clone()
+    }
+
+    /// Makes an image of the sample image and lines of a Dockerfile.
+    pub(crate) fn image(&self, name: &str, lines: &str) {
+        let dir = self.shared.0.join("image");
+        fs::create_dir_all(&dir).expect("a directory can be created");
+        fs::write(dir.join("Dockerfile"), format!("FROM windlass/busybox:1\n{lines}\n"))
+            .expect("a file can be written");
+        let _ = self.testbed.docker(&["build", "-q", "-t", name, &dir.to_string_lossy()]);
+    }
+
+    /// Starts a registry on port 5001 that lets in nobody but `me` with the password `secret`, and puts an image in it.
+    pub(crate) fn registry_with_password(&self) {
+        let dir = self.testbed.dir();
+        let script = "import crypt; print(crypt.crypt(\"secret\", crypt.mksalt(crypt.METHOD_BLOWFISH)))";
+        let hash = self.testbed.sh(&format!("python3 -W ignore -c '{script}'"));
+        fs::write(dir.join("htpasswd"), format!("me:{}\n", hash.trim())).expect("a file can be written");
+        let config = format!(
+            "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {0}/private}}}}\n\
+             http: {{addr: '127.0.0.1:5001'}}\nauth: {{htpasswd: {{realm: here, path: {0}/htpasswd}}}}\n",
+            dir.display()
+        );
+        fs::write(dir.join("private.yml"), config).expect("a file can be written");
+        let mut command = self.testbed.command("docker-registry");
+        command.arg("serve").arg(dir.join("private.yml"));
+        let registry =
+            Daemon::start("docker-registry", &mut command, &dir.join("private.log")).expect("docker-registry");
+        let _ = self.node.registry.set(registry);
+        eventually(DEFAULT_TIMEOUT, "the registry asks who comes", || {
+            let code =
+                self.testbed.try_sh("curl -s -o /dev/null -w '%{http_code}' --max-time 2 http://127.0.0.1:5001/v2/")?;
+            anyhow::ensure!(code.trim() == "401", "{code}");
+            Ok(())
+        });
+        let image = "127.0.0.1:5001/private/busybox:1";
+        let known = dir.join("docker-config");
+        fs::create_dir_all(&known).expect("a directory can be created");
+        let auth = json!({"auths": {"127.0.0.1:5001": {"auth": "bWU6c2VjcmV0"}}});
+        fs::write(known.join("config.json"), auth.to_string()).expect("a file can be written");
+        let _ = self.testbed.docker(&["tag", "windlass/busybox:1", image]);
+        let _ = self.testbed.docker(&["--config", &known.to_string_lossy(), "push", "-q", image]);
+        let _ = self.testbed.docker(&["rmi", image]);
+    }
+
+    /// What the cgroup of a pod says, in whichever version of cgroups the machine has; `class` is part of a path.
+    pub(crate) fn pod_cgroup(&self, uid: &str, class: &str, what: &str) -> String {
+        let (controller, file) = match what {
+            "cpu quota" => ("cpu", ("cpu.cfs_quota_us", "cpu.max")),
+            "cpu shares" => ("cpu", ("cpu.shares", "cpu.weight")),
+            "memory limit" => ("memory", ("memory.limit_in_bytes", "memory.max")),
+            other => panic!("nobody asked for {other} before"),
+        };
+        let one = format!("/sys/fs/cgroup/{controller}/kubepods{class}/pod{uid}/{}", file.0);
+        let two = format!("/sys/fs/cgroup/kubepods{class}/pod{uid}/{}", file.1);
+        let told = fs::read_to_string(one).or_else(|_| fs::read_to_string(two)).unwrap_or_default();
+        told.split_whitespace().next().unwrap_or_default().to_owned()
+    }
+
+    /// A request to the server that answers with the code that a path ends in, or as its name says: see server.py.
+    /// The server knows this case's requests by their path.
+    pub(crate) fn get(&self, what: &str) -> Value {
+        let _ = self.node.server.get_or_init(|| self.node.serve());
+        json!({"host": NODE_IP, "port": 8101, "path": format!("/{}/{what}", self.namespace)})
+    }
+
+    /// The requests of this case that have come: paths without the case's part, and headers.
+    pub(crate) fn requests(&self) -> Vec<Value> {
+        let told = fs::read_to_string(self.node.requests()).unwrap_or_default();
+        let prefix = format!("/{}/", self.namespace);
+        let all = told.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        all.filter(|r| text(&r["path"]).starts_with(&prefix)).collect()
+    }
+
+    /// What the program has logged so far.
+    /// The largest amount of memory that the node's process has ever held, in MiB.
+    pub(crate) fn most_memory(&self) -> u64 {
+        let pid = self.node.windlass.lock().unwrap_or_else(PoisonError::into_inner).pid();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("windlass runs");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
+    }
+
+    /// The registry that fails as it is asked to.
+    pub(crate) fn failing_registry(&self) -> &FailingRegistry {
+        self.node.failing.get_or_init(|| FailingRegistry::start(self.testbed, 5007))
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.node.windlass.lock().unwrap_or_else(PoisonError::into_inner).log()
+    }
+}
+
+impl Drop for Case<'_> {
+    fn drop(&mut self) {
+        if self.brief {
+            let _ = self.kubectl.try_run(&["delete", "namespace", &self.namespace, "--wait=false"]);
+        }
+    }
+}
+
+/// The namespace of a case.
+pub(crate) fn namespace_of(area: &str, name: &str) -> String {
+    let name: String = format!("{area}-{name}").replace('_', "-").chars().take(63).collect();
+    name.trim_end_matches('-').to_owned()
+}
+
+/// A spec of one container `main` that runs a shell line, unless it has a command of its own.
+pub(crate) fn one(line: &str, container: Value, mut spec: Value) -> Value {
+    let mut main = container;
+    main["name"] = json!("main");
+    if main["command"].is_null() && !line.is_empty() {
+        main["command"] = shell(line);
+    }
+    spec["containers"] = json!([main]);
+    spec
+}
+
+/// What keeps a container running.
+pub(crate) const STAY: &str = "exec sleep 100000";
+
+pub(crate) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

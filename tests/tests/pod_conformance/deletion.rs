@@ -1,0 +1,428 @@
+//! How pods end when they are asked to, and the hooks around a container's life.
+
+use serde_json::{Value, json};
+use windlass_tests::{
+    DEFAULT_TIMEOUT, eventually,
+    shared_dir::{condition, main_of, shell},
+};
+
+use crate::case::{Case, STAY, one, text};
+
+crate::cases![
+    containers_end_in_parallel,
+    sidecars_end_in_reverse_order,
+    grace_ends_in_sigkill,
+    grace_of_the_deletion_beats_the_spec,
+    grace_can_be_shortened,
+    pre_stop_runs_before_the_signal,
+    pre_stop_skipped_at_grace_zero,
+    pre_stop_failed,
+    pre_stop_is_cut_off_and_leaves_two_seconds,
+    pre_stop_http_get,
+    pre_stop_sleep,
+    stop_signal_of_the_image,
+    probe_termination_grace_period,
+    force_deletion,
+    deletion_while_post_start_takes_long,
+    deletion_while_an_image_is_pulled,
+    deletion_while_pre_stop_takes_long_is_hastened,
+    the_end_is_told_before_the_pod_goes,
+    sandbox_goes_with_the_pod,
+    readiness_is_asked_during_termination,
+    liveness_stops_at_termination,
+    killing_event,
+    post_start_runs_after_the_start,
+    post_start_failed,
+    post_start_http_get,
+    post_start_http_get_of_the_own_address_and_a_named_port,
+    post_start_https_without_verification,
+    post_start_https_falls_back_to_http,
+    post_start_sleep,
+    hook_tcp_socket_is_an_invalid_handler,
+];
+
+/// A container that notes the signal when it comes, takes its time, and ends well.
+fn notes(word: &str, takes: &str) -> Value {
+    let line = format!(
+        "trap 'echo {word}+ >> /shared/ends; sleep {takes}; echo {word}- >> /shared/ends; exit 0' TERM; \
+         touch /shared/up-{word}; while :; do sleep 0.05; done"
+    );
+    shell(&line)
+}
+
+/// Waits until the containers listen to signals.
+fn listens(case: &Case<'_>, words: &[&str]) {
+    eventually(DEFAULT_TIMEOUT, "the containers are up", || {
+        anyhow::ensure!(words.iter().all(|w| case.shared.0.join(format!("up-{w}")).exists()));
+        Ok(())
+    });
+}
+
+/// Makes a pod that stays in the API when it has ended, so that its last word can be read.
+fn kept(case: &Case<'_>, name: &str, spec: Value) {
+    case.pod_with(name, json!({"finalizers": ["example.com/kept"]}), spec);
+}
+
+fn delete(case: &Case<'_>, name: &str) {
+    let _ = case.kubectl(&["delete", "pod", name, "--wait=false"]);
+}
+
+/// The last state of a kept pod's first container; then the pod may go.
+#[track_caller]
+fn last_word(case: &Case<'_>, name: &str) -> Value {
+    let pod = case.wait(name, "has ended", |p| main_of(p)["state"]["terminated"].is_object());
+    let _ = case.kubectl(&["patch", "pod", name, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+    main_of(&pod)["state"]["terminated"].clone()
+}
+
+fn containers_end_in_parallel(case: &Case<'_>) {
+    case.pod(
+        "p",
+        json!({"terminationGracePeriodSeconds": 20, "containers": [
+        {"name": "a", "command": notes("a", "2")}, {"name": "b", "command": notes("b", "2")}]}),
+    );
+    listens(case, &["a", "b"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    let ends = case.shared.lines("ends");
+    assert!(ends.len() == 4 && ends[..2].iter().all(|l| l.ends_with('+')), "{ends:?}");
+}
+
+fn sidecars_end_in_reverse_order(case: &Case<'_>) {
+    let side = |name: &str| json!({"name": name, "restartPolicy": "Always", "command": notes(name, "0.3")});
+    case.pod(
+        "p",
+        json!({"terminationGracePeriodSeconds": 20, "initContainers": [side("s1"), side("s2")],
+        "containers": [{"name": "main", "command": notes("main", "0.3")}]}),
+    );
+    listens(case, &["s1", "s2", "main"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(case.shared.lines("ends"), ["main+", "main-", "s2+", "s2-", "s1+", "s1-"]);
+}
+
+fn grace_ends_in_sigkill(case: &Case<'_>) {
+    let line = "trap '' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
+    kept(case, "p", one(line, json!({}), json!({})));
+    listens(case, &["x"]);
+    delete(case, "p");
+    assert_eq!(last_word(case, "p")["exitCode"], 137);
+}
+
+fn grace_of_the_deletion_beats_the_spec(case: &Case<'_>) {
+    let line = "trap '' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
+    case.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 3000}));
+    listens(case, &["x"]);
+    let _ = case.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
+    case.ended("p", "main");
+}
+
+fn grace_can_be_shortened(case: &Case<'_>) {
+    let line = "trap '' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
+    case.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 3000}));
+    listens(case, &["x"]);
+    delete(case, "p");
+    case.says("p", "Killing Stopping container main");
+    let _ = case.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
+    case.ended("p", "main");
+}
+
+fn hooked(hook: &str, handler: Value, command: Value) -> Value {
+    json!({"command": command, "lifecycle": {hook: handler}})
+}
+
+fn exec(line: &str) -> Value {
+    json!({"exec": {"command": ["sh", "-c", line]}})
+}
+
+fn pre_stop_runs_before_the_signal(case: &Case<'_>) {
+    let hook = exec("echo hook+ >> /shared/ends; sleep 0.5; echo hook- >> /shared/ends");
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    case.shell("p", "", hooked("preStop", hook, notes("main", "0")), spec);
+    listens(case, &["main"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(case.shared.lines("ends"), ["hook+", "hook-", "main+", "main-"]);
+}
+
+fn pre_stop_skipped_at_grace_zero(case: &Case<'_>) {
+    let hook = exec("touch /shared/hooked");
+    case.shell("p", "", hooked("preStop", hook, notes("main", "0")), json!({"terminationGracePeriodSeconds": 0}));
+    listens(case, &["main"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    case.removed("p", &["main"]);
+    assert!(!case.shared.0.join("hooked").exists());
+}
+
+fn pre_stop_failed(case: &Case<'_>) {
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    case.shell("p", "", hooked("preStop", exec("exit 9"), notes("main", "0")), spec);
+    listens(case, &["main"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    case.says("p", "FailedPreStopHook");
+    assert_eq!(case.shared.lines("ends"), ["main+", "main-"]);
+}
+
+fn pre_stop_is_cut_off_and_leaves_two_seconds(case: &Case<'_>) {
+    case.shell("p", "", hooked("preStop", exec("sleep 1000"), notes("main", "0.2")), json!({}));
+    listens(case, &["main"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(case.shared.lines("ends"), ["main+", "main-"]);
+}
+
+fn pre_stop_http_get(case: &Case<'_>) {
+    let mut get = case.get("bye");
+    get["httpHeaders"] = json!([{"name": "X-Own", "value": "mine"}]);
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    case.shell("p", "", hooked("preStop", json!({"httpGet": get}), notes("main", "0")), spec);
+    listens(case, &["main"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    let asked = case.requests();
+    assert_eq!((asked.len(), &asked[0]["headers"]["x-own"]), (1, &json!("mine")));
+}
+
+fn pre_stop_sleep(case: &Case<'_>) {
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    case.shell("p", "", hooked("preStop", json!({"sleep": {"seconds": 1}}), notes("main", "0")), spec);
+    listens(case, &["main"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(case.shared.lines("ends"), ["main+", "main-"]);
+    assert!(!case.events("p").contains("FailedPreStopHook"));
+}
+
+fn stop_signal_of_the_image(case: &Case<'_>) {
+    case.image("rows/usr1:1", "STOPSIGNAL USR1");
+    let line = "trap 'echo usr1 > /shared/signal; exit 0' USR1; touch /shared/up-x; while :; do sleep 0.05; done";
+    let container = json!({"image": "rows/usr1:1", "imagePullPolicy": "Never"});
+    case.shell("p", line, container, json!({"terminationGracePeriodSeconds": 20}));
+    listens(case, &["x"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(case.shared.lines("signal"), ["usr1"]);
+}
+
+fn probe_termination_grace_period(case: &Case<'_>) {
+    let probe = json!({"livenessProbe": {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1,
+        "terminationGracePeriodSeconds": 1}});
+    let line = "trap '' TERM; while :; do sleep 0.05; done";
+    case.shell("p", line, probe, json!({"terminationGracePeriodSeconds": 3000}));
+    let pod = case.wait("p", "is restarted", |p| main_of(p)["restartCount"].as_u64() > Some(0));
+    assert_eq!(main_of(&pod)["lastState"]["terminated"]["exitCode"], 137);
+    let _ = case.kubectl(&["delete", "pod", "p", "--grace-period=1", "--wait=false"]);
+}
+
+fn force_deletion(case: &Case<'_>) {
+    let spec = json!({"terminationGracePeriodSeconds": 20});
+    case.shell("p", "", json!({"command": notes("main", "0.2")}), spec);
+    listens(case, &["main"]);
+    let _ = case.kubectl(&["delete", "pod", "p", "--force", "--grace-period=0"]);
+    let gone = case.kubectl.output(&["get", "pod", "p"], "");
+    assert!(gone.err.contains("NotFound"), "{gone:?}");
+    // Its container has the time that the pod's spec gives.
+    case.removed("p", &["main", "POD"]);
+    assert_eq!(case.shared.lines("ends"), ["main+", "main-"]);
+}
+
+fn sandbox_goes_with_the_pod(case: &Case<'_>) {
+    case.shell("p", STAY, json!({}), json!({}));
+    let pod = case.ready("p");
+    let dir = case.testbed.dir().join("data/pods").join(text(&pod["metadata"]["uid"]));
+    let alive = || ["main", "POD"].map(|container| case.alive("p", container).len());
+    assert!(dir.is_dir());
+    assert_eq!(alive(), [1, 1]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(alive(), [0, 0]);
+    assert!(!dir.exists());
+    let address = text(&pod["status"]["podIP"]);
+    assert!(!case.testbed.sh("ip route").lines().any(|l| l.starts_with(&format!("{address} "))));
+    // The API forgets a pod whose containers are dead; Docker removes them meanwhile.
+    case.removed("p", &["POD"]);
+}
+
+fn readiness_is_asked_during_termination(case: &Case<'_>) {
+    case.shared.put("ready");
+    let probe =
+        json!({"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1, "failureThreshold": 1});
+    let line = "trap 'rm /shared/ready; while [ ! -e /shared/go ]; do sleep 0.05; done; exit 0' TERM; \
+                while :; do sleep 0.05; done";
+    case.shell("p", line, json!({"readinessProbe": probe}), json!({"terminationGracePeriodSeconds": 60}));
+    case.ready("p");
+    delete(case, "p");
+    let pod = case.wait("p", "is not ready any more", |p| condition(p, "Ready")["status"] == "False");
+    assert!(main_of(&pod)["state"]["running"].is_object() && pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
+    case.shared.put("go");
+}
+
+fn liveness_stops_at_termination(case: &Case<'_>) {
+    case.shared.put("alive");
+    let probe = json!({"exec": {"command": ["test", "-e", "/shared/alive"]}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 60});
+    let line = "trap 'rm /shared/alive; sleep 3; echo done > /shared/done; exit 0' TERM; touch /shared/up-x; \
+                while :; do sleep 0.05; done";
+    case.shell("p", line, json!({"livenessProbe": probe}), json!({"terminationGracePeriodSeconds": 60}));
+    case.ready("p");
+    listens(case, &["x"]);
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    assert_eq!(case.shared.lines("done"), ["done"]);
+    assert!(!case.events("p").contains("failed liveness probe"));
+}
+
+fn killing_event(case: &Case<'_>) {
+    case.shell("p", STAY, json!({}), json!({}));
+    case.ready("p");
+    let _ = case.kubectl(&["delete", "pod", "p"]);
+    case.says("p", "Killing Stopping container main");
+}
+
+fn post_start_runs_after_the_start(case: &Case<'_>) {
+    // In the container itself, whose first process runs; and the pod is ready only when it has ended.
+    let hook = exec("readlink /proc/1/ns/pid > /shared/hook; sleep 1; touch /shared/hooked");
+    let line = "readlink /proc/1/ns/pid > /shared/main; exec sleep 100000";
+    case.shell("p", line, json!({"lifecycle": {"postStart": hook}}), json!({}));
+    case.ready("p");
+    assert!(case.shared.0.join("hooked").exists());
+    assert_eq!(case.shared.lines("hook"), case.shared.lines("main"));
+}
+
+fn post_start_failed(case: &Case<'_>) {
+    case.shell("p", STAY, json!({"lifecycle": {"postStart": exec("echo because; exit 4")}}), json!({}));
+    case.says("p", "FailedPostStartHook");
+    case.wait("p", "is restarted", |p| main_of(p)["restartCount"].as_u64() > Some(0));
+}
+
+fn post_start_http_get(case: &Case<'_>) {
+    let mut get = case.get("hello");
+    get["httpHeaders"] = json!([{"name": "X-Own", "value": "mine"}, {"name": "Host", "value": "some.example"}]);
+    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    case.ready("p");
+    let asked = case.requests();
+    let headers = &asked[0]["headers"];
+    assert_eq!((&headers["x-own"], &headers["host"]), (&json!("mine"), &json!("some.example")));
+    // A server that says no makes the hook fail.
+    let mut get = case.get("500");
+    get["scheme"] = json!("HTTP");
+    case.shell("bad", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    case.says("bad", "FailedPostStartHook");
+}
+
+fn post_start_http_get_of_the_own_address_and_a_named_port(case: &Case<'_>) {
+    let serve = "mkdir /tmp/www; echo hi > /tmp/www/page; httpd -p 8080 -h /tmp/www; exec sleep 100000";
+    let wait = exec(
+        "until nc -z 127.0.0.1 8080 2>/dev/null || wget -q -O /dev/null http://127.0.0.1:8080/page; do sleep 0.05; done",
+    );
+    let get = |port: Value| json!({"postStart": {"httpGet": {"path": "/page", "port": port}}});
+    case.pod(
+        "p",
+        json!({"containers": [
+        {"name": "server", "command": shell(serve), "lifecycle": {"postStart": wait}},
+        {"name": "number", "command": shell(STAY), "lifecycle": get(json!(8080))},
+        {"name": "named", "command": shell(STAY), "lifecycle": get(json!("web")),
+            "ports": [{"name": "web", "containerPort": 8080}]}]}),
+    );
+    case.ready("p");
+    assert!(!case.events("p").contains("FailedPostStartHook"));
+}
+
+fn post_start_https_without_verification(case: &Case<'_>) {
+    let mut get = case.get("tls");
+    get["scheme"] = json!("HTTPS");
+    get["port"] = json!(8102);
+    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    case.ready("p");
+    assert_eq!(case.requests().len(), 1);
+    assert!(!case.events("p").contains("FailedPostStartHook"));
+}
+
+fn post_start_https_falls_back_to_http(case: &Case<'_>) {
+    let mut get = case.get("plain");
+    get["scheme"] = json!("HTTPS");
+    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    case.ready("p");
+    case.says("p", "LifecycleHTTPFallback");
+    assert_eq!(case.requests().len(), 1);
+}
+
+fn post_start_sleep(case: &Case<'_>) {
+    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}), json!({}));
+    case.ready("p");
+    assert!(!case.events("p").contains("FailedPostStartHook"));
+}
+
+fn hook_tcp_socket_is_an_invalid_handler(case: &Case<'_>) {
+    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"tcpSocket": {"port": 80}}}}), json!({}));
+    case.says("p", "FailedPostStartHook");
+}
+
+/// Deletes a pod with a second of grace, and gives nothing until nothing of it is left, which is soon.
+fn goes_soon(case: &Case<'_>, name: &str, grace: &str) {
+    let begun = std::time::Instant::now();
+    let _ = case.kubectl(&["delete", "pod", name, grace, "--timeout=30s"]);
+    eventually(DEFAULT_TIMEOUT, "no container is left", || {
+        let left = case.testbed.docker(&[
+            "ps",
+            "-aq",
+            "--filter",
+            &format!("label=io.kubernetes.pod.namespace={}", case.namespace),
+            "--filter",
+            &format!("label=io.kubernetes.pod.name={name}"),
+        ]);
+        anyhow::ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    });
+    assert!(begun.elapsed().as_secs() < 20, "{name} took {:?}", begun.elapsed());
+}
+
+fn deletion_while_post_start_takes_long(case: &Case<'_>) {
+    let hooks = [
+        // A real API takes no sleep that is longer than the grace.
+        ("sleep", json!({"sleep": {"seconds": 3600}})),
+        ("exec", json!({"exec": {"command": ["sleep", "3600"]}})),
+        // Nobody answers: packets to this address lead nowhere.
+        ("http", json!({"httpGet": {"host": "198.18.0.77", "port": 80}})),
+    ];
+    for (name, hook) in &hooks {
+        let spec = json!({"terminationGracePeriodSeconds": 3601});
+        case.shell(name, STAY, json!({"lifecycle": {"postStart": hook}}), spec);
+    }
+    for (name, _) in &hooks {
+        case.wait(name, "has a container", |p| main_of(p)["containerID"].is_string());
+        goes_soon(case, name, "--grace-period=1");
+    }
+}
+
+fn deletion_while_an_image_is_pulled(case: &Case<'_>) {
+    let image = case.failing_registry().image(&format!("hangs-{}", case.namespace));
+    case.shell("p", STAY, json!({"image": image}), json!({}));
+    case.says("p", &format!("Pulling Pulling image \"{image}\""));
+    goes_soon(case, "p", "--grace-period=1");
+    let volume = json!([{"name": "v", "image": {"reference": image}}]);
+    case.shell("q", STAY, json!({}), json!({"volumes": volume}));
+    case.says("q", &format!("Pulling Pulling image \"{image}\""));
+    goes_soon(case, "q", "--grace-period=1");
+}
+
+fn deletion_while_pre_stop_takes_long_is_hastened(case: &Case<'_>) {
+    let hook = json!({"lifecycle": {"preStop": {"sleep": {"seconds": 3000}}}});
+    case.shell("p", STAY, hook, json!({"terminationGracePeriodSeconds": 3600}));
+    case.ready("p");
+    delete(case, "p");
+    case.says("p", "Killing Stopping container main");
+    goes_soon(case, "p", "--grace-period=1");
+}
+
+/// A pod that somebody keeps tells how it ended, long after nothing of it is left on the node.
+fn the_end_is_told_before_the_pod_goes(case: &Case<'_>) {
+    let line = "trap 'exit 5' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
+    kept(case, "p", one(line, json!({}), json!({})));
+    listens(case, &["x"]);
+    delete(case, "p");
+    case.wait("p", "is over", |p| p["status"]["phase"] == "Failed");
+    eventually(DEFAULT_TIMEOUT, "no container is left", || {
+        let of = format!("label=io.kubernetes.pod.namespace={}", case.namespace);
+        let left = case.testbed.docker(&["ps", "-aq", "--filter", &of]);
+        anyhow::ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    });
+    // Whoever looks at it anew finds nothing, and says nothing else.
+    let _ = case.kubectl(&["annotate", "pod", "p", "example.com/looked=again"]);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let pod = case.wait("p", "is there", |_| true);
+    assert_eq!(pod["status"]["phase"], "Failed");
+    let ended = last_word(case, "p");
+    assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(5), &json!("Error")), "{ended}");
+}

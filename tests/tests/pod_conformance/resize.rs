@@ -1,0 +1,177 @@
+//! Resources that change while a pod runs.
+
+use serde_json::{Value, json};
+use windlass_tests::{
+    DEFAULT_TIMEOUT,
+    cluster::Api,
+    eventually,
+    shared_dir::{condition, main_of, shell},
+};
+
+use crate::case::{Case, STAY, text};
+
+crate::cases![
+    resize_cpu_in_place,
+    resize_memory_in_place,
+    resize_memory_swap_follows,
+    resize_restart_container,
+    resize_several_containers_at_once,
+    resize_infeasible,
+    resize_of_a_memory_request_alone,
+    resize_deferred_until_there_is_room,
+    resize_moves_generation,
+    resize_of_the_pod_cgroup,
+];
+
+fn resources(cpu: &str, memory: &str) -> Value {
+    json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}})
+}
+
+fn running(case: &Case<'_>, container: Value) -> Value {
+    case.shell("p", STAY, container, json!({}));
+    case.ready("p")
+}
+
+fn resize(case: &Case<'_>, pod: &str, containers: &[(&str, Value)]) {
+    let all: Vec<Value> = containers.iter().map(|(name, r)| json!({"name": name, "resources": r})).collect();
+    let patch = json!({"spec": {"containers": all}}).to_string();
+    let _ = case.kubectl(&["patch", "pod", pod, "--subresource", "resize", "-p", &patch]);
+}
+
+/// A kube-apiserver judges by the node's allocatable itself, since 1.36, so that its nodes are never asked for more.
+#[track_caller]
+fn refused_at_once(case: &Case<'_>, wish: &Value, what: &str) {
+    let patch = json!({"spec": {"containers": [{"name": "main", "resources": wish}]}}).to_string();
+    let told = case.kubectl.output(&["patch", "pod", "p", "--subresource", "resize", "-p", &patch], "");
+    let words = format!("node didn't have enough allocatable resources: {what}");
+    assert!(!told.ok && told.err.contains(&words), "{}{}", told.out, told.err);
+}
+
+#[track_caller]
+fn has(case: &Case<'_>, wanted: &Value) -> Value {
+    case.wait("p", "has what it was given", |p| main_of(p)["resources"] == *wanted)
+}
+
+fn resize_cpu_in_place(case: &Case<'_>) {
+    let before = running(case, json!({"resources": resources("50m", "16Mi")}));
+    resize(case, "p", &[("main", resources("100m", "16Mi"))]);
+    let after = has(case, &resources("100m", "16Mi"));
+    assert_eq!(main_of(&before)["containerID"], main_of(&after)["containerID"]);
+    let held = case.inspect("p", "main")["HostConfig"].clone();
+    assert_eq!((&held["CpuQuota"], &held["CpuShares"]), (&json!(10_000), &json!(102)));
+    case.says("p", "ResizeStarted");
+    case.says("p", "ResizeCompleted");
+}
+
+fn resize_memory_in_place(case: &Case<'_>) {
+    let before = running(case, json!({"resources": resources("50m", "16Mi")}));
+    resize(case, "p", &[("main", resources("50m", "24Mi"))]);
+    let after = has(case, &resources("50m", "24Mi"));
+    assert_eq!(main_of(&before)["containerID"], main_of(&after)["containerID"]);
+    assert_eq!(main_of(&after)["allocatedResources"]["memory"], "24Mi");
+    // As the container itself sees it, in either version of cgroups.
+    let id = case.ids("p", "main")[0].clone();
+    let line = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max";
+    assert_eq!(case.testbed.docker(&["exec", &id, "sh", "-c", line]).trim(), "25165824");
+}
+
+fn resize_memory_swap_follows(case: &Case<'_>) {
+    running(case, json!({"resources": resources("50m", "16Mi")}));
+    resize(case, "p", &[("main", resources("50m", "32Mi"))]);
+    has(case, &resources("50m", "32Mi"));
+    let held = case.inspect("p", "main")["HostConfig"].clone();
+    assert_eq!((&held["Memory"], &held["MemorySwap"]), (&json!(32 << 20), &json!(32 << 20)));
+}
+
+fn resize_restart_container(case: &Case<'_>) {
+    let policy = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    let before = running(case, json!({"resources": resources("50m", "16Mi"), "resizePolicy": policy}));
+    resize(case, "p", &[("main", resources("50m", "24Mi"))]);
+    let after = case.wait("p", "runs again with more", |p| {
+        main_of(p)["restartCount"] == 1 && main_of(p)["resources"]["limits"]["memory"] == "24Mi"
+    });
+    assert_ne!(main_of(&before)["containerID"], main_of(&after)["containerID"]);
+}
+
+fn resize_several_containers_at_once(case: &Case<'_>) {
+    let one = |name: &str| json!({"name": name, "command": shell(STAY), "resources": resources("50m", "16Mi")});
+    case.pod("p", json!({"containers": [one("a"), one("b"), one("c")]}));
+    case.ready("p");
+    resize(
+        case,
+        "p",
+        &[("a", resources("60m", "24Mi")), ("b", resources("70m", "16Mi")), ("c", resources("50m", "32Mi"))],
+    );
+    case.wait("p", "all have what they were given", |p| {
+        let is = |at: usize, wanted: Value| p["status"]["containerStatuses"][at]["resources"] == wanted;
+        is(0, resources("60m", "24Mi")) && is(1, resources("70m", "16Mi")) && is(2, resources("50m", "32Mi"))
+    });
+}
+
+fn resize_infeasible(case: &Case<'_>) {
+    running(case, json!({"resources": resources("50m", "16Mi")}));
+    if case.testbed.api() == Api::Cluster {
+        return refused_at_once(case, &resources("4000", "16Mi"), "cpu");
+    }
+    resize(case, "p", &[("main", resources("4000", "16Mi"))]);
+    let pod = case.wait("p", "is told", |p| condition(p, "PodResizePending")["reason"] == "Infeasible");
+    assert_eq!(main_of(&pod)["resources"]["limits"]["cpu"], "50m");
+    case.says("p", "ResizeInfeasible");
+}
+
+fn resize_deferred_until_there_is_room(case: &Case<'_>) {
+    // Two pods that fit one after the other, and not beside each other.
+    let node = case.kubectl.json(&["node", "node"]).expect("there is a node");
+    let cores: u64 = text(&node["status"]["allocatable"]["cpu"]).parse().expect("whole cores");
+    let half = json!({"requests": {"cpu": format!("{}m", cores * 500)}});
+    let most = json!({"requests": {"cpu": format!("{}m", cores * 600)}});
+    case.shell("first", STAY, json!({"resources": half}), json!({}));
+    case.ready("first");
+    running(case, json!({"resources": {"requests": {"cpu": "10m"}}}));
+    resize(case, "p", &[("main", most)]);
+    case.wait("p", "is put off", |p| condition(p, "PodResizePending")["reason"] == "Deferred");
+    case.says("p", "ResizeDeferred");
+    let _ = case.kubectl(&["delete", "pod", "first"]);
+    case.wait("p", "has what it was given", |p| {
+        main_of(p)["resources"]["requests"]["cpu"] == format!("{}m", cores * 600)
+            && condition(p, "PodResizePending").is_null()
+    });
+}
+
+fn resize_moves_generation(case: &Case<'_>) {
+    running(case, json!({"resources": resources("50m", "16Mi")}));
+    resize(case, "p", &[("main", resources("60m", "16Mi"))]);
+    case.wait("p", "is seen in its second form", |p| {
+        p["metadata"]["generation"] == 2 && p["status"]["observedGeneration"] == 2
+    });
+}
+
+fn resize_of_the_pod_cgroup(case: &Case<'_>) {
+    let pod = running(case, json!({"resources": resources("50m", "16Mi")}));
+    let uid = text(&pod["metadata"]["uid"]).to_owned();
+    resize(case, "p", &[("main", resources("100m", "24Mi"))]);
+    eventually(DEFAULT_TIMEOUT, "the pod is held to the new sum", || {
+        let held = (case.pod_cgroup(&uid, "", "cpu quota"), case.pod_cgroup(&uid, "", "memory limit"));
+        anyhow::ensure!(held == ("10000".to_owned(), (24 << 20).to_string()), "{held:?}");
+        Ok(())
+    });
+}
+
+/// Docker knows no requests of memory: the node judges and grants them all the same.
+fn resize_of_a_memory_request_alone(case: &Case<'_>) {
+    let asks = |memory: &str| json!({"requests": {"memory": memory}, "limits": {"memory": "4Ti"}});
+    let before = running(case, json!({"resources": asks("16Mi")}));
+    if case.testbed.api() == Api::Cluster {
+        refused_at_once(case, &asks("3Ti"), "memory");
+    } else {
+        resize(case, "p", &[("main", asks("3Ti"))]);
+        let put_off = case.wait("p", "has too large a wish", |p| condition(p, "PodResizePending")["status"] == "True");
+        assert_eq!(main_of(&put_off)["allocatedResources"]["memory"], "16Mi");
+        assert_eq!(main_of(&put_off)["resources"]["requests"]["memory"], "16Mi");
+        case.says("p", "ResizeInfeasible");
+    }
+    resize(case, "p", &[("main", asks("32Mi"))]);
+    let after = case.wait("p", "has what it asks for", |p| main_of(p)["allocatedResources"]["memory"] == "32Mi");
+    assert_eq!(main_of(&before)["containerID"], main_of(&after)["containerID"]);
+    case.says("p", "ResizeCompleted");
+}
