@@ -4,12 +4,12 @@
 //!
 //! | folder | what it does |
 //! |---|---|
-//! | [`dispatcher`] | joins the sources of pods with the engine's events, admits pods, starts workers |
-//! | [`worker`] | one task per pod: decides by `lifecycle`, starts `steps`, writes the status |
-//! | [`steps`] | acts: Docker, network, volumes, cgroups, files of the host, the API |
-//! | [`admission`] | whether the node admits a pod, what each has reserved, preemption |
-//! | [`container`] | from a pod's spec to what Docker is asked to create; pure |
-//! | [`lifecycle`] | from a pod and what runs of it to the next actions and the status; pure |
+//! | `dispatcher` | joins the sources of pods with the engine's events, admits pods, starts workers |
+//! | `worker` | one task per pod: decides by `lifecycle`, starts `steps`, writes the status |
+//! | `steps` | acts: Docker, network, volumes, cgroups, files of the host, the API |
+//! | `admission` | whether the node admits a pod, what each has reserved, preemption |
+//! | `container` | from a pod's spec to what Docker is asked to create; pure |
+//! | `lifecycle` | from a pod and what runs of it to the next actions and the status; pure |
 
 mod admission;
 mod container;

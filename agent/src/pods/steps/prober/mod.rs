@@ -67,11 +67,9 @@ pub(crate) async fn exec(engine: &Engine, target: ProbeTarget<'_>, action: &Exec
         return ProbeResult::Unknown("the command is empty".to_owned());
     }
     match engine.exec(target.id, &command, MAX_RESPONSE_BYTES).await {
-        Ok(ended) if ended.code == 0 => ProbeResult::Success,
-        Ok(ended) if ended.output.trim().is_empty() => {
-            ProbeResult::Failure(format!("command exited with {}", ended.code))
-        }
-        Ok(ended) => ProbeResult::Failure(ended.output),
+        Ok(exit) if exit.code == 0 => ProbeResult::Success,
+        Ok(exit) if exit.output.trim().is_empty() => ProbeResult::Failure(format!("command exited with {}", exit.code)),
+        Ok(exit) => ProbeResult::Failure(exit.output),
         Err(error) => ProbeResult::Unknown(error.to_string()),
     }
 }
@@ -130,7 +128,7 @@ fn action_url(tls: bool, host: &str, port: u16, path: &str) -> Result<Url, Strin
 }
 
 /// Statuses that Go's client follows.
-const REDIRECTING: [u16; 5] = [301, 302, 303, 307, 308];
+const REDIRECT_STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
 
 /// The host to dial.
 fn host_of(url: &Url) -> String {
@@ -153,7 +151,7 @@ pub(crate) async fn http_get(target: ProbeTarget<'_>, action: &HTTPGetAction, us
             let response = get(&url, action, user_agent).await.map_err(ProbeResult::Failure)?;
             let status = response.status();
             let location = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
-            if let Some(location) = location.filter(|l| !l.is_empty() && REDIRECTING.contains(&status.as_u16())) {
+            if let Some(location) = location.filter(|l| !l.is_empty() && REDIRECT_STATUSES.contains(&status.as_u16())) {
                 let next = url
                     .join(location)
                     .map_err(|e| ProbeResult::Failure(format!("failed to parse Location header {location:?}: {e}")))?;
