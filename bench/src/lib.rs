@@ -14,7 +14,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Testbed, page};
 ///
 /// # Errors
 /// When it does not come to that.
-pub fn looked_after(count: usize, begun: Instant) -> anyhow::Result<Duration> {
+pub fn wait_until_measured(count: usize, begun: Instant) -> anyhow::Result<Duration> {
     loop {
         let pods = page(10255, "/stats/summary").map_or(0, |told| told.matches("\"containers\":[{").count());
         if pods >= count {

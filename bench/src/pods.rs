@@ -26,7 +26,7 @@ pub const IMAGE: &str = "windlass/busybox:1";
 /// What they run. As the first process it ends by no signal but SIGKILL.
 const COMMAND: [&str; 2] = ["sleep", "100000"];
 /// Ends as soon as it is asked to.
-const OBEDIENT: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 100000 & wait; done"];
+const EXITS_ON_SIGTERM: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 100000 & wait; done"];
 /// What init containers run.
 const INIT: [&str; 1] = ["true"];
 
@@ -200,7 +200,7 @@ impl<'w> Pods<'w> {
     /// # Errors
     /// When either side refuses.
     pub fn deletion(&self, rounds: usize, goal: f64) -> anyhow::Result<String> {
-        self.gone("delete to gone; the container alone, stopped", &OBEDIENT, 30, rounds, goal)
+        self.gone("delete to gone; the container alone, stopped", &EXITS_ON_SIGTERM, 30, rounds, goal)
     }
 
     /// The row of a pod that has to be killed when its grace period is over.
@@ -243,7 +243,7 @@ impl<'w> Pods<'w> {
     /// # Errors
     /// Never.
     pub fn obedient(name: &str) -> anyhow::Result<Pod> {
-        of_containers(name, &OBEDIENT, 30, false)
+        of_containers(name, &EXITS_ON_SIGTERM, 30, false)
     }
 
     /// Creates pods side by side, waits until all are Ready, deletes them by their grace periods, and waits until they are gone
@@ -259,13 +259,13 @@ impl<'w> Pods<'w> {
             wait_ready(&api, pods.len()).await?;
             tokio::time::sleep(Duration::from_secs(2)).await;
             api.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-            self.wait_gone(&api).await
+            self.wait_deleted(&api).await
         })
     }
 
     /// Waits until pods are gone and their containers, which are removed after that: it must not be paid by what is measured
     /// next.
-    async fn wait_gone(&self, pods: &Api<Pod>) -> anyhow::Result<()> {
+    async fn wait_deleted(&self, pods: &Api<Pod>) -> anyhow::Result<()> {
         let deadline = Instant::now() + DEFAULT_TIMEOUT;
         while !pods.list(&ListParams::default()).await?.items.is_empty()
             || !self.testbed.docker(&["ps", "-aq"]).is_empty()
@@ -325,7 +325,7 @@ impl<'w> Pods<'w> {
             wait_ready(&pods, count).await?;
             let took = started.elapsed();
             pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
-            self.wait_gone(&pods).await?;
+            self.wait_deleted(&pods).await?;
             Ok(took)
         })
     }

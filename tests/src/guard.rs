@@ -25,7 +25,7 @@ impl Guard {
     }
 
     /// Nothing is left to be done.
-    pub(crate) fn over(&mut self) {
+    pub(crate) fn disarm(&mut self) {
         if let Some(mut input) = self.0.stdin.take() {
             let _ = input.write_all(b"over\n");
         }

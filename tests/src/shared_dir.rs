@@ -37,12 +37,12 @@ impl SharedDir {
     ///
     /// # Panics
     /// When it cannot be written.
-    pub fn put(&self, name: &str) {
+    pub fn touch(&self, name: &str) {
         fs::write(self.0.join(name), "").expect("a file can be written");
     }
 
     /// Removes a file, if it is there.
-    pub fn take(&self, name: &str) {
+    pub fn remove(&self, name: &str) {
         let _ = fs::remove_file(self.0.join(name));
     }
 
@@ -97,7 +97,7 @@ pub fn wait_for(kubectl: &Kubectl<'_>, name: &str, what: &str, check: impl Fn(&V
 
 /// The status of a pod's first container.
 #[must_use]
-pub fn main_of(pod: &Value) -> &Value {
+pub fn container_status(pod: &Value) -> &Value {
     &pod["status"]["containerStatuses"][0]
 }
 
@@ -134,7 +134,7 @@ pub fn events(kubectl: &Kubectl<'_>, name: &str) -> String {
 /// # Panics
 /// When there is none.
 #[track_caller]
-pub fn says(kubectl: &Kubectl<'_>, name: &str, words: &str) {
+pub fn wait_for_event(kubectl: &Kubectl<'_>, name: &str, words: &str) {
     let selector = format!("involvedObject.name={name}");
     kubectl.watch(
         DEFAULT_TIMEOUT,

@@ -402,7 +402,7 @@ impl Drop for Testbed {
             let _ = try_run("ip", &["netns", "delete", &namespace]);
         }
         self.unmount();
-        self.guard.over();
+        self.guard.disarm();
         let in_vain = self.empty_writes();
         assert!(in_vain.is_empty() || std::thread::panicking(), "an agent wrote in vain:\n{}", in_vain.join("\n"));
     }

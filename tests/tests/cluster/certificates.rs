@@ -19,7 +19,7 @@ use windlass_tests::{
     eventually,
 };
 
-use crate::workload::{CLUSTER_TIMEOUT, PODS, controller, is_as_before, running};
+use crate::workload::{CLUSTER_TIMEOUT, PODS, assert_unchanged, controller, running};
 
 crate::tests![
     short_lived_certificates_are_renewed_under_open_streams,
@@ -171,7 +171,7 @@ fn short_lived_certificates_are_renewed_under_open_streams() {
     command.lives("a command in a pod");
     leases.lives("the watch of leases");
     assert_eq!(ready_since(&kubectl), since, "the cluster has marked the node not ready");
-    is_as_before(&testbed, &kubectl, &before);
+    assert_unchanged(&testbed, &kubectl, &before);
     // The log holds no key, and no token but by its id.
     assert!(!windlass.daemon().log().contains(TOKEN.1), "the token's secret is in the log");
 }
@@ -251,7 +251,7 @@ fn a_certificate_expires_without_a_signer() {
     });
     assert!(running(&testbed).is_superset(&before), "containers were ended");
     cluster.begin(Part::ControllerManager);
-    is_as_before(&testbed, &kubectl, &before);
+    assert_unchanged(&testbed, &kubectl, &before);
 }
 
 fn a_client_ca_is_removed_from_the_bundle() {

@@ -10,7 +10,7 @@ use windlass_tests::{
 
 use crate::{
     faulty_proxy::FaultyProxy,
-    workload::{CLUSTER_TIMEOUT, PODS, controller, is_as_before, running},
+    workload::{CLUSTER_TIMEOUT, PODS, assert_unchanged, controller, running},
 };
 
 crate::tests![failed_api_servers_are_skipped];
@@ -35,7 +35,7 @@ fn connected(testbed: &Testbed) -> Vec<u16> {
 
 /// The node renews its lease, and its connections are to one front.
 #[track_caller]
-fn goes_over_to(testbed: &Testbed, kubectl: &Kubectl<'_>, port: u16) {
+fn wait_for_failover_to(testbed: &Testbed, kubectl: &Kubectl<'_>, port: u16) {
     let renewed =
         || kubectl.within("kube-node-lease").try_run(&["get", "lease", "node", "-o", "jsonpath={.spec.renewTime}"]);
     eventually(CLUSTER_TIMEOUT, &format!("the node is connected to port {port}"), || {
@@ -74,15 +74,15 @@ fn failed_api_servers_are_skipped() {
         testbed.try_sh_outside(&line).expect("root may write rules");
     };
     rule(FRONTS[0], "REJECT --reject-with tcp-reset");
-    goes_over_to(&testbed, &kubectl, FRONTS[1]);
+    wait_for_failover_to(&testbed, &kubectl, FRONTS[1]);
     // The next takes connections and answers nobody.
-    fronts[1].hush();
-    goes_over_to(&testbed, &kubectl, FRONTS[2]);
+    fronts[1].stop_forwarding();
+    wait_for_failover_to(&testbed, &kubectl, FRONTS[2]);
     // The last loses every packet. The addresses that the cluster itself tells are left.
     rule(FRONTS[2], "DROP");
-    goes_over_to(&testbed, &kubectl, PORT);
+    wait_for_failover_to(&testbed, &kubectl, PORT);
 
     assert_eq!(ready_since(&kubectl), since, "the cluster has held the node for lost");
-    is_as_before(&testbed, &kubectl, &before);
+    assert_unchanged(&testbed, &kubectl, &before);
     assert!(windlass.daemon().runs());
 }

@@ -12,7 +12,7 @@ use windlass_tests::{
 
 use crate::{
     faulty_proxy::FaultyProxy,
-    workload::{CLUSTER_TIMEOUT, PODS, controller, is_as_before, running, started},
+    workload::{CLUSTER_TIMEOUT, PODS, assert_unchanged, controller, running, started},
 };
 
 crate::tests![
@@ -47,7 +47,7 @@ fn the_api_ends_and_comes_back() {
         cluster.begin(part);
     }
     cluster.answers(&kubectl);
-    is_as_before(&testbed, &kubectl, &before);
+    assert_unchanged(&testbed, &kubectl, &before);
 }
 
 fn the_api_does_not_answer() {
@@ -77,7 +77,7 @@ fn the_api_does_not_answer() {
     eventually(CLUSTER_TIMEOUT, "the cluster holds the node for lost", lost);
     assert_eq!(running(&testbed), before, "containers were ended");
     let _ = rule("D");
-    is_as_before(&testbed, &kubectl, &before);
+    assert_unchanged(&testbed, &kubectl, &before);
 }
 
 fn the_api_is_slow() {
@@ -101,7 +101,7 @@ fn the_api_is_slow() {
     });
     kubectl.apply(&controller("stays", PODS));
     eventually(CLUSTER_TIMEOUT, "the pods are Ready", || kubectl.ready_pods("app=stays", PODS));
-    is_as_before(&testbed, &kubectl, &running(&testbed));
+    assert_unchanged(&testbed, &kubectl, &running(&testbed));
     let _ = kubectl.run(&["delete", "deployment", "--all", "--cascade=foreground", "--timeout=200s"]);
     eventually(CLUSTER_TIMEOUT, "nothing runs any more", || {
         anyhow::ensure!(running(&testbed).is_empty());
@@ -121,7 +121,7 @@ fn the_api_is_restored_from_an_old_snapshot() {
     eventually(CLUSTER_TIMEOUT, "the later pod is Ready", || kubectl.ready_pods("app=later", 1));
     cluster.restore("snapshot");
     cluster.answers(&kubectl);
-    is_as_before(&testbed, &kubectl, &before);
+    assert_unchanged(&testbed, &kubectl, &before);
     // The cluster has never heard of the later pod, so it goes from the machine as well.
     eventually(CLUSTER_TIMEOUT, "the later pod is gone", || {
         let named = testbed.docker(&["ps", "--format", "{{.Names}}"]);
@@ -152,7 +152,7 @@ fn the_node_is_recreated_with_another_pod_cidr() {
     });
     assert!(running(&testbed).is_superset(&before), "containers were ended");
     if node["spec"]["podCIDR"] == range {
-        is_as_before(&testbed, &kubectl, &before);
+        assert_unchanged(&testbed, &kubectl, &before);
         return;
     }
     // With pods of the old range the new one cannot be used; when they are gone it is.
@@ -198,7 +198,7 @@ fn the_api_rejects_requests_for_two_hundred_pods() {
     });
     let _ = kubectl.run(&["delete", "flowschema/busy", "prioritylevelconfiguration/busy"]);
     eventually(CLUSTER_TIMEOUT * 2, "all pods are Ready", || kubectl.ready_pods("app=many", MANY).map(drop));
-    is_as_before(&testbed, &kubectl, &before);
+    assert_unchanged(&testbed, &kubectl, &before);
     let restarts = kubectl.run(&["get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].restartCount}"]);
     assert!(restarts.split(' ').all(|count| count == "0"), "{restarts}");
 }

@@ -28,7 +28,7 @@ impl FaultyProxy {
         let silent = Arc::new(AtomicBool::new(false));
         let namespace = std::fs::File::open(testbed.outside()).expect("a namespace");
         let (ready, is_ready) = std::sync::mpsc::channel();
-        let hush = Arc::clone(&silent);
+        let stop_forwarding = Arc::clone(&silent);
         thread::spawn(move || {
             // Of this thread alone; those that it makes have it too.
             nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).expect("root may enter a namespace");
@@ -37,9 +37,9 @@ impl FaultyProxy {
             for client in listener.incoming() {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect((ADDRESS, PORT))) else { continue };
                 let (Ok(client_out), Ok(server_in)) = (client.try_clone(), server.try_clone()) else { continue };
-                let (one, other) = (Arc::clone(&hush), Arc::clone(&hush));
-                thread::spawn(move || hand_on(client, server, Duration::ZERO, &one));
-                thread::spawn(move || hand_on(server_in, client_out, hold, &other));
+                let (one, other) = (Arc::clone(&stop_forwarding), Arc::clone(&stop_forwarding));
+                thread::spawn(move || forward(client, server, Duration::ZERO, &one));
+                thread::spawn(move || forward(server_in, client_out, hold, &other));
             }
         });
         is_ready.recv().expect("the front listens");
@@ -47,27 +47,27 @@ impl FaultyProxy {
     }
 
     /// From now on nothing is handed on: connections are taken and stay open, and nobody is answered.
-    pub(crate) fn hush(&self) {
+    pub(crate) fn stop_forwarding(&self) {
         self.silent.store(true, Ordering::SeqCst);
     }
 }
 
-fn hand_on(mut from: TcpStream, mut to: TcpStream, hold: Duration, silent: &AtomicBool) {
+fn forward(mut from: TcpStream, mut to: TcpStream, hold: Duration, silent: &AtomicBool) {
     let (send, receive) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
-        let mut piece = vec![0; 65536];
-        while let Ok(read @ 1..) = from.read(&mut piece) {
-            if send.send((Instant::now() + hold, piece[..read].to_vec())).is_err() {
+        let mut chunk = vec![0; 65536];
+        while let Ok(read @ 1..) = from.read(&mut chunk) {
+            if send.send((Instant::now() + hold, chunk[..read].to_vec())).is_err() {
                 break;
             }
         }
     });
-    for (due, piece) in receive {
+    for (due, chunk) in receive {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         if silent.load(Ordering::SeqCst) {
             continue;
         }
-        if to.write_all(&piece).is_err() {
+        if to.write_all(&chunk).is_err() {
             break;
         }
     }

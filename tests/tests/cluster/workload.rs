@@ -34,7 +34,7 @@ pub(crate) fn started(windlass: &mut Windlass<'_>, testbed: &Testbed) -> BTreeSe
 
 /// The node is Ready and the pods are, in the containers of before; and it takes a new one.
 #[track_caller]
-pub(crate) fn is_as_before(testbed: &Testbed, kubectl: &Kubectl<'_>, before: &BTreeSet<String>) {
+pub(crate) fn assert_unchanged(testbed: &Testbed, kubectl: &Kubectl<'_>, before: &BTreeSet<String>) {
     eventually(CLUSTER_TIMEOUT, "the node is Ready", || {
         kubectl.try_run(&["wait", "--for=condition=Ready", "node/node", "--timeout=5s"])
     });

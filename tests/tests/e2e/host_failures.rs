@@ -13,7 +13,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually, resident_mega
 
 use crate::{
     WEB, container_id,
-    shared_dir::{SharedDir, condition, is_ready, main_of, shell, wait_for},
+    shared_dir::{SharedDir, condition, container_status, is_ready, shell, wait_for},
     shell_pod,
 };
 
@@ -56,7 +56,7 @@ fn docker_hangs_for_a_minute() {
             kubectl.json(&["pods", "-l", "app=web"]).expect("pods are listed")["items"].as_array().expect("a list")
         {
             assert_eq!(pod["status"]["phase"], "Running", "{}", pod["status"]);
-            assert_eq!(main_of(pod)["restartCount"], 0);
+            assert_eq!(container_status(pod)["restartCount"], 0);
             assert!(pod["metadata"]["deletionTimestamp"].is_null());
         }
         if round == 2 {
@@ -144,7 +144,7 @@ fn a_full_disk_loses_nothing() {
     }
     let after = wait_for(&kubectl, "p", "is ready", is_ready);
     assert_eq!(container_id(&after), container_id(&before));
-    assert_eq!(main_of(&after)["restartCount"], 0);
+    assert_eq!(container_status(&after)["restartCount"], 0);
 }
 
 #[test]
@@ -158,10 +158,10 @@ fn a_corrupt_image_fails_only_its_pod() {
     kubectl.apply(&shell_pod("sound", "Always", "sleep 3600"));
     wait_for(&kubectl, "sound", "is ready", is_ready);
     let pod = wait_for(&kubectl, "rotten", "says why", |pod| {
-        let reason = main_of(pod)["state"]["waiting"]["reason"].as_str().unwrap_or_default();
+        let reason = container_status(pod)["state"]["waiting"]["reason"].as_str().unwrap_or_default();
         reason.ends_with("Error") || reason == "CrashLoopBackOff"
     });
-    let shown = format!("{} {}", main_of(&pod)["state"], main_of(&pod)["lastState"]);
+    let shown = format!("{} {}", container_status(&pod)["state"], container_status(&pod)["lastState"]);
     assert!(shown.contains("no such file or directory"), "{shown}");
     assert_eq!(node_ready(&kubectl)["status"], "True");
 }
@@ -174,7 +174,7 @@ fn a_fork_bomb_is_held_to_its_pods_pid_limit() {
     let shared = SharedDir::new(&testbed);
     let bomb = "touch /shared/lit; bomb() { bomb | bomb & }; while :; do bomb; sleep 1; done 2>/dev/null";
     kubectl.apply(&shared.pod("bomb", json!({"containers": [{"name": "main", "command": shell(bomb)}]})));
-    let pod = wait_for(&kubectl, "bomb", "has started", |pod| main_of(pod)["started"] == true);
+    let pod = wait_for(&kubectl, "bomb", "has started", |pod| container_status(pod)["started"] == true);
     let uid = pod["metadata"]["uid"].as_str().expect("a uid");
     let cgroup = testbed.sh(&format!(
         "find /sys/fs/cgroup -type d -path '*kubepods*{uid}' -exec test -e {{}}/pids.current \\; -print | head -1"
@@ -275,7 +275,7 @@ fn the_clock_jumps_a_day_ahead_and_back() {
         // Whoever ran goes on.
         let old = kubectl.json(&["pod", "p"]).expect("it is there");
         assert!(is_ready(&old), "{offset}: {}", old["status"]);
-        assert_eq!(main_of(&old)["restartCount"], 0);
+        assert_eq!(container_status(&old)["restartCount"], 0);
         assert_eq!(container_id(&old), container_id(&before));
         let _ = kubectl.run(&["delete", "pod", name, "--timeout=60s"]);
     }

@@ -7,7 +7,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::{
     container_id,
-    shared_dir::{SharedDir, events, is_ready, main_of, says, shell, wait_for},
+    shared_dir::{SharedDir, container_status, events, is_ready, shell, wait_for, wait_for_event},
 };
 
 #[test]
@@ -29,14 +29,14 @@ fn probes() {
     let spec =
         json!({"containers": [{"name": "main", "command": shell("exec sleep 1000"), "readinessProbe": exec("ready")}]});
     kubectl.apply(&shared.pod("exec", spec));
-    let pod = wait_for(&kubectl, "exec", "runs", |p| main_of(p)["state"]["running"].is_object());
-    assert!(!is_ready(&pod) && main_of(&pod)["started"] == true, "{}", pod["status"]);
-    says(&kubectl, "exec", "Unhealthy Readiness probe failed");
-    shared.put("ready");
+    let pod = wait_for(&kubectl, "exec", "runs", |p| container_status(p)["state"]["running"].is_object());
+    assert!(!is_ready(&pod) && container_status(&pod)["started"] == true, "{}", pod["status"]);
+    wait_for_event(&kubectl, "exec", "Unhealthy Readiness probe failed");
+    shared.touch("ready");
     wait_for(&kubectl, "exec", "is ready", is_ready);
-    shared.take("ready");
+    shared.remove("ready");
     wait_for(&kubectl, "exec", "is no longer ready", |p| !is_ready(p));
-    shared.put("ready");
+    shared.touch("ready");
     let before = wait_for(&kubectl, "exec", "is ready again", is_ready);
 
     // By port: HTTP at a named one, TCP, and one that nobody listens at.
@@ -53,7 +53,7 @@ fn probes() {
         if ready {
             wait_for(&kubectl, name, "is ready", is_ready);
         } else {
-            says(&kubectl, name, "Readiness probe failed");
+            wait_for_event(&kubectl, name, "Readiness probe failed");
             assert!(!is_ready(&kubectl.json(&["pod", name]).unwrap()), "{name}");
         }
     }
@@ -65,16 +65,20 @@ fn probes() {
     let spec = json!({"containers": [{"name": "main", "command": shell("exec sleep 1000"),
                                       "startupProbe": startup, "livenessProbe": exec("alive")}]});
     kubectl.apply(&shared.pod("live", spec));
-    says(&kubectl, "live", "Startup probe failed");
+    wait_for_event(&kubectl, "live", "Startup probe failed");
     let pod = kubectl.json(&["pod", "live"]).unwrap();
-    assert!(main_of(&pod)["started"] == false && main_of(&pod)["restartCount"] == 0, "{}", pod["status"]);
-    shared.put("alive");
-    shared.put("begun");
-    wait_for(&kubectl, "live", "has started", |p| main_of(p)["started"] == true && is_ready(p));
-    shared.take("alive");
-    let pod = wait_for(&kubectl, "live", "is restarted", |p| main_of(p)["restartCount"] == 1);
-    assert_eq!(main_of(&pod)["lastState"]["terminated"]["exitCode"], 137, "{}", pod["status"]);
-    says(&kubectl, "live", "Container main failed liveness probe, will be restarted");
+    assert!(
+        container_status(&pod)["started"] == false && container_status(&pod)["restartCount"] == 0,
+        "{}",
+        pod["status"]
+    );
+    shared.touch("alive");
+    shared.touch("begun");
+    wait_for(&kubectl, "live", "has started", |p| container_status(p)["started"] == true && is_ready(p));
+    shared.remove("alive");
+    let pod = wait_for(&kubectl, "live", "is restarted", |p| container_status(p)["restartCount"] == 1);
+    assert_eq!(container_status(&pod)["lastState"]["terminated"]["exitCode"], 137, "{}", pod["status"]);
+    wait_for_event(&kubectl, "live", "Container main failed liveness probe, will be restarted");
 
     // Results outlive our own restart: nobody is unready for a moment.
     let since = |pod: &Value| {
@@ -122,8 +126,8 @@ fn hooks_and_termination_order() {
     let spec = json!({"containers": [{"name": "main", "command": shell("exec sleep 1000"),
         "lifecycle": {"postStart": {"exec": {"command": ["false"]}}}}]});
     kubectl.apply(&shared.pod("bad-hook", spec));
-    wait_for(&kubectl, "bad-hook", "is restarted", |p| main_of(p)["restartCount"].as_u64() >= Some(1));
-    says(&kubectl, "bad-hook", "FailedPostStartHook");
+    wait_for(&kubectl, "bad-hook", "is restarted", |p| container_status(p)["restartCount"].as_u64() >= Some(1));
+    wait_for_event(&kubectl, "bad-hook", "FailedPostStartHook");
 
     // Sidecars start before and end after the others, the last one first.
     let sidecar = |name: &str| {

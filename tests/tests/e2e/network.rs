@@ -9,7 +9,7 @@ use windlass_tests::{
     eventually,
 };
 
-use crate::shared_dir::{SharedDir, condition, is_ready, main_of, says, wait_for};
+use crate::shared_dir::{SharedDir, condition, container_status, is_ready, wait_for, wait_for_event};
 
 fn web(name: &str, host_port: u16) -> String {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
@@ -79,7 +79,7 @@ fn dual_stack() {
     let kubectl = windlass.up();
     let again = wait_for(&kubectl, "web", "is ready again", is_ready);
     assert_eq!(addresses(&again), [four, six]);
-    assert_eq!(main_of(&again)["restartCount"], 0);
+    assert_eq!(container_status(&again)["restartCount"], 0);
     comes("it is reached as before", || testbed.try_sh(&format!("curl -sg -m 3 'http://[{six}]/'")));
     gone(&kubectl, "web");
     let held = testbed.dir().join("data/network");
@@ -114,7 +114,7 @@ fn cni_plugins() {
         Ok(())
     });
     kubectl.apply(&web("web", 8082));
-    says(&kubectl, "web", "untolerated taint");
+    wait_for_event(&kubectl, "web", "untolerated taint");
     let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
         {"type": "bridge", "bridge": "cni-pods", "isGateway": true, "ipMasq": true,
          "ipam": {"type": "host-local", "dataDir": leases, "ranges": [[{"subnet": "10.99.0.0/24"}]],
@@ -135,7 +135,8 @@ fn cni_plugins() {
     let sandbox = testbed.docker(&["ps", "-q", "--filter", "label=io.kubernetes.docker.type=podsandbox"]);
     let _ = testbed.docker(&["rm", "-f", sandbox.trim()]);
     let kubectl = windlass.up();
-    let again = wait_for(&kubectl, "web", "runs in a new sandbox", |p| is_ready(p) && main_of(p)["restartCount"] == 1);
+    let again =
+        wait_for(&kubectl, "web", "runs in a new sandbox", |p| is_ready(p) && container_status(p)["restartCount"] == 1);
     let now = addresses(&again)[0];
     comes("it is reached at its new address", || testbed.try_sh(&format!("curl -s -m 3 http://{now}/")));
     eventually(DEFAULT_TIMEOUT, "the old address was given back", || {

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use windlass_tests::{DEFAULT_TIMEOUT, Testbed, cluster::Api, eventually};
 
-use crate::shared_dir::{SharedDir, is_ready, main_of, says, shell, wait_for};
+use crate::shared_dir::{SharedDir, container_status, is_ready, shell, wait_for, wait_for_event};
 
 /// A file of a pod's cgroup, in whichever version of cgroups the machine has.
 fn cgroup(class: &str, uid: &str, v1: (&str, &str), v2: &str) -> String {
@@ -36,7 +36,7 @@ fn in_place_resize() {
     kubectl.apply(&shared.pod("p", spec));
     let pod = wait_for(&kubectl, "p", "is ready", is_ready);
     let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
-    let id = main_of(&pod)["containerID"].clone();
+    let id = container_status(&pod)["containerID"].clone();
     assert_eq!((quota_of(&uid).as_str(), memory_of(&uid).as_str()), ("20000", "33554432"));
 
     let resize = |resources: Value| {
@@ -45,21 +45,21 @@ fn in_place_resize() {
     };
     // CPU changes while the container runs.
     resize(json!({"requests": {"cpu": "150m"}, "limits": {"cpu": "300m"}}));
-    let pod = wait_for(&kubectl, "p", "has more CPU", |p| main_of(p)["resources"]["limits"]["cpu"] == "300m");
-    assert_eq!(main_of(&pod)["containerID"], id);
-    assert_eq!(main_of(&pod)["allocatedResources"]["cpu"], "150m");
+    let pod = wait_for(&kubectl, "p", "has more CPU", |p| container_status(p)["resources"]["limits"]["cpu"] == "300m");
+    assert_eq!(container_status(&pod)["containerID"], id);
+    assert_eq!(container_status(&pod)["allocatedResources"]["cpu"], "150m");
     eventually(DEFAULT_TIMEOUT, "the pod's cgroup follows", || {
         anyhow::ensure!(quota_of(&uid) == "30000", "{}", quota_of(&uid));
         Ok(())
     });
-    says(&kubectl, "p", "ResizeCompleted");
+    wait_for_event(&kubectl, "p", "ResizeCompleted");
 
     // Memory, as its policy says, by running the container again.
     resize(json!({"limits": {"memory": "48Mi"}}));
     let pod = wait_for(&kubectl, "p", "has more memory", |p| {
-        main_of(p)["restartCount"] == 1 && main_of(p)["resources"]["limits"]["memory"] == "48Mi"
+        container_status(p)["restartCount"] == 1 && container_status(p)["resources"]["limits"]["memory"] == "48Mi"
     });
-    assert_ne!(main_of(&pod)["containerID"], id);
+    assert_ne!(container_status(&pod)["containerID"], id);
     assert_eq!(memory_of(&uid), "50331648");
 
     // More than the machine has is shown as what it is, and nothing happens. A kube-apiserver says no itself, so that
@@ -109,24 +109,25 @@ fn a_resize_is_deferred_until_resources_are_free() {
     let before = wait_for(&kubectl, "p", "is ready", is_ready);
     let wish = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "700m"}}}]}});
     let _ = kubectl.run(&["patch", "pod", "p", "--subresource", "resize", "-p", &wish.to_string()]);
-    says(&kubectl, "p", "ResizeDeferred");
+    wait_for_event(&kubectl, "p", "ResizeDeferred");
     // A container that is run again meanwhile has what it had.
-    let id = main_of(&before)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
+    let id = container_status(&before)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
     let _ = testbed.docker(&["kill", &id]);
-    let again = wait_for(&kubectl, "p", "runs again", |p| main_of(p)["restartCount"] == 1 && is_ready(p));
-    assert_eq!(main_of(&again)["allocatedResources"]["cpu"], "100m", "{again}");
+    let again = wait_for(&kubectl, "p", "runs again", |p| container_status(p)["restartCount"] == 1 && is_ready(p));
+    assert_eq!(container_status(&again)["allocatedResources"]["cpu"], "100m", "{again}");
     let shares = |pod: &Value| {
-        let id = main_of(pod)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
+        let id = container_status(pod)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
         testbed.docker(&["inspect", "-f", "{{.HostConfig.CpuShares}}", &id]).trim().to_owned()
     };
     assert_eq!(shares(&again), "102");
     // Room comes with another pod's end.
     let _ = kubectl.run(&["delete", "pod", "large"]);
     let larger = wait_for(&kubectl, "p", "has more", |p| {
-        main_of(p)["allocatedResources"]["cpu"] == "700m" && main_of(p)["resources"]["requests"]["cpu"] == "700m"
+        container_status(p)["allocatedResources"]["cpu"] == "700m"
+            && container_status(p)["resources"]["requests"]["cpu"] == "700m"
     });
-    assert_eq!((shares(&larger).as_str(), &main_of(&larger)["restartCount"]), ("716", &json!(1)));
-    says(&kubectl, "p", "ResizeCompleted");
+    assert_eq!((shares(&larger).as_str(), &container_status(&larger)["restartCount"]), ("716", &json!(1)));
+    wait_for_event(&kubectl, "p", "ResizeCompleted");
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn container_restart_rules() {
     let count = |word: &str| shared.lines("log").iter().filter(|l| *l == word).count();
     // One run of each, a restart of one, and all of it once more.
     assert_eq!((count("init"), count("again"), count("other")), (2, 3, 2), "{:?}", shared.lines("log"));
-    assert_eq!(main_of(&pod)["restartCount"], 2);
+    assert_eq!(container_status(&pod)["restartCount"], 2);
 }
 
 #[test]
@@ -223,7 +224,7 @@ fn host_names_and_bandwidth_limits() {
     }
     let shaped = testbed.sh("tc qdisc show");
     assert!(shaped.contains("rate 10Mbit"), "{shaped}");
-    let id = main_of(&pod)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
+    let id = container_status(&pod)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
     let pid = testbed.docker(&["inspect", "-f", "{{.State.Pid}}", &id]);
     let inside = testbed.sh(&format!("nsenter -n -t {} tc qdisc show dev eth0", pid.trim()));
     assert!(inside.contains("rate 5Mbit"), "{inside}");

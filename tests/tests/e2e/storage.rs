@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
-use crate::shared_dir::{SharedDir, is_ready, says, shell, wait_for};
+use crate::shared_dir::{SharedDir, is_ready, shell, wait_for, wait_for_event};
 
 fn volume(name: &str, spec: Value) -> String {
     let mut all = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]});
@@ -35,9 +35,9 @@ fn persistent_volume_claims() {
     };
     // A pod waits for its claim, and its claim for a volume.
     kubectl.apply(&uses("first", "kept", "echo kept > /d/x; exec sleep 1000"));
-    says(&kubectl, "first", "persistentvolumeclaim \"kept\" not found");
+    wait_for_event(&kubectl, "first", "persistentvolumeclaim \"kept\" not found");
     kubectl.apply(&claim("kept"));
-    says(&kubectl, "kept", "FailedBinding");
+    wait_for_event(&kubectl, "kept", "FailedBinding");
     kubectl.apply(&volume("v1", json!({"hostPath": {"path": data}})));
     wait_for(&kubectl, "first", "is ready", is_ready);
     let phase = |kind: &str, name: &str| kubectl.run(&["get", kind, name, "-o", "jsonpath={.status.phase}"]);
@@ -67,7 +67,7 @@ fn persistent_volume_claims() {
         kubectl.apply(&uses(&format!("uses-{name}"), name, "cat /d/x; exec sleep 1000"));
     }
     wait_for(&kubectl, "uses-node", "is ready", is_ready);
-    says(&kubectl, "uses-elsewhere", "1 node(s) didn't match PersistentVolume's node affinity");
+    wait_for_event(&kubectl, "uses-elsewhere", "1 node(s) didn't match PersistentVolume's node affinity");
 
     // What an application has made of its volumes stays so when the agent comes back.
     let _ = kubectl.run(&["delete", "pod", "uses-node"]);
@@ -89,7 +89,7 @@ fn persistent_volume_claims() {
     };
     assert!(modes().iter().all(|m| m.starts_with('2')), "the group has them at first: {:?}", modes());
     windlass.kill();
-    shared.take("modes");
+    shared.remove("modes");
     let _ = windlass.up();
     testbed.docker(&["kill", &crate::container_id(&owner)]);
     assert_eq!(modes(), ["700", "700"]);
@@ -157,7 +157,7 @@ fn block_volumes() {
     });
     kubectl.apply(&uses("wrong", json!({"volumeMounts": [{"name": "d", "mountPath": "/d"}]})));
     let pod = wait_for(&kubectl, "wrong", "is kept from running", |p| {
-        crate::shared_dir::main_of(p)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+        crate::shared_dir::container_status(p)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
     });
     assert!(pod["status"].to_string().contains("it belongs into volumeDevices"), "{pod}");
     let _ = kubectl.run(&["delete", "pod", "p", "wrong"]);
@@ -258,7 +258,7 @@ fn sub_paths() {
     });
     // A link that leads out is refused, and nothing outside is touched.
     kubectl.apply(&with("thief", json!({"subPath": "out"}), "exec sleep 1000"));
-    says(&kubectl, "thief", "leads out of its volume");
+    wait_for_event(&kubectl, "thief", "leads out of its volume");
     // Read-only goes all the way down where that is asked for.
     let below = testbed.dir().join("volume/below");
     fs::create_dir_all(&below).unwrap();
@@ -307,7 +307,7 @@ fn image_volumes() {
         Ok(())
     });
     kubectl.apply(&pod("missing", "windlass/none:1"));
-    says(&kubectl, "missing", "is not present with pull policy of Never");
+    wait_for_event(&kubectl, "missing", "is not present with pull policy of Never");
     let _ = kubectl.run(&["delete", "pod", "shown", "missing"]);
     let left = testbed.docker(&["ps", "-aq", "--filter", "name=windlass-image"]);
     assert!(left.trim().is_empty(), "{left}");

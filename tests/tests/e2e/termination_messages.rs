@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use windlass_tests::Testbed;
 
-use crate::shared_dir::{SharedDir, is_ready, main_of, shell, wait_for};
+use crate::shared_dir::{SharedDir, container_status, is_ready, shell, wait_for};
 
 #[test]
 fn termination_messages() {
@@ -11,7 +11,7 @@ fn termination_messages() {
     let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     let shared = SharedDir::new(&testbed);
-    let ended = |p: &Value| main_of(p)["state"]["terminated"].clone();
+    let ended = |p: &Value| container_status(p)["state"]["terminated"].clone();
     for (name, container, message) in [
         ("written", json!({"command": shell("printf done > /dev/termination-log; exit 1")}), json!("done")),
         (
@@ -60,13 +60,13 @@ fn restart_counts_go_on() {
         let _ = testbed.docker(&args);
     };
     kill(&["kill"]);
-    wait_for(&kubectl, "p", "was restarted", |p| main_of(p)["restartCount"] == 1 && is_ready(p));
+    wait_for(&kubectl, "p", "was restarted", |p| container_status(p)["restartCount"] == 1 && is_ready(p));
     // Every trace of it in Docker goes while nobody looks: the count goes on.
     windlass.kill();
     let all = testbed.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.container.name=main"]);
     let ids: Vec<&str> = all.lines().collect();
     let _ = testbed.docker(&[&["rm", "-f"], ids.as_slice()].concat());
     let kubectl = windlass.up();
-    let pod = wait_for(&kubectl, "p", "runs again", |p| is_ready(p) && main_of(p)["restartCount"] != 1);
-    assert_eq!(main_of(&pod)["restartCount"], 2);
+    let pod = wait_for(&kubectl, "p", "runs again", |p| is_ready(p) && container_status(p)["restartCount"] != 1);
+    assert_eq!(container_status(&pod)["restartCount"], 2);
 }

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 use serde_json::{Value, json};
 use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
-use crate::shared_dir::{SharedDir, is_ready, main_of, says, shell, wait_for};
+use crate::shared_dir::{SharedDir, container_status, is_ready, shell, wait_for, wait_for_event};
 
 /// Waits until a file of the shared directory has this many lines, and gives them.
 fn lines(shared: &SharedDir, name: &str, count: usize) -> Vec<String> {
@@ -64,10 +64,10 @@ fn empty_dirs_and_host_paths() {
     // A server that cannot be reached, or a node that lacks the program, holds up its pod alone and says why.
     let nfs = json!({"volumes": [{"name": "n", "nfs": {"server": "127.0.0.1", "path": "/none"}}]});
     tell(&kubectl, &shared, "nfs", "true", json!({"volumeMounts": [{"name": "n", "mountPath": "/n"}]}), nfs);
-    says(&kubectl, "nfs", "nfs 127.0.0.1:/none could not be mounted");
+    wait_for_event(&kubectl, "nfs", "nfs 127.0.0.1:/none could not be mounted");
     let wrong = json!({"volumes": [path("file", "Directory")]});
     tell(&kubectl, &shared, "wrong", "true", json!({"volumeMounts": [{"name": "file", "mountPath": "/f"}]}), wrong);
-    says(&kubectl, "wrong", "hostPath type check failed");
+    wait_for_event(&kubectl, "wrong", "hostPath type check failed");
     let _ = kubectl.run(&["delete", "pod", "p", "wrong", "huge", "nfs"]);
     let pods = testbed.dir().join("data/pods");
     eventually(DEFAULT_TIMEOUT, "nothing is left of the pods", || {
@@ -112,9 +112,12 @@ fn environment_from_files() {
     ] {
         kubectl.apply(&shared.pod(name, pod(write)));
         let pod = wait_for(&kubectl, name, "is kept from running", |p| {
-            main_of(p)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+            container_status(p)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
         });
-        assert!(main_of(&pod)["state"]["waiting"]["message"].to_string().contains(&why.replace('"', "\\\"")), "{pod}");
+        assert!(
+            container_status(&pod)["state"]["waiting"]["message"].to_string().contains(&why.replace('"', "\\\"")),
+            "{pod}"
+        );
     }
 }
 
@@ -161,5 +164,5 @@ fn unsupported_volumes() {
         json!({"name": "main", "command": shell("true"), "volumeMounts": [{"name": "d", "mountPath": "/d"}]});
     let disk = json!({"volumes": [{"name": "d", "csi": {"driver": "disks.example.com"}}], "containers": [container]});
     kubectl.apply(&shared.pod("disk", disk));
-    says(&kubectl, "disk", "volumes of kind csi are not supported by Windlass; those that are: configMap,");
+    wait_for_event(&kubectl, "disk", "volumes of kind csi are not supported by Windlass; those that are: configMap,");
 }

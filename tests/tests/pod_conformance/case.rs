@@ -159,7 +159,7 @@ impl<'n> Case<'n> {
     #[track_caller]
     pub(crate) fn run(&self, name: &str, line: &str, container: Value, spec: Value) -> Vec<String> {
         self.start(name, line, json!({}), container, spec);
-        self.printed(name)
+        self.output(name)
     }
 
     /// Begins what [`run`](Self::run) does, with more metadata.
@@ -171,7 +171,7 @@ impl<'n> Case<'n> {
 
     /// What a pod has written to the file of its name.
     #[track_caller]
-    pub(crate) fn printed(&self, name: &str) -> Vec<String> {
+    pub(crate) fn output(&self, name: &str) -> Vec<String> {
         let file = self.shared.0.join(name);
         let deadline = std::time::Instant::now() + DEFAULT_TIMEOUT;
         while !file.exists() {
@@ -190,27 +190,27 @@ impl<'n> Case<'n> {
     }
 
     #[track_caller]
-    pub(crate) fn ready(&self, name: &str) -> Value {
+    pub(crate) fn wait_ready(&self, name: &str) -> Value {
         self.wait(name, "is ready", windlass_tests::shared_dir::is_ready)
     }
 
     /// Waits for a phase.
     #[track_caller]
-    pub(crate) fn phase(&self, name: &str, phase: &str) -> Value {
+    pub(crate) fn wait_phase(&self, name: &str, phase: &str) -> Value {
         self.wait(name, phase, |p| p["status"]["phase"] == phase)
     }
 
     /// Waits until the pod's first container waits for this reason.
     #[track_caller]
-    pub(crate) fn waiting(&self, name: &str, reason: &str) -> Value {
-        let waiting = |p: &Value| windlass_tests::shared_dir::main_of(p)["state"]["waiting"].clone();
+    pub(crate) fn wait_waiting(&self, name: &str, reason: &str) -> Value {
+        let waiting = |p: &Value| windlass_tests::shared_dir::container_status(p)["state"]["waiting"].clone();
         waiting(&self.wait(name, reason, |p| waiting(p)["reason"] == reason))
     }
 
     /// Waits for an event.
     #[track_caller]
-    pub(crate) fn says(&self, name: &str, words: &str) {
-        windlass_tests::shared_dir::says(&self.kubectl, name, words);
+    pub(crate) fn wait_for_event(&self, name: &str, words: &str) {
+        windlass_tests::shared_dir::wait_for_event(&self.kubectl, name, words);
     }
 
     pub(crate) fn events(&self, name: &str) -> String {
@@ -225,19 +225,19 @@ impl<'n> Case<'n> {
 
     /// The ids in Docker of one container of a pod, newest first; the sandbox is `POD`.
     pub(crate) fn ids(&self, pod: &str, container: &str) -> Vec<String> {
-        self.listed("-aq", pod, container)
+        self.container_ids("-aq", pod, container)
     }
 
     /// After the API has forgotten a pod: no container of this name runs, and what is dead of it goes.
     #[track_caller]
-    pub(crate) fn ended(&self, pod: &str, container: &str) {
-        assert_eq!(self.alive(pod, container), [""; 0]);
-        self.removed(pod, &[container]);
+    pub(crate) fn wait_containers_removed(&self, pod: &str, container: &str) {
+        assert_eq!(self.running_ids(pod, container), [""; 0]);
+        self.wait_removed(pod, &[container]);
     }
 
     /// Waits until Docker has none of these containers any more: it removes what is dead in a moment.
     #[track_caller]
-    pub(crate) fn removed(&self, pod: &str, containers: &[&str]) {
+    pub(crate) fn wait_removed(&self, pod: &str, containers: &[&str]) {
         eventually(DEFAULT_TIMEOUT, "Docker has forgotten the containers", || {
             let left: Vec<String> = containers.iter().flat_map(|container| self.ids(pod, container)).collect();
             anyhow::ensure!(left.is_empty(), "{containers:?} of {pod}: {left:?}");
@@ -246,11 +246,11 @@ impl<'n> Case<'n> {
     }
 
     /// Those that run.
-    pub(crate) fn alive(&self, pod: &str, container: &str) -> Vec<String> {
-        self.listed("-q", pod, container)
+    pub(crate) fn running_ids(&self, pod: &str, container: &str) -> Vec<String> {
+        self.container_ids("-q", pod, container)
     }
 
-    fn listed(&self, which: &str, pod: &str, container: &str) -> Vec<String> {
+    fn container_ids(&self, which: &str, pod: &str, container: &str) -> Vec<String> {
         let label = |key: &str, value: &str| format!("label=io.kubernetes.{key}={value}");
         let all = self.testbed.docker(&[
             "ps",
@@ -333,7 +333,7 @@ impl<'n> Case<'n> {
 
     /// A request to the server that answers with the code that a path ends in, or as its name says: see server.py.
     /// The server knows this case's requests by their path.
-    pub(crate) fn get(&self, what: &str) -> Value {
+    pub(crate) fn http_get(&self, what: &str) -> Value {
         let _ = self.node.server.get_or_init(|| self.node.serve());
         json!({"host": NODE_IP, "port": 8101, "path": format!("/{}/{what}", self.namespace)})
     }
@@ -348,7 +348,7 @@ impl<'n> Case<'n> {
 
     /// What the program has logged so far.
     /// The largest amount of memory that the node's process has ever held, in MiB.
-    pub(crate) fn most_memory(&self) -> u64 {
+    pub(crate) fn peak_memory_megabytes(&self) -> u64 {
         let pid = self.node.windlass.lock().unwrap_or_else(PoisonError::into_inner).pid();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("windlass runs");
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();
@@ -391,7 +391,7 @@ pub(crate) fn one(line: &str, container: Value, mut spec: Value) -> Value {
 }
 
 /// What keeps a container running.
-pub(crate) const STAY: &str = "exec sleep 100000";
+pub(crate) const SLEEP_FOREVER: &str = "exec sleep 100000";
 
 pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()

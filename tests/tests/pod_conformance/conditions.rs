@@ -1,9 +1,9 @@
 //! The conditions of a pod, with their reasons.
 
 use serde_json::json;
-use windlass_tests::shared_dir::{condition, is_ready, main_of, shell};
+use windlass_tests::shared_dir::{condition, container_status, is_ready, shell};
 
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     pod_scheduled,
@@ -21,14 +21,14 @@ crate::cases![
 ];
 
 fn pod_scheduled(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({}));
-    assert_eq!(condition(&case.ready("p"), "PodScheduled")["status"], "True");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({}));
+    assert_eq!(condition(&case.wait_ready("p"), "PodScheduled")["status"], "True");
 }
 
 fn pod_ready_to_start_containers(case: &Case<'_>) {
     // The sandbox is there before what the container lacks.
     let env = json!({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "none", "key": "x"}}}]});
-    case.shell("waits", STAY, env, json!({}));
+    case.shell("waits", SLEEP_FOREVER, env, json!({}));
     case.wait("waits", "has a sandbox", |p| condition(p, "PodReadyToStartContainers")["status"] == "True");
     case.shell("ends", "exit 0", json!({}), json!({"restartPolicy": "Never"}));
     case.wait("ends", "has none any more", |p| {
@@ -38,13 +38,13 @@ fn pod_ready_to_start_containers(case: &Case<'_>) {
 
 fn initialized(case: &Case<'_>) {
     let init = json!([{"name": "a", "command": shell("exit 0")}]);
-    case.shell("p", STAY, json!({}), json!({"initContainers": init}));
-    assert_eq!(condition(&case.ready("p"), "Initialized")["status"], "True");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"initContainers": init}));
+    assert_eq!(condition(&case.wait_ready("p"), "Initialized")["status"], "True");
 }
 
 fn initialized_false_containers_not_initialized(case: &Case<'_>) {
-    let init = json!([{"name": "a", "command": shell(STAY)}, {"name": "b", "command": shell("exit 0")}]);
-    case.shell("p", STAY, json!({}), json!({"initContainers": init}));
+    let init = json!([{"name": "a", "command": shell(SLEEP_FOREVER)}, {"name": "b", "command": shell("exit 0")}]);
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"initContainers": init}));
     let pod = case.wait("p", "runs init", |p| p["status"]["initContainerStatuses"][0]["state"]["running"].is_object());
     let told = condition(&pod, "Initialized");
     assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "ContainersNotInitialized"));
@@ -53,8 +53,8 @@ fn initialized_false_containers_not_initialized(case: &Case<'_>) {
 
 fn containers_ready_false_containers_not_ready(case: &Case<'_>) {
     let never = json!({"readinessProbe": {"exec": {"command": ["false"]}}});
-    case.shell("p", STAY, never, json!({}));
-    let pod = case.wait("p", "runs", |p| main_of(p)["state"]["running"].is_object());
+    case.shell("p", SLEEP_FOREVER, never, json!({}));
+    let pod = case.wait("p", "runs", |p| container_status(p)["state"]["running"].is_object());
     for kind in ["ContainersReady", "Ready"] {
         let told = condition(&pod, kind);
         assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "ContainersNotReady"));
@@ -64,7 +64,7 @@ fn containers_ready_false_containers_not_ready(case: &Case<'_>) {
 
 fn containers_ready_false_pod_completed(case: &Case<'_>) {
     case.shell("p", "exit 0", json!({}), json!({"restartPolicy": "Never"}));
-    let pod = case.phase("p", "Succeeded");
+    let pod = case.wait_phase("p", "Succeeded");
     for kind in ["ContainersReady", "Ready"] {
         let told = condition(&pod, kind);
         assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "PodCompleted"));
@@ -73,7 +73,7 @@ fn containers_ready_false_pod_completed(case: &Case<'_>) {
 
 fn containers_ready_false_pod_failed(case: &Case<'_>) {
     case.shell("p", "exit 1", json!({}), json!({"restartPolicy": "Never"}));
-    let pod = case.phase("p", "Failed");
+    let pod = case.wait_phase("p", "Failed");
     for kind in ["ContainersReady", "Ready"] {
         let told = condition(&pod, kind);
         assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "PodFailed"));
@@ -81,13 +81,13 @@ fn containers_ready_false_pod_failed(case: &Case<'_>) {
 }
 
 fn ready(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({}));
-    let pod = case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({}));
+    let pod = case.wait_ready("p");
     assert_eq!(condition(&pod, "ContainersReady")["status"], "True");
 }
 
 fn ready_false_readiness_gates_not_ready(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({"readinessGates": [{"conditionType": "example.com/gate"}]}));
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"readinessGates": [{"conditionType": "example.com/gate"}]}));
     let pod = case.wait("p", "has ready containers", |p| condition(p, "ContainersReady")["status"] == "True");
     let told = condition(&pod, "Ready");
     assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "ReadinessGatesNotReady"));
@@ -96,14 +96,14 @@ fn ready_false_readiness_gates_not_ready(case: &Case<'_>) {
         let _ = case.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", &patch.to_string()]);
     };
     open("True");
-    case.ready("p");
+    case.wait_ready("p");
     open("False");
     case.wait("p", "is ready no more", |p| !is_ready(p));
 }
 
 fn observed_generation(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({}));
+    case.wait_ready("p");
     let _ = case.kubectl(&["patch", "pod", "p", "-p", r#"{"spec":{"activeDeadlineSeconds":10000}}"#]);
     let pod = case.wait("p", "is seen in its second form", |p| {
         p["metadata"]["generation"] == 2 && p["status"]["observedGeneration"] == 2
@@ -116,12 +116,12 @@ fn observed_generation(case: &Case<'_>) {
 fn last_transition_time_moves_only_with_the_status(case: &Case<'_>) {
     let probe = json!({"readinessProbe": {"exec": {"command": ["test", "-e", "/shared/ready"]},
         "periodSeconds": 1, "failureThreshold": 1}});
-    case.shell("p", STAY, probe, json!({}));
-    let before = case.wait("p", "runs", |p| main_of(p)["state"]["running"].is_object());
+    case.shell("p", SLEEP_FOREVER, probe, json!({}));
+    let before = case.wait("p", "runs", |p| container_status(p)["state"]["running"].is_object());
     // Times are whole seconds.
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    case.shared.put("ready");
-    let after = case.ready("p");
+    case.shared.touch("ready");
+    let after = case.wait_ready("p");
     let since = |pod, kind| condition(pod, kind)["lastTransitionTime"].clone();
     assert_ne!(since(&before, "Ready"), since(&after, "Ready"));
     assert_eq!(since(&before, "PodScheduled"), since(&after, "PodScheduled"));
@@ -130,10 +130,10 @@ fn last_transition_time_moves_only_with_the_status(case: &Case<'_>) {
 
 fn conditions_of_others_stay(case: &Case<'_>) {
     let probe = json!({"readinessProbe": {"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1}});
-    case.shell("p", STAY, probe, json!({}));
-    case.wait("p", "runs", |p| main_of(p)["state"]["running"].is_object());
+    case.shell("p", SLEEP_FOREVER, probe, json!({}));
+    case.wait("p", "runs", |p| container_status(p)["state"]["running"].is_object());
     let patch = r#"{"status":{"conditions":[{"type":"example.com/mine","status":"True","reason":"Because"}]}}"#;
     let _ = case.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", patch]);
-    case.shared.put("ready");
-    assert_eq!(condition(&case.ready("p"), "example.com/mine")["reason"], "Because");
+    case.shared.touch("ready");
+    assert_eq!(condition(&case.wait_ready("p"), "example.com/mine")["reason"], "Because");
 }

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use windlass_tests::{
     DEFAULT_TIMEOUT, eventually,
-    shared_dir::{condition, main_of, shell},
+    shared_dir::{condition, container_status, shell},
 };
 
-use crate::case::{Case, STAY, one, text};
+use crate::case::{Case, SLEEP_FOREVER, one, text};
 
 crate::cases![
     containers_end_in_parallel,
@@ -25,11 +25,11 @@ crate::cases![
     force_deletion,
     deletion_while_post_start_takes_long,
     deletion_while_an_image_is_pulled,
-    deletion_while_pre_stop_takes_long_is_hastened,
-    the_end_is_told_before_the_pod_goes,
-    sandbox_goes_with_the_pod,
-    readiness_is_asked_during_termination,
-    liveness_stops_at_termination,
+    deletion_during_a_long_pre_stop_shortens_the_grace_period,
+    terminal_status_is_reported_before_the_pod_is_deleted,
+    sandbox_is_removed_with_the_pod,
+    readiness_is_probed_during_termination,
+    liveness_probe_stops_at_termination,
     killing_event,
     post_start_runs_after_the_start,
     post_start_failed,
@@ -70,9 +70,9 @@ fn delete(case: &Case<'_>, name: &str) {
 /// The last state of a kept pod's first container; then the pod may go.
 #[track_caller]
 fn last_word(case: &Case<'_>, name: &str) -> Value {
-    let pod = case.wait(name, "has ended", |p| main_of(p)["state"]["terminated"].is_object());
+    let pod = case.wait(name, "has ended", |p| container_status(p)["state"]["terminated"].is_object());
     let _ = case.kubectl(&["patch", "pod", name, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
-    main_of(&pod)["state"]["terminated"].clone()
+    container_status(&pod)["state"]["terminated"].clone()
 }
 
 fn containers_end_in_parallel(case: &Case<'_>) {
@@ -112,7 +112,7 @@ fn grace_of_the_deletion_beats_the_spec(case: &Case<'_>) {
     case.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 3000}));
     listens(case, &["x"]);
     let _ = case.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
-    case.ended("p", "main");
+    case.wait_containers_removed("p", "main");
 }
 
 fn grace_can_be_shortened(case: &Case<'_>) {
@@ -120,9 +120,9 @@ fn grace_can_be_shortened(case: &Case<'_>) {
     case.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 3000}));
     listens(case, &["x"]);
     delete(case, "p");
-    case.says("p", "Killing Stopping container main");
+    case.wait_for_event("p", "Killing Stopping container main");
     let _ = case.kubectl(&["delete", "pod", "p", "--grace-period=1"]);
-    case.ended("p", "main");
+    case.wait_containers_removed("p", "main");
 }
 
 fn hooked(hook: &str, handler: Value, command: Value) -> Value {
@@ -147,7 +147,7 @@ fn pre_stop_skipped_at_grace_zero(case: &Case<'_>) {
     case.shell("p", "", hooked("preStop", hook, notes("main", "0")), json!({"terminationGracePeriodSeconds": 0}));
     listens(case, &["main"]);
     let _ = case.kubectl(&["delete", "pod", "p"]);
-    case.removed("p", &["main"]);
+    case.wait_removed("p", &["main"]);
     assert!(!case.shared.0.join("hooked").exists());
 }
 
@@ -156,7 +156,7 @@ fn pre_stop_failed(case: &Case<'_>) {
     case.shell("p", "", hooked("preStop", exec("exit 9"), notes("main", "0")), spec);
     listens(case, &["main"]);
     let _ = case.kubectl(&["delete", "pod", "p"]);
-    case.says("p", "FailedPreStopHook");
+    case.wait_for_event("p", "FailedPreStopHook");
     assert_eq!(case.shared.lines("ends"), ["main+", "main-"]);
 }
 
@@ -168,7 +168,7 @@ fn pre_stop_is_cut_off_and_leaves_two_seconds(case: &Case<'_>) {
 }
 
 fn pre_stop_http_get(case: &Case<'_>) {
-    let mut get = case.get("bye");
+    let mut get = case.http_get("bye");
     get["httpHeaders"] = json!([{"name": "X-Own", "value": "mine"}]);
     let spec = json!({"terminationGracePeriodSeconds": 20});
     case.shell("p", "", hooked("preStop", json!({"httpGet": get}), notes("main", "0")), spec);
@@ -202,8 +202,8 @@ fn probe_termination_grace_period(case: &Case<'_>) {
         "terminationGracePeriodSeconds": 1}});
     let line = "trap '' TERM; while :; do sleep 0.05; done";
     case.shell("p", line, probe, json!({"terminationGracePeriodSeconds": 3000}));
-    let pod = case.wait("p", "is restarted", |p| main_of(p)["restartCount"].as_u64() > Some(0));
-    assert_eq!(main_of(&pod)["lastState"]["terminated"]["exitCode"], 137);
+    let pod = case.wait("p", "is restarted", |p| container_status(p)["restartCount"].as_u64() > Some(0));
+    assert_eq!(container_status(&pod)["lastState"]["terminated"]["exitCode"], 137);
     let _ = case.kubectl(&["delete", "pod", "p", "--grace-period=1", "--wait=false"]);
 }
 
@@ -215,15 +215,15 @@ fn force_deletion(case: &Case<'_>) {
     let gone = case.kubectl.output(&["get", "pod", "p"], "");
     assert!(gone.err.contains("NotFound"), "{gone:?}");
     // Its container has the time that the pod's spec gives.
-    case.removed("p", &["main", "POD"]);
+    case.wait_removed("p", &["main", "POD"]);
     assert_eq!(case.shared.lines("ends"), ["main+", "main-"]);
 }
 
-fn sandbox_goes_with_the_pod(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({}));
-    let pod = case.ready("p");
+fn sandbox_is_removed_with_the_pod(case: &Case<'_>) {
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({}));
+    let pod = case.wait_ready("p");
     let dir = case.testbed.dir().join("data/pods").join(text(&pod["metadata"]["uid"]));
-    let alive = || ["main", "POD"].map(|container| case.alive("p", container).len());
+    let alive = || ["main", "POD"].map(|container| case.running_ids("p", container).len());
     assert!(dir.is_dir());
     assert_eq!(alive(), [1, 1]);
     let _ = case.kubectl(&["delete", "pod", "p"]);
@@ -232,30 +232,33 @@ fn sandbox_goes_with_the_pod(case: &Case<'_>) {
     let address = text(&pod["status"]["podIP"]);
     assert!(!case.testbed.sh("ip route").lines().any(|l| l.starts_with(&format!("{address} "))));
     // The API forgets a pod whose containers are dead; Docker removes them meanwhile.
-    case.removed("p", &["POD"]);
+    case.wait_removed("p", &["POD"]);
 }
 
-fn readiness_is_asked_during_termination(case: &Case<'_>) {
-    case.shared.put("ready");
+fn readiness_is_probed_during_termination(case: &Case<'_>) {
+    case.shared.touch("ready");
     let probe =
         json!({"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1, "failureThreshold": 1});
     let line = "trap 'rm /shared/ready; while [ ! -e /shared/go ]; do sleep 0.05; done; exit 0' TERM; \
                 while :; do sleep 0.05; done";
     case.shell("p", line, json!({"readinessProbe": probe}), json!({"terminationGracePeriodSeconds": 60}));
-    case.ready("p");
+    case.wait_ready("p");
     delete(case, "p");
     let pod = case.wait("p", "is not ready any more", |p| condition(p, "Ready")["status"] == "False");
-    assert!(main_of(&pod)["state"]["running"].is_object() && pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
-    case.shared.put("go");
+    assert!(
+        container_status(&pod)["state"]["running"].is_object() && pod["metadata"]["deletionTimestamp"].is_string(),
+        "{pod}"
+    );
+    case.shared.touch("go");
 }
 
-fn liveness_stops_at_termination(case: &Case<'_>) {
-    case.shared.put("alive");
+fn liveness_probe_stops_at_termination(case: &Case<'_>) {
+    case.shared.touch("alive");
     let probe = json!({"exec": {"command": ["test", "-e", "/shared/alive"]}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 60});
     let line = "trap 'rm /shared/alive; sleep 3; echo done > /shared/done; exit 0' TERM; touch /shared/up-x; \
                 while :; do sleep 0.05; done";
     case.shell("p", line, json!({"livenessProbe": probe}), json!({"terminationGracePeriodSeconds": 60}));
-    case.ready("p");
+    case.wait_ready("p");
     listens(case, &["x"]);
     let _ = case.kubectl(&["delete", "pod", "p"]);
     assert_eq!(case.shared.lines("done"), ["done"]);
@@ -263,10 +266,10 @@ fn liveness_stops_at_termination(case: &Case<'_>) {
 }
 
 fn killing_event(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({}));
+    case.wait_ready("p");
     let _ = case.kubectl(&["delete", "pod", "p"]);
-    case.says("p", "Killing Stopping container main");
+    case.wait_for_event("p", "Killing Stopping container main");
 }
 
 fn post_start_runs_after_the_start(case: &Case<'_>) {
@@ -274,30 +277,30 @@ fn post_start_runs_after_the_start(case: &Case<'_>) {
     let hook = exec("readlink /proc/1/ns/pid > /shared/hook; sleep 1; touch /shared/hooked");
     let line = "readlink /proc/1/ns/pid > /shared/main; exec sleep 100000";
     case.shell("p", line, json!({"lifecycle": {"postStart": hook}}), json!({}));
-    case.ready("p");
+    case.wait_ready("p");
     assert!(case.shared.0.join("hooked").exists());
     assert_eq!(case.shared.lines("hook"), case.shared.lines("main"));
 }
 
 fn post_start_failed(case: &Case<'_>) {
-    case.shell("p", STAY, json!({"lifecycle": {"postStart": exec("echo because; exit 4")}}), json!({}));
-    case.says("p", "FailedPostStartHook");
-    case.wait("p", "is restarted", |p| main_of(p)["restartCount"].as_u64() > Some(0));
+    case.shell("p", SLEEP_FOREVER, json!({"lifecycle": {"postStart": exec("echo because; exit 4")}}), json!({}));
+    case.wait_for_event("p", "FailedPostStartHook");
+    case.wait("p", "is restarted", |p| container_status(p)["restartCount"].as_u64() > Some(0));
 }
 
 fn post_start_http_get(case: &Case<'_>) {
-    let mut get = case.get("hello");
+    let mut get = case.http_get("hello");
     get["httpHeaders"] = json!([{"name": "X-Own", "value": "mine"}, {"name": "Host", "value": "some.example"}]);
-    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    case.wait_ready("p");
     let asked = case.requests();
     let headers = &asked[0]["headers"];
     assert_eq!((&headers["x-own"], &headers["host"]), (&json!("mine"), &json!("some.example")));
     // A server that says no makes the hook fail.
-    let mut get = case.get("500");
+    let mut get = case.http_get("500");
     get["scheme"] = json!("HTTP");
-    case.shell("bad", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
-    case.says("bad", "FailedPostStartHook");
+    case.shell("bad", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    case.wait_for_event("bad", "FailedPostStartHook");
 }
 
 fn post_start_http_get_of_the_own_address_and_a_named_port(case: &Case<'_>) {
@@ -310,42 +313,42 @@ fn post_start_http_get_of_the_own_address_and_a_named_port(case: &Case<'_>) {
         "p",
         json!({"containers": [
         {"name": "server", "command": shell(serve), "lifecycle": {"postStart": wait}},
-        {"name": "number", "command": shell(STAY), "lifecycle": get(json!(8080))},
-        {"name": "named", "command": shell(STAY), "lifecycle": get(json!("web")),
+        {"name": "number", "command": shell(SLEEP_FOREVER), "lifecycle": get(json!(8080))},
+        {"name": "named", "command": shell(SLEEP_FOREVER), "lifecycle": get(json!("web")),
             "ports": [{"name": "web", "containerPort": 8080}]}]}),
     );
-    case.ready("p");
+    case.wait_ready("p");
     assert!(!case.events("p").contains("FailedPostStartHook"));
 }
 
 fn post_start_https_without_verification(case: &Case<'_>) {
-    let mut get = case.get("tls");
+    let mut get = case.http_get("tls");
     get["scheme"] = json!("HTTPS");
     get["port"] = json!(8102);
-    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    case.wait_ready("p");
     assert_eq!(case.requests().len(), 1);
     assert!(!case.events("p").contains("FailedPostStartHook"));
 }
 
 fn post_start_https_falls_back_to_http(case: &Case<'_>) {
-    let mut get = case.get("plain");
+    let mut get = case.http_get("plain");
     get["scheme"] = json!("HTTPS");
-    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
-    case.ready("p");
-    case.says("p", "LifecycleHTTPFallback");
+    case.shell("p", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
+    case.wait_ready("p");
+    case.wait_for_event("p", "LifecycleHTTPFallback");
     assert_eq!(case.requests().len(), 1);
 }
 
 fn post_start_sleep(case: &Case<'_>) {
-    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}), json!({}));
+    case.wait_ready("p");
     assert!(!case.events("p").contains("FailedPostStartHook"));
 }
 
 fn hook_tcp_socket_is_an_invalid_handler(case: &Case<'_>) {
-    case.shell("p", STAY, json!({"lifecycle": {"postStart": {"tcpSocket": {"port": 80}}}}), json!({}));
-    case.says("p", "FailedPostStartHook");
+    case.shell("p", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"tcpSocket": {"port": 80}}}}), json!({}));
+    case.wait_for_event("p", "FailedPostStartHook");
 }
 
 /// Deletes a pod with a second of grace, and gives nothing until nothing of it is left, which is soon.
@@ -377,36 +380,36 @@ fn deletion_while_post_start_takes_long(case: &Case<'_>) {
     ];
     for (name, hook) in &hooks {
         let spec = json!({"terminationGracePeriodSeconds": 3601});
-        case.shell(name, STAY, json!({"lifecycle": {"postStart": hook}}), spec);
+        case.shell(name, SLEEP_FOREVER, json!({"lifecycle": {"postStart": hook}}), spec);
     }
     for (name, _) in &hooks {
-        case.wait(name, "has a container", |p| main_of(p)["containerID"].is_string());
+        case.wait(name, "has a container", |p| container_status(p)["containerID"].is_string());
         goes_soon(case, name, "--grace-period=1");
     }
 }
 
 fn deletion_while_an_image_is_pulled(case: &Case<'_>) {
     let image = case.failing_registry().image(&format!("hangs-{}", case.namespace));
-    case.shell("p", STAY, json!({"image": image}), json!({}));
-    case.says("p", &format!("Pulling Pulling image \"{image}\""));
+    case.shell("p", SLEEP_FOREVER, json!({"image": image}), json!({}));
+    case.wait_for_event("p", &format!("Pulling Pulling image \"{image}\""));
     goes_soon(case, "p", "--grace-period=1");
     let volume = json!([{"name": "v", "image": {"reference": image}}]);
-    case.shell("q", STAY, json!({}), json!({"volumes": volume}));
-    case.says("q", &format!("Pulling Pulling image \"{image}\""));
+    case.shell("q", SLEEP_FOREVER, json!({}), json!({"volumes": volume}));
+    case.wait_for_event("q", &format!("Pulling Pulling image \"{image}\""));
     goes_soon(case, "q", "--grace-period=1");
 }
 
-fn deletion_while_pre_stop_takes_long_is_hastened(case: &Case<'_>) {
+fn deletion_during_a_long_pre_stop_shortens_the_grace_period(case: &Case<'_>) {
     let hook = json!({"lifecycle": {"preStop": {"sleep": {"seconds": 3000}}}});
-    case.shell("p", STAY, hook, json!({"terminationGracePeriodSeconds": 3600}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, hook, json!({"terminationGracePeriodSeconds": 3600}));
+    case.wait_ready("p");
     delete(case, "p");
-    case.says("p", "Killing Stopping container main");
+    case.wait_for_event("p", "Killing Stopping container main");
     goes_soon(case, "p", "--grace-period=1");
 }
 
 /// A pod that somebody keeps tells how it ended, long after nothing of it is left on the node.
-fn the_end_is_told_before_the_pod_goes(case: &Case<'_>) {
+fn terminal_status_is_reported_before_the_pod_is_deleted(case: &Case<'_>) {
     let line = "trap 'exit 5' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
     kept(case, "p", one(line, json!({}), json!({})));
     listens(case, &["x"]);

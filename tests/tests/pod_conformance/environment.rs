@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::is_ready;
 
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     env_order,
@@ -101,7 +101,7 @@ fn told(case: &Case<'_>) -> Vec<String> {
         case.pod_with("all", metadata, json!({"containers": [main, other]}));
         let pod = case.wait("all", "is ready", is_ready);
         let node = case.kubectl.json(&["node", "node"]).expect("there is a node");
-        let mut lines = case.printed("all");
+        let mut lines = case.output("all");
         lines.push(json!({"pod": pod, "node": node}).to_string());
         lines
     })
@@ -122,10 +122,10 @@ fn objects(case: &Case<'_>) -> Value {
 /// A container that cannot be made yet says why; as soon as the object is there it starts.
 #[track_caller]
 fn waits_for(case: &Case<'_>, container: Value, message: &str, object: Value) {
-    case.shell("p", STAY, container, json!({}));
-    assert_eq!(case.waiting("p", "CreateContainerConfigError")["message"], message);
+    case.shell("p", SLEEP_FOREVER, container, json!({}));
+    assert_eq!(case.wait_waiting("p", "CreateContainerConfigError")["message"], message);
     case.apply(&[object]);
-    case.ready("p");
+    case.wait_ready("p");
 }
 
 fn env_order(case: &Case<'_>) {

@@ -2,9 +2,9 @@
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use windlass_tests::{DEFAULT_TIMEOUT, eventually, shared_dir::main_of};
+use windlass_tests::{DEFAULT_TIMEOUT, eventually, shared_dir::container_status};
 
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     pull_policy_of_latest_is_always,
@@ -14,14 +14,14 @@ crate::cases![
     pull_policy_if_not_present_present,
     pull_policy_if_not_present_absent,
     pull_policy_never,
-    pull_that_fails_after_it_has_begun,
+    pull_fails_after_it_has_started,
     image_pull_secrets_none,
     image_pull_secrets_missing,
     image_pull_secrets_docker_config_json,
     image_pull_secrets_legacy_docker_cfg,
     image_pull_secrets_tried_in_order,
     image_pull_secrets_longest_path_first,
-    image_of_others_is_asked_for_again,
+    image_pulled_by_others_needs_credentials,
     event_pulled,
     image_id_is_the_repo_digest,
     image_by_digest,
@@ -38,7 +38,7 @@ fn published(case: &Case<'_>) -> String {
 }
 
 fn policy(case: &Case<'_>, image: &str) -> String {
-    case.shell("p", STAY, json!({"image": image}), json!({}));
+    case.shell("p", SLEEP_FOREVER, json!({"image": image}), json!({}));
     case.kubectl(&["get", "pod", "p", "-o", "jsonpath={.spec.containers[0].imagePullPolicy}"])
 }
 
@@ -48,7 +48,7 @@ fn pull_policy_of_latest_is_always(case: &Case<'_>) {
 
 fn pull_policy_of_no_tag_is_always(case: &Case<'_>) {
     assert_eq!(policy(case, "busybox"), "Always");
-    case.ready("p");
+    case.wait_ready("p");
 }
 
 fn pull_policy_of_a_tag_is_if_not_present(case: &Case<'_>) {
@@ -63,7 +63,7 @@ fn pull_policy_always_pulls_before_each_start(case: &Case<'_>) {
     let image = published(case);
     let container = json!({"image": image, "imagePullPolicy": "Always"});
     case.shell("p", "[ -e /shared/again ] && exec sleep 100000; touch /shared/again; exit 1", container, json!({}));
-    case.wait("p", "runs again", |p| main_of(p)["restartCount"] == 1 && main_of(p)["ready"] == true);
+    case.wait("p", "runs again", |p| container_status(p)["restartCount"] == 1 && container_status(p)["ready"] == true);
     let pulled = format!("Successfully pulled image \"{image}\"");
     eventually(DEFAULT_TIMEOUT, "it was pulled twice", || {
         anyhow::ensure!(count(case, &pulled) == 2, "{}", case.events("p"));
@@ -72,36 +72,36 @@ fn pull_policy_always_pulls_before_each_start(case: &Case<'_>) {
 }
 
 fn pull_policy_if_not_present_present(case: &Case<'_>) {
-    case.shell("p", STAY, json!({"imagePullPolicy": "IfNotPresent"}), json!({}));
-    case.says("p", "Pulled Container image \"windlass/busybox:1\" already present on machine");
+    case.shell("p", SLEEP_FOREVER, json!({"imagePullPolicy": "IfNotPresent"}), json!({}));
+    case.wait_for_event("p", "Pulled Container image \"windlass/busybox:1\" already present on machine");
     assert_eq!(count(case, "Pulling"), 0);
 }
 
 fn pull_policy_if_not_present_absent(case: &Case<'_>) {
     let image = published(case);
-    case.shell("p", STAY, json!({"image": image, "imagePullPolicy": "IfNotPresent"}), json!({}));
-    case.ready("p");
-    case.says("p", &format!("Pulling Pulling image \"{image}\""));
+    case.shell("p", SLEEP_FOREVER, json!({"image": image, "imagePullPolicy": "IfNotPresent"}), json!({}));
+    case.wait_ready("p");
+    case.wait_for_event("p", &format!("Pulling Pulling image \"{image}\""));
 }
 
 fn pull_policy_never(case: &Case<'_>) {
     let image = published(case);
-    case.shell("p", STAY, json!({"image": image, "imagePullPolicy": "Never"}), json!({}));
-    case.waiting("p", "ErrImageNeverPull");
+    case.shell("p", SLEEP_FOREVER, json!({"image": image, "imagePullPolicy": "Never"}), json!({}));
+    case.wait_waiting("p", "ErrImageNeverPull");
     let _ = case.testbed.docker(&["pull", "-q", &image]);
-    case.shell("q", STAY, json!({"image": image, "imagePullPolicy": "Never"}), json!({}));
-    case.ready("q");
+    case.shell("q", SLEEP_FOREVER, json!({"image": image, "imagePullPolicy": "Never"}), json!({}));
+    case.wait_ready("q");
 }
 
-fn pull_that_fails_after_it_has_begun(case: &Case<'_>) {
+fn pull_fails_after_it_has_started(case: &Case<'_>) {
     let registry = case.failing_registry();
     for (pod, tag, why) in [("p", "windows", "no matching manifest"), ("q", "corrupt", "verification failed")] {
         let image = registry.image(&format!("{tag}-{}", case.namespace));
-        case.shell(pod, STAY, json!({"image": image}), json!({}));
-        case.waiting(pod, "ErrImagePull");
-        case.says(pod, &format!("Failed Failed to pull image \"{image}\": "));
-        case.says(pod, "Failed Error: ErrImagePull");
-        let told = case.waiting(pod, "ImagePullBackOff");
+        case.shell(pod, SLEEP_FOREVER, json!({"image": image}), json!({}));
+        case.wait_waiting(pod, "ErrImagePull");
+        case.wait_for_event(pod, &format!("Failed Failed to pull image \"{image}\": "));
+        case.wait_for_event(pod, "Failed Error: ErrImagePull");
+        let told = case.wait_waiting(pod, "ImagePullBackOff");
         assert!(text(&told["message"]).contains(why), "{told}");
     }
 }
@@ -135,70 +135,70 @@ fn with(case: &Case<'_>, secrets: &[&str]) {
     let image = private(case);
     let secrets: Vec<Value> = secrets.iter().map(|name| json!({"name": name})).collect();
     let container = json!({"image": image, "imagePullPolicy": "Always"});
-    case.shell("p", STAY, container, json!({"imagePullSecrets": secrets}));
+    case.shell("p", SLEEP_FOREVER, container, json!({"imagePullSecrets": secrets}));
 }
 
 fn image_pull_secrets_none(case: &Case<'_>) {
     with(case, &[]);
-    case.waiting("p", "ErrImagePull");
+    case.wait_waiting("p", "ErrImagePull");
 }
 
 fn image_pull_secrets_missing(case: &Case<'_>) {
     with(case, &["none"]);
-    case.says("p", "FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (none)");
+    case.wait_for_event("p", "FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (none)");
 }
 
 fn image_pull_secrets_docker_config_json(case: &Case<'_>) {
     config(case, "mine", &[("127.0.0.1:5001", "me")]);
     with(case, &["mine"]);
-    case.ready("p");
+    case.wait_ready("p");
     assert!(!case.log().contains(&auth("me")), "no credentials in the log");
 }
 
 fn image_pull_secrets_legacy_docker_cfg(case: &Case<'_>) {
     secret(case, "old", "dockercfg", ".dockercfg", json!({"127.0.0.1:5001": {"auth": auth("me")}}));
     with(case, &["old"]);
-    case.ready("p");
+    case.wait_ready("p");
 }
 
 fn image_pull_secrets_tried_in_order(case: &Case<'_>) {
     config(case, "wrong", &[("127.0.0.1:5001", "somebody")]);
     config(case, "right", &[("127.0.0.1:5001", "me")]);
     with(case, &["wrong", "right"]);
-    case.ready("p");
+    case.wait_ready("p");
 }
 
 fn image_pull_secrets_longest_path_first(case: &Case<'_>) {
     config(case, "both", &[("127.0.0.1:5001", "somebody"), ("127.0.0.1:5001/private", "me")]);
     with(case, &["both"]);
-    case.ready("p");
+    case.wait_ready("p");
     assert_eq!(count(case, "Failed"), 0);
 }
 
 /// What another pod has pulled with its secret lies on the node: that is no reason to give it to everybody.
-fn image_of_others_is_asked_for_again(case: &Case<'_>) {
+fn image_pulled_by_others_needs_credentials(case: &Case<'_>) {
     config(case, "mine", &[("127.0.0.1:5001", "me")]);
     with(case, &["mine"]);
-    case.ready("p");
+    case.wait_ready("p");
     let image = private(case);
     let container = json!({"image": image, "imagePullPolicy": "IfNotPresent"});
-    case.shell("thief", STAY, container.clone(), json!({}));
-    case.waiting("thief", "ErrImagePull");
+    case.shell("thief", SLEEP_FOREVER, container.clone(), json!({}));
+    case.wait_waiting("thief", "ErrImagePull");
     let never = json!({"image": image, "imagePullPolicy": "Never"});
-    case.shell("idle", STAY, never, json!({}));
-    case.waiting("idle", "ErrImageNeverPull");
-    case.shell("owner", STAY, container, json!({"imagePullSecrets": [{"name": "mine"}]}));
-    case.ready("owner");
+    case.shell("idle", SLEEP_FOREVER, never, json!({}));
+    case.wait_waiting("idle", "ErrImageNeverPull");
+    case.shell("owner", SLEEP_FOREVER, container, json!({"imagePullSecrets": [{"name": "mine"}]}));
+    case.wait_ready("owner");
     // The very same image, loaded by hand under another name.
-    case.shell("other", STAY, json!({"imagePullPolicy": "Never"}), json!({}));
-    case.ready("other");
+    case.shell("other", SLEEP_FOREVER, json!({"imagePullPolicy": "Never"}), json!({}));
+    case.wait_ready("other");
 }
 
 fn event_pulled(case: &Case<'_>) {
     let image = published(case);
-    case.shell("p", STAY, json!({"image": image}), json!({}));
-    case.ready("p");
-    case.says("p", &format!("Pulled Successfully pulled image \"{image}\" in "));
+    case.shell("p", SLEEP_FOREVER, json!({"image": image}), json!({}));
+    case.wait_ready("p");
+    case.wait_for_event("p", &format!("Pulled Successfully pulled image \"{image}\" in "));
     let told = case.events("p");
     assert!(told.contains("including waiting). Image size: ") && told.contains(" bytes."), "{told}");
 }
@@ -214,22 +214,26 @@ fn digest(case: &Case<'_>, image: &str) -> String {
 fn image_id_is_the_repo_digest(case: &Case<'_>) {
     let image = published(case);
     let digest = digest(case, &image);
-    case.shell("p", STAY, json!({"image": image}), json!({}));
-    let pod = case.ready("p");
-    assert!(text(&main_of(&pod)["imageID"]).ends_with(&format!("{}@{digest}", case.namespace)), "{}", main_of(&pod));
+    case.shell("p", SLEEP_FOREVER, json!({"image": image}), json!({}));
+    let pod = case.wait_ready("p");
+    assert!(
+        text(&container_status(&pod)["imageID"]).ends_with(&format!("{}@{digest}", case.namespace)),
+        "{}",
+        container_status(&pod)
+    );
 }
 
 fn image_by_digest(case: &Case<'_>) {
     let image = published(case);
     let by = format!("{}@{}", image.trim_end_matches(":1"), digest(case, &image));
-    case.shell("p", STAY, json!({"image": by}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"image": by}), json!({}));
+    case.wait_ready("p");
 }
 
 fn image_by_tag_and_digest(case: &Case<'_>) {
     let image = published(case);
     // The digest decides: nobody has such a tag.
     let by = format!("{}:none@{}", image.trim_end_matches(":1"), digest(case, &image));
-    case.shell("p", STAY, json!({"image": by}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"image": by}), json!({}));
+    case.wait_ready("p");
 }

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use windlass_tests::{
     DEFAULT_TIMEOUT, eventually,
-    shared_dir::{condition, main_of, shell},
+    shared_dir::{condition, container_status, shell},
 };
 
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     phase_failed_by_an_init_container,
@@ -16,7 +16,7 @@ crate::cases![
     phase_running_while_one_may_restart,
     phase_succeeded_when_all_exit_zero,
     phase_failed_when_one_exits_non_zero,
-    phase_is_not_held_by_a_stopped_sidecar,
+    phase_ignores_a_stopped_sidecar,
     phase_terminal_only_after_the_last_end,
     restart_always_exit_zero,
     restart_always_exit_non_zero,
@@ -38,9 +38,9 @@ crate::cases![
     init_containers_run_one_after_another,
     init_container_failed_is_run_again,
     sidecar_starts_before_the_next,
-    sidecar_that_crashes_does_not_hold_up_the_others,
+    crashing_sidecar_does_not_block_others,
     init_containers_that_are_removed_are_not_run_again,
-    containers_of_an_unknown_pod_are_ended,
+    containers_of_an_unknown_pod_are_killed,
     sidecars_end_after_the_main_containers,
     containers_start_in_spec_order,
     ephemeral_container_is_run_once,
@@ -67,7 +67,7 @@ fn phase_failed_by_an_init_container(case: &Case<'_>) {
     let spec = json!({"restartPolicy": "Never", "initContainers": [{"name": "init", "command": shell("exit 3")}],
         "containers": [{"name": "main", "command": shell("touch /shared/ran")}]});
     case.pod("p", spec);
-    let pod = case.phase("p", "Failed");
+    let pod = case.wait_phase("p", "Failed");
     assert_eq!(pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"], 3);
     assert!(!case.shared.0.join("ran").exists());
 }
@@ -77,19 +77,19 @@ fn phase_pending_while_init_containers_run(case: &Case<'_>) {
     case.pod(
         "p",
         json!({"initContainers": [{"name": "init", "command": shell(init)}],
-            "containers": [{"name": "main", "command": shell(STAY)}]}),
+            "containers": [{"name": "main", "command": shell(SLEEP_FOREVER)}]}),
     );
     let pod = case.wait("p", "runs init", |p| p["status"]["initContainerStatuses"][0]["state"]["running"].is_object());
     assert_eq!(pod["status"]["phase"], "Pending");
-    assert_eq!(main_of(&pod)["state"]["waiting"]["reason"], "PodInitializing");
-    case.shared.put("go");
-    case.phase("p", "Running");
+    assert_eq!(container_status(&pod)["state"]["waiting"]["reason"], "PodInitializing");
+    case.shared.touch("go");
+    case.wait_phase("p", "Running");
 }
 
 fn phase_pending_while_a_container_never_started(case: &Case<'_>) {
     case.pod(
         "p",
-        json!({"containers": [{"name": "a", "command": shell(STAY)},
+        json!({"containers": [{"name": "a", "command": shell(SLEEP_FOREVER)},
             {"name": "b", "image": "windlass/none:1", "imagePullPolicy": "Never"}]}),
     );
     let pod = case.wait("p", "has one running", |p| {
@@ -103,7 +103,7 @@ fn phase_running_with_one_of_two(case: &Case<'_>) {
     case.pod(
         "p",
         json!({"restartPolicy": "Never", "containers": [{"name": "a", "command": shell("exit 0")},
-            {"name": "b", "command": shell(STAY)}]}),
+            {"name": "b", "command": shell(SLEEP_FOREVER)}]}),
     );
     let pod = case.wait("p", "has one left", |p| {
         let all = &p["status"]["containerStatuses"];
@@ -114,23 +114,23 @@ fn phase_running_with_one_of_two(case: &Case<'_>) {
 
 fn phase_running_while_one_may_restart(case: &Case<'_>) {
     policy(case, "p", "Always", "exit 1");
-    case.waiting("p", "CrashLoopBackOff");
+    case.wait_waiting("p", "CrashLoopBackOff");
     assert_eq!(case.kubectl(&["get", "pod", "p", "-o", "jsonpath={.status.phase}"]), "Running");
 }
 
 fn phase_succeeded_when_all_exit_zero(case: &Case<'_>) {
     let both = json!([{"name": "a", "command": shell("exit 0")}, {"name": "b", "command": shell("exit 0")}]);
     case.pod("p", json!({"restartPolicy": "OnFailure", "containers": both}));
-    case.phase("p", "Succeeded");
+    case.wait_phase("p", "Succeeded");
 }
 
 fn phase_failed_when_one_exits_non_zero(case: &Case<'_>) {
     let both = json!([{"name": "a", "command": shell("exit 0")}, {"name": "b", "command": shell("exit 1")}]);
     case.pod("p", json!({"restartPolicy": "Never", "containers": both}));
-    case.phase("p", "Failed");
+    case.wait_phase("p", "Failed");
 }
 
-fn phase_is_not_held_by_a_stopped_sidecar(case: &Case<'_>) {
+fn phase_ignores_a_stopped_sidecar(case: &Case<'_>) {
     let side = "trap 'exit 9' TERM; while :; do sleep 0.1; done";
     case.pod(
         "p",
@@ -138,23 +138,23 @@ fn phase_is_not_held_by_a_stopped_sidecar(case: &Case<'_>) {
             "initContainers": [{"name": "side", "restartPolicy": "Always", "command": shell(side)}],
             "containers": [{"name": "main", "command": shell("sleep 1")}]}),
     );
-    let pod = case.phase("p", "Succeeded");
+    let pod = case.wait_phase("p", "Succeeded");
     assert_eq!(pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"], 9);
 }
 
 fn phase_terminal_only_after_the_last_end(case: &Case<'_>) {
     let slow = "trap 'sleep 2; exit 0' TERM; while :; do sleep 0.1; done";
     case.shell("p", slow, json!({}), json!({"terminationGracePeriodSeconds": 20}));
-    case.ready("p");
+    case.wait_ready("p");
     let _ = case.kubectl(&["patch", "pod", "p", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
     // Whenever it is told that it has failed, nothing runs any more.
     let pod = case.wait("p", "fails", |p| {
-        let running = main_of(p)["state"]["running"].is_object();
+        let running = container_status(p)["state"]["running"].is_object();
         let failed = p["status"]["phase"] == "Failed";
         assert!(!(failed && running), "{}", p["status"]);
         failed
     });
-    assert_eq!(main_of(&pod)["state"]["terminated"]["exitCode"], 0);
+    assert_eq!(container_status(&pod)["state"]["terminated"]["exitCode"], 0);
     assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
 }
 
@@ -162,7 +162,7 @@ fn restart_always_exit_zero(case: &Case<'_>) {
     policy(case, "p", "Always", "exit 0");
     let pod = case.wait("p", "is restarted", |p| restarts(p, 0) > 0);
     assert_eq!(
-        (&pod["status"]["phase"], &main_of(&pod)["lastState"]["terminated"]["exitCode"]),
+        (&pod["status"]["phase"], &container_status(&pod)["lastState"]["terminated"]["exitCode"]),
         (&json!("Running"), &json!(0))
     );
 }
@@ -171,20 +171,20 @@ fn restart_always_exit_non_zero(case: &Case<'_>) {
     policy(case, "p", "Always", "exit 7");
     let pod = case.wait("p", "is restarted", |p| restarts(p, 0) > 0);
     assert_eq!(
-        (&pod["status"]["phase"], &main_of(&pod)["lastState"]["terminated"]["exitCode"]),
+        (&pod["status"]["phase"], &container_status(&pod)["lastState"]["terminated"]["exitCode"]),
         (&json!("Running"), &json!(7))
     );
 }
 
 fn restart_again_after_the_back_off(case: &Case<'_>) {
     policy(case, "p", "Always", "exit 1");
-    case.waiting("p", "CrashLoopBackOff");
+    case.wait_waiting("p", "CrashLoopBackOff");
     case.wait("p", "is started a third time", |p| restarts(p, 0) == 2);
 }
 
 fn restart_on_failure_exit_zero(case: &Case<'_>) {
     policy(case, "p", "OnFailure", "exit 0");
-    assert_eq!(restarts(&case.phase("p", "Succeeded"), 0), 0);
+    assert_eq!(restarts(&case.wait_phase("p", "Succeeded"), 0), 0);
 }
 
 fn restart_on_failure_exit_non_zero(case: &Case<'_>) {
@@ -193,17 +193,17 @@ fn restart_on_failure_exit_non_zero(case: &Case<'_>) {
         assert_ne!(p["status"]["phase"], "Failed");
         restarts(p, 0) == 1
     });
-    case.phase("p", "Succeeded");
+    case.wait_phase("p", "Succeeded");
 }
 
 fn restart_never_exit_zero(case: &Case<'_>) {
     policy(case, "p", "Never", "exit 0");
-    assert_eq!(restarts(&case.phase("p", "Succeeded"), 0), 0);
+    assert_eq!(restarts(&case.wait_phase("p", "Succeeded"), 0), 0);
 }
 
 fn restart_never_exit_non_zero(case: &Case<'_>) {
     policy(case, "p", "Never", "exit 1");
-    assert_eq!(restarts(&case.phase("p", "Failed"), 0), 0);
+    assert_eq!(restarts(&case.wait_phase("p", "Failed"), 0), 0);
 }
 
 /// Two containers: the first fails, the second ends with `code` once /shared/go is there.
@@ -218,7 +218,7 @@ fn two_containers_always_first_fails(case: &Case<'_>) {
     two(case, "Always", 0);
     let pod = case.wait("p", "restarts the first", |p| restarts(p, 0) > 0);
     assert_eq!((&pod["status"]["phase"], restarts(&pod, 1)), (&json!("Running"), 0));
-    case.shared.put("go");
+    case.shared.touch("go");
     let pod = case.wait("p", "restarts the second", |p| restarts(p, 1) > 0);
     assert_eq!(pod["status"]["phase"], "Running");
 }
@@ -227,18 +227,18 @@ fn two_containers_on_failure_first_fails_second_ends(case: &Case<'_>) {
     two(case, "OnFailure", 0);
     let pod = case.wait("p", "restarts the first", |p| restarts(p, 0) > 0);
     assert_eq!(pod["status"]["phase"], "Running");
-    case.shared.put("go");
+    case.shared.touch("go");
     let pod = case
         .wait("p", "is left by the second", |p| p["status"]["containerStatuses"][1]["state"]["terminated"].is_object());
     assert_eq!((&pod["status"]["phase"], restarts(&pod, 1)), (&json!("Running"), 0));
-    case.shared.put("well");
-    case.phase("p", "Succeeded");
+    case.shared.touch("well");
+    case.wait_phase("p", "Succeeded");
 }
 
 fn two_containers_never_first_fails(case: &Case<'_>) {
     two(case, "Never", 0);
     let pod = case.wait("p", "has lost the first", |p| {
-        main_of(p)["state"]["terminated"].is_object()
+        container_status(p)["state"]["terminated"].is_object()
             && p["status"]["containerStatuses"][1]["state"]["running"].is_object()
     });
     assert_eq!((&pod["status"]["phase"], restarts(&pod, 0)), (&json!("Running"), 0));
@@ -246,8 +246,8 @@ fn two_containers_never_first_fails(case: &Case<'_>) {
 
 fn two_containers_never_second_exits(case: &Case<'_>) {
     two(case, "Never", 0);
-    case.shared.put("go");
-    let pod = case.phase("p", "Failed");
+    case.shared.touch("go");
+    let pod = case.wait_phase("p", "Failed");
     assert_eq!((restarts(&pod, 0), restarts(&pod, 1)), (0, 0));
 }
 
@@ -255,7 +255,7 @@ fn oom_killed_always(case: &Case<'_>) {
     hungry(case, "p", "Always");
     let pod = case.wait("p", "is restarted", |p| restarts(p, 0) > 0);
     assert_eq!(pod["status"]["phase"], "Running");
-    assert_eq!(main_of(&pod)["lastState"]["terminated"]["reason"], "OOMKilled");
+    assert_eq!(container_status(&pod)["lastState"]["terminated"]["reason"], "OOMKilled");
 }
 
 fn oom_killed_on_failure(case: &Case<'_>) {
@@ -266,32 +266,32 @@ fn oom_killed_on_failure(case: &Case<'_>) {
 
 fn oom_killed_never(case: &Case<'_>) {
     hungry(case, "p", "Never");
-    let ended = main_of(&case.phase("p", "Failed"))["state"]["terminated"].clone();
+    let ended = container_status(&case.wait_phase("p", "Failed"))["state"]["terminated"].clone();
     assert_eq!((&ended["reason"], &ended["exitCode"]), (&json!("OOMKilled"), &json!(137)));
 }
 
 fn no_restart_while_being_deleted(case: &Case<'_>) {
     let line = "echo run >> /shared/runs; trap 'exit 1' TERM; while :; do sleep 0.1; done";
     case.shell("p", line, json!({}), json!({"terminationGracePeriodSeconds": 10}));
-    case.ready("p");
+    case.wait_ready("p");
     let _ = case.kubectl(&["delete", "pod", "p"]);
     assert_eq!(case.shared.lines("runs"), ["run"]);
-    case.ended("p", "main");
+    case.wait_containers_removed("p", "main");
 }
 
 fn sandbox_replaced_when_it_ends(case: &Case<'_>) {
     case.pod(
         "p",
         json!({"initContainers": [{"name": "init", "command": shell("echo init >> /shared/init")}],
-            "containers": [{"name": "main", "command": shell(STAY)}]}),
+            "containers": [{"name": "main", "command": shell(SLEEP_FOREVER)}]}),
     );
-    case.ready("p");
+    case.wait_ready("p");
     let before = case.ids("p", "POD");
     let _ = case.testbed.docker(&["kill", &before[0]]);
-    case.says("p", "SandboxChanged");
+    case.wait_for_event("p", "SandboxChanged");
     case.wait("p", "runs again", |p| {
         restarts(p, 0) == 1
-            && main_of(p)["ready"] == true
+            && container_status(p)["ready"] == true
             && condition(p, "PodReadyToStartContainers")["status"] == "True"
     });
     let after = case.inspect("p", "POD");
@@ -301,10 +301,10 @@ fn sandbox_replaced_when_it_ends(case: &Case<'_>) {
 
 fn no_sandbox_once_all_have_ended(case: &Case<'_>) {
     policy(case, "p", "Never", "exit 0");
-    case.phase("p", "Succeeded");
-    case.removed("p", &["POD"]);
+    case.wait_phase("p", "Succeeded");
+    case.wait_removed("p", &["POD"]);
     // And none comes in its place.
-    case.says("p", "Started");
+    case.wait_for_event("p", "Started");
     assert!(!case.events("p").contains("SandboxChanged"));
 }
 
@@ -316,7 +316,7 @@ fn init_containers_run_one_after_another(case: &Case<'_>) {
             "initContainers": [{"name": "z", "command": note("first")}, {"name": "a", "command": note("second")}],
             "containers": [{"name": "main", "command": note("main")}]}),
     );
-    case.phase("p", "Succeeded");
+    case.wait_phase("p", "Succeeded");
     assert_eq!(case.shared.lines("order"), ["first+", "first-", "second+", "second-", "main+", "main-"]);
 }
 
@@ -325,26 +325,26 @@ fn init_container_failed_is_run_again(case: &Case<'_>) {
     case.pod(
         "p",
         json!({"initContainers": [{"name": "init", "command": shell(init)}],
-            "containers": [{"name": "main", "command": shell(STAY)}]}),
+            "containers": [{"name": "main", "command": shell(SLEEP_FOREVER)}]}),
     );
-    let pod = case.ready("p");
+    let pod = case.wait_ready("p");
     let init = &pod["status"]["initContainerStatuses"][0];
     assert_eq!((&init["restartCount"], &init["ready"]), (&json!(1), &json!(true)));
     assert_eq!(init["state"]["terminated"]["reason"], "Completed");
 }
 
 fn sidecar_starts_before_the_next(case: &Case<'_>) {
-    let side = json!({"name": "side", "restartPolicy": "Always", "command": shell(STAY),
+    let side = json!({"name": "side", "restartPolicy": "Always", "command": shell(SLEEP_FOREVER),
         "startupProbe": {"exec": {"command": ["test", "-e", "/shared/begun"]}, "periodSeconds": 1, "failureThreshold": 100}});
     case.pod(
         "p",
         json!({"initContainers": [side, {"name": "init", "command": shell("touch /shared/init")}],
-            "containers": [{"name": "main", "command": shell(STAY)}]}),
+            "containers": [{"name": "main", "command": shell(SLEEP_FOREVER)}]}),
     );
-    case.says("p", "Startup probe failed");
+    case.wait_for_event("p", "Startup probe failed");
     assert!(!case.shared.0.join("init").exists());
-    case.shared.put("begun");
-    let pod = case.ready("p");
+    case.shared.touch("begun");
+    let pod = case.wait_ready("p");
     assert!(case.shared.0.join("init").exists());
     assert_eq!(pod["status"]["initContainerStatuses"][0]["started"], true);
 }
@@ -357,7 +357,7 @@ fn sidecars_end_after_the_main_containers(case: &Case<'_>) {
             "initContainers": [{"name": "side", "restartPolicy": "Always", "command": shell(side)}],
             "containers": [{"name": "main", "command": shell("sleep 0.5; echo main >> /shared/ends")}]}),
     );
-    case.phase("p", "Succeeded");
+    case.wait_phase("p", "Succeeded");
     assert_eq!(case.shared.lines("ends"), ["main", "side"]);
 }
 
@@ -365,16 +365,16 @@ fn containers_start_in_spec_order(case: &Case<'_>) {
     let slow = json!({"postStart": {"exec": {"command": ["sh", "-c", "sleep 1; touch /shared/hooked"]}}});
     case.pod(
         "p",
-        json!({"containers": [{"name": "z", "command": shell(STAY), "lifecycle": slow},
+        json!({"containers": [{"name": "z", "command": shell(SLEEP_FOREVER), "lifecycle": slow},
             {"name": "a", "command": shell("ls /shared > /tmp/seen; mv /tmp/seen /shared/seen; exec sleep 100000")}]}),
     );
-    case.ready("p");
-    assert!(case.printed("seen").contains(&"hooked".to_owned()));
+    case.wait_ready("p");
+    assert!(case.output("seen").contains(&"hooked".to_owned()));
 }
 
 fn ephemeral_container_is_run_once(case: &Case<'_>) {
     policy(case, "p", "Always", "exec sleep 54321");
-    case.ready("p");
+    case.wait_ready("p");
     let debug = ["debug", "p", "--image=windlass/busybox:1", "--target=main", "-c", "look", "--", "sh", "-c"];
     let _ = case.kubectl(&[&debug[..], &["ps > /proc/1/cwd/dev/null; ps; exit 3"]].concat());
     let look = |p: &Value| p["status"]["ephemeralContainerStatuses"][0].clone();
@@ -387,24 +387,24 @@ fn ephemeral_container_is_run_once(case: &Case<'_>) {
 
 fn container_hash_changed_by_an_image(case: &Case<'_>) {
     let _ = case.testbed.docker(&["tag", "windlass/busybox:1", "windlass/busybox:hash"]);
-    policy(case, "p", "Always", STAY);
-    case.ready("p");
+    policy(case, "p", "Always", SLEEP_FOREVER);
+    case.wait_ready("p");
     let patch = json!({"spec": {"containers": [{"name": "main", "image": "windlass/busybox:hash"}]}});
     let _ = case.kubectl(&["patch", "pod", "p", "-p", &patch.to_string()]);
-    case.says("p", "Container main definition changed, will be restarted");
-    let pod = case.wait("p", "runs the other image", |p| restarts(p, 0) == 1 && main_of(p)["ready"] == true);
-    assert_eq!(main_of(&pod)["image"], "windlass/busybox:hash");
+    case.wait_for_event("p", "Container main definition changed, will be restarted");
+    let pod = case.wait("p", "runs the other image", |p| restarts(p, 0) == 1 && container_status(p)["ready"] == true);
+    assert_eq!(container_status(&pod)["image"], "windlass/busybox:hash");
 }
 
 fn active_deadline_seconds_may_change(case: &Case<'_>) {
-    policy(case, "p", "Always", STAY);
-    case.ready("p");
+    policy(case, "p", "Always", SLEEP_FOREVER);
+    case.wait_ready("p");
     let _ = case.kubectl(&["patch", "pod", "p", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
-    let pod = case.phase("p", "Failed");
+    let pod = case.wait_phase("p", "Failed");
     assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
 }
 
-fn sidecar_that_crashes_does_not_hold_up_the_others(case: &Case<'_>) {
+fn crashing_sidecar_does_not_block_others(case: &Case<'_>) {
     case.pod(
         "p",
         json!({"initContainers": [{"name": "side", "restartPolicy": "Always", "command": shell("sleep 1; exit 1")}],
@@ -414,7 +414,7 @@ fn sidecar_that_crashes_does_not_hold_up_the_others(case: &Case<'_>) {
         let side = &p["status"]["initContainerStatuses"][0]["state"];
         side["waiting"]["reason"] == "CrashLoopBackOff"
             && restarts(p, 0) > 0
-            && main_of(p)["state"]["running"].is_object()
+            && container_status(p)["state"]["running"].is_object()
     });
 }
 
@@ -422,21 +422,21 @@ fn init_containers_that_are_removed_are_not_run_again(case: &Case<'_>) {
     case.pod(
         "p",
         json!({"initContainers": [{"name": "init", "command": shell("echo ran >> /shared/init")}],
-            "containers": [{"name": "main", "command": shell(STAY)}]}),
+            "containers": [{"name": "main", "command": shell(SLEEP_FOREVER)}]}),
     );
-    let before = case.ready("p");
+    let before = case.wait_ready("p");
     let id =
         text(&before["status"]["initContainerStatuses"][0]["containerID"]).trim_start_matches("docker://").to_owned();
     let _ = case.testbed.docker(&["rm", &id]);
     std::thread::sleep(std::time::Duration::from_secs(3));
-    let after = case.ready("p");
+    let after = case.wait_ready("p");
     assert_eq!(case.shared.lines("init"), ["ran"]);
     assert_eq!(after["status"]["initContainerStatuses"], before["status"]["initContainerStatuses"]);
-    assert_eq!(main_of(&after)["restartCount"], 0);
+    assert_eq!(container_status(&after)["restartCount"], 0);
 }
 
 /// What looks like a pod's and is no pod's that anybody knows ends with the next look at all that Docker has.
-fn containers_of_an_unknown_pod_are_ended(case: &Case<'_>) {
+fn containers_of_an_unknown_pod_are_killed(case: &Case<'_>) {
     let labels = [
         "io.kubernetes.docker.type=container".to_owned(),
         "io.kubernetes.container.name=main".to_owned(),

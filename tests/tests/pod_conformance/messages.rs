@@ -1,7 +1,7 @@
 //! What a container leaves behind as its last words.
 
 use serde_json::{Value, json};
-use windlass_tests::shared_dir::{main_of, shell};
+use windlass_tests::shared_dir::{container_status, shell};
 
 use crate::case::{Case, text};
 
@@ -21,8 +21,8 @@ crate::cases![
 
 fn message(case: &Case<'_>, line: &str, container: Value) -> Value {
     case.shell("p", line, container, json!({"restartPolicy": "Never"}));
-    let pod = case.wait("p", "has ended", |p| main_of(p)["state"]["terminated"].is_object());
-    main_of(&pod)["state"]["terminated"]["message"].clone()
+    let pod = case.wait("p", "has ended", |p| container_status(p)["state"]["terminated"].is_object());
+    container_status(&pod)["state"]["terminated"]["message"].clone()
 }
 
 fn fallback() -> Value {
@@ -75,7 +75,7 @@ fn termination_message_as_large_as_a_disk(case: &Case<'_>) {
     let line = "printf end | dd of=/dev/termination-log bs=1 seek=8000000000 conv=notrunc; exit 1";
     let told = message(case, line, json!({}));
     assert_eq!((text(&told).len(), text(&told).ends_with("end")), (4096, true));
-    assert!(case.most_memory() < 1024, "{} MiB", case.most_memory());
+    assert!(case.peak_memory_megabytes() < 1024, "{} MiB", case.peak_memory_megabytes());
 }
 
 fn termination_messages_of_a_pod_share_12_kib(case: &Case<'_>) {
@@ -83,7 +83,7 @@ fn termination_messages_of_a_pod_share_12_kib(case: &Case<'_>) {
     let all: Vec<Value> =
         ["a", "b", "c", "d"].iter().map(|name| json!({"name": name, "command": shell(line)})).collect();
     case.pod("p", json!({"restartPolicy": "Never", "containers": all}));
-    let pod = case.phase("p", "Succeeded");
+    let pod = case.wait_phase("p", "Succeeded");
     for at in 0..4 {
         let told = &pod["status"]["containerStatuses"][at]["state"]["terminated"]["message"];
         assert_eq!(text(told).len(), 12 * 1024 / 4);

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::case::{CLUSTER_DNS, Case, STAY, text};
+use crate::case::{CLUSTER_DNS, Case, SLEEP_FOREVER, text};
 
 crate::cases![
     hostname_is_the_name_of_the_pod,
@@ -46,7 +46,7 @@ fn hostname_is_cut_to_63_characters(case: &Case<'_>) {
     // The 63rd is a dash, which no name ends with.
     let name = format!("{}-rest", "n".repeat(62));
     case.start(&name, "hostname", json!({}), json!({}), json!({}));
-    assert_eq!(case.printed(&name), ["n".repeat(62)]);
+    assert_eq!(case.output(&name), ["n".repeat(62)]);
 }
 
 fn hostname_as_fqdn(case: &Case<'_>) {
@@ -57,8 +57,8 @@ fn hostname_as_fqdn(case: &Case<'_>) {
 
 fn hostname_as_fqdn_too_long(case: &Case<'_>) {
     let spec = json!({"hostname": "h".repeat(63), "subdomain": "web", "setHostnameAsFQDN": true});
-    case.shell("p", STAY, json!({}), spec);
-    case.says("p", "FQDN");
+    case.shell("p", SLEEP_FOREVER, json!({}), spec);
+    case.wait_for_event("p", "FQDN");
     assert!(case.events("p").contains("too long"));
     assert!(case.ids("p", "main").is_empty());
 }
@@ -81,7 +81,7 @@ fn fqdn_of_a_subdomain(case: &Case<'_>) {
 
 fn etc_hosts_content(case: &Case<'_>) {
     let told = say(case, "cat /etc/hosts", json!({}));
-    let pod = case.phase("p", "Succeeded");
+    let pod = case.wait_phase("p", "Succeeded");
     let own = format!("{}\tp", text(&pod["status"]["podIP"]));
     assert_eq!(
         told,
@@ -204,5 +204,5 @@ fn dns_limits(case: &Case<'_>) {
     assert!(!own.is_empty(), "the machine has a name server");
     let told = resolv_conf(case, json!({"dnsPolicy": "Default", "dnsConfig": {"nameservers": more}}));
     assert_eq!(servers(&told).len(), 3);
-    case.says("p", "DNSConfigForming");
+    case.wait_for_event("p", "DNSConfigForming");
 }

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use windlass_tests::{
     DEFAULT_TIMEOUT, eventually,
-    shared_dir::{condition, main_of, shell},
+    shared_dir::{condition, container_status, shell},
 };
 
-use crate::case::{Case, NODE_IP, STAY, text};
+use crate::case::{Case, NODE_IP, SLEEP_FOREVER, text};
 
 crate::cases![
     node_selector,
@@ -28,7 +28,7 @@ crate::cases![
     args_empty_are_the_command_of_the_image,
     command_without_args_drops_those_of_the_image,
     args_without_command_follow_the_entrypoint,
-    working_dir_is_made,
+    working_dir_is_created,
     working_dir_of_the_image,
     host_port,
     host_port_of_one_address,
@@ -36,15 +36,15 @@ crate::cases![
     stdin,
     stdin_once,
     tty,
-    engine_restarts_nothing,
+    restart_policy_of_the_engine_is_no,
     log_driver_and_path,
 ];
 
 fn node_selector(case: &Case<'_>) {
-    case.shell("here", STAY, json!({}), json!({"nodeSelector": {"kubernetes.io/hostname": "node"}}));
-    case.shell("nowhere", STAY, json!({}), json!({"nodeSelector": {"colour": "none"}}));
-    case.ready("here");
-    case.says("nowhere", "FailedScheduling");
+    case.shell("here", SLEEP_FOREVER, json!({}), json!({"nodeSelector": {"kubernetes.io/hostname": "node"}}));
+    case.shell("nowhere", SLEEP_FOREVER, json!({}), json!({"nodeSelector": {"colour": "none"}}));
+    case.wait_ready("here");
+    case.wait_for_event("nowhere", "FailedScheduling");
     assert!(case.ids("nowhere", "POD").is_empty());
 }
 
@@ -53,17 +53,17 @@ fn node_affinity_required(case: &Case<'_>) {
         json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": [value]}]}]}}}})
     };
-    case.shell("here", STAY, json!({}), affinity("linux"));
-    case.shell("nowhere", STAY, json!({}), affinity("plan9"));
-    case.ready("here");
-    case.says("nowhere", "FailedScheduling");
+    case.shell("here", SLEEP_FOREVER, json!({}), affinity("linux"));
+    case.shell("nowhere", SLEEP_FOREVER, json!({}), affinity("plan9"));
+    case.wait_ready("here");
+    case.wait_for_event("nowhere", "FailedScheduling");
 }
 
 fn node_name(case: &Case<'_>) {
     // Nobody schedules it, and a pod of another node is none of ours.
-    case.shell("here", STAY, json!({}), json!({"nodeName": "node"}));
-    case.shell("elsewhere", STAY, json!({}), json!({"nodeName": "another"}));
-    case.ready("here");
+    case.shell("here", SLEEP_FOREVER, json!({}), json!({"nodeName": "node"}));
+    case.shell("elsewhere", SLEEP_FOREVER, json!({}), json!({"nodeName": "another"}));
+    case.wait_ready("here");
     assert!(case.ids("elsewhere", "POD").is_empty());
 }
 
@@ -95,8 +95,8 @@ fn host_network(case: &Case<'_>) {
     let seen = namespaces(case, "p", json!({"hostNetwork": true}));
     assert_eq!(seen[0], case.testbed.sh("readlink /proc/self/ns/net").trim());
     assert_ne!(seen[1], of_machine("pid"));
-    case.shell("stays", STAY, json!({"ports": [{"containerPort": 18999}]}), json!({"hostNetwork": true}));
-    let pod = case.ready("stays");
+    case.shell("stays", SLEEP_FOREVER, json!({"ports": [{"containerPort": 18999}]}), json!({"hostNetwork": true}));
+    let pod = case.wait_ready("stays");
     assert_eq!((text(&pod["status"]["podIP"]), text(&pod["status"]["hostIP"])), (NODE_IP, NODE_IP));
     assert_eq!(pod["spec"]["containers"][0]["ports"][0]["hostPort"], 18999);
 }
@@ -127,7 +127,7 @@ fn share_process_namespace(case: &Case<'_>) {
             json!({"shareProcessNamespace": share, "containers": [
             {"name": "a", "command": shell("exec sleep 7654")}, {"name": "b", "command": shell(&line)}]}),
         );
-        case.printed(name).join("\n")
+        case.output(name).join("\n")
     };
     let (shared, own) = (two("shared", true), two("own", false));
     assert!(shared.contains("sleep 7654") && shared.contains("/pause"), "{shared}");
@@ -145,8 +145,8 @@ fn class(case: &Case<'_>, name: &str, handler: &str, rest: Value) {
 
 fn runtime_class(case: &Case<'_>) {
     class(case, "rows-runc", "runc", json!({}));
-    case.shell("p", STAY, json!({}), json!({"runtimeClassName": "rows-runc"}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"runtimeClassName": "rows-runc"}));
+    case.wait_ready("p");
     for container in ["POD", "main"] {
         assert_eq!(case.inspect("p", container)["HostConfig"]["Runtime"], "runc");
     }
@@ -154,8 +154,8 @@ fn runtime_class(case: &Case<'_>) {
 
 fn runtime_class_of_an_unknown_handler(case: &Case<'_>) {
     class(case, "rows-none", "nobody-has-this", json!({}));
-    case.shell("p", STAY, json!({}), json!({"runtimeClassName": "rows-none"}));
-    case.says("p", "FailedCreatePodSandBox");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"runtimeClassName": "rows-none"}));
+    case.wait_for_event("p", "FailedCreatePodSandBox");
     assert_eq!(case.kubectl(&["get", "pod", "p", "-o", "jsonpath={.status.phase}"]), "Pending");
 }
 
@@ -164,8 +164,8 @@ fn overhead(case: &Case<'_>) {
     class(case, "rows-heavy", "runc", json!({"overhead": {"podFixed": extra}}));
     let amounts = json!({"cpu": "50m", "memory": "16Mi"});
     let container = json!({"resources": {"requests": amounts, "limits": amounts}});
-    case.shell("p", STAY, container, json!({"runtimeClassName": "rows-heavy", "overhead": extra}));
-    let pod = case.ready("p");
+    case.shell("p", SLEEP_FOREVER, container, json!({"runtimeClassName": "rows-heavy", "overhead": extra}));
+    let pod = case.wait_ready("p");
     let uid = text(&pod["metadata"]["uid"]);
     // The pod has more than its container.
     assert_eq!(case.pod_cgroup(uid, "", "memory limit"), (24 << 20).to_string());
@@ -174,13 +174,13 @@ fn overhead(case: &Case<'_>) {
 }
 
 fn os_name_linux(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({"os": {"name": "linux"}}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"os": {"name": "linux"}}));
+    case.wait_ready("p");
 }
 
 fn image_is_used_by_id(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({}));
+    case.wait_ready("p");
     let seen = case.inspect("p", "main");
     assert!(
         text(&seen["Config"]["Image"]).starts_with("sha256:") && seen["Config"]["Image"] == seen["Image"],
@@ -195,7 +195,7 @@ fn runs(case: &Case<'_>, container: Value) -> Vec<String> {
     container["image"] = json!("rows/entry:1");
     container["imagePullPolicy"] = json!("Never");
     case.shell("p", "", container, json!({"restartPolicy": "Never"}));
-    case.phase("p", "Succeeded");
+    case.wait_phase("p", "Succeeded");
     case.kubectl(&["logs", "p"]).lines().map(str::to_owned).collect()
 }
 
@@ -215,7 +215,7 @@ fn args_without_command_follow_the_entrypoint(case: &Case<'_>) {
     assert_eq!(runs(case, json!({"args": ["own"]})), ["entry own"]);
 }
 
-fn working_dir_is_made(case: &Case<'_>) {
+fn working_dir_is_created(case: &Case<'_>) {
     assert_eq!(case.run("p", "pwd", json!({"workingDir": "/not/there/yet"}), json!({})), ["/not/there/yet"]);
 }
 
@@ -226,7 +226,7 @@ fn working_dir_of_the_image(case: &Case<'_>) {
 fn host_port(case: &Case<'_>) {
     let serve = "mkdir /tmp/www; echo page > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www";
     case.shell("p", serve, json!({"ports": [{"containerPort": 8080, "hostPort": 18180}]}), json!({}));
-    case.ready("p");
+    case.wait_ready("p");
     eventually(DEFAULT_TIMEOUT, "the node's port answers from outside", || {
         let page = case.testbed.try_sh_outside(&format!("curl -fsS --max-time 2 http://{NODE_IP}:18180/"))?;
         anyhow::ensure!(page == "page\n", "{page:?}");
@@ -238,7 +238,7 @@ fn host_port_of_one_address(case: &Case<'_>) {
     let serve = "mkdir /tmp/www; echo page > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www";
     let port = json!({"ports": [{"containerPort": 8080, "hostPort": 18181, "hostIP": NODE_IP}]});
     case.shell("p", serve, port, json!({}));
-    case.ready("p");
+    case.wait_ready("p");
     let ask = |address: &str| case.testbed.try_sh(&format!("curl -fsS --max-time 2 http://{address}:18181/"));
     eventually(DEFAULT_TIMEOUT, "the address answers", || ask(NODE_IP));
     assert!(ask("127.0.0.1").is_err());
@@ -246,31 +246,31 @@ fn host_port_of_one_address(case: &Case<'_>) {
 
 fn health_check_of_the_image_does_not_run(case: &Case<'_>) {
     case.image("rows/health:1", "HEALTHCHECK --interval=1s CMD touch /shared/checked");
-    case.shell("p", STAY, json!({"image": "rows/health:1", "imagePullPolicy": "Never"}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"image": "rows/health:1", "imagePullPolicy": "Never"}), json!({}));
+    case.wait_ready("p");
     let seen = case.inspect("p", "main");
     assert_eq!((&seen["Config"]["Healthcheck"]["Test"], &seen["State"]["Health"]), (&json!(["NONE"]), &Value::Null));
 }
 
 fn stdin(case: &Case<'_>) {
-    case.shell("with", STAY, json!({"stdin": true}), json!({}));
-    case.shell("without", STAY, json!({}), json!({}));
-    case.ready("with");
-    case.ready("without");
+    case.shell("with", SLEEP_FOREVER, json!({"stdin": true}), json!({}));
+    case.shell("without", SLEEP_FOREVER, json!({}), json!({}));
+    case.wait_ready("with");
+    case.wait_ready("without");
     let open = |name: &str| case.inspect(name, "main")["Config"]["OpenStdin"].clone();
     assert_eq!((open("with"), open("without")), (json!(true), json!(false)));
 }
 
 fn stdin_once(case: &Case<'_>) {
-    case.shell("p", STAY, json!({"stdin": true, "stdinOnce": true}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"stdin": true, "stdinOnce": true}), json!({}));
+    case.wait_ready("p");
     assert_eq!(case.inspect("p", "main")["Config"]["StdinOnce"], true);
 }
 
 fn tty(case: &Case<'_>) {
     let line = "[ -t 1 ] && echo terminal; echo error >&2; exit 0";
     case.shell("p", line, json!({"tty": true}), json!({"restartPolicy": "Never"}));
-    case.phase("p", "Succeeded");
+    case.wait_phase("p", "Succeeded");
     let log = case.kubectl(&["logs", "p"]);
     let lines: Vec<&str> = log.lines().map(str::trim_end).collect();
     assert_eq!(lines, ["terminal", "error"]);
@@ -279,9 +279,9 @@ fn tty(case: &Case<'_>) {
     assert!(!file.contains("\"stderr\""), "{file}");
 }
 
-fn engine_restarts_nothing(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({}));
-    case.ready("p");
+fn restart_policy_of_the_engine_is_no(case: &Case<'_>) {
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({}));
+    case.wait_ready("p");
     for container in ["POD", "main"] {
         assert_eq!(case.inspect("p", container)["HostConfig"]["RestartPolicy"]["Name"], "no");
     }
@@ -289,7 +289,7 @@ fn engine_restarts_nothing(case: &Case<'_>) {
 
 fn log_driver_and_path(case: &Case<'_>) {
     case.shell("p", "echo word; exec sleep 100000", json!({}), json!({}));
-    let pod = case.ready("p");
+    let pod = case.wait_ready("p");
     let log = case.inspect("p", "main")["HostConfig"]["LogConfig"].clone();
     assert_eq!((text(&log["Type"]), text(&log["Config"]["max-size"])), ("json-file", "10485760"));
     let logs = case.testbed.dir().join("log");
@@ -302,5 +302,5 @@ fn log_driver_and_path(case: &Case<'_>) {
         assert!(text.contains("word"), "{path}: {text}");
     }
     assert_eq!(condition(&pod, "Ready")["status"], "True");
-    assert_eq!(main_of(&pod)["restartCount"], 0);
+    assert_eq!(container_status(&pod)["restartCount"], 0);
 }

@@ -1,9 +1,9 @@
 //! Questions that a node asks of containers, and what follows from answers.
 
 use serde_json::{Value, json};
-use windlass_tests::shared_dir::{is_ready, main_of, shell};
+use windlass_tests::shared_dir::{container_status, is_ready, shell};
 
-use crate::case::{Case, NODE_IP, STAY, text};
+use crate::case::{Case, NODE_IP, SLEEP_FOREVER, text};
 
 crate::cases![
     exec_success,
@@ -27,7 +27,7 @@ crate::cases![
     tcp_socket_refused,
     grpc_serving,
     grpc_not_serving,
-    grpc_nobody_there,
+    grpc_connection_refused,
     named_port,
     defaults,
     readiness_failure_at_first,
@@ -36,7 +36,7 @@ crate::cases![
     liveness_success_at_first,
     liveness_failed,
     liveness_failed_of_policy_never,
-    startup_holds_up_the_others,
+    startup_probe_delays_the_others,
     startup_failed,
     initial_delay_seconds,
     event_unhealthy,
@@ -50,21 +50,21 @@ fn probe(case: &Case<'_>, kind: &str, handler: Value) {
             probe[key] = json!(value);
         }
     }
-    case.shell("p", STAY, json!({kind: probe}), json!({}));
+    case.shell("p", SLEEP_FOREVER, json!({kind: probe}), json!({}));
 }
 
 #[track_caller]
 fn is_good(case: &Case<'_>, handler: Value) {
     probe(case, "readinessProbe", handler);
-    case.ready("p");
+    case.wait_ready("p");
 }
 
 #[track_caller]
 fn is_bad(case: &Case<'_>, handler: Value, words: &str) {
     probe(case, "readinessProbe", handler);
-    case.says("p", &format!("Unhealthy Readiness probe {words}"));
+    case.wait_for_event("p", &format!("Unhealthy Readiness probe {words}"));
     let pod = case.kubectl.json(&["pod", "p"]).expect("the pod is there");
-    assert!(!is_ready(&pod) && main_of(&pod)["state"]["running"].is_object(), "{}", pod["status"]);
+    assert!(!is_ready(&pod) && container_status(&pod)["state"]["running"].is_object(), "{}", pod["status"]);
 }
 
 fn exec(line: &str) -> Value {
@@ -85,8 +85,13 @@ fn exec_without_a_shell(case: &Case<'_>) {
 
 fn exec_expands_variables(case: &Case<'_>) {
     let probe = json!({"exec": {"command": ["test", "$(WORD)", "=", "psst"]}, "periodSeconds": 1});
-    case.shell("p", STAY, json!({"env": [{"name": "WORD", "value": "psst"}], "readinessProbe": probe}), json!({}));
-    case.ready("p");
+    case.shell(
+        "p",
+        SLEEP_FOREVER,
+        json!({"env": [{"name": "WORD", "value": "psst"}], "readinessProbe": probe}),
+        json!({}),
+    );
+    case.wait_ready("p");
 }
 
 fn exec_timeout(case: &Case<'_>) {
@@ -100,8 +105,8 @@ fn exec_timeout_leaves_no_process(case: &Case<'_>) {
     slow["timeoutSeconds"] = json!(1);
     let mut hook = json!({"readinessProbe": slow});
     hook["readinessProbe"]["periodSeconds"] = json!(1);
-    case.shell("p", STAY, hook, json!({}));
-    case.says("p", "Unhealthy Readiness probe failed");
+    case.shell("p", SLEEP_FOREVER, hook, json!({}));
+    case.wait_for_event("p", "Unhealthy Readiness probe failed");
     std::thread::sleep(std::time::Duration::from_secs(6));
     let id = case.ids("p", "main")[0].clone();
     let told = case.testbed.docker(&["top", &id, "-o", "pid,args"]);
@@ -111,7 +116,7 @@ fn exec_timeout_leaves_no_process(case: &Case<'_>) {
 }
 
 fn get(case: &Case<'_>, what: &str) -> Value {
-    json!({"httpGet": case.get(what)})
+    json!({"httpGet": case.http_get(what)})
 }
 
 fn http_get_success(case: &Case<'_>) {
@@ -160,7 +165,7 @@ fn of_pod(case: &Case<'_>, handler: Value) {
 
 fn http_get_of_the_pod_address(case: &Case<'_>) {
     of_pod(case, json!({"httpGet": {"path": "/page", "port": 8080}}));
-    case.ready("p");
+    case.wait_ready("p");
 }
 
 fn http_get_https_without_verification(case: &Case<'_>) {
@@ -176,7 +181,7 @@ fn http_get_redirect_to_the_same_host_is_followed(case: &Case<'_>) {
 
 fn http_get_redirect_to_another_host_is_a_warning(case: &Case<'_>) {
     is_good(case, get(case, "other"));
-    case.says("p", "ProbeWarning");
+    case.wait_for_event("p", "ProbeWarning");
 }
 
 fn http_get_timeout(case: &Case<'_>) {
@@ -185,7 +190,7 @@ fn http_get_timeout(case: &Case<'_>) {
 
 fn tcp_socket(case: &Case<'_>) {
     of_pod(case, json!({"tcpSocket": {"port": 8080}}));
-    case.ready("p");
+    case.wait_ready("p");
 }
 
 fn tcp_socket_refused(case: &Case<'_>) {
@@ -194,38 +199,38 @@ fn tcp_socket_refused(case: &Case<'_>) {
 
 /// A pod in the node's network asks the node's own server: such a probe names no host.
 fn grpc(case: &Case<'_>, service: &str) {
-    let _ = case.get("");
+    let _ = case.http_get("");
     let probe = json!({"grpc": {"port": 8103, "service": service}, "periodSeconds": 1, "failureThreshold": 1});
-    case.shell("p", STAY, json!({"readinessProbe": probe}), json!({"hostNetwork": true}));
+    case.shell("p", SLEEP_FOREVER, json!({"readinessProbe": probe}), json!({"hostNetwork": true}));
 }
 
 fn grpc_serving(case: &Case<'_>) {
     grpc(case, "good");
-    let pod = case.ready("p");
+    let pod = case.wait_ready("p");
     assert_eq!(pod["status"]["podIP"], NODE_IP);
 }
 
 fn grpc_not_serving(case: &Case<'_>) {
     grpc(case, "bad");
-    case.says("p", "Unhealthy Readiness probe failed");
+    case.wait_for_event("p", "Unhealthy Readiness probe failed");
 }
 
-fn grpc_nobody_there(case: &Case<'_>) {
+fn grpc_connection_refused(case: &Case<'_>) {
     is_bad(case, json!({"grpc": {"port": 8199}}), "failed");
 }
 
 fn named_port(case: &Case<'_>) {
     of_pod(case, json!({"httpGet": {"path": "/page", "port": "web"}}));
-    case.ready("p");
+    case.wait_ready("p");
     // A name that no port has is no port at all.
     let probe = json!({"tcpSocket": {"port": "none"}, "periodSeconds": 1, "failureThreshold": 1});
-    case.shell("q", STAY, json!({"readinessProbe": probe}), json!({}));
-    case.says("q", "Unhealthy");
+    case.shell("q", SLEEP_FOREVER, json!({"readinessProbe": probe}), json!({}));
+    case.wait_for_event("q", "Unhealthy");
 }
 
 fn defaults(case: &Case<'_>) {
-    case.shell("p", STAY, json!({"livenessProbe": exec("exit 0")}), json!({}));
-    let probe = case.ready("p")["spec"]["containers"][0]["livenessProbe"].clone();
+    case.shell("p", SLEEP_FOREVER, json!({"livenessProbe": exec("exit 0")}), json!({}));
+    let probe = case.wait_ready("p")["spec"]["containers"][0]["livenessProbe"].clone();
     for (key, value) in [("periodSeconds", 10), ("timeoutSeconds", 1), ("successThreshold", 1), ("failureThreshold", 3)]
     {
         assert_eq!(probe[key], value, "{key}");
@@ -236,23 +241,23 @@ fn readiness_failure_at_first(case: &Case<'_>) {
     let mut late = exec("exit 0");
     late["initialDelaySeconds"] = json!(3600);
     probe(case, "readinessProbe", late);
-    let pod = case.wait("p", "runs", |p| main_of(p)["started"] == true);
+    let pod = case.wait("p", "runs", |p| container_status(p)["started"] == true);
     assert!(!is_ready(&pod));
 }
 
 fn readiness_lost_after_the_failure_threshold(case: &Case<'_>) {
-    case.shared.put("ready");
+    case.shared.touch("ready");
     let mut probed = exec("echo asked >> /shared/asked; test -e /shared/ready");
     probed["failureThreshold"] = json!(3);
     probe(case, "readinessProbe", probed);
-    case.ready("p");
-    case.shared.take("ready");
+    case.wait_ready("p");
+    case.shared.remove("ready");
     let before = case.shared.lines("asked").len();
     case.wait("p", "is ready no more", |p| !is_ready(p));
     let asked = case.shared.lines("asked").len() - before;
     assert!(asked >= 2, "{asked} questions were enough");
-    case.shared.put("ready");
-    assert_eq!(main_of(&case.ready("p"))["restartCount"], 0);
+    case.shared.touch("ready");
+    assert_eq!(container_status(&case.wait_ready("p"))["restartCount"], 0);
 }
 
 fn readiness_success_threshold(case: &Case<'_>) {
@@ -266,17 +271,17 @@ fn liveness_success_at_first(case: &Case<'_>) {
     let mut late = exec("exit 1");
     late["initialDelaySeconds"] = json!(3600);
     probe(case, "livenessProbe", late);
-    assert_eq!(main_of(&case.ready("p"))["restartCount"], 0);
+    assert_eq!(container_status(&case.wait_ready("p"))["restartCount"], 0);
 }
 
 fn liveness_failed(case: &Case<'_>) {
-    case.shared.put("alive");
+    case.shared.touch("alive");
     probe(case, "livenessProbe", exec("test -e /shared/alive"));
-    case.ready("p");
-    case.shared.take("alive");
-    case.says("p", "Killing Container main failed liveness probe, will be restarted");
-    case.shared.put("alive");
-    case.wait("p", "is restarted", |p| main_of(p)["restartCount"] == 1 && is_ready(p));
+    case.wait_ready("p");
+    case.shared.remove("alive");
+    case.wait_for_event("p", "Killing Container main failed liveness probe, will be restarted");
+    case.shared.touch("alive");
+    case.wait("p", "is restarted", |p| container_status(p)["restartCount"] == 1 && is_ready(p));
 }
 
 fn liveness_failed_of_policy_never(case: &Case<'_>) {
@@ -284,28 +289,28 @@ fn liveness_failed_of_policy_never(case: &Case<'_>) {
     let trap = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
     let spec = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 10});
     case.shell("p", trap, json!({"livenessProbe": probe}), spec);
-    let pod = case.wait("p", "is over", |p| main_of(p)["state"]["terminated"].is_object());
-    assert_eq!(main_of(&pod)["restartCount"], 0);
+    let pod = case.wait("p", "is over", |p| container_status(p)["state"]["terminated"].is_object());
+    assert_eq!(container_status(&pod)["restartCount"], 0);
 }
 
-fn startup_holds_up_the_others(case: &Case<'_>) {
+fn startup_probe_delays_the_others(case: &Case<'_>) {
     let probes = json!({
         "startupProbe": {"exec": {"command": ["test", "-e", "/shared/begun"]}, "periodSeconds": 1, "failureThreshold": 100},
         "livenessProbe": {"exec": {"command": ["touch", "/shared/asked"]}, "periodSeconds": 1},
         "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1}});
-    case.shell("p", STAY, probes, json!({}));
-    case.says("p", "Unhealthy Startup probe failed");
+    case.shell("p", SLEEP_FOREVER, probes, json!({}));
+    case.wait_for_event("p", "Unhealthy Startup probe failed");
     let pod = case.kubectl.json(&["pod", "p"]).expect("the pod is there");
-    assert!(main_of(&pod)["started"] == false && !is_ready(&pod), "{}", pod["status"]);
+    assert!(container_status(&pod)["started"] == false && !is_ready(&pod), "{}", pod["status"]);
     assert!(!case.shared.0.join("asked").exists());
-    case.shared.put("begun");
-    case.ready("p");
+    case.shared.touch("begun");
+    case.wait_ready("p");
 }
 
 fn startup_failed(case: &Case<'_>) {
     probe(case, "startupProbe", exec("exit 1"));
-    case.says("p", "Killing Container main failed startup probe, will be restarted");
-    case.wait("p", "is restarted", |p| main_of(p)["restartCount"].as_u64() > Some(0));
+    case.wait_for_event("p", "Killing Container main failed startup probe, will be restarted");
+    case.wait("p", "is restarted", |p| container_status(p)["restartCount"].as_u64() > Some(0));
 }
 
 fn initial_delay_seconds(case: &Case<'_>) {
@@ -317,12 +322,12 @@ fn initial_delay_seconds(case: &Case<'_>) {
         json!({"containers": [{"name": "main", "command": shell(line),
         "readinessProbe": probed}]}),
     );
-    case.ready("p");
+    case.wait_ready("p");
     let seconds = |file: &str| case.shared.lines(file)[0].parse::<u64>().expect("whole seconds");
     assert!(seconds("asked") >= seconds("began") + 2);
 }
 
 fn event_unhealthy(case: &Case<'_>) {
     probe(case, "livenessProbe", exec("echo what it said; exit 3"));
-    case.says("p", "Unhealthy Liveness probe failed: what it said");
+    case.wait_for_event("p", "Unhealthy Liveness probe failed: what it said");
 }

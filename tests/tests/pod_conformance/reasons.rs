@@ -1,9 +1,9 @@
 //! Why a container waits, how it ended, why a pod failed; and what else a container's status tells.
 
 use serde_json::{Value, json};
-use windlass_tests::shared_dir::{condition, main_of, shell};
+use windlass_tests::shared_dir::{condition, container_status, shell};
 
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     container_creating,
@@ -45,98 +45,98 @@ crate::cases![
 
 fn container_creating(case: &Case<'_>) {
     let spec = json!({"volumes": [{"name": "v", "configMap": {"name": "none"}}]});
-    case.shell("p", STAY, json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}), spec);
-    case.says("p", "FailedMount");
-    assert_eq!(case.waiting("p", "ContainerCreating")["message"], Value::Null);
+    case.shell("p", SLEEP_FOREVER, json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}), spec);
+    case.wait_for_event("p", "FailedMount");
+    assert_eq!(case.wait_waiting("p", "ContainerCreating")["message"], Value::Null);
 }
 
 fn pod_initializing(case: &Case<'_>) {
-    let init = json!([{"name": "init", "command": shell(STAY)}]);
-    case.shell("p", STAY, json!({}), json!({"initContainers": init}));
+    let init = json!([{"name": "init", "command": shell(SLEEP_FOREVER)}]);
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"initContainers": init}));
     case.wait("p", "runs init", |p| p["status"]["initContainerStatuses"][0]["state"]["running"].is_object());
-    case.waiting("p", "PodInitializing");
+    case.wait_waiting("p", "PodInitializing");
 }
 
 fn crash_loop_back_off_reason(case: &Case<'_>) {
     case.shell("p", "exit 1", json!({}), json!({}));
-    let waiting = case.waiting("p", "CrashLoopBackOff");
+    let waiting = case.wait_waiting("p", "CrashLoopBackOff");
     let uid = case.kubectl(&["get", "pod", "p", "-o", "jsonpath={.metadata.uid}"]);
     let message = format!("back-off 10s restarting failed container=main pod=p_{}({uid})", case.namespace);
     assert_eq!(waiting["message"], message);
-    case.says("p", "BackOff Back-off restarting failed container main in pod p_");
+    case.wait_for_event("p", "BackOff Back-off restarting failed container main in pod p_");
 }
 
 fn image(case: &Case<'_>, image: &str, policy: &str) {
-    case.shell("p", STAY, json!({"image": image, "imagePullPolicy": policy}), json!({}));
+    case.shell("p", SLEEP_FOREVER, json!({"image": image, "imagePullPolicy": policy}), json!({}));
 }
 
 fn err_image_pull(case: &Case<'_>) {
     image(case, "127.0.0.1:5000/nowhere:1", "IfNotPresent");
-    let waiting = case.waiting("p", "ErrImagePull");
+    let waiting = case.wait_waiting("p", "ErrImagePull");
     assert!(text(&waiting["message"]).contains("nowhere"), "{waiting}");
-    case.says("p", "Failed Failed to pull image \"127.0.0.1:5000/nowhere:1\": ");
-    case.says("p", "Failed Error: ErrImagePull");
+    case.wait_for_event("p", "Failed Failed to pull image \"127.0.0.1:5000/nowhere:1\": ");
+    case.wait_for_event("p", "Failed Error: ErrImagePull");
 }
 
 fn image_pull_back_off(case: &Case<'_>) {
     image(case, "127.0.0.1:5000/nowhere:1", "Always");
-    let waiting = case.waiting("p", "ImagePullBackOff");
+    let waiting = case.wait_waiting("p", "ImagePullBackOff");
     let words = "Back-off pulling image \"127.0.0.1:5000/nowhere:1\": ErrImagePull: ";
     assert!(text(&waiting["message"]).starts_with(words), "{waiting}");
-    case.says("p", "BackOff Back-off pulling image \"127.0.0.1:5000/nowhere:1\"");
+    case.wait_for_event("p", "BackOff Back-off pulling image \"127.0.0.1:5000/nowhere:1\"");
 }
 
 fn err_image_never_pull(case: &Case<'_>) {
     image(case, "windlass/none:1", "Never");
     let message = "Container image \"windlass/none:1\" is not present with pull policy of Never";
-    assert_eq!(case.waiting("p", "ErrImageNeverPull")["message"], message);
-    case.says("p", &format!("ErrImageNeverPull {message}"));
+    assert_eq!(case.wait_waiting("p", "ErrImageNeverPull")["message"], message);
+    case.wait_for_event("p", &format!("ErrImageNeverPull {message}"));
 }
 
 fn invalid_image_name(case: &Case<'_>) {
     image(case, "Windlass/Upper:1", "Always");
-    let waiting = case.waiting("p", "InvalidImageName");
+    let waiting = case.wait_waiting("p", "InvalidImageName");
     assert!(text(&waiting["message"]).contains("Windlass/Upper:1"), "{waiting}");
-    case.says("p", "InspectFailed");
+    case.wait_for_event("p", "InspectFailed");
 }
 
 fn registry_unavailable(case: &Case<'_>) {
-    let _ = case.get("");
+    let _ = case.http_get("");
     image(case, "127.0.0.1:8104/any:1", "Always");
-    case.waiting("p", "RegistryUnavailable");
+    case.wait_waiting("p", "RegistryUnavailable");
 }
 
 fn create_container_config_error(case: &Case<'_>) {
     let env = json!({"env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "x"}}}]});
-    case.shell("p", STAY, env, json!({}));
-    case.waiting("p", "CreateContainerConfigError");
-    case.says("p", "Failed Error: configmap \"none\" not found");
+    case.shell("p", SLEEP_FOREVER, env, json!({}));
+    case.wait_waiting("p", "CreateContainerConfigError");
+    case.wait_for_event("p", "Failed Error: configmap \"none\" not found");
 }
 
 fn create_container_error(case: &Case<'_>) {
     // Docker wants an absolute one, and says so when the container is to be made.
-    case.shell("p", STAY, json!({"workingDir": "not/absolute"}), json!({}));
-    let waiting = case.waiting("p", "CreateContainerError");
+    case.shell("p", SLEEP_FOREVER, json!({"workingDir": "not/absolute"}), json!({}));
+    let waiting = case.wait_waiting("p", "CreateContainerError");
     assert!(text(&waiting["message"]).contains("working directory"), "{waiting}");
 }
 
 fn run_container_error(case: &Case<'_>) {
     case.shell("p", "", json!({"command": ["/no/such/program"]}), json!({}));
-    let waiting = case.waiting("p", "RunContainerError");
+    let waiting = case.wait_waiting("p", "RunContainerError");
     assert!(text(&waiting["message"]).contains("/no/such/program"), "{waiting}");
 }
 
 fn post_start_hook_error(case: &Case<'_>) {
     let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["sh", "-c", "echo why; exit 4"]}}}});
-    case.shell("p", STAY, hook, json!({}));
-    case.says("p", "FailedPostStartHook");
-    case.waiting("p", "PostStartHookError");
+    case.shell("p", SLEEP_FOREVER, hook, json!({}));
+    case.wait_for_event("p", "FailedPostStartHook");
+    case.wait_waiting("p", "PostStartHookError");
 }
 
 fn failed_create_pod_sandbox(case: &Case<'_>) {
     let spec = json!({"hostname": "h".repeat(60), "subdomain": "web", "setHostnameAsFQDN": true});
-    case.shell("p", STAY, json!({}), spec);
-    case.says("p", "FailedCreatePodSandBox");
+    case.shell("p", SLEEP_FOREVER, json!({}), spec);
+    case.wait_for_event("p", "FailedCreatePodSandBox");
     let pod = case.wait("p", "waits", |p| p["status"]["phase"] == "Pending");
     assert_eq!(condition(&pod, "PodReadyToStartContainers")["status"], "False");
 }
@@ -144,8 +144,8 @@ fn failed_create_pod_sandbox(case: &Case<'_>) {
 /// How a container ended that runs a line once.
 fn ended(case: &Case<'_>, line: &str) -> Value {
     case.shell("p", line, json!({}), json!({"restartPolicy": "Never"}));
-    let pod = case.wait("p", "has ended", |p| main_of(p)["state"]["terminated"].is_object());
-    main_of(&pod)["state"]["terminated"].clone()
+    let pod = case.wait("p", "has ended", |p| container_status(p)["state"]["terminated"].is_object());
+    container_status(&pod)["state"]["terminated"].clone()
 }
 
 #[track_caller]
@@ -162,10 +162,10 @@ fn terminated_error(case: &Case<'_>) {
 }
 
 fn terminated_error_by_sigkill(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({"restartPolicy": "Never"}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"restartPolicy": "Never"}));
+    case.wait_ready("p");
     let _ = case.testbed.docker(&["kill", &case.ids("p", "main")[0]]);
-    is(&main_of(&case.phase("p", "Failed"))["state"]["terminated"], "Error", 137);
+    is(&container_status(&case.wait_phase("p", "Failed"))["state"]["terminated"], "Error", 137);
 }
 
 fn terminated_error_by_sigterm(case: &Case<'_>) {
@@ -175,25 +175,26 @@ fn terminated_error_by_sigterm(case: &Case<'_>) {
 
 fn terminated_start_error(case: &Case<'_>) {
     case.shell("p", "", json!({"command": ["/no/such/program"]}), json!({"restartPolicy": "Never"}));
-    let ended = main_of(&case.phase("p", "Failed"))["state"]["terminated"].clone();
+    let ended = container_status(&case.wait_phase("p", "Failed"))["state"]["terminated"].clone();
     is(&ended, "StartError", 128);
     assert!(text(&ended["message"]).contains("/no/such/program"), "{ended}");
 }
 
 fn container_status_unknown(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({}));
+    case.wait_ready("p");
     let _ = case.testbed.docker(&["rm", "-f", &case.ids("p", "main")[0]]);
-    let pod = case.wait("p", "runs again", |p| main_of(p)["restartCount"] == 1 && main_of(p)["ready"] == true);
-    assert_eq!(main_of(&pod)["lastState"]["terminated"]["exitCode"], 137, "{pod}");
+    let pod = case
+        .wait("p", "runs again", |p| container_status(p)["restartCount"] == 1 && container_status(p)["ready"] == true);
+    assert_eq!(container_status(&pod)["lastState"]["terminated"]["exitCode"], 137, "{pod}");
 }
 
 fn deadline_exceeded(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({"activeDeadlineSeconds": 1}));
-    let pod = case.phase("p", "Failed");
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"activeDeadlineSeconds": 1}));
+    let pod = case.wait_phase("p", "Failed");
     assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
     assert_eq!(pod["status"]["message"], "Pod was active on the node longer than the specified deadline");
-    case.says("p", "DeadlineExceeded");
+    case.wait_for_event("p", "DeadlineExceeded");
 }
 
 /// A pod that somebody put on this node without asking the scheduler.
@@ -201,10 +202,10 @@ fn deadline_exceeded(case: &Case<'_>) {
 fn refused(case: &Case<'_>, container: Value, mut spec: Value, reason: &str) {
     spec["nodeName"] = json!("node");
     case.shell("p", "touch /shared/ran", container, spec);
-    let pod = case.phase("p", "Failed");
+    let pod = case.wait_phase("p", "Failed");
     assert_eq!(pod["status"]["reason"], reason, "{}", pod["status"]);
     assert!(text(&pod["status"]["message"]).starts_with("Pod was rejected: "), "{}", pod["status"]);
-    case.says("p", reason);
+    case.wait_for_event("p", reason);
     assert!(case.ids("p", "POD").is_empty() && !case.shared.0.join("ran").exists());
 }
 
@@ -222,8 +223,8 @@ fn out_of_memory(case: &Case<'_>) {
 
 fn node_ports(case: &Case<'_>) {
     let port = json!({"ports": [{"containerPort": 80, "hostPort": 18080}]});
-    case.shell("first", STAY, port.clone(), json!({}));
-    case.ready("first");
+    case.shell("first", SLEEP_FOREVER, port.clone(), json!({}));
+    case.wait_ready("first");
     refused(case, port, json!({}), "NodePorts");
 }
 
@@ -246,61 +247,67 @@ fn pod_feature_unsupported(case: &Case<'_>) {
 }
 
 fn status_container_id(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({}));
-    let pod = case.ready("p");
-    assert_eq!(main_of(&pod)["containerID"], format!("docker://{}", case.ids("p", "main")[0]));
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({}));
+    let pod = case.wait_ready("p");
+    assert_eq!(container_status(&pod)["containerID"], format!("docker://{}", case.ids("p", "main")[0]));
 }
 
 fn status_image_and_image_id(case: &Case<'_>) {
     // One that was pulled has a digest of its registry; one that was only loaded has its own.
-    case.shell("pulled", STAY, json!({"image": "busybox:latest"}), json!({}));
-    case.shell("loaded", STAY, json!({}), json!({}));
-    let pulled = case.ready("pulled");
-    assert_eq!(main_of(&pulled)["image"], "busybox:latest");
-    let id = text(&main_of(&pulled)["imageID"]).to_owned();
+    case.shell("pulled", SLEEP_FOREVER, json!({"image": "busybox:latest"}), json!({}));
+    case.shell("loaded", SLEEP_FOREVER, json!({}), json!({}));
+    let pulled = case.wait_ready("pulled");
+    assert_eq!(container_status(&pulled)["image"], "busybox:latest");
+    let id = text(&container_status(&pulled)["imageID"]).to_owned();
     assert!(id.contains("busybox@sha256:"), "{id}");
-    let loaded = case.ready("loaded");
-    assert!(text(&main_of(&loaded)["imageID"]).contains("sha256:"), "{}", main_of(&loaded));
+    let loaded = case.wait_ready("loaded");
+    assert!(text(&container_status(&loaded)["imageID"]).contains("sha256:"), "{}", container_status(&loaded));
 }
 
 fn status_ready_and_started(case: &Case<'_>) {
     let probes = json!({"startupProbe": {"exec": {"command": ["test", "-e", "/shared/begun"]}, "periodSeconds": 1,
         "failureThreshold": 100}, "readinessProbe": {"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1}});
-    case.shell("p", STAY, probes, json!({}));
+    case.shell("p", SLEEP_FOREVER, probes, json!({}));
     let is = |p: &Value, started: bool, ready: bool| {
-        main_of(p)["state"]["running"].is_object() && main_of(p)["started"] == started && main_of(p)["ready"] == ready
+        container_status(p)["state"]["running"].is_object()
+            && container_status(p)["started"] == started
+            && container_status(p)["ready"] == ready
     };
     case.wait("p", "has not started", |p| is(p, false, false));
-    case.shared.put("begun");
+    case.shared.touch("begun");
     case.wait("p", "has started", |p| is(p, true, false));
-    case.shared.put("ready");
+    case.shared.touch("ready");
     case.wait("p", "is ready", |p| is(p, true, true));
 }
 
 fn status_restart_count_and_last_state(case: &Case<'_>) {
     case.shell("p", "[ -e /shared/again ] && exec sleep 100000; touch /shared/again; exit 5", json!({}), json!({}));
-    let pod = case.wait("p", "runs again", |p| main_of(p)["restartCount"] == 1 && main_of(p)["ready"] == true);
-    let last = &main_of(&pod)["lastState"]["terminated"];
+    let pod = case
+        .wait("p", "runs again", |p| container_status(p)["restartCount"] == 1 && container_status(p)["ready"] == true);
+    let last = &container_status(&pod)["lastState"]["terminated"];
     is(last, "Error", 5);
-    assert!(text(&last["containerID"]).starts_with("docker://") && last["containerID"] != main_of(&pod)["containerID"]);
+    assert!(
+        text(&last["containerID"]).starts_with("docker://")
+            && last["containerID"] != container_status(&pod)["containerID"]
+    );
     assert!(last["startedAt"].is_string() && last["finishedAt"].is_string());
 }
 
 fn status_allocated_resources_and_resources(case: &Case<'_>) {
     let resources = json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}});
-    case.shell("p", STAY, json!({"resources": resources}), json!({}));
-    let pod = case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"resources": resources}), json!({}));
+    let pod = case.wait_ready("p");
     assert_eq!(
-        (&main_of(&pod)["allocatedResources"], &main_of(&pod)["resources"]),
+        (&container_status(&pod)["allocatedResources"], &container_status(&pod)["resources"]),
         (&resources["requests"], &resources)
     );
 }
 
 fn status_volume_mounts(case: &Case<'_>) {
     let container = json!({"volumeMounts": [{"name": "e", "mountPath": "/e", "readOnly": true}]});
-    case.shell("p", STAY, container, json!({"volumes": [{"name": "e", "emptyDir": {}}]}));
-    let pod = case.ready("p");
-    let mounts = main_of(&pod)["volumeMounts"].as_array().cloned().unwrap_or_default();
+    case.shell("p", SLEEP_FOREVER, container, json!({"volumes": [{"name": "e", "emptyDir": {}}]}));
+    let pod = case.wait_ready("p");
+    let mounts = container_status(&pod)["volumeMounts"].as_array().cloned().unwrap_or_default();
     let own = mounts.iter().find(|m| m["name"] == "e");
     let wanted = json!({"name": "e", "mountPath": "/e", "readOnly": true, "recursiveReadOnly": "Disabled"});
     assert_eq!(own, Some(&wanted));
@@ -312,7 +319,7 @@ fn statuses_sorted_by_name_and_init_in_spec_order(case: &Case<'_>) {
         "p",
         json!({"restartPolicy": "Never", "initContainers": [one("z"), one("a")], "containers": [one("y"), one("b")]}),
     );
-    let pod = case.phase("p", "Succeeded");
+    let pod = case.wait_phase("p", "Succeeded");
     let names = |list: &str| -> Vec<String> {
         let all = pod["status"][list].as_array();
         all.into_iter().flatten().map(|c| text(&c["name"]).to_owned()).collect()

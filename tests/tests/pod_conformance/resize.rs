@@ -5,10 +5,10 @@ use windlass_tests::{
     DEFAULT_TIMEOUT,
     cluster::Api,
     eventually,
-    shared_dir::{condition, main_of, shell},
+    shared_dir::{condition, container_status, shell},
 };
 
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     resize_cpu_in_place,
@@ -18,7 +18,7 @@ crate::cases![
     resize_several_containers_at_once,
     resize_infeasible,
     resize_of_a_memory_request_alone,
-    resize_deferred_until_there_is_room,
+    resize_deferred_until_resources_are_free,
     resize_moves_generation,
     resize_of_the_pod_cgroup,
 ];
@@ -28,8 +28,8 @@ fn resources(cpu: &str, memory: &str) -> Value {
 }
 
 fn running(case: &Case<'_>, container: Value) -> Value {
-    case.shell("p", STAY, container, json!({}));
-    case.ready("p")
+    case.shell("p", SLEEP_FOREVER, container, json!({}));
+    case.wait_ready("p")
 }
 
 fn resize(case: &Case<'_>, pod: &str, containers: &[(&str, Value)]) {
@@ -49,26 +49,26 @@ fn refused_at_once(case: &Case<'_>, wish: &Value, what: &str) {
 
 #[track_caller]
 fn has(case: &Case<'_>, wanted: &Value) -> Value {
-    case.wait("p", "has what it was given", |p| main_of(p)["resources"] == *wanted)
+    case.wait("p", "has what it was given", |p| container_status(p)["resources"] == *wanted)
 }
 
 fn resize_cpu_in_place(case: &Case<'_>) {
     let before = running(case, json!({"resources": resources("50m", "16Mi")}));
     resize(case, "p", &[("main", resources("100m", "16Mi"))]);
     let after = has(case, &resources("100m", "16Mi"));
-    assert_eq!(main_of(&before)["containerID"], main_of(&after)["containerID"]);
+    assert_eq!(container_status(&before)["containerID"], container_status(&after)["containerID"]);
     let held = case.inspect("p", "main")["HostConfig"].clone();
     assert_eq!((&held["CpuQuota"], &held["CpuShares"]), (&json!(10_000), &json!(102)));
-    case.says("p", "ResizeStarted");
-    case.says("p", "ResizeCompleted");
+    case.wait_for_event("p", "ResizeStarted");
+    case.wait_for_event("p", "ResizeCompleted");
 }
 
 fn resize_memory_in_place(case: &Case<'_>) {
     let before = running(case, json!({"resources": resources("50m", "16Mi")}));
     resize(case, "p", &[("main", resources("50m", "24Mi"))]);
     let after = has(case, &resources("50m", "24Mi"));
-    assert_eq!(main_of(&before)["containerID"], main_of(&after)["containerID"]);
-    assert_eq!(main_of(&after)["allocatedResources"]["memory"], "24Mi");
+    assert_eq!(container_status(&before)["containerID"], container_status(&after)["containerID"]);
+    assert_eq!(container_status(&after)["allocatedResources"]["memory"], "24Mi");
     // As the container itself sees it, in either version of cgroups.
     let id = case.ids("p", "main")[0].clone();
     let line = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max";
@@ -88,15 +88,16 @@ fn resize_restart_container(case: &Case<'_>) {
     let before = running(case, json!({"resources": resources("50m", "16Mi"), "resizePolicy": policy}));
     resize(case, "p", &[("main", resources("50m", "24Mi"))]);
     let after = case.wait("p", "runs again with more", |p| {
-        main_of(p)["restartCount"] == 1 && main_of(p)["resources"]["limits"]["memory"] == "24Mi"
+        container_status(p)["restartCount"] == 1 && container_status(p)["resources"]["limits"]["memory"] == "24Mi"
     });
-    assert_ne!(main_of(&before)["containerID"], main_of(&after)["containerID"]);
+    assert_ne!(container_status(&before)["containerID"], container_status(&after)["containerID"]);
 }
 
 fn resize_several_containers_at_once(case: &Case<'_>) {
-    let one = |name: &str| json!({"name": name, "command": shell(STAY), "resources": resources("50m", "16Mi")});
+    let one =
+        |name: &str| json!({"name": name, "command": shell(SLEEP_FOREVER), "resources": resources("50m", "16Mi")});
     case.pod("p", json!({"containers": [one("a"), one("b"), one("c")]}));
-    case.ready("p");
+    case.wait_ready("p");
     resize(
         case,
         "p",
@@ -115,25 +116,25 @@ fn resize_infeasible(case: &Case<'_>) {
     }
     resize(case, "p", &[("main", resources("4000", "16Mi"))]);
     let pod = case.wait("p", "is told", |p| condition(p, "PodResizePending")["reason"] == "Infeasible");
-    assert_eq!(main_of(&pod)["resources"]["limits"]["cpu"], "50m");
-    case.says("p", "ResizeInfeasible");
+    assert_eq!(container_status(&pod)["resources"]["limits"]["cpu"], "50m");
+    case.wait_for_event("p", "ResizeInfeasible");
 }
 
-fn resize_deferred_until_there_is_room(case: &Case<'_>) {
+fn resize_deferred_until_resources_are_free(case: &Case<'_>) {
     // Two pods that fit one after the other, and not beside each other.
     let node = case.kubectl.json(&["node", "node"]).expect("there is a node");
     let cores: u64 = text(&node["status"]["allocatable"]["cpu"]).parse().expect("whole cores");
     let half = json!({"requests": {"cpu": format!("{}m", cores * 500)}});
     let most = json!({"requests": {"cpu": format!("{}m", cores * 600)}});
-    case.shell("first", STAY, json!({"resources": half}), json!({}));
-    case.ready("first");
+    case.shell("first", SLEEP_FOREVER, json!({"resources": half}), json!({}));
+    case.wait_ready("first");
     running(case, json!({"resources": {"requests": {"cpu": "10m"}}}));
     resize(case, "p", &[("main", most)]);
     case.wait("p", "is put off", |p| condition(p, "PodResizePending")["reason"] == "Deferred");
-    case.says("p", "ResizeDeferred");
+    case.wait_for_event("p", "ResizeDeferred");
     let _ = case.kubectl(&["delete", "pod", "first"]);
     case.wait("p", "has what it was given", |p| {
-        main_of(p)["resources"]["requests"]["cpu"] == format!("{}m", cores * 600)
+        container_status(p)["resources"]["requests"]["cpu"] == format!("{}m", cores * 600)
             && condition(p, "PodResizePending").is_null()
     });
 }
@@ -166,12 +167,13 @@ fn resize_of_a_memory_request_alone(case: &Case<'_>) {
     } else {
         resize(case, "p", &[("main", asks("3Ti"))]);
         let put_off = case.wait("p", "has too large a wish", |p| condition(p, "PodResizePending")["status"] == "True");
-        assert_eq!(main_of(&put_off)["allocatedResources"]["memory"], "16Mi");
-        assert_eq!(main_of(&put_off)["resources"]["requests"]["memory"], "16Mi");
-        case.says("p", "ResizeInfeasible");
+        assert_eq!(container_status(&put_off)["allocatedResources"]["memory"], "16Mi");
+        assert_eq!(container_status(&put_off)["resources"]["requests"]["memory"], "16Mi");
+        case.wait_for_event("p", "ResizeInfeasible");
     }
     resize(case, "p", &[("main", asks("32Mi"))]);
-    let after = case.wait("p", "has what it asks for", |p| main_of(p)["allocatedResources"]["memory"] == "32Mi");
-    assert_eq!(main_of(&before)["containerID"], main_of(&after)["containerID"]);
-    case.says("p", "ResizeCompleted");
+    let after =
+        case.wait("p", "has what it asks for", |p| container_status(p)["allocatedResources"]["memory"] == "32Mi");
+    assert_eq!(container_status(&before)["containerID"], container_status(&after)["containerID"]);
+    case.wait_for_event("p", "ResizeCompleted");
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::shell;
 
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     cpu_shares_of_the_request,
@@ -22,8 +22,8 @@ crate::cases![
 ];
 
 fn held(case: &Case<'_>, resources: Value) -> Value {
-    case.shell("p", STAY, json!({"resources": resources}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"resources": resources}), json!({}));
+    case.wait_ready("p");
     case.inspect("p", "main")["HostConfig"].clone()
 }
 
@@ -60,8 +60,8 @@ fn no_limits(case: &Case<'_>) {
 
 /// The class that a pod's status shows, and the parent of its cgroups.
 fn class(case: &Case<'_>, resources: Value) -> (String, String) {
-    case.shell("p", STAY, json!({"resources": resources}), json!({}));
-    let pod = case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"resources": resources}), json!({}));
+    let pod = case.wait_ready("p");
     let parent = case.inspect("p", "main")["HostConfig"]["CgroupParent"].clone();
     let uid = text(&pod["metadata"]["uid"]);
     let parent = text(&parent).replace(uid, "UID").replace(&uid.replace('-', "_"), "UID");
@@ -94,12 +94,12 @@ fn quality_of_service_best_effort(case: &Case<'_>) {
 }
 
 fn limited(name: &str, resources: Value) -> Value {
-    json!({"name": name, "command": shell(STAY), "resources": resources})
+    json!({"name": name, "command": shell(SLEEP_FOREVER), "resources": resources})
 }
 
 fn cgroup(case: &Case<'_>, class: &str, spec: Value) -> [String; 3] {
     case.pod("p", spec);
-    let pod = case.ready("p");
+    let pod = case.wait_ready("p");
     let uid = text(&pod["metadata"]["uid"]);
     ["memory limit", "cpu quota", "cpu shares"].map(|what| case.pod_cgroup(uid, class, what))
 }

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use windlass_tests::{
     DEFAULT_TIMEOUT, eventually,
-    shared_dir::{main_of, shell},
+    shared_dir::{container_status, shell},
 };
 
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     sandbox_name,
@@ -20,19 +20,19 @@ crate::cases![
     containers_join_the_sandbox,
     containers_share_ipc,
     sandbox_settings,
-    sandbox_user_matters_to_nobody,
-    foreign_containers_are_left_alone,
-    dead_containers_newest_is_kept,
-    dead_containers_of_a_deleted_pod_go,
+    sandbox_user_is_irrelevant,
+    unmanaged_containers_are_untouched,
+    exited_containers_newest_is_retained,
+    exited_containers_of_a_deleted_pod_are_removed,
     image_of_the_sandbox,
 ];
 
 fn pod(case: &Case<'_>) -> (Value, Value, Value) {
     let metadata = json!({"labels": {"app": "web"}, "annotations": {"example.com/note": "n"}});
-    let container = json!({"name": "main", "command": shell(STAY), "ports": [{"name": "web", "containerPort": 80}],
+    let container = json!({"name": "main", "command": shell(SLEEP_FOREVER), "ports": [{"name": "web", "containerPort": 80}],
         "lifecycle": {"preStop": {"exec": {"command": ["true"]}}}});
     case.pod_with("p", metadata, json!({"terminationGracePeriodSeconds": 7, "containers": [container]}));
-    let pod = case.ready("p");
+    let pod = case.wait_ready("p");
     (pod, case.inspect("p", "POD"), case.inspect("p", "main"))
 }
 
@@ -53,7 +53,8 @@ fn container_name(case: &Case<'_>) {
 fn container_name_counts_restarts(case: &Case<'_>) {
     let (_, _, container) = pod(case);
     let _ = case.testbed.docker(&["kill", text(&container["Id"])]);
-    let pod = case.wait("p", "runs again", |p| main_of(p)["restartCount"] == 1 && main_of(p)["ready"] == true);
+    let pod = case
+        .wait("p", "runs again", |p| container_status(p)["restartCount"] == 1 && container_status(p)["ready"] == true);
     let again = case.inspect("p", "main");
     assert_eq!(again["Name"], full(case, &pod, "main", 1));
     assert_eq!(again["Config"]["Labels"]["annotation.io.kubernetes.container.restartCount"], "1");
@@ -133,7 +134,7 @@ fn containers_share_ipc(case: &Case<'_>) {
         json!({"containers": [
         {"name": "a", "command": shell(line)}, {"name": "b", "command": shell(look)}]}),
     );
-    assert_eq!(case.printed("word"), ["seen"]);
+    assert_eq!(case.output("word"), ["seen"]);
 }
 
 fn sandbox_settings(case: &Case<'_>) {
@@ -144,13 +145,13 @@ fn sandbox_settings(case: &Case<'_>) {
     assert_eq!(sandbox["Config"]["Hostname"], "p");
 }
 
-fn sandbox_user_matters_to_nobody(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({"securityContext": {"runAsUser": 1234, "runAsGroup": 1234}}));
-    case.ready("p");
+fn sandbox_user_is_irrelevant(case: &Case<'_>) {
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"securityContext": {"runAsUser": 1234, "runAsGroup": 1234}}));
+    case.wait_ready("p");
     assert_eq!(case.inspect("p", "POD")["State"]["Running"], true);
 }
 
-fn foreign_containers_are_left_alone(case: &Case<'_>) {
+fn unmanaged_containers_are_untouched(case: &Case<'_>) {
     let id = case.testbed.docker(&["run", "-d", "--network", "none", "windlass/busybox:1", "sleep", "100000"]);
     let (pod, ..) = pod(case);
     let _ = case.kubectl(&["delete", "pod", "p"]);
@@ -159,14 +160,16 @@ fn foreign_containers_are_left_alone(case: &Case<'_>) {
     assert_eq!(pod["status"]["phase"], "Running");
 }
 
-fn dead_containers_newest_is_kept(case: &Case<'_>) {
+fn exited_containers_newest_is_retained(case: &Case<'_>) {
     let line = "n=$(cat /shared/runs 2>/dev/null || echo 0); echo $((n+1)) > /shared/runs; [ $n -ge 2 ] && exec sleep 100000; \
                 while [ ! -e /shared/go$n ]; do sleep 0.05; done; exit 1";
     case.shell("p", line, json!({}), json!({}));
-    case.shared.put("go0");
-    case.wait("p", "was restarted", |p| main_of(p)["restartCount"] == 1);
-    case.shared.put("go1");
-    case.wait("p", "was restarted again", |p| main_of(p)["restartCount"] == 2 && main_of(p)["ready"] == true);
+    case.shared.touch("go0");
+    case.wait("p", "was restarted", |p| container_status(p)["restartCount"] == 1);
+    case.shared.touch("go1");
+    case.wait("p", "was restarted again", |p| {
+        container_status(p)["restartCount"] == 2 && container_status(p)["ready"] == true
+    });
     eventually(DEFAULT_TIMEOUT, "one dead instance is left beside the living one", || {
         let ids = case.ids("p", "main");
         anyhow::ensure!(ids.len() == 2, "{ids:?}");
@@ -175,13 +178,13 @@ fn dead_containers_newest_is_kept(case: &Case<'_>) {
     assert!(text(&case.inspect("p", "main")["Name"]).ends_with("_2"));
 }
 
-fn dead_containers_of_a_deleted_pod_go(case: &Case<'_>) {
+fn exited_containers_of_a_deleted_pod_are_removed(case: &Case<'_>) {
     case.shell("p", "exit 0", json!({}), json!({"restartPolicy": "Never"}));
-    case.phase("p", "Succeeded");
+    case.wait_phase("p", "Succeeded");
     assert_eq!(case.ids("p", "main").len(), 1);
     // The API forgets a pod that is over at once; what is left of it goes after that.
     let _ = case.kubectl(&["delete", "pod", "p"]);
-    case.removed("p", &["main", "POD"]);
+    case.wait_removed("p", &["main", "POD"]);
 }
 
 fn image_of_the_sandbox(case: &Case<'_>) {

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use windlass_tests::cluster::Api;
 
-use crate::case::{Case, STAY, one, text};
+use crate::case::{Case, SLEEP_FOREVER, one, text};
 
 crate::cases![
     run_as_user_of_the_pod,
@@ -76,7 +76,7 @@ fn of_image(case: &Case<'_>, user: &str, context: Value) {
 
 fn run_as_user_of_the_image(case: &Case<'_>) {
     of_image(case, "www-data", json!({}));
-    assert_eq!(case.printed("id"), ["33", "33"]);
+    assert_eq!(case.output("id"), ["33", "33"]);
 }
 
 fn run_as_group(case: &Case<'_>) {
@@ -88,22 +88,22 @@ fn run_as_group(case: &Case<'_>) {
 
 fn run_as_group_without_user(case: &Case<'_>) {
     of_image(case, "www-data", json!({"runAsGroup": 2000}));
-    assert_eq!(case.printed("id"), ["33", "2000"]);
+    assert_eq!(case.output("id"), ["33", "2000"]);
 }
 
 #[track_caller]
 fn config_error(case: &Case<'_>, words: &str) {
-    let waiting = case.waiting("p", "CreateContainerConfigError");
+    let waiting = case.wait_waiting("p", "CreateContainerConfigError");
     assert!(text(&waiting["message"]).contains(words), "{waiting}");
 }
 
 fn run_as_non_root_and_image_of_root(case: &Case<'_>) {
-    case.shell("p", STAY, json!({"securityContext": {"runAsNonRoot": true}}), json!({}));
+    case.shell("p", SLEEP_FOREVER, json!({"securityContext": {"runAsNonRoot": true}}), json!({}));
     config_error(case, "container has runAsNonRoot and image will run as root");
 }
 
 fn run_as_non_root_and_uid_zero(case: &Case<'_>) {
-    case.shell("p", STAY, json!({}), json!({"securityContext": {"runAsNonRoot": true, "runAsUser": 0}}));
+    case.shell("p", SLEEP_FOREVER, json!({}), json!({"securityContext": {"runAsNonRoot": true, "runAsUser": 0}}));
     config_error(case, "container's runAsUser breaks non-root policy");
 }
 
@@ -114,7 +114,7 @@ fn run_as_non_root_and_user_by_name(case: &Case<'_>) {
 
 fn run_as_non_root_and_numeric_user(case: &Case<'_>) {
     of_image(case, "33", json!({"runAsNonRoot": true}));
-    case.ready("p");
+    case.wait_ready("p");
 }
 
 fn supplemental_groups(case: &Case<'_>) {
@@ -255,28 +255,33 @@ fn seccomp_localhost(case: &Case<'_>) {
 
 fn seccomp_localhost_missing(case: &Case<'_>) {
     let own = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "none.json"}});
-    case.shell("p", STAY, json!({"securityContext": own}), json!({}));
+    case.shell("p", SLEEP_FOREVER, json!({"securityContext": own}), json!({}));
     config_error(case, "none.json");
 }
 
 fn app_armor_unconfined(case: &Case<'_>) {
-    case.shell("p", STAY, json!({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}), json!({}));
+    case.wait_ready("p");
     let options = case.inspect("p", "main")["HostConfig"]["SecurityOpt"].clone();
     assert!(options.as_array().is_some_and(|all| all.contains(&json!("apparmor=unconfined"))), "{options}");
 }
 
 fn app_armor_runtime_default(case: &Case<'_>) {
-    case.shell("p", STAY, json!({"securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}), json!({}));
-    case.ready("p");
+    case.shell(
+        "p",
+        SLEEP_FOREVER,
+        json!({"securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}),
+        json!({}),
+    );
+    case.wait_ready("p");
     let options = case.inspect("p", "main")["HostConfig"]["SecurityOpt"].to_string();
     assert!(!options.contains("apparmor"), "{options}");
 }
 
 fn se_linux_options(case: &Case<'_>) {
     let options = json!({"seLinuxOptions": {"level": "s0:c1,c2", "type": "spc_t"}});
-    case.shell("p", STAY, json!({"securityContext": options}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"securityContext": options}), json!({}));
+    case.wait_ready("p");
     let asked = case.inspect("p", "main")["HostConfig"]["SecurityOpt"].clone();
     let asked = asked.as_array().cloned().unwrap_or_default();
     assert!(asked.contains(&json!("label=level:s0:c1,c2")) && asked.contains(&json!("label=type:spc_t")), "{asked:?}");
@@ -300,7 +305,7 @@ fn sysctl_safe(case: &Case<'_>) {
 #[track_caller]
 fn forbidden(case: &Case<'_>, spec: Value, words: &str) {
     case.shell("p", "touch /shared/ran", json!({}), spec);
-    let pod = case.phase("p", "Failed");
+    let pod = case.wait_phase("p", "Failed");
     assert_eq!(pod["status"]["reason"], "SysctlForbidden");
     assert!(text(&pod["status"]["message"]).contains(words), "{}", pod["status"]);
     assert!(!case.shared.0.join("ran").exists());
@@ -324,8 +329,8 @@ fn sysctl_net_with_host_network(case: &Case<'_>) {
 }
 
 fn score(case: &Case<'_>, resources: Value) -> i64 {
-    case.shell("p", STAY, json!({"resources": resources}), json!({}));
-    case.ready("p");
+    case.shell("p", SLEEP_FOREVER, json!({"resources": resources}), json!({}));
+    case.wait_ready("p");
     case.inspect("p", "main")["HostConfig"]["OomScoreAdj"].as_i64().expect("a number")
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use windlass_bench::{Pods, Steal, looked_after, milliseconds, running};
+use windlass_bench::{Pods, Steal, milliseconds, running, wait_until_measured};
 use windlass_tests::{Testbed, Usage, resident_megabytes};
 
 /// How many pods at once and how often; raw and ours take turns so that a change of the machine's speed meets both.
@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
     let without_us = Usage::of(testbed.docker_pid())?.since(&engine).cpu;
     let started = Instant::now();
     windlass.start();
-    let taken_over = looked_after(HELD, started)?;
+    let taken_over = wait_until_measured(HELD, started)?;
     std::thread::sleep(Duration::from_secs(30));
     let untouched = running(&testbed) == before;
     let taken = resident_megabytes(windlass.daemon().pid())?;

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::DeleteParams};
 use windlass_bench::{
-    IMAGE, Steal, compare, create, looked_after, median, milliseconds, pod, running, timed, wait_ready,
+    IMAGE, Steal, compare, create, median, milliseconds, pod, running, timed, wait_ready, wait_until_measured,
 };
 use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, client, eventually, resident_megabytes, try_run};
 
@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<()> {
         windlass.kill();
         let started = Instant::now();
         windlass.start();
-        let took = looked_after(PODS, started)?;
+        let took = wait_until_measured(PODS, started)?;
         let ready = kubectl_ready(&kubectl)?;
         anyhow::ensure!(ready >= PODS, "{ready} of {PODS} are Ready when all are looked after");
         std::thread::sleep(Duration::from_secs(5));

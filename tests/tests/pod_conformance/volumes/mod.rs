@@ -6,14 +6,14 @@ pub(crate) mod objects;
 use std::{fs, os::unix::fs::FileTypeExt as _, path::PathBuf};
 
 use serde_json::{Value, json};
-use windlass_tests::{DEFAULT_TIMEOUT, eventually, shared_dir::main_of};
+use windlass_tests::{DEFAULT_TIMEOUT, eventually, shared_dir::container_status};
 
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     empty_dir_mode,
     empty_dir_outlives_containers,
-    empty_dir_goes_with_the_pod,
+    empty_dir_is_removed_with_the_pod,
     empty_dir_memory,
     empty_dir_memory_of_the_size_limit,
     empty_dir_memory_of_the_pod_limit,
@@ -30,7 +30,7 @@ crate::cases![
     persistent_volume_claim_missing,
     persistent_volume_claim_read_only_many,
     image_volume,
-    image_volume_shows_what_the_image_has,
+    image_volume_has_the_content_of_the_image,
     image_volume_never_present,
 ];
 
@@ -78,18 +78,18 @@ fn empty_dir_mode(case: &Case<'_>) {
 fn empty_dir_outlives_containers(case: &Case<'_>) {
     let line = "echo run >> /v/e/runs; cp /v/e/runs /shared/runs; exec sleep 100000";
     stay(case, "p", line, json!([{"name": "e", "emptyDir": {}}]));
-    case.ready("p");
+    case.wait_ready("p");
     let _ = case.testbed.docker(&["kill", &case.ids("p", "main")[0]]);
-    case.wait("p", "runs again", |p| main_of(p)["restartCount"] == 1 && main_of(p)["ready"] == true);
+    case.wait("p", "runs again", |p| container_status(p)["restartCount"] == 1 && container_status(p)["ready"] == true);
     eventually(DEFAULT_TIMEOUT, "it finds what the first has left", || {
         anyhow::ensure!(case.shared.lines("runs").len() == 2);
         Ok(())
     });
 }
 
-fn empty_dir_goes_with_the_pod(case: &Case<'_>) {
-    stay(case, "p", STAY, json!([{"name": "e", "emptyDir": {}}]));
-    let pod = case.ready("p");
+fn empty_dir_is_removed_with_the_pod(case: &Case<'_>) {
+    stay(case, "p", SLEEP_FOREVER, json!([{"name": "e", "emptyDir": {}}]));
+    let pod = case.wait_ready("p");
     let dir = on_node(case, &pod, "empty-dir", "e");
     assert!(dir.is_dir(), "{}", dir.display());
     let _ = case.kubectl(&["delete", "pod", "p"]);
@@ -127,8 +127,8 @@ fn host(case: &Case<'_>, name: &str, kind: &str) -> (PathBuf, Value) {
 /// A type that does not fit what is at the path.
 #[track_caller]
 fn misfit(case: &Case<'_>, volume: Value) {
-    stay(case, "wrong", STAY, volume);
-    case.says("wrong", "FailedMount");
+    stay(case, "wrong", SLEEP_FOREVER, volume);
+    case.wait_for_event("wrong", "FailedMount");
     assert!(case.events("wrong").contains("hostPath type check failed"), "{}", case.events("wrong"));
 }
 
@@ -143,7 +143,7 @@ fn host_path_directory_or_create(case: &Case<'_>) {
     let (path, volume) = host(case, "made", "DirectoryOrCreate");
     assert_eq!(say(case, "stat -c '%a %F' /v/h", volume), ["755 directory"]);
     assert!(path.is_dir());
-    case.shared.put("file");
+    case.shared.touch("file");
     misfit(case, host(case, "file", "DirectoryOrCreate").1);
 }
 
@@ -173,7 +173,7 @@ fn host_path_socket(case: &Case<'_>) {
     let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket can be made");
     assert_eq!(say(case, "stat -c %F /v/h", volume), ["socket"]);
     drop(listener);
-    case.shared.put("file");
+    case.shared.touch("file");
     misfit(case, host(case, "file", "Socket").1);
 }
 
@@ -196,12 +196,12 @@ fn host_path_block_device(case: &Case<'_>) {
 
 #[track_caller]
 fn waits(case: &Case<'_>, volume: Value, words: &str, come: impl FnOnce()) {
-    stay(case, "p", STAY, volume);
-    case.says("p", "FailedMount");
+    stay(case, "p", SLEEP_FOREVER, volume);
+    case.wait_for_event("p", "FailedMount");
     assert!(case.events("p").contains(words), "{}", case.events("p"));
-    case.waiting("p", "ContainerCreating");
+    case.wait_waiting("p", "ContainerCreating");
     come();
-    case.ready("p");
+    case.wait_ready("p");
 }
 
 /// A claim of this case, bound to a volume made for it.
@@ -250,10 +250,10 @@ fn persistent_volume_claim_of_a_local_path(case: &Case<'_>) {
 }
 
 fn persistent_volume_claim_missing(case: &Case<'_>) {
-    stay(case, "p", STAY, json!([{"name": "d", "persistentVolumeClaim": {"claimName": "claim"}}]));
-    case.says("p", "persistentvolumeclaim \"claim\" not found");
+    stay(case, "p", SLEEP_FOREVER, json!([{"name": "d", "persistentVolumeClaim": {"claimName": "claim"}}]));
+    case.wait_for_event("p", "persistentvolumeclaim \"claim\" not found");
     let _ = claim(case, local(case), "ReadWriteOnce");
-    case.ready("p");
+    case.wait_ready("p");
     unclaim(case);
 }
 
@@ -269,7 +269,7 @@ fn image_volume(case: &Case<'_>) {
     assert_eq!(say(case, line, volume), ["/v/i/bin/sh", "read-only"]);
 }
 
-fn image_volume_shows_what_the_image_has(case: &Case<'_>) {
+fn image_volume_has_the_content_of_the_image(case: &Case<'_>) {
     // An artifact: nothing of what Docker puts into every container belongs to it.
     let dir = case.shared.0.join("artifact");
     for folder in ["model/dev", "etc"] {
@@ -290,6 +290,11 @@ fn image_volume_shows_what_the_image_has(case: &Case<'_>) {
 }
 
 fn image_volume_never_present(case: &Case<'_>) {
-    stay(case, "p", STAY, json!([{"name": "i", "image": {"reference": "windlass/none:1", "pullPolicy": "Never"}}]));
-    case.says("p", "is not present with pull policy of Never");
+    stay(
+        case,
+        "p",
+        SLEEP_FOREVER,
+        json!([{"name": "i", "image": {"reference": "windlass/none:1", "pullPolicy": "Never"}}]),
+    );
+    case.wait_for_event("p", "is not present with pull policy of Never");
 }

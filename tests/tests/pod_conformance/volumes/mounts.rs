@@ -5,11 +5,11 @@ use std::{fs, path::PathBuf};
 use serde_json::{Value, json};
 use windlass_tests::{
     DEFAULT_TIMEOUT, HangingMount, eventually,
-    shared_dir::{condition, main_of},
+    shared_dir::{condition, container_status},
 };
 
 use super::{map, stay};
-use crate::case::{Case, STAY, text};
+use crate::case::{Case, SLEEP_FOREVER, text};
 
 crate::cases![
     mount_read_only,
@@ -17,15 +17,15 @@ crate::cases![
     mount_recursive_read_only_if_possible,
     mount_propagation_host_to_container,
     sub_path,
-    sub_path_made_with_the_mode_of_the_volume,
+    sub_path_is_created_with_the_mode_of_the_volume,
     sub_path_out_of_the_volume,
     sub_path_is_never_updated,
     sub_path_expr,
     sub_path_expr_of_a_missing_variable,
     sub_path_expr_absolute,
-    sub_path_expr_mended_by_an_annotation,
+    sub_path_expr_fixed_by_an_annotation,
     mounts_within_mounts,
-    hung_mount_costs_its_own_pods_only,
+    hung_mount_affects_its_own_pods_only,
 ];
 
 /// A container that mounts /v/e of the volume `e` with more fields, and its volume: a path of the node.
@@ -53,10 +53,10 @@ fn below(case: &Case<'_>, how: &str) -> (Vec<String>, Value) {
     fs::create_dir_all(&below).expect("a directory can be created");
     let _ = case.testbed.sh(&format!("mount -t tmpfs none {}", below.display()));
     let told = case.run("p", "touch /v/e/below/x 2>/dev/null && echo written || echo refused", container, spec);
-    let pod = case.phase("p", "Succeeded");
+    let pod = case.wait_phase("p", "Succeeded");
     let _ = case.kubectl(&["delete", "pod", "p"]);
     let _ = case.testbed.sh(&format!("umount {}", below.display()));
-    let mounts = main_of(&pod)["volumeMounts"].as_array().cloned().unwrap_or_default();
+    let mounts = container_status(&pod)["volumeMounts"].as_array().cloned().unwrap_or_default();
     (told, mounts.into_iter().find(|m| m["name"] == "e").unwrap_or_default()["recursiveReadOnly"].clone())
 }
 
@@ -78,11 +78,11 @@ fn mount_propagation_host_to_container(case: &Case<'_>) {
         container,
         spec,
     );
-    case.ready("p");
+    case.wait_ready("p");
     let late = path.join("late");
     fs::create_dir_all(&late).expect("a directory can be created");
     let _ = case.testbed.sh(&format!("mount -t tmpfs none {0} && touch {0}/x", late.display()));
-    case.printed("seen");
+    case.output("seen");
     let _ = case.kubectl(&["delete", "pod", "p"]);
     let _ = case.testbed.sh(&format!("umount {} {}", late.display(), path.display()));
 }
@@ -93,7 +93,7 @@ fn sub_path(case: &Case<'_>) {
     assert_eq!(fs::read_to_string(path.join("a/b/file")).unwrap_or_default(), "x\n");
 }
 
-fn sub_path_made_with_the_mode_of_the_volume(case: &Case<'_>) {
+fn sub_path_is_created_with_the_mode_of_the_volume(case: &Case<'_>) {
     let container = json!({"volumeMounts": [{"name": "e", "mountPath": "/v/e", "subPath": "made"}]});
     let spec = json!({"volumes": [{"name": "e", "emptyDir": {}}]});
     assert_eq!(case.run("p", "stat -c %a /v/e", container, spec), ["777"]);
@@ -102,9 +102,9 @@ fn sub_path_made_with_the_mode_of_the_volume(case: &Case<'_>) {
 fn sub_path_out_of_the_volume(case: &Case<'_>) {
     let (path, container, spec) = mounted(case, json!({"subPath": "out"}));
     std::os::unix::fs::symlink("/etc", path.join("out")).expect("a link can be made");
-    case.shell("p", STAY, container, spec);
-    case.waiting("p", "CreateContainerConfigError");
-    case.says("p", "leads out of its volume");
+    case.shell("p", SLEEP_FOREVER, container, spec);
+    case.wait_waiting("p", "CreateContainerConfigError");
+    case.wait_for_event("p", "leads out of its volume");
     let (_, mut container, mut spec) = mounted(case, json!({"subPath": "../etc"}));
     container["name"] = json!("main");
     spec["containers"] = json!([container]);
@@ -117,9 +117,9 @@ fn sub_path_is_never_updated(case: &Case<'_>) {
     let container = json!({"volumeMounts": [{"name": "c", "mountPath": "/v/part", "subPath": "a"}, {"name": "c", "mountPath": "/v/all"}]});
     let line = "until grep -q two /v/all/a; do sleep 0.1; done; cp /v/part /shared/seen; exec sleep 100000";
     case.shell("p", line, container, json!({"volumes": [{"name": "c", "configMap": {"name": "map"}}]}));
-    case.ready("p");
+    case.wait_ready("p");
     map(case, json!({"a": "two"}));
-    assert_eq!(case.printed("seen"), ["one"]);
+    assert_eq!(case.output("seen"), ["one"]);
 }
 
 fn sub_path_expr(case: &Case<'_>) {
@@ -130,25 +130,25 @@ fn sub_path_expr(case: &Case<'_>) {
 
 fn sub_path_expr_of_a_missing_variable(case: &Case<'_>) {
     let (_, container, spec) = mounted(case, json!({"subPathExpr": "$(NOBODY)"}));
-    case.shell("p", STAY, container, spec);
-    let waiting = case.waiting("p", "CreateContainerConfigError");
+    case.shell("p", SLEEP_FOREVER, container, spec);
+    let waiting = case.wait_waiting("p", "CreateContainerConfigError");
     assert!(text(&waiting["message"]).contains("NOBODY"), "{waiting}");
 }
 
 fn sub_path_expr_absolute(case: &Case<'_>) {
     let (_, container, spec) = mounted(case, json!({"subPathExpr": "$(NOTE)"}));
-    let spec = crate::case::one(STAY, container, spec);
+    let spec = crate::case::one(SLEEP_FOREVER, container, spec);
     case.pod_with("p", json!({"annotations": {"note": "/etc"}}), spec);
-    case.waiting("p", "CreateContainerConfigError");
+    case.wait_waiting("p", "CreateContainerConfigError");
 }
 
-fn sub_path_expr_mended_by_an_annotation(case: &Case<'_>) {
+fn sub_path_expr_fixed_by_an_annotation(case: &Case<'_>) {
     let (path, container, spec) = mounted(case, json!({"subPathExpr": "$(NOTE)"}));
-    let spec = crate::case::one(STAY, container, spec);
+    let spec = crate::case::one(SLEEP_FOREVER, container, spec);
     case.pod_with("p", json!({"annotations": {"note": "../out"}}), spec);
-    case.waiting("p", "CreateContainerConfigError");
+    case.wait_waiting("p", "CreateContainerConfigError");
     let _ = case.kubectl(&["annotate", "pod", "p", "note=fine", "--overwrite"]);
-    let pod = case.ready("p");
+    let pod = case.wait_ready("p");
     assert!(path.join("fine").is_dir() && condition(&pod, "Ready")["status"] == "True");
 }
 
@@ -165,32 +165,37 @@ fn renewed(case: &Case<'_>) -> String {
     case.kubectl(&["get", "lease", "node", "-n", "kube-node-lease", "-o", "jsonpath={.spec.renewTime}"])
 }
 
-fn hung_mount_costs_its_own_pods_only(case: &Case<'_>) {
+fn hung_mount_affects_its_own_pods_only(case: &Case<'_>) {
     let far = HangingMount::new(&case.shared.0.join("server"), &case.testbed.dir().join("far"));
     let pods = ["a", "b", "c", "d"];
     for name in pods {
         let container = json!({"volumeMounts": [{"name": "far", "mountPath": "/far", "subPath": name}]});
-        case.shell(name, STAY, container, json!({"volumes": [{"name": "far", "hostPath": {"path": far.path()}}]}));
+        case.shell(
+            name,
+            SLEEP_FOREVER,
+            container,
+            json!({"volumes": [{"name": "far", "hostPath": {"path": far.path()}}]}),
+        );
     }
     for name in pods {
-        case.ready(name);
+        case.wait_ready(name);
     }
     far.hang();
     for name in pods {
         let _ = case.testbed.docker(&["kill", &case.ids(name, "main")[0]]);
     }
     // A new pod waits for the mount too, before anything of it is made.
-    stay(case, "late", STAY, json!([{"name": "far", "hostPath": {"path": far.path(), "type": "Directory"}}]));
+    stay(case, "late", SLEEP_FOREVER, json!([{"name": "far", "hostPath": {"path": far.path(), "type": "Directory"}}]));
     for name in pods {
-        case.waiting(name, "CreateContainerConfigError");
-        case.says(name, "has not come back");
+        case.wait_waiting(name, "CreateContainerConfigError");
+        case.wait_for_event(name, "has not come back");
     }
-    case.says("late", "FailedMount");
+    case.wait_for_event("late", "FailedMount");
     assert!(case.events("late").contains("has not come back"), "{}", case.events("late"));
     // Meanwhile the node does what it does.
     let before = renewed(case);
-    stay(case, "other", STAY, json!([{"name": "e", "emptyDir": {}}]));
-    case.ready("other");
+    stay(case, "other", SLEEP_FOREVER, json!([{"name": "e", "emptyDir": {}}]));
+    case.wait_ready("other");
     let _ = case.kubectl(&["delete", "pod", "other", "a", "late"]);
     for page in ["metrics", "metrics/cadvisor", "metrics/resource"] {
         let _ = case.testbed.sh(&format!("curl -fsS --max-time 10 -o /dev/null http://127.0.0.1:10255/{page}"));
@@ -203,7 +208,9 @@ fn hung_mount_costs_its_own_pods_only(case: &Case<'_>) {
     assert_eq!(case.kubectl(&["get", "node", "node", "-o", ready]), "True");
     far.answer();
     for name in &pods[1..] {
-        case.wait(name, "runs again", |p| main_of(p)["restartCount"] == 1 && main_of(p)["ready"] == true);
+        case.wait(name, "runs again", |p| {
+            container_status(p)["restartCount"] == 1 && container_status(p)["ready"] == true
+        });
     }
     let _ = case.kubectl(&["delete", "pod", "--all"]);
 }

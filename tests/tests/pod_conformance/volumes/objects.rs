@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use windlass_tests::{DEFAULT_TIMEOUT, eventually, shared_dir::main_of};
+use windlass_tests::{DEFAULT_TIMEOUT, eventually, shared_dir::container_status};
 
 use super::{hidden, map, say, stay, waits, with};
 use crate::case::Case;
@@ -63,9 +63,9 @@ fn config_map_binary_data(case: &Case<'_>) {
 fn config_map_optional(case: &Case<'_>) {
     let volume = json!([{"name": "c", "configMap": {"name": "map", "optional": true}}]);
     stay(case, "p", "until [ -e /v/c/late ]; do sleep 0.1; done; touch /shared/seen; exec sleep 100000", volume);
-    case.ready("p");
+    case.wait_ready("p");
     map(case, json!({"late": "1"}));
-    case.printed("seen");
+    case.output("seen");
 }
 
 fn config_map_missing(case: &Case<'_>) {
@@ -147,7 +147,7 @@ fn downward_api_labels_and_annotations(case: &Case<'_>) {
     let line = "cd /v/d; cat labels; echo; grep ^note notes; for f in one name space; do cat $f; echo; done";
     case.start("p", line, metadata, container, spec);
     let wanted = ["a=\"1\"", "b=\"2\"", "note=\"say \\\"it\\\"\\nnow\"", "2", "p", &case.namespace];
-    let told: Vec<String> = case.printed("p").into_iter().filter(|l| !l.is_empty()).collect();
+    let told: Vec<String> = case.output("p").into_iter().filter(|l| !l.is_empty()).collect();
     assert_eq!(told, wanted);
 }
 
@@ -161,7 +161,7 @@ fn downward_api_resource_field_ref(case: &Case<'_>) {
 
 fn downward_api_refreshed(case: &Case<'_>) {
     stay(case, "p", &copies("/v/d/labels"), downward(json!([field("labels", "metadata.labels")])));
-    case.ready("p");
+    case.wait_ready("p");
     let _ = case.kubectl(&["label", "pod", "p", "colour=blue"]);
     sees(case, "colour=\"blue\"");
 }
@@ -225,9 +225,9 @@ fn atomic_writer(case: &Case<'_>) {
                 ls -A | grep -c '^\\.\\.[0-9]'; ls -L a b 2>/dev/null";
     let (container, spec) = with(json!([{"name": "c", "configMap": {"name": "map"}}]));
     case.start("p", line, json!({}), container, spec);
-    case.wait("p", "runs", |p| main_of(p)["state"]["running"].is_object());
+    case.wait("p", "runs", |p| container_status(p)["state"]["running"].is_object());
     case.apply(&[json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}, "data": {"a": "two"}})]);
-    let told = case.printed("p");
+    let told = case.output("p");
     // One link for each name, one directory that was swapped, and no rest of the old one.
     assert!(told[0] == "..data/a" && told[1].starts_with("..") && told[2].starts_with(".."), "{told:?}");
     assert!(told[1] != told[2] && told[3..] == ["two", "1", "a"], "{told:?}");
@@ -251,10 +251,10 @@ fn volumes_of_objects_cannot_be_written(case: &Case<'_>) {
         victim.display()
     );
     stay(case, "p", &line, volumes);
-    let tried = case.printed("tried");
+    let tried = case.output("tried");
     map(case, json!({"a": "two"}));
     hidden(case, json!({"a": "two"}));
-    case.printed("seen");
+    case.output("seen");
     assert!(victim.join("kept").exists(), "{tried:?}");
     let refused = tried.iter().filter(|l| l.contains("Read-only file system")).count();
     assert_eq!((tried.len(), refused), (12, 12), "{tried:?}");
