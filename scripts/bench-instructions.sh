@@ -8,4 +8,4 @@ if ! [ -x "$tools/bin/gungraun-runner" ]; then
   cargo install gungraun-runner --version "$version" --locked --root "$tools"
 fi
 export GUNGRAUN_RUNNER=$tools/bin/gungraun-runner
-cargo bench --manifest-path instructions/Cargo.toml --target-dir target/instructions --bench rules
+cargo bench --manifest-path proxy/benches/instructions/Cargo.toml --target-dir target/instructions --bench rules

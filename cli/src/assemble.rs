@@ -385,7 +385,7 @@ async fn spawn_node(
     tasks.forever("eviction", defending);
     // What the tables were like before the first rule of ours, so that clean-up can make them so again.
     let rules = proxy_config(settings);
-    tokio::task::spawn_blocking(move || proxy::record(&rules)).await??;
+    tokio::task::spawn_blocking(move || proxy::snapshot_tables(&rules)).await??;
     // Waits for the API, which static pods do not: so it is a task of its own.
     let (duties_client, duties_token, duties_config) = (client.clone(), token.clone(), node_config);
     tasks.spawn("node's duties", async move {
@@ -529,7 +529,7 @@ pub(crate) fn proxy_config(settings: &Settings) -> proxy::Config {
             RulesLayout::Flat => proxy::rules::Layout::Flat,
             RulesLayout::Tree => proxy::rules::Layout::Tree,
         },
-        record: settings.run_dir.join("proxy-before.json"),
+        table_snapshot: settings.run_dir.join("proxy-before.json"),
         ..proxy::Config::default()
     }
 }

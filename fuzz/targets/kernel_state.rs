@@ -6,15 +6,15 @@ use libfuzzer_sys::fuzz_target;
 use windlass_proxy::{
     LocalAddresses,
     explain::{Packet, explain, trace},
-    kernel::{Saved, normal, words},
+    iptables_save::{SavedRuleset, canonical, split_words},
 };
 
 fuzz_target!(|text: &str| {
-    let Ok(saved) = Saved::parse(text) else { return };
+    let Ok(saved) = SavedRuleset::parse(text) else { return };
     for chain in saved.tables.values().flat_map(|t| t.values()) {
         for rule in &chain.rules {
-            let once = normal(rule.text);
-            assert!(once.len() <= words(rule.text).len());
+            let once = canonical(rule.text);
+            assert!(once.len() <= split_words(rule.text).len());
         }
     }
     let found = explain(text, text).expect("the text was read a moment ago");

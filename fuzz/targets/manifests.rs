@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use windlass_proxy::{Config, kernel::Saved, model::{Family, objects::{EndpointSlice, Service}}, rules_from_objects};
+use windlass_proxy::{Config, iptables_save::SavedRuleset, model::{Family, objects::{EndpointSlice, Service}}, rules_from_objects};
 
 fuzz_target!(|text: &str| {
     let Ok(documents) = serde_saphyr::from_multiple::<Value>(text) else { return };
@@ -15,7 +15,7 @@ fuzz_target!(|text: &str| {
     }
     for family in Family::BOTH {
         let rules = rules_from_objects(&services, &slices, &[], &Config::default(), family);
-        let saved = Saved::parse(&rules).unwrap_or_else(|e| panic!("{e}\n{rules}"));
+        let saved = SavedRuleset::parse(&rules).unwrap_or_else(|e| panic!("{e}\n{rules}"));
         assert_eq!(saved.tables.len(), 2, "{rules}");
         for name in saved.tables.values().flat_map(|t| t.keys()) {
             assert!(name.len() <= 28 && name.starts_with("KUBE-"), "{name}\n{rules}");

@@ -1,4 +1,4 @@
-//! What a caller can set, and what can go wrong at start.
+//! The configuration of the proxy, and its errors.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -7,51 +7,39 @@ use std::{
 };
 
 use crate::{
-    model::{Cidr, Family, Model, NodeFacts, objects},
-    plan::{Ledger, Limit, Step},
+    apply::Variant,
+    model::{Cidr, Family, NodeFacts},
     rules::{Layout, LocalTraffic, NodePortDestinations, Settings},
     sysctls::Conntrack,
 };
 
-/// How traffic that starts in this node's pods is told from other traffic.
+/// How to detect traffic that originates from pods of this node (kube-proxy: `detectLocalMode`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DetectLocal {
     /// By source: [`Config::cluster_cidrs`].
     #[default]
     ClusterCidr,
-    /// By source: the node's own pod ranges.
+    /// By source: the pod CIDRs of the node.
     NodeCidr,
-    /// By the name of the bridge it comes in on.
+    /// By the name of the bridge that it arrives on.
     BridgeInterface(String),
-    /// By the start of the name of the interface it comes in on.
+    /// By the name prefix of the interface that it arrives on.
     InterfaceNamePrefix(String),
 }
 
-/// At which of the node's addresses node ports answer.
+/// At which addresses of the node the node ports answer (kube-proxy: `nodePortAddresses`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// At all.
+    /// At all addresses.
     #[default]
     All,
-    /// At the node's own addresses.
+    /// At the addresses of the Node object.
     Primary,
-    /// At local addresses inside these ranges; a family without a range answers at all.
+    /// At local addresses inside these ranges; a family without a range answers at all addresses.
     Ranges(Vec<Cidr>),
 }
 
-/// Which of the two iptables programs to use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Variant {
-    /// The one that the host's other rules use; else the one called `iptables`.
-    #[default]
-    Auto,
-    /// `iptables-nft`.
-    Nft,
-    /// `iptables-legacy`.
-    Legacy,
-}
-
-/// A fixed text under a path of the metrics server.
+/// A constant page of the metrics server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// Starts with a slash.
@@ -62,16 +50,16 @@ pub struct Page {
     pub body: String,
 }
 
-/// Settings of the proxy.
+/// Configuration of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// This node's name; endpoints with it are local.
+    /// The name of this node; endpoints on it are local.
     pub node_name: String,
-    /// Addresses of this node, for as long as its Node object is not known.
+    /// Addresses of this node while its Node object is not known. iptables must work for the family of the first.
     pub node_ips: Vec<IpAddr>,
-    /// The cluster's pod ranges; the first of each family counts.
+    /// The cluster's pod CIDRs; the first of each family counts.
     pub cluster_cidrs: Vec<Cidr>,
-    /// How local traffic is told.
+    /// How to detect local traffic.
     pub detect_local: DetectLocal,
     /// Masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
@@ -81,31 +69,31 @@ pub struct Config {
     pub node_port_addresses: NodePortAddresses,
     /// Node ports answer at 127.0.0.1 as well.
     pub localhost_node_ports: bool,
-    /// How often rules are checked against the kernel on legacy; health is bad when a change waits
-    /// for twice as long.
+    /// How often rules are compared with the kernel on legacy. A change that is pending for twice as long makes `/healthz`
+    /// fail.
     pub sync_period: Duration,
-    /// The least time between two writes when changes come without end.
+    /// The minimum time between two writes under constant change.
     pub min_sync_period: Duration,
     /// `/healthz` and `/livez`; `None` for no server.
     pub healthz_bind: Option<SocketAddr>,
     /// `/metrics`, `/proxyMode`, `/healthz`; `None` for no server.
     pub metrics_bind: Option<SocketAddr>,
-    /// What is told beside the metrics.
+    /// Further pages of the metrics server.
     pub pages: Vec<Page>,
-    /// Fail when an address above cannot be bound, instead of trying again each 5 s.
+    /// Fail when an address above cannot be bound, instead of retrying every 5 s.
     pub bind_hard_fail: bool,
     /// Connection tracking.
     pub conntrack: Conntrack,
-    /// Services' external IPs count; upstream's gate `AllowServiceExternalIPs`.
+    /// `spec.externalIPs` of Services get rules; kube-proxy's feature gate `AllowServiceExternalIPs`.
     pub external_ips: bool,
-    /// Whether rules feed the kernel's named packet counters; `None`: if it has them.
+    /// Whether rules use nfacct counters; `None`: if the kernel supports them.
     pub nfacct: Option<bool>,
     /// Whether long chains become trees.
     pub layout: Layout,
-    /// Which iptables.
+    /// Which iptables back end.
     pub variant: Variant,
-    /// Where it is written down what the tables were before the first rule of ours, for clean-up.
-    pub record: PathBuf,
+    /// File with the snapshot of the tables before the first rule of ours, for clean-up.
+    pub table_snapshot: PathBuf,
     /// Program and arguments put before every command, such as `ip netns exec NAME`; for tests and
     /// for nodes whose network lives in another namespace.
     pub command_prefix: Vec<String>,
@@ -133,27 +121,27 @@ impl Default for Config {
             nfacct: None,
             layout: Layout::Auto,
             variant: Variant::default(),
-            record: "/run/windlass/proxy-before.json".into(),
+            table_snapshot: "/run/windlass/proxy-before.json".into(),
             command_prefix: Vec::new(),
         }
     }
 }
 
-/// Why the proxy could not start or go on.
+/// Why the proxy could not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A setting that cannot be.
+    /// The configuration is invalid.
     #[error("the proxy cannot start: {field} {problem}")]
     Config {
-        /// The setting.
+        /// The field.
         field: &'static str,
-        /// What is wrong and what is right.
+        /// What is wrong, and which values are allowed.
         problem: String,
     },
     /// iptables is missing or does not work.
     #[error(transparent)]
     Iptables(#[from] crate::apply::Error),
-    /// A part of the proxy ended.
+    /// A part of the proxy ended unexpectedly.
     #[error("{part} ended: {problem}")]
     Ended {
         /// Which part.
@@ -174,10 +162,10 @@ pub enum Error {
 }
 
 impl Config {
-    /// Refuses settings that contradict themselves.
+    /// Validates the configuration.
     ///
     /// # Errors
-    /// Names the first bad field.
+    /// The first invalid field.
     pub fn check(&self) -> Result<(), Error> {
         let bad = |field, problem: &str| Err(Error::Config { field, problem: problem.to_owned() });
         if self.masquerade_bit > 31 {
@@ -201,7 +189,7 @@ impl Config {
         }
     }
 
-    /// Whether node ports answer at 127.0.0.1: asked for, and loopback is among the addresses.
+    /// Whether node ports answer at 127.0.0.1: enabled, and loopback is among the node port addresses.
     #[must_use]
     pub fn localhost_effective(&self) -> bool {
         self.localhost_node_ports
@@ -215,8 +203,8 @@ impl Config {
             }
     }
 
-    /// The rules' settings for one family. `local` are the addresses of this machine's interfaces,
-    /// used only with ranges of node port addresses.
+    /// The settings of the rules of one family. `local` are the addresses of this node's interfaces, used only with
+    /// ranges of node port addresses.
     #[must_use]
     pub fn settings(&self, family: Family, node: &NodeFacts, local: &[IpAddr]) -> Settings {
         let first_of = |list: &[Cidr]| list.iter().find(|c| c.family() == family).map(ToString::to_string);
@@ -263,8 +251,8 @@ impl Config {
 }
 
 impl Config {
-    /// Where the servers of health check node ports listen for a family: at all of its addresses, at the node's own,
-    /// or at the local ones inside the ranges for node ports.
+    /// Where the servers of health check node ports listen for a family: at all addresses, at those of the Node, or at the
+    /// local ones inside the ranges for node ports.
     pub(crate) fn health_check_addresses(&self, family: Family, node: &NodeFacts, local: &[IpAddr]) -> Vec<IpAddr> {
         let any = match family {
             Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -274,69 +262,5 @@ impl Config {
             NodePortDestinations::All => vec![any],
             NodePortDestinations::Addresses(list) => list,
         }
-    }
-}
-
-/// More endpoints than this, and comments in endpoint rules are left out, as upstream does.
-pub(crate) const LARGE_CLUSTER: usize = 1000;
-/// No more than this, and they come back.
-pub(crate) const NO_LONGER_LARGE: usize = 900;
-
-/// Renders the rules for objects, as text for `iptables-restore`, without touching the kernel. The
-/// Node with the configured name, if it is among `nodes`, tells zone, addresses and pod ranges.
-#[must_use]
-pub fn rules_from_objects(
-    services: &[objects::Service],
-    slices: &[objects::EndpointSlice],
-    nodes: &[objects::Node],
-    config: &Config,
-    family: Family,
-) -> String {
-    rules_of_objects(services, slices, nodes, config, family, false)
-}
-
-/// The same for a cluster that may have been a large one until now.
-pub(crate) fn rules_of_objects(
-    services: &[objects::Service],
-    slices: &[objects::EndpointSlice],
-    nodes: &[objects::Node],
-    config: &Config,
-    family: Family,
-    large: bool,
-) -> String {
-    let node = nodes
-        .iter()
-        .find(|n| n.metadata.name.as_deref() == Some(&config.node_name))
-        .map(NodeFacts::of)
-        .unwrap_or_default();
-    let mut model = Model::default();
-    for service in services {
-        model.put_service(service);
-    }
-    for slice in slices {
-        model.put_slice(slice, &config.node_name);
-    }
-    // Every machine has these beside its own.
-    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-    let local: Vec<IpAddr> = loopback.into_iter().chain(config.node_ips.iter().copied()).collect();
-    model.take_changes();
-    let settings = Settings { large: is_large(&model, family, large), ..config.settings(family, &node, &local) };
-    let mut out = String::new();
-    each_step(&model, Ledger::new(settings), Limit::None, |step| out.push_str(&step.text));
-    out
-}
-
-/// Whether comments are left out, as they `were` until now: an autoscaler that works around the number does not have
-/// all rules written again each time.
-pub(crate) fn is_large(model: &Model, family: Family, was: bool) -> bool {
-    model.endpoint_count(family) > if was { NO_LONGER_LARGE } else { LARGE_CLUSTER }
-}
-
-/// The rules of a model, whatever the kernel holds, in pieces as large as `limit` says.
-pub(crate) fn each_step(model: &Model, mut ledger: Ledger, limit: Limit, mut then: impl FnMut(&Step)) {
-    model.services().for_each(|(id, _)| ledger.touch(id));
-    while let Some(step) = ledger.next_step(model, limit) {
-        then(&step);
-        ledger.commit(&step);
     }
 }

@@ -1,6 +1,5 @@
-//! UDP connections that are tracked towards endpoints that are gone: found and forgotten, so that
-//! the next packet is sent to one that exists. Which ones is decided by a pure function; only
-//! [`Conntrack`] touches the kernel.
+//! Finds and deletes conntrack entries of UDP connections to removed endpoints, so that the next packet is sent to an
+//! existing one. A pure function decides which are stale; only [`Conntrack`] accesses the kernel.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,21 +8,21 @@ use std::{
 };
 
 use crate::{
-    local::LocalAddresses,
+    local_addresses::LocalAddresses,
     model::{Family, Model, UdpFrontend},
-    netlink::{ACK, Attributes, Netlink, Request, family_number, nest, nested},
+    netlink::{Attributes, NLM_F_ACK, Netlink, Request, address_family, nest, nested},
 };
 
-/// One tracked UDP connection.
+/// One conntrack entry of UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// Who opened it.
+    /// Source of the original direction: the client.
     pub source: SocketAddr,
-    /// Whom it was sent to.
+    /// Destination of the original direction.
     pub destination: SocketAddr,
-    /// Who answers: the endpoint, when the destination is a service.
-    pub answers: SocketAddr,
-    /// Zone of connection tracking; 0 unless somebody uses zones.
+    /// Source of the reply direction: the endpoint, when the destination is a service.
+    pub reply_src: SocketAddr,
+    /// Conntrack zone; 0 is the default zone.
     pub zone: u16,
     /// Zone of the original direction, where zones differ by direction.
     pub original_zone: Option<u16>,
@@ -31,14 +30,14 @@ pub struct Flow {
 
 /// UDP addresses of services and the endpoints that may answer there.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Frontends {
+pub struct UdpFrontends {
     addresses: HashMap<SocketAddr, HashSet<SocketAddr>>,
     node_ports: HashMap<u16, HashSet<SocketAddr>>,
 }
 
-impl Frontends {
-    /// All UDP frontends of a family, also those without any endpoint. External IPs are left out where they are
-    /// switched off: traffic to them is somebody else's.
+impl UdpFrontends {
+    /// All UDP frontends of a family, also those without endpoints. External IPs are left out where they are disabled:
+    /// the proxy does not handle traffic to them.
     #[must_use]
     pub fn of(model: &Model, family: Family, external_ips: bool) -> Self {
         let mut out = Self::default();
@@ -65,74 +64,74 @@ impl Frontends {
         }
     }
 
-    /// Adds frontends that no Service has any more: nobody answers there, unless another Service took them over.
+    /// Adds frontends that were removed from a Service. They have no endpoints, unless another Service has them now.
     pub fn add_removed(&mut self, removed: impl IntoIterator<Item = UdpFrontend>, external_ips: bool) {
         for frontend in removed {
             self.add(frontend, external_ips, &HashSet::new());
         }
     }
 
-    /// Whether there is anything to look for.
+    /// Whether there are no frontends.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.node_ports.is_empty()
     }
 
-    /// Whether a flow's service no longer has the endpoint that answers it. A node port counts only at an address of
-    /// this machine.
+    /// Whether the service that an entry was opened to no longer has its endpoint. A node port counts only at an address
+    /// of this node.
     #[must_use]
     pub fn is_stale(&self, flow: &Flow, local: &LocalAddresses) -> bool {
         let here = |ip: IpAddr| local.contains(&ip);
         let at_node_port = || self.node_ports.get(&flow.destination.port()).filter(|_| here(flow.destination.ip()));
         let endpoints = self.addresses.get(&flow.destination).or_else(at_node_port);
-        endpoints.is_some_and(|known| !known.contains(&flow.answers))
+        endpoints.is_some_and(|known| !known.contains(&flow.reply_src))
     }
 }
 
-// include/uapi/linux/netfilter/nfnetlink_conntrack.h
-const SUBSYSTEM: u16 = 1;
-const GET: u16 = 1;
-const DELETE: u16 = 2;
-const TUPLE_ORIGINAL: u16 = 1;
-const TUPLE_REPLY: u16 = 2;
-const ZONE: u16 = 18;
-const TUPLE_IP: u16 = 1;
-const TUPLE_PROTOCOL: u16 = 2;
-const TUPLE_ZONE: u16 = 3;
-const FILTER: u16 = 25;
-const FILTER_ORIGINAL: u16 = 1;
-/// `CTA_FILTER_F_CTA_PROTO_NUM` of net/netfilter/nf_internals.h: of the tuple that is sent along the protocol counts.
-const FILTER_BY_PROTOCOL: u32 = 1 << 3;
-const IP_V4_SOURCE: u16 = 1;
-const IP_V4_DESTINATION: u16 = 2;
-const IP_V6_SOURCE: u16 = 3;
-const IP_V6_DESTINATION: u16 = 4;
-const PROTOCOL_NUMBER: u16 = 1;
-const SOURCE_PORT: u16 = 2;
-const DESTINATION_PORT: u16 = 3;
-const UDP: u8 = 17;
-/// Deletions in one message: their answers fit the socket's queue.
-const BATCH: usize = 100;
+// include/uapi/linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h
+const NFNL_SUBSYS_CTNETLINK: u16 = 1;
+const IPCTNL_MSG_CT_GET: u16 = 1;
+const IPCTNL_MSG_CT_DELETE: u16 = 2;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_ZONE: u16 = 18;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_TUPLE_ZONE: u16 = 3;
+const CTA_FILTER: u16 = 25;
+const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+/// net/netfilter/nf_internals.h: of the tuple in the request only the protocol is matched.
+const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+const IPPROTO_UDP: u8 = 17;
+/// Deletions in one datagram: their acknowledgements fit into the socket's receive queue.
+const MAX_BATCH_DELETIONS: usize = 100;
 
-/// The kernel's table of tracked connections, of this thread's network namespace.
+/// The conntrack table of this thread's network namespace.
 #[derive(Debug)]
 pub struct Conntrack(Netlink);
 
 impl Conntrack {
-    /// Opens a conversation.
+    /// Opens a netlink socket.
     ///
     /// # Errors
-    /// Without the right to, or without connection tracking in the kernel.
+    /// Without permission, or without nf_conntrack_netlink in the kernel.
     pub fn open() -> io::Result<Self> {
         Netlink::netfilter().map(Self)
     }
 
-    /// The UDP connections of a family that `wanted` picks; the others are not kept. Blocks.
+    /// The UDP entries of a family for which `wanted` is true. Blocks.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// When the dump fails.
     pub fn udp(&mut self, family: Family, wanted: impl Fn(&Flow) -> bool) -> io::Result<Vec<Flow>> {
-        // Kernels before 5.8 do not know the filter and tell of all protocols; others may refuse it.
+        // Kernels before 5.8 ignore the filter and dump all protocols; others may refuse it (EINVAL, EOPNOTSUPP).
         match self.dump(family, true, &wanted) {
             Err(e) if matches!(e.raw_os_error(), Some(22 | 95)) => self.dump(family, false, &wanted),
             other => other,
@@ -140,52 +139,57 @@ impl Conntrack {
     }
 
     fn dump(&mut self, family: Family, filtered: bool, wanted: &impl Fn(&Flow) -> bool) -> io::Result<Vec<Flow>> {
-        let plain = Request::new(SUBSYSTEM, GET, 0, [family_number(family), 0, 0, 0]);
+        let plain = Request::new(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET, 0, [address_family(family), 0, 0, 0]);
         let request = if filtered {
-            let protocol = nested(&[(PROTOCOL_NUMBER, &[UDP])]);
-            plain
-                .attribute(nest(TUPLE_ORIGINAL), &nested(&[(nest(TUPLE_PROTOCOL), &protocol)]))
-                .attribute(nest(FILTER), &nested(&[(FILTER_ORIGINAL, &FILTER_BY_PROTOCOL.to_ne_bytes())]))
+            let protocol = nested(&[(CTA_PROTO_NUM, &[IPPROTO_UDP])]);
+            plain.attribute(nest(CTA_TUPLE_ORIG), &nested(&[(nest(CTA_TUPLE_PROTO), &protocol)])).attribute(
+                nest(CTA_FILTER),
+                &nested(&[(CTA_FILTER_ORIG_FLAGS, &CTA_FILTER_F_CTA_PROTO_NUM.to_ne_bytes())]),
+            )
         } else {
             plain
         };
         let mut flows = Vec::new();
-        self.0.dump(request, |_, entry| flows.extend(read(entry).filter(wanted)))?;
+        self.0.dump(request, |_, entry| flows.extend(parse_entry(entry).filter(wanted)))?;
         Ok(flows)
     }
 
-    /// Forgets connections; one that is gone already is no error. How many were there. Blocks.
+    /// Deletes entries and returns how many existed. One that does not exist any more is no error. Blocks.
     ///
     /// # Errors
-    /// The first refusal.
-    pub fn forget<'a>(&mut self, flows: impl IntoIterator<Item = &'a Flow>) -> io::Result<usize> {
+    /// The first one that the kernel reports.
+    pub fn delete_entries<'a>(&mut self, flows: impl IntoIterator<Item = &'a Flow>) -> io::Result<usize> {
         let requests: Vec<Request> = flows.into_iter().map(deletion).collect();
-        let mut forgotten = 0;
-        for batch in requests.chunks(BATCH) {
-            for result in self.0.tell(batch.to_vec())? {
+        let mut deleted = 0;
+        for batch in requests.chunks(MAX_BATCH_DELETIONS) {
+            for result in self.0.execute_each(batch.to_vec())? {
                 match result {
-                    Ok(()) => forgotten += 1,
+                    Ok(()) => deleted += 1,
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     Err(e) => return Err(e),
                 }
             }
         }
-        Ok(forgotten)
+        Ok(deleted)
     }
 }
 
-/// Deletes exactly one connection: without a tuple the kernel would forget all of them.
+/// Deletes exactly one entry: without a tuple the kernel would flush the table.
 fn deletion(flow: &Flow) -> Request {
     let family = Family::of(&flow.source.ip());
-    let request = Request::new(SUBSYSTEM, DELETE, ACK, [family_number(family), 0, 0, 0])
-        .attribute(nest(TUPLE_ORIGINAL), &zoned_tuple(flow.source, flow.destination, UDP, flow.original_zone));
-    if flow.zone == 0 { request } else { request.attribute(ZONE, &flow.zone.to_be_bytes()) }
+    let request =
+        Request::new(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE, NLM_F_ACK, [address_family(family), 0, 0, 0])
+            .attribute(
+                nest(CTA_TUPLE_ORIG),
+                &zoned_tuple(flow.source, flow.destination, IPPROTO_UDP, flow.original_zone),
+            );
+    if flow.zone == 0 { request } else { request.attribute(CTA_ZONE, &flow.zone.to_be_bytes()) }
 }
 
 fn zoned_tuple(from: SocketAddr, to: SocketAddr, protocol: u8, zone: Option<u16>) -> Vec<u8> {
     let mut bytes = tuple(from, to, protocol);
     if let Some(zone) = zone {
-        bytes.extend(nested(&[(TUPLE_ZONE, &zone.to_be_bytes())]));
+        bytes.extend(nested(&[(CTA_TUPLE_ZONE, &zone.to_be_bytes())]));
     }
     bytes
 }
@@ -196,32 +200,32 @@ fn tuple(from: SocketAddr, to: SocketAddr, protocol: u8) -> Vec<u8> {
         IpAddr::V6(v6) => v6.octets().to_vec(),
     };
     let (source, destination) = match from.ip() {
-        IpAddr::V4(_) => (IP_V4_SOURCE, IP_V4_DESTINATION),
-        IpAddr::V6(_) => (IP_V6_SOURCE, IP_V6_DESTINATION),
+        IpAddr::V4(_) => (CTA_IP_V4_SRC, CTA_IP_V4_DST),
+        IpAddr::V6(_) => (CTA_IP_V6_SRC, CTA_IP_V6_DST),
     };
     let addresses = nested(&[(source, &bytes(from.ip())), (destination, &bytes(to.ip()))]);
     let ports = nested(&[
-        (PROTOCOL_NUMBER, &[protocol]),
-        (SOURCE_PORT, &from.port().to_be_bytes()),
-        (DESTINATION_PORT, &to.port().to_be_bytes()),
+        (CTA_PROTO_NUM, &[protocol]),
+        (CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()),
+        (CTA_PROTO_DST_PORT, &to.port().to_be_bytes()),
     ]);
-    nested(&[(nest(TUPLE_IP), &addresses), (nest(TUPLE_PROTOCOL), &ports)])
+    nested(&[(nest(CTA_TUPLE_IP), &addresses), (nest(CTA_TUPLE_PROTO), &ports)])
 }
 
-/// Reads an entry of the table, if it is UDP.
-fn read(entry: &[u8]) -> Option<Flow> {
-    let original = Attributes(entry).find(TUPLE_ORIGINAL)?;
-    let (source, destination) = ends(original)?;
-    let (answers, _) = ends(Attributes(entry).find(TUPLE_REPLY)?)?;
+/// Parses a conntrack entry; `None` unless it is of UDP.
+fn parse_entry(entry: &[u8]) -> Option<Flow> {
+    let original = Attributes(entry).find(CTA_TUPLE_ORIG)?;
+    let (source, destination) = addresses_of(original)?;
+    let (reply_src, _) = addresses_of(Attributes(entry).find(CTA_TUPLE_REPLY)?)?;
     let zone =
         |bytes: &[u8], kind: u16| Attributes(bytes).find(kind).and_then(|v| v.try_into().ok()).map(u16::from_be_bytes);
-    let (all, original_zone) = (zone(entry, ZONE).unwrap_or(0), zone(original, TUPLE_ZONE));
-    Some(Flow { source, destination, answers, zone: all, original_zone })
+    let (all, original_zone) = (zone(entry, CTA_ZONE).unwrap_or(0), zone(original, CTA_TUPLE_ZONE));
+    Some(Flow { source, destination, reply_src, zone: all, original_zone })
 }
 
-fn ends(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
-    let (addresses, protocol) = (Attributes(tuple).find(TUPLE_IP)?, Attributes(tuple).find(TUPLE_PROTOCOL)?);
-    if Attributes(protocol).find(PROTOCOL_NUMBER)? != [UDP] {
+fn addresses_of(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
+    let (addresses, protocol) = (Attributes(tuple).find(CTA_TUPLE_IP)?, Attributes(tuple).find(CTA_TUPLE_PROTO)?);
+    if Attributes(protocol).find(CTA_PROTO_NUM)? != [IPPROTO_UDP] {
         return None;
     }
     let address = |v4: u16, v6: u16| {
@@ -236,8 +240,8 @@ fn ends(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
         })
     };
     let port = |kind: u16| Some(u16::from_be_bytes(Attributes(protocol).find(kind)?.try_into().ok()?));
-    let source = SocketAddr::new(address(IP_V4_SOURCE, IP_V6_SOURCE)?, port(SOURCE_PORT)?);
-    let destination = SocketAddr::new(address(IP_V4_DESTINATION, IP_V6_DESTINATION)?, port(DESTINATION_PORT)?);
+    let source = SocketAddr::new(address(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?, port(CTA_PROTO_SRC_PORT)?);
+    let destination = SocketAddr::new(address(CTA_IP_V4_DST, CTA_IP_V6_DST)?, port(CTA_PROTO_DST_PORT)?);
     Some((source, destination))
 }
 
@@ -247,34 +251,34 @@ mod tests {
 
     #[test]
     fn entries_are_read_and_written_back() {
-        for (source, destination, answers) in [
+        for (source, destination, reply_src) in [
             ("10.0.0.2:4000", "172.30.0.41:53", "10.180.0.1:5353"),
             ("[fd00::2]:4000", "[fd00::41]:53", "[fd00:1::1]:5353"),
         ] {
-            let [source, destination, answers] = [source, destination, answers].map(|a| a.parse().unwrap());
+            let [source, destination, reply_src] = [source, destination, reply_src].map(|a| a.parse().unwrap());
             let entry = |from, to, protocol| tuple(from, to, protocol);
             for (zone, original_zone) in [(7, None), (0, Some(9))] {
-                let flow = Flow { source, destination, answers, zone, original_zone };
+                let flow = Flow { source, destination, reply_src, zone, original_zone };
                 let bytes = nested(&[
-                    (nest(TUPLE_ORIGINAL), &zoned_tuple(source, destination, UDP, original_zone)),
-                    (nest(TUPLE_REPLY), &entry(answers, source, UDP)),
-                    (ZONE, &zone.to_be_bytes()),
+                    (nest(CTA_TUPLE_ORIG), &zoned_tuple(source, destination, IPPROTO_UDP, original_zone)),
+                    (nest(CTA_TUPLE_REPLY), &entry(reply_src, source, IPPROTO_UDP)),
+                    (CTA_ZONE, &zone.to_be_bytes()),
                 ]);
-                assert_eq!(read(&bytes), Some(flow));
+                assert_eq!(parse_entry(&bytes), Some(flow));
             }
             let bytes = nested(&[
-                (nest(TUPLE_ORIGINAL), &entry(source, destination, 6)),
-                (nest(TUPLE_REPLY), &entry(answers, source, 6)),
+                (nest(CTA_TUPLE_ORIG), &entry(source, destination, 6)),
+                (nest(CTA_TUPLE_REPLY), &entry(reply_src, source, 6)),
             ]);
-            assert_eq!(read(&bytes), None, "TCP is left alone");
+            assert_eq!(parse_entry(&bytes), None, "TCP is left alone");
         }
-        assert_eq!(read(&[]), None);
+        assert_eq!(parse_entry(&[]), None);
     }
 
     #[test]
     fn only_flows_of_known_frontends_to_other_endpoints_are_stale() {
         let addr = |s: &str| s.parse::<SocketAddr>().unwrap();
-        let mut frontends = Frontends::default();
+        let mut frontends = UdpFrontends::default();
         frontends.addresses.insert(addr("172.30.0.41:53"), HashSet::from([addr("10.180.0.1:53")]));
         frontends.addresses.insert(addr("172.30.0.42:53"), HashSet::new());
         frontends.node_ports.insert(3001, HashSet::from([addr("10.180.0.1:53")]));
@@ -290,7 +294,7 @@ mod tests {
         let flow = |to: &str, from: &str| Flow {
             source: addr("10.0.0.2:4000"),
             destination: addr(to),
-            answers: addr(from),
+            reply_src: addr(from),
             zone: 0,
             original_zone: None,
         };
@@ -306,7 +310,7 @@ mod tests {
             // An address of a local route alone.
             ("198.51.100.9:3001", "10.180.0.9:53", true),
             ("8.8.8.8:3001", "8.8.8.8:3001", false),
-            // Frontends of Services that are gone, and an address that does not count.
+            // Frontends of deleted Services, and an address that does not count.
             ("172.30.0.49:53", "10.180.0.1:53", true),
             ("192.168.0.2:3009", "10.180.0.9:53", true),
             ("198.51.100.1:53", "10.180.0.9:53", false),

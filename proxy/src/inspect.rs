@@ -1,4 +1,4 @@
-//! Asks the API what should be and the kernel what is, for `windlass rules`.
+//! Compares the API's objects with the kernel's rules, for `windlass rules`.
 
 use std::net::IpAddr;
 
@@ -6,42 +6,43 @@ use kube::{Api, Client, api::ListParams};
 
 use crate::{
     apply::{self, Backend, Runner},
-    config::{Config, rules_of_objects},
+    config::Config,
     explain::{Explanation, explain},
     model::{
         Family,
         objects::{EndpointSlice, Node, Service},
     },
     nfacct::INVALID_DROPPED,
+    plan::rules_of_objects,
 };
 
 /// Why rules could not be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// The API did not answer.
+    /// The API cannot be listed.
     #[error("cannot list {what}: {source}; is the API server up?")]
     Api {
-        /// What was asked for.
+        /// Which objects.
         what: &'static str,
         /// Why not.
         source: Box<kube::Error>,
     },
-    /// iptables did not answer.
+    /// iptables failed.
     #[error(transparent)]
     Iptables(#[from] apply::Error),
-    /// A text is not a rule set.
+    /// A ruleset cannot be parsed.
     #[error(transparent)]
-    Parse(#[from] crate::kernel::ParseError),
-    /// The thread that asked the kernel ended.
-    #[error("the rules could not be read: {0}")]
-    Broken(#[from] tokio::task::JoinError),
+    Parse(#[from] crate::iptables_save::ParseError),
+    /// The thread that read the kernel's rules panicked.
+    #[error("failed to read the rules: {0}")]
+    Panicked(#[from] tokio::task::JoinError),
 }
 
-/// Lists Services, slices and Nodes, reads the kernel's rules of a family with their counters, and
-/// sets the two beside each other. Needs root for the kernel.
+/// Lists Services, EndpointSlices and Nodes, reads the kernel's rules of a family with their counters, and compares the
+/// two. Needs root.
 ///
 /// # Errors
-/// When the API or the kernel does not answer.
+/// When the API cannot be listed or the rules cannot be read.
 pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result<Explanation, InspectError> {
     async fn list<K>(client: &Client, what: &'static str) -> Result<Vec<K>, InspectError>
     where
@@ -55,9 +56,9 @@ pub async fn inspect(client: &Client, config: &Config, family: Family) -> Result
     let nodes: Vec<Node> = list(client, "nodes").await?;
     let reading = config.clone();
     let kernel = tokio::task::spawn_blocking(move || kernel_rules(&reading, family)).await??;
-    // The proxy tried whether there are counters; its rules show what came of it.
+    // The proxy probed for nfacct; its rules show the result.
     let nfacct = config.nfacct.or(Some(kernel.contains(INVALID_DROPPED)));
-    // So they do for whether comments of endpoints are left out, where that depends on how many there were.
+    // Likewise for the comments of endpoints, which depend on earlier numbers of endpoints.
     let large = kernel.contains("KUBE-SEP-") && !kernel.contains(" -> ");
     let config = Config { nfacct, ..config.clone() };
     let wanted = rules_of_objects(&services, &slices, &nodes, &config, family, large);

@@ -1,7 +1,7 @@
 //! The service proxy: Services and EndpointSlices become iptables rules, with the chain names and
 //! rules that kube-proxy 1.36 writes in iptables mode.
 //!
-//! Three storeys. Pure: [`model`], [`select`], [`rules`], [`plan`], [`kernel`] and [`explain`] know
+//! Three storeys. Pure: [`model`], [`topology`], [`rules`], [`plan`], [`iptables_save`] and [`explain`] know
 //! neither clock, kernel nor network. Thin: [`apply`] is the only place that runs iptables,
 //! [`conntrack`] the only one that touches tracked connections, `serve` the HTTP end points. The
 //! loop: `sync` owns all state and ties them. Imports nothing of ours but `windlass-kit`.
@@ -13,24 +13,28 @@ mod config;
 pub mod conntrack;
 pub mod explain;
 mod inspect;
+pub mod iptables_save;
 mod ipvs;
-pub mod kernel;
-mod local;
+mod local_addresses;
 pub mod model;
 mod netlink;
 mod nfacct;
+mod object_ref;
 pub mod plan;
 pub mod rules;
-pub mod select;
 mod serve;
-mod subject;
+mod startup;
 mod sync;
 mod sysctls;
+pub mod topology;
 
+pub use apply::Variant;
 pub use check::check;
-pub use cleanup::{CleanupError, cleanup, prepare, record};
-pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page, Variant, rules_from_objects};
+pub use cleanup::{CleanupError, cleanup};
+pub use config::{Config, DetectLocal, Error, NodePortAddresses, Page};
 pub use inspect::{InspectError, inspect, kernel_rules};
-pub use local::LocalAddresses;
+pub use local_addresses::LocalAddresses;
+pub use plan::rules_from_objects;
+pub use startup::{prepare, snapshot_tables};
 pub use sync::run;
 pub use sysctls::{Conntrack as ConntrackSettings, Timeout};

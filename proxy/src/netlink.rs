@@ -1,6 +1,6 @@
-//! Conversations with the kernel over netlink, in this thread's network namespace: requests, dumps and
-//! attributes. What they mean is left to those who talk: [`apply::nftables`](crate::apply),
-//! [`conntrack`](crate::conntrack), [`nfacct`](crate::nfacct), [`ipvs`](crate::ipvs), [`local`](crate::local).
+//! Netlink sockets in this thread's network namespace: requests, dumps, notifications and attributes. The protocols
+//! above it are those of [`apply::nf_tables_netlink`](crate::apply), [`conntrack`](crate::conntrack),
+//! [`nfacct`](crate::nfacct), [`ipvs`](crate::ipvs) and [`local_addresses`](crate::local_addresses).
 
 use std::{
     io,
@@ -21,22 +21,22 @@ use nix::{
 use crate::model::Family;
 
 // include/uapi/linux/netlink.h
-const REQUEST: u16 = 1;
-pub(crate) const ACK: u16 = 4;
-const DUMP: u16 = 0x300;
-/// What is dumped changed meanwhile: entries may be missing.
-const DUMP_INTR: u16 = 0x10;
+const NLM_F_REQUEST: u16 = 1;
+pub(crate) const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
+/// The dump is inconsistent because of a concurrent change: entries may be missing.
+const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-const NESTED: u16 = 0x8000;
-/// Of the netlink header; behind it stands the one of whoever is talked to, such as netfilter's of four bytes.
-const HEAD: usize = 16;
+const NLA_F_NESTED: u16 = 0x8000;
+/// Length of `struct nlmsghdr`; the header of the protocol follows, such as `struct nfgenmsg`.
+const NLMSG_HDRLEN: usize = 16;
 
-/// Length of netfilter's own header: family, version, resource.
-const NETFILTER_HEAD: usize = 4;
+/// Length of `struct nfgenmsg`: family, version, resource id.
+const NFGENMSG_LEN: usize = 4;
 
-/// A family's number in messages (`AF_INET`, `AF_INET6`).
-pub(crate) const fn family_number(family: Family) -> u8 {
+/// `AF_INET` or `AF_INET6`.
+pub(crate) const fn address_family(family: Family) -> u8 {
     match family {
         Family::V4 => 2,
         Family::V6 => 10,
@@ -47,21 +47,21 @@ pub(crate) const fn family_number(family: Family) -> u8 {
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     bytes: Vec<u8>,
-    /// Length of the header behind netlink's own. Answers have the same.
+    /// Length of the protocol's header. Replies have the same.
     head: usize,
 }
 
 impl Request {
-    /// A message of a subsystem of netfilter; `head` is netfilter's own header: family, version, resource.
+    /// A message to a netfilter subsystem; `head` is its `struct nfgenmsg`.
     pub(crate) fn new(subsystem: u16, message: u16, flags: u16, head: [u8; 4]) -> Self {
         Self::raw(subsystem << 8 | message, flags, &head)
     }
 
-    /// A message of any kind, such as the bounds of a batch; `head` is the header behind netlink's own.
+    /// A message of any type, such as the begin of a batch; `head` is the protocol's header.
     pub(crate) fn raw(kind: u16, flags: u16, head: &[u8]) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
-        bytes.extend((REQUEST | flags).to_ne_bytes());
+        bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
         bytes.extend([0; 8]);
         bytes.extend(head);
         Self { bytes, head: head.len() }
@@ -69,11 +69,11 @@ impl Request {
 
     /// Appends an attribute.
     pub(crate) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        put(&mut self.bytes, kind, value);
+        put_attribute(&mut self.bytes, kind, value);
         self
     }
 
-    /// Appends an attribute that is a text with a zero at its end.
+    /// Appends an attribute that is a NUL-terminated string.
     pub(crate) fn text(self, kind: u16, value: &str) -> Self {
         self.attribute(kind, &[value.as_bytes(), &[0]].concat())
     }
@@ -86,7 +86,7 @@ impl Request {
     }
 }
 
-fn put(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
+fn put_attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let len = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
     out.extend(len.to_ne_bytes());
     out.extend(kind.to_ne_bytes());
@@ -94,19 +94,19 @@ fn put(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Attributes inside an attribute.
+/// The payload of a nested attribute.
 pub(crate) fn nested(parts: &[(u16, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
-    parts.iter().for_each(|(kind, value)| put(&mut out, *kind, value));
+    parts.iter().for_each(|(kind, value)| put_attribute(&mut out, *kind, value));
     out
 }
 
-/// The number of an attribute that holds others.
+/// The type of a nested attribute.
 pub(crate) const fn nest(kind: u16) -> u16 {
-    kind | NESTED
+    kind | NLA_F_NESTED
 }
 
-/// Attributes one after the other; what is cut short ends them.
+/// Iterates over attributes; a truncated one ends the iteration.
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
@@ -123,41 +123,41 @@ impl<'a> Iterator for Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// The value of the first attribute of a kind.
+    /// The payload of the first attribute of a type.
     pub(crate) fn find(mut self, kind: u16) -> Option<&'a [u8]> {
         self.by_ref().find(|(k, _)| *k == kind).map(|(_, value)| value)
     }
 }
 
-/// An open conversation.
+/// An open netlink socket.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
 }
 
-fn short() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "an answer of the kernel is cut short")
+fn truncated() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a netlink reply of the kernel is truncated")
 }
 
 impl Netlink {
-    /// With netfilter: nf_tables, connection tracking, IP sets, counters.
+    /// To netfilter: nf_tables, conntrack, IP sets, nfacct.
     pub(crate) fn netfilter() -> io::Result<Self> {
         Self::bound(SockProtocol::NetlinkNetFilter, 0)
     }
 
-    /// With the keeper of interfaces, addresses and routes.
+    /// To rtnetlink: interfaces, addresses and routes.
     pub(crate) fn routing() -> io::Result<Self> {
         Self::bound(SockProtocol::NetlinkRoute, 0)
     }
 
-    /// With the families that have a name instead of a number.
+    /// To generic netlink, whose families have names.
     pub(crate) fn generic() -> io::Result<Self> {
         Self::bound(SockProtocol::NetlinkGeneric, 0)
     }
 
-    /// With netfilter; it also hears what is told to multicast groups, as a bit mask.
-    pub(crate) fn listen(groups: u32) -> io::Result<Self> {
+    /// To netfilter, subscribed to multicast groups, given as a bit mask; does not block.
+    pub(crate) fn subscribe(groups: u32) -> io::Result<Self> {
         let this = Self::bound(SockProtocol::NetlinkNetFilter, groups)?;
         nix::fcntl::fcntl(&this.socket, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
         Ok(this)
@@ -170,8 +170,8 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends messages as one, and gives the range of their sequence numbers.
-    fn send(&mut self, requests: &mut [Request]) -> io::Result<Sequences> {
+    /// Sends messages in one datagram, and returns the range of their sequence numbers.
+    fn send(&mut self, requests: &mut [Request]) -> io::Result<SequenceRange> {
         let mut bytes = Vec::new();
         let first = self.sequence.wrapping_add(1);
         for request in requests {
@@ -179,7 +179,7 @@ impl Netlink {
             bytes.extend(request.finish(self.sequence));
         }
         sendto(self.socket.as_raw_fd(), &bytes, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
-        Ok(Sequences { first, last: self.sequence })
+        Ok(SequenceRange { first, last: self.sequence })
     }
 
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -191,9 +191,9 @@ impl Netlink {
         }
     }
 
-    /// Sends messages as one, and returns the attributes of the first answer; an acknowledgement has none. What
-    /// answers an earlier question, whose answer came too late, is passed over.
-    pub(crate) fn ask(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<u8>> {
+    /// Sends messages in one datagram, and returns the attributes of the first reply; an acknowledgement has none.
+    /// Late replies to earlier requests are skipped.
+    pub(crate) fn query(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<u8>> {
         let sent = self.send(&mut requests)?;
         let head = requests.first().map_or(0, |request| request.head);
         let mut buffer = vec![0; 16 * 1024];
@@ -207,8 +207,8 @@ impl Netlink {
         }
     }
 
-    /// Sends messages that each ask for an acknowledgement; what became of each, in order.
-    pub(crate) fn tell(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<io::Result<()>>> {
+    /// Sends messages that each request an acknowledgement; returns the result of each, in order.
+    pub(crate) fn execute_each(&mut self, mut requests: Vec<Request>) -> io::Result<Vec<io::Result<()>>> {
         let sent = self.send(&mut requests)?;
         let mut out = Vec::with_capacity(requests.len());
         let mut buffer = vec![0; 64 * 1024];
@@ -220,21 +220,21 @@ impl Netlink {
         Ok(out)
     }
 
-    /// Asks for all there is; `each` gets the header behind netlink's own and the attributes of one answer.
-    /// `Interrupted` when what was asked for changed meanwhile, so that some of it may be missing.
+    /// Dumps a table of the kernel; `each` gets the protocol's header and the attributes of one entry. `Interrupted` when
+    /// the table changed meanwhile, so that entries may be missing.
     pub(crate) fn dump(&mut self, mut request: Request, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<()> {
-        let flags = u16::from_ne_bytes([request.bytes[6], request.bytes[7]]) | DUMP;
+        let flags = u16::from_ne_bytes([request.bytes[6], request.bytes[7]]) | NLM_F_DUMP;
         request.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
         let head = request.head;
         let sent = self.send(std::slice::from_mut(&mut request))?;
         let mut buffer = vec![0; 64 * 1024];
-        let mut torn = false;
+        let mut inconsistent = false;
         loop {
             let len = self.receive(&mut buffer)?;
             for message in Messages(&buffer[..len]).filter(|m| sent.contains(m.sequence)) {
-                torn |= message.flags & DUMP_INTR != 0;
+                inconsistent |= message.flags & NLM_F_DUMP_INTR != 0;
                 if message.kind == NLMSG_DONE {
-                    return if torn { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) };
+                    return if inconsistent { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) };
                 }
                 match message.error() {
                     Some(result) => return result,
@@ -244,41 +244,41 @@ impl Netlink {
         }
     }
 
-    /// Takes all that was heard, without waiting: number, family and attributes of each message. Whether all of it
-    /// could be read: a full queue loses some.
-    pub(crate) fn heard(&self, mut each: impl FnMut(u16, u8, &[u8])) -> bool {
+    /// Reads all queued notifications without waiting: type, family and attributes of each. Returns whether it is all of
+    /// them: a full queue loses some.
+    pub(crate) fn read_notifications(&self, mut each: impl FnMut(u16, u8, &[u8])) -> bool {
         let mut buffer = vec![0; 64 * 1024];
-        let mut whole = true;
+        let mut complete = true;
         loop {
             match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC) {
                 Ok(len) => {
-                    whole &= len <= buffer.len();
+                    complete &= len <= buffer.len();
                     for message in Messages(&buffer[..len.min(buffer.len())]) {
-                        let family = message.bytes.get(HEAD).copied().unwrap_or_default();
-                        each(message.kind, family, message.attributes(NETFILTER_HEAD));
+                        let family = message.bytes.get(NLMSG_HDRLEN).copied().unwrap_or_default();
+                        each(message.kind, family, message.attributes(NFGENMSG_LEN));
                     }
                 }
-                Err(Errno::ENOBUFS) => whole = false,
+                Err(Errno::ENOBUFS) => complete = false,
                 Err(Errno::EINTR) => {}
-                Err(_) => return whole,
+                Err(_) => return complete,
             }
         }
     }
 
-    /// Throws away what else was answered.
-    pub(crate) fn drain(&self) {
-        self.heard(|_, _, _| {});
+    /// Discards all queued replies.
+    pub(crate) fn discard_replies(&self) {
+        self.read_notifications(|_, _, _| {});
     }
 }
 
-/// The sequence numbers of messages that were sent as one; they wrap.
+/// The sequence numbers of the messages of one datagram; they wrap.
 #[derive(Debug, Clone, Copy)]
-struct Sequences {
+struct SequenceRange {
     first: u32,
     last: u32,
 }
 
-impl Sequences {
+impl SequenceRange {
     const fn contains(self, sequence: u32) -> bool {
         sequence.wrapping_sub(self.first) <= self.last.wrapping_sub(self.first)
     }
@@ -304,26 +304,27 @@ struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The outcome, when this is an acknowledgement or a refusal.
+    /// The result, when this is an acknowledgement or an error.
     fn error(&self) -> Option<io::Result<()>> {
         if self.kind != NLMSG_ERROR {
             return None;
         }
-        let code = self.bytes.get(HEAD..HEAD + 4).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);
+        let code =
+            self.bytes.get(NLMSG_HDRLEN..NLMSG_HDRLEN + 4).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);
         Some(match code {
             Some(0) => Ok(()),
             Some(code) => Err(io::Error::from_raw_os_error(-code)),
-            None => Err(short()),
+            None => Err(truncated()),
         })
     }
 
-    /// The header behind netlink's own.
+    /// The protocol's header.
     fn head(&self, len: usize) -> &'a [u8] {
-        self.bytes.get(HEAD..HEAD + len).unwrap_or_default()
+        self.bytes.get(NLMSG_HDRLEN..NLMSG_HDRLEN + len).unwrap_or_default()
     }
 
     fn attributes(&self, head: usize) -> &'a [u8] {
-        self.bytes.get(HEAD + head..).unwrap_or_default()
+        self.bytes.get(NLMSG_HDRLEN + head..).unwrap_or_default()
     }
 }
 
@@ -335,7 +336,7 @@ impl<'a> Iterator for Messages<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let head: [u8; 4] = self.0.get(..4)?.try_into().ok()?;
         let len = usize::try_from(u32::from_ne_bytes(head)).ok()?;
-        let bytes = self.0.get(..len).filter(|b| b.len() >= HEAD)?;
+        let bytes = self.0.get(..len).filter(|b| b.len() >= NLMSG_HDRLEN)?;
         self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
         let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let sequence = u32::from_ne_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
@@ -360,23 +361,23 @@ mod tests {
         }
     }
 
-    /// An answer that came too late for its question is not taken for the answer to the next one.
+    /// A late reply is not taken for the reply to the next request.
     #[test]
-    fn an_answer_belongs_to_its_question() {
+    fn a_late_reply_is_skipped() {
         let mut netlink = Netlink::netfilter().unwrap();
         // NFT_MSG_GETGEN; nobody reads its answer.
         let question = || Request::new(10, 16, 0, [0; 4]);
         netlink.send(&mut [question()]).unwrap();
         // NFT_MSG_GETTABLE of a table that is not there.
         let missing = Request::new(10, 1, 0, [2, 0, 0, 0]).text(1, "no-such-table");
-        let answer = netlink.ask(vec![missing]);
+        let answer = netlink.query(vec![missing]);
         assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(Attributes(&netlink.ask(vec![question()]).unwrap()).find(1).is_some());
+        assert!(Attributes(&netlink.query(vec![question()]).unwrap()).find(1).is_some());
     }
 
     #[test]
     fn sequence_numbers_wrap() {
-        let sent = Sequences { first: u32::MAX, last: 1 };
+        let sent = SequenceRange { first: u32::MAX, last: 1 };
         assert!([u32::MAX, 0, 1].iter().all(|s| sent.contains(*s)));
         assert!(!sent.contains(2) && !sent.contains(u32::MAX - 1));
     }

@@ -1,8 +1,8 @@
-//! Settings of the kernel that services need: routing from 127.0.0.1 and connection tracking. What to write
-//! is decided by a pure function; what was there before is given back for the record.
+//! Sysctls that services need: `route_localnet`, and the limits and timeouts of connection tracking. A pure function
+//! decides what to write; the previous values are recorded for clean-up.
 //!
-//! Nothing that is large enough already is lowered, unless somebody asks for an exact value: another program
-//! may need it. A setting that cannot be written is a warning: containers often may not.
+//! Unlike kube-proxy, no value is lowered unless the configuration requires an exact one: another program may need it.
+//! A sysctl that cannot be written is a warning: in containers they are often read-only.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::apply::{Error, Runner};
 
-/// How long connection tracking keeps something.
+/// A timeout of connection tracking, written in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timeout {
-    /// As the kernel has it.
+    /// Leave the kernel's value.
     #[default]
     Keep,
     /// This or longer.
@@ -22,10 +22,10 @@ pub enum Timeout {
     Exactly(Duration),
 }
 
-/// Settings of connection tracking. Defaults are kube-proxy's.
+/// Settings of connection tracking. Defaults are those of kube-proxy's `conntrack` configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conntrack {
-    /// Connections for each processor; 0 leaves the kernel's limit alone.
+    /// `maxPerCore`: connections for each processor; 0 leaves the kernel's limit.
     pub max_per_core: u32,
     /// The limit is never below this.
     pub min: u32,
@@ -56,17 +56,17 @@ impl Default for Conntrack {
 }
 
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
-const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-const BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
-const ESTABLISHED: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
-const CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
-const UDP: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
-const UDP_STREAM: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream";
-const BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
-/// Upstream's upper bound of what is computed from processors.
-const MOST: u32 = 1 << 20;
+const NF_CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+const CONNTRACK_HASHSIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
+const TCP_TIMEOUT_ESTABLISHED: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
+const TCP_TIMEOUT_CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
+const UDP_TIMEOUT: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
+const UDP_TIMEOUT_STREAM: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream";
+const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+/// The upper bound of the limit scaled by processors (pkg/proxy/conntrack/sysctls.go).
+const MAX_SCALED_LIMIT: u32 = 1 << 20;
 
-/// A value that is to be written, and how the present one may suffice.
+/// The desired value of a sysctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     AtLeast(u64),
@@ -74,8 +74,8 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// What to write where `now` is.
-    fn over(self, now: u64) -> Option<u64> {
+    /// The value to write where the present one is `now`, if any.
+    fn value_to_write(self, now: u64) -> Option<u64> {
         match self {
             Self::AtLeast(value) => (now < value).then_some(value),
             Self::Exactly(value) => (now != value).then_some(value),
@@ -83,20 +83,20 @@ impl Wanted {
     }
 }
 
-/// All that connection tracking should have. Pure.
+/// The desired values of all sysctls of connection tracking. Pure.
 fn wanted(settings: &Conntrack, cores: u32) -> Vec<(&'static str, Wanted)> {
     let mut out = Vec::new();
     if settings.max_per_core > 0 {
-        let scaled = settings.max_per_core.saturating_mul(cores).min(MOST);
+        let scaled = settings.max_per_core.saturating_mul(cores).min(MAX_SCALED_LIMIT);
         let max = u64::from(scaled.max(settings.min));
-        // More buckets first: a larger limit over few buckets makes every lookup slow.
-        out.extend([(BUCKETS, Wanted::AtLeast(max / 4)), (MAX, Wanted::AtLeast(max))]);
+        // Buckets first: a large limit over few buckets makes every lookup slow.
+        out.extend([(CONNTRACK_HASHSIZE, Wanted::AtLeast(max / 4)), (NF_CONNTRACK_MAX, Wanted::AtLeast(max))]);
     }
     for (path, timeout) in [
-        (ESTABLISHED, settings.tcp_established),
-        (CLOSE_WAIT, settings.tcp_close_wait),
-        (UDP, settings.udp),
-        (UDP_STREAM, settings.udp_stream),
+        (TCP_TIMEOUT_ESTABLISHED, settings.tcp_established),
+        (TCP_TIMEOUT_CLOSE_WAIT, settings.tcp_close_wait),
+        (UDP_TIMEOUT, settings.udp),
+        (UDP_TIMEOUT_STREAM, settings.udp_stream),
     ] {
         match timeout {
             Timeout::Keep => {}
@@ -105,16 +105,16 @@ fn wanted(settings: &Conntrack, cores: u32) -> Vec<(&'static str, Wanted)> {
         }
     }
     if settings.tcp_be_liberal {
-        out.push((BE_LIBERAL, Wanted::Exactly(1)));
+        out.push((TCP_BE_LIBERAL, Wanted::Exactly(1)));
     }
     out
 }
 
-/// What we changed: the value before and ours, by path.
+/// The sysctls that the proxy changed: the value before and ours, by path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Changed(BTreeMap<String, (String, String)>);
+pub(crate) struct ChangedSysctls(BTreeMap<String, (String, String)>);
 
-impl Changed {
+impl ChangedSysctls {
     fn note(&mut self, path: &str, before: &str, ours: &str) {
         let entry = self.0.entry(path.to_owned()).or_insert_with(|| (before.to_owned(), String::new()));
         ours.clone_into(&mut entry.1);
@@ -127,13 +127,13 @@ fn read(runner: &Runner, path: &str) -> Result<String, Error> {
 }
 
 fn write(runner: &Runner, path: &str, value: &str) -> Result<(), Error> {
-    if runner.is_plain() {
+    if runner.in_own_netns() {
         return std::fs::write(path, value).map_err(|e| refused(path, value, &e.to_string()));
     }
     runner.run("tee", &[path], value).map(drop)
 }
 
-/// The setting's name as `sysctl` has it, where it is one.
+/// The name for `sysctl`, where the path is one.
 fn name(path: &str) -> String {
     path.strip_prefix("/proc/sys/").map_or_else(|| path.to_owned(), |rest| rest.replace('/', "."))
 }
@@ -142,16 +142,16 @@ fn refused(path: &str, value: &str, problem: &str) -> Error {
     Error::Sysctl { setting: name(path), value: value.to_owned(), problem: problem.to_owned() }
 }
 
-/// Whether connection tracking accepts TCP packets outside the window, in this process's network namespace.
+/// Whether `nf_conntrack_tcp_be_liberal` is set in this process's network namespace.
 pub(crate) fn tcp_is_liberal() -> bool {
-    std::fs::read_to_string(BE_LIBERAL).is_ok_and(|text| text.trim() != "0")
+    std::fs::read_to_string(TCP_BE_LIBERAL).is_ok_and(|text| text.trim() != "0")
 }
 
-/// Lets packets from 127.0.0.1 be routed, for node ports there. `record` is told before anything changes.
+/// Sets `route_localnet`, for node ports at 127.0.0.1. `record` is called before anything changes.
 pub(crate) fn route_localnet(
     runner: &Runner,
-    changed: &mut Changed,
-    record: &dyn Fn(&Changed) -> Result<(), Error>,
+    changed: &mut ChangedSysctls,
+    record: &dyn Fn(&ChangedSysctls) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let now = read(runner, ROUTE_LOCALNET)?;
     if now == "1" {
@@ -162,17 +162,17 @@ pub(crate) fn route_localnet(
     write(runner, ROUTE_LOCALNET, "1")
 }
 
-/// Gives connection tracking what it should have; what cannot be set is logged.
+/// Writes the sysctls of connection tracking; one that cannot be written is logged.
 pub(crate) fn conntrack(
     runner: &Runner,
     settings: &Conntrack,
-    changed: &mut Changed,
-    record: &dyn Fn(&Changed) -> Result<(), Error>,
+    changed: &mut ChangedSysctls,
+    record: &dyn Fn(&ChangedSysctls) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let cores = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     for (path, wanted) in wanted(settings, cores) {
         let Some((before, value)) =
-            read(runner, path).ok().and_then(|now| Some((now.clone(), wanted.over(now.parse().ok()?)?)))
+            read(runner, path).ok().and_then(|now| Some((now.clone(), wanted.value_to_write(now.parse().ok()?)?)))
         else {
             continue;
         };
@@ -182,20 +182,20 @@ pub(crate) fn conntrack(
         record(&next)?;
         match write(runner, path, &value) {
             Ok(()) => {
-                tracing::info!(setting = name(path), before, now = value, "connection tracking was given more room");
+                tracing::info!(setting = name(path), before, now = value, "set sysctl of connection tracking");
                 *changed = next;
             }
             Err(error) => {
                 record(changed)?;
-                tracing::warn!(%error, before, "connection tracking stays as it is");
+                tracing::warn!(%error, before, "failed to set sysctl of connection tracking; keeping its value");
             }
         }
     }
     Ok(())
 }
 
-/// Puts back what we changed, where nobody has changed it since.
-pub(crate) fn restore(runner: &Runner, changed: &Changed) -> Vec<Error> {
+/// Restores the previous values, where nobody has changed ours since.
+pub(crate) fn restore(runner: &Runner, changed: &ChangedSysctls) -> Vec<Error> {
     let mut errors = Vec::new();
     for (path, (before, ours)) in &changed.0 {
         if read(runner, path).is_ok_and(|now| now == *ours) {
@@ -218,28 +218,28 @@ mod tests {
         let settings = Conntrack::default();
         for (cores, max) in [(1, 131_072), (4, 131_072), (8, 262_144), (64, 1 << 20)] {
             let list = wanted(&settings, cores);
-            assert_eq!(of(&list, MAX), Some(Wanted::AtLeast(max)), "{cores} cores");
-            assert_eq!(of(&list, BUCKETS), Some(Wanted::AtLeast(max / 4)));
+            assert_eq!(of(&list, NF_CONNTRACK_MAX), Some(Wanted::AtLeast(max)), "{cores} cores");
+            assert_eq!(of(&list, CONNTRACK_HASHSIZE), Some(Wanted::AtLeast(max / 4)));
         }
         let none = Conntrack { max_per_core: 0, ..settings };
-        assert_eq!(of(&wanted(&none, 64), MAX), None);
+        assert_eq!(of(&wanted(&none, 64), NF_CONNTRACK_MAX), None);
     }
 
     #[test]
     fn what_suffices_is_never_lowered_and_what_is_exact_is_exact() {
-        assert_eq!(Wanted::AtLeast(86_400).over(432_000), None);
-        assert_eq!(Wanted::AtLeast(3600).over(60), Some(3600));
-        assert_eq!(Wanted::Exactly(3600).over(432_000), Some(3600));
-        assert_eq!(Wanted::Exactly(1).over(1), None);
+        assert_eq!(Wanted::AtLeast(86_400).value_to_write(432_000), None);
+        assert_eq!(Wanted::AtLeast(3600).value_to_write(60), Some(3600));
+        assert_eq!(Wanted::Exactly(3600).value_to_write(432_000), Some(3600));
+        assert_eq!(Wanted::Exactly(1).value_to_write(1), None);
         let settings = Conntrack { udp: Timeout::Exactly(Duration::from_secs(5)), ..Conntrack::default() };
-        assert_eq!(of(&wanted(&settings, 1), UDP), Some(Wanted::Exactly(5)));
-        assert_eq!(of(&wanted(&settings, 1), UDP_STREAM), None);
-        assert_eq!(of(&wanted(&settings, 1), BE_LIBERAL), None);
+        assert_eq!(of(&wanted(&settings, 1), UDP_TIMEOUT), Some(Wanted::Exactly(5)));
+        assert_eq!(of(&wanted(&settings, 1), UDP_TIMEOUT_STREAM), None);
+        assert_eq!(of(&wanted(&settings, 1), TCP_BE_LIBERAL), None);
     }
 
     #[test]
     fn the_first_value_before_is_the_one_that_is_kept() {
-        let mut changed = Changed::default();
+        let mut changed = ChangedSysctls::default();
         changed.note("/p", "1", "5");
         changed.note("/p", "5", "9");
         assert_eq!(changed.0["/p"], ("1".to_owned(), "9".to_owned()));

@@ -13,9 +13,9 @@ use tables::{Cluster, NODE, cases, twin};
 use windlass_proxy::{
     LocalAddresses,
     explain::{Packet, trace},
-    kernel::Saved,
+    iptables_save::SavedRuleset,
     model::{Family, parse_ip},
-    rules::{Fixed, Layout, Table, entrances},
+    rules::{Layout, StaticChain, Table, base_chain_jumps},
 };
 
 #[test]
@@ -55,8 +55,8 @@ fn walk(layout: Layout) {
 
 /// Where a packet can end: `10.0.0.1:80`, `10.0.0.1:80 masq`, `REJECT`, `DROP`, `ACCEPT`, `pass`.
 fn ends(text: &str, local: &LocalAddresses, packet: &Packet) -> BTreeSet<String> {
-    let whole = entrances() + text;
-    let found = trace(&Saved::parse(&whole).unwrap(), local, packet);
+    let whole = base_chain_jumps() + text;
+    let found = trace(&SavedRuleset::parse(&whole).unwrap(), local, packet);
     let shares: f64 = found.outcomes.iter().map(|o| o.share).sum();
     assert!((shares - 1.0).abs() < 1e-6, "{found}");
     assert!(!found.hops.iter().any(|h| h.verdict.contains("is not known")), "{found}");
@@ -100,10 +100,10 @@ fn loose_ends(text: &str) -> Vec<String> {
                 led.insert(target);
             }
         }
-        let entrances = Fixed::ALL.map(Fixed::name);
+        let base_chain_jumps = StaticChain::ALL.map(StaticChain::name);
         out.extend(
             made.iter()
-                .filter(|c| !led.contains(**c) && !entrances.contains(c))
+                .filter(|c| !led.contains(**c) && !base_chain_jumps.contains(c))
                 .map(|c| format!("{c} is made and not led to")),
         );
     }
@@ -162,9 +162,9 @@ proptest::proptest! {
         let layout = if tree { Layout::Tree } else { Layout::Flat };
         let cluster = Cluster::new().with("a", json!({"clusterIP": "172.30.0.41"}), &[], &names).set(|c| c.layout = layout);
         let text = cluster.text(Family::V4);
-        let whole = entrances() + &text;
+        let whole = base_chain_jumps() + &text;
         let packet = "10.0.0.2 172.30.0.41:80/tcp".parse().unwrap();
-        let found = trace(&Saved::parse(&whole).unwrap(), &LocalAddresses::default(), &packet);
+        let found = trace(&SavedRuleset::parse(&whole).unwrap(), &LocalAddresses::default(), &packet);
         proptest::prop_assert_eq!(found.outcomes.len(), names.len());
         for outcome in &found.outcomes {
             let times = outcome.share * f64::from(u32::try_from(names.len()).unwrap());

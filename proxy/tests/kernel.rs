@@ -35,9 +35,9 @@ use windlass_proxy::{
     Config, Variant,
     apply::{Backend, Runner},
     cleanup,
-    kernel::Saved,
+    iptables_save::SavedRuleset,
     model::{Family, Model},
-    plan::{Ledger, Limit},
+    plan::{BatchLimit, RulesetState},
     rules::Settings,
 };
 
@@ -234,15 +234,15 @@ fn killed_half_way(variant: Variant) {
         api.put("services", service);
         api.put("endpointslices", slice);
     }
-    // The first half of a start, in small steps, and a leftover of another time.
+    // The first half of a start, in small batches, and a leftover of another time.
     let runner = Runner::new(["ip", "netns", "exec", &net.node].map(str::to_owned).into());
     let backend = Backend::find(&runner, Family::V4, variant).unwrap();
-    let mut ledger = Ledger::new(Settings::new(Family::V4));
-    ledger.adopt(&Saved::default());
-    model.services().for_each(|(id, _)| ledger.touch(id));
-    let steps: Vec<_> = std::iter::from_fn(|| ledger.next_step(&model, Limit::Lines(100))).collect();
-    assert!(steps.len() > 4, "{} steps", steps.len());
-    steps[..steps.len() / 2].iter().for_each(|s| backend.restore(s).unwrap());
+    let mut ruleset = RulesetState::new(Settings::new(Family::V4));
+    ruleset.resync_from_kernel(&SavedRuleset::default());
+    model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
+    let batches: Vec<_> = std::iter::from_fn(|| ruleset.next_batch(&model, BatchLimit::Lines(100))).collect();
+    assert!(batches.len() > 4, "{} batches", batches.len());
+    batches[..batches.len() / 2].iter().for_each(|s| backend.restore(s).unwrap());
     backend
         .restore_text(
             "*nat\n:KUBE-SVC-STALE - [0:0]\n:KUBE-SEP-STALE - [0:0]\n-A KUBE-SVC-STALE -j KUBE-SEP-STALE\nCOMMIT\n",

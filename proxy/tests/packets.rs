@@ -26,7 +26,7 @@ use serde_json::json;
 use tables::{Case, Cluster, Flow, NODE, cases, twin};
 use windlass_proxy::{
     model::Family,
-    rules::{Layout, entrances},
+    rules::{Layout, base_chain_jumps},
 };
 
 /// An endpoint that is never chosen in so many tries with a share of one in three: once in 10^14.
@@ -103,7 +103,7 @@ impl Setting {
             Family::V4 => format!("iptables-{}-restore", self.variant),
             Family::V6 => format!("ip6tables-{}-restore", self.variant),
         };
-        net.restore(&program, &[], &entrances());
+        net.restore(&program, &[], &base_chain_jumps());
         let firewall = format!("*filter\n-A INPUT -i ext -p tcp --dport {HEALTH} -j DROP\nCOMMIT\n");
         net.restore(&program, &["--noflush"], &firewall);
         let text = cluster.clone().set(|c| c.layout = self.layout).text(self.family);

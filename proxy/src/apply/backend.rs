@@ -1,27 +1,38 @@
-//! One family's iptables programs, of one back end.
+//! The iptables programs of one address family and one back end (nf_tables or legacy).
 
 use std::hash::{DefaultHasher, Hasher as _};
 
-use super::{Error, Runner, command::shorten};
+use super::{Error, Runner, command::summarize_stderr};
 use crate::{
-    config::Variant,
-    kernel::Saved,
+    iptables_save::SavedRuleset,
     model::Family,
-    plan::{Limit, Step},
+    plan::{BatchLimit, RestoreBatch},
 };
 
-/// Lines in one nf_tables transaction; its time grows with the square.
-const NFT_LINES: usize = 4000;
-/// What every name of ours starts with.
-const OURS: &[u8] = b"KUBE-";
-/// A name that kube-proxy uses too, so that either's clean-up knows it.
-const TRIAL: &str = "KUBE-PROXY-CANARY";
-/// The oldest version whose restore waits for the lock.
-pub(crate) const OLDEST: &str = "1.6.2";
-/// How often a first look waits anew for another holder of the lock.
-const LOCK_TRIES: u32 = 6;
-/// How long to wait for another holder of the lock, in seconds.
-const WAIT: &str = "5";
+/// Rules in one nf_tables transaction, whose time grows with the square of its size.
+const MAX_NFT_BATCH_LINES: usize = 4000;
+/// The prefix of all chain names of Kubernetes.
+const KUBE_PREFIX: &[u8] = b"KUBE-";
+/// The chain of a probe; kube-proxy uses this name too, so that its clean-up removes a leftover.
+const PROBE_CHAIN: &str = "KUBE-PROXY-CANARY";
+/// The oldest version whose `iptables-restore` waits for the xtables lock (`-w`).
+pub(crate) const MIN_VERSION: &str = "1.6.2";
+/// Attempts to acquire the xtables lock when the programs are tried first.
+const MAX_LOCK_ATTEMPTS: u32 = 6;
+/// How long each command waits for the xtables lock, in seconds; kube-proxy's value.
+const LOCK_WAIT_SECONDS: &str = "5";
+
+/// Which of the two iptables back ends to use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Variant {
+    /// The one that the host's other rules use, else that of the program `iptables`.
+    #[default]
+    Auto,
+    /// `iptables-nft`.
+    Nft,
+    /// `iptables-legacy`.
+    Legacy,
+}
 
 /// The programs of one family and one back end.
 #[derive(Debug, Clone)]
@@ -33,7 +44,7 @@ pub struct Backend {
     base: String,
 }
 
-fn base(family: Family, suffix: &str) -> String {
+fn program_name(family: Family, suffix: &str) -> String {
     let stem = match family {
         Family::V4 => "iptables",
         Family::V6 => "ip6tables",
@@ -42,7 +53,7 @@ fn base(family: Family, suffix: &str) -> String {
 }
 
 impl Backend {
-    /// Finds the programs of a family and tries them.
+    /// Finds the programs of a family and lists the nat table with them.
     ///
     /// # Errors
     /// When they are missing, too old, or the kernel does not let them list the nat table.
@@ -50,17 +61,17 @@ impl Backend {
         let version_of = |base: &str| runner.run(base, &["--version"], "");
         let (base, version) = match variant {
             Variant::Nft | Variant::Legacy => {
-                let base = base(family, if variant == Variant::Nft { "-nft" } else { "-legacy" });
+                let base = program_name(family, if variant == Variant::Nft { "-nft" } else { "-legacy" });
                 let version = version_of(&base)?;
                 (base, version)
             }
             Variant::Auto => {
-                let plain = base(family, "");
+                let plain = program_name(family, "");
                 let version = version_of(&plain)?;
                 match Self::detect(runner, family, version.contains("nf_tables")) {
                     "" => (plain, version),
                     suffix => {
-                        let base = base(family, suffix);
+                        let base = program_name(family, suffix);
                         let version = version_of(&base)?;
                         (base, version)
                     }
@@ -68,39 +79,41 @@ impl Backend {
             }
         };
         let nft = version.contains("nf_tables");
-        if !new_enough(&version) {
+        if !is_supported_version(&version) {
             return Err(Error::Old { program: base, version: version.trim().to_owned() });
         }
-        let mut tries = 0;
+        let mut attempts = 0;
         loop {
-            match runner.run(&base, &["-w", WAIT, "-t", "nat", "-S", "POSTROUTING"], "") {
-                // What holds the lock while a machine starts may take long.
-                Err(error) if error.is_locked() && tries < LOCK_TRIES => tries += 1,
+            match runner.run(&base, &["-w", LOCK_WAIT_SECONDS, "-t", "nat", "-S", "POSTROUTING"], "") {
+                // While a machine boots, another program may hold the lock for long.
+                Err(error) if error.is_locked() && attempts < MAX_LOCK_ATTEMPTS => attempts += 1,
                 other => break other,
             }
         }?;
         Ok(Self { runner: runner.clone(), family, nft, base })
     }
 
-    /// The back end that the host's other rules use: the one with the node agent's marks, else the
-    /// one with more rules, else whatever `iptables` is. Returns the suffix of the program names.
+    /// The back end that the host's other rules use: the one with the kubelet's chains, else the one with more rules,
+    /// else that of the program `iptables`. Returns the suffix of the program names.
     fn detect(runner: &Runner, family: Family, default_nft: bool) -> &'static str {
-        let (mine, other) = if default_nft { ("-nft", "-legacy") } else { ("-legacy", "-nft") };
+        let (default, other) = if default_nft { ("-nft", "-legacy") } else { ("-legacy", "-nft") };
         if default_nft && !Self::legacy_in_use(runner, family) {
             return "";
         }
-        let weigh = |suffix: &str| {
-            let Ok(text) = runner.run(&format!("{}-save", base(family, suffix)), &[], "") else { return (0, 0) };
+        let count_rules = |suffix: &str| {
+            let Ok(text) = runner.run(&format!("{}-save", program_name(family, suffix)), &[], "") else {
+                return (0, 0);
+            };
             let marks = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
             let marked = usize::from(marks.iter().any(|m| text.contains(m)));
             (marked, text.lines().filter(|l| l.starts_with("-A ")).count())
         };
-        let (here, there) = (weigh(mine), weigh(other));
+        let (here, there) = (count_rules(default), count_rules(other));
         if there > here && (there.0 > here.0 || here.1 == 0) {
             tracing::warn!(
                 family = family.name(),
-                programs = base(family, other),
-                "the host's rules are in the other iptables back end than the default one: using that"
+                programs = program_name(family, other),
+                "the host's rules are in the non-default iptables back end; using that one"
             );
             return other;
         }
@@ -108,14 +121,14 @@ impl Backend {
             tracing::warn!(
                 family = family.name(),
                 rules = there.1,
-                "the other iptables back end holds rules too; both act on every packet"
+                "the other iptables back end has rules too; both act on every packet"
             );
         }
         ""
     }
 
-    /// The programs of the other back end, where they work and it may hold rules.
-    pub(crate) fn other(&self) -> Option<Self> {
+    /// The other back end, where its programs work and it may have rules.
+    pub(crate) fn other_backend(&self) -> Option<Self> {
         let variant = if self.nft { Variant::Legacy } else { Variant::Nft };
         if self.nft && !Self::legacy_in_use(&self.runner, self.family) {
             return None;
@@ -123,20 +136,20 @@ impl Backend {
         Self::find(&self.runner, self.family, variant).ok()
     }
 
-    /// Whether the kernel takes a rule: tried in a chain of its own, to which nothing leads and which is gone afterwards.
+    /// Checks whether the kernel accepts a rule, in a chain of its own that nothing jumps to and that is deleted again.
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn try_rule(&self, rule: &str) -> Result<(), Error> {
+    pub(crate) fn probe_rule(&self, rule: &str) -> Result<(), Error> {
         self.restore_text(&format!(
-            "*filter\n:{TRIAL} - [0:0]\n-A {TRIAL} {rule}\nCOMMIT\n*filter\n-F {TRIAL}\n-X {TRIAL}\nCOMMIT\n"
+            "*filter\n:{PROBE_CHAIN} - [0:0]\n-A {PROBE_CHAIN} {rule}\nCOMMIT\n*filter\n-F {PROBE_CHAIN}\n-X {PROBE_CHAIN}\nCOMMIT\n"
         ))
     }
 
-    /// Whether the legacy back end holds any table. Its program creates tables by looking at them: it is asked only
-    /// when this says so.
+    /// Whether the legacy back end has any table. Its programs create the tables that they list, so they must only run
+    /// when this is true.
     pub(crate) fn legacy_in_use(runner: &Runner, family: Family) -> bool {
-        // Of this thread: `/proc/net` is that of the process, whose first thread may be in another namespace.
+        // Of this thread: `/proc/net` is that of the main thread, which may be in another network namespace.
         let names = match family {
             Family::V4 => "/proc/thread-self/net/ip_tables_names",
             Family::V6 => "/proc/thread-self/net/ip6_tables_names",
@@ -144,7 +157,7 @@ impl Backend {
         runner.read(names).is_ok_and(|text| !text.trim().is_empty())
     }
 
-    /// Which family this is.
+    /// The address family.
     #[must_use]
     pub const fn family(&self) -> Family {
         self.family
@@ -162,14 +175,14 @@ impl Backend {
         &self.base
     }
 
-    /// How large one restore may be.
+    /// The maximal size of one batch.
     #[must_use]
-    pub const fn limit(&self) -> Limit {
-        if self.nft { Limit::Lines(NFT_LINES) } else { Limit::None }
+    pub const fn limit(&self) -> BatchLimit {
+        if self.nft { BatchLimit::Lines(MAX_NFT_BATCH_LINES) } else { BatchLimit::None }
     }
 
-    /// What all tables hold, as `iptables-save` prints it. It is not asked for single tables: then
-    /// it would print those that do not exist too, or (legacy) make them.
+    /// All tables, as `iptables-save` prints them. Never with `-t`: that prints tables that do not exist, or (legacy)
+    /// creates them.
     ///
     /// # Errors
     /// When the program fails.
@@ -178,17 +191,16 @@ impl Backend {
         self.runner.run(&format!("{}-save", self.base), args, "")
     }
 
-    /// A fingerprint of all rules and chains of ours, and of all rules that name one: the same as long as nobody
-    /// changes any of them.
+    /// A hash over all chains of ours, their rules, and all rules that name one: equal as long as none of them changes.
     ///
     /// # Errors
     /// When the program fails.
     pub fn fingerprint(&self) -> Result<u64, Error> {
         let mut hasher = DefaultHasher::new();
-        self.runner.each_line(&format!("{}-save", self.base), &[], |line| {
+        self.runner.for_each_line(&format!("{}-save", self.base), &[], |line| {
             let table = line.starts_with(b"*");
-            if table || line.windows(OURS.len()).any(|part| part == OURS) {
-                // Chains are printed with counters behind their policy.
+            if table || line.windows(KUBE_PREFIX.len()).any(|part| part == KUBE_PREFIX) {
+                // Headers of chains are printed with counters behind the policy.
                 let end = if line.starts_with(b":") { line.iter().position(|b| *b == b'[') } else { None };
                 hasher.write(&line[..end.unwrap_or(line.len())]);
             }
@@ -196,35 +208,35 @@ impl Backend {
         Ok(hasher.finish())
     }
 
-    /// Reads saved text, naming the program in the error.
+    /// Parses the output of [`save`](Self::save); the error names the program.
     ///
     /// # Errors
     /// When it is not a rule set.
-    pub fn parse<'a>(&self, text: &'a str) -> Result<Saved<'a>, Error> {
-        Saved::parse(text).map_err(|source| Error::Output { program: format!("{}-save", self.base), source })
+    pub fn parse<'a>(&self, text: &'a str) -> Result<SavedRuleset<'a>, Error> {
+        SavedRuleset::parse(text).map_err(|source| Error::Output { program: format!("{}-save", self.base), source })
     }
 
-    /// Restores one step.
+    /// Restores one batch.
     ///
     /// # Errors
-    /// A refused rule with its line; lock and resource trouble as [`Error::Failed`]. A table is
-    /// changed wholly or not at all, but the filter table may have been when nat was not.
-    pub fn restore(&self, step: &Step) -> Result<(), Error> {
-        self.restore_text(&step.text)
+    /// [`Error::Rule`] names a refused rule and its line; a locked or exhausted kernel is [`Error::Failed`]. Each table is
+    /// committed atomically, but filter may be committed when nat fails.
+    pub fn restore(&self, batch: &RestoreBatch) -> Result<(), Error> {
+        self.restore_text(&batch.text)
     }
 
-    /// Restores a text.
+    /// Restores any input.
     ///
     /// # Errors
     /// As [`restore`](Self::restore).
     pub fn restore_text(&self, text: &str) -> Result<(), Error> {
         let program = format!("{}-restore", self.base);
-        let args = ["-w", WAIT, "--noflush", "--counters"];
+        let args = ["-w", LOCK_WAIT_SECONDS, "--noflush", "--counters"];
         let output = self.runner.output(&program, &args, text)?;
         if output.status.success() {
             return Ok(());
         }
-        let stderr = shorten(&output.stderr);
+        let stderr = summarize_stderr(&output.stderr);
         match failed_line(&stderr).and_then(|n| Some((n, text.lines().nth(n.checked_sub(1)?)?))) {
             Some((line, rule)) => Err(Error::Rule { program, line, rule: rule.to_owned(), owner: None, stderr }),
             None => Err(Error::Failed {
@@ -235,23 +247,23 @@ impl Backend {
         }
     }
 
-    /// The runner that the programs run with.
+    /// The runner of the programs.
     #[must_use]
     pub const fn runner(&self) -> &Runner {
         &self.runner
     }
 }
 
-/// Whether what `--version` prints, such as `iptables v1.8.9 (nf_tables)`, is [`OLDEST`] or later.
-fn new_enough(version: &str) -> bool {
+/// Whether what `--version` prints, such as `iptables v1.8.9 (nf_tables)`, is [`MIN_VERSION`] or later.
+fn is_supported_version(version: &str) -> bool {
     fn numbers(text: &str) -> Vec<u32> {
         text.split('.').map(|part| part.parse().unwrap_or(0)).collect()
     }
     let found = version.split_whitespace().find_map(|w| w.strip_prefix('v'));
-    found.is_some_and(|text| numbers(text) >= numbers(OLDEST))
+    found.is_some_and(|text| numbers(text) >= numbers(MIN_VERSION))
 }
 
-/// Finds the line that a restore complained about.
+/// The number of the line that `iptables-restore` names in its error.
 fn failed_line(stderr: &str) -> Option<usize> {
     let at = stderr.find("line")?;
     let digits: String =
@@ -265,8 +277,8 @@ mod tests {
 
     #[test]
     fn versions_and_failed_lines_are_read() {
-        assert!(new_enough("iptables v1.8.9 (nf_tables)") && new_enough("iptables v1.6.2"));
-        assert!(!new_enough("iptables v1.6.1") && !new_enough("nonsense"));
+        assert!(is_supported_version("iptables v1.8.9 (nf_tables)") && is_supported_version("iptables v1.6.2"));
+        assert!(!is_supported_version("iptables v1.6.1") && !is_supported_version("nonsense"));
         assert_eq!(failed_line("iptables-restore: line 7 failed"), Some(7));
         assert_eq!(failed_line("iptables-restore v1.8.9 (nf_tables): \nline 12: CHAIN_DEL failed"), Some(12));
         assert_eq!(failed_line("Error occurred at line: 3"), Some(3));

@@ -1,4 +1,4 @@
-//! Runs a program, with a text on its standard input, and waits for it.
+//! Runs programs and waits for them.
 
 use std::{
     fs::File,
@@ -10,7 +10,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::Error;
 
-/// Makes commands; all run behind the same prefix (such as `ip netns exec NAME`).
+/// Runs commands, all with the same prefix (such as `ip netns exec NAME`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Runner {
     prefix: Vec<String>,
@@ -23,18 +23,18 @@ impl Runner {
         Self { prefix }
     }
 
-    /// Whether commands run in the namespaces of this process.
+    /// Whether commands run in the network namespace of this process.
     #[must_use]
-    pub const fn is_plain(&self) -> bool {
+    pub const fn in_own_netns(&self) -> bool {
         self.prefix.is_empty()
     }
 
-    /// Reads a small file of the kernel's, where the commands would run.
+    /// Reads a small file below `/proc` or `/sys` in the namespace of the commands.
     ///
     /// # Errors
     /// Why it cannot be read.
     pub fn read(&self, path: &str) -> Result<String, String> {
-        if self.is_plain() {
+        if self.in_own_netns() {
             return std::fs::read_to_string(path).map_err(|e| e.to_string());
         }
         self.run("cat", &[path], "").map_err(|e| e.to_string())
@@ -44,23 +44,23 @@ impl Runner {
         let mut words = self.prefix.iter().map(String::as_str).chain([program]).chain(args.iter().copied());
         let mut command = Command::new(words.next().unwrap_or(program));
         command.args(words);
-        // The programs live where PATH of a service does not always look.
+        // The PATH of a service does not always have the directories of the programs.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/usr/sbin:/sbin:/usr/bin:/bin")).env("LC_ALL", "C");
         command
     }
 
-    /// Runs it to its end whatever its exit status.
+    /// Runs a program to its end and returns its output, whatever its exit status.
     ///
     /// # Errors
     /// Only when it cannot be started or waited for.
     pub fn output(&self, program: &str, args: &[&str], input: &str) -> Result<Output, Error> {
         let failed = |source| Error::Start { program: program.to_owned(), source };
-        let stdin = if input.is_empty() { Stdio::null() } else { file_of(input).map_err(failed)?.into() };
+        let stdin = if input.is_empty() { Stdio::null() } else { memfd_with(input).map_err(failed)?.into() };
         self.command(program, args).stdin(stdin).output().map_err(failed)
     }
 
-    /// Runs it and returns what it printed.
+    /// Runs a program and returns its standard output.
     ///
     /// # Errors
     /// When it cannot be started, or ends with another status than 0.
@@ -72,20 +72,20 @@ impl Runner {
         Err(Error::Failed {
             command: format!("{program} {}", args.join(" ")),
             status: output.status.to_string(),
-            stderr: shorten(&output.stderr),
+            stderr: summarize_stderr(&output.stderr),
         })
     }
 
-    /// Runs it and gives each line that it prints to `each`, so that a long text is never in memory as a whole.
+    /// Runs a program and calls `each` for each line of its output, which is never in memory as a whole.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn each_line(&self, program: &str, args: &[&str], mut each: impl FnMut(&[u8])) -> Result<(), Error> {
+    pub fn for_each_line(&self, program: &str, args: &[&str], mut each: impl FnMut(&[u8])) -> Result<(), Error> {
         let failed = |source| Error::Start { program: program.to_owned(), source };
         let mut command = self.command(program, args);
-        // What it complains about is little; a file takes it without anybody reading meanwhile.
-        let mut complaints = file_of("").map_err(failed)?;
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(complaints.try_clone().map_err(failed)?);
+        // Standard error is short; a file takes it without a second reader.
+        let mut stderr_file = memfd_with("").map_err(failed)?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr_file.try_clone().map_err(failed)?);
         let mut child = command.spawn().map_err(failed)?;
         let mut read = || -> io::Result<()> {
             let Some(stdout) = child.stdout.take() else { return Ok(()) };
@@ -104,22 +104,22 @@ impl Runner {
             return Ok(());
         }
         let mut stderr = Vec::new();
-        complaints.rewind().and_then(|()| complaints.read_to_end(&mut stderr)).map_err(failed)?;
+        stderr_file.rewind().and_then(|()| stderr_file.read_to_end(&mut stderr)).map_err(failed)?;
         let command = format!("{program} {}", args.join(" "));
-        Err(Error::Failed { command, status: status.to_string(), stderr: shorten(&stderr) })
+        Err(Error::Failed { command, status: status.to_string(), stderr: summarize_stderr(&stderr) })
     }
 }
 
-/// A file in memory, to be read from its start: nobody has to stand by and feed a pipe.
-fn file_of(text: &str) -> io::Result<File> {
+/// A file in memory with this content, positioned at its start: unlike a pipe it needs no writer thread.
+fn memfd_with(text: &str) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"input", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(text.as_bytes())?;
     file.rewind()?;
     Ok(file)
 }
 
-/// The first lines of what a program complained about.
-pub(super) fn shorten(stderr: &[u8]) -> String {
+/// The first lines of a program's standard error, joined and cut.
+pub(super) fn summarize_stderr(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let mut out: String = text
         .lines()

@@ -1,15 +1,15 @@
-//! The only place that runs iptables for services: reading tables back, restoring texts, finding
-//! out which of the two back ends the host uses. Everything here blocks: call it from a thread
-//! that may wait. May import settings and rules, never the loop.
+//! The only module that runs iptables for Services: saves and restores rulesets, and detects which of the two back ends
+//! the host uses. Everything here blocks: call it on a blocking thread. May import the model, the rules, the plan and
+//! `iptables_save`, never `sync`.
 
 mod backend;
 mod command;
-pub(crate) mod nftables;
+pub(crate) mod nf_tables_netlink;
 
 use std::{io, path::PathBuf};
 
-pub use backend::Backend;
-pub(crate) use backend::OLDEST;
+pub(crate) use backend::MIN_VERSION;
+pub use backend::{Backend, Variant};
 pub use command::Runner;
 
 /// Why iptables could not do what was asked.
@@ -23,14 +23,14 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
-    /// It ran and refused.
+    /// It failed.
     #[error("{command} failed ({status}): {stderr}")]
     Failed {
         /// Program and arguments.
         command: String,
-        /// Exit status in words.
+        /// Its exit status.
         status: String,
-        /// What it said, shortened.
+        /// Its standard error, shortened.
         stderr: String,
     },
     /// A rule was refused.
@@ -44,32 +44,35 @@ pub enum Error {
         rule: String,
         /// The service port it belongs to, where known.
         owner: Option<String>,
-        /// What it said.
+        /// Its standard error, shortened.
         stderr: String,
     },
-    /// It printed something that is not a rule set.
-    #[error("{program} printed something else than rules: {source}")]
+    /// Its output cannot be parsed.
+    #[error("cannot parse the output of {program}: {source}")]
     Output {
         /// Which program.
         program: String,
-        /// Where.
-        source: crate::kernel::ParseError,
+        /// Which line.
+        source: crate::iptables_save::ParseError,
     },
     /// It is too old.
-    #[error("{program} is too old ({version}): {} or later is needed for a restore that waits for the lock", OLDEST)]
+    #[error(
+        "{program} is too old ({version}): {} or later is needed, whose iptables-restore waits for the xtables lock",
+        MIN_VERSION
+    )]
     Old {
         /// Which program.
         program: String,
-        /// What it calls itself.
+        /// The version it reports.
         version: String,
     },
-    /// Another proxy writes the rules of this network namespace.
-    #[error("the service proxy is running here (process {process}), and would write its rules again: end it first")]
+    /// A service proxy runs in this network namespace.
+    #[error("the service proxy is running (process {process}) and would write its rules again; stop it first")]
     Running {
-        /// Its process.
+        /// Its process id.
         process: String,
     },
-    /// A setting of the kernel could not be changed.
+    /// A sysctl could not be written.
     #[error("cannot set {setting} to {value}: {problem}; run as root in the node's network namespace")]
     Sysctl {
         /// Its name.
@@ -79,9 +82,9 @@ pub enum Error {
         /// Why not.
         problem: String,
     },
-    /// The note about the tables' state before our first rule.
-    #[error("cannot keep the record of the tables in {path}: {source}")]
-    Record {
+    /// The snapshot of the tables before our first rule cannot be read or written.
+    #[error("cannot keep the snapshot of the tables in {path}: {source}")]
+    Snapshot {
         /// Where.
         path: PathBuf,
         /// Why not.
@@ -89,8 +92,8 @@ pub enum Error {
     },
 }
 
-/// What a kernel says that has no room just now: nothing about the rule itself.
-const SHORTAGE: [&str; 5] = [
+/// Messages of a kernel that lacks memory or descriptors at the moment, which say nothing about the rule.
+const SHORTAGE_MESSAGES: [&str; 5] = [
     "Cannot allocate memory",
     "No buffer space available",
     "Resource temporarily unavailable",
@@ -99,16 +102,16 @@ const SHORTAGE: [&str; 5] = [
 ];
 
 impl Error {
-    /// Somebody else held the lock of the tables for too long: nothing was changed.
+    /// Another process held the xtables lock for too long; nothing was changed.
     pub(crate) fn is_locked(&self) -> bool {
         matches!(self, Self::Failed { stderr, .. } if stderr.contains("xtables lock"))
     }
 
-    /// The kernel had no room: the same may be taken later.
+    /// The kernel lacked resources; the same input may be accepted later.
     pub(crate) fn is_shortage(&self) -> bool {
         match self {
             Self::Failed { stderr, .. } | Self::Rule { stderr, .. } => {
-                SHORTAGE.iter().any(|word| stderr.contains(word))
+                SHORTAGE_MESSAGES.iter().any(|word| stderr.contains(word))
             }
             Self::Start { .. } => true,
             _ => false,

@@ -1,14 +1,14 @@
-//! What another proxy left that acts on services beside our rules.
+//! Removes what another service proxy left that acts on packets beside our rules.
 
 use std::io;
 
-use super::{Record, clean, removal::shares_firewall};
+use super::{TableSnapshot, removal::shares_firewall, remove_rules};
 use crate::{
-    apply::{Backend, Error, Runner, nftables::NfTables},
+    apply::{Backend, Error, Runner, nf_tables_netlink::NfTables},
     config::Config,
     ipvs,
     model::Family,
-    rules::Fixed,
+    rules::StaticChain,
 };
 
 /// The table of kube-proxy's nftables mode.
@@ -21,9 +21,9 @@ pub(super) const fn nft_family(family: Family) -> &'static str {
     }
 }
 
-/// Deletes the table of kube-proxy's nftables mode with all that is in it; whether it was there.
+/// Deletes the table of kube-proxy's nftables mode; returns whether it existed.
 pub(super) fn delete_kube_proxy_table(runner: &Runner, family: Family) -> io::Result<bool> {
-    if !runner.is_plain() {
+    if !runner.in_own_netns() {
         let table = [nft_family(family), KUBE_PROXY_TABLE];
         if runner.run("nft", &["list", "table", table[0], table[1]], "").is_err() {
             return Ok(false);
@@ -34,49 +34,48 @@ pub(super) fn delete_kube_proxy_table(runner: &Runner, family: Family) -> io::Re
     // A kernel without nf_tables has no such table.
     let Ok(mut netlink) = NfTables::open() else { return Ok(false) };
     let Ok(mut generation) = netlink.generation() else { return Ok(false) };
-    let mut tries = 0;
+    let mut attempts = 0;
     loop {
         if netlink.users(family, KUBE_PROXY_TABLE)?.is_none() {
             return Ok(false);
         }
         match netlink.delete_table(family, KUBE_PROXY_TABLE, generation) {
             Ok(()) => return Ok(true),
-            // Somebody else changed something meanwhile.
-            Err(_) if tries < 5 => tries += 1,
+            // The ruleset changed meanwhile.
+            Err(_) if attempts < 5 => attempts += 1,
             Err(error) => return Err(error),
         }
         generation = netlink.generation()?;
     }
 }
 
-/// Removes what acts on services beside our rules, once these are there: the table of kube-proxy's nftables mode, and
-/// rules of an earlier run in the other iptables back end. Nobody would ever change them again, and of two rules for
-/// one address either may come first. Blocks.
+/// Removes what acts on packets beside our rules, once these are written: the table of kube-proxy's nftables mode, and
+/// rules of an earlier run in the other iptables back end. Nobody updates them any more, and of two rules for one address
+/// either may match first. Blocks.
 pub(crate) fn remove_predecessors(config: &Config, backend: &Backend) {
     let family = backend.family();
     match delete_kube_proxy_table(backend.runner(), family) {
-        Ok(true) => tracing::info!(
-            family = family.name(),
-            "the table {KUBE_PROXY_TABLE} that kube-proxy left behind in nftables mode was removed"
-        ),
+        Ok(true) => {
+            tracing::info!(family = family.name(), "removed table {KUBE_PROXY_TABLE} of kube-proxy's nftables mode")
+        }
         Ok(false) => {}
         Err(error) => tracing::warn!(
             %error, family = family.name(),
-            "the table {KUBE_PROXY_TABLE} of kube-proxy's nftables mode cannot be removed, and its old rules act beside ours: nft delete table {} {KUBE_PROXY_TABLE}",
+            "failed to delete table {KUBE_PROXY_TABLE} of kube-proxy's nftables mode, its old rules act beside ours; delete it with: nft delete table {} {KUBE_PROXY_TABLE}",
             nft_family(family)
         ),
     }
-    // As upstream, which removes it in clean-up alone; with IPv4, so that it is told once.
-    if family == Family::V4 && backend.runner().is_plain() && ipvs::has_device().unwrap_or(false) {
+    // As in kube-proxy, only clean-up removes it; reported with IPv4, so that it is logged once.
+    if family == Family::V4 && backend.runner().in_own_netns() && ipvs::has_device().unwrap_or(false) {
         tracing::warn!(
-            "what kube-proxy left behind in IPVS mode is still there, and this node takes the addresses of services that are gone for its own: end the proxy, run windlass proxy cleanup, and start it again"
+            "leftovers of kube-proxy's IPVS mode make this node accept packets to the addresses of deleted services; stop the proxy, run windlass proxy cleanup, and start it again"
         );
     }
-    let Some(other) = backend.other() else { return };
-    let clean_other = || -> Result<bool, Error> {
+    let Some(other) = backend.other_backend() else { return };
+    let remove_other_rules = || -> Result<bool, Error> {
         let text = other.save(false)?;
         let saved = other.parse(&text)?;
-        let ours = [Fixed::NatServices, Fixed::FilterServices];
+        let ours = [StaticChain::NatServices, StaticChain::FilterServices];
         if !ours.iter().any(|chain| saved.chain(chain.table(), chain.name()).is_some()) {
             return Ok(false);
         }
@@ -84,22 +83,22 @@ pub(crate) fn remove_predecessors(config: &Config, backend: &Backend) {
             tracing::warn!(
                 family = family.name(),
                 program = other.program(),
-                "the other iptables back end holds service rules and marks of a kubelet: both back ends act on every packet"
+                "the other iptables back end has service rules and chains of a kubelet; both back ends act on every packet"
             );
             return Ok(false);
         }
-        clean(&other, Record::read(&config.record)?.as_ref()).map(|()| true)
+        remove_rules(&other, TableSnapshot::read(&config.table_snapshot)?.as_ref()).map(|()| true)
     };
-    match clean_other() {
+    match remove_other_rules() {
         Ok(true) => tracing::info!(
             family = family.name(),
             program = other.program(),
-            "service rules of an earlier time were removed from the other iptables back end"
+            "removed old service rules from the other iptables back end"
         ),
         Ok(false) => {}
         Err(error) => tracing::warn!(
             %error, family = family.name(), program = other.program(),
-            "service rules of an earlier time cannot be removed from the other iptables back end and act beside ours"
+            "failed to remove old service rules from the other iptables back end; they act beside ours"
         ),
     }
 }

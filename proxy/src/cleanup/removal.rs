@@ -1,16 +1,17 @@
-//! What of a saved rule set is the proxy's, this one's or kube-proxy's in its iptables or IPVS mode. Pure.
+//! Which chains and jumps of a saved ruleset belong to a service proxy: this one, or kube-proxy in its iptables or IPVS
+//! mode. Pure.
 
 use crate::{
-    kernel::{Saved, is_jump},
-    rules::{Fixed, JUMPS, Table, is_dispatch, is_owned},
+    iptables_save::{SavedRuleset, is_jump},
+    rules::{JUMPS, StaticChain, Table, is_service_chain, is_tree_chain},
 };
 
-/// Chain by which kube-proxy sees that its rules were flushed, in this table too.
+/// The chain by which kube-proxy detects that its rules were flushed; the mangle table has one, too.
 pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
 pub(super) const MANGLE: &str = "mangle";
 
-/// Chains that kube-proxy makes in IPVS mode alone (pkg/proxy/ipvs/proxier.go); the others have the names that they have
-/// in iptables mode.
+/// Chains that only kube-proxy's IPVS mode has (pkg/proxy/ipvs/proxier.go); its other chains have the names of iptables
+/// mode.
 const IPVS_CHAINS: [(Table, &str); 6] = [
     (Table::Nat, "KUBE-NODE-PORT"),
     (Table::Nat, "KUBE-LOAD-BALANCER"),
@@ -20,7 +21,7 @@ const IPVS_CHAINS: [(Table, &str); 6] = [
     (Table::Filter, "KUBE-IPVS-OUT-FILTER"),
 ];
 
-/// A jump of kube-proxy's IPVS mode that iptables mode has not.
+/// A jump that only kube-proxy's IPVS mode has.
 struct IpvsJump {
     from: &'static str,
     to: &'static str,
@@ -42,37 +43,38 @@ const IPVS_JUMPS: [IpvsJump; 5] = [
     IpvsJump { from: "OUTPUT", to: "KUBE-IPVS-OUT-FILTER", comment: "kubernetes ipvs access filter" },
 ];
 
-/// Whether a chain is the proxy's alone.
+/// Whether a chain belongs to a service proxy alone.
 pub(super) fn is_ours(table: Table, name: &str) -> bool {
-    match Fixed::find(table, name) {
-        Some(fixed) => fixed != Fixed::FilterFirewall,
+    match StaticChain::find(table, name) {
+        Some(fixed) => fixed != StaticChain::FilterKubeletFirewall,
         None => {
-            (table == Table::Nat && is_owned(name))
-                || is_dispatch(name)
+            (table == Table::Nat && is_service_chain(name))
+                || is_tree_chain(name)
                 || name == CANARY
                 || IPVS_CHAINS.contains(&(table, name))
         }
     }
 }
 
-/// Whether somebody is there who writes KUBE-FIREWALL too.
+/// Whether a kubelet writes KUBE-FIREWALL, too: it has chains of its own then.
 pub(super) fn shares_firewall(text: &str) -> bool {
     ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"].iter().any(|n| text.contains(n))
 }
 
-/// What is to be removed of what was saved: first the jumps to it, then the chains, in the order of a packet's way,
-/// so that none meets half a service.
+/// What to remove: first the jumps from other chains, then the chains, in the order in which a packet traverses them, so
+/// that none meets half a service.
 pub(super) struct Removal<'a> {
     pub(super) jumps: Vec<(Table, String)>,
     pub(super) chains: Vec<(Table, Vec<&'a str>)>,
 }
 
 impl<'a> Removal<'a> {
-    pub(super) fn of(saved: &Saved<'a>, keep_firewall: bool) -> Self {
+    pub(super) fn of(saved: &SavedRuleset<'a>, keep_firewall: bool) -> Self {
         let mut out = Self { jumps: Vec::new(), chains: Vec::new() };
         for table in Table::BOTH {
             let ours = |name: &str| {
-                is_ours(table, name) || (Fixed::find(table, name) == Some(Fixed::FilterFirewall) && !keep_firewall)
+                is_ours(table, name)
+                    || (StaticChain::find(table, name) == Some(StaticChain::FilterKubeletFirewall) && !keep_firewall)
             };
             let mut jumps = String::new();
             for (from, chain) in saved.chains(table).filter(|(name, _)| !ours(name)) {
@@ -80,7 +82,7 @@ impl<'a> Removal<'a> {
                     let jump = JUMPS.iter().any(|j| {
                         j.to.table() == table
                             && j.from == from
-                            && (j.to != Fixed::FilterFirewall || !keep_firewall)
+                            && (j.to != StaticChain::FilterKubeletFirewall || !keep_firewall)
                             && is_jump(rule.text, j)
                     }) || IPVS_JUMPS.iter().any(|j| j.is(table, from, rule.text));
                     if jump {
@@ -90,7 +92,8 @@ impl<'a> Removal<'a> {
             }
             out.jumps.push((table, jumps));
             let chains = saved.chains(table).map(|(name, _)| name).filter(|n| ours(n));
-            let (mut dispatch, rest): (Vec<&str>, Vec<&str>) = chains.partition(|n| Fixed::find(table, n).is_some());
+            let (mut dispatch, rest): (Vec<&str>, Vec<&str>) =
+                chains.partition(|n| StaticChain::find(table, n).is_some());
             dispatch.extend(rest);
             out.chains.push((table, dispatch));
         }
@@ -144,8 +147,8 @@ COMMIT
 ";
 
     #[test]
-    fn all_of_ipvs_mode_goes_and_nothing_else() {
-        let saved = Saved::parse(IPVS_MODE).unwrap();
+    fn everything_of_ipvs_mode_is_removed_and_nothing_else() {
+        let saved = SavedRuleset::parse(IPVS_MODE).unwrap();
         let removal = Removal::of(&saved, true);
         let [(_, filter), (_, nat)] = &removal.jumps[..] else { panic!("two tables") };
         assert_eq!(filter.lines().count(), 6, "{filter}");

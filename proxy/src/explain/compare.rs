@@ -1,40 +1,40 @@
-//! Where the kernel's rules are not those that should be.
+//! Compares the kernel's rules with the desired ones.
 
 use std::collections::HashSet;
 
 use serde::Serialize;
 
 use crate::{
-    kernel::{Saved, normal},
-    rules::{Fixed, JUMPS, Table, is_dispatch, is_owned},
+    iptables_save::{SavedRuleset, canonical},
+    rules::{JUMPS, StaticChain, Table, is_service_chain, is_tree_chain},
 };
 
-/// One chain or jump that is not as it should be.
+/// One chain or jump that differs from the desired one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Difference {
     /// `filter` or `nat`.
     pub table: String,
     /// The chain.
     pub chain: String,
-    /// What is wrong, in words.
+    /// The difference, in words.
     pub problem: String,
 }
 
-pub(crate) fn differences(wanted: &Saved<'_>, kernel: &Saved<'_>) -> Vec<Difference> {
+pub(crate) fn differences(wanted: &SavedRuleset<'_>, kernel: &SavedRuleset<'_>) -> Vec<Difference> {
     let mut comparison = Comparison::new(kernel);
-    let _ = comparison.look(wanted);
-    comparison.end()
+    let _ = comparison.compare(wanted);
+    comparison.finish()
 }
 
-/// Sets wanted rules beside the kernel's, piece by piece.
+/// A comparison of the kernel's rules with the desired ones, which are passed in batches.
 pub(crate) struct Comparison<'k> {
-    kernel: &'k Saved<'k>,
+    kernel: &'k SavedRuleset<'k>,
     wanted: HashSet<(Table, String)>,
     found: Vec<Difference>,
 }
 
 impl<'k> Comparison<'k> {
-    pub(crate) fn new(kernel: &'k Saved<'k>) -> Self {
+    pub(crate) fn new(kernel: &'k SavedRuleset<'k>) -> Self {
         Self { kernel, wanted: HashSet::new(), found: Vec::new() }
     }
 
@@ -42,8 +42,8 @@ impl<'k> Comparison<'k> {
         self.found.push(Difference { table: table.name().to_owned(), chain: chain.to_owned(), problem });
     }
 
-    /// Takes in chains that should be as they are here; gives those that are not.
-    pub(crate) fn look(&mut self, wanted: &Saved<'_>) -> HashSet<(Table, String)> {
+    /// Compares some desired chains; returns those that differ.
+    pub(crate) fn compare(&mut self, wanted: &SavedRuleset<'_>) -> HashSet<(Table, String)> {
         let before = self.found.len();
         for table in Table::BOTH {
             for (name, chain) in wanted.chains(table) {
@@ -54,11 +54,11 @@ impl<'k> Comparison<'k> {
                 };
                 let (want, have) = (&chain.rules, &actual.rules);
                 let same = |i: &usize| match (want.get(*i), have.get(*i)) {
-                    (Some(a), Some(b)) => a.text == b.text || normal(a.text) == normal(b.text),
+                    (Some(a), Some(b)) => a.text == b.text || canonical(a.text) == canonical(b.text),
                     _ => false,
                 };
                 if let Some(i) = (0..want.len().max(have.len())).find(|i| !same(i)) {
-                    let text = |rules: &[crate::kernel::Rule<'_>]| {
+                    let text = |rules: &[crate::iptables_save::Rule<'_>]| {
                         rules.get(i).map_or_else(|| "nothing".to_owned(), |r| format!("\"{}\"", r.text))
                     };
                     let problem = format!("rule {} should be {} and is {}", i + 1, text(want), text(have));
@@ -70,14 +70,14 @@ impl<'k> Comparison<'k> {
         self.found[before..].iter().filter_map(|d| Some((table(&d.table)?, d.chain.clone()))).collect()
     }
 
-    /// What is not as it should be, once all chains that should be were looked at.
-    pub(crate) fn end(mut self) -> Vec<Difference> {
+    /// All differences, once all desired chains were passed.
+    pub(crate) fn finish(mut self) -> Vec<Difference> {
         let kernel = self.kernel;
         for table in Table::BOTH {
             for (name, _) in kernel.chains(table) {
-                let ours = (table == Table::Nat && is_owned(name))
-                    || is_dispatch(name)
-                    || Fixed::find(table, name).is_some_and(|f| f != Fixed::FilterFirewall);
+                let ours = (table == Table::Nat && is_service_chain(name))
+                    || is_tree_chain(name)
+                    || StaticChain::find(table, name).is_some_and(|f| f != StaticChain::FilterKubeletFirewall);
                 if ours && !self.wanted.contains(&(table, name.to_owned())) {
                     self.add(table, name, "should not be there".to_owned());
                 }

@@ -4,7 +4,7 @@ const WANTED: &str = include_str!("../../tests/golden/six-services.ipv4.save");
 
 /// The golden rules as a kernel holds them, with the jumps of the built-in chains.
 fn kernel() -> String {
-    crate::rules::entrances() + WANTED
+    crate::rules::base_chain_jumps() + WANTED
 }
 
 #[test]

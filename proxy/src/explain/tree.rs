@@ -4,35 +4,35 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{EndpointRow, Entry, Options};
+use super::{EndpointRow, Entry, RuleOptions};
 use crate::{
-    kernel::Saved,
-    rules::{Table, is_dispatch},
+    iptables_save::SavedRuleset,
+    rules::{Table, is_tree_chain},
 };
 
-/// Deeper than any chain this proxy makes; a loop in somebody's rules ends here.
-const DEPTH: usize = 16;
+/// Deeper than any jump of this proxy's rules; ends a loop in foreign rules.
+const MAX_JUMP_DEPTH: usize = 16;
 
-/// One rule on the way, and what follows it.
+/// One rule and the chain that it jumps to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Branch {
     /// What the rule does, in words.
     pub what: String,
-    /// Chain that it leads to; empty for an end.
+    /// The chain that it jumps to; empty for a terminal target.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub chain: String,
-    /// Endpoint that it ends at, `IP:port`; empty for others.
+    /// The endpoint of a DNAT, `IP:port`; empty for others.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub endpoint: String,
     /// The rule's own probability, when it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
-    /// Its true share of what enters the balancing chain.
+    /// Its share of the packets that enter the load-balancing chain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
-    /// Packets that it met: one for each connection.
+    /// Its packet counter: one for each connection.
     pub packets: u64,
-    /// What follows.
+    /// The rules of that chain.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Branch>,
 }
@@ -42,8 +42,7 @@ impl Branch {
         Self { what, packets, ..Self::default() }
     }
 
-    /// Draws branches and all that follows, a line each. What follows a chain is drawn once: `drawn` knows the
-    /// chains that were.
+    /// Draws branches as a tree, a line each. Each chain is drawn once: `drawn` has those that were.
     #[must_use]
     pub fn draw(branches: &[Self], drawn: &mut BTreeSet<String>) -> String {
         let mut text = String::new();
@@ -68,32 +67,31 @@ fn is_balancer(chain: &str) -> bool {
     chain.starts_with("KUBE-SVC-") || chain.starts_with("KUBE-SVL-")
 }
 
-/// Rules below one entry that are looked at: more than any service has, and an end for rules that lead to each other
-/// in ever more ways.
-const MOST: usize = 100_000;
+/// Rules visited for one entry: more than any service has; ends foreign rules that jump to each other in ever more ways.
+const MAX_RULES: usize = 100_000;
 
 /// The rules of a chain and all that follows them.
-pub(super) fn branches(kernel: &Saved<'_>, chain: &str) -> Vec<Branch> {
-    let mut budget = MOST;
-    below(kernel, chain, 1.0, 0, &mut budget)
+pub(super) fn branches(kernel: &SavedRuleset<'_>, chain: &str) -> Vec<Branch> {
+    let mut budget = MAX_RULES;
+    branches_of(kernel, chain, 1.0, 0, &mut budget)
 }
 
-/// Whether a chain is a part of a balancer's tree: its name is longer than the balancer's.
-fn is_part(chain: &str) -> bool {
-    is_balancer(chain) && chain.len() > "KUBE-SVC-".len() + 16 && !is_dispatch(chain)
+/// Whether a chain belongs to the tree of a load-balancing chain: its name has a suffix.
+fn is_subchain(chain: &str) -> bool {
+    is_balancer(chain) && chain.len() > "KUBE-SVC-".len() + 16 && !is_tree_chain(chain)
 }
 
-fn below(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize, budget: &mut usize) -> Vec<Branch> {
-    let Some(rules) = kernel.chain(Table::Nat, chain).filter(|_| depth < DEPTH) else { return Vec::new() };
+fn branches_of(kernel: &SavedRuleset<'_>, chain: &str, share: f64, depth: usize, budget: &mut usize) -> Vec<Branch> {
+    let Some(rules) = kernel.chain(Table::Nat, chain).filter(|_| depth < MAX_JUMP_DEPTH) else { return Vec::new() };
     if *budget < rules.rules.len() {
         *budget = 0;
         return Vec::new();
     }
     *budget -= rules.rules.len();
-    let mut left = if is_balancer(chain) && !is_part(chain) { 1.0 } else { share };
+    let mut left = if is_balancer(chain) && !is_subchain(chain) { 1.0 } else { share };
     let mut out = Vec::new();
     for rule in &rules.rules {
-        let options = Options::of(rule.text);
+        let options = RuleOptions::of(rule.text);
         let target = options.target();
         let mut branch = Branch { packets: rule.packets, ..Branch::default() };
         if target == "KUBE-MARK-MASQ" {
@@ -126,7 +124,7 @@ fn below(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize, budget: &mut
             target.clone_into(&mut branch.chain);
             let p = options.get("--probability").and_then(|p| p.parse::<f64>().ok());
             let mut inner = share;
-            if is_balancer(chain) && (target.starts_with("KUBE-SEP-") || is_part(target)) {
+            if is_balancer(chain) && (target.starts_with("KUBE-SEP-") || is_subchain(target)) {
                 let mine = left * p.unwrap_or(1.0);
                 left -= mine;
                 branch.probability = p;
@@ -139,14 +137,14 @@ fn below(kernel: &Saved<'_>, chain: &str, share: f64, depth: usize, budget: &mut
             } else {
                 branch.what = format!("{} → {target}", condition(&options)).trim_start().to_owned();
             }
-            branch.then = below(kernel, target, inner, depth + 1, budget);
+            branch.then = branches_of(kernel, target, inner, depth + 1, budget);
         }
         out.push(branch);
     }
     out
 }
 
-fn condition(options: &Options) -> String {
+fn condition(options: &RuleOptions) -> String {
     let mut out = String::new();
     if options.get("--src-type").is_some() {
         out.push_str(" from this node");
@@ -164,7 +162,7 @@ fn condition(options: &Options) -> String {
 }
 
 /// The endpoints behind entries, each once.
-pub(super) fn endpoints(kernel: &Saved<'_>, entries: &[Entry]) -> Vec<EndpointRow> {
+pub(super) fn endpoints(kernel: &SavedRuleset<'_>, entries: &[Entry]) -> Vec<EndpointRow> {
     #[derive(Default)]
     struct Found {
         share: Option<f64>,

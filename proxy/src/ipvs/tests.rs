@@ -15,7 +15,7 @@ fn in_own_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 }
 
 const CREATE: u16 = 2;
-const CREATE_FLAGS: u16 = 0x400 | ACK;
+const CREATE_FLAGS: u16 = 0x400 | NLM_F_ACK;
 /// `NLA_F_NET_BYTEORDER`
 const IN_NETWORK_ORDER: u16 = 0x4000;
 
@@ -23,18 +23,18 @@ const IN_NETWORK_ORDER: u16 = 0x4000;
 fn create(name: &str) {
     let range =
         nested(&[(IN_NETWORK_ORDER | 4, &1_u16.to_be_bytes()), (IN_NETWORK_ORDER | 5, &1024_u16.to_be_bytes())]);
-    let request = Request::new(SETS, CREATE, CREATE_FLAGS, [2, 0, 0, 0])
-        .attribute(SET_PROTOCOL, &[PROTOCOL])
-        .text(SET_NAME, name)
+    let request = Request::new(NFNL_SUBSYS_IPSET, CREATE, CREATE_FLAGS, [2, 0, 0, 0])
+        .attribute(IPSET_ATTR_PROTOCOL, &[IPSET_PROTOCOL_VERSION])
+        .text(IPSET_ATTR_SETNAME, name)
         .text(3, "bitmap:port")
         .attribute(4, &[3])
         .attribute(5, &[2])
         .attribute(nest(7), &range);
-    Netlink::netfilter().unwrap().ask(vec![request]).unwrap();
+    Netlink::netfilter().unwrap().query(vec![request]).unwrap();
 }
 
 fn is_there(name: &str) -> bool {
-    match Netlink::netfilter().unwrap().ask(vec![set(HEADER, name)]) {
+    match Netlink::netfilter().unwrap().query(vec![set(IPSET_CMD_HEADER, name)]) {
         Ok(_) => true,
         Err(e) if is_absent(&e) => false,
         Err(e) => panic!("{name}: {e}"),
@@ -44,8 +44,8 @@ fn is_there(name: &str) -> bool {
 #[test]
 fn names_of_both_families_fit_the_kernel() {
     let names: BTreeSet<String> = set_names().collect();
-    assert_eq!(names.len(), 2 * NAMES.len());
-    assert!(names.iter().all(|name| name.len() <= LONGEST_NAME));
+    assert_eq!(names.len(), 2 * SET_NAMES.len());
+    assert!(names.iter().all(|name| name.len() <= MAX_SET_NAME_LEN));
     assert!(names.contains("KUBE-6-CLUSTER-IP") && names.contains("KUBE-6-LOAD-BALANCER-SOURCE-CID"), "{names:?}");
 }
 
@@ -53,13 +53,13 @@ fn names_of_both_families_fit_the_kernel() {
 fn sets_of_kube_proxy_go_and_others_stay() {
     let others = ["KUBE-SOMEBODY", "blocklist"];
     in_own_namespace(move || {
-        assert_eq!(left_behind().unwrap(), []);
+        assert_eq!(find_leftovers().unwrap(), []);
         let names: Vec<String> = set_names().collect();
         names.iter().map(String::as_str).chain(others).for_each(create);
-        let left = left_behind().unwrap();
-        assert_eq!(left, names.iter().cloned().map(Left::Set).collect::<Vec<_>>());
+        let left = find_leftovers().unwrap();
+        assert_eq!(left, names.iter().cloned().map(Leftover::Set).collect::<Vec<_>>());
         left.iter().for_each(|left| left.remove().unwrap());
-        assert_eq!(left_behind().unwrap(), []);
+        assert_eq!(find_leftovers().unwrap(), []);
         assert!(others.iter().all(|name| is_there(name)));
         // Gone already.
         left.iter().for_each(|left| left.remove().unwrap());
@@ -68,24 +68,26 @@ fn sets_of_kube_proxy_go_and_others_stay() {
 
 #[test]
 fn a_device_is_known_by_its_kind() {
-    let link = |kind: &[u8]| nested(&[(LINK_NAME, b"kube-ipvs0\0"), (LINK_INFO, &nested(&[(INFO_KIND, kind)]))]);
-    assert_eq!(kind(&link(b"dummy")), Some(KIND));
+    let link =
+        |kind: &[u8]| nested(&[(IFLA_IFNAME, b"kube-ipvs0\0"), (IFLA_LINKINFO, &nested(&[(IFLA_INFO_KIND, kind)]))]);
+    assert_eq!(kind(&link(b"dummy")), Some(DEVICE_KIND));
     assert_eq!(kind(&link(b"bridge\0")), Some("bridge"));
-    assert_eq!(kind(&nested(&[(LINK_NAME, b"eth0\0")])), None);
+    assert_eq!(kind(&nested(&[(IFLA_IFNAME, b"eth0\0")])), None);
     in_own_namespace(|| {
         assert!(!has_device().unwrap());
-        assert!(Left::Device.remove().is_ok(), "there is none");
+        assert!(Leftover::Device.remove().is_ok(), "there is none");
         // RTM_NEWLINK; a bridge of that name is not kube-proxy's.
-        let info = nested(&[(INFO_KIND, b"bridge")]);
-        let request =
-            Request::raw(16, 0x600 | ACK, &[0; LINK_HEAD]).text(LINK_NAME, DEVICE).attribute(nest(LINK_INFO), &info);
-        Netlink::routing().unwrap().ask(vec![request]).unwrap();
+        let info = nested(&[(IFLA_INFO_KIND, b"bridge")]);
+        let request = Request::raw(16, 0x600 | NLM_F_ACK, &[0; IFINFOMSG_LEN])
+            .text(IFLA_IFNAME, DEVICE)
+            .attribute(nest(IFLA_LINKINFO), &info);
+        Netlink::routing().unwrap().query(vec![request]).unwrap();
         assert!(!has_device().unwrap());
-        assert_eq!(left_behind().unwrap(), []);
+        assert_eq!(find_leftovers().unwrap(), []);
         // The order itself takes a device away, whatever its kind.
-        let there = || Netlink::routing().unwrap().ask(vec![super::link(GET_LINK, 0)]).is_ok();
+        let there = || Netlink::routing().unwrap().query(vec![super::link(RTM_GETLINK, 0)]).is_ok();
         assert!(there());
-        Left::Device.remove().unwrap();
+        Leftover::Device.remove().unwrap();
         assert!(!there());
     });
 }
@@ -94,13 +96,13 @@ fn a_device_is_known_by_its_kind() {
 fn virtual_services_are_told_from_the_heads_of_their_table() {
     let head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> \
                 RemoteAddress:Port Forward Weight ActiveConn InActConn\n";
-    assert!(!names_virtual_service(head));
+    assert!(!has_virtual_service_line(head));
     for line in [
         "TCP  0A600001:01BB rr \n  -> AC120002:192B      Masq    1      0          0\n",
         "UDP  [fd000096000000000000000000000000a]:0035 rr \n",
         "FWM  00000001 wlc \n",
     ] {
-        assert!(names_virtual_service(&format!("{head}{line}")), "{line}");
+        assert!(has_virtual_service_line(&format!("{head}{line}")), "{line}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the proxy remembers of Services, EndpointSlices and its Node: compact values made from the
-//! API objects at once, which are then dropped. Pure; imports only the API's metadata type.
+//! The cache of Services, EndpointSlices and our Node, reduced to compact values; the API objects are dropped at once.
+//! Pure; imports only the API's metadata type.
 
 pub mod objects;
 mod services;
@@ -17,16 +17,16 @@ pub use windlass_kit::net::{Cidr, Family, parse_ip};
 /// `namespace/name` of a Service.
 pub type ServiceId = Arc<str>;
 
-/// What matters of the proxy's own Node.
+/// The facts of our Node that rules and health depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Addresses, internal ones first, one of each family at most.
+    /// Its addresses, InternalIP before ExternalIP, at most one of each family.
     pub addresses: Vec<std::net::IpAddr>,
     /// Label `topology.kubernetes.io/zone`; empty when there is none.
     pub zone: String,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<Cidr>,
-    /// Not being deleted, and not about to be by the cluster autoscaler.
+    /// Not being deleted, by the API or by the cluster autoscaler (kube-proxy: node eligibility of `/healthz`).
     pub eligible: bool,
 }
 
@@ -50,7 +50,7 @@ impl NodeFacts {
             .iter()
             .filter_map(|c| Cidr::parse(c))
             .collect();
-        let leaving = spec
+        let being_deleted = spec
             .and_then(|s| s.taints.as_deref())
             .unwrap_or_default()
             .iter()
@@ -60,31 +60,31 @@ impl NodeFacts {
             addresses,
             zone: labels.and_then(|l| l.get("topology.kubernetes.io/zone").cloned()).unwrap_or_default(),
             pod_cidrs,
-            eligible: node.metadata.deletion_timestamp.is_none() && !leaving,
+            eligible: node.metadata.deletion_timestamp.is_none() && !being_deleted,
         }
     }
 }
 
-/// What changed since the last look.
+/// What changed since the last [`Model::take_changes`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Changes {
     /// Services that changed, or whose endpoints did.
     pub services: BTreeSet<ServiceId>,
-    /// By family: conntrack entries of UDP services may be stale.
+    /// By address family: conntrack entries of UDP services may be stale.
     pub udp: [bool; 2],
-    /// UDP addresses and node ports that no Service has any more, or that moved to another one.
+    /// UDP frontends that a Service lost; another Service may have them now.
     pub removed_udp: BTreeSet<(Family, UdpFrontend)>,
     /// A health check node port or the endpoints behind one may have changed.
     pub health_checks: bool,
 }
 
-/// All Services and slices, and which Services changed since the last look.
+/// All Services and slices, and the changes since the last [`take_changes`](Self::take_changes).
 #[derive(Debug, Default, Clone)]
 pub struct Model {
     services: BTreeMap<ServiceId, Arc<Service>>,
     /// Slices by Service, then by slice name.
     slices: HashMap<ServiceId, BTreeMap<Box<str>, Slice>>,
-    /// Services that want a health check port.
+    /// Services with a health check node port.
     health_checked: BTreeSet<ServiceId>,
     /// Services with a UDP port.
     udp_services: BTreeSet<ServiceId>,
@@ -96,7 +96,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Takes in a Service; returns whether anything that matters changed.
+    /// Adds or updates a Service; returns whether anything that rules depend on changed.
     pub fn put_service(&mut self, object: &objects::Service) -> bool {
         let id = services::id(&object.metadata);
         match Service::of(object) {
@@ -122,7 +122,7 @@ impl Model {
         }
     }
 
-    /// Forgets a Service.
+    /// Removes a Service; returns whether it existed.
     pub fn delete_service(&mut self, object: &objects::Service) -> bool {
         self.remove_service(&services::id(&object.metadata))
     }
@@ -138,7 +138,7 @@ impl Model {
         true
     }
 
-    /// Notes the UDP frontends that a Service is about to lose, and that those it gets want a look.
+    /// Records the UDP frontends that a Service loses, and requests a search for stale entries of those it gets.
     fn retire_udp(&mut self, id: &ServiceId, next: Option<&Service>) {
         let known = self.services.get(id).cloned();
         for family in Family::BOTH {
@@ -178,7 +178,7 @@ impl Model {
         })
     }
 
-    /// Takes in a slice; `node` is our node's name, which decides what is local.
+    /// Adds or updates a slice; endpoints on `node`, our node, are local.
     pub fn put_slice(&mut self, object: &objects::EndpointSlice, node: &str) -> bool {
         let Some((service, name)) = slices::key(object) else { return false };
         let Some(slice) = Slice::of(object, node) else { return self.remove_slice(&service, &name) };
@@ -187,20 +187,20 @@ impl Model {
             return false;
         }
         let had_udp = known.is_some_and(Slice::has_udp);
-        self.slice_changes(&service, slice.family, had_udp || slice.has_udp());
+        self.record_slice_change(&service, slice.family, had_udp || slice.has_udp());
         self.slices.entry(service).or_default().insert(name, slice);
         true
     }
 
-    /// Notes that a slice of a Service comes, changes or goes. A Service without endpoints left may have a slice
-    /// without ports: what it had before counts as well, and what the Service says.
-    fn slice_changes(&mut self, service: &ServiceId, family: Family, has_udp: bool) {
+    /// Records that a slice of a Service was added, changed or removed. A Service without endpoints may have a slice
+    /// without ports, so the previous ports and those of the Service count, too.
+    fn record_slice_change(&mut self, service: &ServiceId, family: Family, has_udp: bool) {
         self.changes.udp[family as usize] |= has_udp || self.udp_services.contains(service);
         self.changes.health_checks |= self.health_checked.contains(service);
         self.changes.services.insert(service.clone());
     }
 
-    /// Forgets a slice.
+    /// Removes a slice; returns whether it existed.
     pub fn delete_slice(&mut self, object: &objects::EndpointSlice) -> bool {
         slices::key(object).is_some_and(|(service, name)| self.remove_slice(&service, &name))
     }
@@ -212,47 +212,46 @@ impl Model {
         if self.slices.get(service).is_some_and(BTreeMap::is_empty) {
             self.slices.remove(service);
         }
-        self.slice_changes(service, slice.family, slice.has_udp());
+        self.record_slice_change(service, slice.family, slice.has_udp());
         true
     }
 
-    /// After a new list: forgets every Service that was not in it.
-    pub fn keep_services(&mut self, listed: &BTreeSet<ServiceId>) -> bool {
-        let gone: Vec<ServiceId> = self.services.keys().filter(|id| !listed.contains(*id)).cloned().collect();
-        for id in &gone {
+    /// After a new list: removes every Service that was not in it.
+    pub fn retain_services(&mut self, listed: &BTreeSet<ServiceId>) -> bool {
+        let removed: Vec<ServiceId> = self.services.keys().filter(|id| !listed.contains(*id)).cloned().collect();
+        for id in &removed {
             self.remove_service(id);
         }
-        !gone.is_empty()
+        !removed.is_empty()
     }
 
-    /// After a new list: forgets every slice that was not in it, by (Service, slice name).
-    pub fn keep_slices(&mut self, listed: &BTreeSet<(ServiceId, Box<str>)>) -> bool {
-        let gone: Vec<(ServiceId, Box<str>)> = self
+    /// After a new list: removes every slice that was not in it, by (Service, slice name).
+    pub fn retain_slices(&mut self, listed: &BTreeSet<(ServiceId, Box<str>)>) -> bool {
+        let removed: Vec<(ServiceId, Box<str>)> = self
             .slices
             .iter()
             .flat_map(|(service, of)| of.keys().map(move |name| (service.clone(), name.clone())))
             .filter(|key| !listed.contains(key))
             .collect();
-        for (service, name) in &gone {
+        for (service, name) in &removed {
             self.remove_slice(service, name);
         }
-        !gone.is_empty()
+        !removed.is_empty()
     }
 
-    /// The key under which [`keep_services`](Self::keep_services) knows an object.
+    /// The key of an object for [`retain_services`](Self::retain_services).
     #[must_use]
     pub fn service_key(object: &objects::Service) -> ServiceId {
         services::id(&object.metadata)
     }
 
-    /// The key under which [`keep_slices`](Self::keep_slices) knows an object; `None` for slices
-    /// that belong to no Service.
+    /// The key of an object for [`retain_slices`](Self::retain_slices); `None` for slices that belong to no Service.
     #[must_use]
     pub fn slice_key(object: &objects::EndpointSlice) -> Option<(ServiceId, Box<str>)> {
         slices::key(object)
     }
 
-    /// What changed since the last call; counts the endpoints of what did.
+    /// The changes since the last call; recounts the endpoints of the changed Services.
     pub fn take_changes(&mut self) -> Changes {
         let changes = std::mem::take(&mut self.changes);
         for id in &changes.services {
@@ -268,7 +267,7 @@ impl Model {
         changes
     }
 
-    /// Whether anything waits to be taken.
+    /// Whether there are changes that were not taken.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         !self.changes.services.is_empty()
@@ -301,15 +300,15 @@ impl Model {
         self.services.get(id)
     }
 
-    /// The same with the key it is known by.
+    /// The same, with its key.
     #[must_use]
     pub fn service_entry(&self, id: &str) -> Option<(&ServiceId, &Arc<Service>)> {
         self.services.get_key_value(id)
     }
 
     /// The endpoints behind one port of a Service, one for each address and port, sorted as text
-    /// (`10.2.2.22:80` before `10.2.2.2:80`). An endpoint that two slices hold counts once; one that
-    /// does not terminate wins.
+    /// (`10.2.2.22:80` before `10.2.2.2:80`), which is kube-proxy's order. An endpoint in two slices counts once; one that
+    /// is not terminating wins.
     #[must_use]
     pub fn endpoints(&self, service: &str, port: &Port, family: Family) -> Vec<Endpoint> {
         let mut found: Vec<Endpoint> = Vec::new();

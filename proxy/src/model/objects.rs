@@ -1,5 +1,5 @@
-//! API objects as far as rules depend on them: whatever else stands in one is skipped while it is read, so that a
-//! list of many slices is never in memory as whole objects. Null and absent are the same, as everywhere in the API.
+//! API objects, reduced to the fields that rules depend on: all others are skipped during decoding, so that a list of
+//! many slices is never in memory as whole objects. Null and absent are the same, as everywhere in the API.
 
 use std::{borrow::Cow, collections::BTreeMap, net::IpAddr};
 
@@ -7,8 +7,8 @@ use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope, apimachinery::pk
 use serde::{Deserialize, Deserializer};
 use windlass_kit::net::{Family, parse_ip};
 
-/// When the endpoints of a slice last changed, as its controller saw it.
-pub(crate) const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// Annotation: when the endpoints of a slice last changed, set by the EndpointSlice controller.
+pub(crate) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// `v1/Service`.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -94,7 +94,7 @@ pub struct EndpointSlice {
 }
 
 impl EndpointSlice {
-    /// The family of its endpoints, if they are addresses.
+    /// The address family; `None` for `FQDN`.
     #[must_use]
     pub fn family(&self) -> Option<Family> {
         match &*self.address_type {
@@ -184,14 +184,14 @@ pub(super) struct NodeAddress {
 }
 
 impl Node {
-    /// All its addresses, of whatever kind.
+    /// All its addresses, of any type.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         let listed = self.status.iter().flat_map(|s| s.addresses.iter().flatten());
         listed.filter_map(|a| parse_ip(&a.address))
     }
 }
 
-/// What a watch and the rules need of an object's metadata.
+/// Decodes the metadata that watches and rules need.
 fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -203,7 +203,7 @@ fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> 
         labels: Option<BTreeMap<String, String>>,
         annotations: Option<Annotations>,
     }
-    // A slice's controller writes the time of each change; other annotations can be long.
+    // Only the trigger time of a slice; other annotations can be long.
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Annotations {
@@ -218,12 +218,12 @@ fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> 
         resource_version: slim.resource_version,
         deletion_timestamp: slim.deletion_timestamp,
         labels: slim.labels,
-        annotations: trigger.map(|at| BTreeMap::from([(TRIGGER.to_owned(), at)])),
+        annotations: trigger.map(|at| BTreeMap::from([(TRIGGER_TIME.to_owned(), at)])),
         ..ObjectMeta::default()
     })
 }
 
-/// Where an object of a kind is found.
+/// Implements `kube::Resource` for a reduced type.
 macro_rules! resource {
     ($kind:ident, $scope:ty, $group:literal, $plural:literal) => {
         impl kube::Resource for $kind {

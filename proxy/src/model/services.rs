@@ -1,4 +1,4 @@
-//! A Service, reduced to what rules need.
+//! A Service, reduced to what rules depend on.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Cidr, Family, ServiceId, objects, parse_ip};
 
-/// A transport protocol that services know.
+/// A transport protocol of a service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum Protocol {
@@ -48,7 +48,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Whether a client keeps its endpoint, and how many seconds after its last connection.
+/// Session affinity: the timeout in seconds after a client's last connection; `None` without affinity.
 pub type Affinity = Option<u32>;
 
 /// One port of a Service.
@@ -56,7 +56,8 @@ pub type Affinity = Option<u32>;
 pub struct Port {
     /// The port's own name; empty when the Service has one unnamed port.
     pub name: Arc<str>,
-    /// `namespace/name`, with `:port name` when there is one: stands in comments and chain names.
+    /// `namespace/name`, with `:port name` when there is one, as in comments and hashes of chain names (kube-proxy:
+    /// `ServicePortName`).
     pub full_name: Arc<str>,
     /// Its protocol.
     pub protocol: Protocol,
@@ -66,18 +67,18 @@ pub struct Port {
     pub node_port: u16,
 }
 
-/// Where a UDP port of a Service is reached.
+/// An address or node port at which a UDP port of a Service is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UdpFrontend {
     /// The cluster IP or a load balancer's address.
     Address(SocketAddr),
-    /// An external IP, which may be switched off.
+    /// An external IP, which may be disabled.
     ExternalIp(SocketAddr),
     /// A node port.
     NodePort(u16),
 }
 
-/// A Service that gets rules: not headless, not ExternalName.
+/// A Service that gets rules: neither headless nor ExternalName.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     /// `namespace/name`.
@@ -86,7 +87,7 @@ pub struct Service {
     pub cluster_ips: Vec<IpAddr>,
     /// `spec.externalIPs` of both families.
     pub external_ips: Vec<IpAddr>,
-    /// Load balancer addresses that are delivered to nodes unchanged (ipMode VIP).
+    /// Load balancer addresses with ipMode VIP, whose packets reach nodes with this destination.
     pub lb_ips: Vec<IpAddr>,
     /// `spec.loadBalancerSourceRanges` of both families.
     pub source_ranges: Vec<Cidr>,
@@ -111,16 +112,16 @@ fn port_number(number: i32) -> Option<u16> {
 }
 
 impl Service {
-    /// Reads the API object; `None` when the proxy has nothing to do for it (headless,
-    /// ExternalName, no address yet, or left to another proxy by label).
+    /// Converts the API object; `None` for one that gets no rules: headless, ExternalName, without address, or assigned to
+    /// another proxy by label.
     #[must_use]
     pub fn of(object: &objects::Service) -> Option<Self> {
         let spec = object.spec.as_ref()?;
-        let foreign =
+        let has_other_proxy =
             object.metadata.labels.as_ref().is_some_and(|l| l.contains_key("service.kubernetes.io/service-proxy-name"));
         let kind = spec.r#type.as_deref().unwrap_or("ClusterIP");
         let first = spec.cluster_ip.as_deref().unwrap_or_default();
-        if foreign || kind == "ExternalName" || first.is_empty() || first == "None" {
+        if has_other_proxy || kind == "ExternalName" || first.is_empty() || first == "None" {
             return None;
         }
         let mut listed: Vec<&str> = vec![first];
@@ -143,7 +144,7 @@ impl Service {
             };
             let name = port.name.as_deref().unwrap_or_default();
             let full_name = if name.is_empty() { id.clone() } else { format!("{id}:{name}").into() };
-            // Chain names are made of name and protocol: a second port with the same pair replaces the first.
+            // Chain names are hashes of name and protocol: a second port with the same pair replaces the first.
             ports.retain(|p| !(*p.name == *name && p.protocol == protocol));
             ports.push(Port {
                 name: name.into(),
@@ -194,7 +195,7 @@ impl Service {
         self.ports.iter().any(|p| p.protocol == Protocol::Udp)
     }
 
-    /// Where its UDP ports are reached by a family.
+    /// The frontends of its UDP ports in one family.
     pub fn udp_frontends(&self, family: Family) -> impl Iterator<Item = (UdpFrontend, &Port)> {
         let served = self.cluster_ip(family).is_some();
         self.ports.iter().filter(move |p| served && p.protocol == Protocol::Udp).flat_map(move |port| {
@@ -210,14 +211,14 @@ impl Service {
         })
     }
 
-    /// Whether `port` can be reached from outside the cluster by this family; external IPs may not count.
+    /// Whether `port` can be reached from outside the cluster in this family; external IPs count only if enabled.
     #[must_use]
     pub fn externally_accessible(&self, port: &Port, family: Family, external_ips: bool) -> bool {
         let of_family = |ips: &[IpAddr]| ips.iter().any(|ip| Family::of(ip) == family);
         port.node_port != 0 || of_family(&self.lb_ips) || (external_ips && of_family(&self.external_ips))
     }
 
-    /// The source ranges that apply to load balancer addresses of this family; empty for "all".
+    /// The source ranges that apply to load balancer addresses of this family; empty when all sources are allowed.
     #[must_use]
     pub fn effective_ranges(&self, family: Family) -> Vec<Cidr> {
         let ranges: Vec<Cidr> = self.source_ranges.iter().copied().filter(|r| r.family() == family).collect();

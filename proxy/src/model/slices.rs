@@ -1,4 +1,4 @@
-//! An EndpointSlice, reduced to what rules need.
+//! An EndpointSlice, reduced to what rules depend on.
 
 use std::{
     io::Write as _,
@@ -19,7 +19,7 @@ pub struct SlicePort {
     pub number: u16,
 }
 
-/// Which zones and nodes an endpoint is meant for.
+/// Topology hints: the zones and nodes that should use an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hints {
     /// Zone names.
@@ -38,11 +38,11 @@ pub struct Endpoint {
     pub ip: IpAddr,
     /// Its port.
     pub port: u16,
-    /// Takes new connections.
+    /// Accepts new connections.
     pub ready: bool,
-    /// Works, ready or not.
+    /// Serves connections, also while it is terminating.
     pub serving: bool,
-    /// Is going away.
+    /// Its pod is being deleted.
     pub terminating: bool,
     /// Runs on our node.
     pub local: bool,
@@ -51,14 +51,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// `IP:port`, an IPv6 address in brackets: as chain names, comments and DNAT want it.
+    /// `IP:port`, an IPv6 address in brackets, as in hashes of chain names, comments and DNAT.
     #[must_use]
     pub fn address(&self) -> String {
         SocketAddr::new(self.ip, self.port).to_string()
     }
 }
 
-/// Sorts endpoints by the text of their address without a string for each.
+/// The text of an endpoint's address as a sort key, without an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TextKey([u8; TextKey::LEN]);
 
@@ -68,7 +68,7 @@ impl TextKey {
 }
 
 impl Endpoint {
-    /// `IP:port` with zeros behind it, which sort before all that an address holds.
+    /// `IP:port`, padded with zeros, which sort before every character of an address.
     pub(super) fn text_key(&self) -> TextKey {
         let mut bytes = [0; TextKey::LEN];
         // An address fits, so that writing to the slice does not fail.
@@ -105,12 +105,12 @@ impl Slice {
         self.ports.iter().any(|p| p.protocol == Protocol::Udp)
     }
 
-    /// The numbers under which a Service's port is served.
+    /// The port numbers at which the endpoints serve a Service's port.
     pub(super) fn serves<'a>(&'a self, port: &'a Port) -> impl Iterator<Item = u16> + 'a {
         self.ports.iter().filter(|p| p.name == port.name && p.protocol == port.protocol).map(|p| p.number)
     }
 
-    /// Reads the API object; `None` for slices of another address type.
+    /// Converts the API object; `None` for a slice of type FQDN.
     #[must_use]
     pub fn of(object: &EndpointSlice, node: &str) -> Option<Self> {
         let family = object.family()?;

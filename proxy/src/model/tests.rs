@@ -109,7 +109,7 @@ fn endpoints_of_several_slices_are_one_sorted_list() {
     assert!(!model.put_slice(&slice("s3", "FQDN", json!([])), "n1"));
     assert!(model.delete_slice(&slice("s1", "IPv4", json!([]))) && model.is_dirty());
     assert!(!model.delete_slice(&slice("s1", "IPv4", json!([]))));
-    assert!(model.keep_slices(&BTreeSet::new()) && model.keep_services(&BTreeSet::new()));
+    assert!(model.retain_slices(&BTreeSet::new()) && model.retain_services(&BTreeSet::new()));
     assert_eq!(model.services().count(), 0);
     assert_eq!(model.take_changes().services.len(), 1);
 }

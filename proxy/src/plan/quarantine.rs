@@ -17,40 +17,44 @@ pub(super) enum Treatment {
 }
 
 #[derive(Debug, Clone)]
-struct Held {
+struct QuarantinedService {
     /// As it was when its rules were refused: another form may be taken.
     service: Arc<Service>,
     /// By full name of the port.
     ports: BTreeMap<Arc<str>, Treatment>,
 }
 
-/// The service ports that are held back.
+/// The service ports that are quarantined back.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Quarantine(HashMap<ServiceId, Held>);
+pub(super) struct Quarantine(HashMap<ServiceId, QuarantinedService>);
 
 impl Quarantine {
     /// Holds a service port back, or further back; whether that changes anything.
     pub(super) fn add(&mut self, id: &ServiceId, service: &Arc<Service>, full_name: &str) -> bool {
         let Some(port) = service.ports.iter().find(|p| *p.full_name == *full_name) else { return false };
-        let fresh = || Held { service: service.clone(), ports: BTreeMap::new() };
-        let held = self.0.entry(id.clone()).or_insert_with(fresh);
-        let next = match held.ports.get(full_name) {
+        let fresh = || QuarantinedService { service: service.clone(), ports: BTreeMap::new() };
+        let quarantined = self.0.entry(id.clone()).or_insert_with(fresh);
+        let next = match quarantined.ports.get(full_name) {
             None => Treatment::Refuse,
             Some(Treatment::Refuse) => Treatment::Omit,
             Some(Treatment::Omit) => return false,
         };
-        held.ports.insert(port.full_name.clone(), next);
+        quarantined.ports.insert(port.full_name.clone(), next);
         true
     }
 
     /// A Service that changed since is tried again.
-    pub(super) fn look_at(&mut self, id: &ServiceId, service: &Arc<Service>) {
-        if self.0.get(id).is_some_and(|held| !Arc::ptr_eq(&held.service, service) && held.service != *service) {
+    pub(super) fn release_changed(&mut self, id: &ServiceId, service: &Arc<Service>) {
+        if self
+            .0
+            .get(id)
+            .is_some_and(|quarantined| !Arc::ptr_eq(&quarantined.service, service) && quarantined.service != *service)
+        {
             self.0.remove(id);
         }
     }
 
-    pub(super) fn forget(&mut self, id: &ServiceId) {
+    pub(super) fn remove(&mut self, id: &ServiceId) {
         self.0.remove(id);
     }
 
@@ -58,9 +62,9 @@ impl Quarantine {
         self.0.get(id)?.ports.get(full_name).copied()
     }
 
-    /// How many service ports are held back.
+    /// How many service ports are quarantined back.
     pub(super) fn len(&self) -> usize {
-        self.0.values().map(|held| held.ports.len()).sum()
+        self.0.values().map(|quarantined| quarantined.ports.len()).sum()
     }
 
     /// Lets all go; which Services they were of.

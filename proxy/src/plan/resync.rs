@@ -3,26 +3,25 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{Ledger, Limit, Print, Step, ledger::DispatchId};
+use super::{BatchLimit, ChainHash, RestoreBatch, RulesetState, TreeChainId, render::for_each_batch};
 use crate::{
-    config::each_step,
     explain::{Comparison, Difference},
-    kernel::{ParseError, Saved},
+    iptables_save::{ParseError, SavedRuleset},
     model::Model,
-    rules::{ChainId, Fixed, Table, is_dispatch, is_owned},
+    rules::{ChainId, StaticChain, Table, is_service_chain, is_tree_chain},
 };
 
 /// Rules that are rendered at a time to be compared with the kernel's.
-const PIECE: Limit = Limit::Lines(5000);
+const COMPARE_BATCH: BatchLimit = BatchLimit::Lines(5000);
 
 /// Which chains and jumps of ours the kernel holds, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelState {
-    pub(super) chains: Vec<ChainId>,
+    pub(super) service_chains: Vec<ChainId>,
     /// Names that this version would not make.
-    pub(super) foreign: BTreeSet<String>,
-    pub(super) dispatch: Vec<DispatchId>,
-    pub(super) firewall_missing: bool,
+    pub(super) unknown_chains: BTreeSet<String>,
+    pub(super) tree_chains: Vec<TreeChainId>,
+    pub(super) kubelet_firewall_missing: bool,
     /// Indices into [`crate::rules::JUMPS`].
     pub(super) missing_jumps: BTreeSet<usize>,
 }
@@ -30,27 +29,27 @@ pub struct KernelState {
 impl KernelState {
     /// Reads the names.
     #[must_use]
-    pub fn of(kernel: &Saved<'_>) -> Self {
+    pub fn of(kernel: &SavedRuleset<'_>) -> Self {
         let mut out = Self::default();
         for table in Table::BOTH {
-            let trees = kernel.chains(table).filter(|(name, _)| is_dispatch(name));
-            out.dispatch.extend(trees.map(|(name, _)| (table, name.to_owned())));
+            let trees = kernel.chains(table).filter(|(name, _)| is_tree_chain(name));
+            out.tree_chains.extend(trees.map(|(name, _)| (table, name.to_owned())));
         }
-        for (name, _) in kernel.chains(Table::Nat).filter(|(name, _)| is_owned(name) && !is_dispatch(name)) {
+        for (name, _) in kernel.chains(Table::Nat).filter(|(name, _)| is_service_chain(name) && !is_tree_chain(name)) {
             match ChainId::parse(name) {
-                Some(id) => out.chains.push(id),
-                None => drop(out.foreign.insert(name.to_owned())),
+                Some(id) => out.service_chains.push(id),
+                None => drop(out.unknown_chains.insert(name.to_owned())),
             }
         }
-        out.firewall_missing = kernel.chain(Table::Filter, Fixed::FilterFirewall.name()).is_none();
+        out.kubelet_firewall_missing = kernel.chain(Table::Filter, StaticChain::FilterKubeletFirewall.name()).is_none();
         out.missing_jumps = kernel.missing_jumps().into_iter().collect();
         out
     }
 
     /// Whether there is any chain of ours.
-    fn is_ours(kernel: &Saved<'_>) -> bool {
+    fn is_ours(kernel: &SavedRuleset<'_>) -> bool {
         Table::BOTH.into_iter().any(|table| {
-            let ours = |name| Fixed::find(table, name).is_some() || is_owned(name) || is_dispatch(name);
+            let ours = |name| StaticChain::find(table, name).is_some() || is_service_chain(name) || is_tree_chain(name);
             kernel.chains(table).any(|(name, _)| ours(name))
         })
     }
@@ -58,28 +57,29 @@ impl KernelState {
 
 /// Chains that are in the kernel as they should be, with the fingerprints of what would be written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
-    pub(super) chains: Vec<(ChainId, Print)>,
-    pub(super) fixed: Vec<(Fixed, Print)>,
-    pub(super) dispatch: Vec<(DispatchId, Print)>,
+pub struct VerifiedChains {
+    pub(super) chains: Vec<(ChainId, ChainHash)>,
+    pub(super) static_chains: Vec<(StaticChain, ChainHash)>,
+    pub(super) tree_chains: Vec<(TreeChainId, ChainHash)>,
 }
 
-impl Standing {
-    fn extend(&mut self, step: Step, differ: &HashSet<(Table, String)>) {
+impl VerifiedChains {
+    fn extend(&mut self, batch: RestoreBatch, differ: &HashSet<(Table, String)>) {
         let stands = |table: Table, name: String| !differ.contains(&(table, name));
-        self.chains.extend(step.chains.into_iter().filter(|(id, _)| stands(Table::Nat, id.to_string())));
-        self.fixed.extend(step.fixed.into_iter().filter(|(f, _)| stands(f.table(), f.name().to_owned())));
-        self.dispatch.extend(step.dispatch.into_iter().filter(|(id, _)| stands(id.0, id.1.clone())));
+        self.chains.extend(batch.chains.into_iter().filter(|(id, _)| stands(Table::Nat, id.to_string())));
+        self.static_chains
+            .extend(batch.static_chains.into_iter().filter(|(f, _)| stands(f.table(), f.name().to_owned())));
+        self.tree_chains.extend(batch.tree_chains.into_iter().filter(|(id, _)| stands(id.0, id.1.clone())));
     }
 }
 
 /// The kernel's rules beside those that should be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Compared {
+pub struct KernelComparison {
     /// What there is, by name.
     pub kernel: KernelState,
     /// What of it is right.
-    pub standing: Standing,
+    pub verified: VerifiedChains,
     /// What is not.
     pub differences: Vec<Difference>,
 }
@@ -89,29 +89,29 @@ pub struct Compared {
 ///
 /// # Errors
 /// When the text is not a rule set.
-pub fn compare(model: &Model, ledger: &Ledger, saved: &str) -> Result<Compared, ParseError> {
-    let saved = Saved::parse(saved)?;
+pub fn compare_with_kernel(model: &Model, ruleset: &RulesetState, saved: &str) -> Result<KernelComparison, ParseError> {
+    let saved = SavedRuleset::parse(saved)?;
     let kernel = KernelState::of(&saved);
     // An empty kernel is not compared with ten thousand services.
     if !KernelState::is_ours(&saved) {
-        let differences = Comparison::new(&saved).end();
-        return Ok(Compared { kernel, standing: Standing::default(), differences });
+        let differences = Comparison::new(&saved).finish();
+        return Ok(KernelComparison { kernel, verified: VerifiedChains::default(), differences });
     }
     let mut comparison = Comparison::new(&saved);
-    let mut standing = Standing::default();
+    let mut verified = VerifiedChains::default();
     let mut unread = None;
-    each_step(model, ledger.like(), PIECE, |step| match Saved::parse(&step.text) {
+    for_each_batch(model, ruleset.empty_copy(), COMPARE_BATCH, |batch| match SavedRuleset::parse(&batch.text) {
         Ok(wanted) => {
-            let differ = comparison.look(&wanted);
-            standing.extend(step.clone(), &differ);
+            let differ = comparison.compare(&wanted);
+            verified.extend(batch.clone(), &differ);
         }
         Err(error) => unread = Some(error),
     });
     if let Some(error) = unread {
         return Err(error);
     }
-    let mut differences = comparison.end();
-    let known = |d: &Difference| ledger.undeletable().iter().any(|(t, name)| t.name() == d.table && *name == d.chain);
+    let mut differences = comparison.finish();
+    let known = |d: &Difference| ruleset.undeletable().iter().any(|(t, name)| t.name() == d.table && *name == d.chain);
     differences.retain(|d| !known(d));
-    Ok(Compared { kernel, standing, differences })
+    Ok(KernelComparison { kernel, verified, differences })
 }

@@ -5,11 +5,10 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    config::{LARGE_CLUSTER, each_step, is_large},
     explain::Comparison,
-    kernel::Saved,
+    iptables_save::SavedRuleset,
     model::{Family, Model},
-    rules::{JUMPS, Layout, Settings, Table, is_dispatch},
+    rules::{JUMPS, Layout, Settings, Table, is_tree_chain},
 };
 
 /// A kernel that understands restore texts: tables, chains and their rules.
@@ -66,14 +65,14 @@ impl Kernel {
         out
     }
 
-    /// As the loop does it: each step is rendered before the one before is known to be good.
-    fn apply(&mut self, ledger: &mut Ledger, model: &Model, limit: Limit) -> usize {
+    /// As the loop does it: each batch is rendered before the one before is known to be good.
+    fn apply(&mut self, ruleset: &mut RulesetState, model: &Model, limit: BatchLimit) -> usize {
         let mut count = 0;
-        let mut next = ledger.next_step(model, limit);
-        while let Some(step) = next {
-            next = ledger.next_step(model, limit);
-            self.restore(&step.text).unwrap_or_else(|e| panic!("{e}\n{}", step.text));
-            ledger.commit(&step);
+        let mut next = ruleset.next_batch(model, limit);
+        while let Some(batch) = next {
+            next = ruleset.next_batch(model, limit);
+            self.restore(&batch.text).unwrap_or_else(|e| panic!("{e}\n{}", batch.text));
+            ruleset.commit(&batch);
             count += 1;
         }
         count
@@ -83,12 +82,12 @@ impl Kernel {
 /// What differs from a fresh start's rules, rendered in pieces.
 fn drift(model: &Model, kernel: &Kernel) -> Vec<String> {
     let text = kernel.text();
-    let saved = Saved::parse(&text).unwrap();
+    let saved = SavedRuleset::parse(&text).unwrap();
     let mut comparison = Comparison::new(&saved);
-    each_step(model, Ledger::new(settings()), Limit::Lines(5), |step| {
-        comparison.look(&Saved::parse(&step.text).unwrap());
+    for_each_batch(model, RulesetState::new(settings()), BatchLimit::Lines(5), |batch| {
+        comparison.compare(&SavedRuleset::parse(&batch.text).unwrap());
     });
-    comparison.end().into_iter().map(|d| format!("{} {}", d.chain, d.problem)).collect()
+    comparison.finish().into_iter().map(|d| format!("{} {}", d.chain, d.problem)).collect()
 }
 
 fn settings() -> Settings {
@@ -119,72 +118,72 @@ fn remove(model: &mut Model, service: u8) {
     model.delete_service(&serde_json::from_value(object).unwrap());
 }
 
-fn fresh(model: &Model, limit: Limit) -> Kernel {
+fn fresh(model: &Model, limit: BatchLimit) -> Kernel {
     fresh_with(model, limit, settings())
 }
 
-fn fresh_with(model: &Model, limit: Limit, settings: Settings) -> Kernel {
-    let mut ledger = Ledger::new(Settings { large: is_large(model, settings.family, false), ..settings });
-    ledger.adopt(&Saved::default());
-    model.services().for_each(|(id, _)| ledger.touch(id));
+fn fresh_with(model: &Model, limit: BatchLimit, settings: Settings) -> Kernel {
+    let mut ruleset = RulesetState::new(Settings { large: is_large(model, settings.family, false), ..settings });
+    ruleset.resync_from_kernel(&SavedRuleset::default());
+    model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
     let mut kernel = Kernel::default();
-    kernel.apply(&mut ledger, model, limit);
+    kernel.apply(&mut ruleset, model, limit);
     kernel
 }
 
-fn take(ledger: &mut Ledger, model: &mut Model) {
-    model.take_changes().services.iter().for_each(|id| ledger.touch(id));
-    let was = ledger.settings().large;
-    let settings = Settings { large: is_large(model, Family::V4, was), ..ledger.settings().clone() };
-    if ledger.set(settings) {
-        model.services().for_each(|(id, _)| ledger.touch(id));
+fn apply_changes(ruleset: &mut RulesetState, model: &mut Model) {
+    model.take_changes().services.iter().for_each(|id| ruleset.mark_dirty(id));
+    let was = ruleset.settings().large;
+    let settings = Settings { large: is_large(model, Family::V4, was), ..ruleset.settings().clone() };
+    if ruleset.set(settings) {
+        model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
     }
 }
 
-fn steps(ledger: &mut Ledger, model: &Model) -> Vec<Step> {
-    std::iter::from_fn(|| ledger.next_step(model, Limit::None)).collect()
+fn batches(ruleset: &mut RulesetState, model: &Model) -> Vec<RestoreBatch> {
+    std::iter::from_fn(|| ruleset.next_batch(model, BatchLimit::None)).collect()
 }
 
-fn sync(ledger: &mut Ledger, model: &mut Model, kernel: &mut Kernel, limit: Limit) -> usize {
-    take(ledger, model);
-    kernel.apply(ledger, model, limit)
+fn sync(ruleset: &mut RulesetState, model: &mut Model, kernel: &mut Kernel, limit: BatchLimit) -> usize {
+    apply_changes(ruleset, model);
+    kernel.apply(ruleset, model, limit)
 }
 
 #[test]
 fn nothing_is_written_twice_and_only_what_changed() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
-    let mut ledger = Ledger::new(settings());
-    ledger.adopt(&Saved::default());
+    let mut ruleset = RulesetState::new(settings());
+    ruleset.resync_from_kernel(&SavedRuleset::default());
     (1..=3).for_each(|s| put(&mut model, s, &[1, 2], false));
-    assert_eq!(sync(&mut ledger, &mut model, &mut kernel, Limit::None), 1);
-    assert_eq!(sync(&mut ledger, &mut model, &mut kernel, Limit::None), 0);
+    assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None), 1);
+    assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None), 0);
     assert_eq!(JUMPS.len(), kernel.0.values().flatten().filter(|r| JUMPS.iter().any(|j| j.rule() == **r)).count());
 
     // The same objects again: nothing. A third endpoint: the two balancing chains and two new ones.
     put(&mut model, 2, &[1, 2], false);
     assert!(!model.is_dirty());
     put_slice(&mut model, 2, &[1, 2, 3]);
-    take(&mut ledger, &mut model);
-    let steps = steps(&mut ledger, &model);
-    let heads: Vec<&str> = steps[0].text.lines().filter(|l| l.starts_with(':')).map(|l| &l[1..9]).collect();
+    apply_changes(&mut ruleset, &mut model);
+    let batches = batches(&mut ruleset, &model);
+    let heads: Vec<&str> = batches[0].text.lines().filter(|l| l.starts_with(':')).map(|l| &l[1..9]).collect();
     assert_eq!(
-        (steps.len(), heads.as_slice()),
+        (batches.len(), heads.as_slice()),
         (1, ["KUBE-SVC", "KUBE-SEP", "KUBE-SVC", "KUBE-SEP"].as_slice()),
         "{}",
-        steps[0].text
+        batches[0].text
     );
-    assert!(!steps[0].text.contains("*filter") && !steps[0].text.contains("KUBE-SERVICES"));
-    kernel.restore(&steps[0].text).unwrap();
-    ledger.commit(&steps[0]);
+    assert!(!batches[0].text.contains("*filter") && !batches[0].text.contains("KUBE-SERVICES"));
+    kernel.restore(&batches[0].text).unwrap();
+    ruleset.commit(&batches[0]);
 
     // A service that goes takes its chains with it.
     remove(&mut model, 2);
-    assert_eq!(sync(&mut ledger, &mut model, &mut kernel, Limit::None), 1);
-    assert_eq!(kernel, fresh(&model, Limit::None));
+    assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None), 1);
+    assert_eq!(kernel, fresh(&model, BatchLimit::None));
     let text = kernel.text();
     assert_eq!(drift(&model, &kernel), [] as [String; 0]);
     assert_eq!(
-        ledger.rules(Table::Nat) + ledger.rules(Table::Filter) + JUMPS.len() as u64,
+        ruleset.rules(Table::Nat) + ruleset.rules(Table::Filter) + JUMPS.len() as u64,
         text.lines().filter(|l| l.starts_with("-A")).count() as u64
     );
 }
@@ -192,11 +191,11 @@ fn nothing_is_written_twice_and_only_what_changed() {
 #[test]
 fn drift_is_seen_and_adopted_chains_are_removed() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
-    let mut ledger = Ledger::new(settings());
+    let mut ruleset = RulesetState::new(settings());
     kernel.restore("*nat\n:KUBE-SVC-OLD - [0:0]\n:KUBE-SEP-AAAAAAAAAAAAAAAA - [0:0]\n-A KUBE-SVC-OLD -j KUBE-SEP-AAAAAAAAAAAAAAAA\n:KUBE-XLB-A - [0:0]\nCOMMIT\n").unwrap();
-    ledger.adopt(&Saved::parse(&kernel.text()).unwrap());
+    ruleset.resync_from_kernel(&SavedRuleset::parse(&kernel.text()).unwrap());
     put(&mut model, 1, &[1, 2], true);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
     let has = |kernel: &Kernel, name: &str| kernel.0.keys().any(|(_, c)| c == name);
     assert!(!has(&kernel, "KUBE-SVC-OLD") && !has(&kernel, "KUBE-SEP-AAAAAAAAAAAAAAAA") && has(&kernel, "KUBE-XLB-A"));
     assert_eq!(drift(&model, &kernel), [] as [String; 0]);
@@ -215,55 +214,55 @@ fn drift_is_seen_and_adopted_chains_are_removed() {
 #[test]
 fn a_chain_that_cannot_be_deleted_is_left_alone_until_it_is_tried_again() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
-    let mut ledger = Ledger::new(settings());
-    ledger.adopt(&Saved::default());
+    let mut ruleset = RulesetState::new(settings());
+    ruleset.resync_from_kernel(&SavedRuleset::default());
     put(&mut model, 1, &[1, 2], false);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
     put_slice(&mut model, 1, &[1]);
-    take(&mut ledger, &mut model);
-    let steps = steps(&mut ledger, &model);
-    let (step, plain) = (&steps[0], steps[0].without_deletions());
-    assert!(steps.len() == 1 && step.deletes() && !plain.deletes() && !plain.text.contains("-X "), "{}", step.text);
-    let line = step.text.lines().position(|l| l.starts_with("-X ")).unwrap() + 1;
-    assert_eq!(step.table_of_line(line), Some(Table::Nat));
-    let deletions: Vec<(Table, String)> = step.deletions().collect();
+    apply_changes(&mut ruleset, &mut model);
+    let batches = batches(&mut ruleset, &model);
+    let (batch, plain) = (&batches[0], batches[0].without_deletions());
+    assert!(batches.len() == 1 && batch.deletes() && !plain.deletes() && !plain.text.contains("-X "), "{}", batch.text);
+    let line = batch.text.lines().position(|l| l.starts_with("-X ")).unwrap() + 1;
+    assert_eq!(batch.table_of_line(line), Some(Table::Nat));
+    let deletions: Vec<(Table, String)> = batch.deletions().collect();
     assert_eq!(deletions.len(), 2);
     kernel.restore(&plain.text).unwrap();
-    ledger.commit(&plain);
-    ledger.keep_undeletable(deletions.clone());
+    ruleset.commit(&plain);
+    ruleset.mark_undeletable(deletions.clone());
     // They are no drift, and nothing else is kept from being written.
-    let found = compare(&model, &ledger, &kernel.text()).unwrap();
+    let found = compare_with_kernel(&model, &ruleset, &kernel.text()).unwrap();
     assert_eq!(found.differences, []);
     put(&mut model, 2, &[1], false);
-    assert_eq!(sync(&mut ledger, &mut model, &mut kernel, Limit::None), 1);
-    assert_eq!(ledger.undeletable().len(), 2);
+    assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None), 1);
+    assert_eq!(ruleset.undeletable().len(), 2);
     // One is wanted again; the other goes.
     put_slice(&mut model, 1, &[1, 2]);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
-    assert_eq!(ledger.undeletable().len(), 0);
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    assert_eq!(ruleset.undeletable().len(), 0);
     put_slice(&mut model, 1, &[1]);
-    ledger.retry_deletions();
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
-    assert_eq!(kernel, fresh(&model, Limit::None));
+    ruleset.retry_deletions();
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    assert_eq!(kernel, fresh(&model, BatchLimit::None));
 }
 
 #[test]
 fn what_the_kernel_holds_already_is_not_written_again() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
-    let mut ledger = Ledger::new(settings());
-    ledger.adopt(&Saved::default());
+    let mut ruleset = RulesetState::new(settings());
+    ruleset.resync_from_kernel(&SavedRuleset::default());
     (1..=3).for_each(|s| put(&mut model, s, &[1, 2], true));
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
     let resynced = |kernel: &Kernel| {
-        let mut again = Ledger::new(settings());
-        let found = compare(&model, &again, &kernel.text()).unwrap();
-        again.resync(found.kernel, found.standing);
-        model.services().for_each(|(id, _)| again.touch(id));
+        let mut again = RulesetState::new(settings());
+        let found = compare_with_kernel(&model, &again, &kernel.text()).unwrap();
+        again.resync(found.kernel, found.verified);
+        model.services().for_each(|(id, _)| again.mark_dirty(id));
         again
     };
     let mut again = resynced(&kernel);
-    assert_eq!(steps(&mut again, &model), []);
-    assert_eq!(again.rules(Table::Nat), ledger.rules(Table::Nat));
+    assert_eq!(batches(&mut again, &model), []);
+    assert_eq!(again.rules(Table::Nat), ruleset.rules(Table::Nat));
     // One chain is another, one is gone, one is too much, and a jump is missing: these and no other.
     let nat = |name: &str| ("nat".to_owned(), name.to_owned());
     let mut edited = kernel.clone();
@@ -273,103 +272,107 @@ fn what_the_kernel_holds_already_is_not_written_again() {
     edited.0.insert(nat("KUBE-SVC-AAAAAAAAAAAAAAAA"), Vec::new());
     edited.0.get_mut(&nat("PREROUTING")).unwrap().clear();
     let mut again = resynced(&edited);
-    let steps = steps(&mut again, &model);
-    let mut heads: Vec<&str> = steps[0].text.lines().filter_map(|l| l.strip_prefix(':')?.split(' ').next()).collect();
+    let batches = batches(&mut again, &model);
+    let mut heads: Vec<&str> = batches[0].text.lines().filter_map(|l| l.strip_prefix(':')?.split(' ').next()).collect();
     heads.sort_unstable();
-    assert_eq!((steps.len(), heads), (1, vec!["KUBE-MARK-MASQ", sep.1.as_str(), "KUBE-SVC-AAAAAAAAAAAAAAAA"]));
-    assert_eq!(steps[0].text.lines().filter(|l| l.starts_with("-I ")).count(), 1);
-    edited.restore(&steps[0].text).unwrap();
+    assert_eq!((batches.len(), heads), (1, vec!["KUBE-MARK-MASQ", sep.1.as_str(), "KUBE-SVC-AAAAAAAAAAAAAAAA"]));
+    assert_eq!(batches[0].text.lines().filter(|l| l.starts_with("-I ")).count(), 1);
+    edited.restore(&batches[0].text).unwrap();
     assert_eq!(edited, kernel);
 }
 
 #[test]
 fn a_refused_service_port_is_refused_then_left_out_and_tried_again_when_it_changes() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
-    let mut ledger = Ledger::new(settings());
-    ledger.adopt(&Saved::default());
+    let mut ruleset = RulesetState::new(settings());
+    ruleset.resync_from_kernel(&SavedRuleset::default());
     (1..=2).for_each(|s| put(&mut model, s, &[1], false));
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
-    let owner = |line: &str, ledger: &Ledger| ledger.owner_of_rule(line).map(|o| o.to_string());
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    let owner = |line: &str, ruleset: &RulesetState| ruleset.service_port_of_rule(line).map(|o| o.to_string());
     let text = kernel.text();
     let of_chain = text.lines().find(|l| l.starts_with("-A KUBE-SVC-")).unwrap();
-    assert!(owner(of_chain, &ledger).unwrap().starts_with("ns/s"));
+    assert!(owner(of_chain, &ruleset).unwrap().starts_with("ns/s"));
     let refusal = "-A KUBE-SERVICES -m comment --comment \"ns/s2:b has no endpoints\" -m udp -p udp -j REJECT";
-    assert_eq!(owner(refusal, &ledger).as_deref(), Some("ns/s2:b"));
-    assert_eq!(owner("-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000", &ledger), None);
+    assert_eq!(owner(refusal, &ruleset).as_deref(), Some("ns/s2:b"));
+    assert_eq!(owner("-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000", &ruleset), None);
 
     let count = |kernel: &Kernel, what: &str| kernel.text().lines().filter(|l| l.contains(what)).count();
-    assert!(ledger.quarantine_port(&model, "ns/s1:a") && !ledger.quarantine_port(&model, "ns/other"));
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
+    assert!(ruleset.quarantine_port(&model, "ns/s1:a") && !ruleset.quarantine_port(&model, "ns/other"));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
     assert!(count(&kernel, "ns/s1:a has no endpoints") > 0 && count(&kernel, "ns/s1:b cluster IP") > 0);
-    assert_eq!(compare(&model, &ledger, &kernel.text()).unwrap().differences, []);
-    assert!(ledger.quarantine_port(&model, "ns/s1:a"));
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
-    assert_eq!((count(&kernel, "ns/s1:a"), ledger.quarantined()), (0, 1));
-    assert!(!ledger.quarantine_port(&model, "ns/s1:a"), "there is nothing more to leave out");
+    assert_eq!(compare(&model, &ruleset, &kernel.text()).unwrap().differences, []);
+    assert!(ruleset.quarantine_port(&model, "ns/s1:a"));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    assert_eq!((count(&kernel, "ns/s1:a"), ruleset.quarantined()), (0, 1));
+    assert!(!ruleset.quarantine_port(&model, "ns/s1:a"), "there is nothing more to leave out");
     // Its endpoints make no difference to what was refused; the Service may.
     put_slice(&mut model, 1, &[1, 3]);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
     assert_eq!(count(&kernel, "ns/s1:a"), 0);
     put(&mut model, 1, &[1, 3], true);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
-    assert_eq!((ledger.quarantined(), &kernel), (0, &fresh(&model, Limit::None)));
-    assert!(ledger.quarantine_port(&model, "ns/s2:b"));
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
-    ledger.release_quarantine();
-    sync(&mut ledger, &mut model, &mut kernel, Limit::None);
-    assert_eq!(kernel, fresh(&model, Limit::None));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    assert_eq!((ruleset.quarantined(), &kernel), (0, &fresh(&model, BatchLimit::None)));
+    assert!(ruleset.quarantine_port(&model, "ns/s2:b"));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    ruleset.release_quarantine();
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
+    assert_eq!(kernel, fresh(&model, BatchLimit::None));
 }
 
 #[test]
 fn a_large_service_is_written_in_steps_each_of_which_leads_somewhere() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
-    let mut ledger = Ledger::new(settings());
-    ledger.adopt(&Saved::default());
+    let mut ruleset = RulesetState::new(settings());
+    ruleset.resync_from_kernel(&SavedRuleset::default());
     let many: Vec<u8> = (1..=200).collect();
     put(&mut model, 1, &many, true);
-    let longest = |steps: &[Step]| steps.iter().map(|s| s.lines).max().unwrap();
-    take(&mut ledger, &mut model);
-    let steps: Vec<Step> = std::iter::from_fn(|| ledger.next_step(&model, Limit::Lines(100))).collect();
-    assert!(longest(&steps) < 150, "{}", longest(&steps));
-    for step in &steps {
-        kernel.restore(&step.text).unwrap();
-        ledger.commit(step);
+    let longest = |batches: &[RestoreBatch]| batches.iter().map(|s| s.lines).max().unwrap();
+    apply_changes(&mut ruleset, &mut model);
+    let batches: Vec<RestoreBatch> =
+        std::iter::from_fn(|| ruleset.next_batch(&model, BatchLimit::Lines(100))).collect();
+    assert!(longest(&batches) < 150, "{}", longest(&batches));
+    for batch in &batches {
+        kernel.restore(&batch.text).unwrap();
+        ruleset.commit(batch);
     }
-    assert_eq!(kernel, fresh(&model, Limit::None));
+    assert_eq!(kernel, fresh(&model, BatchLimit::None));
     put_slice(&mut model, 1, &many[..180]);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(50));
-    assert_eq!(kernel, fresh(&model, Limit::None));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::Lines(50));
+    assert_eq!(kernel, fresh(&model, BatchLimit::None));
 }
 
 #[test]
 fn many_endpoints_lose_their_comments_and_get_them_back() {
     let (mut model, mut kernel) = (Model::default(), Kernel::default());
-    let mut ledger = Ledger::new(settings());
-    ledger.adopt(&Saved::default());
+    let mut ruleset = RulesetState::new(settings());
+    ruleset.resync_from_kernel(&SavedRuleset::default());
     let many: Vec<u8> = (1..=200).collect();
     (1..=3).for_each(|s| put(&mut model, s, &many, false));
-    sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(500));
-    assert!(model.endpoint_count(Family::V4) > LARGE_CLUSTER && !kernel.text().contains(" -> 10.180"));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::Lines(500));
+    assert!(model.endpoint_count(Family::V4) > LARGE_CLUSTER_ENDPOINTS && !kernel.text().contains(" -> 10.180"));
     remove(&mut model, 3);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(500));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::Lines(500));
     assert!(kernel.text().contains(" -> 10.180"));
-    assert_eq!(kernel, fresh(&model, Limit::None));
+    assert_eq!(kernel, fresh(&model, BatchLimit::None));
     // Around the number nothing is written again and again.
     put(&mut model, 3, &many[..60], false);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(500));
-    assert!((901..=LARGE_CLUSTER).contains(&model.endpoint_count(Family::V4)) && kernel.text().contains(" -> 10.180"));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::Lines(500));
+    assert!(
+        (901..=LARGE_CLUSTER_ENDPOINTS).contains(&model.endpoint_count(Family::V4))
+            && kernel.text().contains(" -> 10.180")
+    );
     put_slice(&mut model, 3, &many[..120]);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(500));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::Lines(500));
     put_slice(&mut model, 3, &many[..60]);
-    sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(500));
+    sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::Lines(500));
     assert!(!kernel.text().contains(" -> 10.180"));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Whatever happens in whatever portions, and however large a step may be, the kernel ends up
-    /// with the rules that a fresh start would write, and no step leads to a chain that is not there.
+    /// Whatever happens in whatever portions, and however large a batch may be, the kernel ends up
+    /// with the rules that a fresh start would write, and no batch leads to a chain that is not there.
     #[test]
     fn any_way_leads_to_the_same_rules(
         changes in prop::collection::vec((1u8..6, prop::collection::vec(1u8..7, 0..5), any::<bool>(), 0u8..4), 1..30),
@@ -379,24 +382,24 @@ proptest! {
         one_by_one in any::<bool>(),
     ) {
         let settings = || Settings { layout: if tree { Layout::Tree } else { Layout::Auto }, ..settings() };
-        let limit = if small { Limit::Lines(12) } else { Limit::None };
+        let limit = if small { BatchLimit::Lines(12) } else { BatchLimit::None };
         let (mut model, mut kernel) = (Model::default(), Kernel::default());
-        let mut ledger = Ledger::new(settings());
-        ledger.adopt(&Saved::default());
-        ledger.limit_services_per_step(if one_by_one { 1 } else { usize::MAX });
+        let mut ruleset = RulesetState::new(settings());
+        ruleset.resync_from_kernel(&SavedRuleset::default());
+        ruleset.limit_services_per_batch(if one_by_one { 1 } else { usize::MAX });
         for ((service, endpoints, local, what), fail) in changes.into_iter().zip(fails) {
-            // One step of a write is refused: what comes before it is in the kernel, the rest is not.
+            // One batch of a write is refused: what comes before it is in the kernel, the rest is not.
             if fail < 2 {
-                take(&mut ledger, &mut model);
+                apply_changes(&mut ruleset, &mut model);
                 for at in 0.. {
-                    let Some(step) = ledger.next_step(&model, limit) else { break };
+                    let Some(batch) = ruleset.next_batch(&model, limit) else { break };
                     if at == fail {
-                        let ahead = ledger.next_step(&model, limit);
-                        ledger.abandon(std::iter::once(step).chain(ahead));
+                        let ahead = ruleset.next_batch(&model, limit);
+                        ruleset.abandon(std::iter::once(batch).chain(ahead));
                         break;
                     }
-                    kernel.restore(&step.text).unwrap();
-                    ledger.commit(&step);
+                    kernel.restore(&batch.text).unwrap();
+                    ruleset.commit(&batch);
                 }
             }
             match what {
@@ -405,23 +408,23 @@ proptest! {
                 _ => put(&mut model, service, &endpoints, local),
             }
             if what != 3 {
-                sync(&mut ledger, &mut model, &mut kernel, limit);
+                sync(&mut ruleset, &mut model, &mut kernel, limit);
             }
         }
-        sync(&mut ledger, &mut model, &mut kernel, limit);
-        prop_assert_eq!(&kernel, &fresh_with(&model, Limit::None, settings()));
-        prop_assert_eq!(sync(&mut ledger, &mut model, &mut kernel, limit), 0);
+        sync(&mut ruleset, &mut model, &mut kernel, limit);
+        prop_assert_eq!(&kernel, &fresh_with(&model, BatchLimit::None, settings()));
+        prop_assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, limit), 0);
         // A restart over what is there ends the same, and so does one over half of it.
-        let mut again = Ledger::new(settings());
-        again.adopt(&Saved::parse(&kernel.text()).unwrap());
-        model.services().for_each(|(id, _)| again.touch(id));
+        let mut again = RulesetState::new(settings());
+        again.resync_from_kernel(&SavedRuleset::parse(&kernel.text()).unwrap());
+        model.services().for_each(|(id, _)| again.mark_dirty(id));
         let mut second = kernel.clone();
         second.apply(&mut again, &model, limit);
         prop_assert_eq!(&second, &kernel);
-        let found = compare(&model, &Ledger::new(settings()), &kernel.text()).unwrap();
+        let found = compare_with_kernel(&model, &RulesetState::new(settings()), &kernel.text()).unwrap();
         prop_assert_eq!(&found.differences, &[]);
-        again.resync(found.kernel, found.standing);
-        model.services().for_each(|(id, _)| again.touch(id));
+        again.resync(found.kernel, found.verified);
+        model.services().for_each(|(id, _)| again.mark_dirty(id));
         prop_assert_eq!(second.apply(&mut again, &model, limit), 0);
     }
 }
@@ -435,8 +438,8 @@ proptest! {
         changes in prop::collection::vec((20u8..45, prop::collection::btree_set(1u8..40, 0..30), 0u8..3), 1..25),
     ) {
         let (mut model, mut kernel) = (Model::default(), Kernel::default());
-        let mut ledger = Ledger::new(settings());
-        ledger.adopt(&Saved::default());
+        let mut ruleset = RulesetState::new(settings());
+        ruleset.resync_from_kernel(&SavedRuleset::default());
         // Two ports and a load balancer's address each: 60 lines.
         (1..=30).for_each(|s| put(&mut model, s, &[1], false));
         for (service, endpoints, what) in changes {
@@ -445,16 +448,16 @@ proptest! {
                 0 => remove(&mut model, service),
                 _ => put(&mut model, service, &endpoints, false),
             }
-            sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(40));
+            sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::Lines(40));
             let lines = kernel.text().lines().filter(|l| l.contains("cluster IP") && l.contains("-j KUBE-SVC")).count();
-            let tree = kernel.0.keys().any(|(table, chain)| table == "nat" && is_dispatch(chain));
+            let tree = kernel.0.keys().any(|(table, chain)| table == "nat" && is_tree_chain(chain));
             prop_assert!(tree || lines <= 64, "{} lines", lines);
         }
-        prop_assert_eq!(&kernel, &fresh(&model, Limit::None));
+        prop_assert_eq!(&kernel, &fresh(&model, BatchLimit::None));
         // All go: no chain of a tree stays.
         (1..=45).for_each(|s| remove(&mut model, s));
-        sync(&mut ledger, &mut model, &mut kernel, Limit::Lines(40));
-        prop_assert!(!kernel.0.keys().any(|(_, chain)| is_dispatch(chain)));
-        prop_assert_eq!(&kernel, &fresh(&model, Limit::None));
+        sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::Lines(40));
+        prop_assert!(!kernel.0.keys().any(|(_, chain)| is_tree_chain(chain)));
+        prop_assert_eq!(&kernel, &fresh(&model, BatchLimit::None));
     }
 }

@@ -1,77 +1,77 @@
-//! Dispatching chains that grow large become prefix trees: a packet meets a few rules instead of all. Pure.
+//! Dispatch chains with many rules become prefix trees: a packet traverses a few rules instead of all. Pure.
 //!
-//! The shape depends only on the set of lines, so that any way of changes ends in the chains that a fresh start would
-//! write. Inner nodes go on with `goto`: behind a tree a packet comes back to the chain that the tree hangs in, where
-//! the node ports' rule is the last. Names start with a prefix that upstream's clean-up knows, and hold a `-`, which
-//! no name of a service's chain does.
+//! The shape depends only on the set of rules, so that any sequence of changes ends in the chains that a fresh start
+//! would write. Inner nodes use `goto` (`-g`): a packet that no leaf matches returns to the dispatch chain, whose last
+//! rule jumps to KUBE-NODEPORTS. Names start with `KUBE-SVC-`, which kube-proxy's clean-up knows, and contain a `-`
+//! behind that, which the base32 name of a service chain never does.
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr};
 
 use ring::digest::{SHA256, digest};
 
-use super::Top;
+use super::DispatchChain;
 use crate::model::{Cidr, Family, parse_ip};
 
-/// Chains with more lines than this become trees.
-pub const FLAT: usize = 64;
-/// Most lines of a leaf, unless its lines cannot be told apart or the tree is as deep as it may be.
-const LEAF: usize = 16;
-/// Bits that one level looks at.
-const STEP: u32 = 4;
-/// Most levels below the chain that the tree hangs in: nf_tables takes 15 chains on a packet's way, and up to nine
-/// more may follow.
-const DEPTH: u32 = 4;
+/// A dispatch chain with more rules than this becomes a tree.
+pub const MAX_FLAT_LINES: usize = 64;
+/// Rules in a leaf, unless their keys are equal or the tree has its maximal depth.
+const MAX_LEAF_LINES: usize = 16;
+/// Bits of the key that one level of the tree distinguishes.
+const BITS_PER_LEVEL: u32 = 4;
+/// Levels below the dispatch chain. nf_tables follows at most 16 nested jumps (`NFT_JUMP_STACK_SIZE`), and up to nine
+/// chains of the service port may follow the tree.
+const MAX_DEPTH: u32 = 4;
 
-/// The chains of one dispatching chain.
+/// A dispatch chain and the chains of its tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Dispatch {
-    /// The rules of the dispatching chain itself.
+pub struct DispatchTree {
+    /// The rules of the dispatch chain itself.
     pub root: String,
-    /// The chains below it, those that others lead to first.
-    pub below: Vec<(String, String)>,
+    /// The chains below it, jump targets before the chains that jump to them.
+    pub subchains: Vec<(String, String)>,
 }
 
-/// Whether a chain is one of a tree.
+/// Whether a chain belongs to a dispatch tree.
 #[must_use]
-pub fn is_dispatch(name: &str) -> bool {
+pub fn is_tree_chain(name: &str) -> bool {
     name.strip_prefix("KUBE-SVC-D").is_some_and(|tail| tail.contains('-'))
 }
 
-/// What one line is told apart by, read out of its text once.
+/// The match by which a tree sorts one rule, parsed from its text once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineKey {
     /// The protocol's first letter where ports count; 4 or 6 where addresses do.
     kind: u8,
-    /// At the left of its 128 bits.
+    /// Left-aligned in 128 bits.
     key: u128,
 }
 
 impl LineKey {
-    /// Reads the key of a line; `None` for one that stays in the chain itself.
+    /// Parses the key of a rule; `None` for a rule that stays in the dispatch chain itself.
     #[must_use]
-    pub fn of(top: Top, line: &str) -> Option<Self> {
-        key(top, line).map(|(space, key)| {
+    pub fn of(chain: DispatchChain, line: &str) -> Option<Self> {
+        key(chain, line).map(|(space, key)| {
             let kind = match space {
-                Space::Address(Family::V4) => 4,
-                Space::Address(Family::V6) => 6,
-                Space::Port(letter) | Space::PortAt(letter, ..) => letter,
+                KeySpace::Address(Family::V4) => 4,
+                KeySpace::Address(Family::V6) => 6,
+                KeySpace::Port(letter) | KeySpace::PortAt(letter, ..) => letter,
             };
             Self { kind, key }
         })
     }
 
-    const fn space(self) -> Space {
+    const fn space(self) -> KeySpace {
         match self.kind {
-            4 => Space::Address(Family::V4),
-            6 => Space::Address(Family::V6),
-            letter => Space::Port(letter),
+            4 => KeySpace::Address(Family::V4),
+            6 => KeySpace::Address(Family::V6),
+            letter => KeySpace::Port(letter),
         }
     }
 }
 
-/// What lines are told apart by.
+/// The values that one tree branches on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Space {
+enum KeySpace {
     Address(Family),
     /// By the protocol's first letter.
     Port(u8),
@@ -79,7 +79,7 @@ enum Space {
     PortAt(u8, Family, u128),
 }
 
-impl Space {
+impl KeySpace {
     const fn width(self) -> u32 {
         match self {
             Self::Address(family) => family.bits() as u32,
@@ -87,12 +87,12 @@ impl Space {
         }
     }
 
-    /// Most levels of the whole tree. A single address with very many ports gets one more: what is led to from a
-    /// cluster's prefix tree is not as deep as nf_tables allows.
+    /// The maximal depth of the tree. The ports of a single address get one level more: a tree of cluster IPs does not
+    /// use the whole jump stack of nf_tables.
     const fn depth(self) -> u32 {
         match self {
-            Self::PortAt(..) => DEPTH + 1,
-            _ => DEPTH,
+            Self::PortAt(..) => MAX_DEPTH + 1,
+            _ => MAX_DEPTH,
         }
     }
 
@@ -111,42 +111,43 @@ impl Space {
         }
     }
 
-    /// A name of at most 28 letters that tells the prefix, or for long addresses a digest of it.
-    fn name(self, top: Top, key: u128, len: u32) -> String {
+    /// A chain name of at most 28 characters (`XT_EXTENSION_MAXNAMELEN` less the NUL): the prefix itself, or a digest
+    /// of it where it does not fit.
+    fn name(self, chain: DispatchChain, key: u128, len: u32) -> String {
         let base = prefix(key, len);
-        let tree = letter(top);
+        let tag = tree_tag(chain);
         match self {
-            Self::Address(Family::V4) => format!("KUBE-SVC-D{tree}{:08X}-{len}", base >> 96),
+            Self::Address(Family::V4) => format!("KUBE-SVC-D{tag}{:08X}-{len}", base >> 96),
             Self::Port(letter) => {
-                format!("KUBE-SVC-D{tree}P{}{:04X}-{len}", char::from(letter).to_ascii_uppercase(), base >> 112)
+                format!("KUBE-SVC-D{tag}P{}{:04X}-{len}", char::from(letter).to_ascii_uppercase(), base >> 112)
             }
-            Self::Address(Family::V6) => digest_name(tree, &range(Family::V6, base, len).to_string()),
+            Self::Address(Family::V6) => digest_name(tag, &range(Family::V6, base, len).to_string()),
             Self::PortAt(letter, family, address) => {
                 let at = range(family, address, family.bits() as u32);
-                digest_name(tree, &format!("{at} {} {:04X}/{len}", protocol(letter), base >> 112))
+                digest_name(tag, &format!("{at} {} {:04X}/{len}", protocol(letter), base >> 112))
             }
         }
     }
 }
 
-/// A name for what does not fit one.
-fn digest_name(tree: &str, what: &str) -> String {
+/// The chain name of a prefix that does not fit into a name: its SHA-256 digest.
+fn digest_name(tag: &str, what: &str) -> String {
     let full = digest(&SHA256, what.as_bytes());
-    let mut name = format!("KUBE-SVC-D{tree}-");
+    let mut name = format!("KUBE-SVC-D{tag}-");
     full.as_ref()[..8].iter().for_each(|byte| {
         let _ = write!(name, "{byte:02X}");
     });
     name
 }
 
-/// Tells the trees of one table apart.
-const fn letter(top: Top) -> &'static str {
-    match top {
-        Top::Services | Top::NodePorts => "",
-        Top::Refused => "R",
-        Top::External => "E",
-        Top::HealthChecks => "H",
-        Top::Firewall => "F",
+/// The letter in a chain's name that keeps the trees of one table apart.
+const fn tree_tag(chain: DispatchChain) -> &'static str {
+    match chain {
+        DispatchChain::Services | DispatchChain::NodePorts => "",
+        DispatchChain::Refused => "R",
+        DispatchChain::External => "E",
+        DispatchChain::HealthChecks => "H",
+        DispatchChain::Firewall => "F",
     }
 }
 
@@ -180,25 +181,31 @@ fn port(line: &str) -> Option<(u8, u128)> {
     Some((*after(line, " -p ")?.as_bytes().first()?, u128::from(port) << 112))
 }
 
-/// What a line is told apart by: its whole address, else its port. Keys stand at the left of their 128 bits.
-fn key(top: Top, line: &str) -> Option<(Space, u128)> {
+/// The key of a rule: its whole destination address, else its port. Left-aligned in 128 bits.
+fn key(chain: DispatchChain, line: &str) -> Option<(KeySpace, u128)> {
     let address = after(line, " -d ");
-    // Among external addresses those without one are refused node ports, at all addresses of this machine.
-    if matches!(top, Top::NodePorts | Top::HealthChecks) || (top == Top::External && address.is_none()) {
+    // In KUBE-EXTERNAL-SERVICES a rule without destination rejects a node port at all addresses of this node.
+    if matches!(chain, DispatchChain::NodePorts | DispatchChain::HealthChecks)
+        || (chain == DispatchChain::External && address.is_none())
+    {
         let (letter, key) = port(line)?;
-        return Some((Space::Port(letter), key));
+        return Some((KeySpace::Port(letter), key));
     }
     match parse_ip(address?)? {
-        IpAddr::V4(v4) => Some((Space::Address(Family::V4), u128::from(v4.to_bits()) << 96)),
-        IpAddr::V6(v6) => Some((Space::Address(Family::V6), v6.to_bits())),
+        IpAddr::V4(v4) => Some((KeySpace::Address(Family::V4), u128::from(v4.to_bits()) << 96)),
+        IpAddr::V6(v6) => Some((KeySpace::Address(Family::V6), v6.to_bits())),
     }
 }
 
-/// Makes the chains for `lines`, which all start with `-A CHAIN `, in order, each with its key.
+/// Builds the chains for `lines`, which all start with `-A CHAIN `, in order, each with its key.
 #[must_use]
-pub fn dispatch<'a>(top: Top, lines: impl Iterator<Item = (Option<LineKey>, &'a str)>, tree: bool) -> Dispatch {
-    let chain = top.fixed();
-    let mut out = Dispatch::default();
+pub fn build_dispatch_tree<'a>(
+    chain: DispatchChain,
+    lines: impl Iterator<Item = (Option<LineKey>, &'a str)>,
+    tree: bool,
+) -> DispatchTree {
+    let static_chain = chain.static_chain();
+    let mut out = DispatchTree::default();
     if !tree {
         for (_, line) in lines {
             out.root.push_str(line);
@@ -206,9 +213,9 @@ pub fn dispatch<'a>(top: Top, lines: impl Iterator<Item = (Option<LineKey>, &'a 
         }
         return out;
     }
-    let mut spaces: BTreeMap<Space, Vec<(u128, &str)>> = BTreeMap::new();
+    let mut spaces: BTreeMap<KeySpace, Vec<(u128, &str)>> = BTreeMap::new();
     let mut others = String::new();
-    let head = format!("-A {} ", chain.name());
+    let head = format!("-A {} ", static_chain.name());
     for (key, line) in lines {
         match key {
             Some(key) => {
@@ -221,46 +228,53 @@ pub fn dispatch<'a>(top: Top, lines: impl Iterator<Item = (Option<LineKey>, &'a 
             }
         }
     }
-    let mut levels: Vec<(u32, String, String)> = Vec::new();
+    let mut subchains: Vec<(u32, String, String)> = Vec::new();
     for (space, mut entries) in spaces {
         entries.sort_by_key(|(key, _)| *key);
-        let mut trunk = Node { top, space, chain: chain.name().to_owned(), depth: 0, known: 0, body: String::new() };
-        trunk.grow(&entries, &mut levels);
-        out.root.push_str(&trunk.body);
+        let mut root = TreeNode {
+            root_chain: chain,
+            space,
+            chain: static_chain.name().to_owned(),
+            depth: 0,
+            shared_bits: 0,
+            body: String::new(),
+        };
+        root.build_subtree(&entries, &mut subchains);
+        out.root.push_str(&root.body);
     }
     out.root.push_str(&others);
-    // What is led to comes first, so that a load in steps never leads to an empty chain.
-    levels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    out.below = levels.into_iter().map(|(_, name, body)| (name, body)).collect();
+    // Jump targets come first: a write in several batches never jumps to an empty chain.
+    subchains.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    out.subchains = subchains.into_iter().map(|(_, name, body)| (name, body)).collect();
     out
 }
 
-/// A chain that is being made.
-struct Node {
-    top: Top,
-    space: Space,
+/// A chain of the tree under construction.
+struct TreeNode {
+    root_chain: DispatchChain,
+    space: KeySpace,
     chain: String,
     /// Levels above it.
     depth: u32,
-    /// Bits that all its keys are known to share.
-    known: u32,
+    /// Leading bits that all its keys share.
+    shared_bits: u32,
     body: String,
 }
 
-impl Node {
-    /// Writes its rules, and the chains below it into `out` with their depth.
-    fn grow(&mut self, entries: &[(u128, &str)], out: &mut Vec<(u32, String, String)>) {
+impl TreeNode {
+    /// Writes its rules, and pushes the chains below it to `out` with their depth.
+    fn build_subtree(&mut self, entries: &[(u128, &str)], out: &mut Vec<(u32, String, String)>) {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return };
         let width = self.space.width();
-        let common = (first.0 ^ last.0).leading_zeros().min(width);
-        let at = (common / STEP * STEP).max(self.known);
-        let most = self.space.depth();
-        if self.depth > 0 && (entries.len() <= LEAF || self.depth >= most || at >= width) {
-            if let Space::Address(family) = self.space
-                && entries.len() > LEAF
-                && common >= width
+        let common_bits = (first.0 ^ last.0).leading_zeros().min(width);
+        let at = (common_bits / BITS_PER_LEVEL * BITS_PER_LEVEL).max(self.shared_bits);
+        let max_depth = self.space.depth();
+        if self.depth > 0 && (entries.len() <= MAX_LEAF_LINES || self.depth >= max_depth || at >= width) {
+            if let KeySpace::Address(family) = self.space
+                && entries.len() > MAX_LEAF_LINES
+                && common_bits >= width
             {
-                return self.by_port(family, first.0, entries, out);
+                return self.split_by_port(family, first.0, entries, out);
             }
             for (_, line) in entries {
                 self.body.extend(["-A ", self.chain.as_str(), " ", line, "\n"]);
@@ -268,26 +282,28 @@ impl Node {
             return;
         }
         let verb = if self.depth == 0 { "-j" } else { "-g" };
-        // The last level before the leaves tells as much apart as those hold.
-        let last = width == 16 && self.depth + 1 >= most;
-        let known = (at + STEP).max(if last { width - STEP } else { 0 }).min(width);
+        // The last level before the leaves distinguishes as many ports as a leaf may hold.
+        let last = width == 16 && self.depth + 1 >= max_depth;
+        let shared_bits = (at + BITS_PER_LEVEL).max(if last { width - BITS_PER_LEVEL } else { 0 }).min(width);
         let local = match self.space {
-            Space::Port(_) if self.top == Top::External && self.depth == 0 => " -m addrtype --dst-type LOCAL",
+            KeySpace::Port(_) if self.root_chain == DispatchChain::External && self.depth == 0 => {
+                " -m addrtype --dst-type LOCAL"
+            }
             _ => "",
         };
-        for group in entries.chunk_by(|a, b| prefix(a.0, known) == prefix(b.0, known)) {
+        for group in entries.chunk_by(|a, b| prefix(a.0, shared_bits) == prefix(b.0, shared_bits)) {
             let key = group[0].0;
-            let chain = self.space.name(self.top, key, known);
-            let matching = self.space.matching(key, known);
+            let chain = self.space.name(self.root_chain, key, shared_bits);
+            let matching = self.space.matching(key, shared_bits);
             let _ = writeln!(self.body, "-A {} {matching}{local} {verb} {chain}", self.chain);
-            let mut child = Self { chain, depth: self.depth + 1, known, body: String::new(), ..*self };
-            child.grow(group, out);
+            let mut child = Self { chain, depth: self.depth + 1, shared_bits, body: String::new(), ..*self };
+            child.build_subtree(group, out);
             out.push((child.depth, child.chain, child.body));
         }
     }
 
-    /// Tells the ports of one address apart, by protocol and number.
-    fn by_port(
+    /// Branches on the ports of one address, by protocol and number.
+    fn split_by_port(
         &mut self,
         family: Family,
         address: u128,
@@ -303,9 +319,9 @@ impl Node {
         }
         for (letter, mut ports) in protocols {
             ports.sort_by_key(|(port, _)| *port);
-            let space = Space::PortAt(letter, family, address);
-            let mut part = Self { space, chain: self.chain.clone(), known: 0, body: String::new(), ..*self };
-            part.grow(&ports, out);
+            let space = KeySpace::PortAt(letter, family, address);
+            let mut part = Self { space, chain: self.chain.clone(), shared_bits: 0, body: String::new(), ..*self };
+            part.build_subtree(&ports, out);
             self.body.push_str(&part.body);
         }
     }
@@ -317,8 +333,8 @@ mod tests {
 
     use super::*;
 
-    fn made<'a>(top: Top, lines: impl Iterator<Item = &'a String>, tree: bool) -> Dispatch {
-        dispatch(top, lines.map(|line| (LineKey::of(top, line), line.as_str())), tree)
+    fn made<'a>(chain: DispatchChain, lines: impl Iterator<Item = &'a String>, tree: bool) -> DispatchTree {
+        build_dispatch_tree(chain, lines.map(|line| (LineKey::of(chain, line), line.as_str())), tree)
     }
 
     fn lines(addresses: &[u32]) -> Vec<String> {
@@ -332,8 +348,8 @@ mod tests {
     }
 
     /// Where a packet goes, and how many rules and chains it meets.
-    fn walk(tree: &Dispatch, to: u32) -> (Option<String>, usize, usize) {
-        let chains: BTreeMap<&str, &str> = tree.below.iter().map(|(n, b)| (n.as_str(), b.as_str())).collect();
+    fn walk(tree: &DispatchTree, to: u32) -> (Option<String>, usize, usize) {
+        let chains: BTreeMap<&str, &str> = tree.subchains.iter().map(|(n, b)| (n.as_str(), b.as_str())).collect();
         let (mut body, mut rules, mut depth) = (tree.root.as_str(), 0, 0);
         'chain: loop {
             for line in body.lines() {
@@ -361,20 +377,20 @@ mod tests {
         fn trees_lead_where_flat_chains_lead(
             near in prop::collection::vec(0x0a60_0000u32..0x0a60_ffff, 1..400),
             far in prop::collection::vec(any::<u32>(), 0..30),
-            asked in prop::collection::vec(any::<u32>(), 20),
+            others in prop::collection::vec(any::<u32>(), 20),
         ) {
             let all: Vec<u32> = near.iter().chain(&far).copied().collect();
             let lines = lines(&all);
-            let tree = made(Top::Services, lines.iter(), true);
-            for to in all.iter().chain(&asked) {
+            let tree = made(DispatchChain::Services, lines.iter(), true);
+            for to in all.iter().chain(&others) {
                 let (target, _, depth) = walk(&tree, *to);
                 prop_assert_eq!(target, all.contains(to).then(|| format!("X{to}")));
                 prop_assert!(depth <= 4);
             }
-            let reversed = made(Top::Services, lines.iter().rev(), true);
+            let reversed = made(DispatchChain::Services, lines.iter().rev(), true);
             prop_assert_eq!(&tree, &reversed);
-            for (name, _) in &tree.below {
-                prop_assert!(name.len() <= 28 && is_dispatch(name), "{}", name);
+            for (name, _) in &tree.subchains {
+                prop_assert!(name.len() <= 28 && is_tree_chain(name), "{}", name);
             }
         }
     }
@@ -383,7 +399,7 @@ mod tests {
     fn a_packet_meets_few_rules() {
         let all: Vec<u32> = (0..10_000).map(|i| 0x0a60_0001 + i * 6).collect();
         let lines = lines(&all);
-        let tree = made(Top::Services, lines.iter(), true);
+        let tree = made(DispatchChain::Services, lines.iter(), true);
         for to in [all[0], all[5000], all[9999], 0x0808_0808] {
             let (_, rules, _) = walk(&tree, to);
             assert!(rules <= 64, "{rules} rules");
@@ -392,8 +408,8 @@ mod tests {
         let mut more = all.clone();
         more.push(0x0a60_0004);
         let other = self::lines(&more);
-        let grown = made(Top::Services, other.iter(), true);
-        let changed = grown.below.iter().filter(|chain| !tree.below.contains(chain)).count();
+        let grown = made(DispatchChain::Services, other.iter(), true);
+        let changed = grown.subchains.iter().filter(|chain| !tree.subchains.contains(chain)).count();
         assert!(changed <= 2 && grown.root == tree.root, "{changed} chains changed");
     }
 
@@ -403,7 +419,7 @@ mod tests {
             format!("-A KUBE-NODEPORTS -m comment --comment a/b -m {p} -p {p} --dport {port} -j X")
         };
         let all: Vec<String> = (0..100).map(|i| line("tcp", 30_000 + i)).chain([line("udp", 30_000)]).collect();
-        let tree = made(Top::NodePorts, all.iter(), true);
+        let tree = made(DispatchChain::NodePorts, all.iter(), true);
         assert!(
             tree.root.contains("-A KUBE-NODEPORTS -p tcp -m tcp --dport 29952:30207 -j KUBE-SVC-DPT7500-8\n")
                 || tree.root.contains("--dport 30000:30015 -j KUBE-SVC-DPT7530-12\n"),
@@ -411,13 +427,13 @@ mod tests {
             tree.root
         );
         assert!(tree.root.contains("-p udp -m udp"), "{}", tree.root);
-        let flat = made(Top::NodePorts, all.iter(), false);
+        let flat = made(DispatchChain::NodePorts, all.iter(), false);
         assert_eq!(flat.root.lines().count(), 101);
     }
 
     /// The chains of a tree by name, their longest, and where a packet for a port ends that starts at the root.
-    fn reach(tree: &Dispatch, protocol: &str, to: u16) -> (usize, Option<String>) {
-        let chains: BTreeMap<&str, &str> = tree.below.iter().map(|(n, b)| (n.as_str(), b.as_str())).collect();
+    fn reach(tree: &DispatchTree, protocol: &str, to: u16) -> (usize, Option<String>) {
+        let chains: BTreeMap<&str, &str> = tree.subchains.iter().map(|(n, b)| (n.as_str(), b.as_str())).collect();
         let longest = chains.values().chain([&tree.root.as_str()]).map(|b| b.lines().count()).max().unwrap();
         let (mut body, mut depth) = (tree.root.as_str(), 0);
         'chain: loop {
@@ -447,15 +463,15 @@ mod tests {
         let other = "-A KUBE-SERVICES -m tcp -p tcp -d 10.97.0.9 --dport 80 -j X".to_owned();
         let ports = (20_000..21_000).flat_map(|port| [line("tcp", port), line("udp", port)]);
         let all: Vec<String> = ports.chain([other]).collect();
-        let tree = made(Top::Services, all.iter(), true);
+        let tree = made(DispatchChain::Services, all.iter(), true);
         for (protocol, port) in [("tcp", 20_000), ("udp", 20_999), ("udp", 20_500), ("tcp", 20_511)] {
             let (longest, target) = reach(&tree, protocol, port);
             assert_eq!((target, longest <= 17), (Some(format!("{protocol}{port}")), true), "{longest}");
         }
         assert_eq!(reach(&tree, "sctp", 20_000).1, None);
-        let reversed = made(Top::Services, all.iter().rev(), true);
+        let reversed = made(DispatchChain::Services, all.iter().rev(), true);
         assert_eq!(tree, reversed);
-        assert!(tree.below.iter().all(|(name, _)| name.len() <= 28 && is_dispatch(name)));
+        assert!(tree.subchains.iter().all(|(name, _)| name.len() <= 28 && is_tree_chain(name)));
     }
 
     #[test]
@@ -467,7 +483,7 @@ mod tests {
             )
         };
         let all: Vec<String> = (30_000..31_000).map(line).collect();
-        let tree = made(Top::External, all.iter(), true);
+        let tree = made(DispatchChain::External, all.iter(), true);
         assert!(tree.root.lines().all(|l| l.contains(" -m addrtype --dst-type LOCAL -j ")), "{}", tree.root);
         for port in [30_000, 30_500, 30_999] {
             let (longest, target) = reach(&tree, "tcp", port);
@@ -477,6 +493,6 @@ mod tests {
 
     #[test]
     fn service_chains_are_no_dispatch_chains() {
-        assert!(!is_dispatch("KUBE-SVC-DAAAAAAAAAAAAAAA") && !is_dispatch("KUBE-SVC-XPGD46QRK7WJZT7O"));
+        assert!(!is_tree_chain("KUBE-SVC-DAAAAAAAAAAAAAAA") && !is_tree_chain("KUBE-SVC-XPGD46QRK7WJZT7O"));
     }
 }

@@ -1,16 +1,19 @@
-//! Rules as text: chain names, the fixed chains, and the chains of service ports. Pure: no kernel,
-//! no clock; imports the model and the endpoint selection.
+//! Renders rules as `iptables-restore` input: chain names, static chains, dispatch trees and the chains of service ports.
+//! Pure: no kernel, no clock; imports only the model and the topology.
 
 mod dispatch;
-mod fixed;
 mod names;
-mod port;
+mod service_port;
 mod settings;
+mod static_chains;
 #[cfg(test)]
 mod tests;
 
-pub use dispatch::{Dispatch, FLAT, LineKey, dispatch, is_dispatch};
-pub use fixed::{Fixed, JUMPS, Jump, Table, Top, constant_rules, entrances, with_base_chains, writes_firewall};
-pub use names::{ChainId, Kind, PARTS, is_owned};
-pub use port::{PortRules, port_rules, probability};
+pub use dispatch::{DispatchTree, LineKey, MAX_FLAT_LINES, build_dispatch_tree, is_tree_chain};
+pub use names::{ChainId, ChainKind, MAX_TREE_LEVELS, is_service_chain};
+pub use service_port::{ServicePortRules, probability, service_port_rules};
 pub use settings::{Layout, LocalTraffic, NodePortDestinations, Settings};
+pub use static_chains::{
+    DispatchChain, JUMPS, Jump, StaticChain, Table, base_chain_jumps, constant_rules, with_base_chains,
+    writes_kubelet_firewall,
+};

@@ -1,4 +1,5 @@
-//! Chain names: the first 80 bits of a SHA-256 digest in base32 behind a prefix that tells the kind.
+//! Chain names as kube-proxy makes them: a prefix for the kind, then the first 80 bits of a SHA-256 digest in base32
+//! (`portProtoHash` and `servicePortEndpointChainName` of pkg/proxy/iptables/proxier.go).
 
 use std::fmt;
 
@@ -8,20 +9,20 @@ use crate::model::Protocol;
 
 /// What a chain of the nat table that belongs to one service port is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Leads to one endpoint.
+pub enum ChainKind {
+    /// DNAT to one endpoint.
     Endpoint,
-    /// Balances over the whole cluster.
+    /// Load balancing among the endpoints of the cluster.
     Service,
-    /// Balances over this node's endpoints.
+    /// Load balancing among the endpoints of this node.
     ServiceLocal,
-    /// Load balancer source ranges.
+    /// Filter by load balancer source ranges.
     Firewall,
-    /// Traffic from outside.
+    /// Traffic to external addresses and node ports.
     External,
 }
 
-impl Kind {
+impl ChainKind {
     const ALL: [Self; 5] = [Self::Endpoint, Self::Service, Self::ServiceLocal, Self::Firewall, Self::External];
 
     /// The start of the chain's name.
@@ -37,83 +38,84 @@ impl Kind {
     }
 }
 
-/// Of base32.
+/// The alphabet of base32 (RFC 4648).
 const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
-/// Most levels of an endpoint tree.
-pub const PARTS: usize = 3;
+/// Levels of an endpoint tree: as many suffix letters fit in a chain's name.
+pub const MAX_TREE_LEVELS: usize = 3;
 
 /// The name of a chain that belongs to one service port, in 14 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainId {
-    kind: Kind,
+    kind: ChainKind,
     digest: [u8; 10],
-    /// Where in the tree of its service port: letters behind the name, 0 for none.
-    part: [u8; PARTS],
+    /// Its place in the tree of its service port: letters appended to the name, 0 for none.
+    tree_suffix: [u8; MAX_TREE_LEVELS],
 }
 
 impl ChainId {
     /// The chain of `kind` for a service port; all kinds of one port share their last 16 characters.
     #[must_use]
-    pub fn of_port(kind: Kind, full_name: &str, protocol: Protocol) -> Self {
-        Self::hashed(kind, &[full_name, protocol.lower()].concat())
+    pub fn of_port(kind: ChainKind, full_name: &str, protocol: Protocol) -> Self {
+        Self::from_hash(kind, &[full_name, protocol.lower()].concat())
     }
 
     /// The chain of one endpoint (`IP:port`) of a service port.
     #[must_use]
     pub fn of_endpoint(full_name: &str, protocol: Protocol, endpoint: &str) -> Self {
-        Self::hashed(Kind::Endpoint, &[full_name, protocol.lower(), endpoint].concat())
+        Self::from_hash(ChainKind::Endpoint, &[full_name, protocol.lower(), endpoint].concat())
     }
 
-    fn hashed(kind: Kind, input: &str) -> Self {
+    fn from_hash(kind: ChainKind, input: &str) -> Self {
         let full = digest(&SHA256, input.as_bytes());
         let mut first = [0; 10];
         first.copy_from_slice(&full.as_ref()[..10]);
-        Self { kind, digest: first, part: [0; PARTS] }
+        Self { kind, digest: first, tree_suffix: [0; MAX_TREE_LEVELS] }
     }
 
-    /// The chain below this one in a tree; `None` at the end of the name's room.
+    /// The child of this chain in a tree; `None` when the name has no room for another letter.
     #[must_use]
     pub fn child(&self, index: u8) -> Option<Self> {
-        let free = self.part.iter().position(|p| *p == 0)?;
-        let mut part = self.part;
-        part[free] = *ALPHABET.get(usize::from(index))?;
-        Some(Self { part, ..*self })
+        let free = self.tree_suffix.iter().position(|p| *p == 0)?;
+        let mut tree_suffix = self.tree_suffix;
+        tree_suffix[free] = *ALPHABET.get(usize::from(index))?;
+        Some(Self { tree_suffix, ..*self })
     }
 
-    /// Bits that spread chains evenly over a tree: three for each level.
+    /// The child, 0 to 7, of a tree's level below which this endpoint chain belongs: bits of its digest, so that chains
+    /// are spread evenly.
     #[must_use]
-    pub fn spread(&self, level: usize) -> u8 {
+    pub fn hash_bucket(&self, level: usize) -> u8 {
         (self.digest[level % self.digest.len()]) & 7
     }
 
     /// What the chain is for.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> ChainKind {
         self.kind
     }
 
-    /// Chains of one service port in this order never lead to one that is not written yet.
+    /// The chains of one service port, written in this order, never jump to one that is not written yet.
     #[must_use]
     pub fn write_order(&self) -> (u8, u8) {
         let kind = match self.kind {
-            Kind::Endpoint => 0,
-            Kind::Service | Kind::ServiceLocal => 1,
-            Kind::External => 2,
-            Kind::Firewall => 3,
+            ChainKind::Endpoint => 0,
+            ChainKind::Service | ChainKind::ServiceLocal => 1,
+            ChainKind::External => 2,
+            ChainKind::Firewall => 3,
         };
-        let depth = self.part.iter().take_while(|p| **p != 0).count();
+        let depth = self.tree_suffix.iter().take_while(|p| **p != 0).count();
         (kind, u8::MAX - u8::try_from(depth).unwrap_or(u8::MAX))
     }
 
-    /// Reads a name back; `None` when it is not one that this proxy makes.
+    /// Parses a chain name; `None` when it is not one that this proxy makes.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        let kind = Kind::ALL.into_iter().find(|k| name.starts_with(k.prefix()))?;
-        let text = name.strip_prefix(kind.prefix()).filter(|t| (16..=16 + PARTS).contains(&t.len()))?;
+        let kind = ChainKind::ALL.into_iter().find(|k| name.starts_with(k.prefix()))?;
+        let text = name.strip_prefix(kind.prefix()).filter(|t| (16..=16 + MAX_TREE_LEVELS).contains(&t.len()))?;
         let (text, rest) = text.split_at_checked(16)?;
-        let mut part = [0; PARTS];
-        for (to, letter) in part.iter_mut().zip(rest.bytes()) {
+        let mut tree_suffix = [0; MAX_TREE_LEVELS];
+        for (to, letter) in tree_suffix.iter_mut().zip(rest.bytes()) {
             *to = Some(letter).filter(|l| ALPHABET.contains(l))?;
         }
         let mut digest = [0u8; 10];
@@ -130,20 +132,20 @@ impl ChainId {
                 }
             }
         }
-        Some(Self { kind, digest, part })
+        Some(Self { kind, digest, tree_suffix })
     }
 }
 
-/// Whether a chain of the nat table is of the kind that this proxy (and upstream's) makes and
-/// removes; anything else is not ours to delete.
+/// Whether a chain of the nat table has a prefix that this proxy and kube-proxy use for chains of service ports; any
+/// other chain is not ours to delete.
 #[must_use]
-pub fn is_owned(name: &str) -> bool {
-    Kind::ALL.iter().any(|k| name.starts_with(k.prefix()))
+pub fn is_service_chain(name: &str) -> bool {
+    ChainKind::ALL.iter().any(|k| name.starts_with(k.prefix()))
 }
 
 impl fmt::Display for ChainId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One piece: names are most of what is written.
+        // Written as one string: names are most of the rendered text.
         let mut text = [0; 28];
         let prefix = self.kind.prefix().as_bytes();
         let digits = prefix.len();
@@ -155,7 +157,7 @@ impl fmt::Display for ChainId {
             }
         }
         let mut end = digits + 16;
-        for letter in self.part.iter().take_while(|p| **p != 0) {
+        for letter in self.tree_suffix.iter().take_while(|p| **p != 0) {
             text[end] = *letter;
             end += 1;
         }

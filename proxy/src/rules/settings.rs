@@ -1,13 +1,13 @@
-//! What the rules of one family depend on beside Services and endpoints.
+//! What the rules of one address family depend on beside Services and endpoints.
 
 use std::net::IpAddr;
 
 use crate::model::Family;
 
-/// How a rule tells traffic that starts in this node's pods, as iptables matches.
+/// How rules match traffic that originates from pods of this node (kube-proxy: `LocalTrafficDetector`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalTraffic {
-    /// By source address: a range.
+    /// By source address: a CIDR.
     Source(String),
     /// By interface name; a trailing `+` makes it a prefix.
     Interface(String),
@@ -33,21 +33,21 @@ impl LocalTraffic {
 /// Whether long chains become trees.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// Above 64 lines of a dispatching chain and 16 endpoints of a service port; up to there as upstream writes.
+    /// Above 64 rules of a dispatch chain and above 16 endpoints of a service port; up to there as kube-proxy writes.
     #[default]
     Auto,
-    /// Never: as upstream writes.
+    /// Never: as kube-proxy writes.
     Flat,
     /// Always.
     Tree,
 }
 
 impl Layout {
-    /// Whether a chain of `lines`, of which `most` are few, becomes a tree.
+    /// Whether a chain of `lines` rules becomes a tree, where `max_flat` is the most that a flat chain has.
     #[must_use]
-    pub const fn is_tree(self, lines: usize, most: usize) -> bool {
+    pub const fn is_tree(self, lines: usize, max_flat: usize) -> bool {
         match self {
-            Self::Auto => lines > most,
+            Self::Auto => lines > max_flat,
             Self::Flat => false,
             Self::Tree => lines > 1,
         }
@@ -63,13 +63,13 @@ pub enum NodePortDestinations {
     Addresses(Vec<IpAddr>),
 }
 
-/// Settings of one family's rules.
+/// Settings of the rules of one address family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)]
 pub struct Settings {
     /// Which family.
     pub family: Family,
-    /// The bit that marks packets to masquerade.
+    /// The packet mark, a single bit, that requests masquerading.
     pub masquerade_mark: u32,
     /// Masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
@@ -77,17 +77,17 @@ pub struct Settings {
     pub random_fully: bool,
     /// Node ports answer at 127.0.0.1 too (IPv4 only).
     pub localhost_node_ports: bool,
-    /// Drop packets that connection tracking finds invalid.
+    /// Drop packets of conntrack state INVALID; off where `nf_conntrack_tcp_be_liberal` is set.
     pub drop_invalid: bool,
-    /// The kernel has counters for dropped and localhost packets.
+    /// The kernel supports nfacct counters, for dropped packets and for node ports at 127.0.0.1.
     pub counters: bool,
-    /// The kernel has the match `recent`, without which there is no session affinity.
+    /// The kernel has the match `recent` (xt_recent), without which there is no session affinity.
     pub recent: bool,
-    /// The kernel has the match `sctp`, without which SCTP ports get no rules.
+    /// The kernel has the match `sctp` (xt_sctp), without which SCTP ports get no rules.
     pub sctp: bool,
-    /// Services' external IPs count.
+    /// `spec.externalIPs` of Services get rules.
     pub external_ips: bool,
-    /// How local traffic is told; `None` when it cannot be.
+    /// How to detect local traffic; `None` when that is not possible.
     pub local_traffic: Option<LocalTraffic>,
     /// Where node ports answer.
     pub node_ports: NodePortDestinations,
@@ -97,12 +97,13 @@ pub struct Settings {
     pub zone: String,
     /// Whether long chains become trees.
     pub layout: Layout,
-    /// More than 1,000 endpoints, and not fewer than 900 since: comments in endpoint rules are left out, as upstream does.
+    /// A large cluster: comments in endpoint rules are left out. kube-proxy does so above 1,000 endpoints
+    /// (`largeClusterEndpointsThreshold`); here they come back at 900.
     pub large: bool,
 }
 
 impl Settings {
-    /// Plain settings of a family: mark bit 14, nothing known about pods.
+    /// The defaults of a family: mark bit 14 (kube-proxy's `masqueradeBit`), no detection of local traffic.
     #[must_use]
     pub const fn new(family: Family) -> Self {
         Self {

@@ -2,18 +2,19 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    config::{Config, rules_from_objects},
+    config::Config,
     model::{Cidr, Family, Protocol},
+    plan::rules_from_objects,
 };
 
 #[test]
 fn names_are_those_of_upstream() {
     let tcp = Protocol::Tcp;
     for (kind, prefix) in [
-        (Kind::Service, "KUBE-SVC-"),
-        (Kind::External, "KUBE-EXT-"),
-        (Kind::Firewall, "KUBE-FW-"),
-        (Kind::ServiceLocal, "KUBE-SVL-"),
+        (ChainKind::Service, "KUBE-SVC-"),
+        (ChainKind::External, "KUBE-EXT-"),
+        (ChainKind::Firewall, "KUBE-FW-"),
+        (ChainKind::ServiceLocal, "KUBE-SVL-"),
     ] {
         assert_eq!(ChainId::of_port(kind, "ns1/svc1:p80", tcp).to_string(), format!("{prefix}XPGD46QRK7WJZT7O"));
     }
@@ -27,7 +28,7 @@ fn names_are_those_of_upstream() {
         ("sock-shop/payment:", tcp, "T7TCZ5NWHRXELJYN"),
         ("sock-shop/front-end:", tcp, "LFMD53S3EZEAOUSJ"),
     ] {
-        let id = ChainId::of_port(Kind::Service, name, protocol);
+        let id = ChainId::of_port(ChainKind::Service, name, protocol);
         assert_eq!(id.to_string(), format!("KUBE-SVC-{tail}"));
         assert_eq!(ChainId::parse(&id.to_string()), Some(id));
     }
@@ -42,7 +43,9 @@ fn names_are_those_of_upstream() {
     for bad in ["KUBE-SVC-", "KUBE-SVC-xPGD46QRK7WJZT7O", "KUBE-XLB-XPGD46QRK7WJZT7O", "KUBE-SVC-XPGD46QRK7WJZT7Oa"] {
         assert_eq!(ChainId::parse(bad), None);
     }
-    assert!(is_owned("KUBE-SVC-D0A-8") && !is_owned("KUBE-XLB-A") && !is_owned("KUBE-SERVICES"));
+    assert!(
+        is_service_chain("KUBE-SVC-D0A-8") && !is_service_chain("KUBE-XLB-A") && !is_service_chain("KUBE-SERVICES")
+    );
 }
 
 #[test]
@@ -69,19 +72,23 @@ fn probabilities_have_ten_decimals_and_fall() {
 fn settings_shape_the_constant_rules() {
     let base = Settings::new(Family::V4);
     let has = |s: &Settings, chain, text: &str| constant_rules(s, chain).contains(text);
-    assert!(has(&base, Fixed::NatPostrouting, "-j MASQUERADE --random-fully\n"));
-    assert!(has(&Settings { random_fully: false, ..base.clone() }, Fixed::NatPostrouting, "-j MASQUERADE\n"));
-    assert!(has(&base, Fixed::FilterForward, "INVALID -j DROP"));
+    assert!(has(&base, StaticChain::NatPostrouting, "-j MASQUERADE --random-fully\n"));
+    assert!(has(&Settings { random_fully: false, ..base.clone() }, StaticChain::NatPostrouting, "-j MASQUERADE\n"));
+    assert!(has(&base, StaticChain::FilterForward, "INVALID -j DROP"));
     assert!(has(
         &Settings { counters: true, ..base.clone() },
-        Fixed::FilterForward,
+        StaticChain::FilterForward,
         "ct_state_invalid_dropped_pkts -j DROP"
     ));
-    let liberal = constant_rules(&Settings { drop_invalid: false, ..base.clone() }, Fixed::FilterForward);
+    let liberal = constant_rules(&Settings { drop_invalid: false, ..base.clone() }, StaticChain::FilterForward);
     assert_eq!((liberal.contains("INVALID"), liberal.lines().count()), (false, 2));
-    assert!(has(&Settings { masquerade_mark: 1 << 31, ..base.clone() }, Fixed::NatMarkMasq, "--or-mark 0x80000000"));
-    assert!(has(&Settings::new(Family::V6), Fixed::NatServices, "--dst-type LOCAL ! -d ::1/128 -j"));
-    assert!(!writes_firewall(&Settings::new(Family::V6)));
+    assert!(has(
+        &Settings { masquerade_mark: 1 << 31, ..base.clone() },
+        StaticChain::NatMarkMasq,
+        "--or-mark 0x80000000"
+    ));
+    assert!(has(&Settings::new(Family::V6), StaticChain::NatServices, "--dst-type LOCAL ! -d ::1/128 -j"));
+    assert!(!writes_kubelet_firewall(&Settings::new(Family::V6)));
 }
 
 #[test]
@@ -102,7 +109,7 @@ fn ipv6_has_rules_of_its_own() {
 proptest::proptest! {
     #[test]
     fn names_fit_and_shares_are_equal(n in 1usize..200, name in "[a-z]{1,60}/[a-z]{1,60}") {
-        let id = ChainId::of_port(Kind::Service, &name, Protocol::Sctp);
+        let id = ChainId::of_port(ChainKind::Service, &name, Protocol::Sctp);
         assert!(id.to_string().len() <= 28);
         let mut left = 1.0;
         for i in 0..n {

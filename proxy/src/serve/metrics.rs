@@ -1,4 +1,4 @@
-//! The page of metrics, with kube-proxy's names.
+//! The metrics page, with the names of kube-proxy's metrics.
 
 use std::sync::atomic::Ordering;
 
@@ -55,7 +55,7 @@ const VALUES: [(&str, &str, Kind, Getter<f64>); 8] = [
         "kubeproxy_conntrack_reconciler_deleted_entries_total",
         "Stale UDP connections that were forgotten",
         Kind::Counter,
-        |f| float(f.forgotten),
+        |f| float(f.deleted_conntrack_entries),
     ),
     (
         "windlass_proxy_repairs_total",
@@ -77,7 +77,7 @@ const VALUES: [(&str, &str, Kind, Getter<f64>); 8] = [
     ),
 ];
 
-/// The page; `packets` are those of the kernel's two named counters, where it has them.
+/// Renders the page; `packets` are the counts of the two nfacct counters, where the kernel has them.
 pub(super) fn page(status: &Status, packets: [Option<u64>; 2]) -> String {
     let mut page = Text::new();
     {

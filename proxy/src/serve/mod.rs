@@ -1,8 +1,8 @@
-//! What the proxy tells about itself over HTTP: health, metrics, and the health of single services
-//! for load balancers. Reads the [`Status`] that the loop keeps; decides nothing.
+//! The HTTP servers of the proxy: health, metrics, and health check node ports of Services. Reads the [`Status`] that the
+//! loop writes, and may import the model; never `sync` or `apply`.
 
+mod health_check_node_port;
 mod metrics;
-mod service_health;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -24,10 +24,10 @@ use crate::{
     nfacct,
 };
 
-pub(crate) use service_health::{LocalHealth, ServiceHealth};
-pub(crate) use status::{Outcome, Status};
+pub(crate) use health_check_node_port::{HealthCheckServers, LocalEndpoints};
+pub(crate) use status::{Status, SyncOutcome};
 
-const RETRY: Duration = Duration::from_secs(5);
+const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 fn json(code: StatusCode, body: String) -> Response {
     let mut headers = HeaderMap::new();
@@ -48,17 +48,17 @@ pub(crate) fn health_router(status: Arc<Status>) -> Router {
         .route("/livez", get(move || answer(for_live.clone(), false)))
 }
 
-/// `/metrics`, `/proxyMode`, `/healthz`, `/statusz`, and pages that others wrote.
+/// `/metrics`, `/proxyMode`, `/healthz`, `/statusz`, and the configured pages.
 pub(crate) fn metrics_router(status: Arc<Status>, pages: &[Page]) -> Router {
     let started = jiff::Timestamp::now();
-    let about = pages.iter().cloned().fold(Router::new(), |router, page| {
+    let further = pages.iter().cloned().fold(Router::new(), |router, page| {
         router.route(page.path, get(move || async move { ([(header::CONTENT_TYPE, page.content_type)], page.body) }))
     });
     let page = move || {
         let status = status.clone();
         async move {
-            // The kernel is asked off the runtime's threads: it may be long in answering.
-            let packets = tokio::task::spawn_blocking(nfacct::packets).await.unwrap_or_default();
+            // Off the runtime's worker threads: the kernel may be slow to reply.
+            let packets = tokio::task::spawn_blocking(nfacct::packet_counts).await.unwrap_or_default();
             ([(header::CONTENT_TYPE, windlass_kit::expo::CONTENT_TYPE)], metrics::page(&status, packets))
         }
     };
@@ -67,10 +67,10 @@ pub(crate) fn metrics_router(status: Arc<Status>, pages: &[Page]) -> Router {
         .route("/proxyMode", get(|| async { "iptables" }))
         .route("/healthz", get(|| async { "ok" }))
         .route("/statusz", get(move || async move { statusz(started) }))
-        .merge(about)
+        .merge(further)
 }
 
-/// What upstream tells of a running process.
+/// The text of `/statusz`, as kube-proxy's.
 fn statusz(started: jiff::Timestamp) -> String {
     let up = jiff::Timestamp::now().duration_since(started).as_secs();
     format!(
@@ -83,23 +83,22 @@ fn statusz(started: jiff::Timestamp) -> String {
     )
 }
 
-/// Binds and serves until the token is cancelled; a port that is taken is tried again each 5 s,
-/// unless `hard` says that this is an error.
+/// Binds and serves until the token is cancelled. A failure to bind is retried every 5 s, unless `hard_fail` is set.
 pub(crate) async fn serve(
     what: &'static str,
     address: SocketAddr,
     router: Router,
-    hard: bool,
+    hard_fail: bool,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let listener = loop {
         match TcpListener::bind(address).await {
             Ok(listener) => break listener,
-            Err(source) if hard => return Err(Error::Listen { what, address, source }),
-            Err(error) => tracing::warn!(%error, %address, what, "cannot listen; trying again in 5 s"),
+            Err(source) if hard_fail => return Err(Error::Listen { what, address, source }),
+            Err(error) => tracing::warn!(%error, %address, what, "failed to listen; retrying in 5 s"),
         }
         tokio::select! {
-            () = tokio::time::sleep(RETRY) => {}
+            () = tokio::time::sleep(LISTEN_RETRY_INTERVAL) => {}
             () = shutdown.cancelled() => return Ok(()),
         }
     };

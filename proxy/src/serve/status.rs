@@ -1,4 +1,4 @@
-//! What the loop tells the servers: one value behind a lock that is held for moments.
+//! The state that the loop publishes to the servers, behind a lock that is never held across an await.
 
 use std::{
     collections::BTreeMap,
@@ -13,11 +13,11 @@ use serde_json::json;
 
 use crate::model::Family;
 
-/// Bounds of the duration histograms: 1 ms doubling to 16.384 s.
+/// Bounds of the duration histograms in seconds, kube-proxy's: 1 ms doubling to 16.384 s.
 const BOUNDS: [f64; 15] =
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
-/// Bounds of the time from a change of endpoints to rules in the kernel, in seconds; upstream's.
+/// Bounds of the network programming latency in seconds, kube-proxy's.
 static PROGRAMMING_BOUNDS: LazyLock<Vec<f64>> = LazyLock::new(|| {
     let steps = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
     [0.25, 0.5].into_iter().chain(steps.map(f64::from)).collect()
@@ -64,20 +64,20 @@ impl Histogram {
     }
 }
 
-/// How one run went.
+/// The result of one sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// All that was wanted is in the kernel; whether everything was written.
+pub(crate) enum SyncOutcome {
+    /// All rules are in the kernel. `full`: all were read back before.
     Done { full: bool },
-    /// The kernel refused; whether everything was being written.
+    /// The sync failed.
     Failed { full: bool },
 }
 
-/// What is known of one family.
+/// The status of one address family.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FamilyStatus {
     pub(crate) last_updated: Option<jiff::Timestamp>,
-    /// Since when a change waits that is not in the kernel.
+    /// Since when a change is pending that is not in the kernel.
     pub(crate) pending_since: Option<Instant>,
     pub(crate) last_queued: Option<jiff::Timestamp>,
     pub(crate) all: Histogram,
@@ -87,18 +87,18 @@ pub(crate) struct FamilyStatus {
     pub(crate) partial_failures: u64,
     /// Rules committed in filter and nat.
     pub(crate) rules: (u64, u64),
-    /// Rule lines of the last run, in filter and nat.
+    /// Rules written by the last sync, in filter and nat.
     pub(crate) last_lines: (u64, u64),
     /// Service ports without local endpoints: internal, external policy.
     pub(crate) without_local: (u64, u64),
     pub(crate) repairs: u64,
     /// Service ports whose rules the kernel refuses.
     pub(crate) refused_ports: u64,
-    /// Chains that nobody needs and that cannot be deleted.
+    /// Stale chains that cannot be deleted.
     pub(crate) undeletable: u64,
     pub(crate) conntrack: Histogram,
-    pub(crate) forgotten: u64,
-    /// From a change of endpoints to rules in the kernel.
+    pub(crate) deleted_conntrack_entries: u64,
+    /// Network programming latency: from a change of endpoints to rules in the kernel.
     pub(crate) programming: Histogram,
 }
 
@@ -160,7 +160,7 @@ impl Status {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A family is served from now on; it counts as healthy until a change waits too long.
+    /// Adds a family, which counts as healthy until a change is pending for too long.
     pub(crate) fn start(&self, family: Family) {
         let now = jiff::Timestamp::now();
         let programming = Histogram::new(&PROGRAMMING_BOUNDS);
@@ -168,7 +168,7 @@ impl Status {
         self.lock().families.insert(family, status);
     }
 
-    /// A change waits to be written.
+    /// Records that a change is pending.
     pub(crate) fn queued(&self) {
         let now = jiff::Timestamp::now();
         for family in self.lock().families.values_mut() {
@@ -177,18 +177,24 @@ impl Status {
         }
     }
 
-    /// Notes the end of a run.
-    pub(crate) fn ran(&self, family: Family, took: Duration, outcome: Outcome, note: impl FnOnce(&mut FamilyStatus)) {
+    /// Records the end of a sync.
+    pub(crate) fn record_sync(
+        &self,
+        family: Family,
+        took: Duration,
+        outcome: SyncOutcome,
+        note: impl FnOnce(&mut FamilyStatus),
+    ) {
         let mut state = self.lock();
         let Some(status) = state.families.get_mut(&family) else { return };
         match outcome {
-            Outcome::Done { full } => {
+            SyncOutcome::Done { full } => {
                 status.last_updated = Some(jiff::Timestamp::now());
                 status.pending_since = None;
                 status.all.observe(took);
                 if full { &mut status.full } else { &mut status.partial }.observe(took);
             }
-            Outcome::Failed { full } => {
+            SyncOutcome::Failed { full } => {
                 status.pending_since.get_or_insert_with(Instant::now);
                 status.failures += 1;
                 status.partial_failures += u64::from(!full);
@@ -197,9 +203,14 @@ impl Status {
         note(status);
     }
 
-    /// Rules for endpoints that changed at these times are in the kernel. Times before our start are left out,
-    /// as upstream does: they tell how long nobody was here.
-    pub(crate) fn programmed(&self, family: Family, triggers: &[jiff::Timestamp], now: jiff::Timestamp) {
+    /// Records that rules for endpoints which changed at these times are in the kernel. Times before our start are left
+    /// out, as kube-proxy does: they include the time in which no proxy ran.
+    pub(crate) fn record_programming_latency(
+        &self,
+        family: Family,
+        triggers: &[jiff::Timestamp],
+        now: jiff::Timestamp,
+    ) {
         let mut state = self.lock();
         let Some(status) = state.families.get_mut(&family) else { return };
         for at in triggers.iter().filter(|at| **at > self.started) {
@@ -211,13 +222,13 @@ impl Status {
         status.pending_since.is_none_or(|since| now.saturating_duration_since(since) < self.sync_period * 2)
     }
 
-    /// Whether changes reach the kernel in time, in every family.
+    /// Whether changes reach the kernel in time, in every family: within twice the sync period, as in kube-proxy.
     pub(crate) fn is_healthy(&self) -> bool {
         let now = Instant::now();
         self.lock().families.values().all(|f| self.family_healthy(f, now))
     }
 
-    /// The answer of `/healthz` (with eligibility) or `/livez`; counts the answers.
+    /// The response of `/healthz` (with eligibility) or `/livez`; counts the responses.
     pub(crate) fn health(&self, eligibility: bool, now: jiff::Timestamp) -> (bool, String) {
         let instant = Instant::now();
         let (ok, body) = {

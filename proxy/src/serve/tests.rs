@@ -6,7 +6,7 @@ use super::*;
 use crate::model::{Family, Model};
 
 #[test]
-fn health_goes_bad_while_a_change_waits_too_long() {
+fn healthz_fails_while_a_change_is_pending_for_too_long() {
     let status = Status::new(Duration::from_secs(30));
     status.start(Family::V4);
     status.start(Family::V6);
@@ -24,9 +24,9 @@ fn health_goes_bad_while_a_change_waits_too_long() {
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert!(!ok && body["status"]["IPv4"]["healthy"] == true && body["status"]["IPv6"]["healthy"] == false);
     assert_eq!(body["nodeEligible"], true);
-    status.ran(Family::V6, Duration::from_millis(5), Outcome::Failed { full: false }, |_| {});
+    status.record_sync(Family::V6, Duration::from_millis(5), SyncOutcome::Failed { full: false }, |_| {});
     assert!(!status.is_healthy());
-    status.ran(Family::V6, Duration::from_millis(5), Outcome::Done { full: true }, |_| {});
+    status.record_sync(Family::V6, Duration::from_millis(5), SyncOutcome::Done { full: true }, |_| {});
     assert!(status.health(true, now).0);
     let page = metrics::page(&status, [None; 2]);
     for line in [
@@ -50,13 +50,13 @@ async fn get(port: u16) -> String {
 }
 
 #[tokio::test]
-async fn services_tell_load_balancers_whether_they_are_here() {
+async fn health_check_node_ports_report_local_endpoints() {
     let free = || std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
     let (first, second) = (free(), free());
     let status = Arc::new(Status::new(Duration::from_secs(30)));
-    let mut health = ServiceHealth::new(status.clone(), None, CancellationToken::new());
+    let mut health = HealthCheckServers::new(status.clone(), None, CancellationToken::new());
     let everywhere = |family| vec![if family == Family::V4 { "0.0.0.0" } else { "::" }.parse().unwrap()];
-    let wanted = |port, count| LocalHealth { services: [("ns/web".into(), (port, count))].into() };
+    let wanted = |port, count| LocalEndpoints { services: [("ns/web".into(), (port, count))].into() };
     for family in Family::BOTH {
         assert!(health.set(family, wanted(first, 2), &everywhere(family)).await);
     }
@@ -94,7 +94,7 @@ fn each_family_counts_its_own_endpoints() {
     }
     assert!(model.take_changes().health_checks);
     for (family, count) in [(Family::V4, 1), (Family::V6, 2)] {
-        assert_eq!(LocalHealth::of(&model, family).services["ns/web"], (30_000, count));
+        assert_eq!(LocalEndpoints::of(&model, family).services["ns/web"], (30_000, count));
     }
     let other = json!({"metadata": {"name": "x", "namespace": "ns"}, "spec": {"clusterIP": "172.30.0.2", "ports": [{"port": 80}]}});
     model.put_service(&serde_json::from_value(other).unwrap());

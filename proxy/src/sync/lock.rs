@@ -1,5 +1,5 @@
-//! One proxy for each network namespace: a name that the kernel gives to one process at a time and
-//! takes back when that ends, however it ends.
+//! The lock that admits one proxy for each network namespace: an abstract Unix socket name, which the kernel gives to
+//! one process at a time and frees when that process ends.
 
 use std::{
     io,
@@ -19,36 +19,36 @@ use tokio_util::sync::CancellationToken;
 
 /// Abstract socket names belong to a network namespace, as iptables rules do.
 pub(crate) const NAME: &[u8] = b"windlass-proxy";
-const RETRY: Duration = Duration::from_secs(1);
-/// The holder is asked for again after so many tries.
-const LOOKS: u32 = 30;
-/// Tenths of a second in which a proxy ends.
-const ENDING: u32 = 20;
-/// A holder that does not tell who it is keeps us waiting for so many tries.
-const PATIENCE: u32 = 5;
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The holder is queried again after so many attempts.
+const HOLDER_QUERY_ATTEMPTS: u32 = 30;
+/// Tenths of a second that a proxy needs to end.
+const MAX_WAIT_STEPS: u32 = 20;
+/// A holder whose credentials are unknown is waited for so many attempts.
+const MAX_UNKNOWN_HOLDER_ATTEMPTS: u32 = 5;
 
 /// Held for as long as rules may be written.
 #[derive(Debug)]
 pub(crate) struct Lock(#[allow(dead_code, reason = "dropping it gives the name back")] UnixListener);
 
-/// Who has the name.
+/// The process that holds the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
-    /// A process of root, as each proxy is.
+    /// A process of root, as every proxy is.
     Root(i32),
-    /// Any user may take the name, and only root may write rules.
+    /// A process of another user, which can bind the name and cannot write rules.
     Other { user: u32, process: i32 },
-    /// It does not listen, or its queue is full.
+    /// The socket does not listen, or its queue is full.
     Unknown,
 }
 
-fn take(name: &[u8]) -> io::Result<Lock> {
+fn bind(name: &[u8]) -> io::Result<Lock> {
     UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?).map(Lock)
 }
 
-/// Asks who holds the name, without waiting.
+/// Queries the credentials of the holder (`SO_PEERCRED`), without waiting.
 fn holder(name: &[u8]) -> Holder {
-    let ask = || -> Result<Holder, Errno> {
+    let query = || -> Result<Holder, Errno> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
         connect(stream.as_raw_fd(), &UnixAddr::new_abstract(name)?)?;
@@ -58,25 +58,25 @@ fn holder(name: &[u8]) -> Holder {
             user => Holder::Other { user, process: who.pid() },
         })
     };
-    ask().unwrap_or(Holder::Unknown)
+    query().unwrap_or(Holder::Unknown)
 }
 
-/// Takes the lock, with some patience for a proxy that is just ending; otherwise as [`try_take`]. Blocks.
-pub(crate) fn take_soon(name: &[u8]) -> Result<Option<Lock>, i32> {
+/// Acquires the lock, and waits up to 2 s for a proxy that is just ending; otherwise as [`try_acquire`]. Blocks.
+pub(crate) fn acquire_blocking(name: &[u8]) -> Result<Option<Lock>, i32> {
     const STEP: Duration = Duration::from_millis(100);
-    for _ in 0..ENDING {
-        match try_take(name) {
+    for _ in 0..MAX_WAIT_STEPS {
+        match try_acquire(name) {
             Err(_) => std::thread::sleep(STEP),
             taken => return taken,
         }
     }
-    try_take(name)
+    try_acquire(name)
 }
 
-/// Takes the lock at once; `Err` names the process of root that has it. `None`: it cannot be had for another reason,
-/// which must keep nobody from working.
-fn try_take(name: &[u8]) -> Result<Option<Lock>, i32> {
-    match take(name) {
+/// Tries to acquire the lock; `Err` is the id of the root process that holds it. `None`: it is not available for another
+/// reason, which does not prevent the caller from proceeding.
+fn try_acquire(name: &[u8]) -> Result<Option<Lock>, i32> {
+    match bind(name) {
         Ok(lock) => Ok(Some(lock)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder(name) {
             Holder::Root(process) => Err(process),
@@ -86,32 +86,32 @@ fn try_take(name: &[u8]) -> Result<Option<Lock>, i32> {
     }
 }
 
-/// Waits until no other proxy writes rules here; `None` when the shutdown comes first, and when whoever has the lock
-/// cannot be a proxy.
+/// Waits until no other proxy writes rules in this network namespace; `None` when the shutdown comes first, and when the
+/// holder cannot be a proxy.
 pub(super) async fn acquire(name: &[u8], shutdown: &CancellationToken) -> Option<Lock> {
-    let (mut known, mut tries) = (None, 0_u32);
+    let (mut known, mut attempts) = (None, 0_u32);
     loop {
-        match take(name) {
+        match bind(name) {
             Ok(lock) => return Some(lock),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if known.is_none() || tries.is_multiple_of(LOOKS) {
+                if known.is_none() || attempts.is_multiple_of(HOLDER_QUERY_ATTEMPTS) {
                     match holder(name) {
                         Holder::Root(process) if known.replace(process) != Some(process) => tracing::warn!(
                             process = process.to_string(),
-                            "another windlass writes the service rules of this network namespace: waiting until it ends"
+                            "another windlass writes the service rules of this network namespace; waiting until it ends"
                         ),
                         Holder::Root(_) => {}
                         Holder::Other { user, process } => {
                             tracing::error!(
                                 user,
                                 process,
-                                "the lock of the service rules is held by a process that is not root's and cannot write rules: going on without the lock; end that process"
+                                "the lock of the service rules is held by a process of a user other than root; proceeding without the lock, stop that process"
                             );
                             return None;
                         }
-                        Holder::Unknown if known.is_none() && tries >= PATIENCE => {
+                        Holder::Unknown if known.is_none() && attempts >= MAX_UNKNOWN_HOLDER_ATTEMPTS => {
                             tracing::error!(
-                                "the lock of the service rules is held by a process that does not tell who it is: going on without the lock"
+                                "the lock of the service rules is held by an unknown process; proceeding without the lock"
                             );
                             return None;
                         }
@@ -120,15 +120,15 @@ pub(super) async fn acquire(name: &[u8], shutdown: &CancellationToken) -> Option
                 }
             }
             Err(error) => {
-                // Better two writers than none: both write the same rules.
-                tracing::warn!(%error, "the lock of the service rules cannot be had: going on without");
+                // Two writers are better than none: both write the same rules.
+                tracing::warn!(%error, "failed to acquire the lock of the service rules; proceeding without it");
                 return None;
             }
         }
-        tries += 1;
+        attempts += 1;
         tokio::select! {
             () = shutdown.cancelled() => return None,
-            () = tokio::time::sleep(RETRY) => {}
+            () = tokio::time::sleep(RETRY_INTERVAL) => {}
         }
     }
 }
@@ -145,12 +145,12 @@ mod tests {
         let shutdown = CancellationToken::new();
         let first = acquire(name, &shutdown).await.unwrap();
         assert_eq!(holder(name), Holder::Root(std::process::id().cast_signed()));
-        assert_eq!(try_take(name).unwrap_err(), std::process::id().cast_signed());
+        assert_eq!(try_acquire(name).unwrap_err(), std::process::id().cast_signed());
         let waiting = tokio::spawn({
             let shutdown = shutdown.clone();
             async move { acquire(name, &shutdown).await.is_some() }
         });
-        tokio::time::sleep(RETRY * 2).await;
+        tokio::time::sleep(RETRY_INTERVAL * 2).await;
         assert!(!waiting.is_finished());
         drop(first);
         assert!(waiting.await.unwrap());
@@ -160,9 +160,9 @@ mod tests {
         assert!(acquire(name, &shutdown).await.is_none());
     }
 
-    /// Whoever is not root may take the name, but keeps no proxy from its work.
+    /// A process of another user may bind the name, but does not prevent a proxy from working.
     #[tokio::test]
-    async fn strangers_hold_up_nothing() {
+    async fn a_holder_other_than_root_does_not_delay() {
         let script = "import socket,os;s=socket.socket(1);os.setuid(65534);s.bind('\\0windlass-proxy-stranger');s.listen();print('x',flush=True);input()";
         let mut stranger =
             Command::new("python3").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -174,7 +174,7 @@ mod tests {
         let shutdown = CancellationToken::new();
         let limit = tokio::time::timeout(Duration::from_secs(5), acquire(name, &shutdown));
         assert!(limit.await.expect("it does not wait").is_none());
-        assert!(try_take(name).unwrap().is_none());
+        assert!(try_acquire(name).unwrap().is_none());
         stranger.kill().unwrap();
         stranger.wait().unwrap();
     }

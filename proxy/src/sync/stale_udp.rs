@@ -1,5 +1,6 @@
-//! Conntrack entries of UDP services whose endpoint is gone: looked for beside the loop, so that a table of a million
-//! entries holds up no change of the other family.
+//! Deletes conntrack entries of UDP services whose endpoint was removed, as kube-proxy's `CleanStaleEntries`
+//! (pkg/proxy/conntrack/cleanup.go). The search runs beside the loop, so that a table of a million entries does not delay
+//! changes of the other family.
 
 use std::{
     collections::BTreeSet,
@@ -9,43 +10,43 @@ use std::{
 
 use super::Loop;
 use crate::{
-    conntrack::{Conntrack, Frontends},
-    local::LocalAddresses,
+    conntrack::{Conntrack, UdpFrontends},
+    local_addresses::LocalAddresses,
     model::{Family, UdpFrontend},
 };
 
-/// A dump that was torn by changes is tried again so many times.
-const TRIES: u32 = 3;
+/// A dump that concurrent changes made inconsistent (`NLM_F_DUMP_INTR`) is repeated so many times.
+const MAX_DUMP_ATTEMPTS: u32 = 3;
 
-/// What of a family is to be looked for, and whether a search is under way. Pure.
+/// Whether a search for a family is requested or running, and for which removed frontends. Pure.
 #[derive(Debug)]
-pub(super) struct Work {
-    /// A search is wanted after the next good write.
+pub(super) struct Search {
+    /// A search is requested for after the next successful write.
     wanted: bool,
     running: bool,
-    /// The last search failed, and that was told.
-    failed: bool,
-    /// UDP frontends that are gone and were not looked at yet.
+    /// The last search failed, which was logged.
+    failure_reported: bool,
+    /// Removed UDP frontends that were not searched for yet.
     removed: BTreeSet<UdpFrontend>,
 }
 
-impl Work {
-    /// After a start all entries are looked at once.
+impl Search {
+    /// After a start all entries are searched once.
     pub(super) const fn new() -> Self {
-        Self { wanted: true, running: false, failed: false, removed: BTreeSet::new() }
+        Self { wanted: true, running: false, failure_reported: false, removed: BTreeSet::new() }
     }
 
     pub(super) const fn is_running(&self) -> bool {
         self.running
     }
 
-    /// Endpoints may have gone, and these frontends have.
-    pub(super) fn add(&mut self, wanted: bool, removed: impl IntoIterator<Item = UdpFrontend>) {
+    /// Requests a search if endpoints may have been removed; `removed` are removed frontends.
+    pub(super) fn request(&mut self, wanted: bool, removed: impl IntoIterator<Item = UdpFrontend>) {
         self.wanted |= wanted;
         self.removed.extend(removed);
     }
 
-    /// Begins a search, if one is wanted and none runs: for which frontends that are gone.
+    /// Begins a search, if one is requested and none runs; returns the removed frontends to search for.
     fn begin(&mut self) -> Option<BTreeSet<UdpFrontend>> {
         if !self.wanted || self.running {
             return None;
@@ -55,85 +56,85 @@ impl Work {
     }
 
     fn succeeded(&mut self) {
-        (self.running, self.failed) = (false, false);
+        (self.running, self.failure_reported) = (false, false);
     }
 
-    /// It is made again, also for the frontends that it was for; whether that is news.
-    fn broke_off(&mut self, removed: BTreeSet<UdpFrontend>) -> bool {
+    /// The search failed and is requested again, for the same frontends; returns whether to log it.
+    fn failed(&mut self, removed: BTreeSet<UdpFrontend>) -> bool {
         (self.running, self.wanted) = (false, true);
         self.removed.extend(removed);
-        !std::mem::replace(&mut self.failed, true)
+        !std::mem::replace(&mut self.failure_reported, true)
     }
 }
 
-/// One search that ended.
+/// The result of one search.
 #[derive(Debug)]
-pub(super) struct Pass {
+pub(super) struct SearchResult {
     family: Family,
     took: Duration,
     removed: BTreeSet<UdpFrontend>,
     deleted: io::Result<usize>,
 }
 
-/// Finds and deletes the entries; how many there were. Blocks.
-fn delete_stale(family: Family, frontends: &Frontends) -> io::Result<usize> {
+/// Finds and deletes stale entries; returns their number. Blocks.
+fn delete_stale(family: Family, frontends: &UdpFrontends) -> io::Result<usize> {
     let local = LocalAddresses::of_kernel();
     let mut conntrack = Conntrack::open()?;
-    let mut tries = 0;
+    let mut attempts = 0;
     let stale = loop {
         match conntrack.udp(family, |flow| frontends.is_stale(flow, &local)) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted && tries < TRIES => tries += 1,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted && attempts < MAX_DUMP_ATTEMPTS => attempts += 1,
             other => break other?,
         }
     };
-    conntrack.forget(&stale)
+    conntrack.delete_entries(&stale)
 }
 
 impl Loop {
-    /// Starts a search for a family, if one is wanted. Its next write waits for the end: what a search takes for stale
-    /// must not be what that write makes right.
+    /// Starts a search for a family, if one is requested. The next write of the family waits for its end: the search must
+    /// not delete entries that are right once that write is done.
     pub(super) fn find_stale_udp(&mut self, i: usize) {
         let external_ips = self.config.external_ips;
         let family = &mut self.families[i];
         let name = family.family();
         let Some(removed) = family.stale_udp.begin() else { return };
-        let mut frontends = Frontends::of(&self.model, name, external_ips);
+        let mut frontends = UdpFrontends::of(&self.model, name, external_ips);
         frontends.add_removed(removed.iter().copied(), external_ips);
-        // Behind a prefix the connections are those of another namespace.
-        if frontends.is_empty() || !self.own_namespace {
+        // With a command prefix the conntrack table is that of another network namespace.
+        if frontends.is_empty() || !self.own_netns {
             return family.stale_udp.succeeded();
         }
         self.stale_udp.spawn_blocking(move || {
             let started = Instant::now();
             let deleted = delete_stale(name, &frontends);
-            Pass { family: name, took: started.elapsed(), removed, deleted }
+            SearchResult { family: name, took: started.elapsed(), removed, deleted }
         });
     }
 
-    /// Notes how a search went; one that failed is made again at the next look around.
-    pub(super) fn stale_udp_ended(&mut self, pass: Result<Pass, tokio::task::JoinError>) {
-        let pass = match pass {
-            Ok(pass) => pass,
+    /// Records the result of a search; one that failed is repeated with the next periodic sync.
+    pub(super) fn stale_udp_ended(&mut self, result: Result<SearchResult, tokio::task::JoinError>) {
+        let result = match result {
+            Ok(result) => result,
             Err(error) => {
-                tracing::error!(%error, "the search for stale UDP connections broke off");
+                tracing::error!(%error, "search for stale UDP conntrack entries panicked (bug); retrying");
                 for family in self.families.iter_mut().filter(|family| family.stale_udp.is_running()) {
-                    family.stale_udp.broke_off(BTreeSet::new());
+                    family.stale_udp.failed(BTreeSet::new());
                 }
                 return;
             }
         };
-        let Some(family) = self.families.iter_mut().find(|family| family.family() == pass.family) else { return };
-        match pass.deleted {
+        let Some(family) = self.families.iter_mut().find(|family| family.family() == result.family) else { return };
+        match result.deleted {
             Ok(count) => {
                 family.stale_udp.succeeded();
-                if let Some(status) = self.status.lock().families.get_mut(&pass.family) {
-                    status.forgotten += count as u64;
-                    status.conntrack.observe(pass.took);
+                if let Some(status) = self.status.lock().families.get_mut(&result.family) {
+                    status.deleted_conntrack_entries += count as u64;
+                    status.conntrack.observe(result.took);
                 }
             }
             Err(error) => {
-                if family.stale_udp.broke_off(pass.removed) {
-                    tracing::warn!(%error, "stale UDP connections cannot be forgotten: clients may go on talking to endpoints that are gone; load the kernel module nf_conntrack_netlink");
+                if family.stale_udp.failed(result.removed) {
+                    tracing::warn!(%error, "failed to delete stale UDP conntrack entries, clients may still send to removed endpoints; load the kernel module nf_conntrack_netlink; retrying");
                 }
             }
         }
@@ -145,23 +146,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_that_failed_is_made_again_and_told_once() {
+    fn a_search_that_failed_is_repeated_and_logged_once() {
         let gone = UdpFrontend::NodePort(3001);
-        let mut work = Work::new();
-        assert_eq!(work.begin(), Some(BTreeSet::new()));
-        work.add(true, [gone]);
-        assert_eq!(work.begin(), None, "one at a time");
-        work.succeeded();
-        assert_eq!(work.begin(), Some(BTreeSet::from([gone])));
-        assert!(work.broke_off(BTreeSet::from([gone])));
-        // Nothing changed since, and it is tried all the same, for the same frontends.
-        assert_eq!(work.begin(), Some(BTreeSet::from([gone])));
-        assert!(!work.broke_off(BTreeSet::from([gone])), "it was told already");
-        assert_eq!(work.begin(), Some(BTreeSet::from([gone])));
-        work.succeeded();
-        assert_eq!(work.begin(), None);
-        // A later failure is news again.
-        work.add(true, []);
-        assert!(work.begin().is_some() && work.broke_off(BTreeSet::new()));
+        let mut search = Search::new();
+        assert_eq!(search.begin(), Some(BTreeSet::new()));
+        search.request(true, [gone]);
+        assert_eq!(search.begin(), None, "one at a time");
+        search.succeeded();
+        assert_eq!(search.begin(), Some(BTreeSet::from([gone])));
+        assert!(search.failed(BTreeSet::from([gone])));
+        // Nothing changed since, and it is repeated all the same, for the same frontends.
+        assert_eq!(search.begin(), Some(BTreeSet::from([gone])));
+        assert!(!search.failed(BTreeSet::from([gone])), "it was logged already");
+        assert_eq!(search.begin(), Some(BTreeSet::from([gone])));
+        search.succeeded();
+        assert_eq!(search.begin(), None);
+        // A later failure is logged again.
+        search.request(true, []);
+        assert!(search.begin().is_some() && search.failed(BTreeSet::new()));
     }
 }

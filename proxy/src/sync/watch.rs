@@ -1,4 +1,4 @@
-//! Lists and watches as one stream of changes, and how they enter the model.
+//! Lists and watches as one stream of changes, and how these are applied to the model.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use kube::{
 
 use windlass_kit::reflector::{Extent, reflect};
 
-use super::refused::{self, Refusal};
+use super::forbidden::{self, ForbiddenState};
 use crate::model::{
     Family, Model, NodeFacts, ServiceId,
-    objects::{EndpointSlice, Node, Service, TRIGGER},
+    objects::{EndpointSlice, Node, Service, TRIGGER_TIME},
 };
 
-/// One thing that a watch told.
+/// An event of one of the watches.
 #[derive(Debug)]
 pub(super) enum Change {
     Service(Box<Event<Service>>),
@@ -31,7 +31,7 @@ pub(super) enum Change {
 /// All three watches; errors are logged and retried with back-off, so the stream never ends.
 pub(super) fn changes(client: &Client, node: &str) -> impl Stream<Item = Change> + Send + Unpin + use<> {
     let proxied = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
-    // Lists may come from the server's cache: after a restart of it all nodes ask at once.
+    // Lists may come from the watch cache of the API server: after a restart of it all nodes list at once.
     let labelled = || watcher::Config::default().any_semantic().labels(proxied);
     let services = watch::<Service>(client, labelled(), Extent::Many, "services");
     let slices = watch::<EndpointSlice>(client, labelled(), Extent::Many, "endpoint slices");
@@ -53,26 +53,26 @@ fn watch<K>(
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,
 {
-    let mut refusal = Refusal::default();
+    let mut state = ForbiddenState::default();
     reflect(Api::<K>::all(client.clone()), config, extent).default_backoff().filter_map(move |event| {
         future::ready(match event {
-            // That a list begins says nothing of whether it is allowed.
+            // The begin of a list does not show yet whether it is allowed.
             Ok(Event::Init) => Some(Event::Init),
             Ok(event) => {
-                if refusal.allowed() {
+                if state.allowed() {
                     tracing::info!(what, "the API lets the proxy watch these now");
                 }
                 Some(event)
             }
             Err(error) => {
-                match refused::message(&error) {
+                match forbidden::message(&error) {
                     Some(message) => {
-                        if refusal.refused() {
-                            let remedy = refused::remedy(message);
-                            tracing::error!(what, "the API refuses the proxy what it must watch, so that services do not work here: {message}; {remedy}. It is tried again until it is allowed");
+                        if state.forbidden() {
+                            let remedy = forbidden::remedy(message);
+                            tracing::error!(what, "the API forbids a watch that the proxy needs; services do not work on this node, retrying: {message}; {remedy}");
                         }
                     }
-                    None => tracing::warn!(%error, what, "a watch broke off; rules stay as they are and the watch is tried again"),
+                    None => tracing::warn!(%error, what, "watch failed; rules stay as they are, retrying"),
                 }
                 None
             }
@@ -80,43 +80,44 @@ where
     })
 }
 
-/// Which first lists are complete, and what a list that is under way has named so far.
+/// Which initial lists are complete, and the objects of a list in progress.
 #[derive(Debug, Default)]
-pub(super) struct Lists {
+pub(super) struct InitialSync {
     services: Option<BTreeSet<ServiceId>>,
     slices: Option<BTreeSet<(ServiceId, Box<str>)>>,
     have_services: bool,
     have_slices: bool,
     have_node: bool,
     node_seen: bool,
-    /// When endpoints changed that are not written yet, as whoever made the slices tells.
-    triggers: Vec<(Family, Timestamp)>,
+    /// When endpoints changed that are not written yet, as the EndpointSlice controller reports
+    /// (`endpoints.kubernetes.io/last-change-trigger-time`).
+    endpoint_trigger_times: Vec<(Family, Timestamp)>,
 }
 
-impl Lists {
-    /// The first lists are there: rules may be written.
+impl InitialSync {
+    /// Whether all initial lists are complete, so that rules may be written.
     pub(super) const fn complete(&self) -> bool {
         self.have_services && self.have_slices && self.have_node
     }
 
-    /// The Node does not come: rules are written without it.
-    pub(super) const fn go_on_without_node(&mut self) {
+    /// Stops waiting for the Node: rules are written without it.
+    pub(super) const fn proceed_without_node(&mut self) {
         self.have_node = true;
     }
 
-    /// Takes the times at which endpoints changed.
-    pub(super) fn take_triggers(&mut self) -> Vec<(Family, Timestamp)> {
-        std::mem::take(&mut self.triggers)
+    /// The times at which endpoints changed since the last call.
+    pub(super) fn take_endpoint_trigger_times(&mut self) -> Vec<(Family, Timestamp)> {
+        std::mem::take(&mut self.endpoint_trigger_times)
     }
 
-    /// Whether the list of our Node came.
+    /// Whether the list of our Node is complete.
     pub(super) const fn has_node(&self) -> bool {
         self.have_node
     }
 
-    /// Takes a change in: whether Services changed, slices changed, and news of our Node (inner
-    /// `None`: it is gone).
-    pub(super) fn take(
+    /// Applies a change to the model; returns whether Services changed, whether slices changed, and the new facts of our
+    /// Node if these changed (inner `None`: it was deleted).
+    pub(super) fn apply(
         &mut self,
         change: Change,
         model: &mut Model,
@@ -145,7 +146,7 @@ impl Lists {
             Event::Delete(service) => model.delete_service(&service),
             Event::InitDone => {
                 self.have_services = true;
-                self.services.take().is_some_and(|listed| model.keep_services(&listed))
+                self.services.take().is_some_and(|listed| model.retain_services(&listed))
             }
         }
     }
@@ -164,15 +165,15 @@ impl Lists {
             }
             Event::Apply(slice) => {
                 let changed = model.put_slice(&slice, node);
-                let trigger = slice.metadata.annotations.iter().flatten().find(|(key, _)| *key == TRIGGER);
+                let trigger = slice.metadata.annotations.iter().flatten().find(|(key, _)| *key == TRIGGER_TIME);
                 let at = trigger.filter(|_| changed).and_then(|(_, at)| at.parse::<Timestamp>().ok());
-                self.triggers.extend(slice.family().zip(at));
+                self.endpoint_trigger_times.extend(slice.family().zip(at));
                 changed
             }
             Event::Delete(slice) => model.delete_slice(&slice),
             Event::InitDone => {
                 self.have_slices = true;
-                self.slices.take().is_some_and(|listed| model.keep_slices(&listed))
+                self.slices.take().is_some_and(|listed| model.retain_slices(&listed))
             }
         }
     }

@@ -109,7 +109,7 @@ pub(crate) fn config(variant: Variant, record: &std::path::Path) -> Config {
         cluster_cidrs: ["10.180.0.0/16", "fd00:10:180::/64"].map(|c| Cidr::parse(c).unwrap()).into(),
         sync_period: Duration::from_secs(2),
         variant,
-        record: record.to_owned(),
+        table_snapshot: record.to_owned(),
         ..Config::default()
     }
 }

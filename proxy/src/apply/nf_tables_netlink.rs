@@ -1,0 +1,187 @@
+//! The netlink interface of nf_tables, as far as iptables lacks it: the generation id of the ruleset, the use count of a
+//! table, the deletion of a table unless the ruleset changed, and the deletion of many chains, for which
+//! `iptables-restore` needs minutes. And a monitor of transactions that other processes commit.
+
+use std::io;
+
+use crate::{
+    model::Family,
+    netlink::{Attributes, NLM_F_ACK, Netlink, Request, address_family},
+    rules::{JUMPS, Table},
+};
+
+// include/uapi/linux/netfilter/nfnetlink.h
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
+const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
+const NFNL_MSG_BATCH_END: u16 = 0x11;
+const NFNL_BATCH_GENID: u16 = 1;
+const NFNLGRP_NFTABLES: u32 = 7;
+// include/uapi/linux/netfilter/nf_tables.h
+const NFT_MSG_GETTABLE: u16 = 1;
+const NFT_MSG_DELTABLE: u16 = 2;
+const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_NEWCHAIN: u16 = 3;
+const NFT_MSG_DELCHAIN: u16 = 5;
+const NFT_MSG_NEWRULE: u16 = 6;
+const NFT_MSG_DELRULE: u16 = 8;
+const NFT_MSG_NEWGEN: u16 = 15;
+const NFT_MSG_GETGEN: u16 = 16;
+const NFTA_GEN_ID: u16 = 1;
+const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_TABLE_USE: u16 = 3;
+const NFTA_CHAIN_TABLE: u16 = 1;
+const NFTA_CHAIN_NAME: u16 = 3;
+const NFTA_RULE_TABLE: u16 = 1;
+const NFTA_RULE_CHAIN: u16 = 2;
+
+/// Chains in one transaction: their messages fit into the default socket buffer.
+const MAX_BATCH_CHAINS: usize = 1500;
+
+/// `struct nfgenmsg` of the first and last message of a batch, whose resource id is the subsystem.
+const BATCH_HEADER: [u8; 4] = [0, 0, 0, NFNL_SUBSYS_NFTABLES.to_be_bytes()[1]];
+
+/// One committed transaction, ours or foreign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Commit {
+    /// The generation id after it.
+    pub(crate) generation: u32,
+    /// By address family: it may have changed our chains, or jumps to them.
+    pub(crate) affects_us: [bool; 2],
+}
+
+/// Receives a notification for each committed change to any table. The kernel builds one for every changed rule while a
+/// socket listens, so it is opened when nothing is being written, and dropped before the next write.
+#[derive(Debug)]
+pub(crate) struct NftMonitor {
+    socket: Netlink,
+    /// Of the transaction whose end was not received yet.
+    affects_us: [bool; 2],
+}
+
+impl NftMonitor {
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self { socket: Netlink::subscribe(1 << (NFNLGRP_NFTABLES - 1))?, affects_us: [false; 2] })
+    }
+
+    /// The transactions since the last call; `None` when some may have been missed.
+    pub(crate) fn commits(&mut self) -> Option<Vec<Commit>> {
+        let mut commits = Vec::new();
+        let affects_us = &mut self.affects_us;
+        let complete = self.socket.read_notifications(|kind, family, attributes| {
+            if kind == NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN {
+                if let Some(generation) = be32(attributes, NFTA_GEN_ID) {
+                    commits.push(Commit { generation, affects_us: std::mem::take(affects_us) });
+                }
+            } else if kind >> 8 == NFNL_SUBSYS_NFTABLES {
+                for (affected, known) in affects_us.iter_mut().zip(Family::BOTH) {
+                    *affected |= address_family(known) == family && may_affect_us(kind & 0xff, attributes);
+                }
+            }
+        });
+        complete.then_some(commits)
+    }
+}
+
+impl std::os::fd::AsRawFd for NftMonitor {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Whether a change may affect one of our chains, or a jump to one; rules that others add to their own chains do not.
+/// The notification of a deleted rule has its handle only, so each deletion from a base chain with our jumps counts.
+fn may_affect_us(message: u16, attributes: &[u8]) -> bool {
+    let text = |kind: u16| {
+        let value = Attributes(attributes).find(kind).unwrap_or_default();
+        std::str::from_utf8(value).unwrap_or_default().trim_end_matches('\0')
+    };
+    let table = text(1);
+    if !Table::BOTH.iter().any(|t| t.name() == table) {
+        return false;
+    }
+    let is_base = |chain: &str| JUMPS.iter().any(|jump| jump.from == chain);
+    let is_ours = |chain: &str| chain.starts_with(KUBE_PREFIX);
+    match message {
+        NFT_MSG_NEWTABLE | NFT_MSG_DELTABLE => true,
+        NFT_MSG_NEWCHAIN => is_ours(text(NFTA_CHAIN_NAME)),
+        NFT_MSG_DELCHAIN => is_ours(text(NFTA_CHAIN_NAME)) || is_base(text(NFTA_CHAIN_NAME)),
+        NFT_MSG_NEWRULE => is_ours(text(NFTA_RULE_CHAIN)),
+        NFT_MSG_DELRULE => is_ours(text(NFTA_RULE_CHAIN)) || is_base(text(NFTA_RULE_CHAIN)),
+        _ => false,
+    }
+}
+
+/// The prefix of all chain names of Kubernetes.
+const KUBE_PREFIX: &str = "KUBE-";
+
+/// A netlink socket to nf_tables.
+#[derive(Debug)]
+pub(crate) struct NfTables(Netlink);
+
+impl NfTables {
+    pub(crate) fn open() -> io::Result<Self> {
+        Netlink::netfilter().map(Self)
+    }
+
+    /// The generation id, which grows with every transaction in the network namespace, and wraps.
+    pub(crate) fn generation(&mut self) -> io::Result<u32> {
+        let answer = self.0.query(vec![Request::new(NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN, 0, [0; 4])])?;
+        be32(&answer, NFTA_GEN_ID)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the reply of nf_tables has no generation id"))
+    }
+
+    /// The use count of a table, which is its number of chains and sets; `None` when there is no such table.
+    pub(crate) fn users(&mut self, family: Family, table: &str) -> io::Result<Option<u32>> {
+        let head = [address_family(family), 0, 0, 0];
+        let request = Request::new(NFNL_SUBSYS_NFTABLES, NFT_MSG_GETTABLE, 0, head).text(NFTA_TABLE_NAME, table);
+        match self.0.query(vec![request]) {
+            Ok(attributes) => Ok(Some(be32(&attributes, NFTA_TABLE_USE).unwrap_or(0))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Deletes a table with all its chains, if the generation id is still this one.
+    pub(crate) fn delete_table(&mut self, family: Family, table: &str, generation: u32) -> io::Result<()> {
+        let order = Request::new(NFNL_SUBSYS_NFTABLES, NFT_MSG_DELTABLE, NLM_F_ACK, [address_family(family), 0, 0, 0])
+            .text(NFTA_TABLE_NAME, table);
+        let begin =
+            Request::raw(NFNL_MSG_BATCH_BEGIN, 0, &BATCH_HEADER).attribute(NFNL_BATCH_GENID, &generation.to_be_bytes());
+        self.0.query(vec![begin, order, Request::raw(NFNL_MSG_BATCH_END, 0, &BATCH_HEADER)]).map(drop)
+    }
+
+    /// Flushes chains in the given order and then deletes them, many in one transaction. No rule outside of them may jump
+    /// to them. Transactions before one that fails stay committed.
+    pub(crate) fn delete_chains(&mut self, family: Family, table: &str, chains: &[&str]) -> io::Result<()> {
+        let head = [address_family(family), 0, 0, 0];
+        let empty = |chain: &&str, flags| {
+            Request::new(NFNL_SUBSYS_NFTABLES, NFT_MSG_DELRULE, flags, head)
+                .text(NFTA_RULE_TABLE, table)
+                .text(NFTA_RULE_CHAIN, chain)
+        };
+        let delete = |chain: &&str, flags| {
+            Request::new(NFNL_SUBSYS_NFTABLES, NFT_MSG_DELCHAIN, flags, head)
+                .text(NFTA_CHAIN_TABLE, table)
+                .text(NFTA_CHAIN_NAME, chain)
+        };
+        for order in [&empty as &dyn Fn(&&str, u16) -> Request, &delete] {
+            for part in chains.chunks(MAX_BATCH_CHAINS) {
+                let last = part.len() - 1;
+                // An error is reported before the acknowledgement of the last message.
+                let orders =
+                    part.iter().enumerate().map(|(i, chain)| order(chain, if i == last { NLM_F_ACK } else { 0 }));
+                let mut batch = vec![Request::raw(NFNL_MSG_BATCH_BEGIN, 0, &BATCH_HEADER)];
+                batch.extend(orders);
+                batch.push(Request::raw(NFNL_MSG_BATCH_END, 0, &BATCH_HEADER));
+                self.0.query(batch)?;
+                self.0.discard_replies();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A 32-bit attribute in network byte order.
+fn be32(attributes: &[u8], wanted: u16) -> Option<u32> {
+    Attributes(attributes).find(wanted)?.get(..4)?.try_into().ok().map(u32::from_be_bytes)
+}

@@ -1,0 +1,81 @@
+//! Renders the complete rules of a model or of API objects.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{BatchLimit, RestoreBatch, RulesetState};
+use crate::{
+    config::Config,
+    model::{Family, Model, NodeFacts, objects},
+    rules::Settings,
+};
+
+/// Above this number of endpoints the comments of endpoint rules are left out: kube-proxy's
+/// `largeClusterEndpointsThreshold`.
+pub(crate) const LARGE_CLUSTER_ENDPOINTS: usize = 1000;
+/// At this number they come back. kube-proxy has no such hysteresis.
+const SMALL_CLUSTER_ENDPOINTS: usize = 900;
+
+/// Renders the rules of API objects as `iptables-restore` input, without touching the kernel. Zone, addresses and pod
+/// CIDRs are those of the Node with the configured name, if it is among `nodes`.
+#[must_use]
+pub fn rules_from_objects(
+    services: &[objects::Service],
+    slices: &[objects::EndpointSlice],
+    nodes: &[objects::Node],
+    config: &Config,
+    family: Family,
+) -> String {
+    rules_of_objects(services, slices, nodes, config, family, false)
+}
+
+/// The same, for a cluster that was a `large` one before.
+pub(crate) fn rules_of_objects(
+    services: &[objects::Service],
+    slices: &[objects::EndpointSlice],
+    nodes: &[objects::Node],
+    config: &Config,
+    family: Family,
+    large: bool,
+) -> String {
+    let node = nodes
+        .iter()
+        .find(|n| n.metadata.name.as_deref() == Some(&config.node_name))
+        .map(NodeFacts::of)
+        .unwrap_or_default();
+    let mut model = Model::default();
+    for service in services {
+        model.put_service(service);
+    }
+    for slice in slices {
+        model.put_slice(slice, &config.node_name);
+    }
+    // Every node has the loopback addresses, too.
+    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let local: Vec<IpAddr> = loopback.into_iter().chain(config.node_ips.iter().copied()).collect();
+    model.take_changes();
+    let settings =
+        Settings { large: is_large_cluster(&model, family, large), ..config.settings(family, &node, &local) };
+    let mut out = String::new();
+    for_each_batch(&model, RulesetState::new(settings), BatchLimit::None, |batch| out.push_str(&batch.text));
+    out
+}
+
+/// Whether the cluster counts as large, given whether it `was` large before: the hysteresis keeps an autoscaler that
+/// works around the threshold from rewriting all rules each time.
+pub(crate) fn is_large_cluster(model: &Model, family: Family, was: bool) -> bool {
+    model.endpoint_count(family) > if was { SMALL_CLUSTER_ENDPOINTS } else { LARGE_CLUSTER_ENDPOINTS }
+}
+
+/// Renders all rules of a model in batches, whatever the kernel's rules are.
+pub(crate) fn for_each_batch(
+    model: &Model,
+    mut ruleset: RulesetState,
+    limit: BatchLimit,
+    mut then: impl FnMut(&RestoreBatch),
+) {
+    model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
+    while let Some(batch) = ruleset.next_batch(model, limit) {
+        then(&batch);
+        ruleset.commit(&batch);
+    }
+}

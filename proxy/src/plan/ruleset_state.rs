@@ -1,0 +1,471 @@
+//! Desired and last committed chains of one address family.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use super::{
+    Bodies, ChainHash, RestoreBatch, SyncPass, TreeChainId,
+    quarantine::{Quarantine, Treatment},
+    resync::{KernelState, VerifiedChains},
+};
+use crate::{
+    explain::RuleOptions,
+    iptables_save::SavedRuleset,
+    model::{Model, Protocol, ServiceId},
+    rules::{
+        ChainId, DispatchChain, LineKey, MAX_FLAT_LINES, ServicePortRules, Settings, StaticChain, Table,
+        build_dispatch_tree, constant_rules, service_port_rules, writes_kubelet_firewall,
+    },
+};
+
+/// Orders service ports by cluster IP, port and protocol; the full name makes it unique.
+pub(super) type ServicePortKey = (IpAddr, u16, Protocol, Arc<str>);
+
+/// What is remembered of one rendered service port.
+#[derive(Debug)]
+struct ServicePortState {
+    /// Its rules in the dispatch chains, only those that exist: most service ports have one.
+    dispatch: Box<[DispatchLines]>,
+    chains: Box<[ChainId]>,
+    no_local: [bool; 2],
+}
+
+/// The rules of one service port in one dispatch chain.
+#[derive(Debug)]
+struct DispatchLines {
+    chain: DispatchChain,
+    text: Box<str>,
+    /// The key of each rule, by which it is sorted into the tree of the chain.
+    keys: Box<[Option<LineKey>]>,
+}
+
+impl ServicePortState {
+    fn lines_of(&self, dispatch: DispatchChain) -> Option<&DispatchLines> {
+        self.dispatch.iter().find(|lines| lines.chain == dispatch)
+    }
+
+    fn lines(&self, dispatch: DispatchChain) -> &str {
+        self.lines_of(dispatch).map_or("", |lines| &lines.text)
+    }
+}
+
+/// Desired and last committed chains of one address family.
+#[derive(Debug)]
+pub struct RulesetState {
+    settings: Settings,
+    service_ports: BTreeMap<ServicePortKey, ServicePortState>,
+    by_service: HashMap<ServiceId, Box<[ServicePortKey]>>,
+    /// Services to render again.
+    pub(super) dirty: BTreeSet<ServiceId>,
+    /// The write in progress.
+    pub(super) pass: Option<SyncPass>,
+    /// Chains of service ports in the kernel; `None` where the content is unknown.
+    pub(super) committed: HashMap<ChainId, Option<ChainHash>>,
+    /// Chains in the kernel that no service port has any more.
+    pub(super) stale_chains: BTreeSet<ChainId>,
+    /// Stale chains whose names this version would not make.
+    pub(super) unknown_chains: BTreeSet<String>,
+    pub(super) static_chains: BTreeMap<StaticChain, ChainHash>,
+    /// Chains of dispatch trees in the kernel; `None` where the content is unknown.
+    pub(super) tree_chains: BTreeMap<TreeChainId, Option<ChainHash>>,
+    /// Those of them that no tree has any more.
+    pub(super) stale_tree_chains: BTreeSet<TreeChainId>,
+    /// The desired chains of each tree.
+    wanted_tree_chains: [BTreeSet<String>; DispatchChain::COUNT],
+    dirty_chains: [bool; DispatchChain::COUNT],
+    /// KUBE-FIREWALL does not exist, and the jumps to it need it.
+    pub(super) kubelet_firewall_missing: bool,
+    /// Missing jumps from base chains: indices into [`crate::rules::JUMPS`].
+    pub(super) jumps: BTreeSet<usize>,
+    /// Stale chains that could not be deleted because a rule of another program jumps to them. Not retried before
+    /// [`retry_deletions`](Self::retry_deletions).
+    pub(super) undeletable: BTreeSet<(Table, String)>,
+    /// How many Services one batch may have; limited while the Service of a refused rule is searched for.
+    pub(super) services_per_batch: usize,
+    /// Service ports whose rules the kernel refused.
+    pub(super) quarantine: Quarantine,
+    /// Rules committed, of filter and nat.
+    rules: [u64; 2],
+    /// Service ports of traffic policy Local (internal, external) without an endpoint on this node.
+    without_local: [usize; 2],
+}
+
+impl RulesetState {
+    /// The state of an empty kernel in which all jumps exist; see [`resync_from_kernel`](Self::resync_from_kernel).
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            service_ports: BTreeMap::new(),
+            by_service: HashMap::new(),
+            dirty: BTreeSet::new(),
+            pass: None,
+            committed: HashMap::new(),
+            stale_chains: BTreeSet::new(),
+            unknown_chains: BTreeSet::new(),
+            static_chains: BTreeMap::new(),
+            tree_chains: BTreeMap::new(),
+            stale_tree_chains: BTreeSet::new(),
+            wanted_tree_chains: Default::default(),
+            dirty_chains: [true; DispatchChain::COUNT],
+            kubelet_firewall_missing: false,
+            jumps: BTreeSet::new(),
+            undeletable: BTreeSet::new(),
+            services_per_batch: usize::MAX,
+            quarantine: Quarantine::default(),
+            rules: [0; 2],
+            without_local: [0; 2],
+        }
+    }
+
+    /// An empty state with the same settings and quarantine: it renders the complete desired rules.
+    #[must_use]
+    pub fn empty_copy(&self) -> Self {
+        let (quarantine, undeletable) = (self.quarantine.clone(), self.undeletable.clone());
+        Self { quarantine, undeletable, ..Self::new(self.settings.clone()) }
+    }
+
+    /// Starts over from the kernel's chains, known by name only: each one of ours will be written or deleted. The caller
+    /// marks all Services dirty afterwards.
+    pub fn resync_from_kernel(&mut self, kernel: &SavedRuleset<'_>) {
+        self.resync(KernelState::of(kernel), VerifiedChains::default());
+    }
+
+    /// Starts over from the kernel's chains. Those in `verified` are right and are not written again; all others of ours
+    /// will be written or deleted. The caller marks all Services dirty afterwards.
+    pub fn resync(&mut self, kernel: KernelState, verified: VerifiedChains) {
+        *self = self.empty_copy();
+        self.stale_tree_chains = kernel.tree_chains.iter().cloned().collect();
+        self.tree_chains = kernel.tree_chains.into_iter().map(|id| (id, None)).collect();
+        self.stale_chains = kernel.service_chains.iter().copied().collect();
+        self.committed = kernel.service_chains.into_iter().map(|id| (id, None)).collect();
+        self.unknown_chains = kernel.unknown_chains;
+        self.kubelet_firewall_missing = kernel.kubelet_firewall_missing;
+        self.jumps = kernel.missing_jumps;
+        let VerifiedChains { chains, static_chains, tree_chains } = verified;
+        self.commit(&RestoreBatch { chains, static_chains, tree_chains, ..RestoreBatch::default() });
+    }
+
+    /// Takes back batches that were handed out and not applied, and ends the pass they belong to: their Services are
+    /// dirty again, and the content of their chains is unknown, since one table may have been committed and the other
+    /// not.
+    pub fn abandon(&mut self, batches: impl IntoIterator<Item = RestoreBatch>) {
+        let mut unapplied: Vec<RestoreBatch> = batches.into_iter().collect();
+        if let Some(pass) = self.pass.take() {
+            let (queue, rest) = pass.into_remaining();
+            self.dirty.extend(queue);
+            unapplied.extend(rest);
+        }
+        for batch in unapplied {
+            self.dirty.extend(batch.services);
+            for (chain, _) in batch.chains {
+                let old = self.committed.insert(chain, None).flatten();
+                self.count_rules(Table::Nat, None, old);
+            }
+            for (chain, _) in batch.static_chains {
+                let old = self.static_chains.remove(&chain);
+                self.count_rules(chain.table(), None, old);
+            }
+            for (id, _) in batch.tree_chains {
+                let old = self.tree_chains.insert(id.clone(), None).flatten();
+                self.count_rules(id.0, None, old);
+            }
+        }
+        self.dirty_chains = [true; DispatchChain::COUNT];
+    }
+
+    /// Keeps stale chains that cannot be deleted, because a rule of another program jumps to them.
+    pub fn mark_undeletable(&mut self, chains: impl IntoIterator<Item = (Table, String)>) {
+        self.undeletable.extend(chains);
+    }
+
+    /// Stale chains that could not be deleted.
+    #[must_use]
+    pub const fn undeletable(&self) -> &BTreeSet<(Table, String)> {
+        &self.undeletable
+    }
+
+    /// Retries their deletion with the next write.
+    pub fn retry_deletions(&mut self) {
+        self.undeletable.clear();
+    }
+
+    /// Limits the number of Services in one batch; `usize::MAX` for no limit.
+    pub fn limit_services_per_batch(&mut self, max: usize) {
+        self.services_per_batch = max.max(1);
+    }
+
+    /// The limit of Services in one batch, if there is one.
+    #[must_use]
+    pub fn services_limit(&self) -> Option<usize> {
+        (self.services_per_batch != usize::MAX).then_some(self.services_per_batch)
+    }
+
+    /// Whether Services wait to be rendered.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Quarantines a service port, given by its full name, whose rules the kernel refuses: it is rendered without
+    /// endpoints from now on, and omitted when those rules are refused too. False when it is omitted already, or unknown.
+    pub fn quarantine_port(&mut self, model: &Model, full_name: &str) -> bool {
+        let id = full_name.split(':').next().unwrap_or(full_name);
+        let Some((id, service)) = model.service_entry(id) else { return false };
+        let changed = self.quarantine.add(id, service, full_name);
+        if changed {
+            self.dirty.insert(id.clone());
+        }
+        changed
+    }
+
+    /// The number of service ports in quarantine.
+    #[must_use]
+    pub fn quarantined(&self) -> usize {
+        self.quarantine.len()
+    }
+
+    /// Retries all of them with the next write.
+    pub fn release_quarantine(&mut self) {
+        self.dirty.extend(self.quarantine.release());
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Replaces the settings; true when all Services must be rendered again.
+    pub fn set(&mut self, settings: Settings) -> bool {
+        if settings == self.settings {
+            return false;
+        }
+        let static_only =
+            Settings { node_ports: self.settings.node_ports.clone(), ..settings.clone() } == self.settings;
+        self.settings = settings;
+        self.dirty_chains = [true; DispatchChain::COUNT];
+        !static_only
+    }
+
+    /// Marks a Service for rendering: it or its endpoints were added, changed or deleted.
+    pub fn mark_dirty(&mut self, id: &ServiceId) {
+        self.dirty.insert(id.clone());
+    }
+
+    /// Renders one Service from the model, or drops it when the model has none. Returns the chains whose rules differ
+    /// from the committed ones.
+    pub(super) fn render_service(&mut self, model: &Model, id: &ServiceId) -> Bodies<ChainId> {
+        let mut rendered: Vec<(ServicePortKey, ServicePortRules)> = Vec::new();
+        if model.service(id).is_none() {
+            self.quarantine.remove(id);
+        }
+        if let Some(service) = model.service(id)
+            && let Some(ip) = service.cluster_ip(self.settings.family)
+        {
+            self.quarantine.release_changed(id, service);
+            for port in &service.ports {
+                let endpoints = match self.quarantine.treatment(id, &port.full_name) {
+                    Some(Treatment::Omit) => continue,
+                    Some(Treatment::Refuse) => Vec::new(),
+                    None => model.endpoints(id, port, self.settings.family),
+                };
+                if let Some(rules) = service_port_rules(&self.settings, service, port, &endpoints) {
+                    rendered.push(((ip, port.port, port.protocol, port.full_name.clone()), rules));
+                }
+            }
+        }
+        rendered.sort_by(|a, b| a.0.cmp(&b.0));
+        self.replace(id, rendered)
+    }
+
+    fn replace(&mut self, id: &ServiceId, rendered: Vec<(ServicePortKey, ServicePortRules)>) -> Bodies<ChainId> {
+        let mut old: HashMap<ServicePortKey, ServicePortState> = HashMap::new();
+        for key in self.by_service.remove(id).unwrap_or_default() {
+            if let Some(state) = self.service_ports.remove(&key) {
+                (0..2).for_each(|i| self.without_local[i] -= usize::from(state.no_local[i]));
+                old.insert(key, state);
+            }
+        }
+        let mut wanted: HashSet<ChainId> = HashSet::new();
+        let mut keys = Vec::with_capacity(rendered.len());
+        let mut changed = Vec::new();
+        for (key, rules) in rendered {
+            for dispatch in DispatchChain::ALL {
+                let before = old.get(&key).map_or("", |state| state.lines(dispatch));
+                self.dirty_chains[dispatch as usize] |= *before != *rules.dispatch[dispatch as usize];
+            }
+            let mut chains = Vec::with_capacity(rules.chains.len());
+            for (chain, body) in rules.chains {
+                wanted.insert(chain);
+                self.stale_chains.remove(&chain);
+                if !self.undeletable.is_empty() {
+                    self.undeletable.remove(&(Table::Nat, chain.to_string()));
+                }
+                chains.push(chain);
+                if self.committed.get(&chain) != Some(&Some(ChainHash::of(&body))) {
+                    changed.push((chain, body));
+                }
+            }
+            let lines = DispatchChain::ALL.into_iter().zip(rules.dispatch).filter(|(_, lines)| !lines.is_empty());
+            let state = ServicePortState {
+                dispatch: lines
+                    .map(|(dispatch, text)| {
+                        let keys = text.lines().map(|line| LineKey::of(dispatch, line)).collect();
+                        DispatchLines { chain: dispatch, text: text.into_boxed_str(), keys }
+                    })
+                    .collect(),
+                chains: chains.into(),
+                no_local: [rules.no_local_internal, rules.no_local_external],
+            };
+            (0..2).for_each(|i| self.without_local[i] += usize::from(state.no_local[i]));
+            self.service_ports.insert(key.clone(), state);
+            keys.push(key);
+        }
+        for (key, state) in &old {
+            if !keys.contains(key) {
+                state.dispatch.iter().for_each(|lines| self.dirty_chains[lines.chain as usize] = true);
+            }
+        }
+        if !keys.is_empty() {
+            self.by_service.insert(id.clone(), keys.into());
+        }
+        for chain in old.values().flat_map(|state| state.chains.iter()) {
+            if !wanted.contains(chain) && self.committed.contains_key(chain) {
+                self.stale_chains.insert(*chain);
+            }
+        }
+        changed
+    }
+
+    /// Renders the static chains and the dispatch trees; returns those that differ from the committed ones.
+    pub(super) fn render_shared_chains(&mut self) -> (Bodies<StaticChain>, Bodies<TreeChainId>) {
+        let mut static_chains = Vec::new();
+        let mut trees = Vec::new();
+        for chain in StaticChain::ALL {
+            let dispatch = DispatchChain::ALL.into_iter().find(|t| t.static_chain() == chain);
+            if dispatch.is_some_and(|t| !std::mem::take(&mut self.dirty_chains[t as usize])) {
+                continue;
+            }
+            if chain == StaticChain::FilterKubeletFirewall && !writes_kubelet_firewall(&self.settings) {
+                continue;
+            }
+            let mut body = String::new();
+            if let Some(dispatch) = dispatch {
+                let (root, subchains) = self.tree(dispatch);
+                body = root;
+                trees.extend(subchains);
+            }
+            static_chains.extend(self.changed(chain, body));
+        }
+        (static_chains, trees)
+    }
+
+    /// A static chain with its dispatch rules and its constant rules, if it differs from the committed one.
+    pub(super) fn changed(&self, chain: StaticChain, lines: String) -> Option<(StaticChain, String)> {
+        let body = lines + &constant_rules(&self.settings, chain);
+        (self.static_chains.get(&chain) != Some(&ChainHash::of(&body))).then_some((chain, body))
+    }
+
+    /// The rules of one dispatch chain, as a tree where there are many: its root, and the changed chains below it.
+    fn tree(&mut self, dispatch: DispatchChain) -> (String, Bodies<TreeChainId>) {
+        let service_ports = || self.service_ports.values().filter_map(|state| state.lines_of(dispatch));
+        let is_tree = self.settings.layout.is_tree(service_ports().map(|lines| lines.keys.len()).sum(), MAX_FLAT_LINES);
+        let keyed = service_ports().flat_map(|lines| lines.keys.iter().copied().zip(lines.text.lines()));
+        let built = build_dispatch_tree(dispatch, keyed, is_tree);
+        let table = dispatch.static_chain().table();
+        let wanted = built.subchains.iter().map(|(name, _)| name.clone()).collect();
+        for name in std::mem::replace(&mut self.wanted_tree_chains[dispatch as usize], wanted) {
+            let id = (table, name);
+            if self.tree_chains.contains_key(&id) {
+                self.stale_tree_chains.insert(id);
+            }
+        }
+        let mut subchains = Vec::new();
+        for (name, body) in built.subchains {
+            let id = (table, name);
+            self.stale_tree_chains.remove(&id);
+            self.undeletable.remove(&id);
+            if self.tree_chains.get(&id) != Some(&Some(ChainHash::of(&body))) {
+                subchains.push((id, body));
+            }
+        }
+        (built.root, subchains)
+    }
+
+    fn count_rules(&mut self, table: Table, new: Option<ChainHash>, old: Option<ChainHash>) {
+        let rules = |hash: Option<ChainHash>| hash.map_or(0, ChainHash::rules);
+        let sum = &mut self.rules[table as usize];
+        *sum = (*sum + rules(new)).saturating_sub(rules(old));
+    }
+
+    /// Records that a batch was applied.
+    pub fn commit(&mut self, batch: &RestoreBatch) {
+        for (chain, hash) in &batch.chains {
+            let old = self.committed.insert(*chain, Some(*hash)).flatten();
+            self.count_rules(Table::Nat, Some(*hash), old);
+        }
+        for (chain, hash) in &batch.static_chains {
+            let old = self.static_chains.insert(*chain, *hash);
+            self.count_rules(chain.table(), Some(*hash), old);
+        }
+        for (id, hash) in &batch.tree_chains {
+            let old = self.tree_chains.insert(id.clone(), Some(*hash)).flatten();
+            self.count_rules(id.0, Some(*hash), old);
+        }
+        for id in &batch.deleted_tree_chains {
+            let old = self.tree_chains.remove(id).flatten();
+            self.count_rules(id.0, None, old);
+            self.stale_tree_chains.remove(id);
+        }
+        for chain in &batch.deleted {
+            let old = self.committed.remove(chain).flatten();
+            self.count_rules(Table::Nat, None, old);
+            self.stale_chains.remove(chain);
+        }
+        for name in &batch.deleted_unknown {
+            self.unknown_chains.remove(name);
+        }
+        for jump in &batch.jumps {
+            self.jumps.remove(jump);
+        }
+        if batch.creates_kubelet_firewall {
+            self.kubelet_firewall_missing = false;
+        }
+    }
+
+    /// The service port that a line of restore input belongs to: by a chain of the service port that the line names, else
+    /// by its comment.
+    #[must_use]
+    pub fn service_port_of_rule(&self, line: &str) -> Option<Arc<str>> {
+        let by_chain =
+            line.split_whitespace().find_map(|word| self.service_port_of_chain(word.trim_start_matches(':')));
+        by_chain.or_else(|| {
+            let comment = RuleOptions::of(line).get("--comment")?.to_owned();
+            let names: HashSet<&str> = comment.split_whitespace().collect();
+            self.service_ports.keys().map(|(.., name)| name).find(|name| names.contains(&***name)).cloned()
+        })
+    }
+
+    /// The service port that a chain belongs to, for messages.
+    #[must_use]
+    fn service_port_of_chain(&self, chain: &str) -> Option<Arc<str>> {
+        let id = ChainId::parse(chain)?;
+        self.service_ports.iter().find(|(_, b)| b.chains.contains(&id)).map(|((.., name), _)| name.clone())
+    }
+
+    /// Rules committed in a table.
+    #[must_use]
+    pub const fn rules(&self, table: Table) -> u64 {
+        self.rules[table as usize]
+    }
+
+    /// Service ports of traffic policy Local (internal, external) with endpoints on other nodes only.
+    #[must_use]
+    pub const fn without_local(&self) -> [usize; 2] {
+        self.without_local
+    }
+}

@@ -1,0 +1,136 @@
+//! Detects whether other programs changed our rules in the kernel.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{FamilySync, run_blocking};
+use crate::{apply::Error, explain::Difference, model::Model, rules::StaticChain};
+
+/// All rules are compared so often regardless of the generation.
+const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+/// So many foreign changes of the dispatch chain within this window indicate another service proxy.
+const CONFLICT_COUNT: usize = 3;
+const CONFLICT_WINDOW: Duration = Duration::from_secs(600);
+
+impl FamilySync {
+    /// Checks whether other programs changed our rules; true when they must be written again. However long a comparison
+    /// takes, the next one follows within `period`. Checks only while nothing is pending: then the model is what the
+    /// kernel should have.
+    pub(in crate::sync) async fn detect_drift(&mut self, model: &Arc<Model>, period: Duration) -> bool {
+        if self.pending || self.needs_resync || !self.synced_once {
+            return false;
+        }
+        let full_check = self.last_full_check.elapsed() > FULL_CHECK_INTERVAL;
+        let generation = self.generation();
+        let unchanged = generation.is_some() && generation == self.verified_genid;
+        if !full_check && self.unverified_repair.is_none() {
+            if unchanged {
+                return false;
+            }
+            // Where others change rules all the time, large tables are not read back each time. On legacy the duration
+            // of a comparison says nothing: it may have waited for the xtables lock.
+            let too_early = |(begin, end): (Instant, Instant)| match generation {
+                Some(_) => {
+                    let took = end.saturating_duration_since(begin);
+                    end.elapsed() < (took * 20).min(period.max(took))
+                }
+                None => begin.elapsed() < period / 2,
+            };
+            if self.last_comparison.is_some_and(too_early) {
+                return false;
+            }
+        }
+        if full_check {
+            self.last_full_check = Instant::now();
+            self.verified_fingerprint = None;
+            self.accepted.clear();
+        }
+        let begin = Instant::now();
+        let found = self.compare_with_kernel(model).await;
+        self.last_comparison = Some((begin, Instant::now()));
+        let repair = self.unverified_repair.take();
+        let drift = match found {
+            Ok(drift) => drift,
+            Err(error) => {
+                tracing::warn!(%error, family = self.family().name(), "failed to read the rules back");
+                return false;
+            }
+        };
+        // The rules of this generation are known now, right or wrong.
+        self.verified_genid = generation;
+        if drift.is_empty() {
+            return false;
+        }
+        if repair.as_ref() == Some(&drift) && (unchanged || generation.is_none()) {
+            tracing::warn!(
+                family = self.family().name(),
+                difference = summary(&drift),
+                "the kernel prints rules in another form than they were written; accepting this form"
+            );
+            self.accepted.extend(drift);
+            return true;
+        }
+        tracing::warn!(
+            family = self.family().name(),
+            drift = summary(&drift),
+            "service rules were changed by another program; writing them again"
+        );
+        self.detect_conflict(&drift);
+        if let Some(status) = self.status.lock().families.get_mut(&self.backend.family()) {
+            status.repairs += 1;
+        }
+        self.unverified_repair = Some(drift);
+        true
+    }
+
+    /// Reads the rules back and resyncs from them where they differ; returns the differences. An unchanged fingerprint
+    /// replaces the comparison.
+    async fn compare_with_kernel(&mut self, model: &Arc<Model>) -> Result<Vec<Difference>, Error> {
+        let backend = self.backend.clone();
+        let fingerprint = run_blocking(move || backend.fingerprint()).await?;
+        if self.verified_fingerprint == Some(fingerprint) {
+            return Ok(Vec::new());
+        }
+        let text = self.save().await?;
+        let mut found = self.compare(model, text).await?;
+        found.differences.retain(|d| !self.accepted.contains(d));
+        if found.differences.is_empty() {
+            // Taken before the rules were saved: any change in between makes the next fingerprint a different one.
+            self.verified_fingerprint = Some(fingerprint);
+            return Ok(Vec::new());
+        }
+        let differences = std::mem::take(&mut found.differences);
+        self.resync_from(model, found);
+        Ok(differences)
+    }
+
+    /// Another service proxy on this node rewrites KUBE-SERVICES at each of its syncs.
+    fn detect_conflict(&mut self, drift: &[Difference]) {
+        let services = StaticChain::NatServices;
+        if !drift.iter().any(|d| d.chain == services.name() && d.table == services.table().name()) {
+            return;
+        }
+        let now = Instant::now();
+        self.conflicts.push_back(now);
+        while self.conflicts.front().is_some_and(|at| now.saturating_duration_since(*at) > CONFLICT_WINDOW) {
+            self.conflicts.pop_front();
+        }
+        if self.conflicts.len() >= CONFLICT_COUNT {
+            self.conflicts.clear();
+            tracing::error!(
+                family = self.family().name(),
+                "chain KUBE-SERVICES is rewritten by another program again and again; a kube-proxy may be running on \
+                 this node, stop it"
+            );
+        }
+    }
+}
+
+/// The first difference, and how many more there are.
+fn summary(found: &[Difference]) -> String {
+    let Some(first) = found.first() else { return String::new() };
+    let more = if found.len() > 1 { format!(", and {} more", found.len() - 1) } else { String::new() };
+    format!("{} {} {}{more}", first.table, first.chain, first.problem)
+}

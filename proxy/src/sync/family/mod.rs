@@ -1,0 +1,300 @@
+//! The sync of one address family: its ruleset state, its back end and its schedule. Each family has a rate limit and a
+//! back-off of its own, so that one that keeps failing does not delay the other. What blocks runs off the runtime's
+//! worker threads.
+
+mod drift;
+mod read_back;
+mod refusal;
+mod write;
+
+use std::{
+    collections::{HashSet, VecDeque},
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use windlass_kit::{
+    backoff::Backoff,
+    events::{Recorder, Severity},
+};
+
+use super::{rate_limit::SyncRateLimiter, stale_udp};
+use crate::{
+    apply::{
+        Backend, Error,
+        nf_tables_netlink::{Commit, NfTables},
+    },
+    config::Config,
+    explain::Difference,
+    model::{Changes, Family, Model, NodeFacts},
+    object_ref,
+    plan::{RestoreBatch, RulesetState, is_large_cluster},
+    rules::{Settings, Table},
+    serve::{Status, SyncOutcome},
+};
+
+/// While a family fails, a change starts a write at once only so many times in a row; then its back-off decides.
+const MAX_IMMEDIATE_RETRIES: u32 = 3;
+/// Change times of endpoints that are kept while they cannot be written.
+const MAX_TRIGGER_TIMES: usize = 4096;
+/// Refused rules and deletions are retried after the sync period, and at longest after so many of them.
+const MAX_RETRY_PERIODS: u32 = 60;
+
+/// Extensions that a kernel may lack and that services can do without.
+#[derive(Debug, Clone, Copy)]
+struct Features {
+    /// nfacct counters.
+    counters: bool,
+    /// Session affinity (xt_recent).
+    recent: bool,
+    /// Services of SCTP (xt_sctp).
+    sctp: bool,
+}
+
+pub(super) struct FamilySync {
+    backend: Arc<Backend>,
+    features: Features,
+    ruleset: RulesetState,
+    status: Arc<Status>,
+    events: Recorder,
+    /// The kernel's rules must be read back before the next write: at start, and after a failure of unknown effect.
+    needs_resync: bool,
+    /// Changes wait to be written.
+    pending: bool,
+    /// A write has succeeded since the start.
+    synced_once: bool,
+    rate_limit: SyncRateLimiter,
+    backoff: Backoff,
+    /// After a failure: when the next write may start.
+    retry_at: Option<Instant>,
+    /// Batches that are rendered, and not restored because another process held the xtables lock.
+    pending_batches: VecDeque<RestoreBatch>,
+    /// The nf_tables generation at which the rules are known to be those that were written.
+    verified_genid: Option<u32>,
+    /// Generations before and after our own transactions, for the other family.
+    generation_bumps: Vec<(u32, u32)>,
+    /// Fingerprint of the rules when they were last compared and found right, if nothing was written since.
+    verified_fingerprint: Option<u64>,
+    netlink: Option<NfTables>,
+    /// When the last comparison began and when it ended.
+    last_comparison: Option<(Instant, Instant)>,
+    /// When all rules were last compared regardless of the generation.
+    last_full_check: Instant,
+    /// The differences that a repair was written for and that is not verified yet.
+    unverified_repair: Option<Vec<Difference>>,
+    /// Differences that remain after a repair: the kernel prints these rules in another form.
+    accepted: HashSet<Difference>,
+    /// When other programs had changed the dispatch chain of services.
+    conflicts: VecDeque<Instant>,
+    refused_retry: RefusedRetry,
+    /// When endpoints changed whose rules are not in the kernel yet.
+    pub(super) endpoint_trigger_times: Vec<Timestamp>,
+    /// The servers of health check node ports must be updated after the next successful write.
+    pub(super) health_checks_dirty: bool,
+    /// The search for stale conntrack entries of UDP services. While it runs, nothing is written.
+    pub(super) stale_udp: stale_udp::Search,
+}
+
+/// When refused rules and deletions are retried.
+#[derive(Debug)]
+struct RefusedRetry {
+    backoff: Backoff,
+    at: Option<Instant>,
+}
+
+impl FamilySync {
+    pub(super) fn new(
+        backend: Backend,
+        counters: bool,
+        status: Arc<Status>,
+        events: Recorder,
+        own_netns: bool,
+        config: &Config,
+    ) -> Self {
+        let netlink = (backend.is_nft() && own_netns).then(NfTables::open).and_then(Result::ok);
+        let period = config.sync_period;
+        Self {
+            ruleset: RulesetState::new(Settings::new(backend.family())),
+            backend: Arc::new(backend),
+            features: Features { counters, recent: true, sctp: true },
+            status,
+            events,
+            needs_resync: true,
+            pending: false,
+            synced_once: false,
+            rate_limit: SyncRateLimiter::new(config.min_sync_period),
+            backoff: Backoff::new(Duration::from_millis(500), period),
+            retry_at: None,
+            pending_batches: VecDeque::new(),
+            verified_genid: None,
+            generation_bumps: Vec::new(),
+            verified_fingerprint: None,
+            netlink,
+            last_comparison: None,
+            last_full_check: Instant::now(),
+            unverified_repair: None,
+            accepted: HashSet::new(),
+            conflicts: VecDeque::new(),
+            refused_retry: RefusedRetry { backoff: Backoff::new(period, period * MAX_RETRY_PERIODS), at: None },
+            endpoint_trigger_times: Vec::new(),
+            health_checks_dirty: true,
+            stale_udp: stale_udp::Search::new(),
+        }
+    }
+
+    pub(super) fn family(&self) -> Family {
+        self.backend.family()
+    }
+
+    /// Whether the generation of nf_tables can be queried: then [`detect_drift`](Self::detect_drift) costs one system
+    /// call while nobody changes rules.
+    pub(super) const fn has_generation(&self) -> bool {
+        self.netlink.is_some()
+    }
+
+    /// The present generation of nf_tables.
+    fn generation(&mut self) -> Option<u32> {
+        self.netlink.as_mut().and_then(|n| n.generation().ok())
+    }
+
+    /// Our own transaction, of this or the other family, advanced the generation: rules that were verified before are
+    /// verified after it.
+    pub(super) fn advance_genid(&mut self, (before, after): (u32, u32)) {
+        if self.verified_genid == Some(before) {
+            self.verified_genid = Some(after);
+        }
+    }
+
+    /// The generations before and after our own transactions since the last call.
+    pub(super) fn take_generation_bumps(&mut self) -> Vec<(u32, u32)> {
+        std::mem::take(&mut self.generation_bumps)
+    }
+
+    /// A commit of another process: one that does not affect our chains leaves the rules verified.
+    pub(super) fn on_commit(&mut self, commit: Commit) {
+        if !commit.affects_us[self.family() as usize] && self.verified_genid == Some(commit.generation.wrapping_sub(1))
+        {
+            self.verified_genid = Some(commit.generation);
+        }
+    }
+
+    /// Requests a write as soon as the rate limit allows, also after a failure, as long as failures are few.
+    pub(super) fn request_sync(&mut self) {
+        self.pending = true;
+        if self.backoff.failures() < MAX_IMMEDIATE_RETRIES {
+            self.retry_at = None;
+        }
+    }
+
+    /// Whether a write succeeded, and none is pending.
+    pub(super) const fn is_synced(&self) -> bool {
+        self.synced_once && !self.pending
+    }
+
+    /// Marks what changed in the model.
+    pub(super) fn apply_changes(&mut self, changes: &Changes) {
+        changes.services.iter().for_each(|id| self.ruleset.mark_dirty(id));
+        let family = self.family();
+        self.health_checks_dirty |= changes.health_checks;
+        let removed = changes.removed_udp.iter().filter(|(of, _)| *of == family).map(|(_, frontend)| *frontend);
+        self.stale_udp.request(changes.udp[family as usize], removed);
+    }
+
+    /// Records when endpoints changed.
+    pub(super) fn add_endpoint_trigger_time(&mut self, at: Timestamp) {
+        if self.endpoint_trigger_times.len() < MAX_TRIGGER_TIMES {
+            self.endpoint_trigger_times.push(at);
+        }
+    }
+
+    /// When the next write may start, if there is anything to write.
+    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+        let may = self.pending && !self.stale_udp.is_running();
+        may.then(|| self.retry_at.unwrap_or(now).max(self.rate_limit.due(now)))
+    }
+
+    /// Retries refused rules and deletions once they are due.
+    pub(super) fn retry_refused(&mut self, now: Instant) {
+        if self.refused_retry.at.is_some_and(|at| at <= now) {
+            self.refused_retry.at = None;
+            self.ruleset.release_quarantine();
+            self.ruleset.retry_deletions();
+            self.request_sync();
+        }
+    }
+
+    /// Schedules the retry of what was refused.
+    fn schedule_refused_retry(&mut self) {
+        if self.ruleset.quarantined() == 0 && self.ruleset.undeletable().is_empty() {
+            self.refused_retry.backoff.reset();
+            self.refused_retry.at = None;
+        } else if self.refused_retry.at.is_none() {
+            self.refused_retry.at = Some(Instant::now() + self.refused_retry.backoff.next_delay());
+        }
+    }
+
+    fn settings(&self, model: &Model, config: &Config, node: &NodeFacts, local: &[IpAddr]) -> Settings {
+        let known = self.ruleset.settings();
+        Settings {
+            large: is_large_cluster(model, self.family(), known.large),
+            drop_invalid: known.drop_invalid,
+            counters: self.features.counters,
+            recent: self.features.recent,
+            sctp: self.features.sctp,
+            ..config.settings(self.family(), node, local)
+        }
+    }
+
+    /// Whether these facts would change the settings of the rules.
+    pub(super) fn would_change(&self, model: &Model, config: &Config, node: &NodeFacts, local: &[IpAddr]) -> bool {
+        self.settings(model, config, node, local) != *self.ruleset.settings()
+    }
+
+    fn set(&mut self, model: &Model, settings: Settings) {
+        if self.ruleset.set(settings) {
+            model.services().for_each(|(id, _)| self.ruleset.mark_dirty(id));
+        }
+    }
+
+    /// Records an event for the users of the cluster: at the Service whose rule was refused, else at the Node.
+    fn record_failure_event(&self, error: &Error, config: &Config) {
+        let service = match error {
+            Error::Rule { owner: Some(owner), .. } => owner.split(':').next().and_then(object_ref::service),
+            _ => None,
+        };
+        let about = service.unwrap_or_else(|| object_ref::node(&config.node_name));
+        let message =
+            format!("{} rules could not be written on node {}: {error}", self.family().name(), config.node_name);
+        self.events.record(&about, Severity::Warning, "FailedToWriteServiceRules", message);
+    }
+
+    fn record_sync(&self, took: Duration, outcome: SyncOutcome, lines: (u64, u64)) {
+        let rules = (self.ruleset.rules(Table::Filter), self.ruleset.rules(Table::Nat));
+        let without = self.ruleset.without_local();
+        let (quarantined, undeletable) = (self.ruleset.quarantined() as u64, self.ruleset.undeletable().len() as u64);
+        self.status.record_sync(self.family(), took, outcome, |status| {
+            if let SyncOutcome::Done { .. } = outcome {
+                status.rules = rules;
+                status.last_lines = lines;
+                status.without_local = (without[0] as u64, without[1] as u64);
+                status.refused_ports = quarantined;
+                status.undeletable = undeletable;
+            }
+        });
+    }
+}
+
+/// Runs blocking iptables work off the runtime's worker threads.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(panicked(&e)))
+}
+
+fn panicked(error: &tokio::task::JoinError) -> Error {
+    Error::Failed {
+        command: "iptables".to_owned(),
+        status: "not finished".to_owned(),
+        stderr: format!("the thread that ran it panicked: {error}"),
+    }
+}

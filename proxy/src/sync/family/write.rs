@@ -1,0 +1,222 @@
+//! Writes the pending changes of a family, batch by batch.
+
+use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Instant};
+
+use super::{FamilySync, panicked, refusal::WriteFailure};
+use crate::{
+    apply::Error,
+    cleanup,
+    config::Config,
+    model::{Model, NodeFacts},
+    plan::RestoreBatch,
+    rules::Table,
+    serve::SyncOutcome,
+};
+
+/// Refusals that are worked around in one write.
+const MAX_REFUSALS: u32 = 64;
+/// Deletions that fail one by one in one write, before all others are postponed with them.
+const MAX_FAILED_DELETIONS: u32 = 8;
+
+impl FamilySync {
+    /// Writes the chains that differ. Refusals are worked around where possible; any other failure is left to the
+    /// back-off of this family. Returns whether all rules are in the kernel now.
+    pub(in crate::sync) async fn write(
+        &mut self,
+        model: &Arc<Model>,
+        config: &Config,
+        node: &NodeFacts,
+        local: &[IpAddr],
+    ) -> bool {
+        let started = Instant::now();
+        let settings = self.settings(model, config, node, local);
+        self.set(model, settings);
+        let (mut guesses, mut refusals) = (0, 0);
+        let done = loop {
+            let full = self.needs_resync;
+            let result = if full { self.read_back(model).await } else { Ok(()) };
+            let result = match result {
+                Ok(()) => self.apply(model).await,
+                Err(error) => Err(WriteFailure { error, services: (0, None), services_only: false, full }),
+            };
+            match result.map_err(|failure| WriteFailure { full, ..failure }) {
+                Ok((lines, batches)) => {
+                    self.ruleset.limit_services_per_batch(usize::MAX);
+                    self.record_sync(started.elapsed(), SyncOutcome::Done { full }, lines);
+                    // A write without changes does not count against the rate limit; nor does the first one, however
+                    // long it took.
+                    if batches > 0 && self.synced_once {
+                        self.rate_limit.record(started, Instant::now());
+                    }
+                    break true;
+                }
+                Err(failure) => {
+                    refusals += 1;
+                    self.record_sync(started.elapsed(), SyncOutcome::Failed { full }, (0, 0));
+                    if refusals < MAX_REFUSALS && self.work_around(model, &failure, &mut guesses, config).await {
+                        let settings = self.settings(model, config, node, local);
+                        self.set(model, settings);
+                        continue;
+                    }
+                    self.rate_limit.record(started, Instant::now());
+                    break false;
+                }
+            }
+        };
+        if done {
+            self.pending = false;
+            self.retry_at = None;
+            self.backoff.reset();
+            self.schedule_refused_retry();
+            if !std::mem::replace(&mut self.synced_once, true) {
+                self.remove_predecessors(config).await;
+            }
+        } else {
+            self.retry_at = Some(Instant::now() + self.backoff.next_delay());
+        }
+        done
+    }
+
+    /// Removes the rules of other service proxies once our own are written, so that services have rules at any time.
+    async fn remove_predecessors(&mut self, config: &Config) {
+        let (backend, config) = (self.backend.clone(), config.clone());
+        let work = move || cleanup::remove_predecessors(&config, &backend);
+        if let Err(error) = tokio::task::spawn_blocking(work).await {
+            tracing::error!(%error, "removal of another proxy's rules panicked (bug)");
+        }
+    }
+
+    /// Restores one batch, while `meanwhile` runs.
+    async fn restore(
+        &mut self,
+        batch: RestoreBatch,
+        meanwhile: impl FnOnce(&mut Self),
+    ) -> (RestoreBatch, Result<(), Error>) {
+        let before = self.generation();
+        let backend = self.backend.clone();
+        let shared = Arc::new(batch);
+        let restoring = {
+            let batch = shared.clone();
+            tokio::task::spawn_blocking(move || {
+                let started = Instant::now();
+                let result = backend.restore(&batch);
+                let (took, bytes) = (started.elapsed(), batch.text.len());
+                tracing::debug!(
+                    ?took,
+                    lines = batch.lines,
+                    bytes,
+                    program = backend.program(),
+                    "restored a batch of rules"
+                );
+                result
+            })
+        };
+        meanwhile(self);
+        let result = restoring.await.unwrap_or_else(|e| Err(panicked(&e)));
+        let batch = Arc::unwrap_or_clone(shared);
+        // The rules stay verified only if nobody else committed anything since they were verified, and until now. Each
+        // table of the batch is one transaction.
+        if result.is_ok()
+            && let (Some(before), Some(after)) = (before, self.generation())
+        {
+            let ours = u32::try_from(batch.text.lines().filter(|l| *l == "COMMIT").count()).unwrap_or(u32::MAX);
+            if after == before.wrapping_add(ours) {
+                self.advance_genid((before, after));
+                self.generation_bumps.push((before, after));
+            }
+        }
+        self.verified_fingerprint = None;
+        (batch, result)
+    }
+
+    /// Restores batch after batch, each rendered while the one before is being restored. Returns the number of rules
+    /// written, of filter and nat, and of batches.
+    async fn apply(&mut self, model: &Arc<Model>) -> Result<((u64, u64), usize), WriteFailure> {
+        let (mut lines, mut count, mut failed_deletions) = ((0, 0), 0, 0);
+        let limit = self.backend.limit();
+        let mut again = false;
+        let mut waiting = std::mem::take(&mut self.pending_batches);
+        loop {
+            let next = waiting.pop_front().or_else(|| self.ruleset.next_batch(model, limit));
+            let Some(batch) = next else {
+                // Services that changed while pending batches waited, and the other deletions of a batch with one that
+                // failed.
+                if self.ruleset.is_dirty() || std::mem::take(&mut again) {
+                    continue;
+                }
+                return Ok((lines, count));
+            };
+            count += 1;
+            lines.0 += batch.rules.0;
+            lines.1 += batch.rules.1;
+            let mut ahead = None;
+            let empty = waiting.is_empty();
+            let (batch, result) = self
+                .restore(batch, |this| ahead = if empty { this.ruleset.next_batch(model, limit) } else { None })
+                .await;
+            waiting.extend(ahead);
+            let Err(error) = result else {
+                self.ruleset.commit(&batch);
+                continue;
+            };
+            if error.is_locked() {
+                waiting.push_front(batch);
+                self.pending_batches = waiting;
+                return Err(WriteFailure { error, services: (0, None), services_only: false, full: false });
+            }
+            if !batch.deletes() || error.is_shortage() {
+                return Err(self.abandon(error, batch, waiting));
+            }
+            // A rule of another program may jump to a chain that is to be deleted. Everything else is written first.
+            let (flushed, result) = self.restore(batch.without_deletions(), |_| {}).await;
+            if let Err(error) = result {
+                return Err(self.abandon(error, batch, waiting));
+            }
+            self.ruleset.commit(&flushed);
+            failed_deletions += 1;
+            again = self.postpone_deletions(&error, &batch, failed_deletions <= MAX_FAILED_DELETIONS);
+        }
+    }
+
+    /// Keeps the chain whose deletion failed, or all that the batch deletes where `one_by_one` is not set or the error
+    /// names none. Returns whether the others can be deleted at once.
+    fn postpone_deletions(&mut self, error: &Error, batch: &RestoreBatch, one_by_one: bool) -> bool {
+        let refused = match error {
+            Error::Rule { rule, line, .. } if one_by_one => {
+                rule.strip_prefix("-X ").and_then(|name| Some((batch.table_of_line(*line)?, name.to_owned())))
+            }
+            _ => None,
+        };
+        let others = refused.is_some();
+        let chains: Vec<(Table, String)> = refused.map_or_else(|| batch.deletions().collect(), |one| vec![one]);
+        tracing::warn!(
+            %error, family = self.family().name(), chain = chains.first().map(|(_, name)| name.as_str()),
+            "failed to delete a stale chain, a rule of another program may jump to it; the chain stays empty, retrying"
+        );
+        if let Some(status) = self.status.lock().families.get_mut(&self.backend.family()) {
+            status.failures += 1;
+        }
+        self.ruleset.mark_undeletable(chains);
+        others
+    }
+
+    /// Hands back all batches that were not applied.
+    fn abandon(&mut self, error: Error, batch: RestoreBatch, waiting: VecDeque<RestoreBatch>) -> WriteFailure {
+        let services = (batch.services().len(), batch.services().first().cloned());
+        let services_only = batch.contains_services_only();
+        let error = self.with_service_port(error);
+        self.ruleset.abandon(std::iter::once(batch).chain(waiting));
+        WriteFailure { error, services, services_only, full: false }
+    }
+
+    /// Adds to a refused rule the service port it belongs to.
+    fn with_service_port(&self, error: Error) -> Error {
+        match error {
+            Error::Rule { program, line, rule, stderr, .. } => {
+                let owner = self.ruleset.service_port_of_rule(&rule).map(|o| o.to_string());
+                Error::Rule { program, line, rule, stderr, owner }
+            }
+            other => other,
+        }
+    }
+}
