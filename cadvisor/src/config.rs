@@ -1,4 +1,4 @@
-//! What the caller says: settings, and the containers to watch.
+//! The configuration, and the containers to sample.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -7,9 +7,9 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 pub struct Config {
     /// Name of the node as the API knows it.
     pub node_name: String,
-    /// Time between two rounds over everything; ticks are aligned to it, without jitter.
+    /// Time between two housekeepings; ticks are aligned to it, without jitter.
     pub interval: Duration,
-    /// A request finds a sample at most this old when it asks for a fresh one first.
+    /// The maximal age of a sample for a request of fresh ones.
     pub max_age: Duration,
     /// Prefix of `/proc`, `/sys` and of all paths found in them; `/` except for recorded trees.
     pub root: PathBuf,
@@ -17,7 +17,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Docker's data root: images, writable layers and logs.
     pub docker_root: PathBuf,
-    /// Shortest time between two walks over a container's writable layer and logs.
+    /// Minimal time between two scans of a container's writable layer and logs.
     pub walk_interval: Duration,
     /// Processes listed as system containers besides `pods`.
     pub system_processes: Vec<SystemProcess>,
@@ -44,37 +44,37 @@ impl Default for Config {
 /// One daemon of the node whose own usage is reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemProcess {
-    /// `kubelet` or `runtime`, as clients of the summary expect.
+    /// `kubelet` or `runtime`, the names that clients of the Summary API expect.
     pub name: String,
-    /// File that holds the process id; none means this process.
+    /// File with the process id; `None` means this process.
     pub pid_file: Option<PathBuf>,
 }
 
-/// A volume of a pod that a size is wanted of.
+/// A volume of a pod whose usage is scanned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
     /// The pod.
     pub pod_uid: String,
     /// Its name in the pod.
     pub name: String,
-    /// Where it is.
+    /// Its path on the node.
     pub path: PathBuf,
-    /// Namespace and name of the claim that it comes from.
+    /// Namespace and name of its PersistentVolumeClaim.
     pub claim: Option<(String, String)>,
-    /// Belongs to the pod alone, so that its files are counted; else its file system is asked.
+    /// Belongs to the pod alone, so that its files are counted; otherwise the usage of its file system is reported.
     pub of_pod: bool,
 }
 
-/// A running container that usage is wanted of.
+/// A running container to sample.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Subject {
+pub struct Target {
     /// 64 hexadecimal digits.
     pub container_id: String,
     /// Init process of the container, in this process's pid namespace.
     pub pid: i32,
     /// The engine's name of the container, without a leading slash.
     pub name: String,
-    /// Image reference as given when the container was made.
+    /// Image reference as given at its creation.
     pub image: String,
     /// Empty for containers outside pods.
     pub pod_name: String,
@@ -90,18 +90,18 @@ pub struct Subject {
     pub pod_started_at: jiff::Timestamp,
     /// Labels, for containers outside pods.
     pub labels: BTreeMap<String, String>,
-    /// Weight for CPU time as it was asked for; none when only the kernel knows.
+    /// Requested CPU shares; `None` when only the kernel knows.
     pub cpu_shares: Option<u64>,
-    /// What the engine says that it is held to, in any order: with another list its limits are read anew.
-    pub held_to: Vec<i64>,
-    /// What the container's own check says.
+    /// Its limits as the engine reports them, in any order: when the list changes, the limits are read again.
+    pub limits: Vec<i64>,
+    /// The result of its Docker health check.
     pub healthy: Option<bool>,
-    /// Its network is another container's, where it is told.
+    /// Shares another container's network namespace, whose traffic is reported there.
     pub shares_network: bool,
 }
 
-impl Subject {
-    /// Whether this is the pause container that holds the pod's namespaces.
+impl Target {
+    /// Whether this is the pause container with the pod's namespaces.
     #[must_use]
     pub fn is_sandbox(&self) -> bool {
         self.container_name == "POD"

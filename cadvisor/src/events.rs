@@ -1,4 +1,4 @@
-//! What happened to containers: a bounded list, the oldest first.
+//! Events of containers: a bounded list, oldest first.
 
 use std::{
     collections::VecDeque,
@@ -9,13 +9,13 @@ use tokio::sync::broadcast;
 
 use crate::parse::oom::Kill;
 
-/// More are not kept.
-const MOST: usize = 1000;
-/// Whoever looks on and falls back by more than this misses some.
-const BEHIND: usize = 256;
+/// Older events are dropped.
+const MAX_EVENTS: usize = 1000;
+/// A subscriber that falls behind by more events than this misses some.
+const SUBSCRIBER_CAPACITY: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Happened {
+pub(crate) enum EventType {
     Created,
     Deleted,
     Killed(Kill),
@@ -25,66 +25,68 @@ pub(crate) enum Happened {
 pub(crate) struct Event {
     pub(crate) at: jiff::Timestamp,
     pub(crate) cgroup: String,
-    pub(crate) what: Happened,
-    /// Of a pod's container: which.
-    pub(crate) whose: Option<Whose>,
+    pub(crate) kind: EventType,
+    /// The pod's container, if it is one.
+    pub(crate) container: Option<ContainerRef>,
 }
 
 /// A container of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Whose {
+pub(crate) struct ContainerRef {
     pub(crate) pod_uid: String,
-    pub(crate) container: String,
+    pub(crate) name: String,
 }
 
 impl Event {
-    pub(crate) fn now(cgroup: &str, what: Happened) -> Self {
-        Self { at: jiff::Timestamp::now(), cgroup: cgroup.to_owned(), what, whose: None }
+    pub(crate) fn now(cgroup: &str, kind: EventType) -> Self {
+        Self { at: jiff::Timestamp::now(), cgroup: cgroup.to_owned(), kind, container: None }
     }
 }
 
 /// Clones share the list.
 #[derive(Debug, Clone)]
 pub(crate) struct Events {
-    kept: Arc<Mutex<VecDeque<Event>>>,
-    tell: broadcast::Sender<Event>,
+    list: Arc<Mutex<VecDeque<Event>>>,
+    sender: broadcast::Sender<Event>,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        Self { kept: Arc::default(), tell: broadcast::channel(BEHIND).0 }
+        Self { list: Arc::default(), sender: broadcast::channel(SUBSCRIBER_CAPACITY).0 }
     }
 }
 
 impl Events {
-    pub(crate) fn put(&self, event: Event) {
-        // Nobody may be looking on.
-        let _ = self.tell.send(event.clone());
-        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn add(&self, event: Event) {
+        // There may be no subscriber.
+        let _ = self.sender.send(event.clone());
+        let mut all = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         all.push_back(event);
-        if all.len() > MOST {
+        if all.len() > MAX_EVENTS {
             all.pop_front();
         }
     }
 
     pub(crate) fn all(&self) -> Vec<Event> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// The starts of a pod's containers: their names and times.
+    /// The starts of a pod's containers: names and times.
     pub(crate) fn starts(&self, pod_uid: &str) -> Vec<(String, jiff::Timestamp)> {
-        let all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_pod = all.iter().filter_map(|event| match &event.what {
-            Happened::Created => {
-                event.whose.as_ref().filter(|whose| whose.pod_uid == pod_uid).map(|whose| (event, whose))
-            }
+        let all = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_pod = all.iter().filter_map(|event| match &event.kind {
+            EventType::Created => event
+                .container
+                .as_ref()
+                .filter(|container| container.pod_uid == pod_uid)
+                .map(|container| (event, container)),
             _ => None,
         });
-        of_pod.map(|(event, whose)| (whose.container.clone(), event.at)).collect()
+        of_pod.map(|(event, container)| (container.name.clone(), event.at)).collect()
     }
 
-    /// Each that is put from now on.
-    pub(crate) fn to_come(&self) -> broadcast::Receiver<Event> {
-        self.tell.subscribe()
+    /// Subscribes to events from now on.
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.sender.subscribe()
     }
 }

@@ -1,10 +1,10 @@
-//! A bounded past of one cgroup: two minutes at full rate, then one point a minute up to an hour.
+//! The bounded history of one cgroup: two minutes at full rate, then one point a minute up to an hour.
 
 use std::collections::VecDeque;
 
-use crate::derive::{MIN_WINDOW_NS, Reading, nano_cores};
+use crate::rates::{MIN_WINDOW_NS, Reading, nano_cores};
 
-/// One moment, reduced to what graphs and rates need.
+/// One sample, reduced to what graphs and rates need.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Point {
     /// Wall clock, milliseconds since 1970.
@@ -21,7 +21,7 @@ pub struct Point {
     pub usage_bytes: u64,
     /// Anonymous memory.
     pub rss_bytes: u64,
-    /// Memory that cannot be freed easily.
+    /// Working set: memory that cannot be reclaimed easily.
     pub working_set_bytes: u64,
     /// Received so far.
     pub rx_bytes: u64,
@@ -46,8 +46,8 @@ pub struct History {
 }
 
 impl History {
-    /// Adds the newest point. A point that is not newer than the last is ignored; a CPU counter that went
-    /// back means another cgroup took the place, and the past is forgotten.
+    /// Adds the newest point. A point that is not newer than the last is ignored; a CPU counter that decreased means
+    /// another cgroup with this name, and clears the history.
     pub fn push(&mut self, point: Point) {
         if let Some(last) = self.recent.back() {
             if point.mono_ns <= last.mono_ns {

@@ -1,4 +1,4 @@
-//! The handle that others hold.
+//! The handle to the usage of the node.
 
 use std::{
     collections::HashMap,
@@ -17,30 +17,30 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use windlass_kit::expo::{Format, Text};
 
 use crate::{
-    config::{Config, Subject, Volume},
+    config::{Config, Target, Volume},
+    disk_usage::DiskUsage,
     events::{Event, Events},
     expose::{self, View, rest, summary::Summary},
     history::Point,
     model::{Snapshot, Storage},
-    rendered::{Page, Ready, Rendered},
+    page_cache::{CachedPage, Page, PageCache},
     sampler::{Request, Sampler},
-    sizes::Sizes,
     source,
 };
 
-/// A caller that asks for fresh numbers waits this long at most and then takes what there is.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// A request for fresh samples waits at most this long, and then takes the last ones.
+const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// An answer of the REST API.
+/// A response of the REST API.
 #[derive(Debug)]
 pub enum Rest {
     /// JSON.
     Page(Vec<u8>),
-    /// One JSON object after the other, without end.
+    /// JSON objects, one a line, without end.
     Stream(EventStream),
 }
 
-/// Events as they happen.
+/// A stream of events.
 #[derive(Debug)]
 pub struct EventStream {
     request: rest::Request,
@@ -48,12 +48,12 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// The next one that was asked for, on a line; `None` when usage is not read any more.
+    /// The next event that matches the request, as a line; `None` when sampling has ended.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
             let event = match self.events.recv().await {
                 Ok(event) => event,
-                // Some were missed; those to come are not.
+                // Some events were missed; later ones are not.
                 Err(broadcast::error::RecvError::Lagged(_)) => continue,
                 Err(broadcast::error::RecvError::Closed) => return None,
             };
@@ -78,39 +78,38 @@ struct Inner {
     storage: watch::Receiver<Arc<Storage>>,
     requests: mpsc::Sender<Request>,
     events: Events,
-    rounds: Arc<AtomicU64>,
-    summaries: [Rendered; 2],
-    resources: [Rendered; 2],
-    containers: [Rendered; 2],
+    housekeepings: Arc<AtomicU64>,
+    summaries: [PageCache; 2],
+    resources: [PageCache; 2],
+    containers: [PageCache; 2],
     image_bytes: AtomicU64,
     tasks: TaskTracker,
 }
 
 impl Usage {
-    /// Starts sampling. Must be called on a tokio runtime with timers. Takes two threads of its blocking pool
-    /// for as long as it runs. A machine without cgroups is an error in the log, not here: the node's own
-    /// numbers are still served.
+    /// Starts sampling. Must be called within a tokio runtime with timers, of whose blocking pool it occupies two
+    /// threads. A machine without cgroups is logged as an error; the node's own usage is available nevertheless.
     #[must_use]
     pub fn start(
         config: Config,
-        subjects: watch::Receiver<Arc<Vec<Subject>>>,
+        targets: watch::Receiver<Arc<Vec<Target>>>,
         volumes: watch::Receiver<Arc<Vec<Volume>>>,
         shutdown: CancellationToken,
     ) -> Self {
         let events = Events::default();
         let (layers, layers_seen) = watch::channel(Arc::default());
         let (sampler, snapshot) = Sampler::new(config.clone(), layers, events.clone());
-        let rounds = sampler.rounds();
-        let (sizes, storage) = Sizes::new(config.clone(), shutdown.clone());
-        let (requests, asked) = mpsc::channel(64);
+        let housekeepings = sampler.housekeepings();
+        let (sizes, storage) = DiskUsage::new(config.clone(), shutdown.clone());
+        let (requests, requests_receiver) = mpsc::channel(64);
         let tasks = TaskTracker::new();
         let runtime = Handle::current();
         let (handle, token) = (runtime.clone(), shutdown.clone());
-        tasks.spawn_blocking(move || handle.block_on(sampler.run(subjects, asked, token)));
-        let rounds_seen = snapshot.clone();
-        tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, volumes, rounds_seen, shutdown)));
+        tasks.spawn_blocking(move || handle.block_on(sampler.run(targets, requests_receiver, token)));
+        let snapshots_seen = snapshot.clone();
+        tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, volumes, snapshots_seen, shutdown)));
         tasks.close();
-        // The round before, however long this one took.
+        // The snapshot before, however long this housekeeping took.
         let last_for = config.interval * 3 / 2;
         let inner = Inner {
             config,
@@ -118,73 +117,74 @@ impl Usage {
             storage,
             requests,
             events,
-            rounds,
-            // Each number of the full one carries its time, and it is asked for by many.
-            summaries: [Rendered::or_the_last_for(last_for), Rendered::default()],
+            housekeepings,
+            // Each number of the full summary has its own time, and many clients read it.
+            summaries: [PageCache::or_the_last_for(last_for), PageCache::default()],
             resources: Default::default(),
-            containers: [Rendered::only_while_read(), Rendered::only_while_read()],
+            containers: [PageCache::only_while_read(), PageCache::only_while_read()],
             image_bytes: AtomicU64::new(0),
             tasks,
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Waits for a round that is not older than [`Config::max_age`]; half a second at most.
-    /// Call it before one of the pages below when their numbers should be of now.
+    /// Waits for samples that are not older than [`Config::max_age`], at most half a second. Call it before rendering a
+    /// page whose numbers should be current.
     pub async fn refresh(&self) {
         let (answer, answered) = oneshot::channel();
-        // A full queue means that rounds are already asked for.
+        // A full queue means that samples are requested already.
         if self.inner.requests.try_send(Request::Fresh(answer)).is_ok() {
-            let _ = tokio::time::timeout(PATIENCE, answered).await;
+            let _ = tokio::time::timeout(REFRESH_TIMEOUT, answered).await;
         }
     }
 
-    /// The past (oldest first) of a container, of a pod by its uid, or of the node for an empty id.
+    /// The history, oldest first, of a container, of a pod by its uid, or of the node for an empty id.
     pub async fn history(&self, id: &str) -> Vec<Point> {
         let (answer, answered) = oneshot::channel();
         if self.inner.requests.try_send(Request::History(id.to_owned(), answer)).is_err() {
             return Vec::new();
         }
-        tokio::time::timeout(PATIENCE, answered).await.ok().and_then(Result::ok).unwrap_or_default()
+        tokio::time::timeout(REFRESH_TIMEOUT, answered).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    /// The newest round, for use in process (eviction, autoscaling).
+    /// The newest samples, for use in process (eviction, autoscaling).
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.inner.snapshot.borrow())
     }
 
-    /// Each round as it is taken.
+    /// Snapshots as they are published.
     #[must_use]
-    pub fn rounds(&self) -> watch::Receiver<Arc<Snapshot>> {
+    pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.inner.snapshot.clone()
     }
 
-    /// The newest sizes on disk.
+    /// The newest disk usage.
     #[must_use]
     pub fn storage(&self) -> Arc<Storage> {
         Arc::clone(&self.inner.storage.borrow())
     }
 
-    /// Tells the bytes that images take, as the engine counts them; shown as `imageFs.usedBytes` where Docker keeps no
-    /// list of layers to add up.
+    /// Sets the bytes that images occupy according to the engine; shown as `imageFs.usedBytes` where Docker has no list
+    /// of layers to add up.
     pub fn set_image_bytes(&self, bytes: u64) {
         self.inner.image_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The kubelet's `/stats/summary`; reduced to CPU, memory and swap when asked. Never blocks.
+    /// The kubelet's `/stats/summary`, reduced to CPU, memory and swap if `only_cpu_and_memory`. Never blocks.
     #[must_use]
     pub fn summary(&self, only_cpu_and_memory: bool) -> Summary {
         expose::summary::summary(&self.view(), only_cpu_and_memory)
     }
 
-    /// The same as JSON, as far as nobody has to wait for it.
+    /// The same as JSON, if it is available without rendering.
     #[must_use]
-    pub fn summary_json_ready(&self, only_cpu_and_memory: bool) -> Option<Ready> {
+    pub fn cached_summary_json(&self, only_cpu_and_memory: bool) -> Option<CachedPage> {
         self.rendered_summary(only_cpu_and_memory).ready(&self.view())
     }
 
-    /// The same, rendered once for all who ask between two rounds: with hundreds of pods that takes milliseconds.
+    /// The same as JSON, rendered once for all clients between two housekeepings: with hundreds of pods that takes
+    /// milliseconds.
     #[must_use]
     pub fn summary_json(&self, only_cpu_and_memory: bool) -> Page {
         self.rendered_summary(only_cpu_and_memory).of(&self.view(), |view| {
@@ -192,7 +192,7 @@ impl Usage {
         })
     }
 
-    /// The kubelet's `/metrics/cadvisor`, rendered once for all who read it at the same time.
+    /// The kubelet's `/metrics/cadvisor`, rendered once for all clients that read it at the same time.
     #[must_use]
     pub fn cadvisor_text(&self, format: Format) -> Page {
         let [plain, open] = &self.inner.containers;
@@ -200,7 +200,7 @@ impl Usage {
         page.of(&self.view(), |view| expose::prom_cadvisor::text(view, jiff::Timestamp::now(), format).into_bytes())
     }
 
-    /// The kubelet's `/metrics/resource`, rendered once for all who ask between two rounds.
+    /// The kubelet's `/metrics/resource`, rendered once for all clients between two housekeepings.
     #[must_use]
     pub fn resource_text(&self, format: Format) -> Page {
         let [plain, open] = &self.inner.resources;
@@ -208,15 +208,15 @@ impl Usage {
         page.of(&self.view(), |view| expose::prom_resource::text(view, format).into_bytes())
     }
 
-    /// Adds the families that tell of volumes, logs and this very work to the node's own page.
-    pub fn put_own(&self, page: &mut Text) {
-        expose::prom_own::put(&self.view(), self.inner.rounds.load(Ordering::Relaxed), page);
+    /// Adds the families of volumes, logs and of sampling itself to the kubelet's `/metrics`.
+    pub fn render_kubelet_metrics(&self, page: &mut Text) {
+        expose::prom_kubelet::put(&self.view(), self.inner.housekeepings.load(Ordering::Relaxed), page);
     }
 
-    /// cAdvisor's REST API, read-only: the JSON that answers a path from `/api/` on, with its query and its body.
+    /// cAdvisor's REST API, read-only: the response to a path from `/api/` on, with its query and its body.
     ///
     /// # Errors
-    /// An HTTP status and what is wrong with the request.
+    /// An HTTP status and a message.
     pub async fn rest(&self, path: &str, query: &str, body: &[u8]) -> Result<Rest, (u16, String)> {
         let request = rest::Request::read(path, query, body)?;
         if request.has_no_end() {
@@ -240,7 +240,7 @@ impl Usage {
         answer.map(|json| Rest::Page(serde_json::to_vec(&json).unwrap_or_default()))
     }
 
-    /// The starts of a pod's containers that were seen, with the name of each: as far back as events are kept.
+    /// The starts of a pod's containers, with their names, as far back as events are kept.
     #[must_use]
     pub fn starts(&self, pod_uid: &str) -> Vec<(String, jiff::Timestamp)> {
         self.inner.events.starts(pod_uid)
@@ -251,7 +251,7 @@ impl Usage {
         self.inner.tasks.wait().await;
     }
 
-    fn rendered_summary(&self, only_cpu_and_memory: bool) -> &Rendered {
+    fn rendered_summary(&self, only_cpu_and_memory: bool) -> &PageCache {
         let [full, small] = &self.inner.summaries;
         if only_cpu_and_memory { small } else { full }
     }

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_cadvisor::{Config, Subject, Usage};
+use windlass_cadvisor::{Config, Target, Usage};
 use windlass_kit::expo::Format;
 
 fn docker(arguments: &[&str]) -> Option<String> {
@@ -69,7 +69,7 @@ impl Made {
         Some(name)
     }
 
-    fn run(&mut self, options: &[&str], script: &str) -> Option<Subject> {
+    fn run(&mut self, options: &[&str], script: &str) -> Option<Target> {
         let image = self.image.clone();
         let mut arguments = vec!["run", "-d"];
         arguments.extend(options);
@@ -77,7 +77,7 @@ impl Made {
         let id = docker(&arguments)?;
         self.containers.push(id.clone());
         let pid = docker(&["inspect", "-f", "{{.State.Pid}}", &id])?.parse().ok()?;
-        Some(Subject {
+        Some(Target {
             container_id: id,
             pid,
             name: "load".to_owned(),
@@ -88,7 +88,7 @@ impl Made {
             container_name: "load".to_owned(),
             started_at: jiff::Timestamp::now(),
             pod_started_at: jiff::Timestamp::now(),
-            ..Subject::default()
+            ..Target::default()
         })
     }
 }
@@ -137,13 +137,13 @@ async fn known_loads_are_measured_within_five_percent() {
         walk_interval: Duration::from_millis(500),
         ..Config::default()
     };
-    let (tell, subjects) = watch::channel(Arc::new(vec![busy.clone(), hog.clone(), talker.clone()]));
+    let (tell, targets) = watch::channel(Arc::new(vec![busy.clone(), hog.clone(), talker.clone()]));
     let shutdown = CancellationToken::new();
-    let usage = Usage::start(config, subjects, watch::channel(Arc::default()).1, shutdown.clone());
+    let usage = Usage::start(config, targets, watch::channel(Arc::default()).1, shutdown.clone());
 
     let sent = |usage: &Usage| {
         let snapshot = usage.snapshot();
-        let row = snapshot.rows.iter().find(|row| row.subject.container_id == talker.container_id);
+        let row = snapshot.rows.iter().find(|row| row.target.container_id == talker.container_id);
         row.and_then(|row| row.sample.network.first()).map(|i| i.tx_bytes)
     };
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -171,7 +171,7 @@ async fn known_loads_are_measured_within_five_percent() {
     while rates.len() < 6 && !rates.last().is_some_and(|rate| near(*rate, 500_000_000)) {
         let row = |usage: &Usage| {
             let snapshot = usage.snapshot();
-            let row = snapshot.rows.iter().find(|row| row.subject.container_id == busy.container_id).expect("row");
+            let row = snapshot.rows.iter().find(|row| row.target.container_id == busy.container_id).expect("row");
             (row.sample.mono_ns, row.sample.cpu.usage_ns, row.usage_nano_cores)
         };
         usage.refresh().await;
@@ -185,7 +185,7 @@ async fn known_loads_are_measured_within_five_percent() {
     println!("busy: {rates:?} nanocores");
     assert!(rates.last().is_some_and(|rate| near(*rate, 500_000_000)), "half a core, measured {rates:?}");
     let snapshot = usage.snapshot();
-    let row = |id: &str| snapshot.rows.iter().find(|row| row.subject.container_id == id).expect("row");
+    let row = |id: &str| snapshot.rows.iter().find(|row| row.target.container_id == id).expect("row");
     assert!(row(&busy.container_id).sample.cpu.throttled_periods > 0);
     assert_eq!(row(&busy.container_id).limits.cpu_quota_us, Some(50_000));
     assert!(snapshot.node.usage_nano_cores.is_some_and(|node| node >= 400_000_000));
@@ -210,9 +210,9 @@ async fn known_loads_are_measured_within_five_percent() {
     assert!(summary["node"]["fs"]["capacityBytes"].as_u64().is_some_and(|bytes| bytes > 100 << 20));
     let row = row(&talker.container_id);
     assert!((1..=10).contains(&row.sample.pids.processes) && row.sample.memory.faults > 100, "{:?}", row.sample);
-    assert!((1..=100).contains(&row.seldom.files) && row.seldom.tasks.sleeping >= 1, "{:?}", row.seldom);
-    assert!(row.seldom.sockets_of.is_some() && row.limits.open_files.is_none_or(|n| n <= 1_073_741_816));
-    assert!(row.subject.started_at >= started && !row.stale);
+    assert!((1..=100).contains(&row.slow.files) && row.slow.tasks.sleeping >= 1, "{:?}", row.slow);
+    assert!(row.slow.sockets_of.is_some() && row.limits.open_files.is_none_or(|n| n <= 1_073_741_816));
+    assert!(row.target.started_at >= started && !row.stale);
     let page = usage.cadvisor_text(Format::Plain);
     let page = std::str::from_utf8(page.as_ref()).unwrap();
     for series in ["container_network_transmit_bytes_total{container=\"POD\"", "container_fs_io_time_seconds_total{"] {
@@ -224,7 +224,7 @@ async fn known_loads_are_measured_within_five_percent() {
     docker(&["rm", "-f", &busy.container_id]);
     tokio::time::sleep(Duration::from_millis(1100)).await;
     usage.refresh().await;
-    let left: Vec<String> = usage.snapshot().rows.iter().map(|row| row.subject.container_id.clone()).collect();
+    let left: Vec<String> = usage.snapshot().rows.iter().map(|row| row.target.container_id.clone()).collect();
     assert!(!left.contains(&busy.container_id) && left.contains(&hog.container_id), "{left:?}");
     tell.send_replace(Arc::default());
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -241,16 +241,16 @@ async fn kills_for_lack_of_memory_are_counted_over_runs() {
         println!("not run: needs a Docker engine and a static busybox");
         return;
     };
-    let (tell, subjects) = watch::channel(Arc::default());
+    let (tell, targets) = watch::channel(Arc::default());
     let shutdown = CancellationToken::new();
-    let usage = Usage::start(Config::default(), subjects, watch::channel(Arc::default()).1, shutdown.clone());
+    let usage = Usage::start(Config::default(), targets, watch::channel(Arc::default()).1, shutdown.clone());
     // The shell is not what is killed: it outlives its first child and then grows itself.
     let line = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; sleep 2; exec dd if=/dev/zero of=/dev/null bs=100M count=1";
     for run in 1..=2_u64 {
-        let mut subject = made.run(&["--memory", "16m", "--memory-swap", "16m"], line).expect("container");
-        subject.pod_uid = "uid-oom".to_owned();
-        subject.container_name = "greedy".to_owned();
-        tell.send_replace(Arc::new(vec![subject.clone()]));
+        let mut target = made.run(&["--memory", "16m", "--memory-swap", "16m"], line).expect("container");
+        target.pod_uid = "uid-oom".to_owned();
+        target.container_name = "greedy".to_owned();
+        tell.send_replace(Arc::new(vec![target.clone()]));
         let count = || usage.snapshot().rows.first().map(|row| row.sample.memory.oom_kills);
         let wanted = (run - 1) * 2 + 1;
         let mut seen = None;
@@ -264,7 +264,7 @@ async fn kills_for_lack_of_memory_are_counted_over_runs() {
         }
         println!("run {run}: {seen:?} kills");
         assert_eq!(seen, Some(wanted), "run {run}");
-        docker(&["wait", &subject.container_id]).expect("its end");
+        docker(&["wait", &target.container_id]).expect("its end");
     }
     tell.send_replace(Arc::default());
     shutdown.cancel();

@@ -157,7 +157,7 @@ pub struct Ending {
 pub fn live(node_name: &str, snapshot: &Snapshot, storage: &Storage, pods: &[Arc<Pod>], at: Timestamp) -> Live {
     let mut rows: HashMap<&str, Vec<&Row>> = HashMap::new();
     for row in &snapshot.rows {
-        rows.entry(&row.subject.pod_uid).or_default().push(row);
+        rows.entry(&row.target.pod_uid).or_default().push(row);
     }
     let none = Vec::new();
     let mut pods: Vec<LivePod> = pods
@@ -210,8 +210,8 @@ fn pod_of(pod: &Pod, rows: &[&Row], own: Option<&Row>) -> LivePod {
         status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten()).collect();
     let inits = spec.init_containers.as_deref().unwrap_or_default();
     let find = |name: &str| -> Option<&Row> {
-        let same = rows.iter().filter(|row| row.subject.container_name == name);
-        same.max_by_key(|row| row.subject.started_at).copied()
+        let same = rows.iter().filter(|row| row.target.container_name == name);
+        same.max_by_key(|row| row.target.started_at).copied()
     };
     let shown = |container: &&Container| find(&container.name).is_some();
     let containers: Vec<LiveContainer> = inits

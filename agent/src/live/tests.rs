@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use windlass_cadvisor::{
-    Subject,
+    Target,
     history::Point,
     model::{BlockDevice, Cpu, Interface, InterfaceName, Limits, Memory, Node},
 };
@@ -38,7 +38,7 @@ fn sample(memory: u64) -> Sample {
 
 fn row(name: &str, started: i64, memory: u64, rate: Option<u64>) -> Arc<Row> {
     Arc::new(Row {
-        subject: Arc::new(Subject {
+        target: Arc::new(Target {
             container_id: format!("{name}{started}"),
             pid: 1,
             pod_name: "web".into(),
@@ -47,13 +47,13 @@ fn row(name: &str, started: i64, memory: u64, rate: Option<u64>) -> Arc<Row> {
             container_name: name.into(),
             started_at: at(started),
             pod_started_at: at(0),
-            ..Subject::default()
+            ..Target::default()
         }),
         cgroup: Arc::from("/x"),
         sample: sample(memory),
         usage_nano_cores: rate,
         limits: Limits::default(),
-        seldom: Arc::default(),
+        slow: Arc::default(),
         host_network: false,
         stale: false,
     })

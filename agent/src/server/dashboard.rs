@@ -77,12 +77,12 @@ async fn pod_history(State(state): State<ServerState>, Path(uid): Path<String>) 
     let snapshot = state.usage.snapshot();
     let mut containers = serde_json::Map::new();
     let mut network = None;
-    for row in snapshot.rows.iter().filter(|row| row.subject.pod_uid == uid) {
-        let past = series(&state.usage.history(&row.subject.container_id).await);
-        if row.subject.is_sandbox() {
+    for row in snapshot.rows.iter().filter(|row| row.target.pod_uid == uid) {
+        let past = series(&state.usage.history(&row.target.container_id).await);
+        if row.target.is_sandbox() {
             network = Some(past).filter(|_| !row.host_network);
         } else {
-            containers.insert(row.subject.container_name.clone(), json!(past));
+            containers.insert(row.target.container_name.clone(), json!(past));
         }
     }
     let known = !containers.is_empty() || state.pods.borrow().iter().any(|p| p.metadata.uid.as_deref() == Some(&uid));

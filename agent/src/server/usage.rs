@@ -43,8 +43,8 @@ async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Qu
     if small {
         state.usage.refresh().await;
     }
-    if let Some(ready) = state.usage.summary_json_ready(small) {
-        if ready.due {
+    if let Some(ready) = state.usage.cached_summary_json(small) {
+        if ready.needs_refresh {
             let usage = state.usage.clone();
             // Found by whoever asks next.
             drop(tokio::task::spawn_blocking(move || usage.summary_json(small)));
@@ -82,7 +82,7 @@ async fn own(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
     let mut page = expo::Text::of(format);
     super::metrics::write(&state, &mut page);
-    state.usage.put_own(&mut page);
+    state.usage.render_kubelet_metrics(&mut page);
     metrics(&headers, format, &page.finish().into())
 }
 

@@ -1,7 +1,8 @@
-//! The shapes that others read. Pure: a [`View`] in, JSON-ready structs or text out.
+//! The formats of the kubelet and cAdvisor. Pure: a [`View`] in, serializable structs or text out. May import the model,
+//! `rates` and `history`.
 
 pub mod prom_cadvisor;
-pub(crate) mod prom_own;
+pub(crate) mod prom_kubelet;
 pub mod prom_resource;
 pub(crate) mod rest;
 pub mod summary;
@@ -13,16 +14,16 @@ use crate::model::{Cpu, Memory, Row, Snapshot, Storage};
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// All that a page is made from.
+/// The input of every page.
 #[derive(Debug, Clone)]
 pub struct View {
     /// Name of the node.
     pub node_name: String,
-    /// The newest round.
+    /// The newest snapshot.
     pub snapshot: Arc<Snapshot>,
-    /// The newest sizes.
+    /// The newest disk usage.
     pub storage: Arc<Storage>,
-    /// Bytes that images take, when the engine's owner has told.
+    /// Bytes of images, if known.
     pub image_bytes: Option<u64>,
 }
 
@@ -71,7 +72,7 @@ impl Pod<'_> {
             let memory = &row.sample.memory;
             for (sum, part) in [
                 (&mut total.memory.usage_bytes, memory.usage_bytes),
-                // Per container, for working sets must add up although each is cut at 0.
+                // Per container: working sets must add up, and each is clamped at 0.
                 (&mut total.memory.inactive_file_bytes, memory.usage_bytes - memory.working_set_bytes()),
                 (&mut total.memory.rss_bytes, memory.rss_bytes),
                 (&mut total.memory.swap_bytes, memory.swap_bytes),
@@ -84,7 +85,7 @@ impl Pod<'_> {
                 total.usage_nano_cores = Some(total.usage_nano_cores.unwrap_or(0).saturating_add(rate));
             }
         }
-        // The sandbox is not limited; the pod is when all its other containers are.
+        // The sandbox has no limit; the pod has one when all its other containers have.
         total.limit_bytes =
             self.containers.iter().map(|row| row.limits.memory_bytes).sum::<Option<u64>>().filter(|limit| *limit > 0);
         if let Some(own) = self.own {
@@ -101,25 +102,25 @@ impl Pod<'_> {
 /// Groups rows by pod, in order of namespace, name and uid; containers outside pods are left out.
 fn pods(snapshot: &Snapshot) -> Vec<Pod<'_>> {
     let mut pods: BTreeMap<(&str, &str, &str), Pod<'_>> = BTreeMap::new();
-    for row in snapshot.rows.iter().map(Arc::as_ref).filter(|row| !row.subject.pod_uid.is_empty()) {
-        let subject = &row.subject;
-        let pod = pods.entry((&subject.pod_namespace, &subject.pod_name, &subject.pod_uid)).or_insert_with(|| Pod {
-            uid: &subject.pod_uid,
-            name: &subject.pod_name,
-            namespace: &subject.pod_namespace,
-            started_at: subject.pod_started_at,
+    for row in snapshot.rows.iter().map(Arc::as_ref).filter(|row| !row.target.pod_uid.is_empty()) {
+        let target = &row.target;
+        let pod = pods.entry((&target.pod_namespace, &target.pod_name, &target.pod_uid)).or_insert_with(|| Pod {
+            uid: &target.pod_uid,
+            name: &target.pod_name,
+            namespace: &target.pod_namespace,
+            started_at: target.pod_started_at,
             sandbox: None,
             containers: Vec::new(),
-            own: snapshot.pods.get(subject.pod_uid.as_str()).map(Arc::as_ref),
+            own: snapshot.pods.get(target.pod_uid.as_str()).map(Arc::as_ref),
         });
-        if !subject.is_sandbox() {
+        if !target.is_sandbox() {
             // Of two instances of one container, the newer counts.
-            match pod.containers.iter_mut().find(|known| known.subject.container_name == subject.container_name) {
-                Some(known) if known.subject.started_at < subject.started_at => *known = row,
+            match pod.containers.iter_mut().find(|known| known.target.container_name == target.container_name) {
+                Some(known) if known.target.started_at < target.started_at => *known = row,
                 Some(_) => {}
                 None => pod.containers.push(row),
             }
-        } else if pod.sandbox.is_none_or(|known| known.subject.started_at < subject.started_at) {
+        } else if pod.sandbox.is_none_or(|known| known.target.started_at < target.started_at) {
             pod.sandbox = Some(row);
         }
     }

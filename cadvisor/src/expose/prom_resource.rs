@@ -1,14 +1,14 @@
-//! The kubelet's `/metrics/resource`: what metrics-server reads. Its reader wants these names, exactly the labels
-//! container, pod and namespace, and sample times; one zero makes it drop the whole pod, so zeros are left out.
+//! The kubelet's `/metrics/resource`, which metrics-server reads. It needs these names, exactly the labels container, pod
+//! and namespace, and sample times; it drops a pod with a zero, so zeros are left out.
 
 use windlass_kit::expo::{Format, Kind, Text};
 
 use super::{Pod, View, float, pods, seconds, unix_seconds};
-use crate::{derive::available, model::Row};
+use crate::{model::Row, rates::available};
 
 type Value = fn(&Row) -> Option<f64>;
 
-/// The page.
+/// Renders the page.
 #[must_use]
 pub fn text(view: &View, format: Format) -> String {
     let snapshot = &view.snapshot;
@@ -23,7 +23,7 @@ pub fn text(view: &View, format: Format) -> String {
                 if let Some(value) = value(row) {
                     let at = timed.then(|| row.sample.at.as_millisecond());
                     let labels = [
-                        ("container", row.subject.container_name.as_str()),
+                        ("container", row.target.container_name.as_str()),
                         ("namespace", pod.namespace),
                         ("pod", pod.name),
                     ];
@@ -54,7 +54,7 @@ pub fn text(view: &View, format: Format) -> String {
         "[STABLE] When the container started, in seconds since 1970",
         Kind::Gauge,
         false,
-        |row| Some(unix_seconds(row.subject.started_at)).filter(|at| *at > 0.0),
+        |row| Some(unix_seconds(row.target.started_at)).filter(|at| *at > 0.0),
     );
     each_container(
         &mut page,

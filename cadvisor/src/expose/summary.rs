@@ -5,10 +5,10 @@ use serde::{Serialize, Serializer};
 
 use super::{Pod, View, pods};
 use crate::{
-    derive::available,
     model::{
-        ContainerSize, Filesystem, Interface, InterfaceName, Node, Pressure, Psi, Row, Stall, Storage, VolumeSize,
+        ContainerSize, Filesystem, Interface, InterfaceName, Node, Pressure, Psi, PsiLine, Row, Storage, VolumeSize,
     },
+    rates::available,
 };
 
 /// A time in whole seconds, UTC: the resolution that clients of this API expect.
@@ -33,7 +33,7 @@ macro_rules! shapes {
 }
 
 shapes! {
-    /// The whole answer of `/stats/summary`.
+    /// The response of `/stats/summary`.
     Summary {
         node: NodeStats,
         pods: Vec<PodStats>,
@@ -66,7 +66,7 @@ shapes! {
         #[serde(skip_serializing_if = "Option::is_none")]
         container_fs: Option<FsStats>,
     }
-    /// Process ids: most, and in use.
+    /// Process ids: maximum, and in use.
     RlimitStats {
         time: Time,
         maxpid: u64,
@@ -196,7 +196,7 @@ shapes! {
         tx_bytes: u64,
         tx_errors: u64,
     }
-    /// Space. What is used is the subject's own; the rest is the file system's.
+    /// Space. The used part is that of the target, the rest of the file system.
     FsStats {
         time: Time,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -214,7 +214,7 @@ shapes! {
     }
 }
 
-/// Builds the answer; with `only_cpu_and_memory` everything but CPU, memory and swap is left out.
+/// Builds the response; with `only_cpu_and_memory` everything but CPU, memory and swap is left out.
 #[must_use]
 pub fn summary(view: &View, only_cpu_and_memory: bool) -> Summary {
     let full = !only_cpu_and_memory;
@@ -357,10 +357,10 @@ fn container(row: &Row, storage: &Storage, full: bool) -> ContainerStats {
     let sample = &row.sample;
     let time = Time(sample.at);
     let pressure = shown(&sample.pressure, full);
-    let size = storage.containers.get(&row.subject.container_id);
+    let size = storage.containers.get(&row.target.container_id);
     ContainerStats {
-        name: row.subject.container_name.clone(),
-        start_time: Time(row.subject.started_at),
+        name: row.target.container_name.clone(),
+        start_time: Time(row.target.started_at),
         cpu: Some(CpuStats {
             time,
             usage_nano_cores: row.usage_nano_cores,
@@ -404,12 +404,16 @@ fn shown(pressure: &Pressure, full: bool) -> Pressure {
 }
 
 fn psi(psi: Psi) -> PsiStats {
-    let data =
-        |stall: Stall| PsiData { total: stall.total_us, avg10: stall.avg10, avg60: stall.avg60, avg300: stall.avg300 };
+    let data = |stall: PsiLine| PsiData {
+        total: stall.total_us,
+        avg10: stall.avg10,
+        avg60: stall.avg60,
+        avg300: stall.avg300,
+    };
     PsiStats { full: data(psi.full), some: data(psi.some) }
 }
 
-/// The interface shown flat: eth0 if there is one, as upstream; else the one that the default route leaves by.
+/// The main interface: eth0 if there is one, as in the kubelet; else that of the default route.
 fn main_of(node: &Node) -> Option<InterfaceName> {
     let eth0 = InterfaceName::new(b"eth0");
     let has = |name: Option<InterfaceName>| name.is_some_and(|n| node.sample.network.iter().any(|i| i.name == n));
@@ -431,7 +435,7 @@ fn network(time: Time, interfaces: &[Interface], main: Option<InterfaceName>) ->
     }
 }
 
-/// Numbers of a whole file system. One without a fixed number of inodes tells none.
+/// A whole file system. One without a fixed number of inodes has none.
 fn whole(space: &Filesystem) -> FsStats {
     let inodes = Some(space.inodes).filter(|inodes| *inodes > 0);
     FsStats {
@@ -445,7 +449,7 @@ fn whole(space: &Filesystem) -> FsStats {
     }
 }
 
-/// What one subject uses of a file system; unknown before the first walk.
+/// The usage of one target in a file system; unknown before the first scan.
 fn part(space: &Filesystem, used: Option<(Timestamp, u64, u64)>) -> FsStats {
     FsStats {
         time: Time(used.map_or(space.at, |(at, ..)| at.max(space.at))),
@@ -469,7 +473,7 @@ fn volumes(pod: &Pod<'_>, storage: &Storage) -> Vec<VolumeStats> {
 
 fn ephemeral(pod: &Pod<'_>, storage: &Storage) -> Option<FsStats> {
     let sizes: Vec<&ContainerSize> =
-        pod.containers.iter().filter_map(|row| storage.containers.get(&row.subject.container_id)).collect();
+        pod.containers.iter().filter_map(|row| storage.containers.get(&row.target.container_id)).collect();
     let volumes = || storage.volumes.get(pod.uid).into_iter().flatten().filter(|volume| volume.ephemeral);
     let at = sizes.iter().map(|size| size.at).chain(volumes().map(|volume| volume.space.at)).max()?;
     let of_containers = sizes.iter().map(|size| size.rootfs_bytes.saturating_add(size.logs_bytes));

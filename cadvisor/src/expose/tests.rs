@@ -7,11 +7,11 @@ use windlass_kit::expo::Format;
 
 use super::*;
 use crate::{
-    config::Subject,
+    config::Target,
     model::*,
     source::{
         Buffer, ContainerFiles, MachineFiles, cgroups, machine,
-        tests::{CGROUPFS, CONTAINER, POD, SYSTEMD, Tree, as_driver, subject, unpack},
+        tests::{CGROUPFS, CONTAINER, POD, SYSTEMD, Tree, as_driver, target, unpack},
     },
 };
 
@@ -31,25 +31,25 @@ pub(super) fn at(second: i64) -> jiff::Timestamp {
     jiff::Timestamp::from_millisecond(1_770_091_600_250 + second * 1000).unwrap()
 }
 
-fn row(root: &Path, subject: Subject, usage_nano_cores: Option<u64>, second: i64) -> Row {
+fn row(root: &Path, target: Target, usage_nano_cores: Option<u64>, second: i64) -> Row {
     let layout = cgroups(root).unwrap();
     let mut buffer = Buffer::new();
-    let mut files = ContainerFiles::open(root, &layout, &subject, &mut buffer).unwrap();
+    let mut files = ContainerFiles::open(root, &layout, &target, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
-    let seldom = files.seldom(root, &mut buffer);
+    let slow = files.slow(root, &mut buffer);
     let mut sample = Sample::empty(at(second), 0);
     files.read(true, &crate::source::Totals::default(), &mut buffer, &mut sample).unwrap();
     Row {
         cgroup: Arc::from(files.cgroup.as_str()),
-        subject: Arc::new(subject),
+        target: Arc::new(target),
         sample,
         usage_nano_cores,
         limits,
-        seldom: Arc::new(Seldom {
+        slow: Arc::new(SlowStats {
             files: 5,
             sockets: 1,
             tasks: Tasks { sleeping: 1, running: 1, ..Tasks::default() },
-            ..seldom
+            ..slow
         }),
         host_network: false,
         stale: false,
@@ -73,21 +73,21 @@ pub(crate) fn view(tree: Tree) -> View {
     let dir = unpack(tree);
     let root = dir.path();
     let layout = cgroups(root).unwrap();
-    let busy = row(root, subject(), Some(499_000_000), 0);
-    let sandbox = Subject {
+    let busy = row(root, target(), Some(499_000_000), 0);
+    let sandbox = Target {
         container_name: "POD".to_owned(),
         name: "k8s_POD_web".to_owned(),
         image: "pause".to_owned(),
-        ..subject()
+        ..target()
     };
     let mut sandbox = row(root, sandbox, Some(0), 1);
     sandbox.limits.memory_bytes = None;
     sandbox.sample.memory = Memory { usage_bytes: 500_000, rss_bytes: 40_000, faults: 900, ..Memory::default() };
     sandbox.sample.cpu = Cpu { usage_ns: 20_000_000, ..Cpu::default() };
     sandbox.sample.block.clear();
-    let mut subject_of_sandbox = Subject::clone(&sandbox.subject);
+    let mut subject_of_sandbox = Target::clone(&sandbox.target);
     subject_of_sandbox.container_id = "a".repeat(64);
-    sandbox.subject = Arc::new(subject_of_sandbox);
+    sandbox.target = Arc::new(subject_of_sandbox);
     sandbox.cgroup = Arc::from(sandbox.cgroup.replace(CONTAINER, &"a".repeat(64)));
     let (files, mut buffer) = (MachineFiles::open(root, Some(&layout)), Buffer::new());
     let totals = files.totals(&mut buffer);
@@ -203,7 +203,7 @@ fn promtool_reads_every_page() {
         promtool(&prom_cadvisor::text(&view, at(5), Format::Plain), "cadvisor");
         promtool(&prom_resource::text(&view, Format::Plain), "resource");
         let mut page = windlass_kit::expo::Text::new();
-        prom_own::put(&view, 3, &mut page);
+        prom_kubelet::put(&view, 3, &mut page);
         let page = page.finish();
         assert!(
             page.contains(
@@ -259,7 +259,7 @@ fn just_made_containers_and_host_networks_stay_out() {
     for row in &mut snapshot.rows {
         let row = Arc::make_mut(row);
         row.host_network = true;
-        if !row.subject.is_sandbox() {
+        if !row.target.is_sandbox() {
             row.sample.cpu.usage_ns = 0;
         }
     }

@@ -1,8 +1,8 @@
-//! The machine: its numbers, and what it is.
+//! The machine: its counters and its properties.
 
 use super::{InterfaceName, Sample};
 
-/// One block device of the machine: counters so far.
+/// Counters of one block device of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Disk {
     /// Device number.
@@ -11,27 +11,27 @@ pub struct Disk {
     pub minor: u32,
     /// Path below `/dev`.
     pub name: String,
-    /// Requests.
+    /// Read requests.
     pub reads: u64,
-    /// Requests that were joined with others.
+    /// Merged read requests.
     pub reads_merged: u64,
-    /// 512 bytes each.
+    /// Sectors of 512 bytes read.
     pub sectors_read: u64,
-    /// Time that requests took.
+    /// Time spent on reads.
     pub read_ms: u64,
-    /// Requests.
+    /// Write requests.
     pub writes: u64,
-    /// Requests that were joined with others.
+    /// Merged write requests.
     pub writes_merged: u64,
-    /// 512 bytes each.
+    /// Sectors of 512 bytes written.
     pub sectors_written: u64,
-    /// Time that requests took.
+    /// Time spent on writes.
     pub write_ms: u64,
-    /// Requests under way now.
+    /// Requests in progress.
     pub in_progress: u64,
-    /// Time with a request under way.
+    /// Time with requests in progress.
     pub io_ms: u64,
-    /// The same, times the number of requests.
+    /// The same, weighted by the number of requests.
     pub weighted_ms: u64,
 }
 
@@ -40,24 +40,24 @@ pub struct Disk {
 pub struct Node {
     /// The newest sample.
     pub sample: Sample,
-    /// CPU rate.
+    /// CPU rate in billionths of a core.
     pub usage_nano_cores: Option<u64>,
-    /// Swap not in use.
+    /// Free swap.
     pub swap_free_bytes: u64,
-    /// Name of the interface that the default route leaves by.
+    /// The interface of the default route.
     pub default_interface: Option<InterfaceName>,
-    /// Threads that exist now.
+    /// Existing threads.
     pub threads: u64,
-    /// Block devices, without partitions, loops and memory.
+    /// Block devices, without partitions, loop devices and RAM disks.
     pub disks: Vec<Disk>,
-    /// Load over 1, 5 and 15 minutes.
+    /// Load averages over 1, 5 and 15 minutes.
     pub load: [f64; 3],
 }
 
-/// What does not change while the machine runs.
+/// Properties that do not change while the machine runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Machine {
-    /// When the kernel started.
+    /// Boot time of the kernel.
     pub booted_at: jiff::Timestamp,
     /// Logical processors.
     pub cores: u64,
@@ -69,25 +69,25 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Swap space.
     pub swap_bytes: u64,
-    /// Most process ids that can exist.
+    /// Maximal number of process ids.
     pub max_pids: u64,
-    /// Of this start of the kernel.
+    /// Id of this boot.
     pub boot_id: String,
-    /// Of the installation.
+    /// `/etc/machine-id`.
     pub machine_id: String,
-    /// Of the firmware.
+    /// UUID of the firmware.
     pub system_uuid: String,
     /// Release of the kernel.
     pub kernel_version: String,
     /// Name of the distribution.
     pub os_version: String,
-    /// Who made the processor.
+    /// Vendor of the processor.
     pub vendor: String,
-    /// Fastest clock of the first processor.
+    /// Maximal clock rate of the first processor.
     pub frequency_khz: u64,
-    /// Huge pages: size in KiB, and how many are set aside.
+    /// Huge pages: size in KiB, and number of reserved pages.
     pub huge_pages: Vec<(u64, u64)>,
-    /// Network devices that are not containers' or bridges'.
+    /// Network devices, without those of containers and bridges.
     pub network: Vec<NetworkDevice>,
     /// Block devices.
     pub disks: Vec<DiskInfo>,
@@ -102,9 +102,9 @@ pub struct NetworkDevice {
     pub name: String,
     /// Hardware address.
     pub address: String,
-    /// Megabits a second; 0 when it does not say.
+    /// Speed in Mbit/s; 0 when unknown.
     pub speed: u64,
-    /// Largest packet.
+    /// MTU in bytes.
     pub mtu: u64,
 }
 
@@ -117,9 +117,9 @@ pub struct DiskInfo {
     pub major: u32,
     /// Device number.
     pub minor: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What orders its requests.
+    /// I/O scheduler.
     pub scheduler: String,
 }
 

@@ -1,11 +1,11 @@
-//! Samples: plain numbers, the unit in every field's name.
+//! Samples: plain numbers, with the unit in the name of each field.
 
 mod machine;
 mod process;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use crate::config::Subject;
+use crate::config::Target;
 pub use machine::{Disk, DiskInfo, Machine, NetworkDevice, Node, NumaNode};
 pub use process::Process;
 
@@ -22,9 +22,9 @@ pub struct Cpu {
     pub periods: u64,
     /// Periods in which the quota was used up.
     pub throttled_periods: u64,
-    /// Time that threads were held back.
+    /// Time that threads were throttled.
     pub throttled_ns: u64,
-    /// Periods in which more than the quota was used by saved-up burst.
+    /// Periods in which saved-up burst was used.
     pub burst_periods: u64,
     /// Time used above the quota.
     pub burst_ns: u64,
@@ -35,7 +35,7 @@ pub struct Cpu {
 pub struct Memory {
     /// Everything charged, page cache included.
     pub usage_bytes: u64,
-    /// Highest usage so far; 0 where the kernel does not tell.
+    /// Highest usage so far; 0 where the kernel has none.
     pub max_usage_bytes: u64,
     /// Page cache.
     pub cache_bytes: u64,
@@ -45,40 +45,40 @@ pub struct Memory {
     pub swap_bytes: u64,
     /// Mapped files.
     pub mapped_file_bytes: u64,
-    /// Memory of the kernel charged to the group.
+    /// Kernel memory charged to the cgroup.
     pub kernel_bytes: u64,
-    /// File pages in recent use.
+    /// Active file pages.
     pub active_file_bytes: u64,
-    /// File pages that can be dropped first.
+    /// Inactive file pages.
     pub inactive_file_bytes: u64,
-    /// File pages waiting to be written.
+    /// Dirty file pages.
     pub dirty_bytes: u64,
-    /// File pages being written.
+    /// File pages under writeback.
     pub writeback_bytes: u64,
     /// Page faults so far.
     pub faults: u64,
-    /// Page faults that needed a read from disk.
+    /// Major page faults.
     pub major_faults: u64,
-    /// Times the limit was hit (v1 only).
+    /// Times the limit was hit (`memory.failcnt`, v1 only).
     pub limit_hits: u64,
-    /// Pages scanned for reclaim (v2 only).
-    pub scanned_pages: u64,
-    /// Pages reclaimed (v2 only).
-    pub stolen_pages: u64,
-    /// Anonymous pages that came back soon after eviction.
+    /// Pages scanned for reclaim (`pgscan`, v2 only).
+    pub pgscan: u64,
+    /// Pages reclaimed (`pgsteal`, v2 only).
+    pub pgsteal: u64,
+    /// Refaults of anonymous pages.
     pub refault_anon_pages: u64,
-    /// File pages that came back soon after eviction.
+    /// Refaults of file pages.
     pub refault_file_pages: u64,
-    /// Times `memory.high` was exceeded (v2 only).
+    /// `high` of `memory.events` (v2 only).
     pub high_events: u64,
-    /// Times `memory.max` was about to be exceeded (v2 only).
+    /// `max` of `memory.events` (v2 only).
     pub max_events: u64,
-    /// Processes killed for lack of memory.
+    /// OOM kills.
     pub oom_kills: u64,
 }
 
 impl Memory {
-    /// What cannot be freed easily: usage without inactive file pages, never below 0.
+    /// Working set: usage without inactive file pages, never below 0.
     #[must_use]
     pub fn working_set_bytes(&self) -> u64 {
         self.usage_bytes.saturating_sub(self.inactive_file_bytes)
@@ -90,52 +90,52 @@ impl Memory {
 pub struct Pids {
     /// Threads and processes, as the pids controller counts.
     pub threads: u64,
-    /// Processes in the group itself.
+    /// Processes in the cgroup itself.
     pub processes: u64,
 }
 
-/// One line of a pressure file.
+/// One line of a PSI file.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Stall {
+pub struct PsiLine {
     /// Share of the last 10 s, in percent.
     pub avg10: f64,
     /// Share of the last 60 s, in percent.
     pub avg60: f64,
     /// Share of the last 300 s, in percent.
     pub avg300: f64,
-    /// Stalled time so far.
+    /// Total stall time.
     pub total_us: u64,
 }
 
-/// One pressure file.
+/// One PSI file.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Psi {
-    /// At least one task waited.
-    pub some: Stall,
-    /// All tasks waited; zeros where the kernel leaves the line out.
-    pub full: Stall,
+    /// At least one task stalled.
+    pub some: PsiLine,
+    /// All tasks stalled; zeros where the kernel omits the line.
+    pub full: PsiLine,
 }
 
 impl Psi {
-    /// Whether nothing has waited for minutes.
-    pub(crate) fn is_calm(&self) -> bool {
-        let still = |stall: &Stall| stall.avg10 <= 0.0 && stall.avg60 <= 0.0 && stall.avg300 <= 0.0;
+    /// Whether all averages are zero.
+    pub(crate) fn is_zero(&self) -> bool {
+        let still = |stall: &PsiLine| stall.avg10 <= 0.0 && stall.avg60 <= 0.0 && stall.avg300 <= 0.0;
         still(&self.some) && still(&self.full)
     }
 }
 
-/// The three pressure files; absent on plain v1.
+/// The three PSI files; absent on plain v1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pressure {
-    /// Waiting for a CPU.
+    /// Stalled on CPU.
     pub cpu: Option<Psi>,
-    /// Waiting for memory.
+    /// Stalled on memory.
     pub memory: Option<Psi>,
-    /// Waiting for a block device.
+    /// Stalled on I/O.
     pub io: Option<Psi>,
 }
 
-/// Transfers to one block device so far.
+/// Counters of one block device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockDevice {
     /// Device number.
@@ -152,7 +152,7 @@ pub struct BlockDevice {
     pub writes: u64,
 }
 
-/// Name of a network interface, kept in place (the kernel allows 15 bytes).
+/// Name of a network interface, without an allocation (the kernel allows 15 bytes).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceName {
     bytes: [u8; 16],
@@ -193,26 +193,26 @@ pub struct Interface {
     pub rx_bytes: u64,
     /// Received.
     pub rx_packets: u64,
-    /// Bad packets received.
+    /// Receive errors.
     pub rx_errors: u64,
-    /// Received and thrown away.
+    /// Dropped on receive.
     pub rx_dropped: u64,
     /// Sent.
     pub tx_bytes: u64,
     /// Sent.
     pub tx_packets: u64,
-    /// Failed to send.
+    /// Transmit errors.
     pub tx_errors: u64,
-    /// Thrown away instead of sent.
+    /// Dropped on transmit.
     pub tx_dropped: u64,
 }
 
-/// All that one look at a cgroup gives.
+/// One sample of a cgroup.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Wall clock at the reading.
+    /// Wall clock.
     pub at: jiff::Timestamp,
-    /// Monotonic clock at the reading: what rates are computed with.
+    /// Monotonic clock, for rates.
     pub mono_ns: u64,
     /// CPU.
     pub cpu: Cpu,
@@ -222,14 +222,14 @@ pub struct Sample {
     pub pids: Pids,
     /// Pressure stall information.
     pub pressure: Pressure,
-    /// Block devices with any transfer, in order of device number.
+    /// Block devices with transfers, in order of device number.
     pub block: Vec<BlockDevice>,
-    /// Interfaces, loopback left out; only of sandboxes and of the node.
+    /// Interfaces without loopback; only of sandboxes and of the node.
     pub network: Vec<Interface>,
 }
 
 impl Sample {
-    /// An empty sample taken at that time.
+    /// An empty sample of this time.
     #[must_use]
     pub fn empty(at: jiff::Timestamp, mono_ns: u64) -> Self {
         Self {
@@ -245,22 +245,22 @@ impl Sample {
     }
 }
 
-/// What a cgroup is allowed. None means no limit.
+/// Limits of a cgroup. `None` means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Relative weight, in the terms of v1 (1024 is Docker's default).
+    /// CPU shares as on v1 (1024 is Docker's default).
     pub cpu_shares: u64,
-    /// CPU time per period.
+    /// CFS quota per period.
     pub cpu_quota_us: Option<u64>,
-    /// Length of a period.
+    /// CFS period.
     pub cpu_period_us: u64,
     /// Memory.
     pub memory_bytes: Option<u64>,
-    /// Memory kept back for it (v2) or softly limited (v1).
+    /// `memory.min` (v2) or the soft limit (v1).
     pub reservation_bytes: Option<u64>,
-    /// Swap alone, whatever the cgroup version counts.
+    /// Swap alone, on both versions.
     pub swap_bytes: Option<u64>,
-    /// The swap file as read: memory and swap together on v1, swap alone on v2.
+    /// Swap as read: memory and swap together on v1, swap alone on v2.
     pub swap_file_bytes: Option<u64>,
     /// Threads.
     pub threads: Option<u64>,
@@ -268,31 +268,31 @@ pub struct Limits {
     pub open_files: Option<u64>,
 }
 
-/// What is counted only now and then because it costs.
+/// Counters that are read rarely, because they are expensive or change slowly.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seldom {
+pub struct SlowStats {
     /// Open files of all processes of the container.
     pub files: u64,
     /// Those that are sockets.
     pub sockets: u64,
-    /// What its processes were doing at that moment.
+    /// States of its processes.
     pub tasks: Tasks,
-    /// Huge pages of each size that the machine has.
+    /// Huge pages of each page size.
     pub huge_pages: Vec<HugePages>,
-    /// Connections in the network namespace; only of those whose network is told.
+    /// Sockets in the network namespace; only of containers that report it.
     pub sockets_of: Option<Sockets>,
 }
 
-/// How many processes were in which state.
+/// Number of processes in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// Wait for something that a signal can end.
+    /// Interruptible sleep.
     pub sleeping: u64,
-    /// Run or could run.
+    /// Running or runnable.
     pub running: u64,
-    /// Held by a signal or a debugger.
+    /// Stopped by a signal or a debugger.
     pub stopped: u64,
-    /// Wait for something that no signal ends: a disk, mostly.
+    /// Uninterruptible sleep, mostly for a disk.
     pub uninterruptible: u64,
 }
 
@@ -303,13 +303,13 @@ pub struct HugePages {
     pub size: String,
     /// In use.
     pub usage_bytes: u64,
-    /// Most that was in use; 0 where the kernel does not tell (v2).
+    /// Highest usage; 0 where the kernel has none (v2).
     pub max_usage_bytes: u64,
-    /// Times that the limit was hit.
+    /// Times the limit was hit.
     pub failures: u64,
 }
 
-/// States of TCP as the kernel numbers them, from 1.
+/// TCP states in the order of their numbers in the kernel, from 1.
 pub const TCP_STATES: [&str; 11] = [
     "established",
     "synsent",
@@ -327,13 +327,13 @@ pub const TCP_STATES: [&str; 11] = [
 /// Sockets of a network namespace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sockets {
-    /// Of IPv4, by state as in [`TCP_STATES`].
+    /// TCP sockets of IPv4, by state as in [`TCP_STATES`].
     pub tcp: [u64; 11],
-    /// Of IPv6.
+    /// TCP sockets of IPv6.
     pub tcp6: [u64; 11],
-    /// Of IPv4.
+    /// UDP sockets of IPv4.
     pub udp: Udp,
-    /// Of IPv6.
+    /// UDP sockets of IPv6.
     pub udp6: Udp,
 }
 
@@ -342,68 +342,68 @@ pub struct Sockets {
 pub struct Udp {
     /// Sockets.
     pub listen: u64,
-    /// Datagrams thrown away.
+    /// Dropped datagrams.
     pub dropped: u64,
-    /// Bytes that wait to be read.
+    /// Bytes in receive queues.
     pub rx_queued: u64,
-    /// Bytes that wait to be sent.
+    /// Bytes in send queues.
     pub tx_queued: u64,
 }
 
 /// One container (or one pod's own cgroup) in a snapshot.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Who it is.
-    pub subject: Arc<Subject>,
+    /// The container.
+    pub target: Arc<Target>,
     /// Path below the cgroup root.
     pub cgroup: Arc<str>,
     /// The newest sample.
     pub sample: Sample,
-    /// CPU rate over the last stretch of at least a second; none before two samples exist.
+    /// CPU rate over at least one second, in billionths of a core; `None` before there are two samples.
     pub usage_nano_cores: Option<u64>,
-    /// What it is allowed.
+    /// Its limits.
     pub limits: Limits,
-    /// What is counted now and then.
-    pub seldom: Arc<Seldom>,
-    /// Shares the node's network namespace, so that its traffic is the node's.
+    /// Its slow counters.
+    pub slow: Arc<SlowStats>,
+    /// In the node's network namespace, so that its traffic is the node's.
     pub host_network: bool,
-    /// The newest attempt to read failed: the numbers are those of the attempt before.
+    /// The last read failed: the numbers are those of the read before.
     pub stale: bool,
 }
 
 /// A daemon of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemRow {
-    /// As in the configuration.
+    /// Its name in the configuration.
     pub name: String,
     /// When the process started.
     pub started_at: jiff::Timestamp,
-    /// When it was read.
+    /// Wall clock.
     pub at: jiff::Timestamp,
-    /// Monotonic clock at the reading.
+    /// Monotonic clock.
     pub mono_ns: u64,
     /// CPU.
     pub cpu: Cpu,
-    /// Resident memory stands in usage, working set and rss.
+    /// Resident memory, as usage, working set and rss.
     pub memory: Memory,
     /// CPU rate.
     pub usage_nano_cores: Option<u64>,
 }
 
-/// The result of one round: what every page is rendered from.
+/// The result of one housekeeping, from which every page is rendered.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// Wall clock when the round ended.
+    /// Wall clock at its end.
     pub at: jiff::Timestamp,
-    /// Monotonic clock when the round ended.
+    /// Monotonic clock at its end.
     pub mono_ns: u64,
-    /// The machine's constants.
+    /// The machine's properties.
     pub machine: Arc<Machine>,
     /// The machine.
     pub node: Node,
     /// Containers, sorted by namespace, pod, container, id.
     pub rows: Vec<Arc<Row>>,
-    /// Pods that have a cgroup of their own, by uid.
+    /// Pods with a cgroup of their own, by uid.
     pub pods: BTreeMap<Arc<str>, Arc<Row>>,
     /// Daemons of the node.
     pub system: Vec<SystemRow>,
@@ -414,24 +414,24 @@ pub struct Snapshot {
 /// Space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filesystem {
-    /// When it was asked.
+    /// When it was queried.
     pub at: jiff::Timestamp,
-    /// Whole size.
+    /// Size of the file system.
     pub capacity_bytes: u64,
-    /// Free for ordinary users.
+    /// Available to unprivileged users.
     pub available_bytes: u64,
     /// In use.
     pub used_bytes: u64,
-    /// Inodes altogether; 0 where the file system has no fixed number.
+    /// Total inodes; 0 where the file system has no fixed number.
     pub inodes: u64,
     /// Inodes free.
     pub inodes_free: u64,
 }
 
-/// Size of what one container has written, from the last walk.
+/// Disk usage of one container, from the last scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContainerSize {
-    /// When the walk ended.
+    /// When the scan ended.
     pub at: jiff::Timestamp,
     /// Blocks in the writable layer.
     pub rootfs_bytes: u64,
@@ -441,33 +441,33 @@ pub struct ContainerSize {
     pub logs_bytes: u64,
     /// Log files.
     pub logs_inodes: u64,
-    /// A walk is under way for longer than walks should take.
+    /// A scan is stalled.
     pub stale: bool,
 }
 
-/// Size of a volume, from the last look.
+/// Disk usage of a volume, from the last scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeSize {
     /// Its name in the pod.
     pub name: String,
-    /// Namespace and name of the claim that it comes from.
+    /// Namespace and name of its PersistentVolumeClaim.
     pub claim: Option<(String, String)>,
-    /// Goes with the pod and lies on the node's disk, so that it counts as ephemeral storage.
+    /// Deleted with the pod and on the node's disk, so that it counts as ephemeral storage.
     pub ephemeral: bool,
-    /// What it uses, and the space and inodes of its file system.
+    /// Its usage, and the space and inodes of its file system.
     pub space: Filesystem,
     /// Files and directories in it.
     pub inodes_used: u64,
-    /// The newest look has not ended: its file system does not answer.
+    /// The scan is stalled: the file system does not respond.
     pub stale: bool,
 }
 
-/// The result of the background walks.
+/// The result of all scans.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Storage {
     /// The file system of the data directory.
     pub node: Option<Filesystem>,
-    /// The file system of Docker's data root.
+    /// The file system of Docker's data root, which has the images.
     pub images: Option<Filesystem>,
     /// Device name of the images' file system, for labels.
     pub images_device: String,
@@ -475,6 +475,6 @@ pub struct Storage {
     pub containers: BTreeMap<String, ContainerSize>,
     /// By pod uid.
     pub volumes: BTreeMap<String, Vec<VolumeSize>>,
-    /// Bytes of all layers of images, where Docker keeps a list of them.
+    /// Bytes of all image layers, where Docker has a list of them.
     pub image_bytes: Option<u64>,
 }

@@ -1,34 +1,34 @@
-//! One process, as a list for people shows it.
+//! One process of the list of processes.
 
-/// A process that runs.
+/// A running process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Process {
-    /// Its user's name, or number.
+    /// Its user's name, or id.
     pub user: String,
-    /// Its number.
+    /// Process id.
     pub pid: i32,
-    /// Its parent's.
+    /// Parent's process id.
     pub parent: i32,
-    /// `12:34`, or `Jan02` when it began on another day.
+    /// Start: `12:34`, or `Jan02` on another day.
     pub started: String,
-    /// CPU time against the time since its start.
+    /// CPU time divided by the time since its start.
     pub cpu_percent: f64,
-    /// Memory against the machine's.
+    /// Share of the machine's memory.
     pub memory_percent: f64,
-    /// Memory that it holds.
+    /// Resident memory.
     pub rss_bytes: u64,
-    /// Addresses that it has taken.
+    /// Virtual memory.
     pub virtual_bytes: u64,
-    /// The kernel's letter.
+    /// State letter of the kernel.
     pub state: String,
     /// CPU time used: `[days-]hh:mm:ss`.
     pub running_time: String,
-    /// The cgroup that accounts for its CPU.
+    /// The cgroup of its cpu controller.
     pub cgroup: String,
     /// The program's name.
     pub command: String,
     /// Open files.
     pub files: u64,
-    /// The processor that it ran on last.
+    /// The processor that it last ran on.
     pub processor: i32,
 }

@@ -21,7 +21,7 @@ pub(crate) enum Mode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hierarchy {
     mount_point: PathBuf,
-    /// The part of the hierarchy that the mount shows.
+    /// The root of the mount within the hierarchy.
     root: String,
     /// Super-block options: on v1 the controllers' names are among them.
     options: Vec<String>,
@@ -58,7 +58,7 @@ pub(crate) fn layout(mountinfo: &str) -> Option<Layout> {
     Some(Layout { mode, v1, v2 })
 }
 
-/// One row of a mount table. Rows that cannot be read are passed over.
+/// One row of a mount table. Rows that cannot be parsed are skipped.
 fn mount(line: &str) -> Option<MountInfo> {
     // The parser insists on the separator and the fields after it; short rows give an error, not a panic.
     MountInfo::from_line(line).ok()
@@ -98,8 +98,8 @@ pub(crate) fn path_of<'a>(proc_cgroup: &'a [u8], controller: &str) -> Option<&'a
     })
 }
 
-/// The path up to the element that names the container: its processes may sit in groups below it.
-/// None when no element does, so the process is not (or no longer) the container's.
+/// The path up to the element with the container's id: its processes may be in cgroups below it. `None` when there is no
+/// such element, so the process is not (or no longer) the container's.
 pub(crate) fn cut_at<'a>(path: &'a str, container_id: &str) -> Option<&'a str> {
     let at = path.find(container_id).filter(|_| !container_id.is_empty())?;
     let end = path.get(at..)?.find('/').map_or(path.len(), |slash| at + slash);

@@ -3,7 +3,7 @@
 use super::{lines, number, pairs, words};
 use crate::model::Cpu;
 
-/// The kernel shows times to users in hundredths of a second on every architecture that Linux runs on today.
+/// `USER_HZ` is 100 on every architecture of Linux.
 pub(crate) const TICK_NS: u64 = 10_000_000;
 
 /// `cpuacct.usage` of v1: one number.
@@ -36,7 +36,7 @@ pub(crate) fn v1_throttling(text: &[u8], cpu: &mut Cpu) {
     }
 }
 
-/// `cpu.stat` of v2: everything, in microseconds. False when it does not tell the usage.
+/// `cpu.stat` of v2: everything, in microseconds. False when it has no usage.
 pub(crate) fn v2(text: &[u8], cpu: &mut Cpu) -> bool {
     let mut found = false;
     for (key, value) in pairs(text) {

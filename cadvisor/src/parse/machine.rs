@@ -2,7 +2,7 @@
 
 use super::{cpu::TICK_NS, lines, number, pairs, words};
 
-/// What `/proc/PID/stat` and `statm` say about a daemon.
+/// The fields of `/proc/PID/stat` and `statm` of a daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Daemon {
     pub(crate) user_ns: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Daemon {
     pub(crate) started_ns: u64,
 }
 
-/// `/proc/PID/stat`. The command name in parentheses may hold anything, so fields count from the last parenthesis.
+/// `/proc/PID/stat`. The command name in parentheses may contain anything, so fields count from the last parenthesis.
 pub(crate) fn daemon(stat: &[u8]) -> Option<Daemon> {
     let close = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = words(stat.get(close + 1..)?).map(|word| number(word).unwrap_or(0));
@@ -66,7 +66,7 @@ pub(crate) fn processors(cpuinfo: &[u8]) -> (u64, u64, u64) {
     (logical, count(cores.len(), logical), count(packages.len(), 1))
 }
 
-/// The processor's maker, and its clock in kHz as far as it is told here.
+/// The processor's vendor, and its clock rate in kHz if listed.
 pub(crate) fn processor(cpuinfo: &[u8]) -> (String, u64) {
     let field = |wanted: &[u8]| {
         lines(cpuinfo).find_map(|line| {

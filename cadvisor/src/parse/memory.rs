@@ -3,7 +3,7 @@
 use super::{lines, number, pairs, words};
 use crate::model::Memory;
 
-/// `memory.stat` of v1. The `total_` keys hold the whole subtree and win; very old trees without
+/// `memory.stat` of v1. The `total_` keys include the subtree and win; very old trees without
 /// `memory.use_hierarchy` have them too, with the same meaning for leaves. They come last, `total_cache` first of them.
 pub(crate) fn v1_stat(text: &[u8], memory: &mut Memory) {
     let totals = memchr::memmem::find(text, b"\ntotal_cache ").and_then(|at| text.get(at..));
@@ -47,8 +47,8 @@ pub(crate) fn v2_stat(text: &[u8], memory: &mut Memory) {
             b"inactive_file" => memory.inactive_file_bytes = value,
             b"pgfault" => memory.faults = value,
             b"pgmajfault" => memory.major_faults = value,
-            b"pgscan" => memory.scanned_pages = value,
-            b"pgsteal" => memory.stolen_pages = value,
+            b"pgscan" => memory.pgscan = value,
+            b"pgsteal" => memory.pgsteal = value,
             b"workingset_refault_anon" => memory.refault_anon_pages = value,
             b"workingset_refault_file" => memory.refault_file_pages = value,
             _ => {}
@@ -68,7 +68,7 @@ pub(crate) fn v2_events(text: &[u8], memory: &mut Memory) {
     }
 }
 
-/// What `/proc/meminfo` says beyond [`Memory`].
+/// The fields of `/proc/meminfo` that are not in [`Memory`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MachineMemory {
     pub(crate) total_bytes: u64,
@@ -107,7 +107,7 @@ pub(crate) fn machine(text: &[u8], memory: &mut Memory) -> MachineMemory {
     found
 }
 
-/// Page faults and kills of `/proc/vmstat`. Answers the kills, which kernels before 4.13 do not tell.
+/// Page faults and OOM kills of `/proc/vmstat`. Returns the kills, which kernels before 4.13 do not count.
 pub(crate) fn machine_events(text: &[u8], memory: &mut Memory) -> Option<u64> {
     let mut kills = None;
     for (key, value) in pairs(text) {

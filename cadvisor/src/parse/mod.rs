@@ -1,5 +1,5 @@
-//! Bytes of kernel files in, samples out. Pure: no files, no clock, no tokio; never panics; what is
-//! missing or malformed leaves the field as it was.
+//! Parsers of kernel files: bytes in, samples out. Pure: no files, no clock, no tokio; they never panic, and leave a field
+//! unchanged that is missing or malformed.
 
 use memchr::{memchr, memchr_iter};
 

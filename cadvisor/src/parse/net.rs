@@ -3,7 +3,7 @@
 use super::{lines, number, words};
 use crate::model::{Interface, InterfaceName, Udp};
 
-/// Whether an interface only repeats what others carry: loopback, Docker's bridges, host ends of containers' pairs.
+/// Whether an interface only repeats the traffic of others: loopback, Docker's bridges, host ends of veth pairs.
 pub(crate) fn is_inner(name: &[u8]) -> bool {
     let pod_pair = name.len() == 13
         && name.strip_prefix(b"wl").is_some_and(|rest| rest.iter().all(|byte| byte.is_ascii_hexdigit()));
@@ -55,8 +55,8 @@ fn hex(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok())
 }
 
-/// How many sockets a protocol has, those that wait for their end included, as `/proc/PID/net/sockstat` and `sockstat6`
-/// tell; none when they tell nothing of it.
+/// The number of sockets of a protocol, TIME_WAIT included, in `/proc/PID/net/sockstat` and `sockstat6`; `None` when they
+/// do not list it.
 pub(crate) fn in_use(text: &[u8], protocol: &str) -> Option<u64> {
     let line = lines(text).find_map(|line| line.strip_prefix(protocol.as_bytes())?.strip_prefix(b":"))?;
     let mut words = words(line);
@@ -83,7 +83,7 @@ pub(crate) fn tcp(text: &[u8], states: &mut [u64; 11]) {
 pub(crate) fn udp(text: &[u8], found: &mut Udp) {
     for line in lines(text).skip(1) {
         let mut words = words(line);
-        // The fifth word is `tx:rx`, the thirteenth what was thrown away.
+        // The fifth word is `tx:rx`, the thirteenth the number of drops.
         let Some(queues) = words.nth(4) else { continue };
         let mut queues = queues.split(|byte| *byte == b':').map(|queue| hex(queue).unwrap_or(0));
         found.listen += 1;

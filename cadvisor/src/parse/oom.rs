@@ -1,21 +1,21 @@
-//! The kernel's own words when it ends a process for lack of memory.
+//! OOM kills in the kernel log.
 
-/// A process that the kernel has ended.
+/// A process that the OOM killer has killed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kill {
-    /// `CONSTRAINT_NONE` when the whole machine was out of memory, `CONSTRAINT_MEMCG` when a cgroup was at its limit.
+    /// `CONSTRAINT_NONE` when the machine was out of memory, `CONSTRAINT_MEMCG` when a cgroup was at its limit.
     pub constraint: String,
     /// The cgroup whose limit was hit; `/` for the machine.
     pub limited: String,
     /// The cgroup that the process was in.
     pub cgroup: String,
-    /// Name of the process; empty where an old kernel tells it elsewhere.
+    /// Name of the process; empty with old kernels, which log it separately.
     pub name: String,
-    /// Its number; 0 where an old kernel tells it elsewhere.
+    /// Its process id; 0 with old kernels, which log it separately.
     pub pid: i64,
 }
 
-/// Reads one record of `/dev/kmsg`: `6,1234,5678,-;oom-kill:constraint=…,task_memcg=…,task=name,pid=1,uid=0`, or, before
+/// Parses one record of `/dev/kmsg`: `6,1234,5678,-;oom-kill:constraint=…,task_memcg=…,task=name,pid=1,uid=0`, or, before
 /// Linux 5.0, `…;Task in /a killed as a result of limit of /b`.
 pub(crate) fn kill(record: &str) -> Option<Kill> {
     let text = record.split_once(';')?.1.lines().next()?;
@@ -30,7 +30,7 @@ pub(crate) fn kill(record: &str) -> Option<Kill> {
     }
     let fields = text.strip_prefix("oom-kill:constraint=")?;
     let (constraint, fields) = fields.split_once(',')?;
-    // A name may hold a comma, so that the end decides.
+    // A name may contain a comma, so fields are split from the end.
     let (before, after) = fields.rsplit_once(",pid=")?;
     let (before, name) = before.rsplit_once(",task=")?;
     let field = |key: &str| {

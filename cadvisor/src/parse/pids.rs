@@ -20,7 +20,7 @@ pub(crate) fn machine_threads(text: &[u8]) -> Option<u64> {
     number(word.get(slash + 1..)?)
 }
 
-/// Adds the state that `/proc/PID/stat` tells. The name before it may hold anything but ends in the last parenthesis.
+/// Adds the state in `/proc/PID/stat`. The name before it may contain anything, up to the last parenthesis.
 pub(crate) fn state(stat: &[u8], tasks: &mut Tasks) {
     let after = stat.iter().rposition(|byte| *byte == b')').and_then(|close| stat.get(close + 1..));
     match after.and_then(|rest| rest.trim_ascii_start().first()) {

@@ -1,9 +1,9 @@
 //! Pressure stall information: `cpu.pressure`, `memory.pressure`, `io.pressure`, `/proc/pressure/*`.
 
 use super::{lines, number, words};
-use crate::model::{Psi, Stall};
+use crate::model::{Psi, PsiLine};
 
-/// Both lines. None when there is no `some` line (the file says it is not supported).
+/// Parses both lines. `None` without a `some` line (PSI is not supported).
 pub(crate) fn pressure(text: &[u8]) -> Option<Psi> {
     let mut psi = Psi::default();
     let mut found = false;
@@ -17,13 +17,13 @@ pub(crate) fn pressure(text: &[u8]) -> Option<Psi> {
             Some(b"full") => &mut psi.full,
             _ => continue,
         };
-        *stall = stall_of(words);
+        *stall = psi_line(words);
     }
     found.then_some(psi)
 }
 
-fn stall_of<'a>(words: impl Iterator<Item = &'a [u8]>) -> Stall {
-    let mut stall = Stall::default();
+fn psi_line<'a>(words: impl Iterator<Item = &'a [u8]>) -> PsiLine {
+    let mut stall = PsiLine::default();
     for word in words {
         let Some(equals) = word.iter().position(|byte| *byte == b'=') else { continue };
         let (key, value) = word.split_at(equals);
@@ -39,7 +39,7 @@ fn stall_of<'a>(words: impl Iterator<Item = &'a [u8]>) -> Stall {
     stall
 }
 
-/// The kernel writes two digits behind the point. Hundredths are exact, so that their quotient is what the text says.
+/// The kernel writes two decimals. Hundredths are exact, so that their quotient is the number of the text.
 fn percent(text: &[u8]) -> f64 {
     let hundredths = || {
         let [whole @ .., b'.', tens, ones] = text else { return None };

@@ -1,10 +1,11 @@
-//! The task that owns all samples: reads every cgroup at aligned ticks, new ones at once, and everything on
-//! request when the last round is older than allowed. Runs on a thread of the blocking pool, for its reads block.
+//! The task that owns all samples. Housekeeping reads every cgroup at aligned ticks, new ones at once, and all of them
+//! on request when the last samples are older than allowed. Runs on a thread of the blocking pool, since its reads
+//! block.
 
-mod followed;
-mod kills;
+mod cgroup_set;
+mod cgroup_state;
+mod oom_kills;
 mod reading;
-mod tracked;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,80 +21,80 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Subject},
-    events::{Event, Events, Happened, Whose},
+    config::{Config, Target},
+    events::{ContainerRef, Event, EventType, Events},
     history::{History, Point},
-    lane::Lane,
     model::{Machine, Node, Row, Sample, Snapshot, SystemRow},
     source::{self, Buffer, KernelLog, MachineFiles, Totals},
+    stall_pool::StallTolerantPool,
 };
-use followed::{Followed, Ticket};
-use kills::Kills;
-use reading::{Look, Seen, Surroundings};
-use tracked::{Tracked, point};
+use cgroup_set::{CgroupSet, SlotId};
+use cgroup_state::{CgroupState, point};
+use oom_kills::OomKills;
+use reading::{ReadContext, ReadJob, ReadResult};
 
 #[cfg(test)]
 mod tests;
 
-/// Counters that nobody watches by the second, descriptors and sockets are read again after this time.
-const RARELY_NS: u64 = 60_000_000_000;
-/// Limits are read again after this time, should somebody have changed them behind the engine's back; what the engine changes
-/// it tells.
-const LIMITS_NS: u64 = 600_000_000_000;
-/// A cgroup whose files do not answer in this time is left to a thread of its own; the others go on.
-const PATIENCE: Duration = Duration::from_millis(200);
-/// How many cgroups may hang at once.
-const HANGING_MOST: u64 = 64;
-/// A container that has one point only gets its second, and so a rate, this soon.
-const SECOND_LOOK: Duration = Duration::from_millis(1100);
+/// Counters that change slowly, descriptors and sockets are read again after this time.
+const SLOW_INTERVAL_NS: u64 = 60_000_000_000;
+/// Limits are read again after this time, in case another program changed them; changes by the engine are reported to
+/// us.
+const LIMITS_INTERVAL_NS: u64 = 600_000_000_000;
+/// A cgroup whose files are not read in this time is left to its thread; the others are read by another one.
+const READ_TIMEOUT: Duration = Duration::from_millis(200);
+/// Threads that may be stalled at once.
+const MAX_STALLED_THREADS: u64 = 64;
+/// A container with a single point gets its second, and so a rate, this soon.
+const SECOND_SAMPLE_DELAY: Duration = Duration::from_millis(1100);
 
-/// What others ask of the task.
+/// Requests to the task.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Take a round unless the last is young enough; answered when it is published.
+    /// Take new samples unless the last are recent enough; answered when they are published.
     Fresh(oneshot::Sender<()>),
-    /// The past of a container, of a pod by its uid, or of the node for an empty id.
+    /// The history of a container, of a pod by its uid, or of the node for an empty id.
     History(String, oneshot::Sender<Vec<Point>>),
 }
 
-/// Containers whose sizes the background walks look after: id and writable layer.
+/// Containers whose disk usage is scanned: id and writable layer.
 pub(crate) type Layers = Arc<Vec<(String, Option<PathBuf>)>>;
 
 #[derive(Debug)]
 pub(crate) struct Sampler {
     config: Config,
-    around: Arc<Surroundings>,
-    lane: Lane<Ticket, Look, Seen>,
+    context: Arc<ReadContext>,
+    pool: StallTolerantPool<SlotId, ReadJob, ReadResult>,
     machine: Arc<Machine>,
     machine_files: MachineFiles,
     buffer: Buffer,
-    /// The machine's of the last round.
+    /// The machine-wide counters of the last housekeeping.
     totals: Arc<Totals>,
-    followed: Followed,
-    /// What the lane has seen; kept for its room.
-    seen: Vec<(Ticket, Seen)>,
-    /// Which containers have a layer to be measured may have changed.
-    layers_moved: bool,
+    cgroups: CgroupSet,
+    /// Results of the pool; kept for its allocation.
+    seen: Vec<(SlotId, ReadResult)>,
+    /// The set of writable layers may have changed.
+    layers_changed: bool,
     kernel: KernelLog,
-    kills: Kills,
+    oom_kills: OomKills,
     node_history: History,
     system: HashMap<String, History>,
     devices: Arc<BTreeMap<(u32, u32), String>>,
     events: Events,
-    rounds: Arc<AtomicU64>,
+    housekeepings: Arc<AtomicU64>,
     snapshot: watch::Sender<Arc<Snapshot>>,
     layers: watch::Sender<Layers>,
 }
 
 impl Sampler {
-    /// Opens the machine's files and takes the first look at the node. Answers with the first snapshot inside the channel.
+    /// Opens the machine's files and takes the first sample of the node, which is the channel's first snapshot.
     pub(crate) fn new(
         config: Config,
         layers: watch::Sender<Layers>,
         events: Events,
     ) -> (Self, watch::Receiver<Arc<Snapshot>>) {
         let layout = source::cgroups(&config.root)
-            .inspect_err(|error| tracing::error!(%error, "usage of containers is not available"))
+            .inspect_err(|error| tracing::error!(%error, "no usage of containers available"))
             .ok();
         let machine = Arc::new(source::machine(&config.root, jiff::Timestamp::now()));
         let machine_files = MachineFiles::open(&config.root, layout.as_ref());
@@ -112,131 +113,138 @@ impl Sampler {
             devices: Arc::default(),
         };
         let (snapshot, receiver) = watch::channel(Arc::new(first));
-        let around = Arc::new(Surroundings::new(&config, layout, Instant::now()));
-        let reader = Arc::clone(&around);
-        let lane = Lane::new("usage", HANGING_MOST, PATIENCE, move |look| reading::look(&reader, look));
+        let context = Arc::new(ReadContext::new(&config, layout, Instant::now()));
+        let reader = Arc::clone(&context);
+        let pool =
+            StallTolerantPool::new("usage", MAX_STALLED_THREADS, READ_TIMEOUT, move |job| reading::read(&reader, job));
         let sampler = Self {
             kernel: KernelLog::of(&source::under(&config.root, Path::new("/dev/kmsg"))),
             config,
-            around,
-            lane,
+            context,
+            pool,
             machine,
             machine_files,
             buffer,
             totals: Arc::new(totals),
-            followed: Followed::default(),
+            cgroups: CgroupSet::default(),
             seen: Vec::new(),
-            layers_moved: false,
-            kills: Kills::default(),
+            layers_changed: false,
+            oom_kills: OomKills::default(),
             node_history: History::default(),
             system: HashMap::new(),
             devices: Arc::default(),
             events,
-            rounds: Arc::default(),
+            housekeepings: Arc::default(),
             snapshot,
             layers,
         };
         (sampler, receiver)
     }
 
-    /// How many rounds there were so far.
-    pub(crate) fn rounds(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.rounds)
+    /// The number of housekeepings so far.
+    pub(crate) fn housekeepings(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.housekeepings)
     }
 
-    /// Works until told to stop, or until nobody can ask any more.
+    /// Runs until `shutdown`, or until the last handle is dropped.
     pub(crate) async fn run(
         mut self,
-        mut subjects: watch::Receiver<Arc<Vec<Subject>>>,
+        mut targets: watch::Receiver<Arc<Vec<Target>>>,
         mut requests: mpsc::Receiver<Request>,
         shutdown: CancellationToken,
     ) {
         name_thread("usage rounds");
         let interval = self.config.interval.max(Duration::from_secs(1));
         let start = tokio::time::Instant::now();
-        let mut told = true;
-        let list = Arc::clone(&subjects.borrow_and_update());
-        self.adopt(&list);
-        let mut cost = self.round();
-        let mut next = self.after(start, interval, cost);
+        let mut has_targets = true;
+        let list = Arc::clone(&targets.borrow_and_update());
+        self.set_targets(&list);
+        let mut cost = self.housekeeping();
+        let mut next = self.next_housekeeping(start, interval, cost);
         loop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                changed = subjects.changed(), if told => {
-                    told = changed.is_ok();
-                    let list = Arc::clone(&subjects.borrow_and_update());
-                    self.adopt(&list);
-                    self.look_at_new();
-                    next = next.min(self.after(start, interval, cost));
+                changed = targets.changed(), if has_targets => {
+                    has_targets = changed.is_ok();
+                    let list = Arc::clone(&targets.borrow_and_update());
+                    self.set_targets(&list);
+                    self.sample_new();
+                    next = next.min(self.next_housekeeping(start, interval, cost));
                 }
                 request = requests.recv() => match request {
                     None => break,
                     Some(Request::Fresh(answer)) => {
                         let age = self.mono_ns().saturating_sub(self.snapshot.borrow().mono_ns);
                         if u128::from(age) >= self.config.max_age.as_nanos() {
-                            cost = self.round();
+                            cost = self.housekeeping();
                         }
-                        // The asker may have given up waiting.
+                        // The caller may have timed out.
                         let _ = answer.send(());
                     }
                     Some(Request::History(id, answer)) => {
                         let history = if id.is_empty() {
                             Some(&self.node_history)
                         } else {
-                            self.followed.find(&id).map(|tracked| &tracked.history)
+                            self.cgroups.find(&id).map(|state| &state.history)
                         };
                         let _ = answer.send(history.map(|h| h.points().copied().collect()).unwrap_or_default());
                     }
                 },
                 () = tokio::time::sleep_until(next) => {
-                    cost = self.round();
-                    next = self.after(start, interval, cost);
+                    cost = self.housekeeping();
+                    next = self.next_housekeeping(start, interval, cost);
                 }
             }
         }
     }
 
-    /// When the next round is due: at a multiple of the interval, sooner for new containers, later when rounds are dear.
-    fn after(&self, start: tokio::time::Instant, interval: Duration, cost: Duration) -> tokio::time::Instant {
+    /// When the next housekeeping is due: at a multiple of the interval, sooner for new containers, later when
+    /// housekeeping is expensive.
+    fn next_housekeeping(
+        &self,
+        start: tokio::time::Instant,
+        interval: Duration,
+        cost: Duration,
+    ) -> tokio::time::Instant {
         let now = tokio::time::Instant::now();
         let into = (now - start).as_nanos() % interval.as_nanos().max(1);
         let left = interval.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap_or(0)));
-        // A cgroup that fails or is gone must not make this poll.
-        let young = |t: &Tracked| t.history.len() == 1 && t.files.is_some() && !t.complained;
-        let young = self.followed.containers().any(young) || self.node_history.len() == 1;
-        let wait = if young { left.min(SECOND_LOOK) } else { left };
+        // A cgroup that fails or was removed must not cause polling.
+        let new = |t: &CgroupState| t.history.len() == 1 && t.files.is_some() && !t.failure_logged;
+        let new = self.cgroups.containers().any(new) || self.node_history.len() == 1;
+        let wait = if new { left.min(SECOND_SAMPLE_DELAY) } else { left };
         now + wait.max(cost * 2).max(Duration::from_millis(10))
     }
 
     fn mono_ns(&self) -> u64 {
-        self.around.mono_ns()
+        self.context.mono_ns()
     }
 
-    /// Takes over a new list of containers: forgets those that are not in it, adds those that are new.
-    fn adopt(&mut self, list: &[Subject]) {
-        for gone in self.followed.adopt(list).iter().filter(|gone| !gone.cgroup.is_empty()) {
-            self.events.put(Event::now(&gone.cgroup, Happened::Deleted));
+    /// Replaces the list of containers: removes those that are not in it, adds those that are new.
+    fn set_targets(&mut self, list: &[Target]) {
+        for gone in self.cgroups.set_targets(list).iter().filter(|gone| !gone.cgroup.is_empty()) {
+            self.events.add(Event::now(&gone.cgroup, EventType::Deleted));
         }
-        self.layers_moved = true;
-        self.kills.adopt(list);
+        self.layers_changed = true;
+        self.oom_kills.set_targets(list);
     }
 
-    /// Reads what has not been read yet, and publishes it beside what is known of the others.
-    fn look_at_new(&mut self) {
-        self.look_at(|tracked| tracked.history.is_empty());
+    /// Samples what has no sample yet, and publishes it beside the last samples of the others.
+    fn sample_new(&mut self) {
+        self.sample(|state| state.history.is_empty());
         let last = Arc::clone(&self.snapshot.borrow());
         self.publish(last.node.clone(), last.system.clone(), last.mono_ns);
     }
 
-    /// Reads everything and publishes it. Answers how long that took.
-    fn round(&mut self) -> Duration {
+    /// Samples everything and publishes it. Returns how long that took.
+    fn housekeeping(&mut self) -> Duration {
         let began = Instant::now();
-        self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.housekeepings.fetch_add(1, Ordering::Relaxed);
         self.totals = Arc::new(self.machine_files.totals(&mut self.buffer));
-        self.look_at(|_| true);
-        let system = self.look_at_system();
-        // Last, so that the node has used at least what its containers have used.
+        self.sample(|_| true);
+        let system = self.sample_system();
+        // Last, so that the usage of the node is at least that of its containers.
         let sample = Sample::empty(jiff::Timestamp::now(), self.mono_ns());
         let mut node = self.machine_files.read(&self.totals, &mut self.buffer, sample);
         self.node_history.push(point(&node.sample));
@@ -245,98 +253,99 @@ impl Sampler {
         began.elapsed()
     }
 
-    /// Looks at the containers that are chosen, and at pods' own cgroups, as far as no earlier look is under way.
-    fn look_at(&mut self, chosen: impl Fn(&Tracked) -> bool) {
+    /// Samples the selected containers, and pods' own cgroups, except those whose last read is still in flight.
+    fn sample(&mut self, chosen: impl Fn(&CgroupState) -> bool) {
         let mono_ns = self.mono_ns();
-        let looks = self.followed.looks(mono_ns, &self.totals, chosen);
-        self.take_looks(looks, mono_ns);
-        for tracked in self.followed.all_mut().filter(|t| t.under_way) {
-            tracked.slow = true;
-            tracked.mark_stale();
-            tracked.complain(|id| {
+        let jobs = self.cgroups.start_reads(mono_ns, &self.totals, chosen);
+        self.run_reads(jobs, mono_ns);
+        for state in self.cgroups.all_mut().filter(|t| t.in_flight) {
+            state.late = true;
+            state.mark_stale();
+            state.log_once(|id| {
                 tracing::warn!(
                     container = id,
-                    "the kernel does not answer for this container: its usage is stale until it does"
+                    "cgroup read timed out ({} ms); reporting stale usage",
+                    READ_TIMEOUT.as_millis()
                 );
             });
         }
-        self.followed.forget_pods(|pod| pod.files.is_none() && !pod.under_way);
+        self.cgroups.remove_pods(|pod| pod.files.is_none() && !pod.in_flight);
     }
 
-    /// Has looks taken and takes in what they saw.
-    fn take_looks(&mut self, looks: Vec<(Ticket, Look)>, mono_ns: u64) {
+    /// Runs reads and applies their results.
+    fn run_reads(&mut self, jobs: Vec<(SlotId, ReadJob)>, mono_ns: u64) {
         let mut all = std::mem::take(&mut self.seen);
-        let left = self.lane.round(looks, &mut all);
-        for (ticket, seen) in all.drain(..) {
-            self.take(ticket, seen, mono_ns);
+        let left = self.pool.run_all(jobs, &mut all);
+        for (slot, seen) in all.drain(..) {
+            self.finish_read(slot, seen, mono_ns);
         }
         self.seen = all;
-        for (ticket, look) in left {
-            if let Some(tracked) = self.followed.of(ticket) {
-                tracked.under_way = false;
-                tracked.files = look.files;
-                tracked.mark_stale();
+        for (slot, job) in left {
+            if let Some(state) = self.cgroups.of(slot) {
+                state.in_flight = false;
+                state.files = job.files;
+                state.mark_stale();
             }
         }
     }
 
-    fn take(&mut self, ticket: Ticket, seen: Seen, mono_ns: u64) {
+    fn finish_read(&mut self, slot: SlotId, seen: ReadResult, mono_ns: u64) {
         let opened = seen.opened.is_some();
         let pod_cgroup = seen.files.as_ref().filter(|_| opened).and_then(|files| files.pod_cgroup.clone());
-        self.layers_moved |= opened || seen.files.is_none();
-        // Forgotten meanwhile: its files close here.
-        let Some(tracked) = self.followed.of(ticket) else { return };
-        tracked.take(seen, mono_ns);
-        if ticket.of_pod {
+        self.layers_changed |= opened || seen.files.is_none();
+        // Removed meanwhile: its files close here.
+        let Some(state) = self.cgroups.of(slot) else { return };
+        state.finish_read(seen, mono_ns);
+        if slot.of_pod {
             return;
         }
-        let subject = &tracked.subject;
+        let target = &state.target;
         if opened {
-            let whose = (!subject.pod_uid.is_empty() && !subject.is_sandbox())
-                .then(|| Whose { pod_uid: subject.pod_uid.clone(), container: subject.container_name.clone() });
-            let created = Event { at: subject.started_at, whose, ..Event::now(&tracked.cgroup, Happened::Created) };
-            self.events.put(created);
+            let container = (!target.pod_uid.is_empty() && !target.is_sandbox())
+                .then(|| ContainerRef { pod_uid: target.pod_uid.clone(), name: target.container_name.clone() });
+            let created = Event { at: target.started_at, container, ..Event::now(&state.cgroup, EventType::Created) };
+            self.events.add(created);
         }
-        if let Some(row) = &tracked.row {
-            self.kills.counted(&subject.container_id, row.sample.memory.oom_kills);
+        if let Some(row) = &state.row {
+            self.oom_kills.set_counted(&target.container_id, row.sample.memory.oom_kills);
         }
         if let Some(path) = pod_cgroup {
-            let subject = Arc::clone(subject);
-            self.follow_pod(&subject, &path, mono_ns);
+            let target = Arc::clone(target);
+            self.add_pod(&target, &path, mono_ns);
         }
     }
 
-    /// Begins with the cgroup that a pod has for itself.
-    fn follow_pod(&mut self, subject: &Subject, path: &str, mono_ns: u64) {
-        let ticket = self.followed.follow_pod(&subject.pod_uid, |key, serial| {
-            let own = Subject {
-                pod_name: subject.pod_name.clone(),
-                pod_namespace: subject.pod_namespace.clone(),
-                pod_uid: subject.pod_uid.clone(),
-                started_at: subject.pod_started_at,
-                pod_started_at: subject.pod_started_at,
-                ..Subject::default()
+    /// Adds a pod's own cgroup.
+    fn add_pod(&mut self, target: &Target, path: &str, mono_ns: u64) {
+        let slot = self.cgroups.add_pod(&target.pod_uid, |key, serial| {
+            let own = Target {
+                pod_name: target.pod_name.clone(),
+                pod_namespace: target.pod_namespace.clone(),
+                pod_uid: target.pod_uid.clone(),
+                started_at: target.pod_started_at,
+                pod_started_at: target.pod_started_at,
+                ..Target::default()
             };
-            let mut pod = Tracked::new(key, serial, Arc::new(own));
+            let mut pod = CgroupState::new(key, serial, Arc::new(own));
             pod.cgroup = Arc::from(path);
             pod
         });
-        if let Some(ticket) = ticket
-            && let Some(pod) = self.followed.of(ticket)
+        if let Some(slot) = slot
+            && let Some(pod) = self.cgroups.of(slot)
         {
-            let look = pod.look(mono_ns, &self.totals);
-            self.take_looks(vec![(ticket, look)], mono_ns);
+            let job = pod.start_read(mono_ns, &self.totals);
+            self.run_reads(vec![(slot, job)], mono_ns);
         }
     }
 
-    fn look_at_system(&mut self) -> Vec<SystemRow> {
+    fn sample_system(&mut self) -> Vec<SystemRow> {
         let mut rows = Vec::with_capacity(self.config.system_processes.len());
         for process in &self.config.system_processes {
             let mono_ns = self.mono_ns();
             let now = jiff::Timestamp::now();
             let row =
                 source::daemon(&self.config.root, process, self.machine.booted_at, now, mono_ns, &mut self.buffer);
-            // A daemon that does not run has no row; that is not worth a line each round.
+            // A daemon that does not run has no row; that is not logged at each housekeeping.
             let Ok(mut row) = row else { continue };
             let history = self.system.entry(process.name.clone()).or_default();
             history.push(Point { mono_ns, cpu_ns: row.cpu.usage_ns, ..Point::default() });
@@ -347,8 +356,8 @@ impl Sampler {
     }
 
     fn publish(&mut self, node: Node, system: Vec<SystemRow>, mono_ns: u64) {
-        self.count_kills();
-        let rows: Vec<Arc<Row>> = self.followed.containers().filter_map(|t| t.row.clone()).collect();
+        self.add_oom_kills();
+        let rows: Vec<Arc<Row>> = self.cgroups.containers().filter_map(|t| t.row.clone()).collect();
         for device in rows.iter().flat_map(|row| &row.sample.block) {
             let number = (device.major, device.minor);
             if !self.devices.contains_key(&number)
@@ -357,9 +366,9 @@ impl Sampler {
                 Arc::make_mut(&mut self.devices).insert(number, name);
             }
         }
-        if std::mem::replace(&mut self.layers_moved, false) {
-            let there = self.followed.containers().filter(|t| t.files.is_some() || t.under_way);
-            let layers: Vec<_> = there.map(|t| (t.subject.container_id.clone(), t.layer.clone())).collect();
+        if std::mem::replace(&mut self.layers_changed, false) {
+            let there = self.cgroups.containers().filter(|t| t.files.is_some() || t.in_flight);
+            let layers: Vec<_> = there.map(|t| (t.target.container_id.clone(), t.layer.clone())).collect();
             self.layers.send_if_modified(|known| {
                 let differs = **known != layers;
                 if differs {
@@ -374,7 +383,7 @@ impl Sampler {
             machine: Arc::clone(&self.machine),
             node,
             rows,
-            pods: self.followed.pods().filter_map(|t| Some((Arc::clone(t.key.id()), t.row.clone()?))).collect(),
+            pods: self.cgroups.pods().filter_map(|t| Some((Arc::clone(t.key.id()), t.row.clone()?))).collect(),
             system,
             devices: Arc::clone(&self.devices),
         }));
@@ -382,27 +391,27 @@ impl Sampler {
 }
 
 impl Sampler {
-    /// Puts the kills of all runs of a container where its cgroup has only those of this run.
-    fn count_kills(&mut self) {
+    /// Sets the OOM kills of all runs of a container, of which its cgroup has only those of the present run.
+    fn add_oom_kills(&mut self) {
         for kill in self.kernel.kills() {
-            self.kills.logged(&kill.cgroup);
-            self.events.put(Event::now(&kill.cgroup.clone(), Happened::Killed(kill)));
+            self.oom_kills.add_logged(&kill.cgroup);
+            self.events.add(Event::now(&kill.cgroup.clone(), EventType::Killed(kill)));
         }
-        let totals = self.kills.totals();
+        let totals = self.oom_kills.totals();
         if totals.is_empty() {
             return;
         }
-        for tracked in self.followed.all_mut() {
-            let kills = Kills::of(&totals, &tracked.subject);
-            if let Some(row) = tracked.row.as_mut().filter(|row| row.sample.memory.oom_kills < kills) {
+        for state in self.cgroups.all_mut() {
+            let kills = OomKills::of(&totals, &state.target);
+            if let Some(row) = state.row.as_mut().filter(|row| row.sample.memory.oom_kills < kills) {
                 Arc::make_mut(row).sample.memory.oom_kills = kills;
             }
         }
     }
 }
 
-/// So that tools tell what it costs; the thread is this task's as long as it works.
+/// Names the thread for tools such as `top`; it is this task's as long as that runs.
 pub(crate) fn name_thread(name: &str) {
-    // A name that does not take changes nothing else.
+    // A failure has no consequences.
     let _ = std::ffi::CString::new(name).map(|name| nix::sys::prctl::set_name(&name));
 }

@@ -1,4 +1,4 @@
-//! One look at one cgroup, on a thread of the lane: opens its files when they are not open yet, and reads them.
+//! One read of one cgroup, on a thread of the pool: opens its files unless they are open, and reads them.
 
 use std::{
     cell::RefCell,
@@ -8,23 +8,23 @@ use std::{
 };
 
 use crate::{
-    config::{Config, Subject},
-    model::{Limits, Sample, Seldom},
+    config::{Config, Target},
+    model::{Limits, Sample, SlowStats},
     parse::cgroup::Layout,
     source::{Buffer, ContainerFiles, SourceError, Totals},
 };
 
-/// What all looks have alike.
+/// What all reads share.
 #[derive(Debug)]
-pub(super) struct Surroundings {
+pub(super) struct ReadContext {
     pub(super) root: PathBuf,
     pub(super) docker_root: PathBuf,
     pub(super) layout: Option<Layout>,
-    /// What the monotonic times count from.
+    /// The epoch of monotonic times.
     pub(super) clock: Instant,
 }
 
-impl Surroundings {
+impl ReadContext {
     pub(super) fn new(config: &Config, layout: Option<Layout>, clock: Instant) -> Self {
         Self { root: config.root.clone(), docker_root: config.docker_root.clone(), layout, clock }
     }
@@ -34,76 +34,76 @@ impl Surroundings {
     }
 }
 
-/// Whose cgroup.
+/// Which cgroup to read.
 #[derive(Debug)]
-pub(super) enum Whose {
-    Container(Arc<Subject>),
+pub(super) enum CgroupRef {
+    Container(Arc<Target>),
     /// A pod's own, by its path.
     Pod(Arc<str>),
 }
 
 #[derive(Debug)]
-pub(super) struct Look {
-    pub(super) whose: Whose,
+pub(super) struct ReadJob {
+    pub(super) cgroup: CgroupRef,
     pub(super) files: Option<Box<ContainerFiles>>,
-    /// What is read now and then is to be read too.
-    pub(super) seldom: bool,
-    /// So are its limits.
+    /// Also read the counters that change slowly.
+    pub(super) slow: bool,
+    /// Also read the limits.
     pub(super) limits: bool,
-    /// The machine's, from before this look.
+    /// The machine-wide counters, read before this job.
     pub(super) totals: Arc<Totals>,
 }
 
 #[derive(Debug)]
-pub(super) struct Seen {
-    /// None when the cgroup is gone or could not be opened.
+pub(super) struct ReadResult {
+    /// `None` when the cgroup was removed or could not be opened.
     pub(super) files: Option<Box<ContainerFiles>>,
-    /// The writable layer, when the files were opened by this look.
+    /// The writable layer, when this job opened the files.
     pub(super) opened: Option<Option<PathBuf>>,
-    /// Apart, for most looks are without.
-    pub(super) seldom: Option<Box<Seldom>>,
+    /// Boxed, since most jobs are without it.
+    pub(super) slow: Option<Box<SlowStats>>,
     pub(super) limits: Option<Box<Limits>>,
     pub(super) result: Result<Sample, SourceError>,
 }
 
 thread_local! {
-    /// Grows to the longest file and stays.
+    /// Grows to the longest file and keeps that size.
     static BUFFER: RefCell<Buffer> = const { RefCell::new(Buffer::new()) };
 }
 
-/// Takes the look.
-pub(super) fn look(around: &Surroundings, look: Look) -> Seen {
-    BUFFER.with_borrow_mut(|buffer| look_into(around, look, buffer))
+/// Executes a job.
+pub(super) fn read(context: &ReadContext, job: ReadJob) -> ReadResult {
+    BUFFER.with_borrow_mut(|buffer| read_cgroup(context, job, buffer))
 }
 
-fn look_into(around: &Surroundings, look: Look, buffer: &mut Buffer) -> Seen {
-    let failed = |error| Seen { files: None, opened: None, seldom: None, limits: None, result: Err(error) };
-    let (mut files, opened) = match look.files {
+fn read_cgroup(context: &ReadContext, job: ReadJob, buffer: &mut Buffer) -> ReadResult {
+    let failed = |error| ReadResult { files: None, opened: None, slow: None, limits: None, result: Err(error) };
+    let (mut files, opened) = match job.files {
         Some(files) => (files, None),
-        None => match open(around, &look.whose, buffer) {
+        None => match open(context, &job.cgroup, buffer) {
             Ok(files) => {
-                let layer = files.upper_dir(&around.root, &around.docker_root);
+                let layer = files.upper_dir(&context.root, &context.docker_root);
                 (Box::new(files), Some(layer))
             }
             Err(error) => return failed(error),
         },
     };
     let first = opened.is_some();
-    let all = look.seldom || first;
-    let limits = (look.limits || first).then(|| Box::new(files.read_limits(buffer)));
-    let seldom = all.then(|| Box::new(files.seldom(&around.root, buffer)));
-    let mut sample = Sample::empty(jiff::Timestamp::now(), around.mono_ns());
-    let result = files.read(all, &look.totals, buffer, &mut sample).map(|()| sample);
-    // What is gone keeps no files open.
-    let files = if matches!(result, Err(SourceError::Gone { .. })) { None } else { Some(files) };
-    Seen { files, opened, seldom, limits, result }
+    let all = job.slow || first;
+    let limits = (job.limits || first).then(|| Box::new(files.read_limits(buffer)));
+    let slow = all.then(|| Box::new(files.slow(&context.root, buffer)));
+    let mut sample = Sample::empty(jiff::Timestamp::now(), context.mono_ns());
+    let result = files.read(all, &job.totals, buffer, &mut sample).map(|()| sample);
+    // The files of a removed cgroup are closed.
+    let files = if matches!(result, Err(SourceError::Removed { .. })) { None } else { Some(files) };
+    ReadResult { files, opened, slow, limits, result }
 }
 
-fn open(around: &Surroundings, whose: &Whose, buffer: &mut Buffer) -> Result<ContainerFiles, SourceError> {
+fn open(context: &ReadContext, cgroup: &CgroupRef, buffer: &mut Buffer) -> Result<ContainerFiles, SourceError> {
     let no_cgroups = || SourceError::NoCgroups { path: Path::new("/proc/self/mountinfo").to_owned() };
-    let layout = around.layout.as_ref().ok_or_else(no_cgroups)?;
-    match whose {
-        Whose::Container(subject) => ContainerFiles::open(&around.root, layout, subject, buffer),
-        Whose::Pod(path) => ContainerFiles::open_pod(&around.root, layout, path),
+    let layout = context.layout.as_ref().ok_or_else(no_cgroups)?;
+    match cgroup {
+        CgroupRef::Container(target) => ContainerFiles::open(&context.root, layout, target, buffer),
+        CgroupRef::Pod(path) => ContainerFiles::open_pod(&context.root, layout, path),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{reading::Seen, tracked::Key, *};
+use super::{cgroup_state::Key, reading::ReadResult, *};
 use crate::{
     Usage,
     source::SourceError,
-    source::tests::{CONTAINER, POD, Tree, subject, unpack},
+    source::tests::{CONTAINER, POD, Tree, target, unpack},
 };
 
 /// Waits until the newest snapshot is as wanted.
@@ -25,19 +25,19 @@ fn config(root: &std::path::Path) -> Config {
     Config { root: root.to_owned(), interval: Duration::from_secs(3600), max_age: Duration::ZERO, ..Config::default() }
 }
 
-fn start(dir: &tempfile::TempDir, subjects: watch::Receiver<Arc<Vec<Subject>>>) -> Usage {
-    Usage::start(config(dir.path()), subjects, watch::channel(Arc::default()).1, CancellationToken::new())
+fn start(dir: &tempfile::TempDir, targets: watch::Receiver<Arc<Vec<Target>>>) -> Usage {
+    Usage::start(config(dir.path()), targets, watch::channel(Arc::default()).1, CancellationToken::new())
 }
 
 #[tokio::test]
 async fn new_containers_are_read_at_once_and_again_for_a_rate() {
     let dir = unpack(Tree::Hybrid);
-    let (tell, subjects) = watch::channel(Arc::default());
-    let usage = start(&dir, subjects);
+    let (sender, targets) = watch::channel(Arc::default());
+    let usage = start(&dir, targets);
     usage.refresh().await;
     assert!(usage.snapshot().rows.is_empty());
-    let missing = Subject { container_id: "e".repeat(64), pid: 7, ..subject() };
-    tell.send_replace(Arc::new(vec![missing, subject()]));
+    let missing = Target { container_id: "e".repeat(64), pid: 7, ..target() };
+    sender.send_replace(Arc::new(vec![missing, target()]));
     let snapshot = until(&usage, |s| !s.rows.is_empty()).await;
     assert_eq!(snapshot.rows.len(), 1, "the other is not there, and costs its own row only");
     let snapshot = until(&usage, |s| s.rows[0].usage_nano_cores.is_some()).await;
@@ -47,7 +47,7 @@ async fn new_containers_are_read_at_once_and_again_for_a_rate() {
     assert_eq!(usage.history(CONTAINER).await.len(), 2);
     assert!(usage.history("").await.len() >= 2);
 
-    tell.send_replace(Arc::default());
+    sender.send_replace(Arc::default());
     let snapshot = until(&usage, |s| s.rows.is_empty()).await;
     assert!(snapshot.pods.is_empty());
 }
@@ -55,8 +55,8 @@ async fn new_containers_are_read_at_once_and_again_for_a_rate() {
 #[tokio::test]
 async fn two_thousand_short_lived_containers_leave_nothing() {
     let dir = unpack(Tree::V2);
-    let (tell, subjects) = watch::channel(Arc::default());
-    let usage = start(&dir, subjects);
+    let (sender, targets) = watch::channel(Arc::default());
+    let usage = start(&dir, targets);
     let of_tree = || {
         let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(dir.path().join("sys")))).count()
@@ -69,7 +69,7 @@ async fn two_thousand_short_lived_containers_leave_nothing() {
     let of = |id: &str| path.replace(CONTAINER, id);
     let cgroup = dir.path().join("sys/fs/cgroup").join(path.trim().trim_start_matches("0::/"));
     for turn in 0..40_usize {
-        let batch: Vec<Subject> = (0..50)
+        let batch: Vec<Target> = (0..50)
             .map(|n| {
                 let (id, pid) = (format!("{:064x}", turn * 50 + n), 10_000 + i32::try_from(n).unwrap());
                 let process = dir.path().join(format!("proc/{pid}"));
@@ -80,14 +80,14 @@ async fn two_thousand_short_lived_containers_leave_nothing() {
                 for file in ["cpu.stat", "memory.current", "memory.stat", "cgroup.procs"] {
                     std::fs::copy(cgroup.join(file), new.join(file)).unwrap();
                 }
-                Subject { container_id: id, pid, pod_name: format!("p{turn}"), ..subject() }
+                Target { container_id: id, pid, pod_name: format!("p{turn}"), ..target() }
             })
             .collect();
         let gone: Vec<String> =
             batch.iter().map(|s| cgroup.to_str().unwrap().replace(CONTAINER, &s.container_id)).collect();
-        tell.send_replace(Arc::new(batch));
+        sender.send_replace(Arc::new(batch));
         until(&usage, |s| s.rows.len() == 50).await;
-        tell.send_replace(Arc::default());
+        sender.send_replace(Arc::default());
         until(&usage, |s| s.rows.is_empty()).await;
         gone.iter().for_each(|dir| std::fs::remove_dir_all(dir).unwrap());
     }
@@ -100,8 +100,8 @@ async fn two_thousand_short_lived_containers_leave_nothing() {
 async fn a_machine_without_cgroups_still_shows_the_node() {
     let dir = unpack(Tree::V2);
     std::fs::write(dir.path().join("proc/self/mountinfo"), "1 0 8:1 / / rw - ext4 /dev/sda rw\n").unwrap();
-    let (_tell, subjects) = watch::channel(Arc::new(vec![subject()]));
-    let usage = start(&dir, subjects);
+    let (_tell, targets) = watch::channel(Arc::new(vec![target()]));
+    let usage = start(&dir, targets);
     usage.refresh().await;
     let summary = usage.summary(false);
     assert!(summary.node.cpu.usage_core_nano_seconds > 0 && summary.pods.is_empty());
@@ -123,22 +123,22 @@ async fn what_hangs_costs_its_own_row_only() {
     std::fs::write(&pipe, "1").unwrap();
     std::fs::create_dir_all(dir.path().join("proc/5000")).unwrap();
     std::fs::write(dir.path().join("proc/5000/cgroup"), path.replace(CONTAINER, &other)).unwrap();
-    let slow = Subject { container_id: other, pid: 5000, container_name: "slow".to_owned(), ..subject() };
+    let slow = Target { container_id: other, pid: 5000, container_name: "slow".to_owned(), ..target() };
 
-    let around = Surroundings::new(&config(dir.path()), Some(source::cgroups(dir.path()).unwrap()), Instant::now());
+    let around = ReadContext::new(&config(dir.path()), Some(source::cgroups(dir.path()).unwrap()), Instant::now());
     let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
     sampler.around = Arc::new(around);
-    sampler.adopt(&[subject(), slow]);
+    sampler.adopt(&[target(), slow]);
     let row = |name: &str| -> Arc<Row> {
         let snapshot = snapshot.borrow();
-        Arc::clone(snapshot.rows.iter().find(|row| row.subject.container_name == name).expect("row"))
+        Arc::clone(snapshot.rows.iter().find(|row| row.target.container_name == name).expect("row"))
     };
     sampler.round();
     assert!(!row("slow").stale && !row("busy").stale);
     // Limits are read again from here on, and the pipe among them.
     std::fs::remove_file(&pipe).unwrap();
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    sampler.followed.all_mut().for_each(|tracked| tracked.seldom_due = 0);
+    sampler.followed.all_mut().for_each(|tracked| tracked.slow_due = 0);
     let before = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
     let took = sampler.round();
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -167,14 +167,14 @@ async fn what_hangs_costs_its_own_row_only() {
 async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() {
     let dir = unpack(Tree::V2);
     let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
-    let second = Subject { container_id: "d".repeat(64), pid: 77, ..subject() };
-    sampler.adopt(&[subject(), second]);
+    let second = Target { container_id: "d".repeat(64), pid: 77, ..target() };
+    sampler.adopt(&[target(), second]);
     sampler.round();
     assert_eq!(snapshot.borrow().rows.len(), 1, "the second was gone before its files were opened");
     // A pipe whose reader is gone answers with an error, as the files of a removed cgroup do.
     let tracked = sampler.followed.all_mut().find(|t| **t.key.id() == *CONTAINER).unwrap();
-    let gone = SourceError::Gone { container: CONTAINER.to_owned() };
-    let seen = Seen { files: None, opened: None, seldom: None, limits: None, result: Err(gone) };
+    let gone = SourceError::Removed { container: CONTAINER.to_owned() };
+    let seen = ReadResult { files: None, opened: None, slow: None, limits: None, result: Err(gone) };
     tracked.take(seen, 1);
     assert!(tracked.row.is_none() && tracked.files.is_none());
     sampler.round();
@@ -185,19 +185,19 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
 async fn limits_are_read_anew_when_the_engine_says_that_they_are_others() {
     let dir = unpack(Tree::V2);
     let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
-    let held_to = |limit: i64| Subject { held_to: vec![limit], ..subject() };
+    let limits = |limit: i64| Target { limits: vec![limit], ..target() };
     let limits = |sampler: &mut Sampler| {
         sampler.round();
         snapshot.borrow().rows[0].limits.threads
     };
-    sampler.adopt(&[held_to(1)]);
+    sampler.adopt(&[limits(1)]);
     let before = limits(&mut sampler);
     let layout = crate::source::cgroups(dir.path()).unwrap();
     let cgroup = snapshot.borrow().rows[0].cgroup.to_string();
     let group = source::under(dir.path(), &layout.v2_dir(&cgroup).unwrap());
     std::fs::write(group.join("pids.max"), "77\n").unwrap();
     assert_eq!(limits(&mut sampler), before, "not in each round");
-    sampler.adopt(&[held_to(2)]);
+    sampler.adopt(&[limits(2)]);
     assert_eq!(limits(&mut sampler), Some(77));
 }
 
@@ -205,20 +205,26 @@ async fn limits_are_read_anew_when_the_engine_says_that_they_are_others() {
 fn what_is_read_now_and_then_is_spread_over_the_rounds() {
     let due: Vec<u64> = (0..100)
         .map(|n| {
-            let mut tracked = Tracked::new(Key::Container(Arc::from(format!("container-{n}"))), n, Arc::default());
+            let mut tracked = CgroupState::new(Key::Container(Arc::from(format!("container-{n}"))), n, Arc::default());
             let seen = || {
-                let result = Err(SourceError::NotThere { pid: 1, container: String::new() });
-                Seen { files: None, opened: None, seldom: Some(Box::default()), limits: Some(Box::default()), result }
+                let result = Err(SourceError::NotInCgroup { pid: 1, container: String::new() });
+                ReadResult {
+                    files: None,
+                    opened: None,
+                    slow: Some(Box::default()),
+                    limits: Some(Box::default()),
+                    result,
+                }
             };
-            assert!(tracked.look(0, &Arc::default()).seldom);
+            assert!(tracked.look(0, &Arc::default()).slow);
             tracked.take(seen(), 5);
-            let due = tracked.seldom_due;
+            let due = tracked.slow_due;
             let limits_due = tracked.limits_due;
             let mut look_at = |mono_ns| tracked.look(mono_ns, &Arc::default());
-            assert!(look_at(due).seldom && !look_at(due - 1).seldom);
+            assert!(look_at(due).slow && !look_at(due - 1).slow);
             assert!(look_at(limits_due).limits && !look_at(limits_due - 1).limits);
             tracked.take(seen(), due);
-            assert_eq!((tracked.seldom_due, tracked.limits_due), (due + RARELY_NS, due + LIMITS_NS));
+            assert_eq!((tracked.slow_due, tracked.limits_due), (due + RARELY_NS, due + LIMITS_NS));
             due
         })
         .collect();

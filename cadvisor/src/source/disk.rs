@@ -1,4 +1,4 @@
-//! Sizes on disk: slow, and able to hang on a dead network file system, so only the background task calls this.
+//! Usage of disks: slow, and able to stall on a dead network file system, so only the background task calls this.
 
 use std::{
     collections::HashSet,
@@ -13,11 +13,11 @@ use nix::sys::statvfs::statvfs;
 use super::SourceError;
 use crate::model::Filesystem;
 
-/// The walk rests after so many entries, that it does not take the disk from the containers.
-const ENTRIES_PER_REST: u64 = 2_000;
-const REST: Duration = Duration::from_millis(5);
+/// A walk pauses after so many entries, to leave the disk to the containers.
+const ENTRIES_PER_PAUSE: u64 = 2_000;
+const WALK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Space of the file system that holds a path, and the number of its device.
+/// Space of the file system of a path, and its device number.
 pub(crate) fn space(path: &Path, at: jiff::Timestamp) -> Result<(Filesystem, u64), SourceError> {
     let failed = |source: io::Error| SourceError::Read { path: path.to_owned(), source };
     let device = fs::metadata(path).map_err(failed)?.dev();
@@ -36,10 +36,10 @@ pub(crate) fn space(path: &Path, at: jiff::Timestamp) -> Result<(Filesystem, u64
     ))
 }
 
-/// Blocks (in bytes) and entries below and including a directory. Other devices are not entered, hard links count
-/// once, what vanishes or cannot be read is passed over. Stops early when `go_on` says no.
+/// Blocks (in bytes) and entries below and including a directory. Other devices are not entered, hard links count once,
+/// entries that vanish or cannot be read are skipped. Stops early when `keep_going` returns false.
 #[must_use]
-pub fn tree(top: &Path, go_on: &dyn Fn() -> bool) -> Option<(u64, u64)> {
+pub fn tree(top: &Path, keep_going: &dyn Fn() -> bool) -> Option<(u64, u64)> {
     let meta = fs::symlink_metadata(top).ok()?;
     let device = meta.dev();
     let (mut bytes, mut entries) = (meta.blocks().saturating_mul(512), 1_u64);
@@ -48,7 +48,7 @@ pub fn tree(top: &Path, go_on: &dyn Fn() -> bool) -> Option<(u64, u64)> {
     while let Some(dir) = left.pop() {
         let Ok(inside) = fs::read_dir(&dir) else { continue };
         for entry in inside.flatten() {
-            // Does not follow symbolic links.
+            // `metadata` of an entry does not follow symbolic links.
             let Ok(meta) = entry.metadata() else { continue };
             if meta.dev() != device || (!meta.is_dir() && meta.nlink() > 1 && !linked.insert(meta.ino())) {
                 continue;
@@ -58,25 +58,25 @@ pub fn tree(top: &Path, go_on: &dyn Fn() -> bool) -> Option<(u64, u64)> {
             if meta.is_dir() {
                 left.push(entry.path());
             }
-            if entries.is_multiple_of(ENTRIES_PER_REST) {
-                if !go_on() {
+            if entries.is_multiple_of(ENTRIES_PER_PAUSE) {
+                if !keep_going() {
                     return None;
                 }
-                std::thread::sleep(REST);
+                std::thread::sleep(WALK_PAUSE);
             }
         }
     }
     Some((bytes, entries))
 }
 
-/// Whether a directory lies on another device than the one above it.
+/// Whether a directory is on another device than its parent.
 pub(crate) fn is_mount(dir: &Path) -> bool {
     let device = |path: &Path| fs::symlink_metadata(path).ok().map(|meta| meta.dev());
     dir.parent().is_some_and(|parent| device(dir) != device(parent))
 }
 
-/// Bytes of all layers of images, each counted once however many images have it. None where Docker keeps no such
-/// list, as with the containerd image store.
+/// Bytes of all image layers, each counted once. `None` where Docker has no list of layers, as with the containerd
+/// image store.
 pub(crate) fn layers(docker_root: &Path) -> Option<u64> {
     let drivers = fs::read_dir(docker_root.join("image")).ok()?;
     let mut sum = None;

@@ -1,11 +1,11 @@
-//! The only place that touches `/proc`, `/sys` and containers' directories. Thin: reads bytes into reused
-//! buffers and hands them to `parse`. No state of its own beyond open files; may not import tokio.
+//! The only module that accesses `/proc`, `/sys` and containers' directories. Thin: reads bytes into reused buffers and
+//! passes them to `parse`. No state beyond open files; may not import tokio.
 
+mod cached_file;
 mod cgroup_v1;
 mod cgroup_v2;
 mod container;
 mod disk;
-mod kept;
 mod kernel_log;
 mod node;
 mod pressure;
@@ -15,10 +15,10 @@ pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use cached_file::Buffer;
 pub(crate) use container::ContainerFiles;
 pub use disk::tree;
 pub(crate) use disk::{is_mount, layers, logs, space};
-pub(crate) use kept::Buffer;
 pub use kernel_log::KernelLog;
 pub(crate) use node::{MachineFiles, Totals, block_device_name, daemon, machine};
 pub(crate) use processes::processes;
@@ -31,41 +31,41 @@ use crate::{
 /// Why something could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The container or its cgroup is gone: ordinary, its row is dropped.
-    #[error("cgroup of container {container} is gone")]
-    Gone {
+    /// The container or its cgroup was removed, which is normal: its row is dropped.
+    #[error("cgroup of container {container} was removed")]
+    Removed {
         /// Its id.
         container: String,
     },
-    /// The process is not in a cgroup named after the container, so it ended and its number was used again.
+    /// The process is not in a cgroup named after the container: it has ended, and its id was reused.
     #[error(
-        "process {pid} is not in a cgroup of container {container}: it has ended, or the engine puts containers under another name"
+        "process {pid} is not in a cgroup of container {container}: it has ended, or the engine names cgroups differently"
     )]
-    NotThere {
-        /// The process asked about.
+    NotInCgroup {
+        /// The process id.
         pid: i32,
         /// The container's id.
         container: String,
     },
     /// No cgroup file system is mounted.
     #[error(
-        "no cgroup file system is mounted according to {path}: mount cgroup2 (or the v1 controllers) on /sys/fs/cgroup"
+        "no cgroup file system is mounted according to {path}; mount cgroup2 (or the v1 controllers) on /sys/fs/cgroup"
     )]
     NoCgroups {
         /// The mount table.
         path: PathBuf,
     },
     /// A file could not be read.
-    #[error("could not read {path}: {source}")]
+    #[error("cannot read {path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: std::io::Error,
     },
 }
 
-/// Joins a path that the kernel or the caller names with the configured root.
+/// Joins a path of the kernel or the caller with the configured root.
 pub(crate) fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -77,28 +77,28 @@ pub(crate) fn cgroups(root: &Path) -> Result<Layout, SourceError> {
     layout(&table).ok_or(SourceError::NoCgroups { path })
 }
 
-/// What is not read each round, and what decides what is.
+/// The counters that are not read at each housekeeping, and what decides which files are.
 #[derive(Debug, Default, Clone, Copy)]
-struct Rare {
+struct SlowFiles {
     max_usage_bytes: u64,
     limit_hits: u64,
     kernel_bytes: u64,
-    /// CPU time is limited, so that it may be throttled.
+    /// There is a CPU quota, so that the cgroup may be throttled.
     has_quota: bool,
-    /// Memory is limited, so that the limit may be hit.
+    /// There is a memory limit, so that it may be hit.
     has_memory_limit: bool,
-    /// How many had been killed on the machine when those of the cgroup were counted last (v1).
+    /// The machine's OOM kills when those of the cgroup were read last (v1).
     machine_kills: Option<u64>,
 }
 
-/// Whether no bytes were moved between two readings.
-fn moved_nothing(before: &[BlockDevice], now: &[BlockDevice]) -> bool {
+/// Whether no bytes were transferred between two samples.
+fn no_transfer(before: &[BlockDevice], now: &[BlockDevice]) -> bool {
     let bytes = |device: &BlockDevice| (device.major, device.minor, device.read_bytes, device.write_bytes);
     before.iter().map(bytes).eq(now.iter().map(bytes))
 }
 
-/// The sizes that a directory has files of: `hugetlb.2MB.usage_in_bytes` → `2MB`.
-fn huge_sizes(dir: &Path, end: &str) -> Vec<String> {
+/// The page sizes that a directory has files of: `hugetlb.2MB.usage_in_bytes` → `2MB`.
+fn huge_page_sizes(dir: &Path, end: &str) -> Vec<String> {
     let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut sizes: Vec<String> = names
         .filter_map(|entry| {

@@ -1,4 +1,4 @@
-//! Files of the machine itself.
+//! The files of the machine itself.
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     SourceError,
-    kept::{Buffer, Kept, read_once, text_of},
+    cached_file::{Buffer, CachedFile, read_once, text_of},
     under,
 };
 use crate::{
@@ -22,33 +22,33 @@ use crate::{
     },
 };
 
-/// Memory page of all architectures that Docker runs on with default kernels; only daemons' resident size depends on it.
+/// The page size of all architectures that Docker supports with default kernels; only the resident size of daemons
+/// depends on it.
 const PAGE_BYTES: u64 = 4096;
 
 /// Open files of the machine.
 #[derive(Debug)]
 pub(crate) struct MachineFiles {
-    /// CPU of the root cgroup: nanoseconds, where `/proc/stat` has hundredths of a second.
-    root_cpu: Option<(Mode, Kept)>,
-    stat: Option<Kept>,
-    meminfo: Option<Kept>,
-    vmstat: Option<Kept>,
-    loadavg: Option<Kept>,
-    pressure: [Option<Kept>; 3],
-    network: Option<Kept>,
-    routes: Option<Kept>,
-    disks: Option<Kept>,
+    /// CPU of the root cgroup in nanoseconds; `/proc/stat` has hundredths of a second.
+    root_cpu: Option<(Mode, CachedFile)>,
+    stat: Option<CachedFile>,
+    meminfo: Option<CachedFile>,
+    vmstat: Option<CachedFile>,
+    loadavg: Option<CachedFile>,
+    pressure: [Option<CachedFile>; 3],
+    network: Option<CachedFile>,
+    routes: Option<CachedFile>,
+    disks: Option<CachedFile>,
     root: PathBuf,
 }
 
-/// What the machine counts for all its cgroups together, read before they are: where such a count stands still, no cgroup's
-/// own has moved.
+/// Machine-wide counters, read before the cgroups: where one is unchanged, that of no cgroup has changed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(super) pressure: Pressure,
-    /// Page faults and kills.
+    /// Page faults and OOM kills.
     pub(super) memory: Memory,
-    /// Processes killed for lack of memory; none where the kernel does not tell.
+    /// OOM kills; `None` where the kernel has no counter.
     pub(super) kills: Option<u64>,
 }
 
@@ -59,10 +59,10 @@ impl MachineFiles {
                 Mode::V2 => (layout.v2_dir("/")?, "cpu.stat"),
                 Mode::V1 | Mode::Hybrid => (layout.v1_dir("cpuacct", "/")?, "cpuacct.usage"),
             };
-            Some((layout.mode, Kept::open(&under(root, &dir), name)?))
+            Some((layout.mode, CachedFile::open(&under(root, &dir), name)?))
         });
         let proc = root.join("proc");
-        let kept = |name: &str| Kept::open(&proc, name);
+        let kept = |name: &str| CachedFile::open(&proc, name);
         Self {
             root_cpu,
             stat: kept("stat"),
@@ -77,10 +77,10 @@ impl MachineFiles {
         }
     }
 
-    /// Reads what is to be read before the cgroups.
+    /// Reads the counters that are needed before the cgroups.
     pub(crate) fn totals(&self, buffer: &mut Buffer) -> Totals {
         let [cpu, memory, io] = &self.pressure;
-        let mut psi_of = |file: &Option<Kept>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
+        let mut psi_of = |file: &Option<CachedFile>| text_of(file.as_ref(), buffer).and_then(psi::pressure);
         let pressure = Pressure { cpu: psi_of(cpu), memory: psi_of(memory), io: psi_of(io) };
         let mut found = Totals { pressure, ..Totals::default() };
         found.kills =
@@ -88,7 +88,7 @@ impl MachineFiles {
         found
     }
 
-    /// Reads the rest of the machine. What cannot be read stays zero.
+    /// Reads the rest. What cannot be read stays zero.
     pub(crate) fn read(&self, totals: &Totals, buffer: &mut Buffer, mut sample: Sample) -> Node {
         (sample.pressure, sample.memory) = (totals.pressure, totals.memory);
         let mut node = Node {
@@ -101,7 +101,7 @@ impl MachineFiles {
             load: [0.0; 3],
         };
         let sample = &mut node.sample;
-        let mut text = |file: &Option<Kept>, then: &mut dyn FnMut(&[u8])| {
+        let mut text = |file: &Option<CachedFile>, then: &mut dyn FnMut(&[u8])| {
             if let Some(Ok(text)) = file.as_ref().map(|file| file.read(buffer)) {
                 then(text);
             }
@@ -140,7 +140,7 @@ fn is_partition(root: &Path, disk: &Disk) -> bool {
     root.join(format!("sys/dev/block/{}:{}/partition", disk.major, disk.minor)).exists()
 }
 
-/// Whether what it moves is moved once more by the devices that it is made of.
+/// Whether its transfers are counted again for the devices below it (device mapper, RAID).
 fn is_layered(root: &Path, disk: &Disk) -> bool {
     std::fs::read_dir(root.join(format!("sys/dev/block/{}:{}/slaves", disk.major, disk.minor)))
         .is_ok_and(|mut below| below.next().is_some())
@@ -175,7 +175,7 @@ fn network_devices(root: &Path) -> Vec<NetworkDevice> {
         let field = |field: &str| line(&dir.join(&name).join(field));
         NetworkDevice {
             address: field("address"),
-            // Virtual ones answer -1.
+            // Virtual devices have -1.
             speed: field("speed").parse().unwrap_or(0),
             mtu: field("mtu").parse().unwrap_or(0),
             name,
@@ -191,7 +191,7 @@ fn block_devices(root: &Path) -> Vec<DiskInfo> {
         let field = |field: &str| line(&dir.join(&name).join(field));
         let (major, minor) =
             field("dev").split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)))?;
-        // The one in use stands in brackets.
+        // The active one is in brackets.
         let schedulers = field("queue/scheduler");
         let scheduler =
             schedulers.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("none", |(s, _)| s);
@@ -231,7 +231,7 @@ fn numa_nodes(root: &Path) -> Vec<NumaNode> {
     numbered(&dir, "node").into_iter().map(node).collect()
 }
 
-/// Reads what stays while the machine runs. Missing pieces stay empty.
+/// Reads what does not change while the machine runs. Missing values stay empty.
 pub(crate) fn machine(root: &Path, fallback_boot: jiff::Timestamp) -> Machine {
     let read = |path: &str| std::fs::read(root.join(path)).unwrap_or_default();
     let text = |path: &str| String::from_utf8_lossy(&read(path)).trim().to_owned();

@@ -1,9 +1,9 @@
-//! Pressure of one cgroup: three files that cost the kernel a sum over all processors each, so that only those are read
-//! again that can have changed.
+//! Pressure stall information of one cgroup: three files, each of which costs the kernel a sum over all processors, so
+//! only those are read that can have changed.
 
 use std::path::Path;
 
-use super::kept::{Buffer, Kept, text_of};
+use super::cached_file::{Buffer, CachedFile, text_of};
 use crate::{
     model::{Pressure, Psi},
     parse::psi,
@@ -15,11 +15,11 @@ pub(super) struct PressureFiles([PressureFile; 3]);
 
 #[derive(Debug)]
 struct PressureFile {
-    file: Option<Kept>,
-    /// For how long anything on the machine had waited when this was read last; none where the kernel does not tell.
+    file: Option<CachedFile>,
+    /// The machine's total stall time when this was read last; `None` where the kernel has none.
     machine_us: Option<u64>,
-    /// A look since the last wait has found no average above zero: what has just begun to wait shows in none.
-    calm: bool,
+    /// A read since the last stall found all averages zero: a stall that has just begun is not in them yet.
+    decayed: bool,
 }
 
 impl PressureFiles {
@@ -27,15 +27,15 @@ impl PressureFiles {
     pub(super) fn open(dir: Option<&Path>) -> Self {
         let names = ["cpu.pressure", "memory.pressure", "io.pressure"];
         Self(names.map(|name| PressureFile {
-            file: dir.and_then(|dir| Kept::open(dir, name)),
+            file: dir.and_then(|dir| CachedFile::open(dir, name)),
             machine_us: None,
-            calm: false,
+            decayed: false,
         }))
     }
 
-    /// Reads what can be another than `last`. Whoever waits in a cgroup waits on the machine, so that one that `ran` is as
-    /// it was where the machine's own time stands still; and one that did not run has nothing that begins to wait.
-    /// Averages fall by themselves, until there are none. Without a `last` all is read.
+    /// Reads the files that can differ from `last`. A task that stalls in a cgroup stalls on the machine, so a cgroup
+    /// that `ran` is unchanged while the machine's own total is; one that did not run has no new stalls. Averages decay
+    /// by themselves, until they are zero. Without `last` all files are read.
     pub(super) fn read(
         &mut self,
         ran: bool,
@@ -48,11 +48,11 @@ impl PressureFiles {
             let machine_us = of(machine).map(|psi| psi.some.total_us);
             let waited = ran && (machine_us.is_none() || machine_us != file.machine_us);
             match last {
-                Some(last) if file.calm && !waited => of(last),
+                Some(last) if file.decayed && !waited => of(last),
                 _ => {
                     let found = text_of(file.file.as_ref(), buffer).and_then(psi::pressure);
                     file.machine_us = machine_us;
-                    file.calm = !waited && found.as_ref().is_none_or(Psi::is_calm);
+                    file.decayed = !waited && found.as_ref().is_none_or(Psi::is_zero);
                     found
                 }
             }

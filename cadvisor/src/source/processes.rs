@@ -1,4 +1,4 @@
-//! The processes that run, as `ps -e` lists them. Names of programs without their arguments, which may hold secrets.
+//! The running processes, as `ps -e` lists them. Names of programs without their arguments, which may contain secrets.
 
 use std::{collections::HashMap, io};
 
@@ -8,7 +8,7 @@ use procfs::{Current as _, ProcResult, Uptime, WithCurrentSystemInfo as _, proce
 
 use crate::model::Process;
 
-/// Everything that runs now; what ends meanwhile is left out.
+/// All processes; one that ends meanwhile is left out.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -16,22 +16,22 @@ pub(crate) fn processes() -> io::Result<Vec<Process>> {
     let broken = |e: procfs::ProcError| io::Error::other(e.to_string());
     let uptime = Uptime::current().map_err(broken)?.uptime;
     let memory = procfs::Meminfo::current().map_err(broken)?.mem_total;
-    let around = Around { uptime, memory, now: Timestamp::now(), zone: TimeZone::system() };
+    let context = ProcessContext { uptime, memory, now: Timestamp::now(), zone: TimeZone::system() };
     let mut users = HashMap::new();
     let all = process::all_processes().map_err(broken)?;
-    Ok(all.filter_map(|process| around.look(&process.ok()?, &mut users).ok()).collect())
+    Ok(all.filter_map(|process| context.describe(&process.ok()?, &mut users).ok()).collect())
 }
 
-/// What numbers of processes are relative to.
-struct Around {
+/// What the numbers of processes are relative to.
+struct ProcessContext {
     uptime: f64,
     memory: u64,
     now: Timestamp,
     zone: TimeZone,
 }
 
-impl Around {
-    fn look(&self, process: &process::Process, users: &mut HashMap<u32, String>) -> ProcResult<Process> {
+impl ProcessContext {
+    fn describe(&self, process: &process::Process, users: &mut HashMap<u32, String>) -> ProcResult<Process> {
         let stat = process.stat()?;
         let uid = process.uid()?;
         let user = users.entry(uid).or_insert_with(|| {
@@ -58,13 +58,13 @@ impl Around {
             running_time: duration(used),
             cgroup: cgroup(process)?,
             command: stat.comm.clone(),
-            // Another user's may not be counted.
+            // Another user's descriptors may not be readable.
             files: process.fd_count().unwrap_or(0) as u64,
             processor: stat.processor.unwrap_or(0),
         })
     }
 
-    /// The time of the day, or the day if it is another.
+    /// The time of day, or the date if it is another day.
     fn clock(&self, seconds_ago: f64) -> String {
         let began =
             jiff::SignedDuration::try_from_secs_f64(seconds_ago).ok().and_then(|ago| self.now.checked_sub(ago).ok());
@@ -79,7 +79,7 @@ fn tenth(percent: f64) -> f64 {
     (percent * 10.0).round() / 10.0
 }
 
-/// `hh:mm:ss` of CPU time, with days before it where there are some.
+/// `hh:mm:ss` of CPU time, with days before it if there are any.
 fn duration(seconds: f64) -> String {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "CPU time is small and positive")]
     let all = seconds.max(0.0) as u64;
@@ -88,7 +88,7 @@ fn duration(seconds: f64) -> String {
     if days > 0 { format!("{days}-{time}") } else { time }
 }
 
-/// The cgroup that accounts for its CPU.
+/// The cgroup of its cpu controller.
 fn cgroup(process: &process::Process) -> ProcResult<String> {
     let all = process.cgroups()?.0;
     let of_cpu = all.iter().find(|group| group.controllers.iter().any(|c| c == "cpu"));

@@ -5,10 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{kept::Buffer, *};
+use super::{cached_file::Buffer, *};
 use crate::{
-    config::Subject,
-    model::{BlockDevice, HugePages, Pressure, Psi, Sample, Stall},
+    config::Target,
+    model::{BlockDevice, HugePages, Pressure, Psi, PsiLine, Sample},
 };
 
 pub(crate) const CONTAINER: &str = "121c04b0ed1889da37e2507bd0a728f95cb1da9540996d2ddc27e55bc86f85b7";
@@ -70,8 +70,8 @@ pub(crate) fn unpack(tree: Tree) -> tempfile::TempDir {
     dir
 }
 
-pub(crate) fn subject() -> Subject {
-    Subject {
+pub(crate) fn target() -> Target {
+    Target {
         container_id: CONTAINER.to_owned(),
         pid: 4242,
         name: format!("k8s_busy_web_default_{POD}_0"),
@@ -82,16 +82,16 @@ pub(crate) fn subject() -> Subject {
         container_name: "busy".to_owned(),
         started_at: "2026-02-03T04:05:06.789Z".parse().unwrap(),
         pod_started_at: "2026-02-03T04:05:05Z".parse().unwrap(),
-        ..Subject::default()
+        ..Target::default()
     }
 }
 
-fn read(root: &Path, subject: &Subject) -> (ContainerFiles, Sample, crate::model::Limits) {
+fn read(root: &Path, target: &Target) -> (ContainerFiles, Sample, crate::model::Limits) {
     let layout = cgroups(root).unwrap();
     let mut buffer = Buffer::new();
-    let mut files = ContainerFiles::open(root, &layout, subject, &mut buffer).unwrap();
+    let mut files = ContainerFiles::open(root, &layout, target, &mut buffer).unwrap();
     let limits = files.read_limits(&mut buffer);
-    files.seldom(root, &mut buffer);
+    files.slow(root, &mut buffer);
     let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
     files.read(true, &Totals::default(), &mut buffer, &mut sample).unwrap();
     (files, sample, limits)
@@ -101,7 +101,7 @@ fn read(root: &Path, subject: &Subject) -> (ContainerFiles, Sample, crate::model
 fn reads_v1_and_hybrid() {
     for tree in [Tree::V1, Tree::Hybrid] {
         let dir = unpack(tree);
-        let (files, sample, limits) = read(dir.path(), &subject());
+        let (files, sample, limits) = read(dir.path(), &target());
         assert_eq!(files.cgroup, format!("/kubepods/burstable/pod{POD}/{CONTAINER}"));
         assert_eq!(files.pod_cgroup.as_deref(), Some(&*format!("/kubepods/burstable/pod{POD}")));
         assert!(sample.cpu.usage_ns > 1_000_000_000 && sample.cpu.throttled_periods > 0, "{:?}", sample.cpu);
@@ -126,7 +126,7 @@ fn reads_v1_and_hybrid() {
 fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
     for tree in [Tree::Hybrid, Tree::V2] {
         let dir = unpack(tree);
-        let sandbox = Subject { container_name: "POD".to_owned(), ..subject() };
+        let sandbox = Target { container_name: "POD".to_owned(), ..target() };
         let (mut files, first, _) = read(dir.path(), &sandbox);
         let layout = cgroups(dir.path()).unwrap();
         let (cpu, memory, block, rss) = match tree {
@@ -185,7 +185,7 @@ fn v1_writer(root: &Path, files: &ContainerFiles) -> impl Fn(&str, &str, &str) +
 #[test]
 fn of_a_container_that_ran_what_cannot_have_changed_is_left_out() {
     let dir = unpack(Tree::Hybrid);
-    let (mut files, first, _) = read(dir.path(), &subject());
+    let (mut files, first, _) = read(dir.path(), &target());
     let write = v1_writer(dir.path(), &files);
     let throttled = |periods: u64| {
         write("cpu", "cpu.stat", &format!("nr_periods {periods}\nnr_throttled 2\nthrottled_time 3\n"));
@@ -234,7 +234,7 @@ fn press(group: &Path, average: &str, total: u64) {
 #[test]
 fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
     let dir = unpack(Tree::V2);
-    let (mut files, first, _) = read(dir.path(), &subject());
+    let (mut files, first, _) = read(dir.path(), &target());
     let group = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
     let mut buffer = Buffer::new();
     let mut look = || {
@@ -260,7 +260,7 @@ fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
 #[test]
 fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
     let dir = unpack(Tree::Hybrid);
-    let (mut files, first, _) = read(dir.path(), &subject());
+    let (mut files, first, _) = read(dir.path(), &target());
     let write = v1_writer(dir.path(), &files);
     let unified = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
     let (mut used, mut told) = (first.cpu.usage_ns, 0);
@@ -271,7 +271,7 @@ fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
         write("cpuacct", "cpuacct.usage", &format!("{used}\n"));
         write("memory", "memory.oom_control", &format!("under_oom 0\noom_kill {told}\n"));
         press(&unified, "0.00", told);
-        let waited = |us| Some(Psi { some: Stall { total_us: us, ..Stall::default() }, ..Psi::default() });
+        let waited = |us| Some(Psi { some: PsiLine { total_us: us, ..PsiLine::default() }, ..Psi::default() });
         let totals = machine.map_or_else(Totals::default, |[cpu, memory, io, kills]| Totals {
             pressure: Pressure { cpu: waited(cpu), memory: waited(memory), io: waited(io) },
             kills: Some(kills),
@@ -297,7 +297,7 @@ fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
 #[test]
 fn reads_v2_under_systemd() {
     let dir = unpack(Tree::V2);
-    let (mut files, sample, limits) = read(dir.path(), &Subject { container_name: "POD".to_owned(), ..subject() });
+    let (mut files, sample, limits) = read(dir.path(), &Target { container_name: "POD".to_owned(), ..target() });
     assert!(files.cgroup.ends_with(&format!("docker-{CONTAINER}.scope")));
     assert!(
         files.pod_cgroup.as_deref().is_some_and(|path| path.ends_with("_6f9d1b7f2c11.slice")),
@@ -320,15 +320,15 @@ fn reads_v2_under_systemd() {
     assert_eq!((cpu.some.avg10, cpu.full.total_us), (6.52, 1_250_000));
     assert_eq!(sample.network.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["eth0"]);
     assert_eq!((limits.cpu_shares, limits.cpu_quota_us, limits.memory_bytes), (4537, Some(50_000), Some(83_886_080)));
-    let seldom = files.seldom(dir.path(), &mut Buffer::new());
+    let slow = files.slow(dir.path(), &mut Buffer::new());
     let page = |size: &str, usage_bytes, failures| HugePages {
         size: size.to_owned(),
         usage_bytes,
         max_usage_bytes: 0,
         failures,
     };
-    assert_eq!(seldom.huge_pages, [page("1GB", 0, 0), page("2MB", 6 << 20, 3)]);
-    let sockets = seldom.sockets_of.unwrap();
+    assert_eq!(slow.huge_pages, [page("1GB", 0, 0), page("2MB", 6 << 20, 3)]);
+    let sockets = slow.sockets_of.unwrap();
     assert_eq!((sockets.tcp[0], sockets.tcp[5], sockets.tcp[9], sockets.tcp6[9]), (1, 1, 1, 1));
     assert_eq!((sockets.udp.listen, sockets.udp.rx_queued, sockets.udp.dropped), (1, 0x300, 5));
     let upper = files.upper_dir(dir.path(), Path::new("/var/lib/docker"));
@@ -341,14 +341,14 @@ fn a_number_used_again_is_not_taken_for_the_container() {
     let dir = unpack(Tree::Hybrid);
     let layout = cgroups(dir.path()).unwrap();
     let mut buffer = Buffer::new();
-    let other = Subject { container_id: "f".repeat(64), ..subject() };
+    let other = Target { container_id: "f".repeat(64), ..target() };
     let error = ContainerFiles::open(dir.path(), &layout, &other, &mut buffer).unwrap_err();
-    assert!(matches!(error, SourceError::NotThere { pid: 4242, .. }), "{error}");
-    let dead = Subject { pid: 999, ..subject() };
+    assert!(matches!(error, SourceError::NotInCgroup { pid: 4242, .. }), "{error}");
+    let dead = Target { pid: 999, ..target() };
     assert!(ContainerFiles::open(dir.path(), &layout, &dead, &mut buffer).is_err());
     fs::remove_dir_all(dir.path().join("sys/fs/cgroup/cpuacct/kubepods")).unwrap();
-    let error = ContainerFiles::open(dir.path(), &layout, &subject(), &mut buffer).unwrap_err();
-    assert!(matches!(error, SourceError::Gone { .. }), "{error}");
+    let error = ContainerFiles::open(dir.path(), &layout, &target(), &mut buffer).unwrap_err();
+    assert!(matches!(error, SourceError::Removed { .. }), "{error}");
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn missing_controllers_leave_zeros_not_errors() {
     for controller in ["memory", "pids", "blkio"] {
         fs::remove_dir_all(dir.path().join("sys/fs/cgroup").join(controller)).unwrap();
     }
-    let (_, sample, limits) = read(dir.path(), &subject());
+    let (_, sample, limits) = read(dir.path(), &target());
     assert!(sample.cpu.usage_ns > 0);
     assert_eq!((sample.memory.usage_bytes, limits.memory_bytes, sample.block.len()), (0, None, 0));
 }

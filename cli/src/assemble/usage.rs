@@ -11,7 +11,7 @@ use windlass_agent::{
     ContainerRecord, engine::strangers::Stranger, images::StoredImage, volumes::placed::PlacedVolume,
 };
 use windlass_cadvisor::{
-    Subject, Usage, Volume,
+    Target, Usage, Volume,
     model::{Sample, Snapshot},
 };
 use windlass_control::metrics;
@@ -44,11 +44,11 @@ pub(super) fn subjects(
     containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
     strangers: watch::Receiver<Arc<Vec<Stranger>>>,
     shutdown: CancellationToken,
-) -> watch::Receiver<Arc<Vec<Subject>>> {
+) -> watch::Receiver<Arc<Vec<Target>>> {
     follow(containers, strangers, shutdown, |records, strangers| {
         let begun: HashMap<&str, jiff::Timestamp> =
             records.iter().filter(|r| r.is_sandbox).map(|r| (r.pod_uid.as_str(), r.started_at)).collect();
-        let of_pods = records.iter().map(|r| Subject {
+        let of_pods = records.iter().map(|r| Target {
             container_id: r.id.clone(),
             pid: r.pid,
             name: r.docker_name.clone(),
@@ -60,19 +60,19 @@ pub(super) fn subjects(
             started_at: r.started_at,
             pod_started_at: begun.get(r.pod_uid.as_str()).copied().unwrap_or(r.started_at),
             cpu_shares: Some(r.cpu_shares).filter(|shares| *shares > 0),
-            held_to: r.held_to.clone(),
-            ..Subject::default()
+            limits: r.held_to.clone(),
+            ..Target::default()
         });
         of_pods.chain(strangers.iter().map(stranger)).collect()
     })
 }
 
-fn stranger(s: &Stranger) -> Subject {
+fn stranger(s: &Stranger) -> Target {
     let mut labels = s.labels.clone();
     if s.restarts > 0 {
         labels.insert("restartcount".to_owned(), s.restarts.to_string());
     }
-    Subject {
+    Target {
         container_id: s.id.clone(),
         pid: s.pid,
         name: s.name.clone(),
@@ -82,8 +82,8 @@ fn stranger(s: &Stranger) -> Subject {
         labels,
         healthy: s.healthy,
         shares_network: s.shares_network,
-        held_to: s.held_to.clone(),
-        ..Subject::default()
+        limits: s.held_to.clone(),
+        ..Target::default()
     }
 }
 
@@ -126,7 +126,7 @@ pub(super) fn readings(
     node: &str,
     shutdown: CancellationToken,
 ) -> watch::Receiver<Arc<metrics::Readings>> {
-    let mut rounds = usage.rounds();
+    let mut rounds = usage.snapshots();
     let (tell, told) = watch::channel(Arc::default());
     let node = node.to_owned();
     tokio::spawn(async move {
@@ -148,16 +148,16 @@ fn reading(node: &str, round: &Snapshot) -> metrics::Readings {
         cpu_ns: sample.cpu.usage_ns,
         memory_bytes: sample.memory.working_set_bytes(),
     };
-    let of_pods = round.rows.iter().filter(|row| !row.subject.pod_uid.is_empty() && !row.subject.is_sandbox());
+    let of_pods = round.rows.iter().filter(|row| !row.target.pod_uid.is_empty() && !row.target.is_sandbox());
     metrics::Readings {
         node: node.to_owned(),
         machine: Some(of(&round.node.sample)),
         containers: of_pods
             .map(|row| metrics::ContainerReading {
-                id: row.subject.container_id.clone(),
-                namespace: row.subject.pod_namespace.clone(),
-                pod: row.subject.pod_name.clone(),
-                name: row.subject.container_name.clone(),
+                id: row.target.container_id.clone(),
+                namespace: row.target.pod_namespace.clone(),
+                pod: row.target.pod_name.clone(),
+                name: row.target.container_name.clone(),
                 reading: of(&row.sample),
             })
             .collect(),

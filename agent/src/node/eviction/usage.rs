@@ -131,16 +131,16 @@ pub(super) fn empty_dirs_of<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<(Str
 /// Puts together what was measured, by pod. Pure.
 pub(super) fn by_pod(snapshot: &Snapshot, storage: &Storage, written: &Written) -> BTreeMap<String, Usage> {
     let mut all: BTreeMap<String, Usage> = BTreeMap::new();
-    for row in snapshot.rows.iter().filter(|row| !row.subject.is_sandbox()) {
-        let size = storage.containers.get(&row.subject.container_id);
+    for row in snapshot.rows.iter().filter(|row| !row.target.is_sandbox()) {
+        let size = storage.containers.get(&row.target.container_id);
         let used = Used {
             memory: Some(row.sample.memory.working_set_bytes()),
             disk: size.map(|s| s.rootfs_bytes.saturating_add(s.logs_bytes)),
             inodes: size.map(|s| s.rootfs_inodes.saturating_add(s.logs_inodes)),
             processes: row.sample.pids.processes,
         };
-        let pod = all.entry(row.subject.pod_uid.clone()).or_default();
-        pod.containers.insert(row.subject.container_name.clone(), used);
+        let pod = all.entry(row.target.pod_uid.clone()).or_default();
+        pod.containers.insert(row.target.container_name.clone(), used);
     }
     for (uid, WrittenByPod { empty_dirs, node_files }) in written {
         let pod = all.entry(uid.clone()).or_default();

@@ -1,4 +1,4 @@
-//! The families of the page that have one value for each subject, interface or device.
+//! The families of the page that have one value for each target, interface or device.
 
 use jiff::Timestamp;
 use windlass_kit::expo::Kind;
@@ -6,7 +6,7 @@ use windlass_kit::expo::Kind;
 use super::super::{float, seconds, unix_seconds};
 use crate::model::{BlockDevice, Disk, Interface, Limits, Psi, Row, Sample};
 
-pub(super) type Plain = (&'static str, &'static str, Kind, fn(&Sample) -> Option<f64>);
+pub(super) type SampleMetric = (&'static str, &'static str, Kind, fn(&Sample) -> Option<f64>);
 
 fn stalled(psi: Option<Psi>) -> Option<f64> {
     psi.map(|psi| float(psi.full.total_us) / 1e6)
@@ -16,8 +16,8 @@ fn waiting(psi: Option<Psi>) -> Option<f64> {
     psi.map(|psi| float(psi.some.total_us) / 1e6)
 }
 
-/// Families with one series per subject and no further label.
-pub(super) const PLAIN: &[Plain] = &[
+/// Families with one series per target and no further label.
+pub(super) const SAMPLE_METRICS: &[SampleMetric] = &[
     ("container_cpu_system_seconds_total", "CPU time in the kernel, in seconds", Kind::Counter, |s| {
         Some(seconds(s.cpu.system_ns))
     }),
@@ -49,10 +49,8 @@ pub(super) const PLAIN: &[Plain] = &[
     ("container_memory_max_usage_bytes", "Highest memory usage so far, in bytes", Kind::Gauge, |s| {
         Some(float(s.memory.max_usage_bytes))
     }),
-    ("container_memory_pgscan_total", "Pages scanned for reclaim", Kind::Counter, |s| {
-        Some(float(s.memory.scanned_pages))
-    }),
-    ("container_memory_pgsteal_total", "Pages reclaimed", Kind::Counter, |s| Some(float(s.memory.stolen_pages))),
+    ("container_memory_pgscan_total", "Pages scanned for reclaim", Kind::Counter, |s| Some(float(s.memory.pgscan))),
+    ("container_memory_pgsteal_total", "Pages reclaimed", Kind::Counter, |s| Some(float(s.memory.pgsteal))),
     ("container_memory_rss", "Anonymous memory, in bytes", Kind::Gauge, |s| Some(float(s.memory.rss_bytes))),
     ("container_memory_swap", "Swap in use, in bytes", Kind::Gauge, |s| Some(float(s.memory.swap_bytes))),
     ("container_memory_total_active_file_bytes", "File pages in recent use, in bytes", Kind::Gauge, |s| {
@@ -125,7 +123,7 @@ pub(super) const PLAIN: &[Plain] = &[
     ("container_threads", "Threads", Kind::Gauge, |s| Some(float(s.pids.threads))),
 ];
 
-pub(super) type OfRow = (&'static str, &'static str, Kind, bool, fn(&Row) -> Option<f64>);
+pub(super) type ContainerMetric = (&'static str, &'static str, Kind, bool, fn(&Row) -> Option<f64>);
 
 fn with_quota(row: &Row, value: f64) -> Option<f64> {
     row.limits.cpu_quota_us.map(|_| value)
@@ -136,7 +134,7 @@ fn limit(of: fn(&Limits) -> Option<u64>, row: &Row) -> Option<f64> {
 }
 
 /// Families of containers and pods alone. The flag says whether the sample's time goes with the value.
-pub(super) const OF_ROW: &[OfRow] = &[
+pub(super) const CONTAINER_METRICS: &[ContainerMetric] = &[
     (
         "container_cpu_cfs_burst_periods_total",
         "Periods in which saved-up CPU time was used",
@@ -160,25 +158,25 @@ pub(super) const OF_ROW: &[OfRow] = &[
         true,
         |r| with_quota(r, seconds(r.sample.cpu.throttled_ns)),
     ),
-    ("container_file_descriptors", "Open files", Kind::Gauge, true, |r| Some(float(r.seldom.files))),
-    ("container_sockets", "Open sockets", Kind::Gauge, true, |r| Some(float(r.seldom.sockets))),
+    ("container_file_descriptors", "Open files", Kind::Gauge, true, |r| Some(float(r.slow.files))),
+    ("container_sockets", "Open sockets", Kind::Gauge, true, |r| Some(float(r.slow.sockets))),
     ("container_health_state", "1 healthy, 0 not, -1 without a check of its own", Kind::Gauge, true, |r| {
-        (!r.subject.container_id.is_empty())
-            .then(|| r.subject.healthy.map_or(-1.0, |healthy| f64::from(u8::from(healthy))))
+        (!r.target.container_id.is_empty())
+            .then(|| r.target.healthy.map_or(-1.0, |healthy| f64::from(u8::from(healthy))))
     }),
     (
         "container_cpu_load_average_10s",
         "Processes that ran or could run when they were last counted, times 1000",
         Kind::Gauge,
         true,
-        |r| Some(float(r.seldom.tasks.running) * 1000.0),
+        |r| Some(float(r.slow.tasks.running) * 1000.0),
     ),
     (
         "container_cpu_load_d_average_10s",
         "Processes that waited for a disk when they were last counted, times 1000",
         Kind::Gauge,
         true,
-        |r| Some(float(r.seldom.tasks.uninterruptible) * 1000.0),
+        |r| Some(float(r.slow.tasks.uninterruptible) * 1000.0),
     ),
     ("container_spec_cpu_period", "Length of an enforcement period, in microseconds", Kind::Gauge, false, |r| {
         Some(float(r.limits.cpu_period_us))
@@ -213,12 +211,12 @@ pub(super) const OF_ROW: &[OfRow] = &[
 ];
 
 pub(super) fn started(row: &Row) -> Timestamp {
-    if row.subject.container_id.is_empty() { row.subject.pod_started_at } else { row.subject.started_at }
+    if row.target.container_id.is_empty() { row.target.pod_started_at } else { row.target.started_at }
 }
 
-pub(super) type OfInterface = (&'static str, &'static str, fn(&Interface) -> u64);
+pub(super) type InterfaceMetric = (&'static str, &'static str, fn(&Interface) -> u64);
 
-pub(super) const OF_INTERFACE: &[OfInterface] = &[
+pub(super) const INTERFACE_METRICS: &[InterfaceMetric] = &[
     ("container_network_receive_bytes_total", "Bytes received", |i| i.rx_bytes),
     ("container_network_receive_errors_total", "Bad packets received", |i| i.rx_errors),
     ("container_network_receive_packets_dropped_total", "Packets received and thrown away", |i| i.rx_dropped),
@@ -229,23 +227,23 @@ pub(super) const OF_INTERFACE: &[OfInterface] = &[
     ("container_network_transmit_packets_total", "Packets sent", |i| i.tx_packets),
 ];
 
-pub(super) type OfDevice = (&'static str, &'static str, fn(&BlockDevice) -> u64);
+pub(super) type DeviceMetric = (&'static str, &'static str, fn(&BlockDevice) -> u64);
 
-pub(super) const OF_DEVICE: &[OfDevice] = &[
+pub(super) const DEVICE_METRICS: &[DeviceMetric] = &[
     ("container_fs_reads_bytes_total", "Bytes read from the device", |d| d.read_bytes),
     ("container_fs_reads_total", "Requests to read from the device", |d| d.reads),
     ("container_fs_writes_bytes_total", "Bytes written to the device", |d| d.write_bytes),
     ("container_fs_writes_total", "Requests to write to the device", |d| d.writes),
 ];
 
-type OfDisk = (&'static str, &'static str, Kind, fn(&Disk) -> f64);
+type DiskMetric = (&'static str, &'static str, Kind, fn(&Disk) -> f64);
 
 fn milliseconds(ms: u64) -> f64 {
     float(ms) / 1e3
 }
 
-/// Families of the machine's block devices. Reads and writes themselves are among [`OF_DEVICE`].
-pub(super) const OF_DISK: &[OfDisk] = &[
+/// Families of the machine's block devices. Reads and writes themselves are among [`DEVICE_METRICS`].
+pub(super) const DISK_METRICS: &[DiskMetric] = &[
     ("container_fs_io_current", "Requests under way", Kind::Gauge, |d| float(d.in_progress)),
     ("container_fs_io_time_seconds_total", "Time with a request under way, in seconds", Kind::Counter, |d| {
         milliseconds(d.io_ms)

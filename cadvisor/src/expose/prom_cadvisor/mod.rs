@@ -1,18 +1,18 @@
 //! The kubelet's `/metrics/cadvisor`, with the labels that clusters on containerd have: container, id, image, name,
 //! namespace, pod on every series, empty where they have no meaning.
 
-mod extra;
 mod families;
+mod slow_families;
 
 use jiff::Timestamp;
 use windlass_kit::expo::{Format, Kind, Labels, Text};
 
-use self::families::{OF_DEVICE, OF_DISK, OF_INTERFACE, OF_ROW, PLAIN};
+use self::families::{CONTAINER_METRICS, DEVICE_METRICS, DISK_METRICS, INTERFACE_METRICS, SAMPLE_METRICS};
 use super::{View, float, seconds};
 use crate::model::{BlockDevice, Interface, Row, Sample};
 
-/// One line of the page's table: a container, a pod's own cgroup, or the machine.
-struct Subject<'a> {
+/// What a series is of: a container, a pod's own cgroup, or the machine.
+struct MetricSource<'a> {
     labels: Labels,
     sample: &'a Sample,
     row: Option<&'a Row>,
@@ -20,7 +20,7 @@ struct Subject<'a> {
     network: &'a [Interface],
 }
 
-fn subjects(view: &View) -> Vec<Subject<'_>> {
+fn sources(view: &View) -> Vec<MetricSource<'_>> {
     let snapshot = &view.snapshot;
     let labels = |container, id, image, name, namespace, pod| {
         Labels::of(&[
@@ -32,7 +32,7 @@ fn subjects(view: &View) -> Vec<Subject<'_>> {
             ("pod", pod),
         ])
     };
-    let machine = Subject {
+    let machine = MetricSource {
         labels: labels("", "/", "", "", "", ""),
         sample: &snapshot.node.sample,
         row: None,
@@ -41,13 +41,13 @@ fn subjects(view: &View) -> Vec<Subject<'_>> {
     };
     let of_row = |row| {
         let row: &Row = row;
-        let s = &row.subject;
-        Subject {
+        let s = &row.target;
+        MetricSource {
             labels: labels(&s.container_name, &row.cgroup, &s.image, &s.name, &s.pod_namespace, &s.pod_name),
             sample: &row.sample,
             row: Some(row),
             container_id: Some(s.container_id.as_str()).filter(|id| !id.is_empty()),
-            // Traffic in the node's own namespace is told once, with the machine.
+            // Traffic in the node's network namespace is reported with the machine.
             network: if row.host_network { &[] } else { &row.sample.network },
         }
     };
@@ -57,19 +57,19 @@ fn subjects(view: &View) -> Vec<Subject<'_>> {
         .collect()
 }
 
-fn put(page: &mut Text, name: &str, subject: &Subject<'_>, more: &[(&str, &str)], value: f64, at: Option<i64>) {
-    page.sample_of(name, &subject.labels, more, value, at);
+fn put(page: &mut Text, name: &str, target: &MetricSource<'_>, more: &[(&str, &str)], value: f64, at: Option<i64>) {
+    page.sample_of(name, &source.labels, more, value, at);
 }
 
-/// The page; `now` is the time of the scrape.
+/// Renders the page; `now` is the time of the scrape.
 #[must_use]
 pub fn text(view: &View, now: Timestamp, format: Format) -> String {
-    let subjects = subjects(view);
+    let sources = sources(view);
     let snapshot = &view.snapshot;
     let machine = &snapshot.machine;
     let mut whole = Text::of(format);
     let page = &mut whole;
-    let time = |s: &Subject<'_>| Some(s.sample.at.as_millisecond());
+    let time = |s: &MetricSource<'_>| Some(s.sample.at.as_millisecond());
 
     page.family("cadvisor_version_info", "Versions of the kernel, the distribution and this program", Kind::Gauge);
     let versions = [
@@ -82,90 +82,90 @@ pub fn text(view: &View, now: Timestamp, format: Format) -> String {
     page.sample("cadvisor_version_info", &versions, 1.0);
 
     page.family("container_last_seen", "When it was last seen, in seconds since 1970", Kind::Gauge);
-    for subject in &subjects {
+    for source in &sources {
         #[allow(clippy::cast_precision_loss)]
-        put(page, "container_last_seen", subject, &[], now.as_second() as f64, Some(now.as_millisecond()));
+        put(page, "container_last_seen", source, &[], now.as_second() as f64, Some(now.as_millisecond()));
     }
     page.family("container_cpu_usage_seconds_total", "CPU time used, in seconds", Kind::Counter);
-    for subject in &subjects {
-        let value = seconds(subject.sample.cpu.usage_ns);
-        put(page, "container_cpu_usage_seconds_total", subject, &[("cpu", "total")], value, time(subject));
+    for source in &sources {
+        let value = seconds(source.sample.cpu.usage_ns);
+        put(page, "container_cpu_usage_seconds_total", source, &[("cpu", "total")], value, time(source));
     }
-    for (name, help, kind, value) in PLAIN {
+    for (name, help, kind, value) in SAMPLE_METRICS {
         page.family(name, help, *kind);
-        for subject in &subjects {
-            if let Some(value) = value(subject.sample) {
-                put(page, name, subject, &[], value, time(subject));
+        for source in &sources {
+            if let Some(value) = value(source.sample) {
+                put(page, name, source, &[], value, time(source));
             }
         }
     }
     page.family("container_memory_failures_total", "Page faults so far", Kind::Counter);
-    for subject in &subjects {
-        let memory = &subject.sample.memory;
+    for source in &sources {
+        let memory = &source.sample.memory;
         for (kind, value) in [("pgfault", memory.faults), ("pgmajfault", memory.major_faults)] {
             for scope in ["container", "hierarchy"] {
                 let more = [("failure_type", kind), ("scope", scope)];
-                put(page, "container_memory_failures_total", subject, &more, float(value), time(subject));
+                put(page, "container_memory_failures_total", source, &more, float(value), time(source));
             }
         }
     }
-    for (name, help, kind, timed, value) in OF_ROW {
+    for (name, help, kind, timed, value) in CONTAINER_METRICS {
         page.family(name, help, *kind);
-        for subject in &subjects {
-            if let Some(value) = subject.row.and_then(value) {
-                put(page, name, subject, &[], value, time(subject).filter(|_| *timed));
+        for source in &sources {
+            if let Some(value) = source.row.and_then(value) {
+                put(page, name, source, &[], value, time(source).filter(|_| *timed));
             }
         }
     }
     page.family("container_ulimits_soft", "Soft limits of the first process", Kind::Gauge);
-    for subject in &subjects {
-        if let Some(row) = subject.row.filter(|_| subject.container_id.is_some()) {
+    for source in &sources {
+        if let Some(row) = source.row.filter(|_| source.container_id.is_some()) {
             let value = row.limits.open_files.map_or(-1.0, float);
-            put(page, "container_ulimits_soft", subject, &[("ulimit", "max_open_files")], value, time(subject));
+            put(page, "container_ulimits_soft", source, &[("ulimit", "max_open_files")], value, time(source));
         }
     }
-    for (name, help, value) in OF_INTERFACE {
+    for (name, help, value) in INTERFACE_METRICS {
         page.family(name, help, Kind::Counter);
-        for subject in &subjects {
-            for interface in subject.network {
+        for source in &sources {
+            for interface in source.network {
                 let more = [("interface", interface.name.as_str())];
-                put(page, name, subject, &more, float(value(interface)), time(subject));
+                put(page, name, source, &more, float(value(interface)), time(source));
             }
         }
     }
-    extra::families(&subjects, page);
-    devices(view, &subjects, page);
-    disks(&snapshot.node.disks, &subjects, page);
-    filesystems(view, &subjects, page);
+    slow_families::render(&sources, page);
+    devices(view, &sources, page);
+    disks(&snapshot.node.disks, &sources, page);
+    filesystems(view, &sources, page);
     machine_families(view, page);
     whole.finish()
 }
 
-fn devices(view: &View, subjects: &[Subject<'_>], page: &mut Text) {
+fn devices(view: &View, sources: &[MetricSource<'_>], page: &mut Text) {
     let device = |d: &BlockDevice| view.snapshot.devices.get(&(d.major, d.minor)).map_or("", String::as_str);
-    for (name, help, value) in OF_DEVICE {
+    for (name, help, value) in DEVICE_METRICS {
         page.family(name, help, Kind::Counter);
-        for subject in subjects {
-            // Devices without a name share one series: equal label sets would be refused by Prometheus.
+        for source in sources {
+            // Devices without a name share one series: Prometheus refuses duplicate label sets.
             let mut nameless = None;
-            for found in &subject.sample.block {
+            for found in &source.sample.block {
                 let label = device(found);
                 if label.is_empty() {
                     nameless = Some(nameless.unwrap_or(0_u64).saturating_add(value(found)));
                     continue;
                 }
-                let at = Some(subject.sample.at.as_millisecond());
-                put(page, name, subject, &[("device", label)], float(value(found)), at);
+                let at = Some(source.sample.at.as_millisecond());
+                put(page, name, source, &[("device", label)], float(value(found)), at);
             }
             if let Some(value) = nameless {
-                put(page, name, subject, &[("device", "")], float(value), Some(subject.sample.at.as_millisecond()));
+                put(page, name, source, &[("device", "")], float(value), Some(source.sample.at.as_millisecond()));
             }
         }
     }
     let name = "container_blkio_device_usage_total";
     page.family(name, "Bytes moved by the device, per operation", Kind::Counter);
-    for subject in subjects {
-        for found in &subject.sample.block {
+    for source in sources {
+        for found in &source.sample.block {
             let (major, minor) = (found.major.to_string(), found.minor.to_string());
             for (operation, value) in [("Read", found.read_bytes), ("Write", found.write_bytes)] {
                 let more = [
@@ -174,15 +174,15 @@ fn devices(view: &View, subjects: &[Subject<'_>], page: &mut Text) {
                     ("minor", minor.as_str()),
                     ("operation", operation),
                 ];
-                put(page, name, subject, &more, float(value), Some(subject.sample.at.as_millisecond()));
+                put(page, name, source, &more, float(value), Some(source.sample.at.as_millisecond()));
             }
         }
     }
 }
 
-fn disks(disks: &[crate::model::Disk], subjects: &[Subject<'_>], page: &mut Text) {
-    let Some(machine) = subjects.iter().find(|subject| subject.row.is_none()) else { return };
-    for (name, help, kind, value) in OF_DISK {
+fn disks(disks: &[crate::model::Disk], sources: &[MetricSource<'_>], page: &mut Text) {
+    let Some(machine) = sources.iter().find(|source| source.row.is_none()) else { return };
+    for (name, help, kind, value) in DISK_METRICS {
         page.family(name, help, *kind);
         for disk in disks {
             let more = [("device", disk.name.as_str())];
@@ -191,10 +191,10 @@ fn disks(disks: &[crate::model::Disk], subjects: &[Subject<'_>], page: &mut Text
     }
 }
 
-fn filesystems(view: &View, subjects: &[Subject<'_>], page: &mut Text) {
+fn filesystems(view: &View, sources: &[MetricSource<'_>], page: &mut Text) {
     let Some(images) = view.storage.images else { return };
     let more = [("device", view.storage.images_device.as_str())];
-    let size_of = |s: &Subject<'_>| s.container_id.and_then(|id| view.storage.containers.get(id));
+    let size_of = |s: &MetricSource<'_>| s.container_id.and_then(|id| view.storage.containers.get(id));
     // Family, help, the machine's value, and a container's value when its size is known.
     type Value = (&'static str, &'static str, u64, fn(&crate::model::ContainerSize) -> Option<u64>);
     let families: [Value; 4] = [
@@ -212,14 +212,14 @@ fn filesystems(view: &View, subjects: &[Subject<'_>], page: &mut Text) {
     ];
     for (name, help, whole, part) in families {
         page.family(name, help, Kind::Gauge);
-        for subject in subjects {
-            // Each value with the time at which it was found: Prometheus refuses another value of the same time.
-            let (at, value) = match (subject.row, size_of(subject)) {
+        for source in sources {
+            // Each value with the time of its scan: Prometheus refuses different values of one time.
+            let (at, value) = match (source.row, size_of(source)) {
                 (None, _) => (images.at, whole),
                 (Some(_), Some(size)) => part(size).map_or((images.at, whole), |own| (size.at, own)),
                 (Some(_), None) => continue,
             };
-            put(page, name, subject, &more, float(value), Some(at.as_millisecond()));
+            put(page, name, source, &more, float(value), Some(at.as_millisecond()));
         }
     }
 }

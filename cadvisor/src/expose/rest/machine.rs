@@ -1,11 +1,11 @@
-//! The machine: what it is, its file systems, its numbers.
+//! The machine: its properties, its file systems, its samples.
 
 use serde_json::{Map, Value, json};
 
 use super::stats;
 use crate::{expose::View, history::Point, model::Filesystem};
 
-/// The file systems that are known, by device; the node's and the images' are often the same one.
+/// The known file systems by label; those of the node and of images are often the same one.
 fn filesystems(view: &View) -> Vec<(&'static str, Filesystem)> {
     let storage = &view.storage;
     let images = storage.images.map(|space| ("docker-images", space));

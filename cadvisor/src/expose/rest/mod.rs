@@ -1,8 +1,8 @@
-//! cAdvisor's REST API, read-only. A [`Request`] is read from a path, says whose past it needs, and is answered from
-//! that and a [`View`]. Pure.
+//! cAdvisor's REST API, read-only. A [`Request`] is parsed from a path, names the histories it needs, and is answered
+//! from those and a [`View`]. Pure.
 
+mod derived_stats;
 mod machine;
-mod past;
 mod stats;
 
 #[cfg(test)]
@@ -18,59 +18,59 @@ use serde_json::{Map, Value, json};
 
 use super::View;
 use crate::{
-    events::{Event, Happened},
+    events::{Event, EventType},
     history::Point,
     model::{Process, Row},
 };
 
-/// A status and the words that go with it.
-type Refusal = (u16, String);
+/// An HTTP status and a message.
+type RestError = (u16, String);
 
 const VERSIONS: &str = "Supported API versions: v1.0 v1.1 v1.2 v1.3 v2.0 v2.1";
-/// Samples that are given when no number is asked for: of v1, of v2.
-const SAMPLES: (usize, usize) = (60, 64);
-const EVENTS: usize = 10;
+/// Default number of samples: of v1, of v2.
+const DEFAULT_SAMPLES: (usize, usize) = (60, 64);
+const DEFAULT_EVENTS: usize = 10;
 
-fn broken(why: impl Into<String>) -> Refusal {
+fn failed(why: impl Into<String>) -> RestError {
     (500, why.into())
 }
 
-/// Whose numbers.
+/// The containers that a request is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Which {
-    /// By the path of its cgroup, alone or with everything below.
+enum Scope {
+    /// By the path of its cgroup, alone or with all cgroups below it.
     Cgroup { path: String, below: bool },
-    /// A container by name or the beginning of its id; all for an empty one.
+    /// A container by name or prefix of its id; all containers for an empty one.
     Docker(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
+enum Resource {
     Machine,
-    Containers(Which),
-    Subcontainers(Which),
-    DockerContainers(Which),
+    Containers(Scope),
+    Subcontainers(Scope),
+    DockerContainers(Scope),
     Events(String),
-    /// Those to come, without end.
-    EventsToCome(String),
-    /// Processes of one cgroup; of all for `/`.
+    /// Future events, without end.
+    EventStream(String),
+    /// Processes of one cgroup; all for `/`.
     Processes(String),
     Version,
     Attributes,
-    Summary(Which),
-    Stats(Which),
-    Spec(Which),
+    Summary(Scope),
+    Stats(Scope),
+    Spec(Scope),
     Storage,
     AppMetrics,
     MachineStats,
 }
 
-/// One request.
+/// One parsed request.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// 0 to 3 of v1, or of v2 from 10 on.
+    /// Minor version: 0 to 3 of v1, 10 and 11 of v2.
     version: u32,
-    what: What,
+    resource: Resource,
     count: usize,
     from: Option<Timestamp>,
     to: Option<Timestamp>,
@@ -120,7 +120,7 @@ fn unescaped(text: &str, plus: bool) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// How long `1m30s` is, as Go writes durations.
+/// Parses a duration such as `1m30s`, as Go writes it.
 fn duration(text: &str) -> Option<Duration> {
     let mut left = text;
     let mut sum = 0.0;
@@ -146,8 +146,8 @@ fn duration(text: &str) -> Option<Duration> {
 
 impl Request {
     /// # Errors
-    /// 400 for no version, 500 for what the version does not have; as upstream.
-    pub(crate) fn read(path: &str, query: &str, body: &[u8]) -> Result<Self, Refusal> {
+    /// 400 for an unknown version, 500 for a resource that the version does not have; as cAdvisor.
+    pub(crate) fn read(path: &str, query: &str, body: &[u8]) -> Result<Self, RestError> {
         let rest = path.strip_prefix("/api").unwrap_or(path).trim_start_matches('/');
         let (version, rest) = rest.split_once('/').unwrap_or((rest, ""));
         let version = match version {
@@ -167,143 +167,145 @@ impl Request {
         let told: Body = if body.trim_ascii().is_empty() {
             Body::default()
         } else {
-            serde_json::from_slice(body).map_err(|e| broken(format!("unable to decode the json value: {e}")))?
+            serde_json::from_slice(body).map_err(|e| failed(format!("unable to decode the json value: {e}")))?
         };
         let flag = |key: &str| query.get(key).is_some_and(|value| matches!(value.as_str(), "true" | "1" | ""));
-        let which = || match query.get("type").map_or("name", String::as_str) {
-            "name" => Ok(Which::Cgroup { path: path.clone(), below: flag("recursive") }),
+        let scope = || match query.get("type").map_or("name", String::as_str) {
+            "name" => Ok(Scope::Cgroup { path: path.clone(), below: flag("recursive") }),
             "docker" if flag("recursive") && path != "/" => {
-                Err(broken("invalid request: recursive is for the root of type docker alone"))
+                Err(failed("invalid request: recursive is for the root of type docker alone"))
             }
-            "docker" => Ok(Which::Docker(path.trim_start_matches('/').to_owned())),
-            other => Err(broken(format!("unknown \"type\" {other:?} for container name {path:?}"))),
+            "docker" => Ok(Scope::Docker(path.trim_start_matches('/').to_owned())),
+            other => Err(failed(format!("unknown \"type\" {other:?} for container name {path:?}"))),
         };
-        let one = Which::Cgroup { path: path.clone(), below: false };
-        let what = match (version, kind) {
-            (_, "machine") => What::Machine,
-            (0..10, "containers") => What::Containers(one),
-            (1..10, "subcontainers") => What::Subcontainers(Which::Cgroup { path, below: true }),
-            (2..10, "docker") => What::DockerContainers(Which::Docker(path.trim_start_matches('/').to_owned())),
-            (3 | 10.., "events") if flag("stream") => What::EventsToCome(path),
-            (3 | 10.., "events") => What::Events(path),
-            (10.., "version") => What::Version,
-            (10.., "attributes") => What::Attributes,
-            (10.., "summary") => What::Summary(which()?),
-            (10.., "stats") => What::Stats(which()?),
-            (10.., "spec") => What::Spec(which()?),
-            (10.., "storage") => What::Storage,
-            (10.., "appmetrics") => What::AppMetrics,
-            (10.., "ps") => What::Processes(path),
-            (11.., "machinestats") => What::MachineStats,
-            _ => return Err(broken(format!("unknown request type {kind:?}"))),
+        let one = Scope::Cgroup { path: path.clone(), below: false };
+        let resource = match (version, kind) {
+            (_, "machine") => Resource::Machine,
+            (0..10, "containers") => Resource::Containers(one),
+            (1..10, "subcontainers") => Resource::Subcontainers(Scope::Cgroup { path, below: true }),
+            (2..10, "docker") => Resource::DockerContainers(Scope::Docker(path.trim_start_matches('/').to_owned())),
+            (3 | 10.., "events") if flag("stream") => Resource::EventStream(path),
+            (3 | 10.., "events") => Resource::Events(path),
+            (10.., "version") => Resource::Version,
+            (10.., "attributes") => Resource::Attributes,
+            (10.., "summary") => Resource::Summary(scope()?),
+            (10.., "stats") => Resource::Stats(scope()?),
+            (10.., "spec") => Resource::Spec(scope()?),
+            (10.., "storage") => Resource::Storage,
+            (10.., "appmetrics") => Resource::AppMetrics,
+            (10.., "ps") => Resource::Processes(path),
+            (11.., "machinestats") => Resource::MachineStats,
+            _ => return Err(failed(format!("unknown request type {kind:?}"))),
         };
-        let number = |key: &str| -> Result<Option<i64>, Refusal> {
+        let number = |key: &str| -> Result<Option<i64>, RestError> {
             let text = query.get(key).filter(|text| !text.is_empty());
-            text.map(|text| text.parse().map_err(|_| broken(format!("{key} {text:?} is not a number")))).transpose()
+            text.map(|text| text.parse().map_err(|_| failed(format!("{key} {text:?} is not a number")))).transpose()
         };
-        let time = |key: &str, told: &str| -> Result<Option<Timestamp>, Refusal> {
+        let time = |key: &str, told: &str| -> Result<Option<Timestamp>, RestError> {
             let text = query.get(key).map_or(told, String::as_str);
-            // What Go writes for no time at all.
+            // Go's zero time.
             if text.is_empty() || text.starts_with("0001-01-01T00:00:00") {
                 return Ok(None);
             }
-            text.parse().map(Some).map_err(|_| broken(format!("{key} {text:?} is not a time")))
+            text.parse().map(Some).map_err(|_| failed(format!("{key} {text:?} is not a time")))
         };
-        let usual = if version < 10 { SAMPLES.0 } else { SAMPLES.1 };
-        // Below zero is all.
+        let usual = if version < 10 { DEFAULT_SAMPLES.0 } else { DEFAULT_SAMPLES.1 };
+        // A negative number means all.
         let count = told.num_stats.or(number("count")?).map_or(usual, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let max_age = query.get("max_age").filter(|text| !text.is_empty());
         let max_age = max_age
-            .map(|text| duration(text).ok_or_else(|| broken(format!("max_age {text:?} is not a duration like 10s"))))
+            .map(|text| duration(text).ok_or_else(|| failed(format!("max_age {text:?} is not a duration like 10s"))))
             .transpose()?;
         let (from, to) = (time("start_time", &told.start)?, time("end_time", &told.end)?);
-        Ok(Self { version, what, count, from, to, max_age, query })
+        Ok(Self { version, resource, count, from, to, max_age, query })
     }
 
-    /// How old the newest sample may be.
+    /// The maximal age of the newest sample.
     pub(crate) fn max_age(&self) -> Option<Duration> {
         self.max_age
     }
 
-    /// The words for an event, if it is one of those that are asked for as they come; `None` for any other request.
-    pub(crate) fn as_it_comes(&self, event: &Event) -> Option<Vec<u8>> {
-        let What::EventsToCome(path) = &self.what else { return None };
-        let told = self.told(path, event);
+    /// The line of an event, empty if the request does not match it; `None` unless this is a stream request.
+    pub(crate) fn stream_event(&self, event: &Event) -> Option<Vec<u8>> {
+        let Resource::EventStream(path) = &self.resource else { return None };
+        let told = self.render_event(path, event);
         Some(told.iter().flat_map(|one| format!("{one}\n").into_bytes()).collect())
     }
 
-    /// Whether it is for what is still to come.
-    pub(crate) fn has_no_end(&self) -> bool {
-        matches!(self.what, What::EventsToCome(_))
+    /// Whether the response is a stream of future events.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.resource, Resource::EventStream(_))
     }
 
-    /// Whether the answer needs the processes that run.
-    pub(crate) fn wants_processes(&self) -> bool {
-        matches!(self.what, What::Processes(_))
+    /// Whether the response needs the list of processes.
+    pub(crate) fn needs_processes(&self) -> bool {
+        matches!(self.resource, Resource::Processes(_))
     }
 
-    /// The processes of the cgroup that is asked for.
+    /// The processes of the requested cgroup.
     pub(crate) fn processes(&self, all: &[Process]) -> Value {
-        let What::Processes(path) = &self.what else { return Value::Null };
+        let Resource::Processes(path) = &self.resource else { return Value::Null };
         all.iter().filter(|process| path == "/" || process.cgroup == *path).map(process_info).collect()
     }
 
-    /// The containers whose past the answer needs; an empty id is the machine's.
-    pub(crate) fn wanted(&self, view: &View) -> Result<Vec<String>, Refusal> {
-        let (What::Containers(which)
-        | What::Subcontainers(which)
-        | What::DockerContainers(which)
-        | What::Summary(which)
-        | What::Stats(which)) = &self.what
+    /// The ids of the histories that the response needs; an empty id is the machine's.
+    pub(crate) fn history_ids(&self, view: &View) -> Result<Vec<String>, RestError> {
+        let (Resource::Containers(scope)
+        | Resource::Subcontainers(scope)
+        | Resource::DockerContainers(scope)
+        | Resource::Summary(scope)
+        | Resource::Stats(scope)) = &self.resource
         else {
-            return Ok(if self.what == What::MachineStats { vec![String::new()] } else { Vec::new() });
+            return Ok(if self.resource == Resource::MachineStats { vec![String::new()] } else { Vec::new() });
         };
-        Ok(find(view, which)?.iter().filter_map(|found| found.past().map(str::to_owned)).collect())
+        Ok(find(view, scope)?.iter().filter_map(|found| found.past().map(str::to_owned)).collect())
     }
 
     /// # Errors
-    /// 500 for a container that is not there; as upstream.
+    /// 500 for an unknown container; as cAdvisor.
     pub(crate) fn answer(
         &self,
         view: &View,
-        pasts: &HashMap<String, Vec<Point>>,
+        histories: &HashMap<String, Vec<Point>>,
         events: &[Event],
-    ) -> Result<Value, Refusal> {
-        let past = |found: &Found<'_>| {
-            let all = found.past().and_then(|id| pasts.get(id)).map_or(&[][..], Vec::as_slice);
+    ) -> Result<Value, RestError> {
+        let past = |found: &Lookup<'_>| {
+            let all = found.past().and_then(|id| histories.get(id)).map_or(&[][..], Vec::as_slice);
             self.within(all)
         };
-        let by_name = |which: &Which, make: &dyn Fn(&Found<'_>) -> Value| -> Result<Value, Refusal> {
-            let all = find(view, which)?;
+        let by_name = |scope: &Scope, make: &dyn Fn(&Lookup<'_>) -> Value| -> Result<Value, RestError> {
+            let all = find(view, scope)?;
             Ok(Value::Object(all.iter().map(|found| (found.name().to_owned(), make(found))).collect::<Map<_, _>>()))
         };
-        let info = |found: &Found<'_>| stats::container_info(view, found, &past(found), self.count);
-        let v2 = |found: &Found<'_>| stats::v2(view, found, &past(found), self.count);
-        match &self.what {
-            What::Machine => Ok(machine::machine(view)),
-            What::Containers(which) => find(view, which)?.first().map(info).ok_or_else(|| broken("unknown container")),
-            What::Subcontainers(which) => Ok(find(view, which)?.iter().map(info).collect()),
-            What::DockerContainers(which) => by_name(which, &info),
-            What::Events(path) => Ok(self.events(path, events)),
-            // Answered as they come, and from what runs at the moment.
-            What::EventsToCome(_) | What::Processes(_) => Ok(Value::Array(Vec::new())),
-            What::Version => Ok(json!(env!("CARGO_PKG_VERSION"))),
-            What::Attributes => Ok(machine::attributes(view)),
-            What::Summary(which) => by_name(which, &|found| past::summary(found, &past(found))),
-            What::Stats(which) if self.version == 10 => by_name(which, &v2),
-            // The machine has a page of its own there.
-            What::Stats(which) => {
-                let all = find(view, which)?;
+        let info = |found: &Lookup<'_>| stats::container_info(view, found, &past(found), self.count);
+        let v2 = |found: &Lookup<'_>| stats::v2(view, found, &past(found), self.count);
+        match &self.resource {
+            Resource::Machine => Ok(machine::machine(view)),
+            Resource::Containers(scope) => {
+                find(view, scope)?.first().map(info).ok_or_else(|| failed("unknown container"))
+            }
+            Resource::Subcontainers(scope) => Ok(find(view, scope)?.iter().map(info).collect()),
+            Resource::DockerContainers(scope) => by_name(scope, &info),
+            Resource::Events(path) => Ok(self.events(path, events)),
+            // Streamed, or rendered from the list of processes.
+            Resource::EventStream(_) | Resource::Processes(_) => Ok(Value::Array(Vec::new())),
+            Resource::Version => Ok(json!(env!("CARGO_PKG_VERSION"))),
+            Resource::Attributes => Ok(machine::attributes(view)),
+            Resource::Summary(scope) => by_name(scope, &|found| derived_stats::summary(found, &past(found))),
+            Resource::Stats(scope) if self.version == 10 => by_name(scope, &v2),
+            // The machine has a page of its own in v2.1.
+            Resource::Stats(scope) => {
+                let all = find(view, scope)?;
                 let named = all
                     .iter()
                     .filter(|found| found.row().is_some())
                     .map(|found| (found.name().to_owned(), json!({"spec": stats::spec_v2(found), "stats": v2(found)})));
                 Ok(Value::Object(named.collect()))
             }
-            What::Spec(which) => by_name(which, &stats::spec_v2),
-            What::Storage => Ok(machine::storage(view, self.query.get("label").map(String::as_str))),
-            What::AppMetrics => Ok(json!({})),
-            What::MachineStats => Ok(machine::stats(view, &past(&Found::Machine(view)), self.count)),
+            Resource::Spec(scope) => by_name(scope, &stats::spec_v2),
+            Resource::Storage => Ok(machine::storage(view, self.query.get("label").map(String::as_str))),
+            Resource::AppMetrics => Ok(json!({})),
+            Resource::MachineStats => Ok(machine::stats(view, &past(&Lookup::Machine(view)), self.count)),
         }
     }
 
@@ -317,19 +319,19 @@ impl Request {
 
     fn events(&self, path: &str, events: &[Event]) -> Value {
         let most = self.query.get("max_events").and_then(|n| n.parse::<i64>().ok());
-        let most = most.map_or(EVENTS, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let most = most.map_or(DEFAULT_EVENTS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let mut found: Vec<Value> = events
             .iter()
             .filter(|event| self.from.is_none_or(|from| event.at >= from) && self.to.is_none_or(|to| event.at <= to))
-            .flat_map(|event| self.told(path, event))
+            .flat_map(|event| self.render_event(path, event))
             .collect();
-        // The newest of them.
+        // Only the newest of them.
         found.drain(..found.len().saturating_sub(most));
         Value::Array(found)
     }
 
-    /// An event in upstream's words: none of another place or kind than is asked for, two for a kill.
-    fn told(&self, path: &str, event: &Event) -> Vec<Value> {
+    /// An event in cAdvisor's form: none of another cgroup or type than requested, two for an OOM kill.
+    fn render_event(&self, path: &str, event: &Event) -> Vec<Value> {
         let asked = |key: &str| self.query.get(key).or(self.query.get("all_events")).is_some_and(|v| v == "true");
         let below = self.query.get("subcontainers").is_some_and(|v| v == "true");
         if event.cgroup != path && !(below && is_below(&event.cgroup, path)) {
@@ -337,14 +339,14 @@ impl Request {
         }
         let one = |kind: &str, cgroup: &str, data: Value| json!({"container_name": cgroup, "timestamp": event.at.to_string(), "event_type": kind, "event_data": data});
         let mut out = Vec::new();
-        match &event.what {
-            Happened::Created if asked("creation_events") => {
+        match &event.kind {
+            EventType::Created if asked("creation_events") => {
                 out.push(one("containerCreation", &event.cgroup, json!({})));
             }
-            Happened::Deleted if asked("deletion_events") => {
+            EventType::Deleted if asked("deletion_events") => {
                 out.push(one("containerDeletion", &event.cgroup, json!({})));
             }
-            Happened::Killed(kill) => {
+            EventType::Killed(kill) => {
                 if asked("oom_events") {
                     out.push(one("oom", &event.cgroup, json!({})));
                 }
@@ -360,7 +362,7 @@ impl Request {
     }
 }
 
-/// A process in upstream's words.
+/// A process in cAdvisor's form.
 fn process_info(process: &Process) -> Value {
     json!({
         "user": process.user,
@@ -380,14 +382,14 @@ fn process_info(process: &Process) -> Value {
     })
 }
 
-/// Somebody with numbers.
+/// The machine or a row.
 #[derive(Debug, Clone, Copy)]
-enum Found<'a> {
+enum Lookup<'a> {
     Machine(&'a View),
     Row(&'a Row),
 }
 
-impl<'a> Found<'a> {
+impl<'a> Lookup<'a> {
     fn name(&self) -> &'a str {
         match self {
             Self::Machine(_) => "/",
@@ -402,11 +404,11 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Whose past; a pod's own cgroup has none that could be asked for.
+    /// The id of its history; a pod's own cgroup has none.
     fn past(&self) -> Option<&'a str> {
         match self {
             Self::Machine(_) => Some(""),
-            Self::Row(row) => Some(row.subject.container_id.as_str()).filter(|id| !id.is_empty()),
+            Self::Row(row) => Some(row.target.container_id.as_str()).filter(|id| !id.is_empty()),
         }
     }
 }
@@ -415,34 +417,34 @@ fn is_below(cgroup: &str, path: &str) -> bool {
     path == "/" || cgroup.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
 }
 
-fn find<'a>(view: &'a View, which: &Which) -> Result<Vec<Found<'a>>, Refusal> {
+fn find<'a>(view: &'a View, scope: &Scope) -> Result<Vec<Lookup<'a>>, RestError> {
     let snapshot = &view.snapshot;
-    let rows = || snapshot.pods.values().chain(&snapshot.rows).map(|row| Found::Row(row));
-    let containers = || snapshot.rows.iter().map(|row| Found::Row(row));
-    match which {
-        Which::Cgroup { path, below } => {
-            let machine = (path == "/").then_some(Found::Machine(view));
-            let found: Vec<Found<'_>> = machine
+    let rows = || snapshot.pods.values().chain(&snapshot.rows).map(|row| Lookup::Row(row));
+    let containers = || snapshot.rows.iter().map(|row| Lookup::Row(row));
+    match scope {
+        Scope::Cgroup { path, below } => {
+            let machine = (path == "/").then_some(Lookup::Machine(view));
+            let found: Vec<Lookup<'_>> = machine
                 .into_iter()
                 .chain(rows().filter(|found| found.name() == path || (*below && is_below(found.name(), path))))
                 .collect();
-            // A group that only holds others is not followed itself, but it is there.
+            // A cgroup that only has children is not sampled, but it exists.
             let holds = *below || rows().any(|found| is_below(found.name(), path));
             if found.is_empty() && !holds {
-                return Err(broken(format!("failed to get container {path:?}: unknown container {path:?}")));
+                return Err(failed(format!("failed to get container {path:?}: unknown container {path:?}")));
             }
             Ok(found)
         }
-        Which::Docker(name) if name.is_empty() => Ok(containers().collect()),
-        Which::Docker(name) => {
-            let named = |found: &Found<'_>| found.row().is_some_and(|row| row.subject.name == *name);
-            let of_id = |found: &Found<'_>| found.row().is_some_and(|row| row.subject.container_id.starts_with(name));
-            let found: Vec<Found<'_>> = containers().filter(named).collect();
-            let found: Vec<Found<'_>> = if found.is_empty() { containers().filter(of_id).collect() } else { found };
+        Scope::Docker(name) if name.is_empty() => Ok(containers().collect()),
+        Scope::Docker(name) => {
+            let named = |found: &Lookup<'_>| found.row().is_some_and(|row| row.target.name == *name);
+            let of_id = |found: &Lookup<'_>| found.row().is_some_and(|row| row.target.container_id.starts_with(name));
+            let found: Vec<Lookup<'_>> = containers().filter(named).collect();
+            let found: Vec<Lookup<'_>> = if found.is_empty() { containers().filter(of_id).collect() } else { found };
             match found.len() {
-                0 => Err(broken(format!("unable to find Docker container {name:?}"))),
+                0 => Err(failed(format!("unable to find Docker container {name:?}"))),
                 1 => Ok(found),
-                _ => Err(broken(format!("unable to find container: {name:?} is the beginning of several ids"))),
+                _ => Err(failed(format!("unable to find container: {name:?} is the beginning of several ids"))),
             }
         }
     }

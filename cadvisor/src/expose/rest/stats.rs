@@ -1,18 +1,18 @@
-//! A container's limits and samples, in the shapes of v1 and v2. The newest sample is whole; older ones are what the
-//! past keeps of them.
+//! A container's limits and samples, in the forms of v1 and v2. The newest sample is complete; older ones have what the
+//! history has.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::Found;
+use super::Lookup;
 use crate::{
     expose::View,
     history::Point,
-    model::{BlockDevice, Interface, Limits, Psi, Row, Sample, Seldom, Stall, TCP_STATES, Udp},
+    model::{BlockDevice, Interface, Limits, Psi, PsiLine, Row, Sample, SlowStats, TCP_STATES, Udp},
 };
 
-/// How cAdvisor writes that there is no limit.
+/// cAdvisor's value for no limit.
 const UNLIMITED: u64 = u64::MAX;
 
 fn at(point: &Point) -> String {
@@ -20,11 +20,11 @@ fn at(point: &Point) -> String {
 }
 
 fn psi(psi: Option<Psi>) -> Value {
-    let stall = |s: Stall| json!({"total": s.total_us, "avg10": s.avg10, "avg60": s.avg60, "avg300": s.avg300});
+    let stall = |s: PsiLine| json!({"total": s.total_us, "avg10": s.avg10, "avg60": s.avg60, "avg300": s.avg300});
     psi.map_or(Value::Null, |psi| json!({"full": stall(psi.full), "some": stall(psi.some)}))
 }
 
-fn cpu(sample: &Sample, seldom: Option<&Seldom>) -> Value {
+fn cpu(sample: &Sample, slow: Option<&SlowStats>) -> Value {
     let cpu = &sample.cpu;
     json!({
         "usage": {"total": cpu.usage_ns, "user": cpu.user_ns, "system": cpu.system_ns},
@@ -33,8 +33,8 @@ fn cpu(sample: &Sample, seldom: Option<&Seldom>) -> Value {
             "bursts_periods": cpu.burst_periods, "burst_time": cpu.burst_ns,
         },
         "schedstat": {"run_time": 0, "runqueue_time": 0, "run_periods": 0},
-        "load_average": seldom.map_or(0, |s| s.tasks.running.saturating_mul(1000)),
-        "load_d_average": seldom.map_or(0, |s| s.tasks.uninterruptible.saturating_mul(1000)),
+        "load_average": slow.map_or(0, |s| s.tasks.running.saturating_mul(1000)),
+        "load_d_average": slow.map_or(0, |s| s.tasks.uninterruptible.saturating_mul(1000)),
         "psi": psi(sample.pressure.cpu),
     })
 }
@@ -81,9 +81,9 @@ fn interface(i: &Interface) -> Value {
     })
 }
 
-fn sockets(seldom: Option<&Seldom>) -> Map<String, Value> {
-    let found = seldom.and_then(|s| s.sockets_of).unwrap_or_default();
-    // Names of v1: `SynSent` of `synsent`.
+fn sockets(slow: Option<&SlowStats>) -> Map<String, Value> {
+    let found = slow.and_then(|s| s.sockets_of).unwrap_or_default();
+    // The names of v1: `SynSent` for `synsent`.
     let names = [
         "Established",
         "SynSent",
@@ -111,8 +111,8 @@ fn sockets(seldom: Option<&Seldom>) -> Map<String, Value> {
     .collect()
 }
 
-fn network(sample: &Sample, seldom: Option<&Seldom>) -> Value {
-    let mut all = sockets(seldom);
+fn network(sample: &Sample, slow: Option<&SlowStats>) -> Value {
+    let mut all = sockets(slow);
     if let Some(first) = sample.network.first().map(interface)
         && let Value::Object(fields) = first
     {
@@ -125,22 +125,22 @@ fn network(sample: &Sample, seldom: Option<&Seldom>) -> Value {
 fn processes(row: &Row) -> Value {
     let limit = row.limits.open_files.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
     json!({
-        "process_count": row.sample.pids.processes, "fd_count": row.seldom.files, "socket_count": row.seldom.sockets,
+        "process_count": row.sample.pids.processes, "fd_count": row.slow.files, "socket_count": row.slow.sockets,
         "threads_current": row.sample.pids.threads, "threads_max": row.limits.threads.unwrap_or(0),
         "ulimits": [{"name": "max_open_files", "soft_limit": limit, "hard_limit": limit}],
     })
 }
 
-fn tasks(seldom: Option<&Seldom>) -> Value {
-    let tasks = seldom.map(|s| s.tasks).unwrap_or_default();
+fn tasks(slow: Option<&SlowStats>) -> Value {
+    let tasks = slow.map(|s| s.tasks).unwrap_or_default();
     json!({
         "nr_sleeping": tasks.sleeping, "nr_running": tasks.running, "nr_stopped": tasks.stopped,
         "nr_uninterruptible": tasks.uninterruptible, "nr_io_wait": 0,
     })
 }
 
-fn huge_pages(seldom: Option<&Seldom>) -> Value {
-    let pages = seldom.into_iter().flat_map(|s| &s.huge_pages);
+fn huge_pages(slow: Option<&SlowStats>) -> Value {
+    let pages = slow.into_iter().flat_map(|s| &s.huge_pages);
     let one = |p: &crate::model::HugePages| {
         (p.size.clone(), json!({"usage": p.usage_bytes, "max_usage": p.max_usage_bytes, "failcnt": p.failures}))
     };
@@ -148,7 +148,7 @@ fn huge_pages(seldom: Option<&Seldom>) -> Value {
 }
 
 fn labels(row: &Row) -> BTreeMap<&str, &str> {
-    let s = &row.subject;
+    let s = &row.target;
     let of_pod = [
         ("io.kubernetes.container.name", s.container_name.as_str()),
         ("io.kubernetes.pod.name", s.pod_name.as_str()),
@@ -171,9 +171,9 @@ fn limits(limits: &Limits) -> [(&'static str, Value); 3] {
     [("cpu", cpu), ("memory", memory), ("processes", json!({"limit": limits.threads.unwrap_or(0)}))]
 }
 
-fn spec(found: &Found<'_>) -> Value {
+fn spec(found: &Lookup<'_>) -> Value {
     let (started, held, shown, image, network) = match found {
-        Found::Machine(view) => {
+        Lookup::Machine(view) => {
             let machine = &view.snapshot.machine;
             let held = Limits {
                 memory_bytes: Some(machine.memory_bytes),
@@ -183,8 +183,8 @@ fn spec(found: &Found<'_>) -> Value {
             };
             (machine.booted_at, held, BTreeMap::new(), "", true)
         }
-        Found::Row(row) => {
-            let s = &row.subject;
+        Lookup::Row(row) => {
+            let s = &row.target;
             (s.started_at, row.limits, labels(row), s.image.as_str(), !row.sample.network.is_empty())
         }
     };
@@ -200,9 +200,9 @@ fn spec(found: &Found<'_>) -> Value {
 }
 
 /// The same without the quota, which v2 does not have.
-pub(super) fn spec_v2(found: &Found<'_>) -> Value {
+pub(super) fn spec_v2(found: &Lookup<'_>) -> Value {
     let mut all = spec(found);
-    if let Found::Row(row) = found
+    if let Lookup::Row(row) = found
         && let Some(fields) = all.as_object_mut()
     {
         fields.insert("namespace".to_owned(), json!("docker"));
@@ -216,12 +216,12 @@ pub(super) fn spec_v2(found: &Found<'_>) -> Value {
 }
 
 fn aliases(row: &Row) -> Vec<&str> {
-    [row.subject.name.as_str(), row.subject.container_id.as_str()].into_iter().filter(|a| !a.is_empty()).collect()
+    [row.target.name.as_str(), row.target.container_id.as_str()].into_iter().filter(|a| !a.is_empty()).collect()
 }
 
 fn filesystem(view: &View, row: &Row) -> Value {
     let storage = &view.storage;
-    let (Some(space), Some(size)) = (storage.images, storage.containers.get(&row.subject.container_id)) else {
+    let (Some(space), Some(size)) = (storage.images, storage.containers.get(&row.target.container_id)) else {
         return json!([]);
     };
     json!([{
@@ -232,24 +232,24 @@ fn filesystem(view: &View, row: &Row) -> Value {
     }])
 }
 
-fn sample_of<'a>(found: &Found<'a>) -> (&'a Sample, Option<&'a Seldom>) {
+fn sample_of<'a>(found: &Lookup<'a>) -> (&'a Sample, Option<&'a SlowStats>) {
     match found {
-        Found::Machine(view) => (&view.snapshot.node.sample, None),
-        Found::Row(row) => (&row.sample, Some(row.seldom.as_ref())),
+        Lookup::Machine(view) => (&view.snapshot.node.sample, None),
+        Lookup::Row(row) => (&row.sample, Some(row.slow.as_ref())),
     }
 }
 
-fn v1_of_sample(view: &View, found: &Found<'_>) -> Value {
-    let (sample, seldom) = sample_of(found);
+fn v1_of_sample(view: &View, found: &Lookup<'_>) -> Value {
+    let (sample, slow) = sample_of(found);
     let mut all = json!({
-        "timestamp": sample.at.to_string(), "cpu": cpu(sample, seldom), "diskio": block(view, sample),
-        "memory": memory(sample), "hugetlb": huge_pages(seldom), "network": network(sample, seldom),
-        "task_stats": tasks(seldom), "oom_events": sample.memory.oom_kills,
+        "timestamp": sample.at.to_string(), "cpu": cpu(sample, slow), "diskio": block(view, sample),
+        "memory": memory(sample), "hugetlb": huge_pages(slow), "network": network(sample, slow),
+        "task_stats": tasks(slow), "oom_events": sample.memory.oom_kills,
     });
-    if let (Found::Row(row), Some(fields)) = (found, all.as_object_mut()) {
+    if let (Lookup::Row(row), Some(fields)) = (found, all.as_object_mut()) {
         fields.insert("filesystem".to_owned(), filesystem(view, row));
         fields.insert("processes".to_owned(), processes(row));
-        let healthy = row.subject.healthy.map_or("", |healthy| if healthy { "healthy" } else { "unhealthy" });
+        let healthy = row.target.healthy.map_or("", |healthy| if healthy { "healthy" } else { "unhealthy" });
         fields.insert("health".to_owned(), json!({"status": healthy}));
     }
     all
@@ -264,19 +264,19 @@ fn v1_of_point(point: &Point) -> Value {
     })
 }
 
-/// The older of the newest `count` samples.
+/// The newest `count` samples without the newest one.
 fn older(past: &[Point], count: usize) -> &[Point] {
     let older = past.get(..past.len().saturating_sub(1)).unwrap_or_default();
     older.get(older.len().saturating_sub(count.saturating_sub(1))..).unwrap_or_default()
 }
 
-/// A container as v1 tells it.
-pub(super) fn container_info(view: &View, found: &Found<'_>, past: &[Point], count: usize) -> Value {
+/// A container in the form of v1.
+pub(super) fn container_info(view: &View, found: &Lookup<'_>, past: &[Point], count: usize) -> Value {
     let mut stats: Vec<Value> = older(past, count).iter().map(v1_of_point).collect();
     stats.push(v1_of_sample(view, found));
     let name = found.name();
     let rows = view.snapshot.pods.values().chain(&view.snapshot.rows).map(|row| &*row.cgroup);
-    // What is directly below; of what lies deeper, the group that holds it.
+    // The direct children; of a deeper cgroup, its ancestor among them.
     let prefix = name.trim_end_matches('/');
     let below: std::collections::BTreeSet<String> = rows
         .filter_map(|path| {
@@ -286,10 +286,10 @@ pub(super) fn container_info(view: &View, found: &Found<'_>, past: &[Point], cou
         .collect();
     let below: Vec<Value> = below.into_iter().map(|name| json!({"name": name})).collect();
     let mut all = json!({"name": name, "subcontainers": below, "spec": spec(found), "stats": stats});
-    if let (Found::Row(row), Some(fields)) = (found, all.as_object_mut())
-        && !row.subject.container_id.is_empty()
+    if let (Lookup::Row(row), Some(fields)) = (found, all.as_object_mut())
+        && !row.target.container_id.is_empty()
     {
-        fields.insert("id".to_owned(), json!(row.subject.container_id));
+        fields.insert("id".to_owned(), json!(row.target.container_id));
         fields.insert("aliases".to_owned(), json!(aliases(row)));
         fields.insert("namespace".to_owned(), json!("docker"));
     }
@@ -316,29 +316,29 @@ pub(super) fn v2_of_sample(sample: &Sample, usage_nano_cores: Option<u64>) -> Va
     all
 }
 
-/// Samples as v2 tells them.
-pub(super) fn v2(view: &View, found: &Found<'_>, past: &[Point], count: usize) -> Value {
+/// Samples in the form of v2.
+pub(super) fn v2(view: &View, found: &Lookup<'_>, past: &[Point], count: usize) -> Value {
     let mut all: Vec<Value> = older(past, count).iter().map(v2_of_point).collect();
-    let (sample, seldom) = sample_of(found);
+    let (sample, slow) = sample_of(found);
     let rate = match found {
-        Found::Machine(view) => view.snapshot.node.usage_nano_cores,
-        Found::Row(row) => row.usage_nano_cores,
+        Lookup::Machine(view) => view.snapshot.node.usage_nano_cores,
+        Lookup::Row(row) => row.usage_nano_cores,
     };
     let mut newest = v2_of_sample(sample, rate);
     if let Some(fields) = newest.as_object_mut() {
         for (key, value) in [
-            ("cpu", cpu(sample, seldom)),
+            ("cpu", cpu(sample, slow)),
             ("diskio", block(view, sample)),
-            ("hugetlb", huge_pages(seldom)),
-            ("network", network(sample, seldom)),
-            ("load_stats", tasks(seldom)),
+            ("hugetlb", huge_pages(slow)),
+            ("network", network(sample, slow)),
+            ("load_stats", tasks(slow)),
         ] {
             fields.insert(key.to_owned(), value);
         }
-        if let Found::Row(row) = found {
+        if let Lookup::Row(row) = found {
             fields.insert("processes".to_owned(), processes(row));
-            if let Some(size) = view.storage.containers.get(&row.subject.container_id) {
-                // So it is spelt on the wire.
+            if let Some(size) = view.storage.containers.get(&row.target.container_id) {
+                // cAdvisor's spelling.
                 let space = json!({
                     "totalUsageBytes": size.rootfs_bytes.saturating_add(size.logs_bytes),
                     "baseUsageBytes": size.rootfs_bytes, "containter_inode_usage": size.rootfs_inodes,

@@ -7,7 +7,7 @@ use crate::{
     source::tests::{CONTAINER, Tree},
 };
 
-fn ask_with(path: &str, query: &str, body: &str, events: &[Event]) -> Result<Value, Refusal> {
+fn ask_with(path: &str, query: &str, body: &str, events: &[Event]) -> Result<Value, RestError> {
     let view = view(Tree::V2);
     let point = |second: i64| Point {
         at_ms: at(second).as_millisecond(),
@@ -19,11 +19,11 @@ fn ask_with(path: &str, query: &str, body: &str, events: &[Event]) -> Result<Val
     };
     let past: Vec<Point> = (-90..=0).step_by(10).map(point).collect();
     let request = Request::read(path, query, body.as_bytes())?;
-    let pasts = request.wanted(&view)?.into_iter().map(|id| (id, past.clone())).collect();
+    let pasts = request.history_ids(&view)?.into_iter().map(|id| (id, past.clone())).collect();
     request.answer(&view, &pasts, events)
 }
 
-fn ask(path: &str, query: &str) -> Result<Value, Refusal> {
+fn ask(path: &str, query: &str) -> Result<Value, RestError> {
     ask_with(path, query, "", &[])
 }
 
@@ -106,10 +106,10 @@ fn events_are_filtered() {
         ..Kill::default()
     };
     let events = [
-        event(0, "/docker/a", Happened::Created),
-        event(1, "/docker/a", Happened::Killed(kill)),
-        event(2, "/docker/a", Happened::Deleted),
-        event(3, "/docker/b", Happened::Created),
+        event(0, "/docker/a", EventType::Created),
+        event(1, "/docker/a", EventType::Killed(kill)),
+        event(2, "/docker/a", EventType::Deleted),
+        event(3, "/docker/b", EventType::Created),
     ];
     let kinds = |query: &str| -> Vec<String> {
         let found = ask_with("/api/v1.3/events/docker/a", query, "", &events).unwrap();
@@ -128,16 +128,16 @@ fn events_are_filtered() {
 #[test]
 fn events_to_come_are_told_as_they_happen() {
     let request = |query: &str| Request::read("/api/v1.3/events/docker/a", query, b"").unwrap();
-    let created = |cgroup: &str| Event::now(cgroup, Happened::Created);
-    assert!(!request("creation_events=true").has_no_end());
+    let created = |cgroup: &str| Event::now(cgroup, EventType::Created);
+    assert!(!request("creation_events=true").is_stream());
     let all = request("stream=true&creation_events=true");
-    assert!(all.has_no_end());
-    let line = all.as_it_comes(&created("/docker/a")).unwrap();
+    assert!(all.is_stream());
+    let line = all.stream_event(&created("/docker/a")).unwrap();
     assert_eq!(line.last(), Some(&b'\n'));
     assert_eq!(serde_json::from_slice::<Value>(&line).unwrap()["event_type"], "containerCreation");
     // Of another container, or of a kind that was not asked for.
-    assert_eq!(all.as_it_comes(&created("/docker/b")), Some(Vec::new()));
-    assert_eq!(request("stream=true&oom_events=true").as_it_comes(&created("/docker/a")), Some(Vec::new()));
+    assert_eq!(all.stream_event(&created("/docker/b")), Some(Vec::new()));
+    assert_eq!(request("stream=true&oom_events=true").stream_event(&created("/docker/a")), Some(Vec::new()));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn processes_of_a_cgroup() {
     let all = [process(7, "/docker/a"), process(8, "/")];
     let ask = |path: &str| {
         let request = Request::read(path, "", b"").unwrap();
-        assert!(request.wants_processes());
+        assert!(request.needs_processes());
         request.processes(&all)
     };
     let one = ask("/api/v2.0/ps/docker/a");

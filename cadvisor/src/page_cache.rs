@@ -1,4 +1,4 @@
-//! Pages that are rendered once for all who ask between two rounds.
+//! Pages that are rendered once for all clients between two housekeepings.
 
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
@@ -7,11 +7,11 @@ use std::{
 
 use crate::{expose::View, model::Snapshot};
 
-/// One page, for as many as want it.
+/// A rendered page, shared by its readers.
 #[derive(Debug, Clone)]
 pub struct Page(Arc<Content>);
 
-/// Packs a page; nothing when it failed.
+/// Compresses a page; `None` when that failed.
 type Pack = fn(&[u8]) -> Option<Vec<u8>>;
 
 #[derive(Debug)]
@@ -20,12 +20,12 @@ struct Content {
     packed: OnceLock<(Pack, Option<Vec<u8>>)>,
 }
 
-/// The packed form of a page.
+/// The compressed form of a page.
 #[derive(Debug)]
 pub struct Packed(Page);
 
 impl Page {
-    /// What `pack` makes of it, which is done once for all who have the page; nothing when it failed.
+    /// The page compressed by `pack`, which runs once for all readers; `None` when it failed.
     pub fn packed(&self, pack: Pack) -> Option<Packed> {
         let (_, packed) = self.0.packed.get_or_init(|| (pack, pack(&self.0.plain)));
         packed.is_some().then(|| Packed(self.clone()))
@@ -56,48 +56,48 @@ impl AsRef<[u8]> for Packed {
     }
 }
 
-/// What can be given at once.
+/// A page that is available without rendering.
 #[derive(Debug)]
-pub struct Ready {
-    /// The page, of the newest round or of one before.
+pub struct CachedPage {
+    /// The page, of the newest snapshot or of an earlier one.
     pub page: Page,
-    /// There is a newer round: the one who was told so is to have its page made. Of those who ask meanwhile nobody is.
-    pub due: bool,
+    /// There is a newer snapshot, and this caller should have its page rendered. Only one caller gets this.
+    pub needs_refresh: bool,
 }
 
-/// The newest rendering of one page. Those who need the newest while it is rendered wait for it instead of rendering it
+/// The newest rendering of one page. Callers that need the newest wait while it is rendered, instead of rendering it
 /// again.
 #[derive(Debug, Default)]
-pub(crate) struct Rendered {
-    newest: Mutex<Option<Newest>>,
-    /// Held by the one who renders.
-    making: Mutex<()>,
-    /// The page is too large to lie about when nobody reads it.
-    only_while_read: bool,
-    /// The page before may be given until a newer one is made, if its numbers are older by this at most.
-    last_for: Duration,
+pub(crate) struct PageCache {
+    newest: Mutex<Option<CachedRendering>>,
+    /// Locked while a caller renders.
+    rendering: Mutex<()>,
+    /// The page is too large to be cached without readers.
+    weak: bool,
+    /// An older page is still served if its numbers are older by at most this.
+    max_staleness: Duration,
 }
 
 #[derive(Debug)]
-struct Newest {
-    /// What it was made from; not kept alive by it.
+struct CachedRendering {
+    /// What it was rendered from, without keeping it alive.
     snapshot: Weak<Snapshot>,
     image_bytes: Option<u64>,
     at: jiff::Timestamp,
-    page: Held,
-    /// The round whose page somebody was told to have made.
+    page: Slot,
+    /// The snapshot whose page a caller was told to render.
     next: Weak<Snapshot>,
 }
 
 #[derive(Debug)]
-enum Held {
-    Kept(Page),
-    WhileRead(Weak<Content>),
+enum Slot {
+    Strong(Page),
+    Weak(Weak<Content>),
 }
 
-impl Newest {
-    /// The page, if it is still there and is of the round of `view`. Sizes on disk are those of when it was made: they carry
-    /// a time of their own, and one or the other changes each second.
+impl CachedRendering {
+    /// The page, if it still exists and is of the snapshot of `view`. Disk usage may be older than that of `view`: it
+    /// has a time of its own, and changes every second.
     fn of(&self, view: &View) -> Option<Page> {
         let same =
             std::ptr::eq(self.snapshot.as_ptr(), Arc::as_ptr(&view.snapshot)) && self.image_bytes == view.image_bytes;
@@ -105,73 +105,69 @@ impl Newest {
     }
 }
 
-impl Held {
+impl Slot {
     fn get(&self) -> Option<Page> {
         match self {
-            Self::Kept(page) => Some(page.clone()),
-            Self::WhileRead(page) => page.upgrade().map(Page),
+            Self::Strong(page) => Some(page.clone()),
+            Self::Weak(page) => page.upgrade().map(Page),
         }
     }
 }
 
-impl Rendered {
-    /// For a page that is kept only as long as somebody reads it.
-    pub(crate) fn only_while_read() -> Self {
-        Self { only_while_read: true, ..Self::default() }
+impl PageCache {
+    /// For a page that is cached only while a client reads it.
+    pub(crate) fn weak() -> Self {
+        Self { weak: true, ..Self::default() }
     }
 
-    /// For a page that nobody waits for if there is one whose numbers are older by `most` at most.
-    pub(crate) fn or_the_last_for(most: Duration) -> Self {
-        Self { last_for: most, ..Self::default() }
+    /// For a page that is served without waiting if there is one whose numbers are older by `most` at most.
+    pub(crate) fn with_max_staleness(most: Duration) -> Self {
+        Self { max_staleness: most, ..Self::default() }
     }
 
-    /// What can be given at once, if anything.
-    pub(crate) fn ready(&self, view: &View) -> Option<Ready> {
+    /// The page that is available without rendering, if any.
+    pub(crate) fn cached(&self, view: &View) -> Option<CachedPage> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = newest.as_mut()?;
         if let Some(page) = newest.of(view) {
-            return Some(Ready { page, due: false });
+            return Some(CachedPage { page, needs_refresh: false });
         }
-        let is_near = view.snapshot.at.duration_since(newest.at).unsigned_abs() <= self.last_for;
+        let is_near = view.snapshot.at.duration_since(newest.at).unsigned_abs() <= self.max_staleness;
         let page = newest.page.get().filter(|_| is_near)?;
-        // Each round once: what was not made then is made for the next.
-        let due = !std::ptr::eq(newest.next.as_ptr(), Arc::as_ptr(&view.snapshot));
+        // Once for each snapshot: a rendering that failed is retried with the next.
+        let needs_refresh = !std::ptr::eq(newest.next.as_ptr(), Arc::as_ptr(&view.snapshot));
         newest.next = Arc::downgrade(&view.snapshot);
-        Some(Ready { page, due })
+        Some(CachedPage { page, needs_refresh })
     }
 
-    /// The page, which may have to be made first.
+    /// The page of `view`, rendered unless it is cached.
     pub(crate) fn of(&self, view: &View, render: impl FnOnce(&View) -> Vec<u8>) -> Page {
         if let Some(page) = self.known(|newest| newest.of(view)) {
             return page;
         }
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        // Made meanwhile.
+        let _making = self.rendering.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another caller rendered it meanwhile.
         if let Some(page) = self.known(|newest| newest.of(view)) {
             return page;
         }
         let page = Page::from(render(view));
-        // Those who will ask want it as those before them did: they need not wait for each other then.
+        // The next readers want it compressed as those before did, and do not wait for each other then.
         let pack = self.known(|newest| newest.page.get()).and_then(|last| last.0.packed.get().map(|(pack, _)| *pack));
         if let Some(pack) = pack {
             page.packed(pack);
         }
-        let newest = Newest {
+        let newest = CachedRendering {
             snapshot: Arc::downgrade(&view.snapshot),
             image_bytes: view.image_bytes,
             at: view.snapshot.at,
-            page: if self.only_while_read {
-                Held::WhileRead(Arc::downgrade(&page.0))
-            } else {
-                Held::Kept(page.clone())
-            },
+            page: if self.weak { Slot::Weak(Arc::downgrade(&page.0)) } else { Slot::Strong(page.clone()) },
             next: Weak::new(),
         };
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(newest);
         page
     }
 
-    fn known(&self, of: impl FnOnce(&Newest) -> Option<Page>) -> Option<Page> {
+    fn known(&self, of: impl FnOnce(&CachedRendering) -> Option<Page>) -> Option<Page> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(of)
     }
 }
@@ -183,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_page_is_rendered_again_when_its_numbers_are_others() {
-        let (rendered, mut view) = (Rendered::default(), view(Tree::V2));
+        let (cache, mut view) = (PageCache::default(), view(Tree::V2));
         let mut count = 0_u8;
         let mut ask = |view: &View| {
             rendered
@@ -208,18 +204,18 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_new_page_while_the_one_before_is_not_too_old() {
-        let rendered = Rendered::or_the_last_for(Duration::from_secs(60));
-        let ready = |view: &View| rendered.ready(view).map(|ready| (ready.page.as_ref()[0], ready.due));
+        let rendered = PageCache::with_max_staleness(Duration::from_secs(60));
+        let ready = |view: &View| cache.cached(view).map(|ready| (ready.page.as_ref()[0], ready.needs_refresh));
         let first = view(Tree::V2);
         assert_eq!(ready(&first), None);
-        rendered.of(&first, |_| vec![1]);
+        cache.of(&first, |_| vec![1]);
         assert_eq!(ready(&first), Some((1, false)));
         let second = later(&first, 60);
         assert_eq!([ready(&second), ready(&second)], [Some((1, true)), Some((1, false))], "one is told to make it");
-        // It came to nothing; in the next round it does not.
+        // The rendering failed; with the next snapshot it is retried.
         let third = later(&first, 50);
         assert_eq!(ready(&third), Some((1, true)));
-        let made = rendered.of(&third, |view| {
+        let made = cache.of(&third, |view| {
             assert_eq!(ready(view), Some((1, false)), "while it is made");
             vec![2]
         });
@@ -230,18 +226,18 @@ mod tests {
 
     #[test]
     fn who_needs_the_newest_waits_while_another_makes_it() {
-        let (rendered, view) = (Rendered::default(), view(Tree::V2));
-        rendered.of(&view, |_| vec![3]);
+        let (cache, view) = (PageCache::default(), view(Tree::V2));
+        cache.of(&view, |_| vec![3]);
         let next = later(&view, 10);
-        assert!(rendered.ready(&next).is_none());
+        assert!(cache.cached(&next).is_none());
         std::thread::scope(|scope| {
             let (began, begun) = std::sync::mpsc::channel();
-            let (rendered, next) = (&rendered, &next);
+            let (cache, next) = (&cache, &next);
             let waits = scope.spawn(move || {
                 begun.recv().unwrap();
-                rendered.of(next, |_| panic!("rendered twice")).as_ref().to_vec()
+                cache.of(next, |_| panic!("rendered twice")).as_ref().to_vec()
             });
-            let made = rendered.of(next, |_| {
+            let made = cache.of(next, |_| {
                 began.send(()).unwrap();
                 std::thread::sleep(Duration::from_millis(50));
                 vec![4]
@@ -252,24 +248,24 @@ mod tests {
 
     #[test]
     fn a_page_is_packed_before_it_is_given_if_the_one_before_was_asked_for_packed() {
-        let (rendered, mut view) = (Rendered::default(), view(Tree::V2));
+        let (cache, mut view) = (PageCache::default(), view(Tree::V2));
         let pack = |plain: &[u8]| Some(vec![plain[0] + 100]);
-        let first = rendered.of(&view, |_| vec![1]);
+        let first = cache.of(&view, |_| vec![1]);
         assert!(first.0.packed.get().is_none());
         first.packed(pack);
         view.image_bytes = None;
-        let second = rendered.of(&view, |_| vec![2]);
+        let second = cache.of(&view, |_| vec![2]);
         assert_eq!(second.packed(|_| panic!("packed late")).unwrap().as_ref(), [102]);
     }
 
     #[test]
     fn a_large_page_goes_when_nobody_reads_it() {
-        let (rendered, view) = (Rendered::only_while_read(), view(Tree::V2));
-        let first = rendered.of(&view, |_| vec![1]);
-        let second = rendered.of(&view, |_| vec![2]);
+        let (cache, view) = (PageCache::weak(), view(Tree::V2));
+        let first = cache.of(&view, |_| vec![1]);
+        let second = cache.of(&view, |_| vec![2]);
         assert_eq!((first.as_ref(), second.as_ref()), (&[1][..], &[1][..]));
         drop((first, second));
-        assert_eq!(rendered.of(&view, |_| vec![3]).as_ref(), [3]);
+        assert_eq!(cache.of(&view, |_| vec![3]).as_ref(), [3]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The task that owns sizes on disk. Looks are slow and a dead file system can hang them, so they run on a lane of
+//! The task that owns usage of disks. Scans are slow, and a dead file system can stall them, so they run in a pool of
 //! their own, and pages show the last result.
 
 use std::{
@@ -14,44 +14,45 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Config, Volume},
-    lane::Lane,
     model::{ContainerSize, Filesystem, Snapshot, Storage, VolumeSize},
     sampler::{Layers, name_thread},
     source,
+    stall_pool::StallTolerantPool,
 };
 
-/// How often the space of whole file systems is asked: cheap.
-const SPACE_EVERY: Duration = Duration::from_secs(30);
-/// A walk may take this part of the time at most: the next comes after its cost times this.
-const SHARE: u32 = 50;
-/// While nothing ran that could have written, it is walked so often: others may write too, such as `docker cp`.
-const ASLEEP_EVERY: Duration = Duration::from_secs(300);
-/// What falls due within so short a time is done together.
-const AT_ONCE: Duration = Duration::from_secs(1);
-/// A look that takes longer goes on by itself, and another begins.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How many may do so.
-const HANGING_MOST: u64 = 32;
+/// How often the space of whole file systems is queried, which is cheap.
+const SPACE_INTERVAL: Duration = Duration::from_secs(30);
+/// A scan takes at timeout one part in so many of the time: the next one follows after its duration times this.
+const SCAN_COST_FACTOR: u32 = 50;
+/// While no process ran that could have written, files are scanned this often: other programs may write, too, such as
+/// `docker cp`.
+const IDLE_SCAN_INTERVAL: Duration = Duration::from_secs(300);
+/// Scans that are due within so short a time run together.
+const SCAN_BATCH_WINDOW: Duration = Duration::from_secs(1);
+/// A scan that takes longer is left to its thread, and another one starts.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Scans that may be stalled at once.
+const MAX_STALLED_THREADS: u64 = 32;
 
-/// What is looked at.
+/// What is scanned.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Key {
-    /// The node's file system and the images'.
+enum ScanKey {
+    /// The file systems of the node and of images.
     Spaces,
     Container(String),
-    /// By pod and name.
+    /// By pod uid and volume name.
     Volume(String, String),
 }
 
 #[derive(Debug, Clone)]
-enum Job {
+enum ScanJob {
     Spaces { node: PathBuf, images: PathBuf },
     Container { id: String, layer: Option<PathBuf>, docker_root: PathBuf },
     Volume(Volume),
 }
 
-impl Job {
-    /// Whether files are counted, which costs; else a file system is asked.
+impl ScanJob {
+    /// Whether it walks over files, which is expensive, instead of querying a file system.
     fn is_walk(&self) -> bool {
         match self {
             Self::Spaces { .. } => false,
@@ -61,55 +62,55 @@ impl Job {
     }
 }
 
-/// When something is looked at again, and what is known of the last time.
+/// When something is scanned again, and the state of its last scan.
 #[derive(Debug)]
-struct Due {
-    /// None while a look is under way.
+struct ScanSchedule {
+    /// `None` while a scan is in flight.
     at: Option<Instant>,
-    /// When it was walked, and the CPU time that those who may write there had used before.
+    /// When it was walked, and the CPU time that its writers had used before.
     walked: Option<(Instant, Option<u64>)>,
 }
 
-impl Due {
+impl ScanSchedule {
     fn new(at: Instant) -> Self {
         Self { at: Some(at), walked: None }
     }
 
-    /// Whether nobody who may write there has run since the last walk. `used` is their CPU time.
-    fn is_asleep(&self, used: Option<u64>, now: Instant) -> bool {
-        self.walked.is_some_and(|(walked, then)| then == used && now < walked + ASLEEP_EVERY)
+    /// Whether no writer has run since the last walk. `used` is their CPU time.
+    fn is_idle(&self, used: Option<u64>, now: Instant) -> bool {
+        self.walked.is_some_and(|(walked, then)| then == used && now < walked + IDLE_SCAN_INTERVAL)
     }
 }
 
 #[derive(Debug)]
-enum Found {
+enum ScanResult {
     Spaces { node: Option<(Filesystem, u64)>, images: Option<(Filesystem, u64)>, image_bytes: Option<u64> },
     Container(Option<ContainerSize>),
     Volume(Option<VolumeSize>),
 }
 
-/// What came of a look, and how long it took.
-type Answer = (Found, Duration);
+/// The result of a scan, and its duration.
+type TimedResult = (ScanResult, Duration);
 
 #[derive(Debug)]
-pub(crate) struct Sizes {
+pub(crate) struct DiskUsage {
     config: Config,
-    lane: Lane<Key, Job, Answer>,
-    due: HashMap<Key, Due>,
+    pool: StallTolerantPool<ScanKey, ScanJob, TimedResult>,
+    schedules: HashMap<ScanKey, ScanSchedule>,
     storage: watch::Sender<Arc<Storage>>,
 }
 
-impl Sizes {
+impl DiskUsage {
     pub(crate) fn new(config: Config, shutdown: CancellationToken) -> (Self, watch::Receiver<Arc<Storage>>) {
         let (storage, receiver) = watch::channel(Arc::default());
-        let lane = Lane::new("sizes", HANGING_MOST, PATIENCE, move |job| {
+        let pool = StallTolerantPool::new("sizes", MAX_STALLED_THREADS, SCAN_TIMEOUT, move |job| {
             let began = Instant::now();
-            (look(job, &|| !shutdown.is_cancelled()), began.elapsed())
+            (scan(job, &|| !shutdown.is_cancelled()), began.elapsed())
         });
-        (Self { config, lane, due: HashMap::new(), storage }, receiver)
+        (Self { config, pool, schedules: HashMap::new(), storage }, receiver)
     }
 
-    /// Works until told to stop, or until the sampler is gone.
+    /// Runs until `shutdown`, or until the sampler has ended.
     pub(crate) async fn run(
         mut self,
         mut layers: watch::Receiver<Layers>,
@@ -118,17 +119,18 @@ impl Sizes {
         shutdown: CancellationToken,
     ) {
         name_thread("sizes rounds");
-        let mut told = true;
+        let mut has_volumes = true;
         loop {
             let jobs = self.jobs(&layers.borrow_and_update(), &volumes.borrow_and_update());
-            self.keep(&jobs);
+            self.set_targets(&jobs);
             loop {
-                // A clone: while it were borrowed no round could be published.
-                self.look_at(&jobs, &ran(&Arc::clone(&snapshot.borrow())));
-                let next = self.due.values().filter_map(|due| due.at).min();
-                let next = next.map_or(SPACE_EVERY, |at| at.saturating_duration_since(Instant::now()));
-                // What is late is asked for again soon.
-                let most = if self.due.values().any(|due| due.at.is_none()) { PATIENCE } else { SPACE_EVERY };
+                // A clone: a borrowed snapshot would block the publication of the next.
+                self.run_due(&jobs, &ran(&Arc::clone(&snapshot.borrow())));
+                let next = self.schedules.values().filter_map(|due| due.at).min();
+                let next = next.map_or(SPACE_INTERVAL, |at| at.saturating_duration_since(Instant::now()));
+                // Stalled scans are checked again soon.
+                let timeout =
+                    if self.schedules.values().any(|due| due.at.is_none()) { SCAN_TIMEOUT } else { SPACE_INTERVAL };
                 tokio::select! {
                     biased;
                     () = shutdown.cancelled() => return,
@@ -136,43 +138,44 @@ impl Sizes {
                         if changed.is_err() { return }
                         break;
                     }
-                    changed = volumes.changed(), if told => {
-                        told = changed.is_ok();
+                    changed = volumes.changed(), if has_volumes => {
+                        has_volumes = changed.is_ok();
                         break;
                     }
-                    () = tokio::time::sleep(next.clamp(AT_ONCE, most)) => {}
+                    () = tokio::time::sleep(next.clamp(SCAN_BATCH_WINDOW, timeout)) => {}
                 }
             }
         }
     }
 
-    /// Everything that has a size.
-    fn jobs(&self, layers: &[(String, Option<PathBuf>)], volumes: &[Volume]) -> BTreeMap<Key, Job> {
+    /// All scans.
+    fn jobs(&self, layers: &[(String, Option<PathBuf>)], volumes: &[Volume]) -> BTreeMap<ScanKey, ScanJob> {
         let under = |path: &Path| source::under(&self.config.root, path);
         let docker_root = under(&self.config.docker_root);
-        let spaces = Job::Spaces { node: under(&self.config.data_dir), images: docker_root.clone() };
+        let spaces = ScanJob::Spaces { node: under(&self.config.data_dir), images: docker_root.clone() };
         let containers = layers.iter().map(|(id, layer)| {
-            let job = Job::Container { id: id.clone(), layer: layer.clone(), docker_root: docker_root.clone() };
-            (Key::Container(id.clone()), job)
+            let job = ScanJob::Container { id: id.clone(), layer: layer.clone(), docker_root: docker_root.clone() };
+            (ScanKey::Container(id.clone()), job)
         });
         let volumes = volumes.iter().map(|volume| {
             let there = Volume { path: under(&volume.path), ..volume.clone() };
-            (Key::Volume(volume.pod_uid.clone(), volume.name.clone()), Job::Volume(there))
+            (ScanKey::Volume(volume.pod_uid.clone(), volume.name.clone()), ScanJob::Volume(there))
         });
-        std::iter::once((Key::Spaces, spaces)).chain(containers).chain(volumes).collect()
+        std::iter::once((ScanKey::Spaces, spaces)).chain(containers).chain(volumes).collect()
     }
 
-    /// Takes in what is new and lets go of what is no more.
-    fn keep(&mut self, jobs: &BTreeMap<Key, Job>) {
-        self.due.retain(|key, _| jobs.contains_key(key));
+    /// Adds new targets and drops those that no longer exist.
+    fn set_targets(&mut self, jobs: &BTreeMap<ScanKey, ScanJob>) {
+        self.schedules.retain(|key, _| jobs.contains_key(key));
         let now = Instant::now();
         for key in jobs.keys() {
-            self.due.entry(key.clone()).or_insert(Due::new(now));
+            self.schedules.entry(key.clone()).or_insert(ScanSchedule::new(now));
         }
         self.storage.send_if_modified(|storage| {
-            let has_container = |id: &String| jobs.contains_key(&Key::Container(id.clone()));
-            let has_volume =
-                |uid: &str, volume: &VolumeSize| jobs.contains_key(&Key::Volume(uid.to_owned(), volume.name.clone()));
+            let has_container = |id: &String| jobs.contains_key(&ScanKey::Container(id.clone()));
+            let has_volume = |uid: &str, volume: &VolumeSize| {
+                jobs.contains_key(&ScanKey::Volume(uid.to_owned(), volume.name.clone()))
+            };
             let kept = storage.containers.keys().all(has_container)
                 && storage.volumes.iter().all(|(uid, all)| all.iter().all(|v| has_volume(uid, v)));
             if kept {
@@ -188,72 +191,73 @@ impl Sizes {
         });
     }
 
-    /// Does what is due. `ran` is the CPU time used, by container and by pod.
-    fn look_at(&mut self, jobs: &BTreeMap<Key, Job>, ran: &HashMap<&str, u64>) {
+    /// Runs the scans that are due. `ran` is the CPU time used, by container and by pod.
+    fn run_due(&mut self, jobs: &BTreeMap<ScanKey, ScanJob>, ran: &HashMap<&str, u64>) {
         let now = Instant::now();
         let mut due = Vec::new();
         for (key, job) in jobs {
-            let Some(known) = self.due.get_mut(key).filter(|known| known.at.is_some_and(|at| at <= now)) else {
+            let Some(known) = self.schedules.get_mut(key).filter(|known| known.at.is_some_and(|at| at <= now)) else {
                 continue;
             };
             let used = writers(key).and_then(|id| ran.get(id).copied());
-            if job.is_walk() && known.is_asleep(used, now) {
+            if job.is_walk() && known.is_idle(used, now) {
                 known.at = Some(now + self.config.interval);
             } else {
-                *known = Due { at: None, walked: Some((now, used)) };
+                *known = ScanSchedule { at: None, walked: Some((now, used)) };
                 due.push((key.clone(), job.clone()));
             }
         }
         let mut found = Vec::new();
-        for (key, _) in self.lane.round(due, &mut found) {
-            self.due.insert(key, Due::new(now + PATIENCE));
+        for (key, _) in self.pool.run_all(due, &mut found) {
+            self.schedules.insert(key, ScanSchedule::new(now + SCAN_TIMEOUT));
         }
         for (key, (found, took)) in found {
-            let pause = if key == Key::Spaces { SPACE_EVERY } else { self.config.walk_interval };
-            // Forgotten meanwhile.
-            let Some(due) = self.due.get_mut(&key) else { continue };
-            due.at = Some(Instant::now() + pause.max(took * SHARE));
-            // Nothing was counted that could still be so.
-            if matches!(found, Found::Container(None) | Found::Volume(None)) {
+            let pause = if key == ScanKey::Spaces { SPACE_INTERVAL } else { self.config.walk_interval };
+            // Dropped meanwhile.
+            let Some(due) = self.schedules.get_mut(&key) else { continue };
+            due.at = Some(Instant::now() + pause.max(took * SCAN_COST_FACTOR));
+            // There is no result that a later scan could keep.
+            if matches!(found, ScanResult::Container(None) | ScanResult::Volume(None)) {
                 due.walked = None;
             }
             self.put(key, found);
         }
-        let late: Vec<Key> = self.due.iter().filter(|(_, due)| due.at.is_none()).map(|(key, _)| key.clone()).collect();
+        let late: Vec<ScanKey> =
+            self.schedules.iter().filter(|(_, due)| due.at.is_none()).map(|(key, _)| key.clone()).collect();
         self.mark_stale(&late);
     }
 
-    fn put(&self, key: Key, found: Found) {
+    fn put(&self, key: ScanKey, found: ScanResult) {
         self.storage.send_modify(|storage| {
             let storage = Arc::make_mut(storage);
             match (key, found) {
-                (_, Found::Spaces { node, images, image_bytes }) => {
+                (_, ScanResult::Spaces { node, images, image_bytes }) => {
                     storage.node = node.map(|(space, _)| space);
                     storage.images = images.map(|(space, _)| space);
                     storage.images_device = images.map_or_else(String::new, |(_, device)| self.device(device));
                     storage.image_bytes = image_bytes;
                 }
-                (Key::Container(id), Found::Container(Some(size))) => {
+                (ScanKey::Container(id), ScanResult::Container(Some(size))) => {
                     storage.containers.insert(id, size);
                 }
-                (Key::Volume(uid, _), Found::Volume(Some(size))) => {
+                (ScanKey::Volume(uid, _), ScanResult::Volume(Some(size))) => {
                     let all = storage.volumes.entry(uid).or_default();
                     match all.binary_search_by(|known| known.name.cmp(&size.name)) {
                         Ok(at) => all[at] = size,
                         Err(at) => all.insert(at, size),
                     }
                 }
-                // A folder that is not there (yet, or any more) has no size.
+                // A directory that does not exist (yet, or any more) has no size.
                 _ => {}
             }
         });
     }
 
-    fn mark_stale(&self, late: &[Key]) {
+    fn mark_stale(&self, late: &[ScanKey]) {
         self.storage.send_if_modified(|storage| {
-            let is_late = |key: &Key| late.contains(key);
-            let container = |id: &String| is_late(&Key::Container(id.clone()));
-            let volume = |uid: &str, v: &VolumeSize| is_late(&Key::Volume(uid.to_owned(), v.name.clone()));
+            let is_late = |key: &ScanKey| late.contains(key);
+            let container = |id: &String| is_late(&ScanKey::Container(id.clone()));
+            let volume = |uid: &str, v: &VolumeSize| is_late(&ScanKey::Volume(uid.to_owned(), v.name.clone()));
             let right = storage.containers.iter().all(|(id, size)| size.stale == container(id))
                 && storage.volumes.iter().all(|(uid, all)| all.iter().all(|v| v.stale == volume(uid, v)));
             if right {
@@ -284,7 +288,7 @@ impl Sizes {
 fn ran(snapshot: &Snapshot) -> HashMap<&str, u64> {
     let mut ran = HashMap::new();
     for row in &snapshot.rows {
-        for id in [&row.subject.container_id, &row.subject.pod_uid] {
+        for id in [&row.target.container_id, &row.target.pod_uid] {
             let sum: &mut u64 = ran.entry(id.as_str()).or_default();
             *sum = sum.wrapping_add(row.sample.cpu.usage_ns);
         }
@@ -292,32 +296,34 @@ fn ran(snapshot: &Snapshot) -> HashMap<&str, u64> {
     ran
 }
 
-/// The container or the pod that may write there.
-fn writers(key: &Key) -> Option<&str> {
+/// The container or the pod whose processes may write there.
+fn writers(key: &ScanKey) -> Option<&str> {
     match key {
-        Key::Spaces => None,
-        Key::Container(id) => Some(id),
-        Key::Volume(uid, _) => Some(uid),
+        ScanKey::Spaces => None,
+        ScanKey::Container(id) => Some(id),
+        ScanKey::Volume(uid, _) => Some(uid),
     }
 }
 
-fn look(job: Job, go_on: &dyn Fn() -> bool) -> Found {
+fn scan(job: ScanJob, keep_going: &dyn Fn() -> bool) -> ScanResult {
     let at = jiff::Timestamp::now();
     match job {
-        Job::Spaces { node, images } => {
-            Found::Spaces { node: space_of(&node), images: space_of(&images), image_bytes: source::layers(&images) }
-        }
-        Job::Container { id, layer, docker_root } => {
-            let walked = layer.as_deref().map(|dir| source::tree(dir, go_on));
+        ScanJob::Spaces { node, images } => ScanResult::Spaces {
+            node: space_of(&node),
+            images: space_of(&images),
+            image_bytes: source::layers(&images),
+        },
+        ScanJob::Container { id, layer, docker_root } => {
+            let walked = layer.as_deref().map(|dir| source::tree(dir, keep_going));
             let (logs_bytes, logs_inodes) = source::logs(&docker_root, &id);
-            // Stopped in the middle, a walk tells nothing.
+            // A walk that was stopped has no result.
             let size = (walked != Some(None)).then(|| {
                 let (rootfs_bytes, rootfs_inodes) = walked.flatten().unwrap_or_default();
                 ContainerSize { at, rootfs_bytes, rootfs_inodes, logs_bytes, logs_inodes, stale: false }
             });
-            Found::Container(size)
+            ScanResult::Container(size)
         }
-        Job::Volume(volume) => Found::Volume(volume_size(volume, go_on)),
+        ScanJob::Volume(volume) => ScanResult::Volume(volume_size(volume, keep_going)),
     }
 }
 
@@ -325,16 +331,16 @@ fn look(job: Job, go_on: &dyn Fn() -> bool) -> Found {
 fn space_of(path: &Path) -> Option<(Filesystem, u64)> {
     let there = path.ancestors().find(|p| p.exists())?;
     source::space(there, jiff::Timestamp::now())
-        .inspect_err(|error| tracing::debug!(%error, "space of a file system is unknown for now"))
+        .inspect_err(|error| tracing::debug!(%error, "failed to query the space of a file system; retrying"))
         .ok()
 }
 
-fn volume_size(volume: Volume, go_on: &dyn Fn() -> bool) -> Option<VolumeSize> {
+fn volume_size(volume: Volume, keep_going: &dyn Fn() -> bool) -> Option<VolumeSize> {
     let (mut space, _) = source::space(&volume.path, jiff::Timestamp::now()).ok()?;
     let mut inodes_used = space.inodes.saturating_sub(space.inodes_free);
     let in_memory = source::is_mount(&volume.path);
     if volume.of_pod {
-        (space.used_bytes, inodes_used) = source::tree(&volume.path, go_on)?;
+        (space.used_bytes, inodes_used) = source::tree(&volume.path, keep_going)?;
     }
     Some(VolumeSize {
         name: volume.name,

@@ -1,14 +1,14 @@
-//! What the past comes to: usage over a minute, an hour and a day.
+//! Derived statistics: usage over a minute, an hour and a day.
 
 use serde_json::{Value, json};
 
-use super::Found;
+use super::Lookup;
 use crate::{
-    derive::{Reading, nano_cores},
     history::Point,
+    rates::{Reading, nano_cores},
 };
 
-/// The part of a sorted list that is not above a share of it.
+/// A percentile of a sorted list.
 fn percentile(sorted: &[u64], share: usize) -> u64 {
     let at = (sorted.len() * share).div_ceil(100).saturating_sub(1);
     sorted.get(at).copied().unwrap_or(0)
@@ -34,7 +34,7 @@ fn spread(mut values: Vec<u64>) -> Value {
     })
 }
 
-/// Thousandths of a core between neighbours.
+/// Millicores between neighbouring points.
 fn milli_cores(past: &[Point]) -> Vec<u64> {
     let reading = |point: &Point| Reading { mono_ns: point.mono_ns, value_ns: point.cpu_ns };
     past.windows(2)
@@ -60,10 +60,10 @@ fn usage(past: &[Point], seconds: u64) -> Value {
     })
 }
 
-pub(super) fn summary(found: &Found<'_>, past: &[Point]) -> Value {
+pub(super) fn summary(found: &Lookup<'_>, past: &[Point]) -> Value {
     let sample = match found {
-        Found::Machine(view) => &view.snapshot.node.sample,
-        Found::Row(row) => &row.sample,
+        Lookup::Machine(view) => &view.snapshot.node.sample,
+        Lookup::Row(row) => &row.sample,
     };
     json!({
         "timestamp": sample.at.to_string(),

@@ -1,16 +1,16 @@
-//! Sizes of real folders.
+//! Usage of real directories.
 
 use std::fs;
 
 use super::*;
 use crate::{
-    config::Subject,
+    config::Target,
     events::Events,
     model::{Limits, Row, Sample},
     sampler::Sampler,
 };
 
-/// Before the first round.
+/// Before the first sample.
 fn no_rows(config: &Config) -> Snapshot {
     let (_, snapshot) = Sampler::new(config.clone(), watch::channel(Arc::default()).0, Events::default());
     Snapshot::clone(&snapshot.borrow())
@@ -20,14 +20,14 @@ fn no_rows(config: &Config) -> Snapshot {
 fn row(id: &str, uid: &str, usage_ns: u64) -> Arc<Row> {
     let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
     sample.cpu.usage_ns = usage_ns;
-    let subject = Subject { container_id: id.to_owned(), pod_uid: uid.to_owned(), ..Subject::default() };
+    let target = Target { container_id: id.to_owned(), pod_uid: uid.to_owned(), ..Target::default() };
     Arc::new(Row {
-        subject: Arc::new(subject),
+        target: Arc::new(target),
         cgroup: Arc::from(""),
         sample,
         usage_nano_cores: None,
         limits: Limits::default(),
-        seldom: Arc::default(),
+        slow: Arc::default(),
         host_network: false,
         stale: false,
     })
@@ -68,7 +68,7 @@ async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
     let config = Config { root: "/".into(), docker_root: home, data_dir: dir.path().to_owned(), ..Config::default() };
     let shutdown = CancellationToken::new();
     let (_tell_rounds, rounds) = watch::channel(Arc::new(no_rows(&config)));
-    let (sizes, mut storage) = Sizes::new(config, shutdown.clone());
+    let (sizes, mut storage) = DiskUsage::new(config, shutdown.clone());
     let (tell_layers, layers) = watch::channel(Arc::new(vec![("id".to_owned(), Some(upper))]));
     let (tell_volumes, volumes) = watch::channel(Arc::new(list.clone()));
     let task = tokio::task::spawn_blocking(move || {
@@ -123,7 +123,7 @@ async fn what_sleeps_is_walked_again_only_once_it_has_run() {
     let mut now = no_rows(&config);
     now.rows = vec![row("one", "u", 5), row("two", "u", 0), row("other", "v", 0)];
     let (tell_rounds, rounds) = watch::channel(Arc::new(now.clone()));
-    let (sizes, mut storage) = Sizes::new(config, shutdown.clone());
+    let (sizes, mut storage) = DiskUsage::new(config, shutdown.clone());
     let (tell_layers, layers) = watch::channel(Arc::default());
     let (_tell_volumes, volumes) = watch::channel(Arc::new(vec![volume]));
     let task = tokio::task::spawn_blocking(move || {
@@ -155,9 +155,9 @@ fn asleep_is_who_used_nothing_since_the_last_walk() {
         (Some(Some(1)), Some(2), minute, false),
         (Some(Some(1)), None, minute, false),
         (Some(None), Some(0), minute, false),
-        (Some(Some(1)), Some(1), ASLEEP_EVERY, false),
+        (Some(Some(1)), Some(1), IDLE_SCAN_INTERVAL, false),
     ] {
-        let due = Due { at: None, walked: walked.map(|then| (start, then)) };
-        assert_eq!(due.is_asleep(used, start + later), asleep, "{walked:?} {used:?} {later:?}");
+        let due = ScanSchedule { at: None, walked: walked.map(|then| (start, then)) };
+        assert_eq!(due.is_idle(used, start + later), asleep, "{walked:?} {used:?} {later:?}");
     }
 }

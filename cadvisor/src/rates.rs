@@ -1,34 +1,34 @@
 //! Numbers computed from two samples.
 
-/// A counter of nanoseconds at a moment of the monotonic clock.
+/// A counter of nanoseconds at a time of the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) mono_ns: u64,
     pub(crate) value_ns: u64,
 }
 
-/// Shortest stretch that a rate is computed over: shorter ones show the scheduler's grain, not the load.
+/// The shortest interval that a rate is computed over: a shorter one shows the granularity of the scheduler.
 pub(crate) const MIN_WINDOW_NS: u64 = 900_000_000;
 
 /// Nanoseconds of CPU per second (billionths of a core) between two readings.
-/// None when time did not move on or the counter went back (the cgroup was made anew).
+/// `None` when no time passed or the counter decreased (the cgroup was recreated).
 pub(crate) fn nano_cores(before: Reading, now: Reading) -> Option<u64> {
     let time = now.mono_ns.checked_sub(before.mono_ns).filter(|t| *t > 0)?;
     let used = now.value_ns.checked_sub(before.value_ns)?;
     u64::try_from(u128::from(used) * 1_000_000_000 / u128::from(time)).ok()
 }
 
-/// What is left of a limit; never below 0.
+/// The rest of a limit; never below 0.
 pub(crate) fn available(limit: Option<u64>, used: u64) -> Option<u64> {
     limit.map(|limit| limit.saturating_sub(used))
 }
 
-/// A memory limit as read: numbers above 2⁶² are how the kernel writes "no limit".
+/// A memory limit as read: the kernel writes numbers above 2⁶² for "no limit".
 pub(crate) fn limit(raw: Option<u64>) -> Option<u64> {
     raw.filter(|bytes| *bytes <= 1 << 62)
 }
 
-/// The v1 shares that answer to a v2 weight: upstream's linear map of 1..10000 to 2..262144.
+/// The v1 shares of a v2 weight: cAdvisor's linear map of 1..10000 to 2..262144.
 pub(crate) fn shares(weight: u64) -> u64 {
     2 + weight.clamp(1, 10_000).saturating_sub(1) * 262_142 / 9_999
 }

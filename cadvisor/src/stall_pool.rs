@@ -1,6 +1,6 @@
-//! Reads that may hang, done elsewhere: one thread does them one after the other, and when one does not come back in
-//! time it keeps its thread and another goes on with the rest. Nobody can take a thread out of a system call, so what
-//! hangs costs that thread and its own row, and nothing else.
+//! Threads for reads that may stall. One thread executes them one after the other; when a read does not return in time,
+//! it keeps its thread, and another thread continues with the rest. A thread cannot be interrupted in a system call, so
+//! a stalled read costs its thread and its own row, and nothing else.
 
 use std::{
     collections::VecDeque,
@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-type Work<J, R> = Box<dyn Fn(J) -> R + Send + Sync>;
+type Run<J, R> = Box<dyn Fn(J) -> R + Send + Sync>;
 
 struct State<K, J, R> {
     queue: VecDeque<(K, J)>,
-    /// Since when which worker is at something.
-    at_work: Vec<(u64, Instant)>,
+    /// The workers that execute a read, and since when.
+    in_flight: Vec<(u64, Instant)>,
     done: Vec<(K, R)>,
     workers: u64,
     started: u64,
@@ -24,23 +24,26 @@ struct State<K, J, R> {
 
 struct Shared<K, J, R> {
     state: Mutex<State<K, J, R>>,
-    /// Workers wait here.
+    /// Wakes workers.
     work: Condvar,
-    /// The owner waits here.
+    /// Wakes the owner.
     finished: Condvar,
-    run: Work<J, R>,
-    patience: Duration,
+    run: Run<J, R>,
+    stall_timeout: Duration,
 }
 
-pub(crate) struct Lane<K, J, R> {
+pub(crate) struct StallTolerantPool<K, J, R> {
     name: &'static str,
-    most: u64,
+    max_threads: u64,
     shared: Arc<Shared<K, J, R>>,
 }
 
-impl<K, J, R> fmt::Debug for Lane<K, J, R> {
+impl<K, J, R> fmt::Debug for StallTolerantPool<K, J, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lane").field("name", &self.name).field("most", &self.most).finish_non_exhaustive()
+        f.debug_struct("StallTolerantPool")
+            .field("name", &self.name)
+            .field("max_threads", &self.max_threads)
+            .finish_non_exhaustive()
     }
 }
 
@@ -50,18 +53,18 @@ impl<K, J, R> Shared<K, J, R> {
     }
 }
 
-impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> Lane<K, J, R> {
-    /// `patience` is what one piece of work may take before others go on without it, `most` how many threads there
-    /// are at most.
+impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> StallTolerantPool<K, J, R> {
+    /// `stall_timeout` is how long one read may take before others continue without it, `max_threads` the maximal
+    /// number of threads.
     pub(crate) fn new(
         name: &'static str,
-        most: u64,
-        patience: Duration,
+        max_threads: u64,
+        stall_timeout: Duration,
         run: impl Fn(J) -> R + Send + Sync + 'static,
     ) -> Self {
         let state = State {
             queue: VecDeque::new(),
-            at_work: Vec::new(),
+            in_flight: Vec::new(),
             done: Vec::new(),
             workers: 0,
             started: 0,
@@ -73,33 +76,34 @@ impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> Lane<K, J, R> {
             work: Condvar::new(),
             finished: Condvar::new(),
             run: Box::new(run),
-            patience,
+            stall_timeout,
         };
-        Self { name, most, shared: Arc::new(shared) }
+        Self { name, max_threads, shared: Arc::new(shared) }
     }
 
-    /// Does all of it, as far as it does not hang. What has ended is added to `done`, some of it perhaps begun in an
-    /// earlier round. Answers with what could not even be begun, since as many threads hang as there may be.
-    pub(crate) fn round(&self, jobs: impl IntoIterator<Item = (K, J)>, done: &mut Vec<(K, R)>) -> Vec<(K, J)> {
-        let patience = self.shared.patience;
+    /// Runs all jobs, except those that stall. Adds all results to `done`, also those of jobs of earlier calls. Returns
+    /// the jobs that could not be started because the maximal number of threads is stalled.
+    pub(crate) fn run_all(&self, jobs: impl IntoIterator<Item = (K, J)>, done: &mut Vec<(K, R)>) -> Vec<(K, J)> {
+        let stall_timeout = self.shared.stall_timeout;
         let mut state = self.shared.lock();
         state.queue.extend(jobs);
         loop {
-            let fresh = state.at_work.iter().map(|(_, since)| since.elapsed()).filter(|age| *age < patience).max();
+            let fresh =
+                state.in_flight.iter().map(|(_, since)| since.elapsed()).filter(|age| *age < stall_timeout).max();
             let wait = match fresh {
-                // Somebody works, and not for too long yet.
-                Some(age) => patience.saturating_sub(age),
+                // A worker is at work, and not stalled yet.
+                Some(age) => stall_timeout.saturating_sub(age),
                 None if state.queue.is_empty() => break,
                 None if state.idle > 0 => {
                     self.shared.work.notify_one();
-                    patience
+                    stall_timeout
                 }
-                None if state.workers < self.most && self.spawn(&mut state) => patience,
+                None if state.workers < self.max_threads && self.spawn(&mut state) => stall_timeout,
                 None => break,
             };
             state = self.shared.finished.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
-        // Both lists keep their room.
+        // Both lists keep their allocations.
         done.append(&mut state.done);
         state.queue.drain(..).collect()
     }
@@ -108,7 +112,7 @@ impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> Lane<K, J, R> {
         let (shared, number) = (Arc::clone(&self.shared), state.started);
         let made = std::thread::Builder::new().name(self.name.to_owned()).spawn(move || work(&shared, number));
         if let Err(error) = &made {
-            tracing::warn!(%error, "a thread that reads usage could not be started; some of it is stale until it can");
+            tracing::warn!(%error, "failed to start a thread that reads usage; reporting stale usage");
         }
         state.started += 1;
         state.workers += u64::from(made.is_ok());
@@ -116,7 +120,7 @@ impl<K: Send + 'static, J: Send + 'static, R: Send + 'static> Lane<K, J, R> {
     }
 }
 
-impl<K, J, R> Drop for Lane<K, J, R> {
+impl<K, J, R> Drop for StallTolerantPool<K, J, R> {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.work.notify_all();
@@ -127,7 +131,7 @@ fn work<K, J, R>(shared: &Shared<K, J, R>, number: u64) {
     let mut state = shared.lock();
     while !state.closed {
         let Some((key, job)) = state.queue.pop_front() else {
-            // Another waits already: this one was needed only while that one hung.
+            // Another worker is idle already: this one was only needed while that one was stalled.
             if state.idle > 0 {
                 break;
             }
@@ -136,11 +140,11 @@ fn work<K, J, R>(shared: &Shared<K, J, R>, number: u64) {
             state.idle -= 1;
             continue;
         };
-        state.at_work.push((number, Instant::now()));
+        state.in_flight.push((number, Instant::now()));
         drop(state);
         let result = (shared.run)(job);
         state = shared.lock();
-        state.at_work.retain(|(worker, _)| *worker != number);
+        state.in_flight.retain(|(worker, _)| *worker != number);
         state.done.push((key, result));
         if state.queue.is_empty() {
             shared.finished.notify_one();
@@ -159,7 +163,7 @@ mod tests {
     fn what_hangs_holds_up_nothing_else_and_comes_late() {
         let (release, held) = mpsc::channel::<()>();
         let held = Mutex::new(held);
-        let lane = Lane::new("test", 3, Duration::from_millis(50), move |job: u32| {
+        let pool = StallTolerantPool::new("test", 3, Duration::from_millis(50), move |job: u32| {
             if job == 7 {
                 let _ = held.lock().unwrap().recv();
             }
@@ -167,22 +171,22 @@ mod tests {
         });
         let begun = Instant::now();
         let mut done = Vec::new();
-        assert!(lane.round((0..100).map(|n| (n, n)), &mut done).is_empty());
+        assert!(pool.run_all((0..100).map(|n| (n, n)), &mut done).is_empty());
         done.sort_unstable();
         assert_eq!(done.len(), 99);
         assert!(done.iter().all(|(key, result)| *key != 7 && *result == key * 2));
         assert!(begun.elapsed() < Duration::from_secs(5));
-        // The next round does not wait for it.
+        // The next call does not wait for it.
         let begun = Instant::now();
         done.clear();
-        lane.round([(200, 200)], &mut done);
+        pool.run_all([(200, 200)], &mut done);
         assert_eq!(done, [(200, 400)]);
         done.clear();
         assert!(begun.elapsed() < Duration::from_millis(45), "{:?}", begun.elapsed());
         release.send(()).unwrap();
         let late = (0..100).find_map(|_| {
             std::thread::sleep(Duration::from_millis(10));
-            lane.round([], &mut done);
+            pool.run_all([], &mut done);
             done.pop()
         });
         assert_eq!(late, Some((7, 14)));
@@ -192,22 +196,22 @@ mod tests {
     fn there_are_no_more_threads_than_allowed() {
         let (release, held) = mpsc::channel::<()>();
         let held = Mutex::new(held);
-        let lane = Lane::new("test", 2, Duration::from_millis(20), move |job: u32| {
+        let pool = StallTolerantPool::new("test", 2, Duration::from_millis(20), move |job: u32| {
             let _ = held.lock().unwrap().recv();
             job
         });
         let mut late = Vec::new();
-        assert_eq!(lane.round([(1, 1), (2, 2), (3, 3), (4, 4)], &mut late), [(3, 3), (4, 4)]);
+        assert_eq!(pool.run_all([(1, 1), (2, 2), (3, 3), (4, 4)], &mut late), [(3, 3), (4, 4)]);
         assert!(late.is_empty());
         drop(release);
         for _ in 0..100 {
-            lane.round([], &mut late);
+            pool.run_all([], &mut late);
             std::thread::sleep(Duration::from_millis(5));
         }
         late.sort_unstable();
         assert_eq!(late, [(1, 1), (2, 2)]);
         late.clear();
-        lane.round([(5, 5)], &mut late);
+        pool.run_all([(5, 5)], &mut late);
         assert_eq!(late, [(5, 5)]);
     }
 }

@@ -1,13 +1,13 @@
-//! The families of the kubelet's own `/metrics` that tell of volumes, logs and the measuring itself.
+//! The families of volumes, logs and of sampling itself for the kubelet's `/metrics`.
 
 use windlass_kit::expo::{Kind, Text};
 
 use super::{View, float, pods};
 use crate::model::VolumeSize;
 
-type OfVolume = (&'static str, &'static str, fn(&VolumeSize) -> u64);
+type VolumeMetric = (&'static str, &'static str, fn(&VolumeSize) -> u64);
 
-const OF_VOLUME: [OfVolume; 7] = [
+const VOLUME_METRICS: [VolumeMetric; 7] = [
     ("kubelet_volume_stats_available_bytes", "Bytes left in the volume's file system", |v| v.space.available_bytes),
     ("kubelet_volume_stats_capacity_bytes", "Size of the volume's file system, in bytes", |v| v.space.capacity_bytes),
     ("kubelet_volume_stats_health_status_abnormal", "1 when the volume's file system does not answer, else 0", |v| {
@@ -19,15 +19,15 @@ const OF_VOLUME: [OfVolume; 7] = [
     ("kubelet_volume_stats_used_bytes", "Bytes that the volume uses", |v| v.space.used_bytes),
 ];
 
-/// Adds them to a page. A claim that several pods use is told once.
+/// Adds them to a page. A claim that several pods use has one series.
 pub(crate) fn put(view: &View, rounds: u64, page: &mut Text) {
     let logs = "kubelet_container_log_filesystem_used_bytes";
     page.family(logs, "Bytes that the container's logs take", Kind::Gauge);
     for pod in pods(&view.snapshot) {
         for row in &pod.containers {
-            let Some(size) = view.storage.containers.get(&row.subject.container_id) else { continue };
+            let Some(size) = view.storage.containers.get(&row.target.container_id) else { continue };
             let labels = [
-                ("container", row.subject.container_name.as_str()),
+                ("container", row.target.container_name.as_str()),
                 ("namespace", pod.namespace),
                 ("pod", pod.name),
                 ("uid", pod.uid),
@@ -37,7 +37,7 @@ pub(crate) fn put(view: &View, rounds: u64, page: &mut Text) {
     }
     let claims: std::collections::BTreeMap<&(String, String), &VolumeSize> =
         view.storage.volumes.values().flatten().filter_map(|volume| Some((volume.claim.as_ref()?, volume))).collect();
-    for (name, help, value) in OF_VOLUME {
+    for (name, help, value) in VOLUME_METRICS {
         page.family(name, help, Kind::Gauge);
         for ((namespace, claim), volume) in &claims {
             let labels = [("namespace", namespace.as_str()), ("persistentvolumeclaim", claim.as_str())];

@@ -1,4 +1,4 @@
-//! A file opened once and read again from its start each time.
+//! A file that is kept open and read again from its start.
 
 use std::{
     fs::File,
@@ -18,50 +18,50 @@ use nix::{
 
 use crate::parse;
 
-/// Shared by all reads of one round; grows to the longest file and stays.
+/// Shared by all reads of one housekeeping; grows to the longest file and keeps that size.
 pub(crate) type Buffer = Vec<u8>;
 
-/// A read that leaves this much of the request unfilled has seen the end: no record of the files read here is longer.
-const RECORD_MOST: usize = 2048;
+/// A read that leaves this much of the buffer unfilled has reached the end: no record of the files read here is longer.
+const MAX_RECORD_BYTES: usize = 2048;
 
-/// Descriptors that kept files hold now: they share the process's limit with everything else it does.
-static HELD: AtomicUsize = AtomicUsize::new(0);
+/// Descriptors of open cached files: they share RLIMIT_NOFILE with the rest of the process.
+static OPEN_FDS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many may be held: half of the process's soft limit.
-fn budget() -> usize {
-    static BUDGET: OnceLock<usize> = OnceLock::new();
-    *BUDGET.get_or_init(|| {
+/// How many may be open: half of the process's soft limit.
+fn max_open_fds() -> usize {
+    static MAX_OPEN_FDS: OnceLock<usize> = OnceLock::new();
+    *MAX_OPEN_FDS.get_or_init(|| {
         let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
         usize::try_from(soft / 2).unwrap_or(usize::MAX)
     })
 }
 
-/// A file to be read often. It stays open while there are descriptors to spare, else it is opened for each read.
+/// A file that is read often. It stays open while descriptors are available, otherwise it is opened for each read.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum CachedFile {
     Open(File),
     Closed(PathBuf),
 }
 
-impl Kept {
-    /// None when the file is not there (the kernel lacks it) or may not be opened.
+impl CachedFile {
+    /// `None` when the file does not exist (the kernel lacks it) or may not be opened.
     pub(crate) fn open(dir: &Path, name: &str) -> Option<Self> {
-        Self::open_within(dir.join(name), budget())
+        Self::open_up_to(dir.join(name), max_open_fds())
     }
 
-    fn open_within(path: PathBuf, budget: usize) -> Option<Self> {
+    fn open_up_to(path: PathBuf, max_open: usize) -> Option<Self> {
         let file = match File::open(&path) {
             Ok(file) => file,
-            // No descriptor left at this moment: there will be one when it is read.
+            // Out of descriptors at this moment: it is opened when it is read.
             Err(error) if matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE)) => {
                 return Some(Self::Closed(path));
             }
             Err(_) => return None,
         };
-        if HELD.fetch_add(1, Ordering::Relaxed) < budget {
+        if OPEN_FDS.fetch_add(1, Ordering::Relaxed) < max_open {
             Some(Self::Open(file))
         } else {
-            HELD.fetch_sub(1, Ordering::Relaxed);
+            OPEN_FDS.fetch_sub(1, Ordering::Relaxed);
             Some(Self::Closed(path))
         }
     }
@@ -75,22 +75,22 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for CachedFile {
     fn drop(&mut self) {
         if let Self::Open(_) = self {
-            HELD.fetch_sub(1, Ordering::Relaxed);
+            OPEN_FDS.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Reads a file from its start with as few calls as it takes.
+/// Reads a file from its start with as few system calls as possible.
 pub(crate) fn read_all<'b>(file: &File, buffer: &'b mut Buffer) -> io::Result<&'b [u8]> {
-    if buffer.len() < 2 * RECORD_MOST {
-        buffer.resize(2 * RECORD_MOST, 0);
+    if buffer.len() < 2 * MAX_RECORD_BYTES {
+        buffer.resize(2 * MAX_RECORD_BYTES, 0);
     }
     let mut filled = 0;
     loop {
-        if buffer.len() - filled < RECORD_MOST {
+        if buffer.len() - filled < MAX_RECORD_BYTES {
             buffer.resize(buffer.len() * 2, 0);
         }
         let Some(free) = buffer.get_mut(filled..) else { break };
@@ -100,35 +100,35 @@ pub(crate) fn read_all<'b>(file: &File, buffer: &'b mut Buffer) -> io::Result<&'
             Err(error) => return Err(error),
         };
         filled += read;
-        if read < RECORD_MOST {
+        if read < MAX_RECORD_BYTES {
             break;
         }
     }
     Ok(buffer.get(..filled).unwrap_or_default())
 }
 
-/// Opens, reads, closes: for what is read once a minute.
+/// Opens, reads and closes a file that is read once a minute.
 pub(crate) fn read_once<'b>(path: &Path, buffer: &'b mut Buffer) -> io::Result<&'b [u8]> {
     read_all(&File::open(path)?, buffer)
 }
 
-/// The content of a file that may not be there.
-pub(super) fn text_of<'b>(file: Option<&Kept>, buffer: &'b mut Buffer) -> Option<&'b [u8]> {
+/// The content of a file that may not exist.
+pub(super) fn text_of<'b>(file: Option<&CachedFile>, buffer: &'b mut Buffer) -> Option<&'b [u8]> {
     file?.read(buffer).ok()
 }
 
-/// The number that it holds.
-pub(super) fn number_of(file: Option<&Kept>, buffer: &mut Buffer) -> Option<u64> {
+/// The number in a cached file.
+pub(super) fn number_of(file: Option<&CachedFile>, buffer: &mut Buffer) -> Option<u64> {
     text_of(file, buffer).and_then(parse::number)
 }
 
-/// The number in a file that is not kept.
-pub(super) fn rare(dir: Option<&Path>, name: &str, buffer: &mut Buffer) -> Option<u64> {
+/// The number in a file that is not cached.
+pub(super) fn read_number(dir: Option<&Path>, name: &str, buffer: &mut Buffer) -> Option<u64> {
     read_once(&dir?.join(name), buffer).ok().and_then(parse::number)
 }
 
 /// Whether the error says that the cgroup or process behind an open file no longer exists.
-pub(crate) fn is_gone(error: &io::Error) -> bool {
+pub(crate) fn is_removed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENODEV | Errno::ESRCH))
 }
@@ -143,16 +143,17 @@ mod tests {
         let long = "0123456789abcdef".repeat(1000);
         std::fs::write(dir.path().join("long"), &long).unwrap();
         std::fs::write(dir.path().join("short"), "7\n").unwrap();
-        let (long_file, short) = (Kept::open(dir.path(), "long").unwrap(), Kept::open(dir.path(), "short").unwrap());
+        let (long_file, short) =
+            (CachedFile::open(dir.path(), "long").unwrap(), CachedFile::open(dir.path(), "short").unwrap());
         let mut buffer = Buffer::new();
         for _ in 0..3 {
             assert_eq!(long_file.read(&mut buffer).unwrap(), long.as_bytes());
             assert_eq!(short.read(&mut buffer).unwrap(), b"7\n");
         }
-        assert!(Kept::open(dir.path(), "none").is_none());
-        let poor = Kept::open_within(dir.path().join("short"), 0).unwrap();
-        assert!(matches!(poor, Kept::Closed(_)));
+        assert!(CachedFile::open(dir.path(), "none").is_none());
+        let poor = CachedFile::open_up_to(dir.path().join("short"), 0).unwrap();
+        assert!(matches!(poor, CachedFile::Closed(_)));
         assert_eq!(poor.read(&mut buffer).unwrap(), b"7\n");
-        assert!(read_once(&dir.path().join("none"), &mut buffer).is_err_and(|e| is_gone(&e)));
+        assert!(read_once(&dir.path().join("none"), &mut buffer).is_err_and(|e| is_removed(&e)));
     }
 }
