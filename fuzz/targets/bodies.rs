@@ -1,5 +1,5 @@
-//! Whatever is sent to the API as an object, in JSON, YAML or protobuf: it is read without a panic, and what is taken
-//! can be read back as its own type.
+//! Bodies of requests to the API, in JSON, YAML or protobuf: decoding never panics, and an accepted object decodes again
+//! as its own type.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Whatever a client sends in a message of a WebSocket: its channel and bytes are read without a panic.
+//! Messages of a client over a WebSocket: parsing channel and bytes never panics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

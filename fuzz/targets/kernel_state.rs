@@ -1,5 +1,5 @@
-//! Whatever `iptables-save` prints: reading, explaining and tracing it never panics, and what was read once reads
-//! the same again.
+//! Output of `iptables-save`: parsing, explaining and tracing it never panics, and the canonical form of a rule has no
+//! more words than the rule.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

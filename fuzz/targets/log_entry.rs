@@ -1,4 +1,4 @@
-//! Whatever stands in a line of a log's file: it is read without a panic, and JSON is read as serde reads it.
+//! Lines of a log file: parsing never panics, and JSON is parsed as serde does.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,14 +11,14 @@ fuzz_target!(|line: &[u8]| {
     found.printed.write(&mut out);
     assert!(!found.printed.ends_line() || out.ends_with(b"\n"));
     entry::write_time(&found.time, &mut Vec::new());
-    // The other format: a time, a stream, whether the line ends here, and what was printed.
+    // The CRI format: time, stream, whether the line ends here, output.
     let words: Vec<&[u8]> = line.splitn(4, |b| *b == b' ').collect();
     if let ([_, _, tags, printed], false) = (words.as_slice(), line.starts_with(b"{")) {
         let partial = tags.split(|b| *b == b':').next() == Some(&b"P"[..]);
         assert_eq!(out.strip_suffix(if partial { &b""[..] } else { &b"\n"[..] }), Some(*printed));
         assert!(partial || found.printed.ends_line());
     }
-    // Surrogates that stand alone are replaced by us and refused by serde.
+    // Lone surrogates are replaced by our parser, and rejected by serde.
     if let Ok(Value::Object(fields)) = serde_json::from_slice(line) {
         if let (Some(log), Some(_)) = (fields.get("log").and_then(Value::as_str), fields.get("time")) {
             assert_eq!(out, log.as_bytes());

@@ -1,5 +1,5 @@
-//! Whatever the files of a log hold, in either format and with lines in parts: it is read without a panic, and what comes
-//! out is what its entries say one after the other, however it is asked for.
+//! Log files in either format, with partial lines: reading never panics, and the output is that of its entries in order,
+//! for any request.
 #![no_main]
 
 use std::{fs, path::PathBuf, sync::LazyLock};
@@ -9,12 +9,12 @@ use windlass_agent::logs::{LogRequest, entry, whole};
 
 static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
     let dir = std::env::temp_dir().join(format!("windlass-fuzz-{}", std::process::id()));
-    fs::create_dir_all(&dir).expect("a folder can be made");
+    fs::create_dir_all(&dir).expect("failed to create a directory");
     dir
 });
 
-/// What the entries of the files say, read in the simplest way.
-fn told(files: [&[u8]; 2], timestamps: bool) -> Vec<u8> {
+/// The output of the entries of the files, read in the simplest way.
+fn output_of(files: [&[u8]; 2], timestamps: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let mut line_begins = true;
     for found in files.into_iter().flat_map(|file| file.split(|b| *b == b'\n')).filter_map(entry::parse) {
@@ -35,13 +35,13 @@ fuzz_target!(|input: &[u8]| {
     fs::write(DIR.join("log.1"), older).expect("a file can be written");
     fs::write(&path, newer).expect("a file can be written");
     let timestamps = choice & 1 == 1;
-    let all = told([older, newer], timestamps);
+    let all = output_of([older, newer], timestamps);
     let read = |request: LogRequest| whole(&path, LogRequest { timestamps, ..request }).expect("the log is there");
     assert_eq!(read(LogRequest::default()), all);
     let bytes = usize::from(*lines).max(1);
     let limited = read(LogRequest { limit: Some(bytes as u64), ..LogRequest::default() });
     assert_eq!(limited, all[..bytes.min(all.len())]);
-    // The last lines: never more than were asked for, and nothing but the end.
+    // The last lines: at most as many as requested, and only the end.
     let tail = read(LogRequest { tail: Some(u64::from(*lines)), ..LogRequest::default() });
     assert!(timestamps || all.ends_with(&tail));
     let newlines = tail.iter().filter(|b| **b == b'\n').count();

@@ -1,5 +1,5 @@
-//! Whatever somebody writes into a Service or EndpointSlice: the rules that come of it are a rule set, and every chain
-//! name is one that the kernel takes.
+//! Services and EndpointSlices with any content: their rules are a valid rule set, and the kernel accepts every chain
+//! name.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

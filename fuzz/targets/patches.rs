@@ -1,4 +1,4 @@
-//! Whatever is sent to the API as a patch of any kind: what it makes of an object is still an object of its kind.
+//! Patches of all kinds: the patched object is still an object of its kind.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Whatever a client sends on a SPDY connection: it is read without a panic, and the same however it is cut.
+//! Bytes of a client on a SPDY connection: parsing never panics, and does not depend on how they are split.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

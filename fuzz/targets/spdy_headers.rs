@@ -1,4 +1,4 @@
-//! Whatever a client sends as compressed headers of SPDY: they are read without a panic and within bounds.
+//! Compressed SPDY headers of a client: decompressing never panics, and stays within its limits.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

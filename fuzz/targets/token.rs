@@ -1,6 +1,5 @@
-//! Whatever somebody shows as a token: it is read without a panic, and is good only when it was signed here. The input is
-//! tried as an Authorization header, as a token, and in the place of a part of a good token, which its first two bytes
-//! say.
+//! Tokens of clients: verifying never panics, and accepts only what was signed here. The input is used as an
+//! Authorization header, as a token, and instead of a part of a valid token, which its first two bytes select.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -36,5 +35,5 @@ fuzz_target!(|bytes: &[u8]| {
     let at = usize::from(place[0]) % good.len();
     let until = (at + usize::from(place[1])).min(good.len());
     let forged = [&good[..at], &String::from_utf8_lossy(put), &good[until..]].concat();
-    assert!(forged == *good || tokens.verify(&forged, NOW).is_none(), "{forged} is taken for {good}");
+    assert!(forged == *good || tokens.verify(&forged, NOW).is_none(), "{forged} is accepted as {good}");
 });

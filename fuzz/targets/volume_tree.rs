@@ -1,6 +1,6 @@
-//! Whatever is in the folder of a configMap, secret or projected volume: its files are written, and nothing outside of it
-//! changes. The bytes are instructions for somebody who may write to the volume: folders, files, links out of it, removals,
-//! and in between the node writes its files.
+//! Directories of configMap, secret and projected volumes with any content: the node writes its files, and changes
+//! nothing outside. The bytes are instructions for a process that may write to the volume: directories, files, links that
+//! lead out of it, removals; the node writes its files in between.
 #![no_main]
 
 use std::{
@@ -22,7 +22,7 @@ const TARGETS: [&str; 16] = [
 ];
 const FILES: [&str; 8] = ["a", "b/c", "b/d", "c/d/e", "d", "kept", "below/a", "e/f"];
 
-/// The bytes, one after the other; zeros when there are no more.
+/// The bytes in order, then zeros.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -36,7 +36,7 @@ impl Bytes<'_> {
         table[usize::from(self.next()) % table.len()]
     }
 
-    /// A path in the volume whose folders are folders, and not links that would lead whoever plays here out of it.
+    /// A path in the volume whose parents are directories, and not links that lead out of it.
     fn path(&mut self, volume: &Path) -> PathBuf {
         let mut path = volume.to_owned();
         for _ in 0..self.next() % 3 {
@@ -59,7 +59,7 @@ impl Bytes<'_> {
     }
 }
 
-/// All that is below a folder, as far as links are not followed: files with their bytes, and what else there is.
+/// Everything below a directory, without following links: files with their content, and names of all others.
 fn all(dir: &Path, prefix: &str, out: &mut BTreeMap<String, Vec<u8>>) {
     for entry in fs::read_dir(dir).expect("it is there").flatten() {
         let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
@@ -73,10 +73,10 @@ fn all(dir: &Path, prefix: &str, out: &mut BTreeMap<String, Vec<u8>>) {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let world = tempfile::tempdir().expect("a folder");
+    let world = tempfile::tempdir().expect("a directory");
     let (volume, victim) = (world.path().join("volume"), world.path().join("victim"));
-    fs::create_dir_all(victim.join("below")).expect("a folder");
-    fs::create_dir(&volume).expect("a folder");
+    fs::create_dir_all(victim.join("below")).expect("a directory");
+    fs::create_dir(&volume).expect("a directory");
     for (name, text) in [("kept", "kept"), ("below/a", "1")] {
         fs::write(victim.join(name), text).expect("a file");
     }
@@ -98,7 +98,7 @@ fuzz_target!(|bytes: &[u8]| {
             1 => fs::OpenOptions::new().write(true).create_new(true).open(path).map(drop),
             2 => symlink(bytes.of(&TARGETS).replace("VICTIM", &victim.to_string_lossy()), path),
             3 => fs::remove_file(&path).or_else(|_| fs::remove_dir(path)),
-            // From one place to another, as it is.
+            // Moves it as it is.
             4 => fs::rename(path, bytes.path(&volume)),
             _ => {
                 let payload = bytes.payload();

@@ -1,5 +1,5 @@
-//! The conformance tables, walked by the model of netfilter, for both families; the numbers of rules; and whether
-//! every chain that is led to is there.
+//! The conformance tables by the model of netfilter, for both families; the numbers of rules; and whether every chain
+//! that a rule jumps to exists.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,7 +53,7 @@ fn walk(layout: Layout) {
     }
 }
 
-/// Where a packet can end: `10.0.0.1:80`, `10.0.0.1:80 masq`, `REJECT`, `DROP`, `ACCEPT`, `pass`.
+/// The possible ends of a packet: `10.0.0.1:80`, `10.0.0.1:80 masq`, `REJECT`, `DROP`, `ACCEPT`, `pass`.
 fn ends(text: &str, local: &LocalAddresses, packet: &Packet) -> BTreeSet<String> {
     let whole = base_chain_jumps() + text;
     let found = trace(&SavedRuleset::parse(&whole).unwrap(), local, packet);
@@ -72,14 +72,14 @@ fn ends(text: &str, local: &LocalAddresses, packet: &Packet) -> BTreeSet<String>
     found.outcomes.iter().map(word).collect()
 }
 
-/// The last word behind `-j` or `-g`.
+/// The argument of `-j` or `-g`.
 fn target(rule: &str) -> String {
     let words: Vec<&str> = rule.split_whitespace().collect();
     let at = words.iter().position(|w| *w == "-j" || *w == "-g");
     at.and_then(|i| words.get(i + 1)).map(|w| (*w).to_owned()).unwrap_or_default()
 }
 
-/// Chains that are led to and not there, there and not led to, or written to without being made.
+/// Chains that are jumped to and do not exist, exist and are not jumped to, or have rules and were not created.
 fn loose_ends(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     for table in Table::BOTH {
@@ -140,7 +140,7 @@ fn numbers_of_rules_are_those_of_upstream() {
                                          "externalIPs": [format!("4.3.2.{i}")], "loadBalancerSourceRanges": ["203.0.113.0/25"]})
             };
             let text = build(&spec, true).text(Family::V4);
-            // One less than with a kernel that counts packets to 127.0.0.1.
+            // One less than with a kernel that has nfacct counters.
             let (filter, nat) = if n == 0 { (4, 0) } else { (1, 9 + 3 * n) };
             assert_eq!(
                 (count(&text, "filter"), count(&text, "nat")),
@@ -154,7 +154,7 @@ fn numbers_of_rules_are_those_of_upstream() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
 
-    /// However many endpoints, each gets the same share, in trees as in flat chains.
+    /// All endpoints have the same share, in trees as in flat chains.
     #[test]
     fn every_endpoint_gets_its_share(octets in proptest::collection::btree_set(1u8..250, 1..200), tree: bool) {
         let names: Vec<String> = octets.iter().map(ToString::to_string).collect();
@@ -172,7 +172,7 @@ proptest::proptest! {
         }
         let chains: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix(':')?.split(' ').next()).collect();
         proptest::prop_assert!(chains.iter().all(|c| c.len() <= 28 && c.starts_with("KUBE-")), "{:?}", chains);
-        // A built-in chain and at most 15 below it, of which the tree of addresses may use four.
+        // A base chain and at most 15 levels below it, of which the tree of addresses may use four.
         let deepest = found.hops.iter().filter(|h| h.table == "nat").map(|h| h.depth).max().unwrap_or(0);
         proptest::prop_assert!(deepest + 4 <= 15, "{} chains deep", deepest);
     }

@@ -1,6 +1,6 @@
-//! Every case of a service's rules as a golden file: `tests/golden/NAME.yaml` holds the objects, and
-//! `NAME.CASE.save` the rules in the form of iptables-restore. With `UPDATE_GOLDEN=1` the files are written anew:
-//! read the difference before it is committed.
+//! Golden files of the rules of services: `tests/golden/NAME.yaml` holds the objects, and
+//! `NAME.CASE.save` the rules in the form of iptables-restore. With `UPDATE_GOLDEN=1` the files are rewritten:
+//! review the difference before committing it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use windlass_proxy::{
     rules_from_objects,
 };
 
-fn folder() -> PathBuf {
+fn golden_dir() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden"))
 }
 
@@ -32,7 +32,7 @@ fn config() -> Config {
 }
 
 fn render(name: &str, config: &Config, family: Family) -> String {
-    let text = std::fs::read_to_string(folder().join(format!("{name}.yaml"))).unwrap();
+    let text = std::fs::read_to_string(golden_dir().join(format!("{name}.yaml"))).unwrap();
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     fn of<T: serde::de::DeserializeOwned>(documents: &[Value], kind: &str) -> Vec<T> {
         documents.iter().filter(|d| d["kind"] == kind).map(|d| serde_json::from_value(d.clone()).unwrap()).collect()
@@ -42,9 +42,9 @@ fn render(name: &str, config: &Config, family: Family) -> String {
     rules_from_objects(&services, &slices, &nodes, config, family)
 }
 
-/// What differs from the file, if it does.
+/// The difference from the file, if any.
 fn compare(file: &str, text: &str) -> Option<String> {
-    let path = folder().join(format!("{file}.save"));
+    let path = golden_dir().join(format!("{file}.save"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, text).unwrap();
     }
@@ -55,7 +55,7 @@ fn compare(file: &str, text: &str) -> Option<String> {
 #[test]
 fn services_have_the_rules_that_upstream_would_write() {
     let mut wrong = Vec::new();
-    let names: BTreeSet<String> = std::fs::read_dir(folder())
+    let names: BTreeSet<String> = std::fs::read_dir(golden_dir())
         .unwrap()
         .filter_map(|e| e.unwrap().file_name().into_string().unwrap().strip_suffix(".yaml").map(str::to_owned))
         .collect();

@@ -1,5 +1,5 @@
-//! The proxy on a real kernel: its whole loop runs in a network namespace, against a tiny API, once
-//! with each iptables back end, and real connections tell what the rules do.
+//! The proxy on a real kernel: its loop runs in a network namespace, against a small API server, with each iptables
+//! back end, and real connections show the effect of the rules.
 
 // Helpers outside test functions unwrap as well: this whole file is a test.
 #![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub, reason = "a test prints its seed")]
@@ -46,16 +46,16 @@ const WEB: &str = "172.30.0.41:80";
 fn whole_life(variant: Variant) {
     let _free = lock_is_free(variant);
     let net = Net::new();
-    let folder = tempfile::tempdir().unwrap();
-    let config = config(variant, &folder.path().join("before.json"));
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(variant, &dir.path().join("before.json"));
     if variant == Variant::Legacy {
-        // The legacy program makes tables by looking at them, and nothing removes them again.
+        // The legacy program creates tables when it lists them, and nothing removes them again.
         for program in ["iptables-legacy", "ip6tables-legacy"] {
             net.node_command(&format!("{program} -t nat -S"));
             net.node_command(&format!("{program} -t filter -S"));
         }
     } else {
-        // A rule of somebody else stays where it is.
+        // A foreign rule keeps its place.
         net.node_command("iptables-nft -A INPUT -s 203.0.113.77 -j DROP");
     }
     let before = tables(&net, variant);
@@ -72,7 +72,7 @@ fn whole_life(variant: Variant) {
     api.put("services", service("none", "172.30.0.43", &json!({})));
     let proxy = Proxy::start(&net, &api, &config);
 
-    // Pod to cluster IP: both answer in turn, and see the pod itself.
+    // Pod to cluster IP: both endpoints answer, and see the address of the pod.
     let (mut seen, mut tries) = ([false; 2], 0);
     while seen != [true; 2] {
         let (pod, peer) = answers(&net.pods[1], WEB);
@@ -121,7 +121,7 @@ fn whole_life(variant: Variant) {
         });
     }
 
-    // The last endpoint goes, as a control plane says it: the slice stays, without endpoints and without ports.
+    // The last endpoint is removed, as a control plane does it: the slice stays, without endpoints and ports.
     let tracked = || net.node_command("conntrack -L -p udp --orig-dst 172.30.0.44");
     let ask = || {
         let _ = socket.send_to(b"?", "172.30.0.44:53");
@@ -138,14 +138,14 @@ fn whole_life(variant: Variant) {
         some => Err(some),
     };
     eventually("no entry towards an endpoint that is gone", Duration::from_secs(10), none_tracked);
-    // The Service goes while somebody sends.
+    // The Service is deleted while a client sends.
     api.put("endpointslices", dns(1));
     eventually("an answer over UDP", Duration::from_secs(10), ask);
     assert!(tracked().contains("dport=53"), "{}", tracked());
     api.delete("services", "dns");
     eventually("no entry towards a service that is gone", Duration::from_secs(10), none_tracked);
 
-    // What it tells about itself.
+    // Its metrics and health.
     let health = net::get(&net.node, "127.0.0.1:10256", "/healthz");
     assert!(health.contains(" 200 ") && health.contains("\"nodeEligible\":true"), "{health}");
     assert!(net::get(&net.node, "127.0.0.1:10249", "/proxyMode").ends_with("iptables"));
@@ -155,7 +155,7 @@ fn whole_life(variant: Variant) {
         "{metrics}"
     );
 
-    // Endpoints come and go.
+    // Endpoints are added and removed.
     api.put("endpointslices", slice("web", &[1]));
     as_intended(&api, &config, &net);
     assert!((0..10).all(|_| answers(&net.pods[0], WEB).0 == 1));
@@ -164,17 +164,17 @@ fn whole_life(variant: Variant) {
     api.put("endpointslices", slice("web", &[0, 1]));
     answers(&net.pods[0], WEB);
 
-    // Somebody flushes.
+    // Another program flushes the chains.
     let program = if variant == Variant::Legacy { "iptables-legacy" } else { "iptables-nft" };
     net.node_command(&format!("{program} -t nat -F"));
     as_intended(&api, &config, &net);
     answers(&net.pods[0], WEB);
 
-    // The proxy ends: traffic goes on. It comes back: an open connection lives on.
+    // Traffic continues after the proxy ends; an open connection survives its restart.
     let (mut open, ..) = connect(&net.outside, &format!("{NODE_IP}:30080")).unwrap();
     proxy.stop();
     answers(&net.pods[0], WEB);
-    // What is right is not written again: its rules keep their counters.
+    // Correct chains are not written again: their rules keep their counters.
     let counted = || {
         let text = net.node_command(&format!("{program}-save -c -t nat"));
         let rule = text.lines().find(|l| l.contains("--dport 30080") && !l.contains("127.0.0.0")).map(str::to_owned);
@@ -192,7 +192,7 @@ fn whole_life(variant: Variant) {
     assert_eq!(byte, *b"z");
     proxy.stop();
 
-    // Nothing is left.
+    // Clean-up removes everything.
     let node = net.node.clone();
     let settings = config.clone();
     std::thread::spawn(move || {
@@ -216,12 +216,12 @@ fn the_whole_life_of_the_proxy_on_legacy() {
     whole_life(Variant::Legacy);
 }
 
-/// A fresh machine's tables are exactly as before, and a start that was killed half way converges.
+/// Clean-up restores the tables of a fresh host exactly, and a start after an interrupted one converges.
 fn killed_half_way(variant: Variant) {
     let _free = lock_is_free(variant);
     let net = Net::new();
-    let folder = tempfile::tempdir().unwrap();
-    let config = config(variant, &folder.path().join("before.json"));
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(variant, &dir.path().join("before.json"));
     let before = tables(&net, variant);
     let api = Api::default();
     api.put("nodes", json!({"metadata": {"name": "n1"}}));
@@ -234,7 +234,7 @@ fn killed_half_way(variant: Variant) {
         api.put("services", service);
         api.put("endpointslices", slice);
     }
-    // The first half of a start, in small batches, and a leftover of another time.
+    // The first half of a start, in small batches, and a leftover of an earlier version.
     let runner = Runner::new(["ip", "netns", "exec", &net.node].map(str::to_owned).into());
     let backend = Backend::find(&runner, Family::V4, variant).unwrap();
     let mut ruleset = RulesetState::new(Settings::new(Family::V4));

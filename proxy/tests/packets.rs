@@ -1,5 +1,5 @@
-//! The conformance tables on a real kernel: every flow is a packet between network namespaces, and whoever gets it
-//! tells who answered and whom it saw. Both iptables back ends, both families, flat chains and trees.
+//! The conformance tables on a real kernel: every flow is a packet between network namespaces, and its receiver replies
+//! with its own address and the source that it saw. Both iptables back ends, both families, flat chains and trees.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,14 +31,14 @@ use windlass_proxy::{
 
 /// An endpoint that is never chosen in so many tries with a share of one in three: once in 10^14.
 const TRIES: usize = 80;
-/// Inside one machine a refusal comes while the socket is still busy with sending, and counts only when the kernel
-/// sends again after a second: whoever waits for less takes it for silence.
+/// On one host a rejection arrives while the socket is still sending, and takes effect only with the retransmission
+/// after a second: a shorter timeout would count it as dropped.
 const SILENCE: Duration = Duration::from_millis(1900);
 
-/// What became of one packet.
+/// The result of one packet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
-    /// Who answered, and whether it saw another source than ours.
+    /// The endpoint that answered, and whether the source was translated.
     Answer(String, bool),
     Refused,
     Silence,
@@ -62,19 +62,19 @@ fn once(client: &Client, protocol: &str, source: IpAddr, to: SocketAddr) -> Seen
     }
 }
 
-/// What a flow may lead to; everything of it has to be seen.
+/// The possible results of a flow; all of them must occur.
 fn wanted(flow: &Flow) -> BTreeSet<Seen> {
     let end = |end: &String| match end.as_str() {
         "REJECT" => Seen::Refused,
         "DROP" => Seen::Silence,
-        // Not translated: whoever has the address gets it as it was sent.
+        // Not translated: it arrives at the owner of the address.
         "pass" | "ACCEPT" => Seen::Answer(SocketAddr::new(flow.destination, flow.port).to_string(), false),
         _ => Seen::Answer(end.clone(), flow.masqueraded),
     };
     flow.ends.iter().map(end).collect()
 }
 
-/// What is wrong with a flow, if anything.
+/// The failure of a flow, if any.
 fn check(client: &Client, flow: &Flow) -> Option<String> {
     let wanted = wanted(flow);
     let mut seen = BTreeSet::new();
@@ -87,7 +87,7 @@ fn check(client: &Client, flow: &Flow) -> Option<String> {
     (seen != wanted).then(|| format!("{}: {seen:?}", flow.line))
 }
 
-/// One way of writing rules.
+/// One variant of the rules.
 #[derive(Clone, Copy)]
 struct Setting {
     variant: &'static str,
@@ -96,8 +96,8 @@ struct Setting {
 }
 
 impl Setting {
-    /// A table without our chains, then the jumps, then the rules. Behind the jumps a firewall keeps everybody from
-    /// the port of health checks.
+    /// A table without our chains, then the jumps, then the rules. Behind the jumps, a firewall
+    /// drops packets to the health check port.
     fn write(self, net: &Net, cluster: &Cluster) {
         let program = match self.family {
             Family::V4 => format!("iptables-{}-restore", self.variant),
@@ -115,14 +115,14 @@ impl Setting {
         twin(four, self.family).parse().unwrap()
     }
 
-    /// Sends all flows of a case; what went wrong.
+    /// Sends all flows of a case; returns the failures.
     fn try_case(self, net: &Net, case: &Case) -> Vec<String> {
         self.write(net, &case.cluster);
         let remote = remote(&case.cluster);
         let flows = case.flows(self.family);
         let (placed, balanced): (Vec<&Flow>, Vec<&Flow>) =
             flows.iter().partition(|f| net.client(f.source, &remote).is_some());
-        // Side by side: most of the time is silence.
+        // Concurrently: most of the time is spent waiting.
         let mut wrong: Vec<String> = std::thread::scope(|scope| {
             let threads: Vec<_> = placed
                 .into_iter()
@@ -131,14 +131,14 @@ impl Setting {
                 .collect();
             threads.into_iter().filter_map(|t| t.join().unwrap()).collect()
         });
-        // The others are from an address that the node has only for the moment.
+        // The others are from an address that the node has only temporarily.
         let check = |flow: &&Flow| net.with_address(flow.source, || check(&net.client_of_node(), flow));
         wrong.extend(balanced.iter().filter_map(check));
         wrong.into_iter().map(|found| format!("{}: {found}", case.name)).collect()
     }
 
-    /// Without a service that asks for health checks, its port stays behind the firewall. Nobody reaches the node's
-    /// own loopback addresses from outside, which the kernel allows for the sake of node ports.
+    /// Without a service that needs it, the health check port stays behind the firewall. The loopback addresses of the
+    /// node are unreachable from outside, though route_localnet is set for node ports.
     fn try_the_firewall(self, net: &Net) {
         let cluster = Cluster::new().with("a", json!({"clusterIP": "172.30.0.41"}), &[], &["1l"]);
         let outside = net.client_outside();

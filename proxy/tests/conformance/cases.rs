@@ -1,4 +1,4 @@
-//! The cases: upstream's tests of its rules, as clusters and flows.
+//! The cases of upstream's tests of its rules, as clusters and flows.
 
 use serde_json::json;
 use windlass_proxy::{
@@ -8,7 +8,7 @@ use windlass_proxy::{
 
 use super::{Cases, Cluster, twin};
 
-/// All of them.
+/// All cases.
 pub fn all() -> Cases {
     let mut out = Cases::default();
     type Group = (&'static str, fn(&mut Cases));
@@ -107,7 +107,7 @@ fn node_ports_answer_where_they_should(out: &mut Cases) {
     on.expect(out, &format!("{common} LO > 127.0.0.1:3001 = 1 2 masq\n X > ALT:3001 = 1 2 masq"));
     let off = cluster().set(|c| c.localhost_node_ports = false);
     off.expect(out, &format!("{common} LO > 127.0.0.1:3001 = pass\n X > ALT:3001 = 1 2 masq"));
-    // Each range with its twin: a family without one would answer everywhere.
+    // Each range has its twin: a family without one would accept all sources.
     let ranges = |list: &[&str]| {
         let both = list.iter().flat_map(|r| Family::BOTH.map(|f| twin(r, f)));
         NodePortAddresses::Ranges(both.map(|r| Cidr::parse(&r).unwrap()).collect())

@@ -1,5 +1,5 @@
-//! Upstream's conformance tables, once: clusters and the flows through them. `conformance.rs` walks the flows by
-//! the model of netfilter, `packets.rs` sends them through a kernel.
+//! Upstream's conformance tables: clusters and the flows through them. `conformance.rs` traces the flows by the model
+//! of netfilter, `packets.rs` sends them through a kernel.
 //!
 //! Addresses are written for IPv4 and have a twin in IPv6.
 
@@ -50,7 +50,7 @@ pub fn twin(text: &str, family: Family) -> String {
     .to_owned()
 }
 
-/// A packet and where it may end.
+/// A packet and its possible ends.
 #[derive(Debug, Clone)]
 pub struct Flow {
     pub source: IpAddr,
@@ -60,7 +60,7 @@ pub struct Flow {
     /// `ADDRESS:PORT` of endpoints, or one of REJECT, DROP, ACCEPT, pass.
     pub ends: Vec<String>,
     pub masqueraded: bool,
-    /// As it stands in the table.
+    /// The line of the table.
     pub line: String,
 }
 
@@ -80,7 +80,7 @@ impl Case {
     }
 }
 
-/// Reads `source > destination:port[/protocol] = ends`, ends separated by blanks, perhaps with `masq` last.
+/// Parses `source > destination:port[/protocol] = ends`, ends separated by blanks, perhaps with `masq` last.
 fn flow(line: &str, family: Family) -> Flow {
     let (from, rest) = line.split_once(" > ").unwrap();
     let (to, wanted) = rest.split_once(" = ").unwrap();
@@ -202,7 +202,7 @@ impl Cluster {
         rules_from_objects(&services, &slices, &[], &self.config, family)
     }
 
-    /// Makes a case of it.
+    /// Builds the case.
     pub fn expect(&self, out: &mut Cases, flows: &str) {
         let lines: Vec<String> = flows.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect();
         let name = format!("{} {}", out.group, out.list.len());

@@ -1,4 +1,4 @@
-//! The smallest Kubernetes API that the proxy can watch: lists and watches of whatever is put in.
+//! A minimal Kubernetes API for the proxy: lists and watches of given objects.
 
 use std::{
     collections::BTreeMap,

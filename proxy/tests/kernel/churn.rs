@@ -1,4 +1,4 @@
-//! Clients that connect without stop while everything around them changes.
+//! Clients that connect continuously while all other services change.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -15,10 +15,10 @@ use super::{
 };
 
 const CHANGES: usize = 500;
-/// Services that are asked all the time; each has an endpoint at every moment.
+/// Services that have clients all the time; each always has an endpoint.
 const STEADY: usize = 4;
 
-/// Marsaglia's xorshift: random enough, and the same for the same seed.
+/// Marsaglia's xorshift: reproducible by its seed.
 struct Random(u64);
 
 impl Random {
@@ -52,7 +52,7 @@ fn put_slices(api: &Api, i: usize, pods: [&[usize]; 2]) {
     }
 }
 
-/// Ends the clients however the test ends: a scope waits for them.
+/// Ends the clients also when the test panics: a scope waits for them.
 pub(crate) struct Ending<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -61,7 +61,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// `crowd` services stand beside those that are asked, and change too.
+/// `crowd` further services have no clients, and change too.
 fn churn(variant: Variant, crowd: usize) {
     let _free = lock_is_free(variant);
     let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
@@ -71,9 +71,9 @@ fn churn(variant: Variant, crowd: usize) {
     println!("SEED={seed}");
     let mut random = Random(seed);
     let net = Net::new();
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let config =
-        Config { min_sync_period: Duration::from_millis(50), ..config(variant, &folder.path().join("before.json")) };
+        Config { min_sync_period: Duration::from_millis(50), ..config(variant, &dir.path().join("before.json")) };
     let api = Api::default();
     api.put("nodes", json!({"metadata": {"name": "n1"}}));
     for i in 0..STEADY {
@@ -154,7 +154,7 @@ fn churn(variant: Variant, crowd: usize) {
             }
         }
         as_intended(&api, &config, &net);
-        // Whatever was slow, each kind of client was there meanwhile.
+        // Each kind of client ran meanwhile, however slow the host.
         eventually("enough connections", Duration::from_secs(60), || {
             if good.load(Ordering::Relaxed) > 500 { Ok(()) } else { Err("few connections".to_owned()) }
         });

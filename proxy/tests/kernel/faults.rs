@@ -1,4 +1,4 @@
-//! What others do to our rules, and what keeps us from writing them.
+//! Foreign changes to our rules, and faults that prevent writing them.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -24,13 +24,13 @@ struct Node {
     config: Config,
     proxy: Proxy,
     program: &'static str,
-    _folder: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 fn node(variant: Variant) -> Node {
     let net = Net::new();
-    let folder = tempfile::tempdir().unwrap();
-    let config = config(variant, &folder.path().join("before.json"));
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(variant, &dir.path().join("before.json"));
     net.serve(0, 8080);
     net.serve(1, 8080);
     let api = Api::default();
@@ -41,7 +41,7 @@ fn node(variant: Variant) -> Node {
     answers(&net.pods[0], WEB);
     as_intended(&api, &config, &net);
     let program = if variant == Variant::Legacy { "iptables-legacy" } else { "iptables-nft" };
-    Node { net, api, config, proxy, program, _folder: folder }
+    Node { net, api, config, proxy, program, _dir: dir }
 }
 
 impl Node {
@@ -69,7 +69,7 @@ fn repaired(variant: Variant) {
         vec![format!("{program} -t nat -F"), format!("{program} -t nat -X")],
         vec![format!("{program} -t nat -D OUTPUT 1")],
         vec![format!("{program} -t nat -F {chain}")],
-        // As many rules as before, and one of them another.
+        // The same number of rules, one of which is different.
         vec![format!("{program} -t nat -R {chain} 2 -d 203.0.113.200 -j RETURN")],
         vec![format!("{program} -t nat -I KUBE-SERVICES 1 -j RETURN")],
     ];
@@ -124,7 +124,7 @@ fn a_lock_that_is_held_for_long_delays_a_change_and_loses_none() {
     std::thread::sleep(Duration::from_millis(300));
     let failures = node.metric("kubeproxy_sync_proxy_rules_iptables_restore_failures_total");
     node.api.put("endpointslices", slice("web", &[1]));
-    // It gives up after waiting, and says so; old rules go on meanwhile.
+    // Its attempt fails after the timeout, which is reported; the old rules stay in effect.
     eventually("a write that gave up", Duration::from_secs(60), || {
         let now = node.metric("kubeproxy_sync_proxy_rules_iptables_restore_failures_total");
         if now > failures { Ok(()) } else { Err(format!("{now} failures")) }
@@ -152,7 +152,7 @@ fn refused_rule(variant: Variant) {
         .find(|l| l.contains(&format!("--to-destination {}:8080", POD_IPS[0])))
         .and_then(|l| l.split(' ').nth(1).map(str::to_owned))
         .unwrap();
-    // Somebody leads to a chain of ours: it cannot be deleted when its endpoint goes.
+    // A foreign rule jumps to a chain of ours, which cannot be deleted with its endpoint.
     node.net.node_command(&format!("{program} -t nat -N MINE"));
     node.net.node_command(&format!("{program} -t nat -A MINE -j {sep}"));
     as_intended(&node.api, &node.config, &node.net);
@@ -162,7 +162,7 @@ fn refused_rule(variant: Variant) {
         let now = node.metric("kubeproxy_sync_proxy_rules_iptables_restore_failures_total");
         if now > 0.0 { Ok(()) } else { Err(format!("{now} failures")) }
     });
-    // Everything else is written nevertheless.
+    // Everything else is written.
     refused(&node.net.pods[0], "172.30.0.43:80");
     eventually("the endpoint that is gone gets no connections", Duration::from_secs(30), || {
         if (0..10).all(|_| answers(&node.net.pods[0], WEB).0 == 1) { Ok(()) } else { Err("it does".to_owned()) }
@@ -171,7 +171,7 @@ fn refused_rule(variant: Variant) {
         let stuck = node.metric("windlass_proxy_undeletable_chains");
         if (stuck - 1.0).abs() < 0.1 { Ok(()) } else { Err(format!("{stuck} chains")) }
     });
-    // What the services need is in the kernel: later changes are as small as ever, and health is good.
+    // The services have all their rules: later changes are as small as before, and health is good.
     let full = node.metric("kubeproxy_sync_full_proxy_rules_duration_seconds_count");
     for i in 0..5 {
         node.api.put("services", service("other", &format!("172.30.0.{}", 60 + i), &json!({})));
@@ -225,7 +225,7 @@ fn connections_are_spread_evenly() {
     node.proxy.stop();
 }
 
-/// A flush is mended however many changes of our own are under way at the same time.
+/// A flush is repaired also while changes of our own are in progress.
 fn flushed_under_change(variant: Variant) {
     let _free = lock_is_free(variant);
     let node = node(variant);
@@ -264,7 +264,7 @@ fn a_flush_beside_constant_changes_is_mended_on_legacy() {
     flushed_under_change(Variant::Legacy);
 }
 
-/// Rules that others write for themselves have nothing read back, and none of ours is written again.
+/// Changes to foreign rules cause no read, and no write of ours.
 #[test]
 fn rules_of_others_are_their_own_affair() {
     let node = node(Variant::Nft);

@@ -1,5 +1,5 @@
-//! Network namespaces of a small cluster: a node, two pods behind it, and a client outside. Pods
-//! are routed, with a gateway of 169.254.1.1, as the agent does it.
+//! Network namespaces of a small cluster: a node, two pods behind it, and a client outside. Pods are routed over the
+//! gateway 169.254.1.1, as by the agent.
 
 use std::{
     io::{Read as _, Write as _},
@@ -69,7 +69,7 @@ impl Net {
         run(&format!("ip -n {outside} link set eth0 up"));
         run(&format!("ip -n {outside} route add default via {NODE_IP}"));
         run(&format!("ip -n {outside} -6 route add default via {NODE_IP6}"));
-        // Cluster IPs need a route to leave the node's own processes.
+        // Packets of the node's processes to cluster IPs need a route.
         run(&format!("ip -n {node} route add default via {OUTSIDE_IP}"));
         run(&format!("ip -n {node} -6 route add default via {OUTSIDE_IP6}"));
         net
@@ -79,7 +79,7 @@ impl Net {
         [&self.node, &self.pods[0], &self.pods[1], &self.outside]
     }
 
-    /// Answers each connection with the pod's number and the address that it sees, then echoes.
+    /// Answers each connection with the pod's number and the source address, then echoes.
     pub(crate) fn serve(&self, pod: usize, port: u16) {
         self.serve_as(pod, port, pod);
     }
@@ -128,7 +128,7 @@ impl Drop for Net {
     }
 }
 
-/// Connects from a namespace; which pod answered and which address it saw.
+/// Connects from a namespace; returns the pod that answered and the source address that it saw.
 pub(crate) fn connect(from: &str, to: &str) -> std::io::Result<(TcpStream, usize, IpAddr)> {
     let (from, to) = (from.to_owned(), to.to_owned());
     std::thread::spawn(move || {
@@ -162,7 +162,7 @@ pub(crate) fn udp(from: &str) -> UdpSocket {
     .expect("the thread ends")
 }
 
-/// What a server in a namespace answers, head and body.
+/// The response of a server in a namespace, head and body.
 pub(crate) fn get(from: &str, address: &str, path: &str) -> String {
     let (from, address, path) = (from.to_owned(), address.to_owned(), path.to_owned());
     std::thread::spawn(move || {

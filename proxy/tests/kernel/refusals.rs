@@ -1,4 +1,4 @@
-//! Rules that the kernel refuses: whoever owns them goes without, and nobody else.
+//! Rules that the kernel rejects: only their owner is without rules.
 
 use std::{path::Path, time::Duration};
 
@@ -11,10 +11,10 @@ use super::{
     net::{self, Net},
 };
 
-/// The programs in the node's namespace, behind a script that refuses what it is told to refuse, as a kernel would.
+/// The programs in the node's namespace, behind a script that rejects configured rules as a kernel would.
 struct Refusing {
     net: Net,
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     config: Config,
     api: Api,
 }
@@ -22,11 +22,11 @@ struct Refusing {
 impl Refusing {
     fn new(variant: Variant) -> Self {
         let net = Net::new();
-        let folder = tempfile::tempdir().unwrap();
-        let script = folder.path().join("run");
-        let at = folder.path().display();
-        // `words` holds what a restore text must not contain, `commit` whether the last line is blamed for it, and
-        // `programs` those that fail whatever they are told.
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("run");
+        let at = dir.path().display();
+        // `words` contains what restore input must not contain, `commit` whether the error names the last line, and
+        // `programs` those that always fail.
         let text = format!(
             "case \"$1\" in *-restore) ;; *) exec ip netns exec {node} \"$@\";; esac\n\
              if grep -qx -- \"$1\" {at}/programs 2>/dev/null; then echo 'it does not work' >&2; exit 1; fi\n\
@@ -40,13 +40,13 @@ impl Refusing {
         std::fs::write(&script, text).unwrap();
         let config = Config {
             command_prefix: vec!["sh".to_owned(), script.display().to_string()],
-            ..config(variant, &folder.path().join("before.json"))
+            ..config(variant, &dir.path().join("before.json"))
         };
         net.serve(0, 8080);
         net.serve(1, 8080);
         let api = Api::default();
         api.put("nodes", json!({"metadata": {"name": "n1"}}));
-        Self { net, folder, config, api }
+        Self { net, dir, config, api }
     }
 
     fn set(&self, file: &str, text: &str) {
@@ -54,7 +54,7 @@ impl Refusing {
     }
 
     fn path(&self, file: &str) -> std::path::PathBuf {
-        Path::new(self.folder.path()).join(file)
+        Path::new(self.dir.path()).join(file)
     }
 
     fn service(&self, i: usize, name: &str, more: &serde_json::Value) -> String {
@@ -104,9 +104,9 @@ fn one_among_many(variant: Variant, unnamed: bool) {
     let ports = "windlass_proxy_refused_service_ports{ip_family=\"IPv4\"}";
     assert!((node.metric(ports) - 1.0).abs() < 0.1, "{}", node.metric(ports));
     assert!(net::get(&node.net.node, "127.0.0.1:10256", "/livez").contains(" 200 "));
-    // Later changes are written beside it.
+    // Later changes are written.
     answers(&node.net.pods[0], &node.service(60, "later", &json!({})));
-    // The kernel takes it one day.
+    // The kernel accepts it later.
     std::fs::remove_file(node.path("words")).unwrap();
     node.set("words", "nothing of the kind\n");
     eventually("the rules are tried again", Duration::from_secs(30), || {
@@ -127,7 +127,7 @@ fn a_refused_rule_that_is_not_named_stops_its_service_and_no_other_on_legacy() {
     one_among_many(Variant::Legacy, true);
 }
 
-/// One family's programs fail for good: the other one is served, at its own pace, and says so.
+/// The programs of one family fail permanently: the other family is synced undelayed, and the failure is reported.
 #[test]
 fn a_family_that_fails_holds_up_nothing_of_the_other() {
     let node = Refusing::new(Variant::Nft);

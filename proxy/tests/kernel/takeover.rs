@@ -1,4 +1,4 @@
-//! What another proxy, or this one at another time, left in the kernel.
+//! Rules that another proxy, or this one earlier, left in the kernel.
 
 use serde_json::json;
 use windlass_proxy::{
@@ -21,7 +21,7 @@ fn api() -> Api {
     api
 }
 
-/// Tables as kube-proxy's nftables mode leaves them: its chains were registered after iptables' own.
+/// Tables of kube-proxy's nftables mode: its chains were registered after those of iptables.
 fn leave_nftables_mode(net: &Net) {
     net.node_command("iptables-nft -t nat -A PREROUTING -s 203.0.113.1 -j RETURN");
     for family in ["ip", "ip6"] {
@@ -39,8 +39,8 @@ fn leave_nftables_mode(net: &Net) {
 #[test]
 fn rules_of_nftables_mode_go_at_the_start_and_in_clean_up() {
     let net = Net::new();
-    let folder = tempfile::tempdir().unwrap();
-    let config = config(Variant::Nft, &folder.path().join("before.json"));
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(Variant::Nft, &dir.path().join("before.json"));
     net.serve(0, 8080);
     net.serve(1, 8080);
     leave_nftables_mode(&net);
@@ -55,7 +55,7 @@ fn rules_of_nftables_mode_go_at_the_start_and_in_clean_up() {
     assert!(listed().contains("somebody"), "{}", listed());
     as_intended(&api, &config, &net);
 
-    // A clean-up beside a proxy that runs would be undone at once.
+    // Clean-up beside a running proxy would be undone at once.
     let clean = || {
         let (node, config) = (net.node.clone(), config.clone());
         std::thread::spawn(move || {
@@ -68,7 +68,7 @@ fn rules_of_nftables_mode_go_at_the_start_and_in_clean_up() {
     let refused = clean().unwrap_err();
     let process = format!("process {}", std::process::id());
     assert!(refused.len() == 1 && refused[0].to_string().contains(&process), "{refused:?}");
-    assert!(folder.path().join("before.json").exists() && tables(&net, Variant::Nft).contains("KUBE-SERVICES"));
+    assert!(dir.path().join("before.json").exists() && tables(&net, Variant::Nft).contains("KUBE-SERVICES"));
     proxy.stop();
     for family in ["ip", "ip6"] {
         net.node_command(&format!("nft add table {family} kube-proxy"));
@@ -82,15 +82,15 @@ fn rules_of_nftables_mode_go_at_the_start_and_in_clean_up() {
 fn other_back_end(first: Variant, second: Variant) {
     let _free = lock_is_free(Variant::Legacy);
     let net = Net::new();
-    let folder = tempfile::tempdir().unwrap();
-    let config = |variant| config(variant, &folder.path().join("before.json"));
+    let dir = tempfile::tempdir().unwrap();
+    let config = |variant| config(variant, &dir.path().join("before.json"));
     net.serve(0, 8080);
     net.serve(1, 8080);
     let api = api();
     let proxy = Proxy::start(&net, &api, &config(first));
     answers(&net.pods[0], WEB);
     proxy.stop();
-    // Rules that stay as they are would go on to an endpoint that is gone.
+    // Unchanged rules would lead to a removed endpoint.
     api.put("endpointslices", slice("web", &[1]));
     let proxy = Proxy::start(&net, &api, &config(second));
     as_intended(&api, &config(second), &net);
@@ -112,15 +112,15 @@ fn rules_of_an_earlier_run_on_nf_tables_go_when_the_back_end_changes() {
     other_back_end(Variant::Nft, Variant::Legacy);
 }
 
-/// A rule set that is rendered without a kernel serves when it is restored as it is, whatever was there before.
+/// A rule set that is rendered without a kernel works when it is restored unchanged, whatever the kernel had before.
 fn restored(variant: Variant) {
     let _free = lock_is_free(variant);
     let net = Net::new();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("rules");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rules");
     net.serve(0, 8080);
     net.serve(1, 8080);
-    let config = Config { nfacct: Some(false), ..config(variant, &folder.path().join("before.json")) };
+    let config = Config { nfacct: Some(false), ..config(variant, &dir.path().join("before.json")) };
     let web = service("web", "172.30.0.41", &json!({"clusterIPs": ["172.30.0.41", "fd00:172:30::41"]}));
     let services = [serde_json::from_value(web).unwrap()];
     let slices = [slice("web", &[0, 1]), slice6("web", &[0, 1])].map(|s| serde_json::from_value(s).unwrap());

@@ -1,4 +1,4 @@
-//! Network namespaces: entering them, and running what makes them.
+//! Network namespaces: enters them, and runs the commands that create them.
 
 use std::{fs::File, process::Command};
 
@@ -10,7 +10,7 @@ pub(crate) fn enter(name: &str) {
     setns(file, CloneFlags::CLONE_NEWNET).expect("root may enter namespaces");
 }
 
-/// Runs a command line of plain words to its end and gives what it printed.
+/// Runs a command line of plain words and returns its output.
 pub(crate) fn run(command: &str) -> String {
     let mut words = command.split_whitespace();
     let output = Command::new(words.next().unwrap()).args(words).output().expect("the program is installed");

@@ -1,4 +1,4 @@
-//! Sends from one namespace, with a source of one's choice.
+//! Sends from a namespace, with any source address.
 
 use std::{
     io::{self, Read as _},
@@ -26,7 +26,7 @@ impl Client {
         Self { namespace }
     }
 
-    /// Asks whoever is there, and gives the answer's text.
+    /// Sends a request, and returns the text of the response.
     pub(crate) fn ask(&self, protocol: &str, source: IpAddr, to: SocketAddr, limit: Duration) -> io::Result<String> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -46,7 +46,7 @@ fn tcp(source: IpAddr, to: SocketAddr, limit: Duration) -> io::Result<String> {
     let family = if source.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let wait = TimeVal::new(limit.as_secs().cast_signed(), limit.subsec_micros().into());
-    // Both hold for the handshake too.
+    // Both apply to the handshake, too.
     setsockopt(&socket, sockopt::SendTimeout, &wait)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &wait)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0)))?;

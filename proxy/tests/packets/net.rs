@@ -27,11 +27,11 @@ pub(crate) const ENDPOINTS: u8 = 7;
 /// What endpoints listen at.
 const TCP: [u16; 3] = [80, 8443, 5353];
 const UDP: u16 = 53;
-/// What listens on the node itself: a node port, a health check, and a port that no rule names.
+/// Ports of the node itself: a node port, a health check port, and a port without rules.
 const ON_NODE: [u16; 3] = [3001, HEALTH, INNER];
 pub(crate) const HEALTH: u16 = 30000;
 pub(crate) const INNER: u16 = 4000;
-/// What takes packets for service addresses that no rule took.
+/// The receiver of packets for service addresses that no rule translated.
 const WORLD_TCP: [u16; 2] = [80, 443];
 const WORLD_UDP: u16 = 80;
 
@@ -39,7 +39,7 @@ pub(crate) struct Net {
     tag: String,
 }
 
-/// Addresses of services to which some packets are sent that no rule may take.
+/// Addresses of services; some packets to them must not match any rule.
 const SERVICES: [&str; 3] = ["172.30.0.41", "172.30.0.42", "172.30.0.43"];
 
 /// The last octets of the endpoints that are on another node.
@@ -49,7 +49,7 @@ pub(crate) fn remote(cluster: &Cluster) -> BTreeSet<u8> {
     remote.filter_map(|ip| ip.strip_prefix("10.180.0.")?.parse().ok()).collect()
 }
 
-/// The sources that live outside.
+/// Sources outside the cluster.
 const OUTSIDE: [&str; 2] = ["203.0.113.2", "203.0.113.130"];
 
 fn nodad(family: Family) -> &'static str {
@@ -61,7 +61,7 @@ impl Net {
         format!("{}-n", self.tag)
     }
 
-    /// Another node; its pods have the same addresses as the node's, and the node's routes choose between them.
+    /// Another node; its pods have the same addresses as the node's, and the routes of the node select one.
     fn other(&self) -> String {
         format!("{}-o", self.tag)
     }
@@ -78,7 +78,7 @@ impl Net {
         format!("{}-x", self.tag)
     }
 
-    /// Where the node's default route leads.
+    /// The next hop of the node's default route.
     fn world(&self) -> String {
         format!("{}-w", self.tag)
     }
@@ -161,12 +161,12 @@ impl Net {
         for (ip, family) in NODE.iter().flat_map(|ip| Family::BOTH.map(|family| (ip, family))) {
             run(&format!("ip -n {node} addr add {}/{} dev lo{}", twin(ip, family), family.bits(), nodad(family)));
         }
-        // A neighbour who would like to talk to what listens on the node's loopback.
+        // A neighbour that sends to the loopback addresses of the node.
         run(&format!("ip netns exec {outside} sysctl -qw net.ipv4.conf.all.route_localnet=1"));
         run(&format!("ip -n {outside} route add 127.0.0.5/32 via 198.51.100.1 table local"));
     }
 
-    /// Whatever is sent to a service and not translated arrives here.
+    /// Receives packets to services that are not translated.
     fn connect_world(&self) {
         let (node, world) = (self.node(), self.world());
         self.link(&world, "wan", ["198.18.0.", "2001:db8:fffe::"]);
@@ -175,13 +175,13 @@ impl Net {
         }
         run(&format!("ip -n {node} route add default via 198.18.0.2"));
         run(&format!("ip -n {node} -6 route add default via 2001:db8:fffe::2"));
-        // What the node sends on to nowhere must not come back to it.
+        // Packets that the node forwards nowhere must not return to it.
         for program in ["iptables-nft", "ip6tables-nft"] {
             run(&format!("ip netns exec {world} {program} -A FORWARD -j DROP"));
         }
     }
 
-    /// Starts everybody who answers.
+    /// Starts all servers.
     fn serve(&self) {
         let (ready, wait) = channel();
         let mut count = 0;
@@ -235,7 +235,7 @@ impl Net {
         assert!(output.status.success(), "{program}: {}\n{text}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Gives the node itself an address for as long as `work` takes: a load balancer's, which some proxies put there.
+    /// Runs `work` while the node has this address: that of a load balancer, which some proxies assign to the node.
     pub(crate) fn with_address<T>(&self, ip: IpAddr, work: impl FnOnce() -> T) -> T {
         let family = if ip.is_ipv4() { Family::V4 } else { Family::V6 };
         let node = self.node();
@@ -261,7 +261,7 @@ impl Net {
         Some(self.pod(octet, remote.contains(&octet)))
     }
 
-    /// Who sends from an address; nobody has that of a load balancer.
+    /// The namespace that sends from an address; no namespace has that of a load balancer.
     pub(crate) fn client(&self, source: IpAddr, remote: &BTreeSet<u8>) -> Option<Client> {
         self.place(source, remote).map(Client::new)
     }
@@ -283,8 +283,8 @@ impl Drop for Net {
     }
 }
 
-/// A routed pod: the host's side has addresses of its own, so that a masqueraded source is another one than
-/// any of the node's.
+/// A routed pod: the host side of its link has its own addresses, so that a masqueraded source is none of the other
+/// addresses of the node.
 fn attach(host: &str, pod: &str, link: &str, ip: &str) {
     let six = twin(ip, Family::V6);
     run(&format!("ip -n {host} link add {link} type veth peer name eth0 netns {pod}"));
@@ -302,7 +302,7 @@ fn attach(host: &str, pod: &str, link: &str, ip: &str) {
     run(&format!("ip -n {pod} -6 route add default via fd00:fe::1"));
 }
 
-/// Answers with the address and port that were reached, and the source that is seen.
+/// Answers with its own address and port, and the source that it saw.
 fn serve_tcp(namespace: String, port: u16, ready: Sender<()>) {
     std::thread::spawn(move || {
         enter(&namespace);

@@ -1,5 +1,5 @@
-//! The first two packets of an SCTP association over raw sockets: no kernel need speak SCTP for netfilter to
-//! translate it. The answer's text travels in a parameter of the INIT ACK.
+//! The first two packets of an SCTP association over raw sockets: netfilter translates them without SCTP support in
+//! the kernel. The answer's text travels in a parameter of the INIT ACK.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use nix::sys::{
 
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
-/// The parameter that carries our text: of a type that is to be skipped by whoever does not know it.
+/// The parameter that contains our text: of a type that receivers must skip when they do not know it.
 const TEXT: u16 = 0x8001;
 /// Common header, chunk header and the fixed part of INIT.
 const FIXED: usize = 12 + 4 + 16;
@@ -66,7 +66,7 @@ impl Packet {
         out
     }
 
-    /// Nothing for what is no such packet or has a wrong checksum.
+    /// `None` for other packets, and for a wrong checksum.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let short = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
         let long = |at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -102,7 +102,7 @@ fn receive(socket: &OwnedFd, family: IpAddr) -> io::Result<Option<(Packet, IpAdd
     Ok(Packet::decode(&buffer[header..length]).zip(source))
 }
 
-/// Answers each INIT with an INIT ACK that says whom it reached and whom it saw. Runs in the server's namespace.
+/// Answers each INIT with an INIT ACK that contains its own address and the source. Runs in the server's namespace.
 pub(crate) fn serve(ip: IpAddr, ready: impl FnOnce()) {
     let socket = open(ip).expect("root may open raw sockets");
     ready();
@@ -122,7 +122,7 @@ pub(crate) fn serve(ip: IpAddr, ready: impl FnOnce()) {
 /// Sends an INIT and waits for the answer's text. Runs in the client's namespace.
 pub(crate) fn ask(source: IpAddr, to: SocketAddr, port: u16, limit: Duration) -> io::Result<String> {
     let socket = open(source)?;
-    // Connected sockets are told of refusals.
+    // Only connected sockets get ICMP errors.
     connect(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(to.ip(), 0)))?;
     let wait = TimeVal::new(limit.as_secs().cast_signed(), limit.subsec_micros().into());
     setsockopt(&socket, sockopt::ReceiveTimeout, &wait)?;
