@@ -16,7 +16,6 @@ mod node_authorizer;
 pub mod node_watch;
 pub mod pods;
 pub mod probe_metrics;
-mod scratch;
 pub mod server;
 pub mod volumes;
 
@@ -24,16 +23,10 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
-    time::Duration,
 };
 
 use jiff::Timestamp;
 use windlass_kit::{net::NodeIps, quantity::Quantity};
-
-/// A loop that is silent for longer is stuck; upstream's limit for its sync loop.
-const STUCK_AFTER: Duration = Duration::from_secs(300);
-/// A loop that waits for news tells this often that it still does.
-const BEAT: Duration = Duration::from_secs(10);
 
 /// Settings of the part that runs pods.
 #[derive(Debug, Clone)]

@@ -11,8 +11,8 @@ use std::{
 
 use windlass_kit::{
     events::Recorder,
-    expo::{Kind, Text},
-    meter::{Counter, Histogram, SECONDS},
+    metrics::{Counter, DURATION_BUCKETS, Histogram},
+    prometheus::{Kind, Text},
 };
 
 use crate::certificates::Purpose;
@@ -118,13 +118,13 @@ impl Default for Metrics {
                 "kubelet_runtime_operations_duration_seconds",
                 "How long calls to Docker took.",
                 ["operation_type"],
-                SECONDS,
+                DURATION_BUCKETS,
             ),
             sandbox_seconds: Histogram::new(
                 "kubelet_run_podsandbox_duration_seconds",
                 "How long it took to make and start the sandbox of a pod.",
                 ["runtime_handler"],
-                SECONDS,
+                DURATION_BUCKETS,
             ),
             sandbox_errors: Counter::new(
                 "kubelet_run_podsandbox_errors_total",
@@ -168,13 +168,13 @@ impl Default for Metrics {
                 "kubelet_pod_status_sync_duration_seconds",
                 "How long the API took to take the status of a pod.",
                 [],
-                SECONDS,
+                DURATION_BUCKETS,
             ),
             relist: Histogram::new(
                 "kubelet_pleg_relist_duration_seconds",
                 "How long it took to list all containers anew, in case an event was lost.",
                 [],
-                SECONDS,
+                DURATION_BUCKETS,
             ),
             evictions: Counter::new(
                 "kubelet_evictions",
@@ -217,7 +217,7 @@ impl Default for Metrics {
                 "kubelet_http_requests_duration_seconds",
                 "How long requests to the node's API took, until the answer's body began.",
                 ["method", "path", "server_type", "long_running"],
-                SECONDS,
+                DURATION_BUCKETS,
             ),
             streams: Counter::new(
                 "kubelet_websocket_streaming_requests_total",
@@ -296,7 +296,7 @@ impl Metrics {
     /// `age` is that of the one it takes the place of, in seconds.
     pub(crate) fn certificate_issued(&self, purpose: Purpose, age: Option<i64>) {
         if let (Purpose::Serving, Some(age)) = (purpose, age) {
-            self.serving_rotation.took([], Duration::from_secs(u64::try_from(age).unwrap_or_default()));
+            self.serving_rotation.observe_duration([], Duration::from_secs(u64::try_from(age).unwrap_or_default()));
         }
     }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use windlass_kit::expo::{Format, Kind, Text};
+use windlass_kit::prometheus::{Format, Kind, Text};
 
 /// Upper bounds of the duration histogram's buckets in seconds; upstream's.
 const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

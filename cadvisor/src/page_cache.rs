@@ -181,19 +181,19 @@ mod tests {
     fn a_page_is_rendered_again_when_its_numbers_are_others() {
         let (cache, mut view) = (PageCache::default(), view(Tree::V2));
         let mut count = 0_u8;
-        let mut ask = |view: &View| {
-            rendered
+        let mut first_byte = |view: &View| {
+            cache
                 .of(view, |_| {
                     count += 1;
                     vec![count]
                 })
                 .as_ref()[0]
         };
-        assert_eq!((ask(&view), ask(&view.clone())), (1, 1));
+        assert_eq!((first_byte(&view), first_byte(&view.clone())), (1, 1));
         view.snapshot = Arc::new(Snapshot::clone(&view.snapshot));
-        assert_eq!((ask(&view), ask(&view)), (2, 2));
+        assert_eq!((first_byte(&view), first_byte(&view)), (2, 2));
         view.image_bytes = None;
-        assert_eq!((ask(&view), ask(&view)), (3, 3));
+        assert_eq!((first_byte(&view), first_byte(&view)), (3, 3));
     }
 
     fn later(old: &View, seconds: i64) -> View {
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_new_page_while_the_one_before_is_not_too_old() {
-        let rendered = PageCache::with_max_staleness(Duration::from_secs(60));
+        let cache = PageCache::with_max_staleness(Duration::from_secs(60));
         let ready = |view: &View| cache.cached(view).map(|ready| (ready.page.as_ref()[0], ready.needs_refresh));
         let first = view(Tree::V2);
         assert_eq!(ready(&first), None);

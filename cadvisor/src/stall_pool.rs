@@ -161,11 +161,11 @@ mod tests {
 
     #[test]
     fn what_hangs_holds_up_nothing_else_and_comes_late() {
-        let (release, held) = mpsc::channel::<()>();
-        let held = Mutex::new(held);
+        let (release, blocker) = mpsc::channel::<()>();
+        let blocker = Mutex::new(blocker);
         let pool = StallTolerantPool::new("test", 3, Duration::from_millis(50), move |job: u32| {
             if job == 7 {
-                let _ = held.lock().unwrap().recv();
+                let _ = blocker.lock().unwrap().recv();
             }
             job * 2
         });
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn there_are_no_more_threads_than_allowed() {
-        let (release, held) = mpsc::channel::<()>();
-        let held = Mutex::new(held);
+        let (release, blocker) = mpsc::channel::<()>();
+        let blocker = Mutex::new(blocker);
         let pool = StallTolerantPool::new("test", 2, Duration::from_millis(20), move |job: u32| {
-            let _ = held.lock().unwrap().recv();
+            let _ = blocker.lock().unwrap().recv();
             job
         });
         let mut late = Vec::new();

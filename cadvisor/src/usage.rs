@@ -14,7 +14,10 @@ use tokio::{
     sync::{broadcast, mpsc, oneshot, watch},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use windlass_kit::expo::{Format, Text};
+use windlass_kit::{
+    blocking,
+    prometheus::{Format, Text},
+};
 
 use crate::{
     config::{Config, Target, Volume},
@@ -57,7 +60,7 @@ impl EventStream {
                 Err(broadcast::error::RecvError::Lagged(_)) => continue,
                 Err(broadcast::error::RecvError::Closed) => return None,
             };
-            if let Some(line) = self.request.as_it_comes(&event).filter(|line| !line.is_empty()) {
+            if let Some(line) = self.request.stream_event(&event).filter(|line| !line.is_empty()) {
                 return Some(line);
             }
         }
@@ -110,7 +113,7 @@ impl Usage {
         tasks.spawn_blocking(move || runtime.block_on(sizes.run(layers_seen, volumes, snapshots_seen, shutdown)));
         tasks.close();
         // The snapshot before, however long this housekeeping took.
-        let last_for = config.interval * 3 / 2;
+        let max_staleness = config.interval * 3 / 2;
         let inner = Inner {
             config,
             snapshot,
@@ -119,9 +122,9 @@ impl Usage {
             events,
             housekeepings,
             // Each number of the full summary has its own time, and many clients read it.
-            summaries: [PageCache::or_the_last_for(last_for), PageCache::default()],
+            summaries: [PageCache::with_max_staleness(max_staleness), PageCache::default()],
             resources: Default::default(),
-            containers: [PageCache::only_while_read(), PageCache::only_while_read()],
+            containers: [PageCache::weak(), PageCache::weak()],
             image_bytes: AtomicU64::new(0),
             tasks,
         };
@@ -180,7 +183,7 @@ impl Usage {
     /// The same as JSON, if it is available without rendering.
     #[must_use]
     pub fn cached_summary_json(&self, only_cpu_and_memory: bool) -> Option<CachedPage> {
-        self.rendered_summary(only_cpu_and_memory).ready(&self.view())
+        self.rendered_summary(only_cpu_and_memory).cached(&self.view())
     }
 
     /// The same as JSON, rendered once for all clients between two housekeepings: with hundreds of pods that takes
@@ -219,11 +222,11 @@ impl Usage {
     /// An HTTP status and a message.
     pub async fn rest(&self, path: &str, query: &str, body: &[u8]) -> Result<Rest, (u16, String)> {
         let request = rest::Request::read(path, query, body)?;
-        if request.has_no_end() {
-            return Ok(Rest::Stream(EventStream { request, events: self.inner.events.to_come() }));
+        if request.is_stream() {
+            return Ok(Rest::Stream(EventStream { request, events: self.inner.events.subscribe() }));
         }
-        if request.wants_processes() {
-            let listed = tokio::task::spawn_blocking(source::processes).await.map_err(std::io::Error::other).flatten();
+        if request.needs_processes() {
+            let listed = blocking::io(source::processes).await;
             let all = listed.map_err(|e| (500, format!("the processes could not be listed: {e}")))?;
             return Ok(Rest::Page(serde_json::to_vec(&request.processes(&all)).unwrap_or_default()));
         }
@@ -232,7 +235,7 @@ impl Usage {
         }
         let view = self.view();
         let mut histories = HashMap::new();
-        for id in request.wanted(&view)? {
+        for id in request.history_ids(&view)? {
             let past = self.history(&id).await;
             histories.insert(id, past);
         }
@@ -257,12 +260,12 @@ impl Usage {
     }
 
     fn view(&self) -> View {
-        let told = self.inner.image_bytes.load(Ordering::Relaxed);
+        let reported = self.inner.image_bytes.load(Ordering::Relaxed);
         let storage = self.storage();
         View {
             node_name: self.inner.config.node_name.clone(),
             snapshot: self.snapshot(),
-            image_bytes: storage.image_bytes.or(Some(told).filter(|bytes| *bytes > 0)),
+            image_bytes: storage.image_bytes.or(Some(reported).filter(|bytes| *bytes > 0)),
             storage,
         }
     }

@@ -1,5 +1,5 @@
-//! Known loads on real containers. Needs root and a Docker engine; makes its own image, network and containers,
-//! and removes them. Says why when it cannot run.
+//! Known loads on real containers. Needs root and a Docker engine; creates and removes its own image, network and
+//! containers. Prints why when it cannot run.
 
 use std::{
     process::{Command, Stdio},
@@ -13,14 +13,14 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::{Config, Target, Usage};
-use windlass_kit::expo::Format;
+use windlass_kit::prometheus::Format;
 
 fn docker(arguments: &[&str]) -> Option<String> {
     let out = Command::new("docker").args(arguments).stdin(Stdio::null()).output().ok()?;
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// Removes what the test made, however it ends.
+/// Removes what the test created, also when it panics.
 struct Made {
     image: String,
     containers: Vec<String>,
@@ -39,7 +39,7 @@ impl Drop for Made {
     }
 }
 
-/// An image with nothing but a static busybox, from this machine's own.
+/// An image with only the static busybox of this host.
 fn image() -> Option<Made> {
     let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| std::fs::metadata(path).is_ok())?;
     docker(&["version"])?;
@@ -93,7 +93,7 @@ impl Made {
     }
 }
 
-/// The device that Docker's data is on.
+/// The device of Docker's data directory.
 fn disk() -> Option<String> {
     let root = docker(&["info", "-f", "{{.DockerRootDir}}"])?;
     let out = Command::new("df").args(["--output=source", &root]).output().ok()?;
@@ -112,7 +112,7 @@ async fn known_loads_are_measured_within_five_percent() {
         return;
     };
     let started = jiff::Timestamp::now();
-    // Half a core by quota; 100 MB held in a memory file system that the cgroup is charged for; 50 MiB written to the
+    // Half a core by quota; 100 MB in a memory file system that the cgroup is charged for; 50 MiB written to the
     // layer past the page cache, since v1 does not know whose pages are written back; 10 MB sent over the bridge to its gateway.
     let busy = made.run(&["--cpus", "0.5", "--network", "none"], "while :; do :; done").expect("busy container");
     // Newer kernels count on v1 only where there is a limit; this one is never reached.
@@ -137,7 +137,7 @@ async fn known_loads_are_measured_within_five_percent() {
         walk_interval: Duration::from_millis(500),
         ..Config::default()
     };
-    let (tell, targets) = watch::channel(Arc::new(vec![busy.clone(), hog.clone(), talker.clone()]));
+    let (sender, targets) = watch::channel(Arc::new(vec![busy.clone(), hog.clone(), talker.clone()]));
     let shutdown = CancellationToken::new();
     let usage = Usage::start(config, targets, watch::channel(Arc::default()).1, shutdown.clone());
 
@@ -166,7 +166,7 @@ async fn known_loads_are_measured_within_five_percent() {
     println!("talker: {sent} bytes sent");
     assert!(near(sent, 10_000_000), "10 MB sent, measured {sent}");
 
-    // The machine may be busy with other things in one window, not in all.
+    // The host may be busy in one window, but not in all.
     let mut rates = Vec::new();
     while rates.len() < 6 && !rates.last().is_some_and(|rate| near(*rate, 500_000_000)) {
         let row = |usage: &Usage| {
@@ -178,8 +178,8 @@ async fn known_loads_are_measured_within_five_percent() {
         let (from, used, _) = row(&usage);
         tokio::time::sleep(Duration::from_secs(4)).await;
         usage.refresh().await;
-        let (to, now_used, told) = row(&usage);
-        assert!(told.is_some_and(|rate| rate > 300_000_000), "told rate {told:?}");
+        let (to, now_used, rate) = row(&usage);
+        assert!(rate.is_some_and(|rate| rate > 300_000_000), "rate {rate:?}");
         rates.push(u64::try_from(u128::from(now_used - used) * 1_000_000_000 / u128::from(to - from)).unwrap());
     }
     println!("busy: {rates:?} nanocores");
@@ -192,8 +192,8 @@ async fn known_loads_are_measured_within_five_percent() {
 
     let memory = row(&hog.container_id).sample.memory;
     println!("hog: {memory:?}");
-    let held = memory.working_set_bytes();
-    assert!(near(held, 100_000_000), "100 MB held, measured {held}");
+    let working_set = memory.working_set_bytes();
+    assert!(near(working_set, 100_000_000), "100 MB used, measured {working_set}");
     assert_eq!(row(&hog.container_id).limits.memory_bytes, Some(300 << 20));
     let written: u64 = row(&hog.container_id).sample.block.iter().map(|device| device.write_bytes).sum();
     println!("hog: {written} bytes written to devices");
@@ -204,7 +204,7 @@ async fn known_loads_are_measured_within_five_percent() {
     assert!(near(size.rootfs_bytes, 50 << 20), "50 MiB in the layer, measured {}", size.rootfs_bytes);
     assert!(storage.image_bytes.is_some_and(|bytes| bytes > 500_000), "{:?}", storage.image_bytes);
 
-    // The ranges that upstream's own node tests hold a container's numbers to.
+    // The ranges of upstream's node tests.
     let summary = serde_json::to_value(usage.summary(false)).unwrap();
     assert_eq!(summary["pods"][0]["network"]["name"], "eth0");
     assert!(summary["node"]["fs"]["capacityBytes"].as_u64().is_some_and(|bytes| bytes > 100 << 20));
@@ -220,13 +220,13 @@ async fn known_loads_are_measured_within_five_percent() {
     }
     assert!(usage.history(&busy.container_id).await.len() >= 2);
 
-    // A container that dies loses its row; the others keep theirs.
+    // The row of an exited container is removed; the others stay.
     docker(&["rm", "-f", &busy.container_id]);
     tokio::time::sleep(Duration::from_millis(1100)).await;
     usage.refresh().await;
     let left: Vec<String> = usage.snapshot().rows.iter().map(|row| row.target.container_id.clone()).collect();
     assert!(!left.contains(&busy.container_id) && left.contains(&hog.container_id), "{left:?}");
-    tell.send_replace(Arc::default());
+    sender.send_replace(Arc::default());
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(usage.snapshot().rows.is_empty());
 
@@ -234,23 +234,23 @@ async fn known_loads_are_measured_within_five_percent() {
     tokio::time::timeout(Duration::from_secs(5), usage.stopped()).await.expect("both tasks end");
 }
 
-/// Each run of the container is ended by the kernel, and takes its cgroup with it.
+/// Each run of the container is OOM killed, and its cgroup is removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn kills_for_lack_of_memory_are_counted_over_runs() {
     let Some(mut made) = image() else {
         println!("not run: needs a Docker engine and a static busybox");
         return;
     };
-    let (tell, targets) = watch::channel(Arc::default());
+    let (sender, targets) = watch::channel(Arc::default());
     let shutdown = CancellationToken::new();
     let usage = Usage::start(Config::default(), targets, watch::channel(Arc::default()).1, shutdown.clone());
-    // The shell is not what is killed: it outlives its first child and then grows itself.
+    // The first victim is a child of the shell; then the shell itself grows.
     let line = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; sleep 2; exec dd if=/dev/zero of=/dev/null bs=100M count=1";
     for run in 1..=2_u64 {
         let mut target = made.run(&["--memory", "16m", "--memory-swap", "16m"], line).expect("container");
         target.pod_uid = "uid-oom".to_owned();
         target.container_name = "greedy".to_owned();
-        tell.send_replace(Arc::new(vec![target.clone()]));
+        sender.send_replace(Arc::new(vec![target.clone()]));
         let count = || usage.snapshot().rows.first().map(|row| row.sample.memory.oom_kills);
         let wanted = (run - 1) * 2 + 1;
         let mut seen = None;
@@ -266,7 +266,7 @@ async fn kills_for_lack_of_memory_are_counted_over_runs() {
         assert_eq!(seen, Some(wanted), "run {run}");
         docker(&["wait", &target.container_id]).expect("its end");
     }
-    tell.send_replace(Arc::default());
+    sender.send_replace(Arc::default());
     shutdown.cancel();
     usage.stopped().await;
 }

@@ -40,7 +40,7 @@ use windlass_cadvisor::Usage;
 use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
 use windlass_kit::{
     client::{Access, Limits},
-    serve::{Inside, Tls},
+    serve::{InProcessListener, Tls},
     supervise::Supervisor,
 };
 use windlass_proxy as proxy;
@@ -216,7 +216,7 @@ pub(crate) async fn proxy_alone(
         api.cluster_url = url.parse().with_context(|| format!("--master {url:?} is not a URL"))?;
     }
     let access = Access::new(api)?;
-    let client = access.client(Limits::USUAL);
+    let client = access.client(Limits::DEFAULT);
     let mut tasks = Supervisor::new(CancellationToken::new());
     // A pod's own credentials are files that the client reads again by itself.
     if let (Some(file), None) = (kubeconfig, master) {
@@ -248,7 +248,7 @@ async fn spawn_node(
     client: Client,
     heartbeat: Client,
     ServingTls { tls, client_ca, metrics, node: tell_node }: ServingTls,
-    inside: Option<Inside>,
+    inside: Option<InProcessListener>,
     vitals: &mut Vitals,
     tasks: &mut Supervisor,
 ) -> anyhow::Result<Usage> {
@@ -356,7 +356,7 @@ async fn spawn_node(
         network: network.readiness(),
     };
     let recorder = metrics.recorder(client.clone(), &settings.node_name);
-    let object = agent::node::reference(&settings.node_name);
+    let object = windlass_kit::object_ref::node(&settings.node_name);
     let keeping = keeper.run(object, recorder.clone(), pods.clone(), token.clone());
     tasks.forever("images", keeping);
     let ending = shutdown::Parts {

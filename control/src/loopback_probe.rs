@@ -12,7 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tokio::net::TcpSocket;
 use tokio_rustls::TlsConnector;
-use windlass_kit::serve::{self, Reserved, ServeError};
+use windlass_kit::serve::{self, ReservedAddresses, ServeError};
 
 /// A name in every certificate of the server.
 const SERVER_NAME: &str = "kubernetes";
@@ -22,7 +22,7 @@ const SERVER_NAME: &str = "kubernetes";
 pub struct LoopbackProbe {
     address: SocketAddr,
     tls: Arc<ClientConfig>,
-    reserved: Reserved,
+    reserved: ReservedAddresses,
 }
 
 impl std::fmt::Debug for LoopbackProbe {
@@ -47,7 +47,7 @@ pub enum Error {
 
 impl LoopbackProbe {
     /// A probe of the API at the first of `listen`, whose certificate is of this CA.
-    pub(crate) fn new(listen: &[SocketAddr], ca_pem: &str, reserved: Reserved) -> Result<Self, ServeError> {
+    pub(crate) fn new(listen: &[SocketAddr], ca_pem: &str, reserved: ReservedAddresses) -> Result<Self, ServeError> {
         let listen = listen.first().copied().unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let ip = match listen.ip() {
             ip if !ip.is_unspecified() => ip,

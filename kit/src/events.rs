@@ -1,5 +1,5 @@
-//! Records core/v1 Events through a Kubernetes client, with upstream's client-side rules: the same
-//! event again raises its count, and an object that talks too much is silenced for a while.
+//! Records core/v1 Events through a Kubernetes client, with client-go's rules: a repeated event raises its count
+//! (EventAggregator), and an object with too many events is rate limited (EventSourceObjectSpamFilter).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,12 +12,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use tokio::sync::mpsc;
 
-/// Whether an event is news or trouble.
+/// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {
-    /// Something happened as it should.
+    /// Something happened as expected.
     Normal,
-    /// Something needs a look.
+    /// Something needs attention.
     Warning,
 }
 
@@ -32,17 +32,17 @@ impl Severity {
 
 /// Sends events in the background; recording never waits and never fails the caller.
 ///
-/// Clones share one queue of 1,024 events; when it is full further ones are dropped and counted in
-/// the log. Must be made inside a runtime; the sending task ends when the last clone is dropped.
+/// Clones share one queue of 1,024 events; when it is full, further ones are dropped, which is logged. Must be created
+/// within a runtime; the sending task ends when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    queue: mpsc::Sender<Note>,
-    spam: Arc<Mutex<Spam>>,
+    queue: mpsc::Sender<PendingEvent>,
+    spam_filter: Arc<Mutex<SpamFilter>>,
     component: Arc<str>,
 }
 
 #[derive(Debug)]
-struct Note {
+struct PendingEvent {
     object: ObjectReference,
     severity: Severity,
     reason: String,
@@ -59,22 +59,22 @@ impl Recorder {
         Self::counting(client, component, host, |_| {})
     }
 
-    /// The same, and tells `in_vain` the name of each event whose write changed nothing in the API.
+    /// The same; calls `on_unchanged` with the name of each event whose write changed nothing in the API.
     #[must_use]
     pub fn counting(
         client: kube::Client,
         component: &str,
         host: &str,
-        in_vain: impl Fn(&str) + Send + Sync + 'static,
+        on_unchanged: impl Fn(&str) + Send + Sync + 'static,
     ) -> Self {
-        let (queue, notes) = mpsc::channel(1024);
+        let (queue, events) = mpsc::channel(1024);
         let source =
             EventSource { component: Some(component.to_owned()), host: (!host.is_empty()).then(|| host.to_owned()) };
-        tokio::spawn(send(client, source, notes, in_vain));
-        Self { queue, spam: Arc::default(), component: component.into() }
+        tokio::spawn(send(client, source, events, on_unchanged));
+        Self { queue, spam_filter: Arc::default(), component: component.into() }
     }
 
-    /// Records one event about `object`. Reasons are one CamelCase word that upstream uses too.
+    /// Records one event about `object`. Reasons are CamelCase words, upstream's where it has one.
     pub fn record(&self, object: &ObjectReference, severity: Severity, reason: &str, message: impl Into<String>) {
         self.record_annotated(object, severity, reason, message, BTreeMap::new());
     }
@@ -88,14 +88,14 @@ impl Recorder {
         message: impl Into<String>,
         annotations: BTreeMap<String, String>,
     ) {
-        let allowed = self.spam.lock().unwrap_or_else(PoisonError::into_inner).allow(object, Instant::now());
+        let allowed = self.spam_filter.lock().unwrap_or_else(PoisonError::into_inner).allow(object, Instant::now());
         if !allowed {
             return;
         }
         let mut message = message.into();
-        // The API refuses longer messages.
+        // The API rejects longer messages.
         truncate(&mut message, 1024);
-        let note = Note {
+        let pending = PendingEvent {
             object: object.clone(),
             severity,
             reason: reason.to_owned(),
@@ -103,13 +103,13 @@ impl Recorder {
             annotations,
             at: jiff::Timestamp::now(),
         };
-        if self.queue.try_send(note).is_err() {
-            tracing::warn!(component = %self.component, reason, "an event was dropped: the queue of unsent events is full");
+        if self.queue.try_send(pending).is_err() {
+            tracing::warn!(component = %self.component, reason, "the queue of unsent events is full; dropping an event");
         }
     }
 }
 
-/// Cuts `text` to at most `bytes`, at a character's end.
+/// Cuts `text` to at most `bytes`, at a character boundary.
 fn truncate(text: &mut String, bytes: usize) {
     if text.len() > bytes {
         let mut end = bytes;
@@ -120,21 +120,21 @@ fn truncate(text: &mut String, bytes: usize) {
     }
 }
 
-/// Upstream's spam filter: 25 events at once per object, then one each five minutes.
+/// client-go's spam filter: a token bucket for each object, 25 events at once, then one every five minutes.
 #[derive(Debug, Default)]
-struct Spam {
+struct SpamFilter {
     buckets: HashMap<String, (f64, Instant)>,
 }
 
 const BURST: f64 = 25.0;
 const REFILL: Duration = Duration::from_secs(300);
-const REMEMBERED: usize = 4096;
+const MAX_REMEMBERED: usize = 4096;
 
-impl Spam {
+impl SpamFilter {
     fn allow(&mut self, object: &ObjectReference, now: Instant) -> bool {
-        if self.buckets.len() >= REMEMBERED {
+        if self.buckets.len() >= MAX_REMEMBERED {
             self.buckets.retain(|_, (_, at)| now.duration_since(*at) < REFILL);
-            if self.buckets.len() >= REMEMBERED {
+            if self.buckets.len() >= MAX_REMEMBERED {
                 self.buckets.clear();
             }
         }
@@ -160,38 +160,49 @@ struct Sent {
     name: String,
     count: i32,
     at: Instant,
-    /// The API's version of it after the last write.
+    /// Its resourceVersion after the last write.
     version: Option<String>,
 }
 
-async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiver<Note>, in_vain: impl Fn(&str)) {
+async fn send(
+    client: kube::Client,
+    source: EventSource,
+    mut events: mpsc::Receiver<PendingEvent>,
+    on_unchanged: impl Fn(&str),
+) {
     let mut sent: HashMap<String, Sent> = HashMap::new();
     let mut serial: u64 = 0;
-    while let Some(note) = notes.recv().await {
-        if sent.len() >= REMEMBERED {
+    while let Some(pending) = events.recv().await {
+        if sent.len() >= MAX_REMEMBERED {
             sent.retain(|_, s| s.at.elapsed() < Duration::from_secs(600));
-            if sent.len() >= REMEMBERED {
+            if sent.len() >= MAX_REMEMBERED {
                 sent.clear();
             }
         }
-        let key = format!("{}|{:?}|{}|{}", key_of(&note.object), note.object.field_path, note.reason, note.message);
+        let key = format!(
+            "{}|{:?}|{}|{}",
+            key_of(&pending.object),
+            pending.object.field_path,
+            pending.reason,
+            pending.message
+        );
         if let Some(earlier) = sent.get_mut(&key) {
             earlier.count = earlier.count.saturating_add(1);
             earlier.at = Instant::now();
-            let patch = serde_json::json!({"count": earlier.count, "lastTimestamp": Time(note.at)});
+            let patch = serde_json::json!({"count": earlier.count, "lastTimestamp": Time(pending.at)});
             let api: Api<Event> = Api::namespaced(client.clone(), &earlier.namespace);
             if let Ok(event) = api.patch(&earlier.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 let before = std::mem::replace(&mut earlier.version, event.metadata.resource_version);
                 if before.is_some() && before == earlier.version {
-                    in_vain(&earlier.name);
+                    on_unchanged(&earlier.name);
                 }
                 continue;
             }
-            // Expired or deleted meanwhile: write it anew.
+            // Expired or deleted meanwhile: create it again.
             sent.remove(&key);
         }
         serial += 1;
-        let event = event_of(&note, &source, serial);
+        let event = event_of(&pending, &source, serial);
         let (namespace, name) =
             (event.metadata.namespace.clone().unwrap_or_default(), event.metadata.name.clone().unwrap_or_default());
         let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
@@ -201,34 +212,34 @@ async fn send(client: kube::Client, source: EventSource, mut notes: mpsc::Receiv
                 sent.insert(key, Sent { namespace, name, count: 1, at: Instant::now(), version });
             }
             Err(error) => {
-                tracing::debug!(%error, reason = note.reason, "an event could not be written; it is lost");
+                tracing::debug!(%error, reason = pending.reason, "failed to create an event; dropping it");
             }
         }
     }
 }
 
-fn event_of(note: &Note, source: &EventSource, serial: u64) -> Event {
-    // Events about objects without a namespace live in `default`, as upstream's do.
-    let namespace = note.object.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".to_owned());
-    let stamp = note.at.as_nanosecond().wrapping_add(i128::from(serial));
-    let mut object_name = note.object.name.clone().unwrap_or_default();
+fn event_of(pending: &PendingEvent, source: &EventSource, serial: u64) -> Event {
+    // Events about objects without a namespace are in `default`, as client-go's.
+    let namespace = pending.object.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".to_owned());
+    let stamp = pending.at.as_nanosecond().wrapping_add(i128::from(serial));
+    let mut object_name = pending.object.name.clone().unwrap_or_default();
     truncate(&mut object_name, 200);
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{object_name}.{stamp:x}")),
             namespace: Some(namespace),
-            annotations: Some(note.annotations.clone()).filter(|a| !a.is_empty()),
+            annotations: Some(pending.annotations.clone()).filter(|a| !a.is_empty()),
             ..ObjectMeta::default()
         },
-        involved_object: note.object.clone(),
-        reason: Some(note.reason.clone()),
-        message: Some(note.message.clone()),
-        type_: Some(note.severity.word().to_owned()),
+        involved_object: pending.object.clone(),
+        reason: Some(pending.reason.clone()),
+        message: Some(pending.message.clone()),
+        type_: Some(pending.severity.word().to_owned()),
         source: Some(source.clone()),
         reporting_component: source.component.clone(),
         reporting_instance: source.host.clone(),
-        first_timestamp: Some(Time(note.at)),
-        last_timestamp: Some(Time(note.at)),
+        first_timestamp: Some(Time(pending.at)),
+        last_timestamp: Some(Time(pending.at)),
         count: Some(1),
         ..Event::default()
     }
@@ -244,11 +255,11 @@ mod tests {
 
     #[test]
     fn one_chatty_object_is_silenced_and_others_are_not() {
-        let (mut spam, start) = (Spam::default(), Instant::now());
-        assert_eq!((0..40).filter(|_| spam.allow(&object("a"), start)).count(), 25);
-        assert!(spam.allow(&object("b"), start));
-        assert!(spam.allow(&object("a"), start + Duration::from_secs(301)));
-        assert!(!spam.allow(&object("a"), start + Duration::from_secs(302)));
+        let (mut spam_filter, start) = (SpamFilter::default(), Instant::now());
+        assert_eq!((0..40).filter(|_| spam_filter.allow(&object("a"), start)).count(), 25);
+        assert!(spam_filter.allow(&object("b"), start));
+        assert!(spam_filter.allow(&object("a"), start + Duration::from_secs(301)));
+        assert!(!spam_filter.allow(&object("a"), start + Duration::from_secs(302)));
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! Waiting for changes in a folder.
+//! Waits for changes in a directory.
 
 use std::{io, os::fd::OwnedFd, path::Path};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
-use crate::readable::readable;
+use crate::async_fd::readable;
 
-/// Tells when something in a folder changes.
+/// An inotify watch of a directory.
 #[derive(Debug)]
 pub struct Watch {
     events: AsyncFd<OwnedFd>,
 }
 
 impl Watch {
-    /// Files that come, go, are renamed, or are closed by who wrote them.
+    /// Files that are created, deleted, renamed, or closed after writing.
     pub const CONTENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
         .union(AddWatchFlags::IN_CREATE)
         .union(AddWatchFlags::IN_MOVED_TO)
@@ -26,20 +26,20 @@ impl Watch {
     /// The same, and each write while a file stays open.
     pub const WRITES: AddWatchFlags = Self::CONTENTS.union(AddWatchFlags::IN_MODIFY);
 
-    /// Watches the folder `dir` for `changes`. Must be called inside a runtime.
+    /// Watches `dir` for `changes`. Must be called within a runtime.
     ///
     /// # Errors
-    /// When it is no folder, or the kernel has no watch left to give.
+    /// When it is no directory, or the limit of watches is reached.
     pub fn new(dir: &Path, changes: AddWatchFlags) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         inotify.add_watch(dir, changes | AddWatchFlags::IN_ONLYDIR)?;
         Ok(Self { events: readable(OwnedFd::from(inotify))? })
     }
 
-    /// Waits for a change and forgets all that have happened: whoever waits looks anew anyway.
+    /// Waits for a change, and discards all that are queued: the caller reads the directory again anyway.
     ///
     /// # Errors
-    /// When the kernel's answer cannot be read.
+    /// When events cannot be read.
     pub async fn changed(&self) -> io::Result<()> {
         let mut buffer = [0u8; 4096];
         let mut any = false;

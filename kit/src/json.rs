@@ -1,22 +1,22 @@
-//! JSON to the API's types, by one reader. A type's reading is machine code for each kind of source it is read from
-//! (text, bytes, values, YAML), tens of kilobytes for a pod each time, so that everything becomes text first: that of
-//! kube's client for lists and objects, which is there anyhow.
+//! Decodes the API's types by one instantiation of serde's code. A type has its own machine code for each kind of
+//! source (text, bytes, values, YAML), tens of kilobytes for a Pod each time, so everything is turned into text first:
+//! kube's client has that instantiation anyway.
 
 use serde::{de::DeserializeOwned, de::Error as _};
 use serde_json::{Error, Value};
 
-/// Reads `bytes`.
+/// Decodes `bytes`.
 ///
 /// # Errors
-/// When they are no JSON in UTF-8, or not of this type.
+/// When they are not JSON in UTF-8, or not of this type.
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     serde_json::from_str(std::str::from_utf8(bytes).map_err(Error::custom)?)
 }
 
-/// Reads `value`.
+/// Decodes `value`.
 ///
 /// # Errors
-/// When it is not of this type: without a place, since it has none in a text that anybody knows.
+/// When it is not of this type; without a position, which would be one in the intermediate text.
 pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
     serde_json::from_str(&value.to_string()).map_err(|error| {
         let place = format!(" at line {} column {}", error.line(), error.column());

@@ -1,10 +1,13 @@
-//! The few things that every part of Windlass needs and no part owns.
+//! What several crates of Windlass need and none of them owns.
 //!
-//! Imports nothing of ours, and holds no domain code: no pods, rules, cgroups or objects; the one exception is
-//! `objects`, what the API server and the node must read alike in the API's objects. What is wanted by one crate only
+//! Imports nothing of ours, and contains no domain code: no pods, rules, cgroups or objects; the one exception is
+//! `objects`, the semantics of API objects that the API server and the node must agree on. What only one crate needs
 //! belongs in that crate.
 
+pub mod async_fd;
+pub mod atomic_file;
 pub mod backoff;
+pub mod blocking;
 #[cfg(feature = "bootstrap")]
 pub mod bootstrap;
 #[cfg(feature = "client")]
@@ -12,22 +15,22 @@ pub mod client;
 pub mod duration;
 #[cfg(feature = "events")]
 pub mod events;
-pub mod expo;
-pub mod files;
-pub mod finding;
-pub mod heartbeat;
 pub mod inotify;
 #[cfg(feature = "json")]
 pub mod json;
+pub mod liveness;
 #[cfg(feature = "manifests")]
 pub mod manifests;
-pub mod meter;
+pub mod metrics;
 pub mod net;
+#[cfg(feature = "events")]
+pub mod object_ref;
 #[cfg(feature = "events")]
 pub mod objects;
 pub mod percent;
+pub mod preflight;
+pub mod prometheus;
 pub mod quantity;
-pub mod readable;
 #[cfg(feature = "redact")]
 pub mod redact;
 #[cfg(feature = "reflector")]

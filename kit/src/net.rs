@@ -1,4 +1,4 @@
-//! Addresses: two families, ranges, and the lenient reading of old objects.
+//! IP addresses and CIDRs of both families, with the lenient parsing of old objects.
 
 use std::{
     fmt,
@@ -6,12 +6,12 @@ use std::{
     str::FromStr,
 };
 
-/// One of the two address families; each has rules of its own.
+/// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
-    /// iptables.
+    /// IPv4 (iptables).
     V4,
-    /// ip6tables.
+    /// IPv6 (ip6tables).
     V6,
 }
 
@@ -47,7 +47,7 @@ impl Family {
     }
 }
 
-/// The addresses of a node: one, or one of each family, of which the first is the one that it is known by.
+/// The addresses of a node: one, or one of each family; the first is its primary address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeIps {
     first: IpAddr,
@@ -55,13 +55,13 @@ pub struct NodeIps {
 }
 
 impl NodeIps {
-    /// The one that the node is known by.
+    /// The primary address.
     #[must_use]
     pub const fn first(self) -> IpAddr {
         self.first
     }
 
-    /// All, the first one first.
+    /// All addresses, the primary one first.
     pub fn iter(self) -> impl Iterator<Item = IpAddr> {
         std::iter::once(self.first).chain(self.second)
     }
@@ -73,7 +73,7 @@ impl From<IpAddr> for NodeIps {
     }
 }
 
-/// As upstream's `--node-ip`: `192.0.2.1`, or `192.0.2.1,2001:db8::1`.
+/// Parses kubelet's `--node-ip`: `192.0.2.1`, or `192.0.2.1,2001:db8::1`.
 impl FromStr for NodeIps {
     type Err = String;
 
@@ -95,7 +95,7 @@ impl fmt::Display for NodeIps {
     }
 }
 
-/// A range of addresses; host bits are always zero.
+/// A CIDR; host bits are always zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
     base: IpAddr,
@@ -103,7 +103,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Reads `ADDRESS/LENGTH`; leading zeros are accepted and dropped, host bits are cleared.
+    /// Parses `ADDRESS/LENGTH`; leading zeros are accepted and dropped, host bits are cleared.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (ip, len) = text.trim().split_once('/')?;
@@ -115,7 +115,7 @@ impl Cidr {
         Some(Self { base: mask(ip, len), len })
     }
 
-    /// The range of `len` bits around `ip`; longer than an address is as long as one.
+    /// The CIDR of `len` bits around `ip`; a longer prefix than an address has is clamped.
     #[must_use]
     pub fn new(ip: IpAddr, len: u8) -> Self {
         let len = len.min(Family::of(&ip).bits());
@@ -128,13 +128,13 @@ impl Cidr {
         self.base
     }
 
-    /// Bits that all its addresses share.
+    /// The prefix length.
     #[must_use]
     pub const fn length(&self) -> u8 {
         self.len
     }
 
-    /// Base and length, when it is a range of IPv4.
+    /// Base and prefix length of an IPv4 CIDR.
     #[must_use]
     pub const fn v4(&self) -> Option<(Ipv4Addr, u8)> {
         match self.base {
@@ -143,19 +143,19 @@ impl Cidr {
         }
     }
 
-    /// Whether both hold an address; never across families.
+    /// Whether both have an address in common; never across families.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         if self.len <= other.len { self.contains(&other.base) } else { other.contains(&self.base) }
     }
 
-    /// The range that holds exactly `ip`.
+    /// The CIDR of the single address `ip`.
     #[must_use]
     pub const fn host(ip: IpAddr) -> Self {
         Self { base: ip, len: Family::of(&ip).bits() }
     }
 
-    /// Whether `ip` lies inside; never across families.
+    /// Whether it contains `ip`; never across families.
     #[must_use]
     pub fn contains(&self, ip: &IpAddr) -> bool {
         Family::of(ip) == self.family() && mask(*ip, self.len) == self.base
@@ -185,7 +185,7 @@ impl Cidr {
     }
 }
 
-/// A range as a person sets it: nothing is cleared in silence.
+/// Parses a configured CIDR strictly: host bits are an error.
 impl FromStr for Cidr {
     type Err = String;
 
@@ -218,8 +218,8 @@ fn mask(ip: IpAddr, len: u8) -> IpAddr {
     }
 }
 
-/// Reads an address as Kubernetes reads old objects: decimal parts may have leading zeros, an IPv4
-/// address written as IPv6 counts as IPv4.
+/// Parses an address as Kubernetes parses those of old objects (`netutils.ParseIPSloppy`): decimal parts may have
+/// leading zeros, an IPv4 address written as IPv6 counts as IPv4.
 #[must_use]
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     if text.contains(':') {

@@ -1,8 +1,8 @@
-//! Texts as parts of URLs (RFC 3986, section 2.1).
+//! Percent-encoding (RFC 3986, section 2.1).
 
 use std::fmt::Write as _;
 
-/// `text` with every byte escaped that is neither unreserved nor one of `kept`.
+/// Encodes every byte that is neither unreserved nor one of `kept`.
 #[must_use]
 pub fn encoded(text: &str, kept: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -16,7 +16,7 @@ pub fn encoded(text: &str, kept: &str) -> String {
     out
 }
 
-/// The text that `text` is with its escapes read; nothing when one of them is broken, or what they make is no UTF-8.
+/// Decodes a text; `None` when an escape is malformed, or the result is not UTF-8.
 #[must_use]
 pub fn decoded(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());

@@ -27,7 +27,7 @@ pub struct Quantity {
 }
 
 const NANO: i128 = 1_000_000_000;
-/// Larger magnitudes are cut to this, as upstream caps at the range of 64 bits.
+/// Larger magnitudes are clamped, as upstream clamps to the range of 64 bits.
 const LIMIT: i128 = (i64::MAX as i128) * NANO;
 const BINARY: [(&str, u32); 6] = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
 const DECIMAL: [(&str, i32); 10] =
@@ -64,7 +64,7 @@ impl Quantity {
         narrow(ceil_div(self.nanos, 1_000_000))
     }
 
-    /// Billionths, such as the nanocores of usage.
+    /// Billionths, such as nanocores.
     #[must_use]
     pub const fn from_nano(nano: i64) -> Self {
         Self { nanos: nano as i128, style: Style::Decimal }

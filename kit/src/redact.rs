@@ -1,23 +1,23 @@
-//! Takes out of the API's objects what may be a secret. Pure.
+//! Redacts secrets in API objects. Pure.
 //!
-//! Of a pod only fields that are known to hold none are kept: anybody on the machine may read the read-only port, and a
-//! field that a later version of Kubernetes adds must not come with it unseen. Objects of other kinds are read by
-//! administrators alone; of them what is known to hold secrets is taken out.
+//! Of a pod only fields that are known to contain no secrets are kept: anybody on the host may read the read-only port,
+//! and a field that a later version of Kubernetes adds must not appear there unnoticed. Objects of other kinds are read
+//! by administrators only; of them the fields that are known to contain secrets are redacted.
 
 use serde_json::{Map, Value, json};
 
 const WITHHELD: &str = "(withheld)";
 
-/// What is kept of a value.
+/// What remains of a value.
 #[derive(Debug, Clone, Copy)]
 enum Keep {
     /// All of it.
     All,
-    /// That it is there.
+    /// Whether it is present.
     Presence,
     /// The keys of a map, not their values.
     Keys,
-    /// How many items a list has.
+    /// The length of a list.
     Count,
     /// These fields of an object, or of each object of a list.
     Fields(&'static [(&'static str, Keep)]),
@@ -44,7 +44,7 @@ const METADATA: &[(&str, Keep)] = &[
     ("deletionTimestamp", All),
     ("deletionGracePeriodSeconds", All),
     ("labels", All),
-    // Manifests as they were applied, and whatever else people note.
+    // Applied manifests, and anything else users store.
     ("annotations", Keys),
     ("ownerReferences", All),
     ("finalizers", All),
@@ -197,7 +197,7 @@ const CONTAINER_STATUS: &[(&str, Keep)] = &[
 const CONTAINER_STATE: &[(&str, Keep)] = &[
     ("running", All),
     ("waiting", Fields(&[("reason", All), ("message", Presence)])),
-    // What a program said last, and what a hook or a probe printed.
+    // The last output of a program, of a hook or of a probe.
     (
         "terminated",
         Fields(&[
@@ -212,8 +212,8 @@ const CONTAINER_STATE: &[(&str, Keep)] = &[
     ),
 ];
 
-/// A pod without values of environments, commands, annotations, attributes of volumes, and without what programs said.
-/// Names, keys and counts stay.
+/// Redacts a pod: values of environment variables, commands, annotations, volume attributes, and output of programs.
+/// Names, keys and counts remain.
 #[must_use]
 pub fn pod(pod: Value) -> Value {
     kept(pod, Fields(POD))
@@ -233,12 +233,12 @@ fn kept(value: Value, keep: Keep) -> Value {
             map.into_iter().map(|(key, _)| (key, json!(WITHHELD))).collect::<Map<_, _>>().into()
         }
         (Count, Value::Array(words)) => json!([format!("({} words withheld)", words.len())]),
-        // A value of another shape than the API's is no value of the API's.
+        // A value of another shape than the API's is dropped.
         (Presence | Keys | Count | Fields(_), _) => json!(WITHHELD),
     }
 }
 
-/// Takes out of an object of any kind, or of a list of them, what may be a secret; of pods see [`pod`].
+/// Redacts an object of any kind, or a list of them; for pods see [`pod`].
 pub fn object(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(object),
@@ -267,7 +267,7 @@ pub fn object(value: &mut Value) {
     }
 }
 
-/// An event of a probe or a hook has what the command printed.
+/// Events of probes and hooks contain the output of the command.
 fn hide_output(event: &mut Map<String, Value>) {
     let reason = event.get("reason").and_then(Value::as_str).unwrap_or("");
     let is_output = matches!(reason, "Unhealthy" | "ProbeWarning" | "ProbeError")
@@ -280,7 +280,7 @@ fn hide_output(event: &mut Map<String, Value>) {
     }
 }
 
-/// Of a list of names with values; a reference to another object is no secret.
+/// Redacts a list of names with values; a reference to another object is no secret.
 fn hide_values(list: &mut Value) {
     for entry in list.as_array_mut().into_iter().flatten() {
         hide(entry, "value");

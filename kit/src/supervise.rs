@@ -1,5 +1,5 @@
-//! Owns the long-running tasks of a process: each has a name, all end on one token, and a task that
-//! ends early is known by name instead of vanishing.
+//! Owns the long-running tasks of a process: each has a name, all end on one token, and a task that ends early is
+//! reported by name.
 
 use std::{fmt, future::Future, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 pub struct Ended {
     /// The name given to [`Supervisor::spawn`].
     pub name: &'static str,
-    /// `Ok` when the task returned normally, else what it said or that it panicked.
+    /// `Ok` when the task returned normally, otherwise its error or that it panicked.
     pub result: Result<(), String>,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Debug for Supervisor {
 }
 
 impl Supervisor {
-    /// An empty set whose tasks end when `token` is cancelled.
+    /// An empty set, whose tasks end when `token` is cancelled.
     #[must_use]
     pub fn new(token: CancellationToken) -> Self {
         Self { tasks: JoinSet::new(), token }
@@ -74,13 +74,13 @@ impl Supervisor {
             match self.tasks.join_next().await {
                 None => return None,
                 Some(Ok(ended)) => return Some(ended),
-                Some(Err(error)) => tracing::error!(%error, "a supervised task was lost"),
+                Some(Err(error)) => tracing::error!(%error, "a supervised task was lost (bug)"),
             }
         }
     }
 
-    /// Cancels the token and waits for all tasks, at most `deadline`; the names of those that did
-    /// not end in time are lost with them, so each is logged by its own drop.
+    /// Cancels the token and waits for all tasks, at most `deadline`; aborts those that did not end in time. Returns
+    /// whether all ended.
     pub async fn shutdown(&mut self, deadline: Duration) -> bool {
         self.token.cancel();
         let drained =

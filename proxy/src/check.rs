@@ -2,7 +2,7 @@
 //! its own that is deleted afterwards, so that nothing of the host changes.
 
 use nix::sched::{CloneFlags, unshare};
-use windlass_kit::{finding::Finding, net::Family};
+use windlass_kit::{net::Family, preflight::Finding};
 
 use crate::apply::{Backend, MIN_VERSION, Runner, Variant};
 
@@ -24,7 +24,7 @@ pub fn check(variant: Variant) -> Vec<Finding> {
     // A network namespace belongs to a thread; it ends with this one.
     let thread = std::thread::spawn(move || match unshare(CloneFlags::CLONE_NEWNET) {
         Ok(()) => [Family::V4, Family::V6].into_iter().flat_map(|family| check_family(family, variant)).collect(),
-        Err(error) => vec![Finding::missing(
+        Err(error) => vec![Finding::fail(
             "network namespaces",
             format!("failed to create one: {error}"),
             "pods need them: run this as root, with a kernel that has CONFIG_NET_NS, outside of containers without CAP_SYS_ADMIN",
@@ -51,15 +51,15 @@ fn check_family(family: Family, variant: Variant) -> Vec<Finding> {
         .collect();
     let program = backend.program();
     if refused.is_empty() {
-        return vec![Finding::fine(name, format!("{program}: all {} kinds of rules are taken", PROBE_RULES.len()))];
+        return vec![Finding::pass(name, format!("{program}: all {} kinds of rules are taken", PROBE_RULES.len()))];
     }
     let one = |(what, optional, error): (&str, bool, String)| {
         let what = format!("{name}: {what}");
         let advice = "load the kernel's module for it (modprobe xt_…), or take a kernel that has it";
         if optional || family == Family::V6 {
-            Finding::doubtful(what, error, advice)
+            Finding::warn(what, error, advice)
         } else {
-            Finding::missing(what, error, advice)
+            Finding::fail(what, error, advice)
         }
     };
     refused.into_iter().map(one).collect()
@@ -68,11 +68,9 @@ fn check_family(family: Family, variant: Variant) -> Vec<Finding> {
 fn no_iptables(family: Family, name: &str, error: &str) -> Finding {
     match family {
         Family::V4 => {
-            Finding::missing(name, error, format!("install Debian's package iptables, version {MIN_VERSION} or later"))
+            Finding::fail(name, error, format!("install Debian's package iptables, version {MIN_VERSION} or later"))
         }
-        Family::V6 => {
-            Finding::doubtful(name, error, "services have addresses of IPv4 only; install ip6tables for others")
-        }
+        Family::V6 => Finding::warn(name, error, "services have addresses of IPv4 only; install ip6tables for others"),
     }
 }
 
@@ -87,7 +85,7 @@ fn probe_input(rule: &str, family: Family) -> String {
 
 #[cfg(test)]
 mod tests {
-    use windlass_kit::finding::Verdict;
+    use windlass_kit::preflight::Status;
 
     use super::*;
 
@@ -100,7 +98,7 @@ mod tests {
 
     #[test]
     fn without_iptables_there_is_no_node_and_without_ip6tables_there_is() {
-        assert_eq!(no_iptables(Family::V4, "iptables", "no such file").verdict, Verdict::Missing);
-        assert_eq!(no_iptables(Family::V6, "ip6tables", "no such file").verdict, Verdict::Doubtful);
+        assert_eq!(no_iptables(Family::V4, "iptables", "no such file").status, Status::Fail);
+        assert_eq!(no_iptables(Family::V6, "ip6tables", "no such file").status, Status::Warn);
     }
 }

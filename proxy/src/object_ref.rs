@@ -2,14 +2,9 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 
-/// A Node. Its uid is its name, as in events of the kubelet and kube-proxy.
+/// A Node as kube-proxy's events name it: without `apiVersion`.
 pub(crate) fn node(name: &str) -> ObjectReference {
-    ObjectReference {
-        kind: Some("Node".to_owned()),
-        name: Some(name.to_owned()),
-        uid: Some(name.to_owned()),
-        ..ObjectReference::default()
-    }
+    ObjectReference { api_version: None, ..windlass_kit::object_ref::node(name) }
 }
 
 /// A Service, given as `namespace/name`; `None` for any other text.

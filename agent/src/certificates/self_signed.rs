@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use rcgen::{ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
-use windlass_kit::files;
+use windlass_kit::atomic_file;
 
 use super::pair::{Pair, Wanted};
 
@@ -22,7 +22,7 @@ fn paths(dir: &Path) -> [PathBuf; 2] {
 
 /// Removes it.
 pub(super) fn forget(dir: &Path) -> io::Result<()> {
-    paths(dir).iter().try_for_each(|file| files::remove(file))
+    paths(dir).iter().try_for_each(|file| atomic_file::remove(file))
 }
 
 /// The self-signed certificate in `dir` (`kubelet.crt`, `kubelet.key`), made anew when it is missing, ends soon or lacks
@@ -33,7 +33,7 @@ pub(super) fn forget(dir: &Path) -> io::Result<()> {
 pub fn self_signed(dir: &Path, wanted: &Wanted) -> io::Result<Pair> {
     let [cert, key] = paths(dir);
     let now = Timestamp::now().as_second();
-    if let (Some(cert), Some(key)) = (files::read(&cert)?, files::read(&key)?) {
+    if let (Some(cert), Some(key)) = (atomic_file::read(&cert)?, atomic_file::read(&key)?) {
         let pair = Pair { cert, key };
         if pair.check(wanted, now).is_ok_and(|life| life.ends - now > RENEW_DAYS * DAY) {
             return Ok(pair);
@@ -41,10 +41,10 @@ pub fn self_signed(dir: &Path, wanted: &Wanted) -> io::Result<Pair> {
     }
     let pair =
         make(wanted, now).map_err(|e| io::Error::other(format!("no certificate can be made for this node: {e}")))?;
-    files::make_dir(dir, 0o755)?;
+    atomic_file::make_dir(dir, 0o755)?;
     // A certificate without its key is made anew, so the order does not matter.
-    files::replace(&key, pair.key.as_bytes(), 0o600)?;
-    files::replace(&cert, pair.cert.as_bytes(), 0o644)?;
+    atomic_file::write_durable(&key, pair.key.as_bytes(), 0o600)?;
+    atomic_file::write_durable(&cert, pair.cert.as_bytes(), 0o644)?;
     Ok(pair)
 }
 

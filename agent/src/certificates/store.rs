@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_kit::files;
+use windlass_kit::atomic_file;
 
 use super::{
     pair::{Pair, Purpose, Wanted},
@@ -33,10 +33,10 @@ pub fn forget(dir: &Path) -> io::Result<()> {
     for purpose in [Purpose::Client, Purpose::Serving] {
         let store = Store::new(dir, purpose);
         for file in [store.updated_path(), store.current_path(), store.pending_path()] {
-            files::remove(&file)?;
+            atomic_file::remove(&file)?;
         }
         for file in store.dated() {
-            files::remove(&file)?;
+            atomic_file::remove(&file)?;
         }
     }
     self_signed::forget(dir)
@@ -69,7 +69,7 @@ impl Store {
         // A crash came between the making of the new link and its renaming.
         if fs::symlink_metadata(&updated).is_ok() && fs::symlink_metadata(&current).is_err() {
             fs::rename(&updated, &current)?;
-            files::sync_parent(&current)?;
+            atomic_file::sync_parent(&current)?;
         }
         match fs::symlink_metadata(&current) {
             Ok(found) if !found.file_type().is_symlink() => {
@@ -80,7 +80,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         }
-        let Some(text) = files::read(&current)? else { return Ok(None) };
+        let Some(text) = atomic_file::read(&current)? else { return Ok(None) };
         Pair::of(&text)
             .map(Some)
             .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", current.display())))
@@ -91,14 +91,14 @@ impl Store {
     /// # Errors
     /// As the file system gives them; the current one is what it was then.
     pub(super) fn put(&self, pair: &Pair, stamp: &jiff::civil::DateTime) -> io::Result<()> {
-        files::make_dir(&self.dir, 0o755)?;
+        atomic_file::make_dir(&self.dir, 0o755)?;
         let file = self.dir.join(format!("{}-{}.pem", self.prefix, stamp.strftime("%Y-%m-%d-%H-%M-%S")));
-        files::replace(&file, pair.text().as_bytes(), 0o600)?;
+        atomic_file::write_durable(&file, pair.text().as_bytes(), 0o600)?;
         let (current, updated) = (self.current_path(), self.updated_path());
-        files::remove(&updated)?;
+        atomic_file::remove(&updated)?;
         symlink(&file, &updated)?;
         fs::rename(&updated, &current)?;
-        files::sync_parent(&current)?;
+        atomic_file::sync_parent(&current)?;
         self.forget_old(&file);
         Ok(())
     }
@@ -128,15 +128,15 @@ impl Store {
 
     /// The request that was begun and has no end yet, if it is for what is wanted.
     pub(super) fn pending(&self, wanted: &Wanted) -> io::Result<Option<Request>> {
-        Ok(files::read(&self.pending_path())?.and_then(|text| Request::kept(&text, wanted)))
+        Ok(atomic_file::read(&self.pending_path())?.and_then(|text| Request::kept(&text, wanted)))
     }
 
     pub(super) fn keep_pending(&self, request: &Request) -> io::Result<()> {
-        files::make_dir(&self.dir, 0o755)?;
-        files::replace(&self.pending_path(), request.text().as_bytes(), 0o600)
+        atomic_file::make_dir(&self.dir, 0o755)?;
+        atomic_file::write_durable(&self.pending_path(), request.text().as_bytes(), 0o600)
     }
 
     pub(super) fn forget_pending(&self) -> io::Result<()> {
-        files::remove(&self.pending_path())
+        atomic_file::remove(&self.pending_path())
     }
 }

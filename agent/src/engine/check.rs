@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use windlass_kit::finding::Finding;
+use windlass_kit::preflight::Finding;
 
 use super::Engine;
 
@@ -38,7 +38,7 @@ pub async fn check(engine: &Engine) -> Vec<Finding> {
             limits_memory: info.memory_limit != Some(false),
             warnings: info.warnings.unwrap_or_default(),
         }),
-        Err(error) => vec![Finding::missing(
+        Err(error) => vec![Finding::fail(
             "docker",
             format!("{socket} was asked and did not answer: {error}"),
             "start Docker Engine (systemctl start docker), or name its socket with --docker-socket",
@@ -53,40 +53,38 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     let old = matches!(numbers[..], [major, minor, ..] if (major, minor) < OLDEST);
     all.push(if old {
         let advice = format!("take Docker Engine {}.{} or later", OLDEST.0, OLDEST.1);
-        Finding::missing("docker", format!("Docker Engine {version} is too old"), advice)
+        Finding::fail("docker", format!("Docker Engine {version} is too old"), advice)
     } else {
-        Finding::fine("docker", format!("Docker Engine {version}, storage {}", facts.storage))
+        Finding::pass("docker", format!("Docker Engine {version}, storage {}", facts.storage))
     });
-    all.push(Finding::fine("cgroups", format!("version {}, driver {}", facts.cgroup_version, facts.cgroup_driver)));
+    all.push(Finding::pass("cgroups", format!("version {}, driver {}", facts.cgroup_version, facts.cgroup_driver)));
     if facts.rootless {
         let advice = "use the engine that runs as root: pods need its network and its cgroups";
-        all.push(Finding::missing("docker's rights", "the engine runs without root", advice));
+        all.push(Finding::fail("docker's rights", "the engine runs without root", advice));
     }
     if !facts.limits_memory {
         let advice = "start the kernel with cgroup_enable=memory; without it limits of memory do nothing";
-        all.push(Finding::missing("limits of memory", "the kernel does not offer them", advice));
+        all.push(Finding::fail("limits of memory", "the kernel does not offer them", advice));
     }
     if !facts.live_restore {
         let advice = "set \"live-restore\": true in /etc/docker/daemon.json, so that containers go on when Docker is started again";
-        all.push(Finding::doubtful("docker's live-restore", "off: an update of Docker ends all pods", advice));
+        all.push(Finding::warn("docker's live-restore", "off: an update of Docker ends all pods", advice));
     }
     if !matches!(facts.logging.as_str(), "json-file" | "local" | "") {
         let advice = "nothing for pods, whose containers log to json-file whatever the default is; other containers have no log here";
-        all.push(Finding::doubtful("docker's logging", format!("the default is {}", facts.logging), advice));
+        all.push(Finding::warn("docker's logging", format!("the default is {}", facts.logging), advice));
     }
     if matches!(facts.storage.as_str(), "vfs" | "devicemapper" | "aufs") {
         let advice = "move to overlay2: each container is a whole copy, or the driver is no longer kept";
-        all.push(Finding::doubtful("docker's storage", facts.storage.clone(), advice));
+        all.push(Finding::warn("docker's storage", facts.storage.clone(), advice));
     }
-    all.extend(
-        facts.warnings.iter().map(|w| Finding::doubtful("docker warns", w.clone(), "see Docker's documentation")),
-    );
+    all.extend(facts.warnings.iter().map(|w| Finding::warn("docker warns", w.clone(), "see Docker's documentation")));
     all
 }
 
 #[cfg(test)]
 mod tests {
-    use windlass_kit::finding::Verdict;
+    use windlass_kit::preflight::Status;
 
     use super::*;
 
@@ -106,20 +104,20 @@ mod tests {
 
     #[test]
     fn settings_that_hurt_are_told_with_what_to_do() {
-        assert!(judge(&good()).iter().all(|f| f.verdict == Verdict::Fine));
-        for (facts, what, verdict) in [
-            (Facts { version: "19.03.15".into(), ..good() }, "docker", Verdict::Missing),
-            (Facts { rootless: true, ..good() }, "docker's rights", Verdict::Missing),
-            (Facts { limits_memory: false, ..good() }, "limits of memory", Verdict::Missing),
-            (Facts { live_restore: false, ..good() }, "docker's live-restore", Verdict::Doubtful),
-            (Facts { logging: "syslog".into(), ..good() }, "docker's logging", Verdict::Doubtful),
-            (Facts { storage: "vfs".into(), ..good() }, "docker's storage", Verdict::Doubtful),
-            (Facts { warnings: vec!["No swap limit support".into()], ..good() }, "docker warns", Verdict::Doubtful),
+        assert!(judge(&good()).iter().all(|f| f.status == Status::Pass));
+        for (facts, what, status) in [
+            (Facts { version: "19.03.15".into(), ..good() }, "docker", Status::Fail),
+            (Facts { rootless: true, ..good() }, "docker's rights", Status::Fail),
+            (Facts { limits_memory: false, ..good() }, "limits of memory", Status::Fail),
+            (Facts { live_restore: false, ..good() }, "docker's live-restore", Status::Warn),
+            (Facts { logging: "syslog".into(), ..good() }, "docker's logging", Status::Warn),
+            (Facts { storage: "vfs".into(), ..good() }, "docker's storage", Status::Warn),
+            (Facts { warnings: vec!["No swap limit support".into()], ..good() }, "docker warns", Status::Warn),
         ] {
-            let bad: Vec<Finding> = judge(&facts).into_iter().filter(|f| f.verdict != Verdict::Fine).collect();
+            let bad: Vec<Finding> = judge(&facts).into_iter().filter(|f| f.status != Status::Pass).collect();
             assert_eq!(bad.len(), 1, "{bad:?}");
-            assert!(bad[0].what == what && bad[0].verdict == verdict && !bad[0].advice.is_empty(), "{bad:?}");
+            assert!(bad[0].what == what && bad[0].status == status && !bad[0].advice.is_empty(), "{bad:?}");
         }
-        assert!(judge(&Facts { version: "master-dev".into(), ..good() }).iter().all(|f| f.verdict == Verdict::Fine));
+        assert!(judge(&Facts { version: "master-dev".into(), ..good() }).iter().all(|f| f.status == Status::Pass));
     }
 }

@@ -88,7 +88,7 @@ impl Engine {
         let begun = Instant::now();
         let result = call.await;
         self.metrics.operations.add([operation]);
-        self.metrics.operation_seconds.took([operation], begun.elapsed());
+        self.metrics.operation_seconds.observe_duration([operation], begun.elapsed());
         let failed = result.as_ref().err().map(|error| EngineError::new("", error).status());
         if failed.is_some_and(|status| !matches!(status, Some(304 | 404))) {
             self.metrics.operation_errors.add([operation]);

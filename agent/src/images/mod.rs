@@ -13,7 +13,6 @@ mod records;
 use std::{
     collections::BTreeSet,
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -24,7 +23,10 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use nix::sys::statvfs::statvfs;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::events::{Recorder, Severity};
+use windlass_kit::{
+    atomic_file,
+    events::{Recorder, Severity},
+};
 
 use crate::{
     engine::{
@@ -329,14 +331,10 @@ fn read(file: &Path) -> Memory {
 }
 
 fn write(file: &Path, memory: &Memory) -> std::io::Result<()> {
-    let scratch = file.with_extension("new");
-    let parent = file.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(parent)?;
-    let mut out = fs::File::create(&scratch)?;
-    out.write_all(&serde_json::to_vec(memory)?)?;
-    out.sync_all()?;
-    fs::rename(&scratch, file)?;
-    fs::File::open(parent)?.sync_all()
+    if let Some(parent) = file.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    atomic_file::write_durable(file, &serde_json::to_vec(memory)?, 0o644)
 }
 
 #[cfg(test)]

@@ -17,10 +17,9 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::Command,
 };
-use windlass_kit::objects::image::Reference;
+use windlass_kit::{duration, objects::image::Reference};
 
 use super::credentials::fits_image;
-use crate::node::eviction::thresholds::duration;
 
 /// Upstream's limit on one call of a plugin.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -191,7 +190,7 @@ fn check(provider: &Provider, bin_dir: &Path) -> Result<(PathBuf, Duration), Str
     if provider.token_attributes.is_some() {
         return wrong("tokenAttributes are not supported: plugins are given no tokens of service accounts".to_owned());
     }
-    let Some(cache_for) = duration(&provider.default_cache_duration) else {
+    let Some(cache_for) = duration::parse(provider.default_cache_duration.trim()) else {
         return wrong(format!(
             "defaultCacheDuration {:?} is not a duration such as 12h",
             provider.default_cache_duration
@@ -223,7 +222,9 @@ impl Plugin {
         let response = asked.map_err(|_| format!("no answer within {} s", PATIENCE.as_secs()))??;
         let cache_for = match &response.cache_duration {
             None => self.cache_for,
-            Some(text) => duration(text).ok_or_else(|| format!("its cacheDuration {text:?} is no duration"))?,
+            Some(text) => {
+                duration::parse(text.trim()).ok_or_else(|| format!("its cacheDuration {text:?} is no duration"))?
+            }
         };
         let config = json!({"auths": response.auth.unwrap_or_default()});
         if !cache_for.is_zero()

@@ -12,13 +12,10 @@ use std::{
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use windlass_kit::objects::image::Reference;
+use windlass_kit::{atomic_file, blocking, objects::image::Reference};
 
 use super::credentials::{Credentials, Source};
-use crate::{
-    engine::images::{Image, Stored, familiar},
-    scratch,
-};
+use crate::engine::images::{Image, Stored, familiar};
 
 /// When pods must show credentials for an image that is there already: `imagePullCredentialsVerificationPolicy`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -365,9 +362,9 @@ impl Records {
         let file = dir.join(file_of(name));
         let writing = move || {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-            scratch::write(&file, &text)
+            atomic_file::write(&file, &text, 0o600)
         };
-        tokio::task::spawn_blocking(writing).await.map_err(io::Error::other)?
+        blocking::io(writing).await
     }
 
     async fn remove(&self, folder: &str, name: &str) {

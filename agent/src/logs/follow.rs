@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use windlass_kit::inotify::Watch;
+use windlass_kit::{blocking, inotify::Watch};
 
 use super::{
     LogRequest,
@@ -45,7 +45,7 @@ pub(crate) async fn stream(
         }).ok()
     });
     let path = path.to_owned();
-    let reader = blocking(move || Reader::open(&path, request)).await?;
+    let reader = blocking::io(move || Reader::open(&path, request)).await?;
     let (tell, pieces) = mpsc::channel(WAITING);
     tokio::spawn(async move {
         if let Err(error) = run(reader, watch, ended, &tell).await {
@@ -66,7 +66,7 @@ async fn run(
     let mut over = false;
     loop {
         let shared = Arc::clone(&reader);
-        let (piece, left) = blocking(move || {
+        let (piece, left) = blocking::io(move || {
             let mut reader = shared.lock().unwrap_or_else(PoisonError::into_inner);
             let mut piece = Vec::with_capacity(PIECE + (64 << 10));
             let mut left = reader.fill(&mut piece)?;
@@ -110,9 +110,4 @@ async fn run(
             () = &mut ended => over = true,
         }
     }
-}
-
-/// Files are read on a thread where that holds up nobody.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

@@ -8,10 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_kit::net::{Cidr, Family};
+use windlass_kit::{
+    atomic_file,
+    net::{Cidr, Family},
+};
 
 use super::{HostPort, NetworkError};
-use crate::scratch;
 
 /// Who holds an address.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -150,8 +152,9 @@ impl Addresses {
 
     fn write(&mut self, address: IpAddr, holder: Holder) -> Result<(), NetworkError> {
         let path = self.dir.join(address.to_string());
-        let written =
-            serde_json::to_vec(&holder).map_err(io::Error::from).and_then(|text| scratch::write(&path, &text));
+        let written = serde_json::to_vec(&holder)
+            .map_err(io::Error::from)
+            .and_then(|text| atomic_file::write(&path, &text, 0o600));
         written
             .map_err(|e| NetworkError::new(format!("the address file {} could not be written", path.display()), e))?;
         self.held.insert(address, holder);

@@ -144,7 +144,7 @@ fn restore(family: Family, text: &str) -> Result<(), NetworkError> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static,
 ) -> Result<T, NetworkError> {
-    tokio::task::spawn_blocking(work).await.map_err(|e| NetworkError::new("iptables could not be run", e))?
+    windlass_kit::blocking::run(work, |error| NetworkError::new("iptables could not be run", error)).await
 }
 
 #[cfg(test)]

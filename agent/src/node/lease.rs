@@ -14,7 +14,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{backoff::Backoff, heartbeat::Heart};
+use windlass_kit::{backoff::Backoff, liveness::LoopProbe};
 
 use super::pace;
 use crate::metrics::{Metrics, Written};
@@ -88,7 +88,7 @@ pub(super) async fn renew(
     client: Client,
     terms: Terms,
     mut owner: watch::Receiver<Option<String>>,
-    (heart, metrics): (Heart, Arc<Metrics>),
+    (heart, metrics): (LoopProbe, Arc<Metrics>),
     shutdown: CancellationToken,
 ) {
     let api: Api<Lease> = Api::namespaced(client, LEASES);
@@ -160,7 +160,7 @@ mod tests {
     };
     use windlass_kit::{
         client::{Access, Limits},
-        heartbeat::Heartbeats,
+        liveness::Heartbeats,
     };
 
     use super::*;
@@ -199,7 +199,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = kube::Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let limits = Limits { answer: Duration::from_millis(300), ..Limits::HEARTBEAT };
+        let limits = Limits { response: Duration::from_millis(300), ..Limits::HEARTBEAT };
         let (shutdown, heartbeats) = (CancellationToken::new(), Heartbeats::default());
         let heart = heartbeats.begin("node lease", "", Duration::from_secs(300));
         let (_tell, owner) = watch::channel(Some("u".to_owned()));

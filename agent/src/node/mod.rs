@@ -35,12 +35,13 @@ use windlass_cadvisor::KernelLog;
 use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
-    heartbeat::Heartbeats,
+    liveness::{Heartbeats, STUCK_AFTER},
     net::NodeIps,
+    object_ref,
 };
 
 use crate::{
-    Pressure, STUCK_AFTER,
+    Pressure,
     engine::Health,
     images::StoredImage,
     metrics::{Metrics, Written},
@@ -145,7 +146,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let recorder = metrics.recorder(client, &config.name);
-    let object = reference(&config.name);
+    let object = object_ref::node(&config.name);
     recorder.record(&object, Severity::Normal, "Starting", "Starting windlass.");
     tell_of_machine(&recorder, &object, &config, &node);
     let mut kernel = KernelLog::open();
@@ -356,18 +357,6 @@ impl Report {
     }
 }
 
-/// The node as events name it; upstream gives its name for its uid.
-#[must_use]
-pub fn reference(name: &str) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Node".to_owned()),
-        name: Some(name.to_owned()),
-        uid: Some(name.to_owned()),
-        ..ObjectReference::default()
-    }
-}
-
 /// What is worth a word when the node starts.
 fn tell_of_machine(recorder: &Recorder, object: &ObjectReference, config: &NodeConfig, node: &Node) {
     let machine = Machine::read(&config.data_dir);
@@ -398,7 +387,7 @@ fn tell(recorder: &Recorder, name: &str, before: Option<&NodeStatus>, now: Optio
         if was != is {
             let reason = if is.as_deref() == Some("True") { when_true } else { when_false };
             let message = format!("Node {name} status is now: {reason}");
-            recorder.record(&reference(name), Severity::Normal, reason, message);
+            recorder.record(&object_ref::node(name), Severity::Normal, reason, message);
         }
     }
 }

@@ -6,12 +6,9 @@ use std::{path::Path, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{backoff::Backoff, net::Cidr};
+use windlass_kit::{atomic_file, backoff::Backoff, net::Cidr};
 
-use crate::{
-    network::{Network, Readiness},
-    scratch,
-};
+use crate::network::{Network, Readiness};
 
 /// Reads `10.244.0.0/24,fd00::/64`: IPv4 first, one of a family at most, each with room for pods.
 #[must_use]
@@ -147,7 +144,7 @@ fn write(file: &Path, ranges: &[Cidr]) {
     if let Some(parent) = file.parent() {
         let _ = std::fs::create_dir_all(parent);
     }
-    if let Err(error) = scratch::write(file, text.as_bytes()) {
+    if let Err(error) = atomic_file::write(file, text.as_bytes(), 0o600) {
         tracing::warn!(%error, file = %file.display(), "the range of pods could not be kept; the next start asks again");
     }
 }

@@ -9,7 +9,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_kit::backoff::Backoff;
+use windlass_kit::{atomic_file, backoff::Backoff};
 
 use super::{
     NodeConfig,
@@ -18,7 +18,6 @@ use super::{
     skew::Version,
     status::{self, Known},
 };
-use crate::scratch;
 
 /// Makes the node's object, or finds it made and sets it right; tried until it works or `shutdown`.
 pub async fn register(client: &Client, config: &NodeConfig, shutdown: &CancellationToken) -> Option<Node> {
@@ -79,7 +78,7 @@ fn record(config: &NodeConfig) -> PathBuf {
 fn remember(config: &NodeConfig) {
     let path = record(config);
     if !path.exists()
-        && let Err(error) = scratch::write(&path, b"")
+        && let Err(error) = atomic_file::write(&path, b"", 0o600)
     {
         tracing::warn!(path = %path.display(), %error, "that the node has registered could not be recorded; the next start has extended resources counted anew");
     }

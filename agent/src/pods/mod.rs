@@ -25,6 +25,6 @@ pub(crate) use container::downward_api;
 pub use dispatcher::{PodFeeds, Pods};
 pub use lifecycle::kill::KillReason;
 pub use lifecycle::spec::is_mirror_pod;
-pub(crate) use lifecycle::spec::{SYSTEM_CRITICAL_PRIORITY, is_critical, is_terminal, object_reference, runtime_uid};
+pub(crate) use lifecycle::spec::{SYSTEM_CRITICAL_PRIORITY, is_critical, is_terminal, runtime_uid};
 pub use steps::{context::NodeHandles, teardown::teardown};
 pub use worker::pod_killer::{KillResult, PodKiller};

@@ -21,7 +21,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use tokio::sync::Semaphore;
-use windlass_kit::serve::{self, Caller, Peer};
+use windlass_kit::serve::{self, Caller, ClientIdentity};
 
 use super::{
     attributes::{subresources, verb},
@@ -52,7 +52,7 @@ struct User {
 }
 
 impl User {
-    fn of(peer: &Peer) -> Self {
+    fn of(peer: &ClientIdentity) -> Self {
         Self { name: peer.name.clone(), groups: peer.groups.clone(), ..Self::default() }.vouched_for()
     }
 
@@ -210,7 +210,7 @@ struct Shown {
 impl Shown {
     fn by(request: &Request) -> Self {
         let (extensions, headers) = (request.extensions(), request.headers());
-        let user = extensions.get::<Peer>().map(User::of);
+        let user = extensions.get::<ClientIdentity>().map(User::of);
         let by_foreign_page = user.is_some() && headers.contains_key(header::UPGRADE) && !serve::is_own_origin(headers);
         let token = serve::bearer(headers).map(str::to_owned);
         Self { user, token, caller: extensions.get::<Caller>().cloned(), by_foreign_page }
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn whoever_shows_a_certificate_is_authenticated() {
-        let user = User::of(&Peer { name: "metrics".into(), groups: vec!["monitoring".into()] });
+        let user = User::of(&ClientIdentity { name: "metrics".into(), groups: vec!["monitoring".into()] });
         assert_eq!(user.groups, ["monitoring", AUTHENTICATED]);
         assert_eq!(user.clone().vouched_for(), user);
     }
@@ -430,7 +430,7 @@ mod tests {
         let router =
             axum::Router::new().fallback(|| async {}).layer(axum::middleware::from_fn(check)).layer(Extension(gate));
         let ask = async |origin: &str| {
-            let admin = Peer { name: "admin".into(), groups: vec!["system:masters".into()] };
+            let admin = ClientIdentity { name: "admin".into(), groups: vec!["system:masters".into()] };
             let request = Request::get("/exec/d/p/c").header("host", "n:10250").header("upgrade", "websocket");
             let request = request.header("origin", origin).extension(admin).body(axum::body::Body::empty()).unwrap();
             router.clone().oneshot(request).await.unwrap().status().as_u16()
@@ -450,7 +450,7 @@ mod tests {
             (StatusCode::CREATED, axum::Json(review))
         });
         let gate = Gate::new(Client::new(router, "default"), "n1", true);
-        let user = User::of(&Peer { name: "admin".into(), groups: vec!["system:masters".into()] });
+        let user = User::of(&ClientIdentity { name: "admin".into(), groups: vec!["system:masters".into()] });
         assert!(!gate.allows(&user, "create", "proxy").await.unwrap());
     }
 }

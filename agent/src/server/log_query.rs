@@ -237,7 +237,7 @@ fn text(parts: Vec<Box<dyn AsyncRead + Send + Unpin>>, until: Instant) -> Respon
 /// The first of these paths below `root` that is a file.
 async fn open(root: &Path, paths: &[String]) -> io::Result<tokio::fs::File> {
     let (root, paths) = (root.to_owned(), paths.to_vec());
-    let found = tokio::task::spawn_blocking(move || -> io::Result<File> {
+    let file: File = windlass_kit::blocking::io(move || {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for path in paths {
             match look(&root, Path::new(&path)) {
@@ -247,8 +247,9 @@ async fn open(root: &Path, paths: &[String]) -> io::Result<tokio::fs::File> {
             }
         }
         Err(last)
-    });
-    Ok(tokio::fs::File::from_std(found.await.map_err(io::Error::other)??))
+    })
+    .await?;
+    Ok(tokio::fs::File::from_std(file))
 }
 
 /// The units that have logged to the journal.

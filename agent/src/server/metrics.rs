@@ -11,7 +11,7 @@ use axum::{
 use k8s_openapi::api::core::v1::Pod;
 use procfs::{WithCurrentSystemInfo as _, process::Process};
 use windlass_kit::{
-    expo::{Kind, Text},
+    prometheus::{Kind, Text},
     serve::connection_counts,
 };
 
@@ -39,7 +39,7 @@ pub(super) async fn count(State(counting): State<Counting>, request: Request, ne
     let begun = Instant::now();
     let response = next.run(request).await;
     counting.metrics.requests.add(labels);
-    counting.metrics.request_seconds.took(labels, begun.elapsed());
+    counting.metrics.request_seconds.observe_duration(labels, begun.elapsed());
     response
 }
 

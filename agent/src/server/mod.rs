@@ -40,8 +40,8 @@ use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::Usage;
 use windlass_kit::{
-    heartbeat::Heartbeats,
-    serve::{self, Inside, Reserved, ServeError, Tls},
+    liveness::Heartbeats,
+    serve::{self, InProcessListener, ReservedAddresses, ServeError, Tls},
 };
 
 pub use stream::Streaming;
@@ -153,13 +153,13 @@ pub struct Listeners {
     secure: TcpListener,
     read_only: Option<TcpListener>,
     health: TcpListener,
-    inside: Option<Inside>,
+    inside: Option<InProcessListener>,
 }
 
 impl Listeners {
     /// One more: for the API server of this process.
     #[must_use]
-    pub fn with_inside(self, inside: Inside) -> Self {
+    pub fn with_inside(self, inside: InProcessListener) -> Self {
         Self { inside: Some(inside), ..self }
     }
 }
@@ -203,7 +203,7 @@ pub async fn run(
     let (door, stop) = (secure.clone(), shutdown.clone());
     let inside = async move {
         if let Some(inside) = listeners.inside {
-            serve::serve_inside("kubelet_in_process", inside, door, stop).await;
+            serve::serve_in_process("kubelet_in_process", inside, door, stop).await;
         }
     };
     let stop = shutdown.clone();
@@ -214,7 +214,14 @@ pub async fn run(
     };
     tokio::join!(
         inside,
-        serve::serve_tls("kubelet", listeners.secure, config.tls, secure, Reserved::default(), shutdown.clone()),
+        serve::serve_tls(
+            "kubelet",
+            listeners.secure,
+            config.tls,
+            secure,
+            ReservedAddresses::default(),
+            shutdown.clone()
+        ),
         reading,
         serve::serve_plain("kubelet_healthz", listeners.health, health, shutdown),
     );

@@ -11,7 +11,7 @@ use axum::{
     routing::get,
 };
 use windlass_cadvisor::{Page, Rest};
-use windlass_kit::expo::{self, Format};
+use windlass_kit::prometheus::{self, Format};
 
 use super::{ServerState, refuse};
 
@@ -80,7 +80,7 @@ async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Respons
 /// The agent's own metrics.
 async fn own(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    let mut page = expo::Text::of(format);
+    let mut page = prometheus::Text::of(format);
     super::metrics::write(&state, &mut page);
     state.usage.render_kubelet_metrics(&mut page);
     metrics(&headers, format, &page.finish().into())

@@ -137,7 +137,7 @@ fn renew_at(now: Timestamp, ends_at: Timestamp, sooner: Duration) -> Timestamp {
 
 /// How much sooner than others a pod renews.
 fn spread(uid: &str) -> Duration {
-    Duration::from_millis(duration::share_of(SPREAD_MS, uid))
+    Duration::from_millis(duration::stable_jitter(SPREAD_MS, uid))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::{
 
 /// How often the space of whole file systems is queried, which is cheap.
 const SPACE_INTERVAL: Duration = Duration::from_secs(30);
-/// A scan takes at timeout one part in so many of the time: the next one follows after its duration times this.
+/// A scan takes at most one part in so many of the time: the next one follows after its duration times this.
 const SCAN_COST_FACTOR: u32 = 50;
 /// While no process ran that could have written, files are scanned this often: other programs may write, too, such as
 /// `docker cp`.
@@ -176,9 +176,9 @@ impl DiskUsage {
             let has_volume = |uid: &str, volume: &VolumeSize| {
                 jobs.contains_key(&ScanKey::Volume(uid.to_owned(), volume.name.clone()))
             };
-            let kept = storage.containers.keys().all(has_container)
+            let unchanged = storage.containers.keys().all(has_container)
                 && storage.volumes.iter().all(|(uid, all)| all.iter().all(|v| has_volume(uid, v)));
-            if kept {
+            if unchanged {
                 return false;
             }
             let storage = Arc::make_mut(storage);

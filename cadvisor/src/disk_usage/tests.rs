@@ -67,12 +67,12 @@ async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
     ];
     let config = Config { root: "/".into(), docker_root: home, data_dir: dir.path().to_owned(), ..Config::default() };
     let shutdown = CancellationToken::new();
-    let (_tell_rounds, rounds) = watch::channel(Arc::new(no_rows(&config)));
-    let (sizes, mut storage) = DiskUsage::new(config, shutdown.clone());
-    let (tell_layers, layers) = watch::channel(Arc::new(vec![("id".to_owned(), Some(upper))]));
-    let (tell_volumes, volumes) = watch::channel(Arc::new(list.clone()));
+    let (_snapshot_sender, snapshots) = watch::channel(Arc::new(no_rows(&config)));
+    let (disk_usage, mut storage) = DiskUsage::new(config, shutdown.clone());
+    let (layer_sender, layers) = watch::channel(Arc::new(vec![("id".to_owned(), Some(upper))]));
+    let (volume_sender, volumes) = watch::channel(Arc::new(list.clone()));
     let task = tokio::task::spawn_blocking(move || {
-        tokio::runtime::Handle::current().block_on(sizes.run(layers, volumes, rounds, shutdown));
+        tokio::runtime::Handle::current().block_on(disk_usage.run(layers, volumes, snapshots, shutdown));
     });
     let found =
         until(&mut storage, |s| !s.containers.is_empty() && s.volumes.get("u").is_some_and(|all| all.len() == 2)).await;
@@ -90,12 +90,12 @@ async fn volumes_layers_and_images_have_sizes_until_they_are_gone() {
     assert!((100_000..200_000).contains(&scratch.space.used_bytes) && scratch.space.capacity_bytes > 1 << 20);
     assert!(!data.stale && !scratch.stale && found.node.is_some());
 
-    tell_volumes.send_replace(Arc::new(list[..1].to_vec()));
+    volume_sender.send_replace(Arc::new(list[..1].to_vec()));
     until(&mut storage, |s| s.volumes.get("u").is_some_and(|all| all.len() == 1)).await;
-    tell_volumes.send_replace(Arc::default());
-    tell_layers.send_replace(Arc::default());
+    volume_sender.send_replace(Arc::default());
+    layer_sender.send_replace(Arc::default());
     until(&mut storage, |s| s.volumes.is_empty() && s.containers.is_empty()).await;
-    drop(tell_layers);
+    drop(layer_sender);
     task.await.unwrap();
 }
 
@@ -122,25 +122,25 @@ async fn what_sleeps_is_walked_again_only_once_it_has_run() {
     let shutdown = CancellationToken::new();
     let mut now = no_rows(&config);
     now.rows = vec![row("one", "u", 5), row("two", "u", 0), row("other", "v", 0)];
-    let (tell_rounds, rounds) = watch::channel(Arc::new(now.clone()));
-    let (sizes, mut storage) = DiskUsage::new(config, shutdown.clone());
-    let (tell_layers, layers) = watch::channel(Arc::default());
-    let (_tell_volumes, volumes) = watch::channel(Arc::new(vec![volume]));
+    let (snapshot_sender, snapshots) = watch::channel(Arc::new(now.clone()));
+    let (disk_usage, mut storage) = DiskUsage::new(config, shutdown.clone());
+    let (layer_sender, layers) = watch::channel(Arc::default());
+    let (_volume_sender, volumes) = watch::channel(Arc::new(vec![volume]));
     let task = tokio::task::spawn_blocking(move || {
-        tokio::runtime::Handle::current().block_on(sizes.run(layers, volumes, rounds, shutdown));
+        tokio::runtime::Handle::current().block_on(disk_usage.run(layers, volumes, snapshots, shutdown));
     });
     let files = |storage: &Storage| storage.volumes.get("u").map(|all| all[0].inodes_used);
     until(&mut storage, |s| files(s) == Some(1)).await;
     fs::write(scratch.join("x"), "by another").unwrap();
     // Another pod runs, this one does not.
     now.rows[2] = row("other", "v", 7);
-    tell_rounds.send_replace(Arc::new(now.clone()));
-    tokio::time::sleep(AT_ONCE * 3).await;
+    snapshot_sender.send_replace(Arc::new(now.clone()));
+    tokio::time::sleep(SCAN_BATCH_WINDOW * 3).await;
     assert_eq!(files(&storage.borrow()), Some(1));
     now.rows[1] = row("two", "u", 1);
-    tell_rounds.send_replace(Arc::new(now));
+    snapshot_sender.send_replace(Arc::new(now));
     until(&mut storage, |s| files(s) == Some(2)).await;
-    drop(tell_layers);
+    drop(layer_sender);
     task.await.unwrap();
 }
 

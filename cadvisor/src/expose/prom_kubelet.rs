@@ -1,6 +1,6 @@
 //! The families of volumes, logs and of sampling itself for the kubelet's `/metrics`.
 
-use windlass_kit::expo::{Kind, Text};
+use windlass_kit::prometheus::{Kind, Text};
 
 use super::{View, float, pods};
 use crate::model::VolumeSize;
@@ -20,7 +20,7 @@ const VOLUME_METRICS: [VolumeMetric; 7] = [
 ];
 
 /// Adds them to a page. A claim that several pods use has one series.
-pub(crate) fn put(view: &View, rounds: u64, page: &mut Text) {
+pub(crate) fn put(view: &View, housekeepings: u64, page: &mut Text) {
     let logs = "kubelet_container_log_filesystem_used_bytes";
     page.family(logs, "Bytes that the container's logs take", Kind::Gauge);
     for pod in pods(&view.snapshot) {
@@ -46,7 +46,7 @@ pub(crate) fn put(view: &View, rounds: u64, page: &mut Text) {
     }
     let stale = view.snapshot.rows.iter().filter(|row| row.stale).count() as u64;
     page.family("windlass_usage_rounds_total", "Rounds in which all usage was read", Kind::Counter);
-    page.sample("windlass_usage_rounds_total", &[], float(rounds));
+    page.sample("windlass_usage_rounds_total", &[], float(housekeepings));
     page.family("windlass_usage_stale_rows", "Containers whose usage could not be read in the last round", Kind::Gauge);
     page.sample("windlass_usage_stale_rows", &[], float(stale));
 }

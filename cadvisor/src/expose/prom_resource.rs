@@ -1,10 +1,13 @@
-//! The kubelet's `/metrics/resource`, which metrics-server reads. It needs these names, exactly the labels container, pod
-//! and namespace, and sample times; it drops a pod with a zero, so zeros are left out.
+//! The kubelet's `/metrics/resource`, which metrics-server reads. It needs these names, exactly the labels container,
+//! pod and namespace, and sample times; it drops a pod with a zero, so zeros are left out.
 
-use windlass_kit::expo::{Format, Kind, Text};
+use windlass_kit::prometheus::{Format, Kind, Text};
 
 use super::{Pod, View, float, pods, seconds, unix_seconds};
-use crate::{model::Row, rates::available};
+use crate::{
+    model::{Node, Row},
+    rates::available,
+};
 
 type Value = fn(&Row) -> Option<f64>;
 
@@ -13,12 +16,21 @@ type Value = fn(&Row) -> Option<f64>;
 pub fn text(view: &View, format: Format) -> String {
     let snapshot = &view.snapshot;
     let pods = pods(snapshot);
-    let live = |row: &&Row| row.sample.cpu.usage_ns > 0 && row.sample.memory.working_set_bytes() > 0;
     let mut page = Text::of(format);
+    container_families(&mut page, &pods);
+    node_families(&mut page, &snapshot.node);
+    pod_families(&mut page, &pods);
+    page.family("resource_scrape_error", "[STABLE] 1 when some of this could not be read, else 0", Kind::Gauge);
+    let failed = snapshot.rows.iter().any(|row| row.stale);
+    page.sample("resource_scrape_error", &[], f64::from(u8::from(failed)));
+    page.finish()
+}
 
+fn container_families(page: &mut Text, pods: &[Pod<'_>]) {
+    let live = |row: &&Row| row.sample.cpu.usage_ns > 0 && row.sample.memory.working_set_bytes() > 0;
     let each_container = |page: &mut Text, name: &str, help: &str, kind: Kind, timed: bool, value: Value| {
         page.family(name, help, kind);
-        for pod in &pods {
+        for pod in pods {
             for row in pod.containers.iter().copied().filter(live) {
                 if let Some(value) = value(row) {
                     let at = timed.then(|| row.sample.at.as_millisecond());
@@ -33,7 +45,7 @@ pub fn text(view: &View, format: Format) -> String {
         }
     };
     each_container(
-        &mut page,
+        page,
         "container_cpu_usage_seconds_total",
         "[STABLE] CPU time that the container has used, in seconds",
         Kind::Counter,
@@ -41,7 +53,7 @@ pub fn text(view: &View, format: Format) -> String {
         |row| Some(seconds(row.sample.cpu.usage_ns)),
     );
     each_container(
-        &mut page,
+        page,
         "container_memory_working_set_bytes",
         "[STABLE] Memory of the container that cannot be freed easily, in bytes",
         Kind::Gauge,
@@ -49,7 +61,7 @@ pub fn text(view: &View, format: Format) -> String {
         |row| Some(float(row.sample.memory.working_set_bytes())),
     );
     each_container(
-        &mut page,
+        page,
         "container_start_time_seconds",
         "[STABLE] When the container started, in seconds since 1970",
         Kind::Gauge,
@@ -57,7 +69,7 @@ pub fn text(view: &View, format: Format) -> String {
         |row| Some(unix_seconds(row.target.started_at)).filter(|at| *at > 0.0),
     );
     each_container(
-        &mut page,
+        page,
         "container_swap_limit_bytes",
         "[ALPHA] Swap that the container may use, in bytes; absent when unlimited",
         Kind::Gauge,
@@ -68,15 +80,16 @@ pub fn text(view: &View, format: Format) -> String {
         },
     );
     each_container(
-        &mut page,
+        page,
         "container_swap_usage_bytes",
         "[ALPHA] Swap that the container uses, in bytes",
         Kind::Gauge,
         true,
         |row| Some(float(row.sample.memory.swap_bytes)),
     );
+}
 
-    let node = &snapshot.node;
+fn node_families(page: &mut Text, node: &Node) {
     let at = Some(node.sample.at.as_millisecond());
     page.family("node_cpu_usage_seconds_total", "[STABLE] CPU time that the node has used, in seconds", Kind::Counter);
     page.sample_at("node_cpu_usage_seconds_total", &[], seconds(node.sample.cpu.usage_ns), at);
@@ -88,7 +101,9 @@ pub fn text(view: &View, format: Format) -> String {
     page.sample_at("node_memory_working_set_bytes", &[], float(node.sample.memory.working_set_bytes()), at);
     page.family("node_swap_usage_bytes", "[ALPHA] Swap that the node uses, in bytes", Kind::Gauge);
     page.sample_at("node_swap_usage_bytes", &[], float(node.sample.memory.swap_bytes), at);
+}
 
+fn pod_families(page: &mut Text, pods: &[Pod<'_>]) {
     let each_pod = |page: &mut Text, name: &str, help: &str, kind: Kind, value: fn(&super::PodTotal) -> f64| {
         page.family(name, help, kind);
         for (pod, total) in pods.iter().filter_map(|pod: &Pod<'_>| Some((pod, pod.total()?))) {
@@ -97,25 +112,20 @@ pub fn text(view: &View, format: Format) -> String {
         }
     };
     each_pod(
-        &mut page,
+        page,
         "pod_cpu_usage_seconds_total",
         "[STABLE] CPU time that the pod has used, in seconds",
         Kind::Counter,
         |total| seconds(total.cpu.usage_ns),
     );
     each_pod(
-        &mut page,
+        page,
         "pod_memory_working_set_bytes",
         "[STABLE] Memory of the pod that cannot be freed easily, in bytes",
         Kind::Gauge,
         |total| float(total.memory.working_set_bytes()),
     );
-    each_pod(&mut page, "pod_swap_usage_bytes", "[ALPHA] Swap that the pod uses, in bytes", Kind::Gauge, |total| {
+    each_pod(page, "pod_swap_usage_bytes", "[ALPHA] Swap that the pod uses, in bytes", Kind::Gauge, |total| {
         float(total.memory.swap_bytes)
     });
-
-    page.family("resource_scrape_error", "[STABLE] 1 when some of this could not be read, else 0", Kind::Gauge);
-    let failed = snapshot.rows.iter().any(|row| row.stale);
-    page.sample("resource_scrape_error", &[], f64::from(u8::from(failed)));
-    page.finish()
 }

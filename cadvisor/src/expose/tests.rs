@@ -1,9 +1,9 @@
 //! Pages from a recorded tree, compared with files under tests/golden.
-//! After a wanted change: run once with UPDATE_GOLDEN=1 and read the difference.
+//! After an intended change: run with UPDATE_GOLDEN=1 and review the difference.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use windlass_kit::expo::Format;
+use windlass_kit::prometheus::Format;
 
 use super::*;
 use crate::{
@@ -157,7 +157,7 @@ fn pages_are_golden() {
     }
 }
 
-/// Whoever made the cgroups, the numbers are the same: paths alone differ.
+/// The numbers do not depend on the cgroup driver, only the paths do.
 #[test]
 fn drivers_of_cgroups_differ_in_paths_alone() {
     for (tree, other, names) in
@@ -183,7 +183,7 @@ fn promtool(page: &str, name: &str) {
     child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    // Upstream's names are what clients ask for, so what it says of style is not for us to change. Anything else is.
+    // Names are upstream's, so complaints about their style are ignored; all others count.
     let style = [
         "counter metrics should have \"_total\" suffix",
         "non-counter metrics should not have \"_total\" suffix",
@@ -202,7 +202,7 @@ fn promtool_reads_every_page() {
         let view = view(tree);
         promtool(&prom_cadvisor::text(&view, at(5), Format::Plain), "cadvisor");
         promtool(&prom_resource::text(&view, Format::Plain), "resource");
-        let mut page = windlass_kit::expo::Text::new();
+        let mut page = windlass_kit::prometheus::Text::new();
         prom_kubelet::put(&view, 3, &mut page);
         let page = page.finish();
         assert!(

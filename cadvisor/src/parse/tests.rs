@@ -1,4 +1,4 @@
-//! Kernel files as they come, and as they should never come.
+//! Valid and malformed kernel files.
 
 use std::path::{Path, PathBuf};
 

@@ -145,7 +145,7 @@ impl CgroupState {
     /// When something that was due at `due` is due again. The first interval is a random part of the whole one:
     /// otherwise all cgroups of the start would be due at the same time for ever.
     fn due_after(&self, due: u64, every: u64, mono_ns: u64) -> u64 {
-        let between = if due == 0 { duration::share_of(every, &self.key) } else { every };
+        let between = if due == 0 { duration::stable_jitter(every, &self.key) } else { every };
         mono_ns.saturating_add(between).max(1)
     }
 

@@ -71,8 +71,8 @@ pub(crate) struct Sampler {
     /// The machine-wide counters of the last housekeeping.
     totals: Arc<Totals>,
     cgroups: CgroupSet,
-    /// Results of the pool; kept for its allocation.
-    seen: Vec<(SlotId, ReadResult)>,
+    /// Results of the pool; a field for the sake of its allocation.
+    results: Vec<(SlotId, ReadResult)>,
     /// The set of writable layers may have changed.
     layers_changed: bool,
     kernel: KernelLog,
@@ -127,7 +127,7 @@ impl Sampler {
             buffer,
             totals: Arc::new(totals),
             cgroups: CgroupSet::default(),
-            seen: Vec::new(),
+            results: Vec::new(),
             layers_changed: false,
             oom_kills: OomKills::default(),
             node_history: History::default(),
@@ -223,8 +223,8 @@ impl Sampler {
 
     /// Replaces the list of containers: removes those that are not in it, adds those that are new.
     fn set_targets(&mut self, list: &[Target]) {
-        for gone in self.cgroups.set_targets(list).iter().filter(|gone| !gone.cgroup.is_empty()) {
-            self.events.add(Event::now(&gone.cgroup, EventType::Deleted));
+        for removed in self.cgroups.set_targets(list).iter().filter(|removed| !removed.cgroup.is_empty()) {
+            self.events.add(Event::now(&removed.cgroup, EventType::Deleted));
         }
         self.layers_changed = true;
         self.oom_kills.set_targets(list);
@@ -274,12 +274,12 @@ impl Sampler {
 
     /// Runs reads and applies their results.
     fn run_reads(&mut self, jobs: Vec<(SlotId, ReadJob)>, mono_ns: u64) {
-        let mut all = std::mem::take(&mut self.seen);
+        let mut all = std::mem::take(&mut self.results);
         let left = self.pool.run_all(jobs, &mut all);
-        for (slot, seen) in all.drain(..) {
-            self.finish_read(slot, seen, mono_ns);
+        for (slot, result) in all.drain(..) {
+            self.finish_read(slot, result, mono_ns);
         }
-        self.seen = all;
+        self.results = all;
         for (slot, job) in left {
             if let Some(state) = self.cgroups.of(slot) {
                 state.in_flight = false;
@@ -289,13 +289,13 @@ impl Sampler {
         }
     }
 
-    fn finish_read(&mut self, slot: SlotId, seen: ReadResult, mono_ns: u64) {
-        let opened = seen.opened.is_some();
-        let pod_cgroup = seen.files.as_ref().filter(|_| opened).and_then(|files| files.pod_cgroup.clone());
-        self.layers_changed |= opened || seen.files.is_none();
+    fn finish_read(&mut self, slot: SlotId, result: ReadResult, mono_ns: u64) {
+        let opened = result.opened.is_some();
+        let pod_cgroup = result.files.as_ref().filter(|_| opened).and_then(|files| files.pod_cgroup.clone());
+        self.layers_changed |= opened || result.files.is_none();
         // Removed meanwhile: its files close here.
         let Some(state) = self.cgroups.of(slot) else { return };
-        state.finish_read(seen, mono_ns);
+        state.finish_read(result, mono_ns);
         if slot.of_pod {
             return;
         }

@@ -1,4 +1,4 @@
-//! The task on a recorded tree.
+//! The sampler on a recorded tree.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn two_thousand_short_lived_containers_leave_nothing() {
     };
     usage.refresh().await;
     let before = of_tree();
-    // Fifty at once, each with a cgroup of its own, forty times.
+    // Forty batches of fifty, each container with its own cgroup.
     let scope = dir.path().join("proc/4242/cgroup");
     let path = std::fs::read_to_string(&scope).unwrap();
     let of = |id: &str| path.replace(CONTAINER, id);
@@ -83,13 +83,13 @@ async fn two_thousand_short_lived_containers_leave_nothing() {
                 Target { container_id: id, pid, pod_name: format!("p{turn}"), ..target() }
             })
             .collect();
-        let gone: Vec<String> =
+        let removed: Vec<String> =
             batch.iter().map(|s| cgroup.to_str().unwrap().replace(CONTAINER, &s.container_id)).collect();
         sender.send_replace(Arc::new(batch));
         until(&usage, |s| s.rows.len() == 50).await;
         sender.send_replace(Arc::default());
         until(&usage, |s| s.rows.is_empty()).await;
-        gone.iter().for_each(|dir| std::fs::remove_dir_all(dir).unwrap());
+        removed.iter().for_each(|dir| std::fs::remove_dir_all(dir).unwrap());
     }
     let snapshot = usage.snapshot();
     assert!(snapshot.rows.is_empty() && snapshot.pods.is_empty() && usage.storage().containers.is_empty());
@@ -107,7 +107,7 @@ async fn a_machine_without_cgroups_still_shows_the_node() {
     assert!(summary.node.cpu.usage_core_nano_seconds > 0 && summary.pods.is_empty());
 }
 
-/// A pipe without a writer stands for a file of the kernel that does not answer: opening it hangs.
+/// A pipe without a writer represents a kernel file that hangs: opening it blocks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_hangs_costs_its_own_row_only() {
     let dir = unpack(Tree::V2);
@@ -125,41 +125,41 @@ async fn what_hangs_costs_its_own_row_only() {
     std::fs::write(dir.path().join("proc/5000/cgroup"), path.replace(CONTAINER, &other)).unwrap();
     let slow = Target { container_id: other, pid: 5000, container_name: "slow".to_owned(), ..target() };
 
-    let around = ReadContext::new(&config(dir.path()), Some(source::cgroups(dir.path()).unwrap()), Instant::now());
+    let context = ReadContext::new(&config(dir.path()), Some(source::cgroups(dir.path()).unwrap()), Instant::now());
     let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
-    sampler.around = Arc::new(around);
-    sampler.adopt(&[target(), slow]);
+    sampler.context = Arc::new(context);
+    sampler.set_targets(&[target(), slow]);
     let row = |name: &str| -> Arc<Row> {
         let snapshot = snapshot.borrow();
         Arc::clone(snapshot.rows.iter().find(|row| row.target.container_name == name).expect("row"))
     };
-    sampler.round();
+    sampler.housekeeping();
     assert!(!row("slow").stale && !row("busy").stale);
-    // Limits are read again from here on, and the pipe among them.
+    // From now on limits are read again, and with them the pipe.
     std::fs::remove_file(&pipe).unwrap();
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    sampler.followed.all_mut().for_each(|tracked| tracked.slow_due = 0);
+    sampler.cgroups.all_mut().for_each(|state| state.slow_due = 0);
     let before = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
-    let took = sampler.round();
+    let took = sampler.housekeeping();
     assert!(took < Duration::from_secs(2), "{took:?}");
     let after = (row("busy").sample.mono_ns, row("slow").sample.mono_ns);
     assert!(after.0 > before.0 && !row("busy").stale, "the other was read");
     assert!(after.1 == before.1 && row("slow").stale, "the old numbers, marked");
-    // Now nobody waits for it.
-    let took = sampler.round();
-    assert!(took < PATIENCE, "{took:?}");
+    // The next housekeeping does not wait for it.
+    let took = sampler.housekeeping();
+    assert!(took < READ_TIMEOUT, "{took:?}");
     assert!(row("slow").stale);
-    // A writer comes and goes: the read ends, and the row is right again.
+    // A writer opens and closes the pipe: the read ends, and the row is correct again.
     drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
     std::fs::remove_file(&pipe).unwrap();
     for _ in 0..100 {
-        sampler.round();
+        sampler.housekeeping();
         if !row("slow").stale {
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    sampler.round();
+    sampler.housekeeping();
     assert!(!row("slow").stale && row("slow").sample.mono_ns > after.0);
 }
 
@@ -168,16 +168,16 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
     let dir = unpack(Tree::V2);
     let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
     let second = Target { container_id: "d".repeat(64), pid: 77, ..target() };
-    sampler.adopt(&[target(), second]);
-    sampler.round();
+    sampler.set_targets(&[target(), second]);
+    sampler.housekeeping();
     assert_eq!(snapshot.borrow().rows.len(), 1, "the second was gone before its files were opened");
-    // A pipe whose reader is gone answers with an error, as the files of a removed cgroup do.
-    let tracked = sampler.followed.all_mut().find(|t| **t.key.id() == *CONTAINER).unwrap();
-    let gone = SourceError::Removed { container: CONTAINER.to_owned() };
-    let seen = ReadResult { files: None, opened: None, slow: None, limits: None, result: Err(gone) };
-    tracked.take(seen, 1);
-    assert!(tracked.row.is_none() && tracked.files.is_none());
-    sampler.round();
+    // The result of a read whose cgroup was removed.
+    let state = sampler.cgroups.all_mut().find(|t| **t.key.id() == *CONTAINER).unwrap();
+    let removed = SourceError::Removed { container: CONTAINER.to_owned() };
+    let result = ReadResult { files: None, opened: None, slow: None, limits: None, result: Err(removed) };
+    state.finish_read(result, 1);
+    assert!(state.row.is_none() && state.files.is_none());
+    sampler.housekeeping();
     assert_eq!(snapshot.borrow().rows.len(), 1, "it is there after all, and is opened again");
 }
 
@@ -185,19 +185,19 @@ async fn a_container_that_goes_in_the_middle_of_a_read_costs_its_own_row_only() 
 async fn limits_are_read_anew_when_the_engine_says_that_they_are_others() {
     let dir = unpack(Tree::V2);
     let (mut sampler, snapshot) = Sampler::new(config(dir.path()), watch::channel(Arc::default()).0, Events::default());
-    let limits = |limit: i64| Target { limits: vec![limit], ..target() };
+    let with_limits = |limit: i64| Target { limits: vec![limit], ..target() };
     let limits = |sampler: &mut Sampler| {
-        sampler.round();
+        sampler.housekeeping();
         snapshot.borrow().rows[0].limits.threads
     };
-    sampler.adopt(&[limits(1)]);
+    sampler.set_targets(&[with_limits(1)]);
     let before = limits(&mut sampler);
     let layout = crate::source::cgroups(dir.path()).unwrap();
     let cgroup = snapshot.borrow().rows[0].cgroup.to_string();
     let group = source::under(dir.path(), &layout.v2_dir(&cgroup).unwrap());
     std::fs::write(group.join("pids.max"), "77\n").unwrap();
-    assert_eq!(limits(&mut sampler), before, "not in each round");
-    sampler.adopt(&[limits(2)]);
+    assert_eq!(limits(&mut sampler), before, "not in each housekeeping");
+    sampler.set_targets(&[with_limits(2)]);
     assert_eq!(limits(&mut sampler), Some(77));
 }
 
@@ -205,7 +205,7 @@ async fn limits_are_read_anew_when_the_engine_says_that_they_are_others() {
 fn what_is_read_now_and_then_is_spread_over_the_rounds() {
     let due: Vec<u64> = (0..100)
         .map(|n| {
-            let mut tracked = CgroupState::new(Key::Container(Arc::from(format!("container-{n}"))), n, Arc::default());
+            let mut state = CgroupState::new(Key::Container(Arc::from(format!("container-{n}"))), n, Arc::default());
             let seen = || {
                 let result = Err(SourceError::NotInCgroup { pid: 1, container: String::new() });
                 ReadResult {
@@ -216,20 +216,20 @@ fn what_is_read_now_and_then_is_spread_over_the_rounds() {
                     result,
                 }
             };
-            assert!(tracked.look(0, &Arc::default()).slow);
-            tracked.take(seen(), 5);
-            let due = tracked.slow_due;
-            let limits_due = tracked.limits_due;
-            let mut look_at = |mono_ns| tracked.look(mono_ns, &Arc::default());
-            assert!(look_at(due).slow && !look_at(due - 1).slow);
-            assert!(look_at(limits_due).limits && !look_at(limits_due - 1).limits);
-            tracked.take(seen(), due);
-            assert_eq!((tracked.slow_due, tracked.limits_due), (due + RARELY_NS, due + LIMITS_NS));
+            assert!(state.start_read(0, &Arc::default()).slow);
+            state.finish_read(seen(), 5);
+            let due = state.slow_due;
+            let limits_due = state.limits_due;
+            let mut start_at = |mono_ns| state.start_read(mono_ns, &Arc::default());
+            assert!(start_at(due).slow && !start_at(due - 1).slow);
+            assert!(start_at(limits_due).limits && !start_at(limits_due - 1).limits);
+            state.finish_read(seen(), due);
+            assert_eq!((state.slow_due, state.limits_due), (due + SLOW_INTERVAL_NS, due + LIMITS_INTERVAL_NS));
             due
         })
         .collect();
     for sixth in 0..6 {
-        let (from, to) = (sixth * RARELY_NS / 6, (sixth + 1) * RARELY_NS / 6);
+        let (from, to) = (sixth * SLOW_INTERVAL_NS / 6, (sixth + 1) * SLOW_INTERVAL_NS / 6);
         let count = due.iter().filter(|due| (from..to).contains(*due)).count();
         assert!((5..=30).contains(&count), "{count} of 100 in the sixth {sixth}");
     }

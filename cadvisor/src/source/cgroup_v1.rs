@@ -37,15 +37,15 @@ impl V1 {
     pub(super) fn open(dir_of: impl Fn(&str) -> Option<PathBuf>) -> Option<Self> {
         let dirs = ["cpuacct", "cpu", "memory", "blkio", "pids", "hugetlb"].map(dir_of);
         let [cpuacct, cpu, memory, block, pids, huge] = &dirs;
-        let kept = |dir: &Option<PathBuf>, name: &str| dir.as_deref().and_then(|dir| CachedFile::open(dir, name));
-        let first = |dir: &Option<PathBuf>, names: [&str; 3]| names.iter().find_map(|name| kept(dir, name));
+        let cached = |dir: &Option<PathBuf>, name: &str| dir.as_deref().and_then(|dir| CachedFile::open(dir, name));
+        let first = |dir: &Option<PathBuf>, names: [&str; 3]| names.iter().find_map(|name| cached(dir, name));
         Some(Self {
-            cpu_usage: kept(cpuacct, "cpuacct.usage")?,
-            cpu_split: kept(cpuacct, "cpuacct.stat"),
-            cpu_throttling: kept(cpu, "cpu.stat"),
-            memory_usage: kept(memory, "memory.usage_in_bytes"),
-            memory_stat: kept(memory, "memory.stat"),
-            memory_oom: kept(memory, "memory.oom_control"),
+            cpu_usage: cached(cpuacct, "cpuacct.usage")?,
+            cpu_split: cached(cpuacct, "cpuacct.stat"),
+            cpu_throttling: cached(cpu, "cpu.stat"),
+            memory_usage: cached(memory, "memory.usage_in_bytes"),
+            memory_stat: cached(memory, "memory.stat"),
+            memory_oom: cached(memory, "memory.oom_control"),
             // The throttling layer counts every request, whichever scheduler the device has.
             block_bytes: first(
                 block,
@@ -63,7 +63,7 @@ impl V1 {
                     "blkio.bfq.io_serviced_recursive",
                 ],
             ),
-            pids: kept(pids, "pids.current"),
+            pids: cached(pids, "pids.current"),
             cpu_dir: cpu.clone(),
             memory_dir: memory.clone(),
             pids_dir: pids.clone(),

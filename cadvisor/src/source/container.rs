@@ -1,4 +1,4 @@
-//! The files of one container: found through `/proc/PID/cgroup`, kept open, read at each housekeeping.
+//! The files of one container: found through `/proc/PID/cgroup`, last open, read at each housekeeping.
 
 use std::{
     fs::File,
@@ -109,17 +109,17 @@ impl ContainerFiles {
         v1_dir: impl Fn(&str) -> Option<PathBuf>,
         v2_dir: impl Fn() -> Option<PathBuf>,
     ) -> Result<Self, SourceError> {
-        let gone = || SourceError::Removed { container: container.to_owned() };
+        let removed = || SourceError::Removed { container: container.to_owned() };
         let unified = if layout.mode == Mode::V1 { None } else { v2_dir() };
         let pressure = PressureFiles::open(unified.as_deref());
         let (version, processes) = match layout.mode {
             Mode::V2 => {
-                let files = unified.and_then(V2::open).ok_or_else(gone)?;
+                let files = unified.and_then(V2::open).ok_or_else(removed)?;
                 let processes = CachedFile::open(&files.dir, "cgroup.procs");
                 (Version::V2(files), processes)
             }
             Mode::V1 | Mode::Hybrid => {
-                let files = V1::open(&v1_dir).ok_or_else(gone)?;
+                let files = V1::open(&v1_dir).ok_or_else(removed)?;
                 let processes = v1_dir("memory")
                     .or_else(|| v1_dir("cpuacct"))
                     .and_then(|dir| CachedFile::open(&dir, "cgroup.procs"));
@@ -168,9 +168,9 @@ impl ContainerFiles {
                 self.read_rest(before, totals, buffer, sample);
                 let pressure = before.map(|last| &last.pressure);
                 sample.pressure = self.pressure.read(true, pressure, &totals.pressure, buffer);
-                let mut kept = last.unwrap_or_else(|| Box::new(Sample::empty(sample.at, sample.mono_ns)));
-                (*kept).clone_from(sample);
-                self.last = Some(kept);
+                let mut last = last.unwrap_or_else(|| Box::new(Sample::empty(sample.at, sample.mono_ns)));
+                (*last).clone_from(sample);
+                self.last = Some(last);
             }
         }
         // Packets arrive whether it is idle or not.

@@ -62,17 +62,17 @@ impl MachineFiles {
             Some((layout.mode, CachedFile::open(&under(root, &dir), name)?))
         });
         let proc = root.join("proc");
-        let kept = |name: &str| CachedFile::open(&proc, name);
+        let cached = |name: &str| CachedFile::open(&proc, name);
         Self {
             root_cpu,
-            stat: kept("stat"),
-            meminfo: kept("meminfo"),
-            vmstat: kept("vmstat"),
-            loadavg: kept("loadavg"),
-            pressure: ["pressure/cpu", "pressure/memory", "pressure/io"].map(kept),
-            network: kept("self/net/dev"),
-            routes: kept("self/net/route"),
-            disks: kept("diskstats"),
+            stat: cached("stat"),
+            meminfo: cached("meminfo"),
+            vmstat: cached("vmstat"),
+            loadavg: cached("loadavg"),
+            pressure: ["pressure/cpu", "pressure/memory", "pressure/io"].map(cached),
+            network: cached("self/net/dev"),
+            routes: cached("self/net/route"),
+            disks: cached("diskstats"),
             root: root.to_owned(),
         }
     }

@@ -1,4 +1,4 @@
-//! Recorded trees (tests/fixtures, see record.sh there), unpacked and read as if they were the machine.
+//! Recorded trees (tests/fixtures, see record.sh there), unpacked and used as the root.
 
 use std::{
     fs,
@@ -14,19 +14,19 @@ use crate::{
 pub(crate) const CONTAINER: &str = "121c04b0ed1889da37e2507bd0a728f95cb1da9540996d2ddc27e55bc86f85b7";
 pub(crate) const POD: &str = "0f6ad2a9-5d2f-4b60-9a41-6f9d1b7f2c11";
 
-/// Which fixture.
+/// A fixture.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Tree {
     /// The recorded hybrid without its unified part.
     V1,
     Hybrid,
     V2,
-    /// The first and the last, where the other driver of cgroups made the groups.
+    /// The first and the last, with the other cgroup driver.
     V1Systemd,
     V2Cgroupfs,
 }
 
-/// The path of the fixtures' pod as each driver of cgroups names it, and what stands around a container's id below it.
+/// The cgroup path of the fixtures' pod under each cgroup driver, and prefix and suffix of the names of containers.
 pub(crate) const CGROUPFS: (&str, &str, &str) = ("kubepods/burstable/pod0f6ad2a9-5d2f-4b60-9a41-6f9d1b7f2c11", "", "");
 pub(crate) const SYSTEMD: (&str, &str, &str) = (
     "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f6ad2a9_5d2f_4b60_9a41_6f9d1b7f2c11.slice",
@@ -34,7 +34,7 @@ pub(crate) const SYSTEMD: (&str, &str, &str) = (
     ".scope",
 );
 
-/// A text with the cgroups of one driver as another would have named them.
+/// A text with the cgroup names of another driver.
 pub(crate) fn as_driver(text: &str, (from, to): ((&str, &str, &str), (&str, &str, &str))) -> String {
     let container = |(pod, before, after): (&str, &str, &str), id: &str| format!("{pod}/{before}{id}{after}");
     let ids = [CONTAINER.to_owned(), "a".repeat(64)];
@@ -42,7 +42,7 @@ pub(crate) fn as_driver(text: &str, (from, to): ((&str, &str, &str), (&str, &str
     named.replace(from.0, to.0)
 }
 
-/// Unpacks a fixture into a directory that goes with the value.
+/// Unpacks a fixture into a directory that is removed with the value.
 pub(crate) fn unpack(tree: Tree) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let text = match tree {
@@ -146,23 +146,23 @@ fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
             assert!(text.contains(&from), "{} has no {from}: {text}", path.display());
             fs::write(path, text.replace(&from, to)).unwrap();
         };
-        // What changes alone when nothing runs, what tells that something ran, and what is read in full only then.
+        // A counter that changes while nothing runs, those that show that something ran, and one that is read only then.
         change(&of("memory", "memory.stat"), format!("{} {}", rss, first.memory.rss_bytes), &format!("{rss} 4096"));
         change(&dir.path().join("proc/4242/net/dev"), first.network[0].rx_bytes.to_string(), "777");
         let mut buffer = Buffer::new();
-        let mut look = |all| {
+        let mut read_with = |all| {
             let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
             files.read(all, &Totals::default(), &mut buffer, &mut sample).unwrap();
             (sample.memory.rss_bytes, sample.network[0].rx_bytes)
         };
-        assert_eq!(look(false), (first.memory.rss_bytes, 777), "{tree:?}");
-        assert_eq!(look(true), (4096, 777), "{tree:?}: now and then all is read");
+        assert_eq!(read_with(false), (first.memory.rss_bytes, 777), "{tree:?}");
+        assert_eq!(read_with(true), (4096, 777), "{tree:?}: now and then all is read");
         let mut rss_now = "4096".to_owned();
         let mut seen_after = |path: &Path, from: String, to: &str, next: &str| {
             change(&of("memory", "memory.stat"), format!("{rss} {rss_now}"), &format!("{rss} {next}"));
             rss_now = next.to_owned();
             change(path, from, to);
-            assert_eq!(look(false).0.to_string(), next, "{tree:?}: {}", path.display());
+            assert_eq!(read_with(false).0.to_string(), next, "{tree:?}: {}", path.display());
         };
         let used = first.cpu.usage_ns;
         let (now, then) = if let Tree::V2 = tree { (used / 1000, "9000000") } else { (used, "9000000000") };
@@ -196,7 +196,7 @@ fn of_a_container_that_ran_what_cannot_have_changed_is_left_out() {
     };
     let mut used = first.cpu.usage_ns;
     let mut buffer = Buffer::new();
-    let mut look = |files: &mut ContainerFiles, all: bool| {
+    let mut read_with = |files: &mut ContainerFiles, all: bool| {
         used += 1000;
         write("cpuacct", "cpuacct.usage", &format!("{used}\n"));
         if all {
@@ -209,21 +209,21 @@ fn of_a_container_that_ran_what_cannot_have_changed_is_left_out() {
     };
     throttled(100);
     requests(5);
-    assert_eq!(look(&mut files, false), (100, 1), "it has a quota; no bytes were moved");
+    assert_eq!(read_with(&mut files, false), (100, 1), "it has a quota; no bytes were moved");
     write("cpu", "cpu.cfs_quota_us", "-1\n");
-    assert_eq!(look(&mut files, true), (100, 5), "with the limits all is read");
+    assert_eq!(read_with(&mut files, true), (100, 5), "with the limits all is read");
     throttled(200);
     let bytes = "254:0 Read 8192\n254:0 Write 5242880\nTotal 5251072\n";
     write("blkio", "blkio.throttle.io_service_bytes_recursive", bytes);
     requests(6);
-    assert_eq!(look(&mut files, false), (100, 6), "nothing is held back without a quota; bytes were moved");
+    assert_eq!(read_with(&mut files, false), (100, 6), "nothing is held back without a quota; bytes were moved");
     write("cpu", "cpu.cfs_quota_us", "50000\n");
-    assert_eq!(look(&mut files, true), (200, 6));
+    assert_eq!(read_with(&mut files, true), (200, 6));
     throttled(300);
-    assert_eq!(look(&mut files, false), (300, 6));
+    assert_eq!(read_with(&mut files, false), (300, 6));
 }
 
-/// Has a cgroup tell this pressure, of everything alike.
+/// Writes the same pressure for all resources of a cgroup.
 fn press(group: &Path, average: &str, total: u64) {
     for name in ["cpu.pressure", "memory.pressure", "io.pressure"] {
         let line = format!("avg10={average} avg60={average} avg300={average} total={total}\n");
@@ -237,24 +237,24 @@ fn the_pressure_of_a_container_that_sleeps_is_read_until_there_is_none() {
     let (mut files, first, _) = read(dir.path(), &target());
     let group = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
     let mut buffer = Buffer::new();
-    let mut look = || {
+    let mut read_with = || {
         let mut sample = Sample::empty(jiff::Timestamp::UNIX_EPOCH, 0);
         files.read(false, &Totals::default(), &mut buffer, &mut sample).unwrap();
         sample.pressure.io.unwrap().some.total_us
     };
-    // Something waits for a disk: the container uses no time, and what it waits grows.
+    // A process waits for a disk: the container uses no CPU time, and its pressure grows.
     press(&group, "1.50", 100);
-    assert_eq!(look(), 100);
+    assert_eq!(read_with(), 100);
     press(&group, "0.00", 200);
-    assert_eq!(look(), 200);
+    assert_eq!(read_with(), 200);
     press(&group, "0.00", 300);
-    assert_eq!(look(), 200, "nothing waited when it was looked at last, and nothing has run since");
+    assert_eq!(read_with(), 200, "nothing waited at the last read, and nothing has run since");
     let used = (first.cpu.usage_ns / 1000).to_string();
     let stat = fs::read_to_string(group.join("cpu.stat")).unwrap();
     fs::write(group.join("cpu.stat"), stat.replace(&used, "9000000")).unwrap();
-    assert_eq!(look(), 300);
+    assert_eq!(read_with(), 300);
     press(&group, "0.00", 400);
-    assert_eq!(look(), 400, "once more after it ran: what has just begun to wait shows in no average");
+    assert_eq!(read_with(), 400, "once more after it ran: what has just begun to wait shows in no average");
 }
 
 #[test]
@@ -263,14 +263,15 @@ fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
     let (mut files, first, _) = read(dir.path(), &target());
     let write = v1_writer(dir.path(), &files);
     let unified = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
-    let (mut used, mut told) = (first.cpu.usage_ns, 0);
+    let (mut used, mut total) = (first.cpu.usage_ns, 0);
     let mut buffer = Buffer::new();
-    // Before each look the container has run and every file of it tells the next number: what is told was read.
-    let mut look = |files: &mut ContainerFiles, all: bool, machine: Option<[u64; 4]>| {
-        (used, told) = (used + 1000, told + 1);
+    // Before each read the container has run and each of its files has the next number, so a number shows when its file was
+    // read.
+    let mut read_with = |files: &mut ContainerFiles, all: bool, machine: Option<[u64; 4]>| {
+        (used, total) = (used + 1000, total + 1);
         write("cpuacct", "cpuacct.usage", &format!("{used}\n"));
-        write("memory", "memory.oom_control", &format!("under_oom 0\noom_kill {told}\n"));
-        press(&unified, "0.00", told);
+        write("memory", "memory.oom_control", &format!("under_oom 0\noom_kill {total}\n"));
+        press(&unified, "0.00", total);
         let waited = |us| Some(Psi { some: PsiLine { total_us: us, ..PsiLine::default() }, ..Psi::default() });
         let totals = machine.map_or_else(Totals::default, |[cpu, memory, io, kills]| Totals {
             pressure: Pressure { cpu: waited(cpu), memory: waited(memory), io: waited(io) },
@@ -283,15 +284,19 @@ fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
         let pressure = sample.pressure;
         [total(pressure.cpu), total(pressure.memory), total(pressure.io), sample.memory.oom_kills]
     };
-    assert_eq!(look(&mut files, false, None), [1; 4], "of a machine that tells nothing");
-    assert_eq!(look(&mut files, false, Some([5, 5, 5, 5])), [2; 4], "nobody knows what was between");
-    assert_eq!(look(&mut files, false, Some([5, 5, 5, 5])), [3, 3, 3, 2], "averages come after what has just waited");
-    assert_eq!(look(&mut files, false, Some([5, 5, 5, 5])), [3, 3, 3, 2], "nobody waited, nobody was killed");
-    assert_eq!(look(&mut files, false, Some([6, 5, 5, 5])), [5, 3, 3, 2]);
-    assert_eq!(look(&mut files, false, Some([6, 7, 5, 5])), [6, 6, 3, 2]);
-    assert_eq!(look(&mut files, false, Some([6, 7, 8, 9])), [6, 7, 7, 7]);
-    assert_eq!(look(&mut files, false, Some([6, 7, 8, 9])), [6, 7, 8, 7]);
-    assert_eq!(look(&mut files, true, Some([6, 7, 8, 9])), [9; 4], "with the limits all is read");
+    assert_eq!(read_with(&mut files, false, None), [1; 4], "of a machine without pressure files");
+    assert_eq!(read_with(&mut files, false, Some([5, 5, 5, 5])), [2; 4], "nobody knows what was between");
+    assert_eq!(
+        read_with(&mut files, false, Some([5, 5, 5, 5])),
+        [3, 3, 3, 2],
+        "averages come after what has just waited"
+    );
+    assert_eq!(read_with(&mut files, false, Some([5, 5, 5, 5])), [3, 3, 3, 2], "nobody waited, nobody was killed");
+    assert_eq!(read_with(&mut files, false, Some([6, 5, 5, 5])), [5, 3, 3, 2]);
+    assert_eq!(read_with(&mut files, false, Some([6, 7, 5, 5])), [6, 6, 3, 2]);
+    assert_eq!(read_with(&mut files, false, Some([6, 7, 8, 9])), [6, 7, 7, 7]);
+    assert_eq!(read_with(&mut files, false, Some([6, 7, 8, 9])), [6, 7, 8, 7]);
+    assert_eq!(read_with(&mut files, true, Some([6, 7, 8, 9])), [9; 4], "with the limits all is read");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use windlass_kit::client::{Access, Limits};
 pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
     install_crypto();
     let access = Access::new(access_of(kubeconfig).await?).with_context(|| unusable(kubeconfig))?;
-    Ok(access.client(Limits::USUAL))
+    Ok(access.client(Limits::DEFAULT))
 }
 
 /// How often credentials that others keep are read again.
@@ -33,7 +33,7 @@ pub(super) async fn follow(access: Access, kubeconfig: PathBuf, shutdown: Cancel
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(REREAD) => {}
             // Not more often than each second, however often we are refused.
-            () = async { tokio::time::sleep(Duration::from_secs(1)).await; access.refused().await } => {}
+            () = async { tokio::time::sleep(Duration::from_secs(1)).await; access.unauthorized().await } => {}
         }
         let replaced = match access_of(&kubeconfig).await {
             Ok(config) => access.replace(config).with_context(|| unusable(&kubeconfig)),

@@ -10,7 +10,7 @@ use std::{
 use k8s_openapi::api::core::v1::Endpoints;
 use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{client::Access, files};
+use windlass_kit::{atomic_file, client::Access};
 
 /// How often the cluster is asked.
 const EVERY: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ pub(super) async fn follow(access: Access, client: Client, file: PathBuf, shutdo
             Ok(told) if told.is_empty() || told == known => {}
             Ok(told) => {
                 access.learn(&told);
-                if let Err(error) = files::replace(&file, written(&told).as_bytes(), 0o600) {
+                if let Err(error) = atomic_file::write_durable(&file, written(&told).as_bytes(), 0o600) {
                     tracing::warn!(%error, file = %file.display(), "the addresses of the API servers could not be kept; a start without the configured server would not find the others");
                 }
                 known = told;
@@ -76,7 +76,7 @@ pub(super) async fn follow(access: Access, client: Client, file: PathBuf, shutdo
 }
 
 fn kept(file: &Path) -> Vec<SocketAddr> {
-    match files::read(file) {
+    match atomic_file::read(file) {
         Ok(text) => read(&text.unwrap_or_default()),
         Err(error) => {
             tracing::warn!(%error, file = %file.display(), "the addresses of the API servers could not be read; they are asked for again");

@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_agent::certificates::{Clients, Pair, Requester, Wanted};
 use windlass_kit::{
+    atomic_file,
     client::{Access, Limits, inlined},
-    files,
 };
 
 use super::access::{access_of, unusable};
@@ -105,12 +105,12 @@ pub(super) fn clients(access: Access, bootstrap: Option<PathBuf>) -> Clients {
         let (access, bootstrap) = (access.clone(), bootstrap.clone());
         Box::pin(async move {
             match (requester, bootstrap) {
-                (Requester::Node, _) => Ok(access.client(Limits::USUAL)),
+                (Requester::Node, _) => Ok(access.client(Limits::DEFAULT)),
                 (Requester::Bootstrap, None) => Err("this node has no certificate that is good, and nothing to ask for one with; give it --bootstrap-kubeconfig with credentials that may (a token of `kubeadm token create`)".to_owned()),
                 (Requester::Bootstrap, Some(file)) => {
                     let read = async { Ok::<_, anyhow::Error>(Access::new(access_of(&file).await?)?) }.await;
                     let access = read.with_context(|| format!("the bootstrap kubeconfig {} cannot be used", file.display()));
-                    access.map(|access| access.client(Limits::USUAL)).map_err(|error| format!("{error:#}"))
+                    access.map(|access| access.client(Limits::DEFAULT)).map_err(|error| format!("{error:#}"))
                 }
             }
         })
@@ -169,8 +169,8 @@ async fn once(
     let changed = access.replace(with_pair(config, &pair))?;
     if !source.kubeconfig.exists() && current.exists() {
         let text = kubeconfig(&access.config(), current)?;
-        files::make_dir(source.kubeconfig.parent().unwrap_or(Path::new("/")), 0o755)?;
-        files::replace(&source.kubeconfig, text.as_bytes(), 0o600)
+        atomic_file::make_dir(source.kubeconfig.parent().unwrap_or(Path::new("/")), 0o755)?;
+        atomic_file::write_durable(&source.kubeconfig, text.as_bytes(), 0o600)
             .with_context(|| format!("the kubeconfig {} could not be written", source.kubeconfig.display()))?;
         tracing::info!(file = %source.kubeconfig.display(), "the node's kubeconfig was written");
     }

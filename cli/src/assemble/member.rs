@@ -42,9 +42,12 @@ pub(crate) async fn member(settings: &Settings) -> anyhow::Result<Node> {
     let bootstrap = membership.bootstrap_kubeconfig.clone();
     let source = Source { kubeconfig, bootstrap };
     let config = source.cluster().await?;
-    let access =
-        Access::waiting(&config, "this node has no certificate of the cluster yet", &membership.server_urls())?;
-    let (client, heartbeat) = (access.client(Limits::USUAL), access.client(Limits::HEARTBEAT));
+    let access = Access::without_credentials(
+        &config,
+        "this node has no certificate of the cluster yet",
+        &membership.server_urls(),
+    )?;
+    let (client, heartbeat) = (access.client(Limits::DEFAULT), access.client(Limits::HEARTBEAT));
     let pki = settings.data_dir.join(PKI);
     let metrics: Arc<Metrics> = Arc::default();
     let mut tasks = Supervisor::new(CancellationToken::new());
@@ -97,7 +100,7 @@ pub(crate) async fn member(settings: &Settings) -> anyhow::Result<Node> {
             Some(file) => {
                 let access = Access::new(access_of(file).await?).with_context(|| access::unusable(file))?;
                 tasks.forever("credentials of the proxy", access::follow(access.clone(), file.clone(), tasks.token()));
-                access.client(Limits::USUAL)
+                access.client(Limits::DEFAULT)
             }
             None => client.clone(),
         };

@@ -15,7 +15,7 @@ use windlass_agent::node::{Skew, boot_id, judge_skew};
 use windlass_kit::{
     bootstrap::{Pin, Token},
     client::Limits,
-    finding::Verdict,
+    preflight::Status,
 };
 
 use super::{Cli, agent, check, require_root, runtime, say};
@@ -78,7 +78,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let read = windlass_agent::node::eviction::thresholds::duration(text);
+    let read = windlass_kit::duration::parse(text.trim());
     read.filter(|time| !time.is_zero()).ok_or_else(|| format!("{text:?} is not a duration such as 90s or 5m"))
 }
 
@@ -231,7 +231,7 @@ async fn join(
         "the discovery file holds no credentials: give a token to ask for the node's certificate with (--token, --token-file or --tls-bootstrap-token)",
     )?;
     let access = found.access(credentials)?;
-    let client = access.client(Limits::USUAL);
+    let client = access.client(Limits::DEFAULT);
     let told = cluster::ask(&client, &settings.node_name).await?;
     versions(args, &told)?;
     match cluster::namesake(told.node.as_ref(), &boot_id()) {
@@ -255,7 +255,7 @@ async fn join(
     let tell = |words: String| step("certificate", words);
     let issued = certificate::obtain(&place.pki(), &settings.node_name, &found, &access, args.timeout, tell).await?;
     let node = found.access(crate::join::place::credentials(&issued.pair))?;
-    if !proxied && cluster::may_follow_services(&node.client(Limits::USUAL)).await == Some(false) {
+    if !proxied && cluster::may_follow_services(&node.client(Limits::DEFAULT)).await == Some(false) {
         step(
             "cluster",
             "nodes may not follow services here yet; allow it once, for all nodes: windlass rbac | kubectl apply -f -",
@@ -272,11 +272,11 @@ async fn join(
 async fn preflight(args: &Args, settings: &Settings) -> anyhow::Result<()> {
     step("preflight", "looking at the machine");
     let findings = check::of_node(settings).await?;
-    let wrong: Vec<_> = findings.iter().filter(|f| f.verdict != Verdict::Fine).cloned().collect();
+    let wrong: Vec<_> = findings.iter().filter(|f| f.status != Status::Pass).cloned().collect();
     if !wrong.is_empty() {
         say(check::text(&wrong));
     }
-    let missing = wrong.iter().filter(|f| f.verdict == Verdict::Missing).count();
+    let missing = wrong.iter().filter(|f| f.status == Status::Fail).count();
     anyhow::ensure!(
         missing == 0 || args.force,
         "this machine cannot be a node yet: {missing} missing, see above; --force goes on all the same"

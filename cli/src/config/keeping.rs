@@ -13,6 +13,7 @@ use windlass_agent::{
         shutdown::{Share, of_two},
     },
 };
+use windlass_kit::duration;
 
 /// Settings with no gaps left; texts are read by the functions below.
 #[derive(Debug, Clone)]
@@ -147,7 +148,7 @@ impl Keeping {
             ("shutdownGracePeriod", &self.shutdown_grace_period),
             ("shutdownGracePeriodCriticalPods", &self.shutdown_grace_period_critical_pods),
         ] {
-            if thresholds::duration(text).is_none() {
+            if duration::parse(text.trim()).is_none() {
                 all.push(format!("{name} {text:?} is not a duration such as 90s or 1m30s"));
             }
         }
@@ -162,7 +163,7 @@ impl Keeping {
             all.push("evictionMaxPodGracePeriod is below zero".to_owned());
         }
         let (whole, critical) = (&self.shutdown_grace_period, &self.shutdown_grace_period_critical_pods);
-        if let (Some(whole), Some(critical)) = (thresholds::duration(whole), thresholds::duration(critical)) {
+        if let (Some(whole), Some(critical)) = (duration::parse(whole.trim()), duration::parse(critical.trim())) {
             if critical > whole {
                 all.push(
                     "shutdownGracePeriodCriticalPods is longer than shutdownGracePeriod, which it is a part of"
@@ -193,7 +194,7 @@ impl Keeping {
 
 /// A duration that [`Keeping::problems`] has found to be one.
 pub(crate) fn duration(text: &str) -> Duration {
-    thresholds::duration(text).unwrap_or_default()
+    duration::parse(text.trim()).unwrap_or_default()
 }
 
 /// The same as flags, in kubelet's way of writing them.

@@ -29,8 +29,7 @@ pub(crate) use membership::{IdentityFlags, Membership, MembershipFlags};
 pub(crate) use problems::Problem;
 pub(crate) use ranges::Ranges;
 pub(crate) use registration::Registration;
-use windlass_agent::node::eviction::thresholds;
-use windlass_kit::net::NodeIps;
+use windlass_kit::{duration, net::NodeIps};
 
 use crate::join::place::Place;
 
@@ -247,7 +246,7 @@ impl Settings {
         let settings = Self::assembled(flags, with_file, None)?;
         // What a cluster has set is in the data folder, which the file or a flag may name.
         let of_cluster = Place::below(&settings.data_dir).settings();
-        let read = windlass_kit::files::read(&of_cluster)
+        let read = windlass_kit::atomic_file::read(&of_cluster)
             .with_context(|| format!("the cluster's settings {} could not be read", of_cluster.display()))?;
         let settings = match read {
             Some(text) => Self::assembled(flags, with_file, Some(&text))
@@ -357,7 +356,7 @@ impl Settings {
             problems.push(format!("containerLogMaxFiles {} must be greater than 1", self.log_limits.files));
         }
         // Upstream's limits.
-        match thresholds::duration(&self.max_token_expiration).map(|most| most.as_secs()) {
+        match duration::parse(self.max_token_expiration.trim()).map(|most| most.as_secs()) {
             Some(0 | 3600..=0x1_0000_0000) => {}
             _ => problems.push(format!(
                 "serviceAccountMaxTokenExpiration {:?} must be between 1h and 2^32 seconds, or 0s for no limit",

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use k8s_openapi::api::core::v1::Taint;
-use windlass_agent::node::{eviction::thresholds, label_problem, taint_problem};
+use windlass_agent::node::{label_problem, taint_problem};
+use windlass_kit::duration;
 
 /// Settings with no gaps left; texts are read by the functions below.
 #[derive(Debug, Clone)]
@@ -45,7 +46,7 @@ impl Registration {
 
     /// How often the node's status is computed, and how old the API's may get.
     pub(crate) fn frequencies(&self) -> (Duration, Duration) {
-        let read = |text: &str| thresholds::duration(text).unwrap_or_default();
+        let read = |text: &str| duration::parse(text.trim()).unwrap_or_default();
         (read(&self.node_status_update_frequency), read(&self.node_status_report_frequency))
     }
 
@@ -64,7 +65,7 @@ impl Registration {
             ("nodeStatusUpdateFrequency", &self.node_status_update_frequency),
             ("nodeStatusReportFrequency", &self.node_status_report_frequency),
         ] {
-            if thresholds::duration(text).is_none_or(|period| period < Duration::from_secs(1)) {
+            if duration::parse(text.trim()).is_none_or(|period| period < Duration::from_secs(1)) {
                 all.push(format!("{name} {text:?} is not a duration of a second or more, such as 10s"));
             }
         }

@@ -36,7 +36,7 @@ async fn open(pki: &Path, node: &str, found: &super::discovery::Found, token: &A
             let token = token.clone();
             Box::pin(async move {
                 match requester {
-                    Requester::Bootstrap => Ok(token.client(Limits::USUAL)),
+                    Requester::Bootstrap => Ok(token.client(Limits::DEFAULT)),
                     Requester::Node => Err("the node's certificate is not renewed while it joins".to_owned()),
                 }
             })

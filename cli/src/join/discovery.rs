@@ -42,7 +42,7 @@ impl Found {
         let mut config = config(&self.server, self.authority.as_deref())?;
         config.auth_info = credentials;
         let others: Vec<Uri> = self.typed.iter().cloned().collect();
-        let access = Access::waiting(&config, "nobody is known yet", &others)?;
+        let access = Access::without_credentials(&config, "nobody is known yet", &others)?;
         access.replace(config)?;
         Ok(access)
     }
@@ -65,7 +65,7 @@ fn config(server: &Uri, authority: Option<&str>) -> anyhow::Result<kube::Config>
 }
 
 fn client(config: kube::Config) -> anyhow::Result<Client> {
-    Ok(Access::new(config)?.client(Limits { answer: ANSWER, retry: false, ..Limits::USUAL }))
+    Ok(Access::new(config)?.client(Limits { response: ANSWER, retry: false, ..Limits::DEFAULT }))
 }
 
 /// The description as the API gives it to anybody.

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kube::config::{AuthInfo, Kubeconfig};
 use windlass_agent::certificates::{self, Pair};
-use windlass_kit::files;
+use windlass_kit::atomic_file;
 
 /// The folder, and what it is while it is written.
 const FOLDER: &str = "join";
@@ -78,11 +78,11 @@ impl Place {
         let part = self.data_dir.join(PART);
         let write = || -> io::Result<()> {
             remove_tree(&part)?;
-            files::make_dir(&part, 0o755)?;
-            files::replace(&part.join(SETTINGS), settings.as_bytes(), 0o644)?;
-            files::replace(&part.join(KUBECONFIG), kubeconfig.as_bytes(), 0o600)?;
+            atomic_file::make_dir(&part, 0o755)?;
+            atomic_file::write_durable(&part.join(SETTINGS), settings.as_bytes(), 0o644)?;
+            atomic_file::write_durable(&part.join(KUBECONFIG), kubeconfig.as_bytes(), 0o600)?;
             fs::rename(&part, self.dir())?;
-            files::sync_parent(&self.dir())
+            atomic_file::sync_parent(&self.dir())
         };
         write().or_else(|error| {
             let _ = remove_tree(&part);
@@ -103,7 +103,7 @@ impl Place {
         let _ = fs::remove_dir(self.pki());
         for name in OF_CLUSTER {
             let file = self.data_dir.join(name);
-            note(&file, files::remove(&file));
+            note(&file, atomic_file::remove(&file));
         }
         // Pods' folders, from which nothing is mounted any more; the mark last.
         for name in [PART, PODS, FOLDER] {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use windlass_kit::files;
+use windlass_kit::atomic_file;
 
 const UNIT: &str = "windlass.service";
 /// Read by the unit.
@@ -66,8 +66,9 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     let text = environment(args)
         .context("one of the flags holds quotes, a dollar sign or a control character, which the unit's file cannot; set it in /etc/windlass/config.yaml instead")?;
     let file = Path::new(ENVIRONMENT);
-    files::make_dir(file.parent().unwrap_or(Path::new("/etc")), 0o755)?;
-    files::replace(file, text.as_bytes(), 0o644).with_context(|| format!("{ENVIRONMENT} could not be written"))?;
+    atomic_file::make_dir(file.parent().unwrap_or(Path::new("/etc")), 0o755)?;
+    atomic_file::write_durable(file, text.as_bytes(), 0o644)
+        .with_context(|| format!("{ENVIRONMENT} could not be written"))?;
     must(&["enable", UNIT])?;
     must(&["restart", "--no-block", UNIT])
 }
@@ -97,5 +98,5 @@ pub(crate) fn stop() -> anyhow::Result<()> {
 
 /// The unit has its usual command again from its next start on.
 pub(crate) fn forget() -> anyhow::Result<()> {
-    files::remove(Path::new(ENVIRONMENT)).with_context(|| format!("{ENVIRONMENT} could not be removed"))
+    atomic_file::remove(Path::new(ENVIRONMENT)).with_context(|| format!("{ENVIRONMENT} could not be removed"))
 }

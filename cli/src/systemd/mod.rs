@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 use windlass_agent::engine::Health;
 use windlass_control::LoopbackProbe;
-use windlass_kit::heartbeat::Heartbeats;
+use windlass_kit::liveness::Heartbeats;
 
 use script::{Message, Script};
 pub(crate) use tell::Kind;

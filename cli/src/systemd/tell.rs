@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use windlass_agent::engine::Health;
-use windlass_kit::heartbeat::Stuck;
+use windlass_kit::liveness::StuckLoop;
 
 /// How long the first steps may take: a store that is read, ports that are taken, Docker that is asked its first
 /// question. Whoever needs longer is taken to hang.
@@ -48,7 +48,7 @@ pub(super) struct Facts {
     /// For how long our own API has not answered; nothing where it is not in this process.
     pub(super) api_silent: Option<Duration>,
     /// Loops that have not moved for too long.
-    pub(super) stuck: Vec<Stuck>,
+    pub(super) stuck: Vec<StuckLoop>,
     /// How long a loop may be silent before the process hangs. An API far away that swallows requests may hold one for
     /// longer than one in this process.
     pub(super) patience: Duration,
@@ -89,7 +89,7 @@ fn hung(facts: &Facts) -> Option<String> {
     if let Some(silent) = facts.api_silent.filter(|silent| *silent > API_SILENT) {
         return Some(format!("the API has not answered for {} s", silent.as_secs()));
     }
-    let lost = facts.stuck.iter().find(|one| one.name != OF_ONE_POD && one.silent > facts.patience);
+    let lost = facts.stuck.iter().find(|one| one.name != OF_ONE_POD && one.since_report > facts.patience);
     lost.map(ToString::to_string)
 }
 
@@ -139,8 +139,8 @@ mod tests {
         }
     }
 
-    fn stuck(name: &'static str, seconds: u64) -> Vec<Stuck> {
-        vec![Stuck { name, which: String::new(), silent: Duration::from_secs(seconds) }]
+    fn stuck(name: &'static str, seconds: u64) -> Vec<StuckLoop> {
+        vec![StuckLoop { name, instance: String::new(), since_report: Duration::from_secs(seconds) }]
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl UserInfo {
     /// The caller of a request: a component of this process, the subject of a client certificate, or anonymous.
     pub(super) fn from_extensions(extensions: &axum::http::Extensions) -> Self {
         let peer = || {
-            let peer = extensions.get::<windlass_kit::serve::Peer>()?;
+            let peer = extensions.get::<windlass_kit::serve::ClientIdentity>()?;
             Some(Self { name: peer.name.clone(), groups: peer.groups.clone() })
         };
         extensions.get::<Self>().cloned().or_else(peer).unwrap_or_else(Self::anonymous)

@@ -24,7 +24,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::{either::Either, sync::CancellationToken};
-use windlass_kit::serve::Door;
+use windlass_kit::serve::InProcessConnector;
 
 use super::error::ApiError;
 
@@ -51,7 +51,7 @@ pub struct KubeletClient {
 /// The node that runs in this process.
 struct OwnNode {
     name: String,
-    door: Door,
+    connector: InProcessConnector,
 }
 
 impl std::fmt::Debug for KubeletClient {
@@ -73,8 +73,8 @@ impl KubeletClient {
     }
 
     /// Connects to the node of this name inside this process. The first call wins.
-    pub fn set_in_process_node(&self, name: String, door: Door) {
-        let _ = self.own.set(OwnNode { name, door });
+    pub fn set_in_process_node(&self, name: String, connector: InProcessConnector) {
+        let _ = self.own.set(OwnNode { name, connector });
     }
 
     fn tls(&self) -> Arc<ClientConfig> {
@@ -89,7 +89,7 @@ impl KubeletClient {
         let endpoint = NodeEndpoint { name, address, port };
         let own = self.own.get().filter(|own| own.name == endpoint.name);
         let stream = match own {
-            Some(own) => Either::Left(own.door.connect().await.map_err(|e| endpoint.failed("reached", &e))?),
+            Some(own) => Either::Left(own.connector.connect().await.map_err(|e| endpoint.failed("reached", &e))?),
             None => Either::Right(Box::new(self.dial(&endpoint).await?)),
         };
         let connection = http1::handshake(TokioIo::new(stream)).await.map_err(|e| endpoint.failed("asked", &e))?;
@@ -269,7 +269,7 @@ mod tests {
     use http_body_util::StreamBody;
     use hyper::body::Frame;
     use serde_json::json;
-    use windlass_kit::serve::{Peer, inside};
+    use windlass_kit::serve::{ClientIdentity, in_process};
 
     use super::*;
 
@@ -295,8 +295,8 @@ mod tests {
             .with_no_client_auth();
         let kubelet = KubeletClient::new(tls);
         // Nobody serves the other side: the connection is taken and nothing comes.
-        let (door, _other_side) = inside(Peer { name: "api".into(), groups: Vec::new() });
-        kubelet.set_in_process_node("n".into(), door);
+        let (connector, _other_side) = in_process(ClientIdentity { name: "api".into(), groups: Vec::new() });
+        kubelet.set_in_process_node("n".into(), connector);
         let node = json!({"metadata": {"name": "n"}, "status": {
             "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},

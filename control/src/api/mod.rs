@@ -52,7 +52,7 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::upgrade::OnUpgrade;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::{self, BodyError, Caller, LongRunning, Peer};
+use windlass_kit::serve::{self, BodyError, Caller, ClientIdentity, LongRunning};
 
 use authentication::NODES_GROUP;
 pub use authentication::UserInfo;
@@ -182,7 +182,7 @@ impl Api {
 async fn handle(State(api): State<Api>, request: Request) -> Response {
     let mut user = UserInfo::from_extensions(request.extensions());
     let in_process = request.extensions().get::<UserInfo>().is_some();
-    let by_certificate = !in_process && request.extensions().get::<Peer>().is_some();
+    let by_certificate = !in_process && request.extensions().get::<ClientIdentity>().is_some();
     let caller = request.extensions().get::<Caller>();
     let websocket_token = authentication::protocol_token(request.headers());
     if let Some(token) = serve::bearer(request.headers()).or(websocket_token.as_deref()).filter(|_| user.is_anonymous())

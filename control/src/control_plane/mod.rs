@@ -16,7 +16,7 @@ use axum::{Extension, Router};
 use kube::Client;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::serve::{self, Inside, Peer, Reserved, ServeError, Tls};
+use windlass_kit::serve::{self, ClientIdentity, InProcessListener, ReservedAddresses, ServeError, Tls};
 
 use crate::{
     api::{Api, ApiConfig, KubeletClient, UserInfo},
@@ -105,7 +105,7 @@ pub struct ControlPlane {
     server_tls: Tls,
     node_tls: Tls,
     /// Reserved connection slots for [`LoopbackProbe`].
-    reserved: Reserved,
+    reserved: ReservedAddresses,
     config: Arc<Config>,
 }
 
@@ -161,7 +161,7 @@ impl ControlPlane {
             kubelet,
             server_tls,
             node_tls,
-            reserved: Reserved::default(),
+            reserved: ReservedAddresses::default(),
             config,
         };
         plane.bootstrap().await?;
@@ -277,11 +277,11 @@ impl ControlPlane {
     /// A listener in this process for the API server's connections to the node, with the identity of its client
     /// certificate.
     #[must_use]
-    pub fn in_process_node_listener(&self) -> Inside {
-        let peer = Peer { name: pki::KUBELET_CLIENT.to_owned(), groups: vec![pki::MASTERS_GROUP.to_owned()] };
-        let (door, inside) = serve::inside(peer);
-        self.kubelet.set_in_process_node(self.config.node_name.clone(), door);
-        inside
+    pub fn in_process_node_listener(&self) -> InProcessListener {
+        let peer = ClientIdentity { name: pki::KUBELET_CLIENT.to_owned(), groups: vec![pki::MASTERS_GROUP.to_owned()] };
+        let (connector, listener) = serve::in_process(peer);
+        self.kubelet.set_in_process_node(self.config.node_name.clone(), connector);
+        listener
     }
 
     /// The API's port, the same at all addresses.

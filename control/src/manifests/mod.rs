@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     backoff::Backoff,
-    manifests::{self, Document, Folder, Scanned, format_of},
+    manifests::{self, Document, ManifestDir, Scanned, format_of},
 };
 
 use crate::controllers::kinds::{Kind, Kinds};
@@ -79,10 +79,10 @@ struct File {
 /// None at present: an unreadable directory is logged and retried.
 pub async fn run(client: Client, dir: PathBuf, shutdown: CancellationToken) -> Result<(), std::io::Error> {
     let mut applier = Applier { client, kinds: BTreeMap::new(), files: BTreeMap::new() };
-    let mut folder = Folder::new(dir);
+    let mut directory = ManifestDir::new(dir);
     loop {
         let sync = async {
-            match folder.scan().await {
+            match directory.scan().await {
                 Some(scanned) => applier.sync(scanned).await,
                 None => Instant::now() + UNREADABLE_RETRY_INTERVAL,
             }
@@ -93,7 +93,7 @@ pub async fn run(client: Client, dir: PathBuf, shutdown: CancellationToken) -> R
         };
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            () = folder.changed(next) => {}
+            () = directory.changed(next) => {}
         }
     }
 }

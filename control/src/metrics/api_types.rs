@@ -65,7 +65,7 @@ pub(crate) fn node_metrics(node: &Value, rate: &Rate, now: Timestamp) -> NodeMet
         api_version: API_VERSION,
         metadata: metadata(node, now),
         timestamp: time(rate.at),
-        window: duration::go(rate.window),
+        window: duration::format(rate.window),
         usage: usage(rate),
     }
 }
@@ -78,7 +78,7 @@ pub(crate) fn pod_metrics(pod: &Value, rates: &PodRates, now: Timestamp) -> PodM
         api_version: API_VERSION,
         metadata: metadata(pod, now),
         timestamp: time(rates.at),
-        window: duration::go(rates.window),
+        window: duration::format(rates.window),
         containers: rates.containers.iter().map(container).collect(),
     }
 }

@@ -6,12 +6,16 @@ use std::{
     path::Path,
 };
 
-use windlass_kit::files;
+use windlass_kit::atomic_file;
 
 use super::Error;
 
 pub(super) fn make_dir(dir: &Path) -> Result<(), Error> {
-    files::make_dir(dir, 0o700).map_err(|source| Error::File { path: dir.to_owned(), attempt: "made", source })?;
+    atomic_file::make_dir(dir, 0o700).map_err(|source| Error::File {
+        path: dir.to_owned(),
+        attempt: "made",
+        source,
+    })?;
     restrict_permissions(dir, 0o700);
     Ok(())
 }
@@ -49,11 +53,11 @@ pub(super) fn restrict_permissions(path: &Path, allowed: u32) {
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<String>, Error> {
-    files::read(path).map_err(|source| Error::File { path: path.to_owned(), attempt: "read", source })
+    atomic_file::read(path).map_err(|source| Error::File { path: path.to_owned(), attempt: "read", source })
 }
 
 pub(super) fn write(path: &Path, text: &str) -> Result<(), Error> {
-    files::replace(path, text.as_bytes(), 0o600).map_err(|source| Error::File {
+    atomic_file::write_durable(path, text.as_bytes(), 0o600).map_err(|source| Error::File {
         path: path.to_owned(),
         attempt: "written",
         source,

@@ -1,4 +1,4 @@
-//! Detached JSON web signatures (RFC 7515, appendix F) with HS256, whose key is a token's secret.
+//! Detached JSON Web Signatures (RFC 7515, appendix F) with HS256, keyed with the secret of a token.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::hmac;
@@ -6,19 +6,19 @@ use serde_json::Value;
 
 use super::Token;
 
-/// Why a signature is not good.
+/// Why a signature is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSignature {
     /// It is not of the form `HEADER..SIGNATURE`.
     #[error("it is no detached JSON web signature")]
     Form,
-    /// Another way of signing.
+    /// Another algorithm.
     #[error("it is signed with {0:?}, not with HS256")]
     Algorithm(String),
-    /// Another token's.
+    /// A signature of another token.
     #[error("it is signed with the token {0:?}, not with this one")]
     Another(String),
-    /// Somebody who does not know the secret, or another text.
+    /// Another secret, or another payload.
     #[error("it does not fit: the token's secret is another one, or what is signed was changed")]
     Wrong,
 }
@@ -31,7 +31,7 @@ fn signed(header: &str, payload: &[u8]) -> String {
     format!("{header}.{}", URL_SAFE_NO_PAD.encode(payload))
 }
 
-/// The signature of `payload`. kubeadm compares texts, so the header is its own, byte for byte.
+/// The signature of `payload`. kubeadm compares texts, so the header is equal to its own.
 #[must_use]
 pub fn sign(token: &Token, payload: &[u8]) -> String {
     let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"HS256","kid":"{}"}}"#, token.id()));
@@ -39,10 +39,10 @@ pub fn sign(token: &Token, payload: &[u8]) -> String {
     format!("{header}..{}", URL_SAFE_NO_PAD.encode(tag))
 }
 
-/// Whether somebody who knows the token has signed `payload`.
+/// Verifies that `payload` was signed with the token.
 ///
 /// # Errors
-/// Says what is wrong.
+/// Why it is invalid.
 pub fn verify(token: &Token, payload: &[u8], signature: &str) -> Result<(), BadSignature> {
     let (header, tag) = signature.split_once("..").ok_or(BadSignature::Form)?;
     let decoded = URL_SAFE_NO_PAD.decode(header).map_err(|_| BadSignature::Form)?;

@@ -1,5 +1,5 @@
-//! What lets a new node into a cluster, as kubeadm has it: bootstrap tokens, the signature of the cluster's description
-//! (`cluster-info`) by a token, and pins of the cluster's authority. Pure; imports nothing of the rest but certificates' PEM.
+//! kubeadm's bootstrap: tokens, the signature of `cluster-info` by a token, and pins of the cluster's CA. Pure; imports
+//! nothing else of ours.
 
 mod jws;
 mod pin;
@@ -9,7 +9,7 @@ pub use jws::{BadSignature, sign, verify};
 pub use pin::{Pin, any_matches};
 pub use token::{BadToken, Token};
 
-/// The prefix of the keys under which signatures stand in the ConfigMap `kube-public/cluster-info`; the token's id follows.
+/// The prefix of the keys of signatures in the ConfigMap `kube-public/cluster-info`; the id of the token follows.
 pub const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
 
 #[cfg(test)]

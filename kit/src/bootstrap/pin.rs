@@ -1,4 +1,5 @@
-//! Pins of certificate authorities: the SHA-256 of a public key, as `kubeadm token create --print-join-command` tells it.
+//! Pins of certificate authorities: the SHA-256 of a public key, as `kubeadm token create --print-join-command` prints
+//! it.
 
 use std::{fmt, str::FromStr};
 
@@ -35,7 +36,7 @@ impl fmt::Display for Pin {
 }
 
 impl Pin {
-    /// Of a certificate in DER.
+    /// The pin of a certificate in DER.
     #[must_use]
     pub fn of(certificate: &[u8]) -> Option<Self> {
         let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
@@ -44,11 +45,11 @@ impl Pin {
     }
 }
 
-/// Whether one of `pins` is that of one of the certificates in `pem`: during a change of authorities there are several of
+/// Verifies that one of `pins` is that of one of the certificates in `pem`: during a CA rotation there are several of
 /// each.
 ///
 /// # Errors
-/// The pins that there are, where none matches; what is wrong with the text, where it holds no certificates.
+/// The pins of the certificates, where none matches; or why the text has none.
 pub fn any_matches(pins: &[Pin], pem: &str) -> Result<(), String> {
     let certificates: Vec<CertificateDer<'_>> = CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()

@@ -2,14 +2,14 @@
 
 use std::{fmt, str::FromStr};
 
-/// `abcdef.0123456789abcdef`: an id that everybody may know, and a secret (`k8s.io/cluster-bootstrap/token/api`).
+/// `abcdef.0123456789abcdef`: a public id, and a secret (`k8s.io/cluster-bootstrap/token/api`).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     id: String,
     secret: String,
 }
 
-/// Why a text is no token; never the text itself.
+/// A text that is no token; never contains the text itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "it is no bootstrap token: six characters, a dot and sixteen characters, each a small letter or a digit, as abcdef.0123456789abcdef"
@@ -42,7 +42,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// The part that may be told.
+    /// The public part.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -52,7 +52,7 @@ impl Token {
         &self.secret
     }
 
-    /// What is shown to the API; not to be logged.
+    /// The complete token, for the API; never to be logged.
     #[must_use]
     pub fn bearer(&self) -> String {
         format!("{}.{}", self.id, self.secret)

@@ -1,4 +1,4 @@
-//! How an API is reached and who we are there, for all clients of it. Both may change while clients are in use.
+//! The address of an API and our credentials, for all clients of it. Both may change while clients use them.
 
 use std::{
     fmt, io,
@@ -16,22 +16,22 @@ use tokio::{
 };
 
 use super::{
-    Limits, NoIdentity,
+    Limits, NoCredentials,
     connections::Connections,
-    names::AnyName,
-    servers::{Book, Server},
+    servers::{Server, ServerPool},
+    verifier::AnyNameVerifier,
 };
 
-/// Names that the certificates of a cluster's API servers have beside their addresses.
+/// Names in the certificates of a cluster's API servers, beside their addresses.
 const CLUSTER_NAMES: [&str; 2] = ["kubernetes", "kubernetes.default.svc"];
 
-/// Why an API cannot be reached as configured.
+/// Why the configuration of an API cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
-    /// A certificate, key, token or header of it.
+pub enum AccessError {
+    /// An invalid certificate, key, token or header.
     #[error(transparent)]
     Config(#[from] kube::Error),
-    /// A file that it names.
+    /// A file that it names cannot be read.
     #[error("{path} could not be read: {source}")]
     File {
         /// Which file.
@@ -39,50 +39,50 @@ pub enum Unusable {
         /// Why not.
         source: io::Error,
     },
-    /// Its authority.
+    /// The certificate authority cannot be used.
     #[error("the certificate authority cannot be used: {0}")]
     Authority(String),
-    /// The address of a server.
+    /// The URL of a server has no host.
     #[error("{0} names no host")]
     Host(Uri),
 }
 
-/// See the module. Clones are the same access.
+/// See the module. Clones share one access.
 #[derive(Clone)]
 pub struct Access(Arc<Shared>);
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never what credentials are made of.
+        // Never the credentials.
         f.write_str("Access")
     }
 }
 
 pub(super) struct Shared {
     state: Mutex<State>,
-    servers: Mutex<Book>,
-    /// Whether certificates are good under the cluster's names and those of all configured servers.
-    many: bool,
-    /// How often all connections of all clients were given up.
+    servers: Mutex<ServerPool>,
+    /// Whether certificates are accepted for the cluster's names and those of all configured servers.
+    any_name: bool,
+    /// The number of times that all connections of all clients were dropped.
     generation: watch::Sender<u64>,
     pub(super) dial_failed: Notify,
     refused: Notify,
 }
 
 struct State {
-    /// How to reach the API; also while nobody is known to us.
+    /// The configuration; also while there are no credentials.
     config: kube::Config,
-    way: Result<Arc<Way>, String>,
+    transport: Result<Arc<Transport>, String>,
 }
 
-/// What connections are made with.
-pub(super) struct Way {
+/// The configuration that connections are made with.
+pub(super) struct Transport {
     pub(super) config: kube::Config,
     pub(super) tls: rustls::ClientConfig,
 }
 
 impl Shared {
-    pub(super) fn servers(&self) -> MutexGuard<'_, Book> {
+    pub(super) fn servers(&self) -> MutexGuard<'_, ServerPool> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -94,41 +94,41 @@ impl Shared {
         self.generation.subscribe()
     }
 
-    /// Waits until there is a way to show who we are.
-    pub(super) async fn way(&self, until: Instant) -> Result<(u64, Arc<Way>), NoIdentity> {
+    /// Waits until there are credentials.
+    pub(super) async fn transport(&self, until: Instant) -> Result<(u64, Arc<Transport>), NoCredentials> {
         let mut generation = self.generation();
         loop {
             let now = *generation.borrow_and_update();
-            let why = match &self.state().way {
-                Ok(way) => return Ok((now, Arc::clone(way))),
+            let why = match &self.state().transport {
+                Ok(transport) => return Ok((now, Arc::clone(transport))),
                 Err(why) => why.clone(),
             };
             if tokio::time::timeout_at(until, generation.changed()).await.is_err() {
-                return Err(NoIdentity(why));
+                return Err(NoCredentials(why));
             }
         }
     }
 
-    /// Gives up all connections of all clients; watches begin again over new ones.
-    pub(super) fn give_up(&self) {
+    /// Drops all connections of all clients; watches start again over new ones.
+    pub(super) fn drop_connections(&self) {
         self.generation.send_modify(|generation| *generation += 1);
     }
 
-    /// An answer is overdue.
-    pub(super) fn silent(&self) {
-        if self.servers().silent(Instant::now()) {
-            self.give_up();
+    /// A response timed out.
+    pub(super) fn response_timed_out(&self) {
+        if self.servers().response_timed_out(Instant::now()) {
+            self.drop_connections();
         }
     }
 
-    pub(super) fn refused(&self) {
+    pub(super) fn unauthorized(&self) {
         self.refused.notify_one();
     }
 
-    fn way_of(&self, config: &kube::Config) -> Result<Arc<Way>, Unusable> {
+    fn build_transport(&self, config: &kube::Config) -> Result<Arc<Transport>, AccessError> {
         let mut tls = config.rustls_client_config()?;
         if let (true, false, None, Some(roots)) =
-            (self.many, config.accept_invalid_certs, &config.root_cert_file, &config.root_cert)
+            (self.any_name, config.accept_invalid_certs, &config.root_cert_file, &config.root_cert)
         {
             let names: Vec<String> = match &config.tls_server_name {
                 Some(only) => vec![only.clone()],
@@ -139,13 +139,13 @@ impl Shared {
                     all
                 }
             };
-            let verifier = AnyName::new(roots, &names).map_err(Unusable::Authority)?;
+            let verifier = AnyNameVerifier::new(roots, &names).map_err(AccessError::Authority)?;
             tls.dangerous().set_certificate_verifier(Arc::new(verifier));
         }
-        // What would fail at each request fails here.
+        // Fail here instead of at each request.
         config.auth_layer()?;
         config.extra_headers_layer()?;
-        Ok(Arc::new(Way { config: config.clone(), tls }))
+        Ok(Arc::new(Transport { config: config.clone(), tls }))
     }
 }
 
@@ -153,25 +153,24 @@ impl Access {
     /// Access to one server. Certificates and keys that `config` names by files are read now.
     ///
     /// # Errors
-    /// When what `config` says cannot be used, or it names an HTTP proxy.
-    pub fn new(config: kube::Config) -> Result<Self, Unusable> {
-        let access = Self::without_identity(&config, "", &[], false)?;
+    /// When the configuration is invalid, or names an HTTP proxy.
+    pub fn new(config: kube::Config) -> Result<Self, AccessError> {
+        let access = Self::build(&config, "", &[], false)?;
         access.replace(config)?;
         Ok(access)
     }
 
-    /// Access to the server of `config`, to `others`, and to those that [`Self::learn`] names, all of one API. Nobody
-    /// is known to them until [`Self::replace`] says who we are; until then requests wait, and those whose time is over
-    /// fail with `why`.
+    /// Access to the server of `config`, to `others`, and to those of [`Self::learn`], all of one API, without
+    /// credentials until [`Self::replace`]. Until then requests wait, and fail with `why` when they time out.
     ///
     /// # Errors
-    /// When a URL names no host.
-    pub fn waiting(config: &kube::Config, why: &str, others: &[Uri]) -> Result<Self, Unusable> {
-        Self::without_identity(config, why, others, true)
+    /// When a URL has no host.
+    pub fn without_credentials(config: &kube::Config, why: &str, others: &[Uri]) -> Result<Self, AccessError> {
+        Self::build(config, why, others, true)
     }
 
-    fn without_identity(config: &kube::Config, why: &str, others: &[Uri], many: bool) -> Result<Self, Unusable> {
-        let of = |url: &Uri| Server::of(url).ok_or_else(|| Unusable::Host(url.clone()));
+    fn build(config: &kube::Config, why: &str, others: &[Uri], any_name: bool) -> Result<Self, AccessError> {
+        let of = |url: &Uri| Server::of(url).ok_or_else(|| AccessError::Host(url.clone()));
         let mut servers = vec![of(&config.cluster_url)?];
         for other in others {
             let server = of(other)?;
@@ -180,98 +179,98 @@ impl Access {
             }
         }
         Ok(Self(Arc::new(Shared {
-            state: Mutex::new(State { config: config.clone(), way: Err(why.to_owned()) }),
-            servers: Mutex::new(Book::new(servers)),
-            many,
+            state: Mutex::new(State { config: config.clone(), transport: Err(why.to_owned()) }),
+            servers: Mutex::new(ServerPool::new(servers)),
+            any_name,
             generation: watch::Sender::new(0),
             dial_failed: Notify::new(),
             refused: Notify::new(),
         })))
     }
 
-    /// A client with connections of its own. Must be made inside a runtime.
+    /// A client with its own connections. Must be called within a runtime.
     #[must_use]
     pub fn client(&self, limits: Limits) -> kube::Client {
         let namespace = self.0.state().config.default_namespace.clone();
         Connections::new(Arc::clone(&self.0), limits).into_client(namespace)
     }
 
-    /// Other credentials, authorities or another first server from now on, for all clients. All connections are given
-    /// up and no session of TLS is resumed, so that everything asked from now on, watches too, is asked by the new
-    /// identity. `false` when nothing is different.
+    /// Replaces credentials, authorities or the first server, for all clients. All connections are dropped and no TLS
+    /// session is resumed, so that every later request, also of watches, uses the new credentials. `false` when nothing
+    /// changed.
     ///
     /// # Errors
-    /// When they cannot be used; nothing is changed then.
-    pub fn replace(&self, config: kube::Config) -> Result<bool, Unusable> {
+    /// When the configuration is invalid; nothing is changed then.
+    pub fn replace(&self, config: kube::Config) -> Result<bool, AccessError> {
         if let Some(proxy) = config.proxy_url {
-            return Err(Unusable::Config(kube::Error::ProxyProtocolDisabled {
+            return Err(AccessError::Config(kube::Error::ProxyProtocolDisabled {
                 proxy_url: Box::new(proxy),
                 protocol_feature: "kube/http-proxy",
             }));
         }
         let config = inlined(config)?;
-        if self.0.state().way.as_ref().is_ok_and(|way| same(&way.config, &config)) {
+        if self.0.state().transport.as_ref().is_ok_and(|transport| same(&transport.config, &config)) {
             return Ok(false);
         }
-        let first = Server::of(&config.cluster_url).ok_or_else(|| Unusable::Host(config.cluster_url.clone()))?;
-        let way = self.0.way_of(&config)?;
+        let first = Server::of(&config.cluster_url).ok_or_else(|| AccessError::Host(config.cluster_url.clone()))?;
+        let transport = self.0.build_transport(&config)?;
         self.0.servers().set_first(first);
-        *self.0.state() = State { config, way: Ok(way) };
-        self.0.give_up();
+        *self.0.state() = State { config, transport: Ok(transport) };
+        self.0.drop_connections();
         Ok(true)
     }
 
-    /// Nobody is known to the API any more, until [`Self::replace`]; requests fail with `why` when their time is over.
+    /// Drops the credentials, until [`Self::replace`]; requests fail with `why` when they time out.
     pub fn forget(&self, why: &str) {
-        self.0.state().way = Err(why.to_owned());
-        self.0.give_up();
+        self.0.state().transport = Err(why.to_owned());
+        self.0.drop_connections();
     }
 
-    /// How the API is reached, with the identity that was last in use.
+    /// The present configuration, with the last credentials.
     #[must_use]
     pub fn config(&self) -> kube::Config {
         self.0.state().config.clone()
     }
 
-    /// Addresses of API servers that the API itself has told: tried when no configured one can be connected to.
+    /// Sets the addresses of API servers that the API itself published: used when no configured server can be reached.
     pub fn learn(&self, addresses: &[SocketAddr]) {
         self.0.servers().set_learned(addresses);
     }
 
-    /// Waits until no server could be connected to.
+    /// Waits until no server could be reached.
     pub async fn dial_failed(&self) {
         self.0.dial_failed.notified().await;
     }
 
-    /// Waits until the API has said that it does not know us (401).
-    pub async fn refused(&self) {
+    /// Waits for a response of 401 (Unauthorized).
+    pub async fn unauthorized(&self) {
         self.0.refused.notified().await;
     }
 
-    /// Waits until requests are asked by another identity or over other connections than at the time of the call.
+    /// Waits until connections or credentials are replaced.
     pub async fn changed(&self) {
         let mut generation = self.0.generation();
         generation.borrow_and_update();
         let _ = generation.changed().await;
     }
 
-    /// Waits for somebody to be known to the API, but not longer than `limit`.
+    /// Waits for credentials, at most `limit`.
     ///
     /// # Errors
-    /// Says why nobody is.
-    pub async fn known(&self, limit: Duration) -> Result<(), NoIdentity> {
-        self.0.way(Instant::now() + limit).await.map(drop)
+    /// Why there are none.
+    pub async fn wait_for_credentials(&self, limit: Duration) -> Result<(), NoCredentials> {
+        self.0.transport(Instant::now() + limit).await.map(drop)
     }
 }
 
-/// Reads the certificate and key that are named by files, so that what is used and what is compared are the same.
+/// Reads the certificate and key that are named by files, so that the content is compared and used.
 ///
 /// # Errors
 /// When a file cannot be read.
-pub fn inlined(mut config: kube::Config) -> Result<kube::Config, Unusable> {
+pub fn inlined(mut config: kube::Config) -> Result<kube::Config, AccessError> {
     let read = |path: &str| {
-        let text = std::fs::read(path).map_err(|source| Unusable::File { path: path.to_owned(), source })?;
-        Ok::<_, Unusable>(base64::engine::general_purpose::STANDARD.encode(text))
+        let text = std::fs::read(path).map_err(|source| AccessError::File { path: path.to_owned(), source })?;
+        Ok::<_, AccessError>(base64::engine::general_purpose::STANDARD.encode(text))
     };
     let auth = &mut config.auth_info;
     if auth.client_certificate_data.is_none()
@@ -287,7 +286,7 @@ pub fn inlined(mut config: kube::Config) -> Result<kube::Config, Unusable> {
     Ok(config)
 }
 
-/// Whether two say the same of where the API is, whom to trust and who we are.
+/// Whether two configurations have the same server, authorities and credentials.
 fn same(one: &kube::Config, other: &kube::Config) -> bool {
     let auth = |config: &kube::Config| serde_json::to_value(&config.auth_info).ok();
     one.cluster_url == other.cluster_url

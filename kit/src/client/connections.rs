@@ -1,4 +1,4 @@
-//! The connections of one client, below its requests.
+//! The connections of one client.
 
 use std::{
     fmt,
@@ -24,61 +24,61 @@ use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, retry::RetryLaye
 
 use super::{
     Limits,
-    access::{Shared, Way},
+    access::{Shared, Transport},
     servers::Dial,
 };
 
-/// The kernel asks a silent peer after 30 s and gives it up 15 s later, as Go's HTTP/2 client, which kubelet uses, does
+/// The kernel probes an idle peer after 30 s and drops it 15 s later, as Go's HTTP/2 client, which kubelet uses, does
 /// with its pings.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
-const KEEPALIVE_TRIES: u32 = 3;
-/// What was sent and not acknowledged for this long ends the connection.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+/// Unacknowledged data ends the connection after this time (TCP_USER_TIMEOUT).
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// No answer, or no more of it, within a time limit.
+/// There was no response, or no more of it, within the timeout.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer to {asked} within {limit:?}; its connection is given up")]
-struct NoAnswer {
-    asked: Asked,
+#[error("no response to {request_line} within {limit:?}; dropping its connection")]
+struct ResponseTimeout {
+    request_line: RequestLine,
     limit: Duration,
 }
 
-/// What was asked for, without the query, which is long.
+/// Method and path of a request, without the query, which is long.
 #[derive(Debug, Clone)]
-struct Asked {
+struct RequestLine {
     method: http::Method,
     uri: Uri,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for RequestLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.uri.path())
     }
 }
 
-/// Connections that were made by one identity.
+/// Connections with one set of credentials.
 struct Pool {
-    /// How often all clients' connections were given up before.
+    /// The number of times that the connections of all clients were dropped before.
     generation: u64,
-    /// Adds what each request carries, and sends it.
+    /// Adds headers to each request, and sends it.
     service: Mutex<BoxCloneService<Request<Body>, Response<Incoming>, BoxError>>,
-    /// The API has known us on it.
+    /// The API has accepted our credentials on it.
     known: AtomicBool,
 }
 
 impl Pool {
-    fn new(generation: u64, way: &Way, shared: &Arc<Shared>) -> Result<Self, BoxError> {
-        let config = &way.config;
+    fn new(generation: u64, transport: &Transport, shared: &Arc<Shared>) -> Result<Self, BoxError> {
+        let config = &transport.config;
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_nodelay(true);
         http.set_connect_timeout(config.connect_timeout);
-        http.set_keepalive(Some(KEEPALIVE_AFTER));
-        http.set_keepalive_interval(Some(KEEPALIVE_EVERY));
-        http.set_keepalive_retries(Some(KEEPALIVE_TRIES));
-        http.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-        let mut https = HttpsConnectorBuilder::new().with_tls_config(way.tls.clone()).https_or_http();
+        http.set_keepalive(Some(KEEPALIVE_TIME));
+        http.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+        http.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+        http.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
+        let mut https = HttpsConnectorBuilder::new().with_tls_config(transport.tls.clone()).https_or_http();
         if let Some(name) = &config.tls_server_name {
             https = https.with_server_name_resolver(FixedServerNameResolver::new(name.clone().try_into()?));
         }
@@ -98,7 +98,7 @@ impl Pool {
     }
 }
 
-/// The connections that the requests of one client share at the moment; clones share them.
+/// The present connections of one client; clones share them.
 #[derive(Clone)]
 pub(super) struct Connections(Arc<Inner>);
 
@@ -122,37 +122,37 @@ impl Connections {
 
 impl Inner {
     async fn pool(&self, until: Instant) -> Result<Arc<Pool>, BoxError> {
-        let (generation, way) = self.shared.way(until).await?;
+        let (generation, transport) = self.shared.transport(until).await?;
         let mut current = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
             Some(pool) if pool.generation == generation => Ok(Arc::clone(pool)),
             _ => {
-                let pool = Arc::new(Pool::new(generation, &way, &self.shared)?);
+                let pool = Arc::new(Pool::new(generation, &transport, &self.shared)?);
                 *current = Some(Arc::clone(&pool));
                 Ok(pool)
             }
         }
     }
 
-    /// Gives up the pool that failed, unless another request has done so. Requests on their way end by their own limits.
-    fn give_up(&self, failed: &Arc<Pool>) {
+    /// Drops the pool that failed, unless another request has done so. Its other requests end by their own timeouts.
+    fn drop_pool(&self, failed: &Arc<Pool>) {
         let mut current = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if current.as_ref().is_some_and(|pool| Arc::ptr_eq(pool, failed)) {
             *current = None;
         }
     }
 
-    /// An answer on a pool is overdue.
-    fn silent(&self, pool: &Arc<Pool>) {
-        self.give_up(pool);
-        // What began before everybody dialled anew says nothing of the connections of now.
+    /// A response on a pool timed out.
+    fn response_timed_out(&self, pool: &Arc<Pool>) {
+        self.drop_pool(pool);
+        // A pool from before the connections of all clients were dropped says nothing about the present ones.
         if pool.generation == *self.shared.generation().borrow() {
-            self.shared.silent();
+            self.shared.response_timed_out();
         }
     }
 
-    async fn ask(self: Arc<Self>, request: Request<Body>) -> Result<Response<Bounded>, BoxError> {
-        let until = Instant::now() + self.limits.answer;
+    async fn request(self: Arc<Self>, request: Request<Body>) -> Result<Response<TimedBody>, BoxError> {
+        let until = Instant::now() + self.limits.response;
         let again = copy(&request);
         let pool = self.pool(until).await?;
         let answer = Arc::clone(&self).send(&pool, request, until).await?;
@@ -160,11 +160,11 @@ impl Inner {
             pool.known.store(true, Ordering::Relaxed);
             return Ok(answer);
         }
-        self.shared.refused();
-        self.give_up(&pool);
+        self.shared.unauthorized();
+        self.drop_pool(&pool);
         let was_known = pool.known.load(Ordering::Relaxed) || pool.generation != *self.shared.generation().borrow();
         match again {
-            // Certificates or tokens were changed, and the connection was made with the old ones.
+            // Credentials were replaced, and the connection was made with the old ones.
             Some(request) if was_known => {
                 let pool = self.pool(until).await?;
                 self.send(&pool, request, until).await
@@ -178,34 +178,34 @@ impl Inner {
         pool: &Arc<Pool>,
         request: Request<Body>,
         until: Instant,
-    ) -> Result<Response<Bounded>, BoxError> {
-        let asked = Asked { method: request.method().clone(), uri: request.uri().clone() };
+    ) -> Result<Response<TimedBody>, BoxError> {
+        let request_line = RequestLine { method: request.method().clone(), uri: request.uri().clone() };
         let mut service = pool.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = tokio::time::timeout_at(until, async { service.ready().await?.call(request).await });
         match answer.await {
             Ok(Ok(answer)) => {
                 self.shared.servers().answered();
-                Ok(answer.map(|body| Bounded::new(body, asked, Arc::clone(&self), Arc::clone(pool))))
+                Ok(answer.map(|body| TimedBody::new(body, request_line, Arc::clone(&self), Arc::clone(pool))))
             }
             Ok(Err(error)) => {
-                self.give_up(pool);
+                self.drop_pool(pool);
                 if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>()
                     && error.is_connect()
                 {
-                    // One that can be dialled, but whose TLS fails. Those that cannot are known already.
+                    // A server that accepts connections, but fails in TLS. Those that refuse them are recorded already.
                     self.shared.servers().current_failed(Instant::now());
                 }
                 Err(error)
             }
             Err(_) => {
-                self.silent(pool);
-                Err(NoAnswer { asked, limit: self.limits.answer }.into())
+                self.response_timed_out(pool);
+                Err(ResponseTimeout { request_line, limit: self.limits.response }.into())
             }
         }
     }
 }
 
-/// The same request, if its body is not a stream.
+/// A copy of a request whose body is no stream.
 fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     let mut copy = Request::new(request.body().try_clone()?);
     *copy.method_mut() = request.method().clone();
@@ -216,14 +216,14 @@ fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     Some(copy)
 }
 
-/// Whether an answer has no end of its own.
+/// Whether a response has no end of its own.
 fn is_watch(uri: &Uri) -> bool {
     let pairs = || uri.query().unwrap_or_default().split('&');
     pairs().any(|pair| matches!(pair.split_once('='), Some(("watch" | "follow", "true" | "1"))))
 }
 
 impl Service<Request<Body>> for Connections {
-    type Response = Response<Bounded>;
+    type Response = Response<TimedBody>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -232,69 +232,77 @@ impl Service<Request<Body>> for Connections {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(Arc::clone(&self.0).ask(request))
+        Box::pin(Arc::clone(&self.0).request(request))
     }
 }
 
-/// The body of an answer, whose pieces must come in time. A watch that is silent for too long has ended, as those do
-/// that the API server ends, and so has one whose connection all clients have given up: who watches goes on from where
-/// he was, over a new connection.
-pub(super) struct Bounded {
+/// The body of a response with a timeout for each frame. A watch that times out ends, like those that the API server
+/// ends, and so does one whose connections were dropped: the watcher continues over a new connection.
+pub(super) struct TimedBody {
     body: Incoming,
-    silence: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
     limit: Duration,
-    /// Of a watch: comes when everybody dials anew.
-    given_up: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    asked: Asked,
+    /// Of a watch: completes when the connections of all clients are dropped.
+    connections_dropped: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    request_line: RequestLine,
     inner: Arc<Inner>,
     pool: Arc<Pool>,
-    over: bool,
+    ended: bool,
 }
 
-impl Bounded {
-    fn new(body: Incoming, asked: Asked, inner: Arc<Inner>, pool: Arc<Pool>) -> Self {
-        let watch = is_watch(&asked.uri);
-        let limit = if watch { inner.limits.watch } else { inner.limits.answer };
-        let given_up = watch.then(|| {
+impl TimedBody {
+    fn new(body: Incoming, request_line: RequestLine, inner: Arc<Inner>, pool: Arc<Pool>) -> Self {
+        let watch = is_watch(&request_line.uri);
+        let limit = if watch { inner.limits.watch } else { inner.limits.response };
+        let connections_dropped = watch.then(|| {
             let (mut generation, ours) = (inner.shared.generation(), pool.generation);
             let future = async move { drop(generation.wait_for(|now| *now != ours).await) };
             Box::pin(future) as Pin<Box<dyn Future<Output = ()> + Send>>
         });
-        Self { body, silence: Box::pin(tokio::time::sleep(limit)), limit, given_up, asked, inner, pool, over: false }
+        Self {
+            body,
+            timer: Box::pin(tokio::time::sleep(limit)),
+            limit,
+            connections_dropped,
+            request_line,
+            inner,
+            pool,
+            ended: false,
+        }
     }
 }
 
-impl hyper::body::Body for Bounded {
+impl hyper::body::Body for TimedBody {
     type Data = Bytes;
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if self.over {
+        if self.ended {
             return Poll::Ready(None);
         }
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             let next = Instant::now() + self.limit;
-            self.silence.as_mut().reset(next);
-            return Poll::Ready(frame.map(|piece| piece.map_err(BoxError::from)));
+            self.timer.as_mut().reset(next);
+            return Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)));
         }
-        if self.given_up.as_mut().is_some_and(|given_up| given_up.as_mut().poll(cx).is_ready()) {
-            self.over = true;
+        if self.connections_dropped.as_mut().is_some_and(|dropped| dropped.as_mut().poll(cx).is_ready()) {
+            self.ended = true;
             return Poll::Ready(None);
         }
-        if self.silence.as_mut().poll(cx).is_pending() {
+        if self.timer.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        self.over = true;
-        self.inner.silent(&self.pool);
-        if self.given_up.is_some() {
-            tracing::debug!(asked = %self.asked, limit = ?self.limit, "a watch is silent; it is begun again over a new connection");
+        self.ended = true;
+        self.inner.response_timed_out(&self.pool);
+        if self.connections_dropped.is_some() {
+            tracing::debug!(request = %self.request_line, limit = ?self.limit, "watch timed out; restarting it over a new connection");
             return Poll::Ready(None);
         }
-        Poll::Ready(Some(Err(NoAnswer { asked: self.asked.clone(), limit: self.limit }.into())))
+        Poll::Ready(Some(Err(ResponseTimeout { request_line: self.request_line.clone(), limit: self.limit }.into())))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over || self.body.is_end_stream()
+        self.ended || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

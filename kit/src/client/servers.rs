@@ -1,4 +1,4 @@
-//! Which API server is dialled. The book is pure: time is given as a value.
+//! Selects the API server to dial. The selection is pure: time is passed as a value.
 
 use std::{
     collections::BTreeMap,
@@ -18,13 +18,13 @@ use tower::{BoxError, Service};
 use super::access::Shared;
 
 /// A server that failed is tried after all others for this long.
-const TROUBLE: Duration = Duration::from_secs(30);
-/// How long is dialled while there are other servers to try.
-const TO_CONFIGURED: Duration = Duration::from_secs(5);
-/// How long an address that the API has told is dialled: it may be out of this machine's reach for good.
-const TO_LEARNED: Duration = Duration::from_secs(2);
+const FAILURE_COOLDOWN: Duration = Duration::from_secs(30);
+/// The dial timeout while there are other servers.
+const CONFIGURED_DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The dial timeout of a learned address, which may be unreachable from this host for good.
+const LEARNED_DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where an API server listens.
+/// The endpoint of an API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Server {
     scheme: String,
@@ -45,7 +45,7 @@ impl Server {
         Self { scheme: scheme.to_owned(), host, port: at.port() }
     }
 
-    /// As a certificate names it: without the brackets of an IPv6 address.
+    /// The name for certificate verification: without the brackets of an IPv6 address.
     pub(super) fn name(&self) -> &str {
         self.host.trim_start_matches('[').trim_end_matches(']')
     }
@@ -57,25 +57,25 @@ impl fmt::Display for Server {
     }
 }
 
-/// What is known of the servers of one API.
+/// The servers of one API.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct ServerPool {
     configured: Vec<Server>,
     learned: Vec<Server>,
-    /// The one that was dialled last with success.
+    /// The last server that was connected to.
     current: Option<Server>,
-    /// Those that failed, and until when they are avoided.
-    troubled: BTreeMap<Server, Instant>,
-    /// Requests in a row that nobody answered.
-    silences: u32,
+    /// Servers that failed, and until when they are avoided.
+    failed_until: BTreeMap<Server, Instant>,
+    /// Consecutive requests that timed out.
+    timeouts: u32,
 }
 
-impl Book {
+impl ServerPool {
     pub(super) fn new(configured: Vec<Server>) -> Self {
         Self { configured, ..Self::default() }
     }
 
-    /// The first server is another one than before.
+    /// Replaces the first server.
     pub(super) fn set_first(&mut self, first: Server) {
         match self.configured.first_mut() {
             Some(known) => *known = first,
@@ -93,38 +93,37 @@ impl Book {
         self.configured.iter().map(Server::name)
     }
 
-    /// Whom to dial, in this order, and for how long each (none: as long as the client dials at all). Servers in
-    /// trouble come last, configured ones before those that the API has told, and among the configured the one that
-    /// was connected to last comes first.
+    /// The servers in the order of dialling, with their dial timeouts (`None`: that of the client). Failed servers come
+    /// last, configured ones before learned ones, and the present one is the first of the configured.
     pub(super) fn order(&self, now: Instant) -> Vec<(Server, Option<Duration>)> {
         let alone = self.configured.len() + self.learned.len() < 2;
-        let configured = self.configured.iter().map(|s| (s, self.current.as_ref() != Some(s), TO_CONFIGURED));
-        let learned = self.learned.iter().map(|s| (s, true, TO_LEARNED));
+        let configured = self.configured.iter().map(|s| (s, self.current.as_ref() != Some(s), CONFIGURED_DIAL_TIMEOUT));
+        let learned = self.learned.iter().map(|s| (s, true, LEARNED_DIAL_TIMEOUT));
         let mut all: Vec<_> = configured
-            .map(|(s, other, limit)| (self.in_trouble(s, now), 0, other, s, limit))
-            .chain(learned.map(|(s, other, limit)| (self.in_trouble(s, now), 1, other, s, limit)))
+            .map(|(s, other, limit)| (self.has_failed(s, now), 0, other, s, limit))
+            .chain(learned.map(|(s, other, limit)| (self.has_failed(s, now), 1, other, s, limit)))
             .collect();
-        all.sort_by_key(|(trouble, kind, other, ..)| (*trouble, *kind, *other));
+        all.sort_by_key(|(failed, kind, other, ..)| (*failed, *kind, *other));
         all.into_iter().map(|(.., server, limit)| (server.clone(), (!alone).then_some(limit))).collect()
     }
 
-    fn in_trouble(&self, server: &Server, now: Instant) -> bool {
-        self.troubled.get(server).is_some_and(|until| *until > now)
+    fn has_failed(&self, server: &Server, now: Instant) -> bool {
+        self.failed_until.get(server).is_some_and(|until| *until > now)
     }
 
-    /// `true` when it is another one than before.
+    /// Records a connection; `true` when the server is another one than before.
     pub(super) fn connected(&mut self, server: &Server) -> bool {
-        self.troubled.remove(server);
+        self.failed_until.remove(server);
         let before = self.current.replace(server.clone());
         before.is_some_and(|before| before != *server)
     }
 
     pub(super) fn failed(&mut self, server: &Server, now: Instant) {
-        self.troubled.retain(|_, until| *until > now);
-        self.troubled.insert(server.clone(), now + TROUBLE);
+        self.failed_until.retain(|_, until| *until > now);
+        self.failed_until.insert(server.clone(), now + FAILURE_COOLDOWN);
     }
 
-    /// What was connected to last has failed in another way than by dialling.
+    /// The present server failed after it was connected to.
     pub(super) fn current_failed(&mut self, now: Instant) {
         if let Some(current) = self.current.clone() {
             self.failed(&current, now);
@@ -132,22 +131,22 @@ impl Book {
     }
 
     pub(super) fn answered(&mut self) {
-        self.silences = 0;
+        self.timeouts = 0;
     }
 
-    /// A request was not answered in time. Whether everybody's connections are to be given up: at once where there is
-    /// somebody else to ask, else when it happens again.
-    pub(super) fn silent(&mut self, now: Instant) -> bool {
-        self.silences += 1;
+    /// A request timed out. Returns whether all connections must be dropped: at once where there are other servers,
+    /// otherwise the second time in a row.
+    pub(super) fn response_timed_out(&mut self, now: Instant) -> bool {
+        self.timeouts += 1;
         let others = self.configured.len() + self.learned.len() > 1;
         if others {
             self.current_failed(now);
         }
-        others || self.silences > 1
+        others || self.timeouts > 1
     }
 }
 
-/// Connects to a server of the book, whatever URL is asked for.
+/// Connects to a server of the pool, whatever the URL.
 #[derive(Clone)]
 pub(super) struct Dial {
     pub(super) http: HttpConnector,
@@ -167,7 +166,7 @@ impl Service<Uri> for Dial {
         let mut dial = self.clone();
         Box::pin(async move {
             let order = dial.shared.servers().order(Instant::now());
-            let mut reasons = Vec::new();
+            let mut errors = Vec::new();
             for (server, limit) in order {
                 let url: Uri = server.to_string().parse()?;
                 let attempt = dial.http.call(url);
@@ -175,10 +174,10 @@ impl Service<Uri> for Dial {
                     Some(limit) => tokio::time::timeout(limit, attempt).await,
                     None => Ok(attempt.await),
                 };
-                let reason = match connected {
+                let error_text = match connected {
                     Ok(Ok(stream)) => {
                         if dial.shared.servers().connected(&server) {
-                            tracing::info!(%server, "the API is asked at another server from now on");
+                            tracing::info!(%server, "connected to another API server");
                         }
                         return Ok(stream);
                     }
@@ -186,10 +185,10 @@ impl Service<Uri> for Dial {
                     Err(_) => format!("no connection within {limit:?}", limit = limit.unwrap_or_default()),
                 };
                 dial.shared.servers().failed(&server, Instant::now());
-                reasons.push(format!("{server}: {reason}"));
+                errors.push(format!("{server}: {error_text}"));
             }
             dial.shared.dial_failed.notify_one();
-            Err(reasons.join("; ").into())
+            Err(errors.join("; ").into())
         })
     }
 }
@@ -212,14 +211,14 @@ mod tests {
         Server::of(&url.parse().unwrap()).unwrap()
     }
 
-    fn book(configured: &[&str], learned: &[&str]) -> Book {
-        let mut book = Book::new(configured.iter().map(|url| server(url)).collect());
-        book.set_learned(&learned.iter().map(|at| at.parse().unwrap()).collect::<Vec<_>>());
-        book
+    fn pool(configured: &[&str], learned: &[&str]) -> ServerPool {
+        let mut pool = ServerPool::new(configured.iter().map(|url| server(url)).collect());
+        pool.set_learned(&learned.iter().map(|at| at.parse().unwrap()).collect::<Vec<_>>());
+        pool
     }
 
-    fn order(book: &Book, now: Instant) -> Vec<String> {
-        book.order(now).iter().map(|(server, limit)| format!("{server} {}", limit.map_or(0, |l| l.as_secs()))).collect()
+    fn order(pool: &ServerPool, now: Instant) -> Vec<String> {
+        pool.order(now).iter().map(|(server, limit)| format!("{server} {}", limit.map_or(0, |l| l.as_secs()))).collect()
     }
 
     #[test]
@@ -239,14 +238,14 @@ mod tests {
     #[tokio::test]
     async fn learned_servers_come_after_configured_ones_and_are_dialled_shortly() {
         let now = Instant::now();
-        let book = book(&["https://lb:6443", "https://b:6443"], &["10.0.0.1:6443", "[fd00::1]:6443"]);
+        let pool = pool(&["https://lb:6443", "https://b:6443"], &["10.0.0.1:6443", "[fd00::1]:6443"]);
         let expected = ["https://lb:6443 5", "https://b:6443 5", "https://10.0.0.1:6443 2", "https://[fd00::1]:6443 2"];
-        assert_eq!(order(&book, now), expected);
-        // One alone has as long as it takes.
-        assert_eq!(order(&self::book(&["https://lb:6443"], &[]), now), ["https://lb:6443 0"]);
-        // What is configured is not told a second time.
+        assert_eq!(order(&pool, now), expected);
+        // A single server has the timeout of the client.
+        assert_eq!(order(&self::pool(&["https://lb:6443"], &[]), now), ["https://lb:6443 0"]);
+        // A configured server is not listed again.
         assert_eq!(
-            order(&self::book(&["https://10.0.0.1:6443"], &["10.0.0.1:6443"]), now),
+            order(&self::pool(&["https://10.0.0.1:6443"], &["10.0.0.1:6443"]), now),
             ["https://10.0.0.1:6443 0"]
         );
     }
@@ -254,30 +253,30 @@ mod tests {
     #[tokio::test]
     async fn a_server_in_trouble_is_last_until_it_is_over() {
         let now = Instant::now();
-        let mut book = book(&["https://a:1", "https://b:1"], &["10.0.0.1:1"]);
-        book.failed(&server("https://a:1"), now);
-        assert_eq!(order(&book, now), ["https://b:1 5", "https://10.0.0.1:1 2", "https://a:1 5"]);
-        assert!(!book.connected(&server("https://b:1")), "the first connection is no change");
-        // It is not left again when the first one is well.
-        let later = now + TROUBLE;
-        assert_eq!(order(&book, later), ["https://b:1 5", "https://a:1 5", "https://10.0.0.1:1 2"]);
-        // A learned one is: it is nobody's first choice.
-        assert!(book.connected(&server("https://10.0.0.1:1")));
-        assert_eq!(order(&book, later), ["https://a:1 5", "https://b:1 5", "https://10.0.0.1:1 2"]);
+        let mut pool = pool(&["https://a:1", "https://b:1"], &["10.0.0.1:1"]);
+        pool.failed(&server("https://a:1"), now);
+        assert_eq!(order(&pool, now), ["https://b:1 5", "https://10.0.0.1:1 2", "https://a:1 5"]);
+        assert!(!pool.connected(&server("https://b:1")), "the first connection is no change");
+        // The present server stays first when another one has recovered.
+        let later = now + FAILURE_COOLDOWN;
+        assert_eq!(order(&pool, later), ["https://b:1 5", "https://a:1 5", "https://10.0.0.1:1 2"]);
+        // A learned one does not: it is never preferred.
+        assert!(pool.connected(&server("https://10.0.0.1:1")));
+        assert_eq!(order(&pool, later), ["https://a:1 5", "https://b:1 5", "https://10.0.0.1:1 2"]);
     }
 
     #[tokio::test]
     async fn silence_is_everybodys_where_there_is_somebody_else() {
         let now = Instant::now();
-        let mut one = book(&["https://a:1"], &[]);
+        let mut one = pool(&["https://a:1"], &[]);
         one.connected(&server("https://a:1"));
-        assert!(!one.silent(now));
+        assert!(!one.response_timed_out(now));
         one.answered();
-        assert!(!one.silent(now));
-        assert!(one.silent(now), "twice in a row");
-        let mut two = book(&["https://a:1", "https://b:1"], &[]);
+        assert!(!one.response_timed_out(now));
+        assert!(one.response_timed_out(now), "twice in a row");
+        let mut two = pool(&["https://a:1", "https://b:1"], &[]);
         two.connected(&server("https://a:1"));
-        assert!(two.silent(now));
+        assert!(two.response_timed_out(now));
         assert_eq!(order(&two, now)[0], "https://b:1 5");
     }
 }

@@ -15,10 +15,10 @@ use tokio::{
 
 use super::*;
 
-const SHORT: Limits = Limits { answer: Duration::from_millis(300), watch: Duration::from_millis(300), retry: false };
-const LONG: Limits = Limits { answer: PATIENCE, watch: PATIENCE, retry: false };
+const SHORT: Limits = Limits { response: Duration::from_millis(300), watch: Duration::from_millis(300), retry: false };
+const LONG: Limits = Limits { response: LONG_TIMEOUT, watch: LONG_TIMEOUT, retry: false };
 /// Far more than the limits, and far less than what a kernel waits for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server that gives each connection, by its number, to `serve`; where it is, and how often it was dialled.
 async fn server<F>(serve: impl Fn(usize, TcpStream) -> F + Send + 'static) -> (kube::Config, Arc<AtomicUsize>)
@@ -100,7 +100,7 @@ async fn a_request_without_an_answer_ends_and_the_next_one_dials_anew() {
     })
     .await;
     let api = maps(config);
-    let first = tokio::time::timeout(PATIENCE, api.list(&ListParams::default())).await.unwrap();
+    let first = tokio::time::timeout(LONG_TIMEOUT, api.list(&ListParams::default())).await.unwrap();
     let error = first.unwrap_err().to_string();
     assert!(error.contains("no answer to GET /api/v1/namespaces/n/configmaps within 300ms"), "{error}");
     api.list(&ListParams::default()).await.unwrap();
@@ -116,7 +116,7 @@ async fn an_answer_that_stops_half_way_ends() {
         silent(stream).await;
     })
     .await;
-    let asked = tokio::time::timeout(PATIENCE, maps(config).list(&ListParams::default())).await.unwrap();
+    let asked = tokio::time::timeout(LONG_TIMEOUT, maps(config).list(&ListParams::default())).await.unwrap();
     assert!(asked.is_err());
 }
 
@@ -169,7 +169,7 @@ async fn a_watch_that_goes_silent_goes_on_over_a_new_connection() {
     let mut events = std::pin::pin!(watcher(maps(config), watcher::Config::default()));
     let mut seen = Vec::new();
     while seen.len() < 2 {
-        let next = tokio::time::timeout(PATIENCE, events.try_next()).await.expect("the watch is stuck");
+        let next = tokio::time::timeout(LONG_TIMEOUT, events.try_next()).await.expect("the watch is stuck");
         if let watcher::Event::Apply(map) = next.expect("a silent watch is no error").unwrap() {
             seen.push(map.metadata.name.unwrap());
         }
@@ -196,12 +196,12 @@ async fn a_watch_with_news_goes_on() {
         }
     })
     .await;
-    let limits = Limits { answer: Duration::from_millis(100), watch: Duration::from_secs(5), retry: false };
+    let limits = Limits { response: Duration::from_millis(100), watch: Duration::from_secs(5), retry: false };
     let api = maps_of(&Access::new(config).unwrap(), limits);
     let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
     let mut seen = 0;
     while seen < 6 {
-        let next = tokio::time::timeout(PATIENCE, events.try_next()).await.expect("the watch is stuck");
+        let next = tokio::time::timeout(LONG_TIMEOUT, events.try_next()).await.expect("the watch is stuck");
         seen += usize::from(matches!(next.unwrap().unwrap(), watcher::Event::Apply(_)));
     }
 }
@@ -251,7 +251,7 @@ async fn another_identity_takes_over_requests_and_watches() {
     api.list(&ListParams::default()).await.unwrap();
     let mut events = std::pin::pin!(watcher(api.clone(), watcher::Config::default()));
     let mut next = async || loop {
-        let next = tokio::time::timeout(PATIENCE, events.try_next()).await.expect("the watch is stuck");
+        let next = tokio::time::timeout(LONG_TIMEOUT, events.try_next()).await.expect("the watch is stuck");
         if let watcher::Event::Apply(map) = next.unwrap().unwrap() {
             return map.metadata.name.unwrap();
         }
@@ -287,7 +287,7 @@ async fn what_cannot_be_used_changes_nothing() {
 #[tokio::test]
 async fn requests_wait_for_an_identity_and_say_why_there_is_none() {
     let (config, told) = telling().await;
-    let access = Access::waiting(&config, "this node has no certificate yet", &[]).unwrap();
+    let access = Access::without_credentials(&config, "this node has no certificate yet", &[]).unwrap();
     let why = maps_of(&access, SHORT).list(&ListParams::default()).await.unwrap_err();
     assert!(format!("{why:?}").contains("this node has no certificate yet"), "{why:?}");
     let api = maps_of(&access, LONG);
@@ -322,7 +322,7 @@ async fn an_identity_that_was_known_is_shown_once_more_over_a_new_connection() {
     api.list(&ListParams::default()).await.unwrap();
     api.list(&ListParams::default()).await.unwrap();
     assert_eq!(dialled.load(Ordering::SeqCst), 2, "the second answer came over a new connection");
-    tokio::time::timeout(PATIENCE, access.refused()).await.expect("whoever reads credentials is told");
+    tokio::time::timeout(LONG_TIMEOUT, access.unauthorized()).await.expect("whoever reads credentials is told");
     // One that nobody knows is not shown again and again.
     let (config, dialled) = server(|_, mut stream| async move {
         while heard(&mut stream).await.is_some() {
@@ -356,7 +356,7 @@ async fn nobody() -> http::Uri {
 async fn another_server_is_asked_when_the_first_is_gone() {
     let (second, dialled) = answering().await;
     let first = kube::Config::new(nobody().await);
-    let access = Access::waiting(&first, "", std::slice::from_ref(&second.cluster_url)).unwrap();
+    let access = Access::without_credentials(&first, "", std::slice::from_ref(&second.cluster_url)).unwrap();
     access.replace(first).unwrap();
     let api = maps_of(&access, LONG);
     api.list(&ListParams::default()).await.unwrap();
@@ -368,11 +368,11 @@ async fn another_server_is_asked_when_the_first_is_gone() {
 async fn learned_servers_are_asked_last() {
     let (learned, dialled) = answering().await;
     let first = kube::Config::new(nobody().await);
-    let access = Access::waiting(&first, "", &[]).unwrap();
+    let access = Access::without_credentials(&first, "", &[]).unwrap();
     access.replace(first).unwrap();
     let api = maps_of(&access, LONG);
     assert!(api.list(&ListParams::default()).await.is_err());
-    tokio::time::timeout(PATIENCE, access.dial_failed()).await.expect("whoever looks for servers is told");
+    tokio::time::timeout(LONG_TIMEOUT, access.dial_failed()).await.expect("whoever looks for servers is told");
     access.learn(&[learned.cluster_url.authority().unwrap().as_str().parse().unwrap()]);
     api.list(&ListParams::default()).await.unwrap();
     assert_eq!(dialled.load(Ordering::SeqCst), 1);
@@ -405,11 +405,11 @@ async fn one_silence_moves_all_clients_to_another_server() {
         }
     })
     .await;
-    let access = Access::waiting(&mute, "", std::slice::from_ref(&well.cluster_url)).unwrap();
+    let access = Access::without_credentials(&mute, "", std::slice::from_ref(&well.cluster_url)).unwrap();
     access.replace(mute).unwrap();
     let mut events = std::pin::pin!(watcher(maps_of(&access, LONG), watcher::Config::default()));
     let mut next = async || loop {
-        let next = tokio::time::timeout(PATIENCE, events.try_next()).await.expect("the watch is stuck");
+        let next = tokio::time::timeout(LONG_TIMEOUT, events.try_next()).await.expect("the watch is stuck");
         if let watcher::Event::Apply(map) = next.unwrap().unwrap() {
             return map.metadata.name.unwrap();
         }

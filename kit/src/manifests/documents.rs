@@ -1,17 +1,17 @@
-//! Reads the objects out of a manifest file's text. Pure.
+//! Parses the objects of a manifest file. Pure.
 
 use serde_json::Value;
 
-/// The format of a file, by its name's ending.
+/// The format of a file, by its extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Documents between `---` lines.
     Yaml,
-    /// Values one after the other.
+    /// A sequence of values.
     Json,
 }
 
-/// The format that a file's name stands for; `None` for files that are left alone.
+/// The format of a file; `None` for files that are ignored.
 #[must_use]
 pub fn format_of(name: &str) -> Option<Format> {
     if name.starts_with('.') {
@@ -27,24 +27,24 @@ pub fn format_of(name: &str) -> Option<Format> {
 /// One object of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// Where it begins, from 1.
+    /// Its first line, from 1.
     pub line: u64,
-    /// As the file has it.
+    /// As in the file.
     pub api_version: String,
-    /// As the file has it.
+    /// As in the file.
     pub kind: String,
-    /// None when the file leaves it out.
+    /// `None` when the file has none.
     pub namespace: Option<String>,
     /// Never empty.
     pub name: String,
-    /// What the file asks for; an object of the API gets another.
+    /// As in the file; an object of the API gets another.
     pub uid: Option<String>,
-    /// The object without what a server owns: status, uid, versions.
+    /// The object without fields of the server: status, uid, versions.
     pub value: Value,
 }
 
 impl Document {
-    /// How a log names it.
+    /// Its kind and name, for logs.
     #[must_use]
     pub fn show(&self) -> String {
         match &self.namespace {
@@ -54,35 +54,35 @@ impl Document {
     }
 }
 
-/// Why a document cannot be read.
+/// Why a document cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct Broken {
-    /// Where, from 1.
+pub struct ParseError {
+    /// Its line, from 1.
     pub line: u64,
-    /// What the reader says.
+    /// The parser's message.
     pub reason: String,
 }
 
-/// All objects of the text, in order; a broken document does not hide the others.
+/// All objects of the text, in order; an invalid document does not hide the others.
 #[must_use]
-pub fn read(text: &str, format: Format) -> (Vec<Document>, Vec<Broken>) {
-    let (mut documents, mut broken) = (Vec::new(), Vec::new());
-    let values: Vec<(u64, Result<Value, Broken>)> = match format {
+pub fn read(text: &str, format: Format) -> (Vec<Document>, Vec<ParseError>) {
+    let (mut documents, mut errors) = (Vec::new(), Vec::new());
+    let values: Vec<(u64, Result<Value, ParseError>)> = match format {
         Format::Yaml => yaml(text),
         Format::Json => json(text),
     };
     for (line, value) in values {
         match value {
             Ok(Value::Null) => {}
-            Ok(value) => take(line, value, &mut documents, &mut broken),
-            Err(error) => broken.push(error),
+            Ok(value) => collect(line, value, &mut documents, &mut errors),
+            Err(error) => errors.push(error),
         }
     }
-    (documents, broken)
+    (documents, errors)
 }
 
-fn yaml(text: &str) -> Vec<(u64, Result<Value, Broken>)> {
+fn yaml(text: &str) -> Vec<(u64, Result<Value, ParseError>)> {
     split(text)
         .into_iter()
         .map(|(start, part)| {
@@ -92,7 +92,7 @@ fn yaml(text: &str) -> Vec<(u64, Result<Value, Broken>)> {
             );
             let value = parsed.map_err(|error: serde_saphyr::Error| {
                 let line = error.location().map_or(1, |l| l.line().max(1));
-                Broken { line: start + line - 1, reason: first_line(&error.to_string()) }
+                ParseError { line: start + line - 1, reason: first_line(&error.to_string()) }
             });
             (start + first_content(&part), value)
         })
@@ -131,7 +131,7 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-fn json(text: &str) -> Vec<(u64, Result<Value, Broken>)> {
+fn json(text: &str) -> Vec<(u64, Result<Value, ParseError>)> {
     let mut values = Vec::new();
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let line_at = |offset: usize| {
@@ -144,36 +144,36 @@ fn json(text: &str) -> Vec<(u64, Result<Value, Broken>)> {
             None => return values,
             Some(Ok(value)) => values.push((line, Ok(value))),
             Some(Err(error)) => {
-                let broken = Broken { line: u64::try_from(error.line()).unwrap_or(line), reason: error.to_string() };
-                values.push((line, Err(broken)));
+                let error = ParseError { line: u64::try_from(error.line()).unwrap_or(line), reason: error.to_string() };
+                values.push((line, Err(error)));
                 return values;
             }
         }
     }
 }
 
-/// Takes a value apart: lists hold objects of their own.
-fn take(line: u64, mut value: Value, documents: &mut Vec<Document>, broken: &mut Vec<Broken>) {
+/// Adds an object, or the items of a list.
+fn collect(line: u64, mut value: Value, documents: &mut Vec<Document>, errors: &mut Vec<ParseError>) {
     let text = |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    let mut refuse = |reason: &str| broken.push(Broken { line, reason: reason.to_owned() });
+    let mut reject = |reason: &str| errors.push(ParseError { line, reason: reason.to_owned() });
     if !value.is_object() {
-        return refuse("not an object: expected apiVersion, kind and metadata");
+        return reject("not an object: expected apiVersion, kind and metadata");
     }
     let (Some(api_version), Some(kind)) = (text(&value, "/apiVersion"), text(&value, "/kind")) else {
-        return refuse("apiVersion or kind is missing, or is no text");
+        return reject("apiVersion or kind is missing, or is no text");
     };
     if kind.ends_with("List") && value.get("items").is_some_and(Value::is_array) {
         let items = value.get_mut("items").map(Value::take);
         for item in items.as_ref().and_then(Value::as_array).into_iter().flatten() {
-            take(line, item.clone(), documents, broken);
+            collect(line, item.clone(), documents, errors);
         }
         return;
     }
     let Some(name) = text(&value, "/metadata/name").filter(|n| !n.is_empty()) else {
-        return refuse("metadata.name is missing: a manifest's object needs a name of its own");
+        return reject("metadata.name is missing: a manifest's object needs a name of its own");
     };
     let uid = text(&value, "/metadata/uid").filter(|u| !u.is_empty());
-    // What the server owns has no place in a file.
+    // Fields of the server are ignored in a file.
     if let Some(object) = value.as_object_mut() {
         object.remove("status");
     }
@@ -205,23 +205,23 @@ mod tests {
     #[test]
     fn documents_keep_their_lines_and_broken_ones_do_not_hide_others() {
         let text = "# head\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\nstatus: {}\n---\nkind: [\n---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b\n  namespace: x\ndata:\n  mode: |\n    ---x\n---\n\napiVersion: v1\nkind: Secret\n";
-        let (documents, broken) = read(text, Format::Yaml);
+        let (documents, errors) = read(text, Format::Yaml);
         let shown: Vec<(u64, String)> = documents.iter().map(|d| (d.line, d.show())).collect();
         assert_eq!(shown, [(3, "Namespace a".to_owned()), (10, "ConfigMap x/b".to_owned())]);
         assert!(documents[0].value.get("status").is_none());
-        assert_eq!(broken.len(), 2);
-        assert!((7..=9).contains(&broken[0].line), "{:?}", broken[0]);
-        assert_eq!(broken[1].line, 20);
-        assert!(broken[1].reason.contains("metadata.name"));
+        assert_eq!(errors.len(), 2);
+        assert!((7..=9).contains(&errors[0].line), "{:?}", errors[0]);
+        assert_eq!(errors[1].line, 20);
+        assert!(errors[1].reason.contains("metadata.name"));
     }
 
     #[test]
     fn json_streams_and_lists_are_read() {
         let text = "{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\"}}]}\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"b\"}}\n{oops";
-        let (documents, broken) = read(text, Format::Json);
+        let (documents, errors) = read(text, Format::Json);
         let lines: Vec<(u64, &str)> = documents.iter().map(|d| (d.line, d.name.as_str())).collect();
         assert_eq!(lines, [(1, "a"), (3, "b")]);
-        assert_eq!(broken[0].line, 4);
+        assert_eq!(errors[0].line, 4);
     }
 
     proptest! {

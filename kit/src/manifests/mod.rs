@@ -1,8 +1,8 @@
-//! Manifests in a folder: read alike by the embedded API, which applies them, and by the node, which runs the pods of
-//! its own folder. `documents` is pure and imports no file system.
+//! Directories of manifests: for the embedded API, which applies them, and for the node, which runs them as static
+//! pods. `documents` is pure and imports no file system.
 
+mod directory;
 mod documents;
-mod folder;
 
-pub use documents::{Broken, Document, Format, format_of, read};
-pub use folder::{Folder, Scanned, rescan};
+pub use directory::{ManifestDir, Scanned, rescan};
+pub use documents::{Document, Format, ParseError, format_of, read};

@@ -1,20 +1,19 @@
-//! Which persistent volume claims a pod's volumes mean.
+//! The PersistentVolumeClaims of a pod's volumes.
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
-/// A claim that a pod uses, in the pod's own namespace.
+/// A PersistentVolumeClaim of a pod, in the pod's own namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// Its name.
     pub name: String,
-    /// The pod's volume asks for no more than reading.
+    /// The volume is mounted read-only.
     pub read_only: bool,
-    /// Made for this pod alone, by a controller.
+    /// Created for this pod alone, by the ephemeral volume controller.
     pub ephemeral: bool,
 }
 
-/// The claim that a volume means; nothing for other kinds. The claim of a generic ephemeral volume is called
-/// `<pod>-<volume>`.
+/// The claim of a volume; `None` for other volume types. The claim of a generic ephemeral volume is `<pod>-<volume>`.
 #[must_use]
 pub fn claim_of(pod: &Pod, volume: &Volume) -> Option<Claim> {
     if let Some(source) = &volume.persistent_volume_claim {

@@ -1,12 +1,11 @@
-//! Names of images: one reader for all who ask something of them. Pure; the grammar is the one that all registries and
-//! Docker share.
+//! Image references. Pure; the grammar is that of registries and Docker (`distribution/reference`).
 
 use std::fmt;
 
-/// Docker's own registry, which is meant where none is named.
+/// Docker Hub, the default registry.
 const DOCKER: &str = "docker.io";
 
-/// An image's name: `[registry/]path[:tag][@digest]`.
+/// An image reference: `[registry/]path[:tag][@digest]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     registry: String,
@@ -16,7 +15,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Reads a name; `None` when it is none.
+    /// Parses a reference; `None` when it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (name, digest) = text.split_once('@').map_or((text, None), |(name, digest)| (name, Some(digest)));
@@ -28,7 +27,7 @@ impl Reference {
         if !digest.is_none_or(is_digest) || !tag.is_none_or(is_tag) || is_id(name) {
             return None;
         }
-        // A first part that could not be one of a path is a registry.
+        // A first component that cannot be one of a path is a registry.
         let (registry, path) = match name.split_once('/') {
             Some((first, rest))
                 if first == "localhost" || first.contains(['.', ':']) || first.to_lowercase() != first =>
@@ -56,25 +55,26 @@ impl Reference {
         &self.registry
     }
 
-    /// Where the image is in its registry.
+    /// The path in its registry.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Registry and path: what an image is called whatever its version.
+    /// Registry and path, without tag and digest.
     #[must_use]
     pub fn repository(&self) -> String {
         format!("{}/{}", self.registry, self.path)
     }
 
-    /// Whether it may mean something else tomorrow: with the tag `latest`, or with neither tag nor digest.
+    /// Whether it may refer to another image later: with the tag `latest`, or with neither tag nor digest.
     #[must_use]
     pub fn moves(&self) -> bool {
         self.tag.as_deref().map_or(self.digest.is_none(), |tag| tag == "latest")
     }
 
-    /// As Docker lists it: without its own registry, with a tag. A digest decides where both are given.
+    /// The familiar name, as Docker lists it: without Docker Hub's registry, with a tag. The digest wins where both are
+    /// given.
     #[must_use]
     pub fn familiar(&self) -> String {
         let name = self.repository();
@@ -87,7 +87,7 @@ impl Reference {
     }
 }
 
-/// In full, with a tag or a digest.
+/// The full name, with a tag or a digest.
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.registry, self.path)?;
@@ -100,7 +100,7 @@ impl fmt::Display for Reference {
     }
 }
 
-/// A name or an address, perhaps with a port.
+/// A host name or an address, optionally with a port.
 fn is_registry(text: &str) -> bool {
     let digits = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -134,12 +134,12 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().all(|b| word(b) || b == b'.' || b == b'-')
 }
 
-/// Docker would take it for the id of an image.
+/// Docker would take it for an image id.
 fn is_id(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// Small letters and digits, with single dots, one or two underscores, or dashes between them.
+/// Lower-case letters and digits, separated by a dot, one or two underscores, or dashes.
 fn is_part_of_path(part: &str) -> bool {
     let small = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let ends = part.bytes().next().is_some_and(small) && part.bytes().last().is_some_and(small);

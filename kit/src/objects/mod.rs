@@ -1,6 +1,5 @@
-//! What the API server and the node must read alike in objects of the API: which nodes a selector means, which taints
-//! are tolerated, which labels a node may set, which claims a pod uses, what it asks for, what it gets where it says
-//! nothing, what images are called. Pure; imports no client.
+//! Semantics of API objects that the API server and the node must agree on: node selectors, tolerations, labels that a
+//! node may set, claims, requests, defaults, image references. Pure; imports no client.
 
 pub mod claims;
 pub mod image;

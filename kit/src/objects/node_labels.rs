@@ -1,6 +1,6 @@
-//! The labels that a node may set on its own Node: upstream's NodeRestriction.
+//! The labels that a node may set on its own Node: the admission plugin NodeRestriction.
 
-/// The keys below `kubernetes.io` that a node may set, beside those of the two domains that are its own.
+/// Reserved keys that a node may set, beside those of kubelet's two domains.
 const OWN: [&str; 10] = [
     "kubernetes.io/hostname",
     "kubernetes.io/os",
@@ -14,7 +14,7 @@ const OWN: [&str; 10] = [
     "failure-domain.beta.kubernetes.io/zone",
 ];
 
-/// Whether a node may set, change and remove a label on itself. By others it could draw pods to itself.
+/// Whether a node may set, change and remove a label on itself. With others it could attract pods.
 #[must_use]
 pub fn may_set(key: &str) -> bool {
     let Some((prefix, _)) = key.split_once('/') else { return true };

@@ -1,5 +1,4 @@
-//! The values that upstream writes into pods where a manifest says nothing: by the API server for what it is given,
-//! and by the node for pods that come from its own folder. Pure.
+//! kube-apiserver's defaults of pods: set by the API server, and by the node for static pods. Pure.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Map, Value, json};
@@ -10,7 +9,7 @@ use super::{
 };
 use crate::quantity::Quantity;
 
-/// Gives a field that is missing, null or an empty text its value.
+/// Sets a field that is missing, null or an empty string.
 pub fn set(object: &mut Map<String, Value>, key: &str, value: Value) {
     match object.get(key) {
         None | Some(Value::Null) => drop(object.insert(key.to_owned(), value)),
@@ -21,7 +20,7 @@ pub fn set(object: &mut Map<String, Value>, key: &str, value: Value) {
     }
 }
 
-/// The object below `key`, made if it is missing.
+/// The object below `key`, created if it is missing.
 pub fn child<'a>(object: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
     let entry = object.entry(key.to_owned()).or_insert_with(|| json!({}));
     if !entry.is_object() {
@@ -38,7 +37,7 @@ pub fn items<'a>(
     object.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
-/// Fills in a whole pod.
+/// Sets the defaults of a pod.
 pub fn pod(object: &mut Map<String, Value>) {
     let spec = child(object, "spec");
     set(spec, "enableServiceLinks", json!(true));
@@ -49,8 +48,8 @@ pub fn pod(object: &mut Map<String, Value>) {
     }
 }
 
-/// Of an address that stands alone and in a list, the one that stands alone counts where they differ, as upstream has it
-/// for nodes that know no list.
+/// Synchronises `podIP` and `podIPs`: the single field wins where they differ, as in kube-apiserver for nodes that know
+/// no list.
 fn one_address(status: &mut Map<String, Value>) {
     let Some(alone) = status.get("podIP").filter(|ip| ip.as_str().is_some_and(|ip| !ip.is_empty())).cloned() else {
         if let Some(first) = status.get("podIPs").map(|all| all[0]["ip"].clone()).filter(Value::is_string) {
@@ -63,7 +62,7 @@ fn one_address(status: &mut Map<String, Value>) {
     }
 }
 
-/// What the spec of a pod gets, in a template too.
+/// Sets the defaults of a pod spec, also of a template.
 pub fn pod_spec(spec: &mut Map<String, Value>) {
     for (key, value) in [
         ("dnsPolicy", json!("ClusterFirst")),
@@ -89,7 +88,7 @@ pub fn pod_spec(spec: &mut Map<String, Value>) {
     items(spec, "volumes").for_each(volume);
 }
 
-/// What a pod gets and a template in a controller does not.
+/// Sets the defaults that only a pod has, and a template in a controller does not.
 fn pod_only(spec: &mut Map<String, Value>) {
     let host_network = spec.get("hostNetwork") == Some(&json!(true));
     for list in ["containers", "initContainers"] {
@@ -114,7 +113,7 @@ fn pod_only(spec: &mut Map<String, Value>) {
     whole_requests(spec);
 }
 
-/// What the pod as a whole asks for where it names some of its resources only: the sum of its containers, or its limit.
+/// Sets the requests of the pod level where it names some resources only: the sum of its containers, or its limit.
 fn whole_requests(spec: &mut Map<String, Value>) {
     let Some(whole) = spec.get("resources").and_then(Value::as_object).filter(|r| !r.is_empty()) else { return };
     let limits = whole.get("limits").and_then(Value::as_object).cloned().unwrap_or_default();
@@ -137,7 +136,7 @@ fn whole_requests(spec: &mut Map<String, Value>) {
 
 const HUGE_PAGES: &str = "hugepages-";
 
-/// Whether a pod as a whole may have an amount of this.
+/// Whether a resource is allowed at pod level.
 fn is_of_pods(resource: &str) -> bool {
     matches!(resource, "cpu" | "memory") || resource.starts_with(HUGE_PAGES)
 }
@@ -150,7 +149,7 @@ pub fn unless_zero(object: &mut Map<String, Value>, key: &str, value: Value) {
     set(object, key, value);
 }
 
-/// Writes amounts in their shortest form, as `500m` for `0.5`, and none finer than a thousandth.
+/// Writes quantities in their canonical form, as `500m` for `0.5`, rounded up to thousandths.
 fn amounts(resources: &mut Map<String, Value>) {
     for kind in ["limits", "requests"] {
         for amount in

@@ -1,5 +1,5 @@
-//! What a pod demands of the node that it is to run on: amounts of resources and ports. Read alike by the scheduler
-//! and by the node itself, which must come to the same sum. Pure.
+//! What a pod requests from its node: resources and host ports. Used by the scheduler and by the node itself, which
+//! must agree. Pure.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::quantity::Quantity;
 /// Amounts of resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Amounts {
-    /// Thousandths of a core.
+    /// Millicores.
     pub milli_cpu: i64,
     /// Bytes.
     pub memory: i64,
@@ -24,7 +24,7 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// Reads a list of the API; what cannot be read counts as nothing.
+    /// Parses a resource list of the API; invalid quantities count as zero.
     #[must_use]
     pub fn of(list: Option<&BTreeMap<String, ApiQuantity>>) -> Self {
         let mut amounts = Self::default();
@@ -41,17 +41,17 @@ impl Amounts {
         amounts
     }
 
-    /// Stops at the ends of the range.
+    /// Adds, saturating.
     pub fn add(&mut self, other: &Self) {
         self.combine(other, i64::saturating_add);
     }
 
-    /// Stops at the ends of the range.
+    /// Subtracts, saturating.
     pub fn subtract(&mut self, other: &Self) {
         self.combine(other, i64::saturating_sub);
     }
 
-    /// The larger of each.
+    /// The maximum of each.
     fn at_least(&mut self, other: &Self) {
         self.combine(other, i64::max);
     }
@@ -67,19 +67,19 @@ impl Amounts {
     }
 }
 
-/// A port on the node that a pod wants for itself.
+/// A host port of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
-    /// Empty stands for all addresses.
+    /// Empty for all addresses.
     pub ip: String,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// On the node.
+    /// The port on the node.
     pub port: i32,
 }
 
 impl HostPort {
-    /// Whether both cannot be had on one node.
+    /// Whether both cannot be on one node.
     #[must_use]
     pub fn clashes(&self, other: &Self) -> bool {
         self.port == other.port
@@ -88,14 +88,14 @@ impl HostPort {
     }
 }
 
-/// What a pod asks for, as upstream sums it up: its containers or its most demanding init container, what it asks for
-/// as a whole, and its overhead.
+/// The requests of a pod, as upstream's `PodRequests`: its containers or its most demanding init container, its
+/// pod-level resources, and its overhead.
 #[must_use]
 pub fn requests(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::default() };
     let mut requests = pod_amounts(&spec.containers, spec.init_containers.as_deref().unwrap_or_default(), requests_of);
     if let Some(own) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
-        // Requests of the pod as a whole take the place of its containers'.
+        // Pod-level requests replace those of the containers.
         let whole = Amounts::of(Some(own));
         let set = |name: &str| own.contains_key(name);
         requests.milli_cpu = if set("cpu") { whole.milli_cpu } else { requests.milli_cpu };
@@ -106,13 +106,13 @@ pub fn requests(pod: &Pod) -> Amounts {
     requests
 }
 
-/// What a container asks for, as its spec has it.
+/// A container's requests.
 #[must_use]
 pub fn requested(container: &Container) -> Option<&BTreeMap<String, ApiQuantity>> {
     container.resources.as_ref().and_then(|r| r.requests.as_ref())
 }
 
-/// What a container asks for.
+/// A container's requests as amounts.
 #[must_use]
 pub fn requests_of(container: &Container) -> Amounts {
     Amounts::of(requested(container))
@@ -140,7 +140,7 @@ pub fn pod_amounts(containers: &[Container], inits: &[Container], of: impl Fn(&C
     running
 }
 
-/// The ports of the node that a pod wants for itself.
+/// The host ports of a pod.
 #[must_use]
 pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
     let Some(spec) = &pod.spec else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! What containers ask for and may use, and the quality of service that comes of it.
+//! Requests and limits of containers, and the QoS class of a pod.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use k8s_openapi::{
 
 use crate::quantity::Quantity;
 
-/// Quality of service, best first.
+/// QoS class, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Every container is limited and has all of it to itself.
+    /// Every container has limits of CPU and memory, equal to its requests.
     Guaranteed,
-    /// Something is asked for.
+    /// Something is requested.
     Burstable,
-    /// Nothing is asked for.
+    /// Nothing is requested.
     BestEffort,
 }
 
 impl Class {
-    /// The API's word.
+    /// The API's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,25 +32,25 @@ impl Class {
     }
 }
 
-/// How much of a resource a list names; nothing when that is no quantity.
+/// The quantity of a resource in a list; `None` when it is missing or invalid.
 #[must_use]
 pub fn amount(list: Option<&BTreeMap<String, ApiQuantity>>, resource: &str) -> Option<Quantity> {
     list?.get(resource)?.0.parse().ok()
 }
 
-/// What a container may use.
+/// A container's limit.
 #[must_use]
 pub fn limit(container: &Container, resource: &str) -> Option<Quantity> {
     amount(container.resources.as_ref()?.limits.as_ref(), resource)
 }
 
-/// What a container asks for: the request, or the limit where none is given.
+/// A container's request, which defaults to its limit.
 #[must_use]
 pub fn request(container: &Container, resource: &str) -> Option<Quantity> {
     amount(container.resources.as_ref()?.requests.as_ref(), resource).or_else(|| limit(container, resource))
 }
 
-/// The class that the API has given a pod, which never changes; the one that comes of its spec where it has given none.
+/// The class in the status of a pod, which never changes; otherwise the one that its spec has.
 #[must_use]
 pub fn class_of(pod: &Pod) -> Class {
     let given = pod.status.as_ref().and_then(|s| s.qos_class.as_deref());
@@ -59,8 +59,8 @@ pub fn class_of(pod: &Pod) -> Class {
     given.or_else(|| pod.spec.as_ref().map(class)).unwrap_or(Class::BestEffort)
 }
 
-/// Guaranteed: every container limits cpu and memory, and requests just that. BestEffort: none asks
-/// for anything. Resources of the pod as a whole, where it has any, decide alone.
+/// Guaranteed: every container limits CPU and memory, and requests exactly that. BestEffort: none requests anything.
+/// Pod-level resources, where there are any, decide alone.
 #[must_use]
 pub fn class(spec: &PodSpec) -> Class {
     let (mut any, mut all) = (false, true);

@@ -1,4 +1,4 @@
-//! Which taints a pod tolerates, and for how long. Read alike by the scheduler, the controller that ends pods, and the node. Pure.
+//! Taints and tolerations. Used by the scheduler, the taint eviction controller and the node. Pure.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// The first taint with one of `effects` that no toleration covers.
+/// The first taint with one of `effects` that no toleration tolerates.
 #[must_use]
 pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
     taints
@@ -33,18 +33,18 @@ pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects:
         .find(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
 }
 
-/// How long a pod may stay on a node with NoExecute taints.
+/// When a pod is evicted from a node with NoExecute taints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stay {
-    /// Every such taint is covered without a time.
-    Forever,
-    /// From the moment the taints were noticed; zero means not at all.
-    For(Duration),
+pub enum EvictAfter {
+    /// Every such taint is tolerated without a time limit.
+    Never,
+    /// After this time since the taints were noticed; zero means at once.
+    Delay(Duration),
 }
 
-/// How long a pod with these tolerations may stay under these taints.
+/// When a pod with these tolerations is evicted under these taints.
 #[must_use]
-pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
+pub fn evict_after(taints: &[Taint], tolerations: &[Toleration]) -> EvictAfter {
     let mut shortest: Option<Duration> = None;
     for taint in taints.iter().filter(|t| t.effect == "NoExecute") {
         let mut covered = false;
@@ -56,10 +56,10 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
             }
         }
         if !covered {
-            return Stay::For(Duration::ZERO);
+            return EvictAfter::Delay(Duration::ZERO);
         }
     }
-    shortest.map_or(Stay::Forever, Stay::For)
+    shortest.map_or(EvictAfter::Never, EvictAfter::Delay)
 }
 
 #[cfg(test)]
@@ -102,10 +102,10 @@ mod tests {
         let taints = [taint("a", "", "NoExecute"), taint("b", "", "NoExecute"), taint("c", "", "NoSchedule")];
         let a = |s| toleration("a", "Exists", "", "", s);
         let b = |s| toleration("b", "Exists", "", "", s);
-        assert_eq!(stay(&taints, &[a(None)]), Stay::For(Duration::ZERO));
-        assert_eq!(stay(&taints, &[a(None), b(None)]), Stay::Forever);
-        assert_eq!(stay(&taints, &[a(Some(300)), b(Some(30))]), Stay::For(Duration::from_secs(30)));
-        assert_eq!(stay(&taints, &[a(Some(-5)), b(None)]), Stay::For(Duration::ZERO));
-        assert_eq!(stay(&[], &[]), Stay::Forever);
+        assert_eq!(evict_after(&taints, &[a(None)]), EvictAfter::Delay(Duration::ZERO));
+        assert_eq!(evict_after(&taints, &[a(None), b(None)]), EvictAfter::Never);
+        assert_eq!(evict_after(&taints, &[a(Some(300)), b(Some(30))]), EvictAfter::Delay(Duration::from_secs(30)));
+        assert_eq!(evict_after(&taints, &[a(Some(-5)), b(None)]), EvictAfter::Delay(Duration::ZERO));
+        assert_eq!(evict_after(&[], &[]), EvictAfter::Never);
     }
 }

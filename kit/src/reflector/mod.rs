@@ -1,14 +1,13 @@
-//! A list and a watch of one kind of object as a stream of events, as kube's `watcher`, which this stands for wherever the
-//! API is a server of its own: after a watch that broke off it makes sure that what is known is still of the server's
-//! history.
+//! A list and a watch of one type of object as a stream of events, in place of kube's `watcher` wherever the API is a
+//! remote server: after a watch that failed it verifies that its resourceVersion is still part of the server's history.
 //!
-//! A store that was restored from a snapshot has lower revisions than its clients have seen. A kube-apiserver answers a watch
-//! from such a revision with silence, bookmarks included, until its own have grown past it; and what happened before that is
-//! never told. Upstream's reflectors wait just so, and its handbook says to restart all nodes. The server's revision can
-//! only be asked for by a list, so nobody asks after a watch that ended as agreed: what the server ends early, breaks off or
-//! leaves silent is what a restored store looks like from here. What is few is listed anew then, which costs what asking
-//! would; of what is many the revision is asked for, with one object at most, and it is listed anew where that is not ahead
-//! of ours.
+//! A store that was restored from a snapshot has lower revisions than its clients have seen. A kube-apiserver answers a
+//! watch from such a revision with silence, bookmarks included, until its own revisions have passed it, and what
+//! happened before that is never reported. client-go's reflectors wait just so, and the documentation says to restart
+//! all nodes. The revision of a server can only be queried by a list, so nothing is queried after a watch that ended
+//! regularly: a restored store looks like a server that ends a watch early, breaks it off or leaves it silent. Small
+//! selections are listed again then, which costs as much as the query; of large ones the revision is queried, with at
+//! most one object, and they are listed again where it is not ahead of ours.
 //!
 //! Imports nothing of ours.
 
@@ -32,23 +31,22 @@ use serde::{
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
-/// How many objects a selection has.
+/// The size of a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Those of one node, or one by its name.
+    /// The objects of one node, or a single object.
     Few,
-    /// All of a cluster's.
+    /// All objects of a cluster.
     Many,
 }
 
-/// How long a watch is asked for, unless its configuration says otherwise; kube's own.
-const WATCH: Duration = Duration::from_secs(290);
-/// A server's clock may be this much faster.
-const EARLY: Duration = Duration::from_secs(5);
+/// The timeout of a watch unless its configuration has one; kube's own.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(290);
+/// How much faster a server's clock may be.
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5);
 
-/// The objects that `config` selects: all of them, and then what happens to them. An error is told and what failed is done
-/// again when the next event is asked for; the one who asks waits before. The stream has no end. Streaming lists are not
-/// made use of.
+/// The objects that `config` selects, followed by their changes. After an error, the failed request is repeated when
+/// the next event is polled; the caller adds a back-off. The stream never ends. Streaming lists are not supported.
 pub fn reflect<K>(api: Api<K>, config: Config, extent: Extent) -> impl Stream<Item = Result<Event<K>, Error>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -72,15 +70,15 @@ struct Reflector<K> {
 }
 
 enum State<K> {
-    /// A list comes next.
+    /// Next: a list.
     Unknown,
-    /// A list is under way.
+    /// A list in progress.
     Listing {
         objects: VecDeque<K>,
         more: Option<String>,
         version: String,
     },
-    /// All is known up to a revision; a watch comes next.
+    /// Everything up to a revision is known. Next: a watch.
     Known {
         version: String,
         broken: bool,
@@ -101,15 +99,15 @@ where
     async fn step(&self, state: State<K>) -> Step<K> {
         match state {
             State::Unknown => {
-                let (told, next) = self.list(None).await;
-                (Some(told.map(|()| Event::Init)), next)
+                let (result, next) = self.list(None).await;
+                (Some(result.map(|()| Event::Init)), next)
             }
             State::Listing { mut objects, more, version } => match (objects.pop_front(), &more) {
                 (Some(object), _) => (Some(Ok(Event::InitApply(object))), State::Listing { objects, more, version }),
                 (None, None) => (Some(Ok(Event::InitDone)), State::Known { version, broken: false }),
                 (None, Some(_)) => {
-                    let (told, next) = self.list(more).await;
-                    (told.err().map(Err), next)
+                    let (result, next) = self.list(more).await;
+                    (result.err().map(Err), next)
                 }
             },
             State::Known { version, broken: true } => match self.has_grown_past(&version).await {
@@ -119,9 +117,9 @@ where
             },
             State::Known { version, broken: false } => self.watch(version).await,
             State::Watching { version, since, mut events } => {
-                // One that its server has forgotten to end is ended here.
-                let told = timeout_at(since + self.time() + EARLY, events.next()).await;
-                self.take(told.unwrap_or_default(), version, since, events)
+                // A watch that the server does not end is ended here.
+                let result = timeout_at(since + self.watch_timeout() + MAX_CLOCK_SKEW, events.next()).await;
+                self.on_event(result.unwrap_or_default(), version, since, events)
             }
         }
     }
@@ -152,16 +150,16 @@ where
         }
     }
 
-    /// Whether the server has revisions that come after ours: what it has at ours may be of another history otherwise.
+    /// Whether the server has revisions after ours; otherwise its revisions may belong to another history.
     async fn has_grown_past(&self, version: &str) -> kube::Result<bool> {
-        // From the store, not from a cache of it that may be behind.
+        // From the store, not from a watch cache that may be behind.
         let last = ListParams { resource_version: None, version_match: None, limit: Some(1), ..self.list_params() };
         let theirs = self.api.list_metadata(&last).await?.metadata.resource_version.unwrap_or_default();
         let grown = is_ahead(&theirs, version);
         if !grown {
             tracing::warn!(
                 what = %K::plural(&()), ours = version, theirs,
-                "the API has no revisions after ours any more, as after a restored snapshot; everything is listed anew"
+                "the API has no revisions after ours, as after a restore from a snapshot; listing all objects again"
             );
         }
         Ok(grown)
@@ -178,13 +176,14 @@ where
         match self.events(&params, &version).await {
             Ok(events) => (None, State::Watching { version, since: Instant::now(), events }),
             Err(error) => {
-                let next = if is_gone(&error) { State::Unknown } else { self.broken(version) };
+                let next = if is_gone(&error) { State::Unknown } else { self.after_failure(version) };
                 (Some(Err(Error::WatchStartFailed(error))), next)
             }
         }
     }
 
-    /// As kube's, which has a reader of each type for objects that stand before their event's type in a line besides.
+    /// As kube's, whose decoder is another instantiation for each type, for lines whose object precedes the event's
+    /// type.
     async fn events(
         &self,
         params: &WatchParams,
@@ -192,16 +191,16 @@ where
     ) -> kube::Result<BoxStream<'static, kube::Result<WatchEvent<K>>>> {
         let built = Request::new(self.api.resource_url()).watch(params, version);
         let mut request = built.map_err(kube::Error::BuildRequest)?;
-        // kube-apiserver 1.37 packs each event by itself, of which only the first would be unpacked.
+        // kube-apiserver 1.37 compresses each event by itself, of which only the first would be decompressed.
         request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let lines = self.api.clone().into_client().request_stream(request).await?.lines();
-        Ok(lines.filter_map(async |line| line_read(line)).boxed())
+        Ok(lines.filter_map(async |line| parse_line(line)).boxed())
     }
 
-    /// What comes after what a watch has told; `None` is its end.
-    fn take(
+    /// The step after an event of a watch; `None` is its end.
+    fn on_event(
         &self,
-        told: Option<kube::Result<WatchEvent<K>>>,
+        result: Option<kube::Result<WatchEvent<K>>>,
         version: String,
         since: Instant,
         events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
@@ -212,44 +211,44 @@ where
             }
             _ => (Some(Err(Error::NoResourceVersion)), State::Unknown),
         };
-        match told {
+        match result {
             Some(Ok(WatchEvent::Added(new) | WatchEvent::Modified(new))) => object(new, Event::Apply, events),
             Some(Ok(WatchEvent::Deleted(old))) => object(old, Event::Delete, events),
             Some(Ok(WatchEvent::Bookmark(mark))) => {
                 (None, State::Watching { version: mark.metadata.resource_version, since, events })
             }
             Some(Ok(WatchEvent::Error(status))) => {
-                let next = if status.code == 410 { State::Unknown } else { self.broken(version) };
+                let next = if status.code == 410 { State::Unknown } else { self.after_failure(version) };
                 (Some(Err(Error::WatchError(status.boxed()))), next)
             }
             Some(Err(error)) => {
                 let next = match &error {
                     error if is_gone(error) => State::Unknown,
-                    // What cannot be read is one object; those after it can.
+                    // An object that cannot be decoded; those after it can.
                     kube::Error::SerdeError(_) => State::Watching { version, since, events },
-                    _ => self.broken(version),
+                    _ => self.after_failure(version),
                 };
                 (Some(Err(Error::WatchFailed(error))), next)
             }
-            None if since.elapsed() + EARLY < self.time() => (None, self.broken(version)),
+            None if since.elapsed() + MAX_CLOCK_SKEW < self.watch_timeout() => (None, self.after_failure(version)),
             None => (None, State::Known { version, broken: false }),
         }
     }
 
-    /// The server may be another than the one that told us what we know.
-    fn broken(&self, version: String) -> State<K> {
+    /// The server may have another history than ours.
+    fn after_failure(&self, version: String) -> State<K> {
         match self.extent {
             Extent::Few => State::Unknown,
             Extent::Many => State::Known { version, broken: true },
         }
     }
 
-    fn time(&self) -> Duration {
-        self.config.timeout.map_or(WATCH, |seconds| Duration::from_secs(seconds.into()))
+    fn watch_timeout(&self) -> Duration {
+        self.config.timeout.map_or(WATCH_TIMEOUT, |seconds| Duration::from_secs(seconds.into()))
     }
 }
 
-/// An event as it stands in a line.
+/// A line of a watch.
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(rename = "type")]
@@ -258,8 +257,8 @@ struct Line<'a> {
     object: &'a RawValue,
 }
 
-/// The event of a line; `None` for one that was broken off, after which the stream ends.
-fn line_read<K: DeserializeOwned>(line: io::Result<String>) -> Option<kube::Result<WatchEvent<K>>> {
+/// The event of a line; `None` for a truncated one, after which the stream ends.
+fn parse_line<K: DeserializeOwned>(line: io::Result<String>) -> Option<kube::Result<WatchEvent<K>>> {
     let line = match line {
         Ok(line) => line,
         Err(error) => return Some(Err(kube::Error::ReadEvents(error))),
@@ -267,7 +266,7 @@ fn line_read<K: DeserializeOwned>(line: io::Result<String>) -> Option<kube::Resu
     match event_of(&line) {
         Err(error) if error.is_eof() => None,
         Err(error) => Some(Err(match serde_json::from_str::<Status>(&line) {
-            // No field of a status is a must: one without a code is any other object.
+            // All fields of a status are optional: one without a code is another object.
             Ok(status) if status.code != 0 => kube::Error::Api(status.boxed()),
             _ => kube::Error::SerdeError(error),
         })),
@@ -292,7 +291,7 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
 }
 
-/// Whether a revision comes after another. Both are numbers of the store; where one is none nobody can say.
+/// Whether a revision is after another. Both are numbers of etcd; anything else is not comparable.
 fn is_ahead(one: &str, other: &str) -> bool {
     matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one > other)
 }

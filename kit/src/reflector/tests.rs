@@ -27,12 +27,12 @@ enum Answer {
     Code(u16),
 }
 
-type Asked = Arc<Mutex<Vec<String>>>;
+type Requests = Arc<Mutex<Vec<String>>>;
 
-/// A client of a server that answers by the script, and what it was asked: `list` or `watch`, with what matters of the query.
-fn scripted(script: Vec<Answer>) -> (Api<ConfigMap>, Asked) {
-    let asked: Asked = Arc::default();
-    let (told, script) = (Arc::clone(&asked), Arc::new(Mutex::new(VecDeque::from(script))));
+/// A client of a server that answers by the script, and its requests: `list` or `watch`, with the relevant query.
+fn scripted(script: Vec<Answer>) -> (Api<ConfigMap>, Requests) {
+    let requests: Requests = Arc::default();
+    let (seen, script) = (Arc::clone(&requests), Arc::new(Mutex::new(VecDeque::from(script))));
     let service = tower::service_fn(move |request: Request<Body>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let of = |name: &str| {
@@ -41,11 +41,11 @@ fn scripted(script: Vec<Answer>) -> (Api<ConfigMap>, Asked) {
         };
         let what = if query.contains("watch=true") { "watch" } else { "list" };
         let line = format!("{what}{}{}{}", of("resourceVersion"), of("limit"), of("continue"));
-        told.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        seen.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         let next = script.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         async move { answer(next.expect("the script has an answer")) }
     });
-    (Api::namespaced(kube::Client::new(service, "n"), "n"), asked)
+    (Api::namespaced(kube::Client::new(service, "n"), "n"), requests)
 }
 
 type Pieces = BoxStream<'static, Result<Frame<Bytes>, Infallible>>;
@@ -87,13 +87,13 @@ fn line(kind: &str, name: &str, version: &str) -> String {
     serde_json::json!({"type": kind, "object": object(name, version)}).to_string()
 }
 
-/// Takes events, and errors as they come, until a number of them has been told; each in a word.
-async fn told(api: Api<ConfigMap>, extent: Extent, number: usize) -> Vec<String> {
+/// The first `number` events and errors of the stream, each as a word.
+async fn outcomes(api: Api<ConfigMap>, extent: Extent, number: usize) -> Vec<String> {
     let mut events = std::pin::pin!(reflect(api, Config::default(), extent));
-    let mut told = Vec::new();
-    while told.len() < number {
+    let mut outcomes = Vec::new();
+    while outcomes.len() < number {
         let name = |map: &ConfigMap| map.metadata.name.clone().unwrap_or_default();
-        told.push(match events.try_next().await {
+        outcomes.push(match events.try_next().await {
             Ok(Some(Event::Init)) => "init".to_owned(),
             Ok(Some(Event::InitApply(map))) => format!("listed {}", name(&map)),
             Ok(Some(Event::InitDone)) => "all".to_owned(),
@@ -103,64 +103,64 @@ async fn told(api: Api<ConfigMap>, extent: Extent, number: usize) -> Vec<String>
             Err(_) => "error".to_owned(),
         });
     }
-    told
+    outcomes
 }
 
-fn lines(asked: &Asked) -> Vec<String> {
-    asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+fn lines(requests: &Requests) -> Vec<String> {
+    requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 const ONE: &[(&str, &str)] = &[("a", "5")];
 
 #[tokio::test(start_paused = true)]
 async fn pages_are_one_list_and_a_watch_begins_where_it_ends() {
-    let (api, asked) = scripted(vec![
+    let (api, requests) = scripted(vec![
         Answer::List("10", ONE, Some("next")),
         Answer::List("10", &[("b", "6")], None),
         Answer::Silence(vec![line("ADDED", "c", "11"), line("BOOKMARK", "", "20"), line("DELETED", "a", "21")]),
     ]);
-    assert_eq!(told(api, Extent::Many, 6).await, ["init", "listed a", "listed b", "all", "is c", "gone a"]);
-    assert_eq!(lines(&asked), ["list limit=500", "list limit=500 continue=next", "watch resourceVersion=10"]);
+    assert_eq!(outcomes(api, Extent::Many, 6).await, ["init", "listed a", "listed b", "all", "is c", "gone a"]);
+    assert_eq!(lines(&requests), ["list limit=500", "list limit=500 continue=next", "watch resourceVersion=10"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_as_agreed_goes_on_where_it_was() {
     for extent in [Extent::Few, Extent::Many] {
-        let (api, asked) = scripted(vec![
+        let (api, requests) = scripted(vec![
             Answer::List("10", &[], None),
             Answer::Ends(Duration::from_secs(290)),
             Answer::Silence(vec![line("ADDED", "b", "11")]),
         ]);
-        assert_eq!(told(api, extent, 3).await, ["init", "all", "is b"]);
-        assert_eq!(lines(&asked)[1..], ["watch resourceVersion=10", "watch resourceVersion=10"]);
+        assert_eq!(outcomes(api, extent, 3).await, ["init", "all", "is b"]);
+        assert_eq!(lines(&requests)[1..], ["watch resourceVersion=10", "watch resourceVersion=10"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_forgets_the_end_of_a_watch_is_asked_again() {
-    let (api, asked) = scripted(vec![
+    let (api, requests) = scripted(vec![
         Answer::List("10", &[], None),
         Answer::Silence(vec![]),
         Answer::Silence(vec![line("ADDED", "b", "11")]),
     ]);
-    assert_eq!(told(api, Extent::Many, 3).await, ["init", "all", "is b"]);
-    assert_eq!(lines(&asked).len(), 3);
+    assert_eq!(outcomes(api, Extent::Many, 3).await, ["init", "all", "is b"]);
+    assert_eq!(lines(&requests).len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn few_are_listed_anew_after_a_watch_that_broke_off() {
     for broken in [Answer::Watch(vec![]), Answer::Code(500)] {
         let fails = matches!(broken, Answer::Code(_));
-        let (api, asked) = scripted(vec![
+        let (api, requests) = scripted(vec![
             Answer::List("10", ONE, None),
             broken,
             Answer::List("4", &[], None),
             Answer::Silence(vec![line("ADDED", "b", "5")]),
         ]);
-        let mut all = told(api, Extent::Few, if fails { 7 } else { 6 }).await;
+        let mut all = outcomes(api, Extent::Few, if fails { 7 } else { 6 }).await;
         all.retain(|word| word != "error");
         assert_eq!(all, ["init", "listed a", "all", "init", "all", "is b"]);
-        assert_eq!(lines(&asked)[1..], ["watch resourceVersion=10", "list limit=500", "watch resourceVersion=4"]);
+        assert_eq!(lines(&requests)[1..], ["watch resourceVersion=10", "list limit=500", "watch resourceVersion=4"]);
     }
 }
 
@@ -169,22 +169,22 @@ async fn many_are_listed_anew_only_where_the_server_is_not_ahead() {
     let mark = line("BOOKMARK", "", "20");
     // What the server says it has, and whether that is taken for the history that is known.
     for (theirs, ahead) in [("21", true), ("100", true), ("20", false), ("3", false), ("x", false)] {
-        let (api, asked) = scripted(vec![
+        let (api, requests) = scripted(vec![
             Answer::List("10", ONE, None),
             Answer::Watch(vec![mark.clone()]),
             Answer::List(theirs, ONE, None),
             if ahead { Answer::Silence(vec![line("ADDED", "b", "22")]) } else { Answer::List("7", &[], None) },
         ]);
         let next = if ahead { "is b" } else { "init" };
-        assert_eq!(told(api, Extent::Many, 4).await, ["init", "listed a", "all", next], "{theirs}");
+        assert_eq!(outcomes(api, Extent::Many, 4).await, ["init", "listed a", "all", next], "{theirs}");
         let last = if ahead { "watch resourceVersion=20" } else { "list limit=500" };
-        assert_eq!(lines(&asked)[2..], ["list limit=1", last], "{theirs}");
+        assert_eq!(lines(&requests)[2..], ["list limit=1", last], "{theirs}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_asked_is_asked_again() {
-    let (api, asked) = scripted(vec![
+    let (api, requests) = scripted(vec![
         Answer::Code(503),
         Answer::List("10", &[], None),
         Answer::Code(429),
@@ -192,26 +192,26 @@ async fn what_could_not_be_asked_is_asked_again() {
         Answer::List("11", &[], None),
         Answer::Silence(vec![line("ADDED", "b", "12")]),
     ]);
-    assert_eq!(told(api, Extent::Many, 6).await, ["error", "init", "all", "error", "error", "is b"]);
+    assert_eq!(outcomes(api, Extent::Many, 6).await, ["error", "init", "all", "error", "error", "is b"]);
     let tail = ["watch resourceVersion=10", "list limit=1", "list limit=1", "watch resourceVersion=10"];
-    assert_eq!(lines(&asked)[2..], tail);
+    assert_eq!(lines(&requests)[2..], tail);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_revision_that_is_gone_is_listed_anew_without_a_question() {
     let expired = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"message":"too old"}}"#;
     for gone in [Answer::Code(410), Answer::Watch(vec![expired.to_owned()])] {
-        let (api, asked) = scripted(vec![Answer::List("10", ONE, None), gone, Answer::List("30", &[], None)]);
-        assert_eq!(told(api, Extent::Many, 5).await, ["init", "listed a", "all", "error", "init"]);
-        assert_eq!(lines(&asked)[2..], ["list limit=500"]);
+        let (api, requests) = scripted(vec![Answer::List("10", ONE, None), gone, Answer::List("30", &[], None)]);
+        assert_eq!(outcomes(api, Extent::Many, 5).await, ["init", "listed a", "all", "error", "init"]);
+        assert_eq!(lines(&requests)[2..], ["list limit=500"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_read_hides_no_other() {
     let odd = r#"{"type":"ADDED","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":5}}}"#;
-    let (api, asked) =
+    let (api, requests) =
         scripted(vec![Answer::List("10", &[], None), Answer::Silence(vec![odd.to_owned(), line("ADDED", "b", "12")])]);
-    assert_eq!(told(api, Extent::Few, 4).await, ["init", "all", "error", "is b"]);
-    assert_eq!(lines(&asked).len(), 2);
+    assert_eq!(outcomes(api, Extent::Few, 4).await, ["init", "all", "error", "is b"]);
+    assert_eq!(lines(&requests).len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests with their limits, and of answers with what is noted of how they are taken.
+//! Bodies of requests with their limits, and of responses with the progress of their clients.
 
 use std::{
     error::Error,
@@ -16,28 +16,28 @@ use tokio::{
 };
 
 use super::{
+    connection_limit::RequestGuard,
     limits::{BODY_BYTES_IN_FLIGHT, BODY_TIMEOUT},
-    open::RequestGuard,
     stall::Progress,
 };
 
-/// An answer is handed on in pieces of this size, so that it is seen how it is taken, and so that no more than a piece
-/// of it lies in a connection whose client takes nothing.
-const PIECE: usize = 64 << 10;
+/// A response is passed on in chunks of this size, so that progress is visible, and a stalled connection buffers at
+/// most one chunk.
+const CHUNK_BYTES: usize = 64 << 10;
 
-/// Why the body of a request was not read to its end.
+/// Why the body of a request was not read completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// It did not come in time.
+    /// It did not arrive in time.
     #[error("the body of the request did not come within {} s", BODY_TIMEOUT.as_secs())]
     Timeout,
-    /// The server holds too many bytes of other requests.
+    /// The bodies of other requests use all of the memory for them.
     #[error("the server holds too much of other requests; try again later")]
     Busy,
 }
 
 impl BodyError {
-    /// The one among the causes of an error.
+    /// Finds it among the causes of an error.
     #[must_use]
     pub fn of(error: &(dyn Error + 'static)) -> Option<Self> {
         let mut cause = Some(error);
@@ -51,41 +51,41 @@ impl BodyError {
     }
 }
 
-/// The bytes of requests that a server holds.
+/// The memory for requests' bodies of one server.
 #[derive(Debug, Clone)]
-pub(super) struct InFlight(Arc<Semaphore>);
+pub(super) struct BodyMemoryLimit(Arc<Semaphore>);
 
-impl InFlight {
+impl BodyMemoryLimit {
     pub(super) fn new() -> Self {
         Self(Arc::new(Semaphore::new(BODY_BYTES_IN_FLIGHT)))
     }
 
-    /// What one request of a client holds of them.
-    pub(super) fn request(&self, server: &'static str, client: Option<IpAddr>) -> Held {
-        Held { bytes: self.clone(), permit: Arc::default(), server, client }
+    /// The share of one request.
+    pub(super) fn request(&self, server: &'static str, client: Option<IpAddr>) -> BodyMemory {
+        BodyMemory { limit: self.clone(), permit: Arc::default(), server, client }
     }
 }
 
-/// The bytes of one request, until all that share this are dropped or it is released.
+/// The memory of one request, until all clones are dropped or it is released.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
-    bytes: InFlight,
+pub(super) struct BodyMemory {
+    limit: BodyMemoryLimit,
     permit: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
     server: &'static str,
     client: Option<IpAddr>,
 }
 
-impl Held {
-    /// The log says whose request was given up: its answer may never be read.
+impl BodyMemory {
+    /// Logs whose request was aborted: its response may never be read.
     fn refused(&self, error: BodyError) -> BodyError {
         let client = self.client.map(tracing::field::display);
-        tracing::warn!(server = self.server, client, %error, "a request was given up");
+        tracing::warn!(server = self.server, client, %error, "aborted a request");
         error
     }
 
     fn add(&self, bytes: usize) -> Result<(), BodyError> {
         let count = u32::try_from(bytes).map_err(|_| BodyError::Busy)?;
-        let more = Arc::clone(&self.bytes.0).try_acquire_many_owned(count).map_err(|_| BodyError::Busy)?;
+        let more = Arc::clone(&self.limit.0).try_acquire_many_owned(count).map_err(|_| BodyError::Busy)?;
         let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
         match permit.as_mut() {
             Some(permit) => permit.merge(more),
@@ -94,7 +94,7 @@ impl Held {
         Ok(())
     }
 
-    /// The request is answered: nobody holds its body any more.
+    /// The request is answered: its body is no longer used.
     pub(super) fn release(&self) {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -104,20 +104,20 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct RequestBody<B> {
     body: B,
-    held: Held,
+    memory: BodyMemory,
     until: Instant,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl RequestBody<Incoming> {
-    pub(super) fn wrap(body: Incoming, held: Held) -> Body {
-        Body::new(Self::new(body, held))
+    pub(super) fn wrap(body: Incoming, memory: BodyMemory) -> Body {
+        Body::new(Self::new(body, memory))
     }
 }
 
 impl<B> RequestBody<B> {
-    fn new(body: B, held: Held) -> Self {
-        Self { body, held, until: Instant::now() + BODY_TIMEOUT, timer: None }
+    fn new(body: B, memory: BodyMemory) -> Self {
+        Self { body, memory, until: Instant::now() + BODY_TIMEOUT, timer: None }
     }
 }
 
@@ -132,15 +132,15 @@ where
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                let held = self.held.add(frame.data_ref().map_or(0, Bytes::len));
-                Poll::Ready(Some(held.map(|()| frame).map_err(|error| self.held.refused(error).into())))
+                let memory = self.memory.add(frame.data_ref().map_or(0, Bytes::len));
+                Poll::Ready(Some(memory.map(|()| frame).map_err(|error| self.memory.refused(error).into())))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
                 let until = self.until;
                 let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-                timer.as_mut().poll(cx).map(|()| Some(Err(self.held.refused(BodyError::Timeout).into())))
+                timer.as_mut().poll(cx).map(|()| Some(Err(self.memory.refused(BodyError::Timeout).into())))
             }
         }
     }
@@ -154,11 +154,11 @@ where
     }
 }
 
-/// The body of an answer, which keeps its request open until it was sent.
+/// The body of a response, whose request counts as open until it is sent.
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     body: Body,
-    /// What is left of a frame.
+    /// The rest of a frame.
     rest: Bytes,
     long_running: bool,
     progress: Arc<Progress>,
@@ -170,9 +170,8 @@ impl ResponseBody {
         Body::new(Self { body, rest: Bytes::new(), long_running, progress, guard })
     }
 
-    fn hand_on(&mut self) -> Frame<Bytes> {
-        let piece = self.rest.split_to(self.rest.len().min(PIECE));
-        Frame::data(piece)
+    fn next_chunk(&mut self) -> Frame<Bytes> {
+        Frame::data(self.rest.split_to(self.rest.len().min(CHUNK_BYTES)))
     }
 }
 
@@ -186,14 +185,14 @@ impl HttpBody for ResponseBody {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => {
                         self.rest = data;
-                        Poll::Ready(Some(Ok(self.hand_on())))
+                        Poll::Ready(Some(Ok(self.next_chunk())))
                     }
                     Err(other) => Poll::Ready(Some(Ok(other))),
                 },
                 other => other,
             }
         } else {
-            Poll::Ready(Some(Ok(self.hand_on())))
+            Poll::Ready(Some(Ok(self.next_chunk())))
         };
         self.guard.progressed();
         if !self.long_running {
@@ -225,7 +224,7 @@ impl HttpBody for ResponseBody {
 mod tests {
     use super::*;
 
-    /// The next frame of a body, as a list of how many bytes it has.
+    /// The length of the next frame of a body.
     async fn next(
         body: &mut (impl HttpBody<Data = Bytes, Error = axum::BoxError> + Unpin),
     ) -> Result<usize, BodyError> {
@@ -237,7 +236,7 @@ mod tests {
         }
     }
 
-    /// A body that gives its frames and then nothing any more.
+    /// A body that has some frames and then never another one.
     struct Endless(Vec<usize>);
 
     impl HttpBody for Endless {
@@ -257,7 +256,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
-        let mut body = RequestBody::new(Endless(vec![3]), InFlight::new().request("a test", None));
+        let mut body = RequestBody::new(Endless(vec![3]), BodyMemoryLimit::new().request("a test", None));
         assert_eq!(next(&mut body).await, Ok(3));
         let begun = Instant::now();
         assert_eq!(next(&mut body).await, Err(BodyError::Timeout));
@@ -266,7 +265,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_all_requests_hold_is_bounded_and_given_back() {
-        let all = InFlight::new();
+        let all = BodyMemoryLimit::new();
         let (first, second) = (all.request("a test", None), all.request("a test", None));
         let mut greedy = RequestBody::new(Endless(vec![1, BODY_BYTES_IN_FLIGHT - 10]), first.clone());
         assert_eq!(next(&mut greedy).await, Ok(BODY_BYTES_IN_FLIGHT - 10));

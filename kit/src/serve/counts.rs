@@ -1,4 +1,4 @@
-//! What servers counted of their connections, by the server's name, for a page of metrics.
+//! Counters of the connections of servers, by the name of the server, for metrics.
 
 use std::{
     collections::BTreeMap,
@@ -11,15 +11,15 @@ use std::{
 /// Why a connection was refused or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// Refused: all connections of the server are at work.
+    /// Refused: no connection of the server may be closed.
     Full,
-    /// Refused: all connections of its source address are at work.
+    /// Refused: no connection of its source address may be closed.
     AddressFull,
-    /// Closed to make room for another one.
+    /// Closed for another connection.
     Evicted,
-    /// Closed, or one of its streams: the client did not take its answer.
+    /// Closed, or one of its streams: the client did not read its response.
     Stalled,
-    /// Closed: no request came by it for long.
+    /// Closed: it had no request for a long time.
     Idle,
 }
 
@@ -31,7 +31,7 @@ const REASONS: [(Reason, &str); 5] = [
     (Reason::Idle, "idle"),
 ];
 
-/// The counts of one server; servers of one name share them.
+/// The counters of one server; servers of one name share them.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     open: AtomicU64,
@@ -54,14 +54,14 @@ impl Counts {
     }
 }
 
-/// What one server has counted.
+/// The values of one server's counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerCounts {
     /// The server's name.
     pub server: &'static str,
     /// Connections that are open.
     pub open: u64,
-    /// Connections that were refused or closed by the server, by reason.
+    /// Connections that the server refused or closed, by reason.
     pub dropped: Vec<(&'static str, u64)>,
 }
 
@@ -71,16 +71,16 @@ pub(super) fn of(server: &'static str) -> Arc<Counts> {
     Arc::clone(SERVERS.lock().unwrap_or_else(PoisonError::into_inner).entry(server).or_default())
 }
 
-/// The counts of all servers of this process.
+/// The counters of all servers of this process.
 #[must_use]
 pub fn connection_counts() -> Vec<ServerCounts> {
     let servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let told = |(server, counts): (&&'static str, &Arc<Counts>)| ServerCounts {
+    let counts = |(server, counts): (&&'static str, &Arc<Counts>)| ServerCounts {
         server,
         open: counts.open.load(Ordering::Relaxed),
         dropped: REASONS.iter().zip(&counts.dropped).map(|((_, why), n)| (*why, n.load(Ordering::Relaxed))).collect(),
     };
-    servers.iter().map(told).collect()
+    servers.iter().map(counts).collect()
 }
 
 #[cfg(test)]
@@ -94,9 +94,9 @@ mod tests {
         of("a test").opened();
         counts.closed();
         counts.dropped(Reason::Stalled);
-        let told = connection_counts().into_iter().find(|c| c.server == "a test").unwrap();
-        assert_eq!(told.open, 1);
-        assert_eq!(told.dropped.iter().find(|(why, _)| *why == "stalled"), Some(&("stalled", 1)));
-        assert_eq!(told.dropped.iter().map(|(_, n)| n).sum::<u64>(), 1);
+        let counts = connection_counts().into_iter().find(|c| c.server == "a test").unwrap();
+        assert_eq!(counts.open, 1);
+        assert_eq!(counts.dropped.iter().find(|(why, _)| *why == "stalled"), Some(&("stalled", 1)));
+        assert_eq!(counts.dropped.iter().map(|(_, n)| n).sum::<u64>(), 1);
     }
 }

@@ -1,8 +1,8 @@
-//! What requests show of who sends them. Pure.
+//! Credentials in requests. Pure.
 
 use axum::http::{HeaderMap, Uri, header};
 
-/// The bearer token of an `Authorization` header. The scheme's case does not count (RFC 9110).
+/// The bearer token of an `Authorization` header. The scheme is case-insensitive (RFC 9110).
 #[must_use]
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let shown = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
@@ -10,9 +10,9 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 
-/// Whether a request that shows a client certificate may become a WebSocket. Browsers show a certificate for whatever
-/// page asks, and a WebSocket is open to pages of any origin, so the page must be this server's own, or of this machine.
-/// Clients that are no browsers send no `Origin`.
+/// Whether a request with a client certificate may become a WebSocket. Browsers present a certificate for any page, and
+/// a WebSocket is open to pages of any origin, so the page must be of this server, or of this host. Clients that are no
+/// browsers send no `Origin`.
 #[must_use]
 pub fn is_own_origin(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };

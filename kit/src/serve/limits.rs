@@ -1,43 +1,42 @@
-//! What a server gives to its clients at most: connections, bytes of requests, time.
+//! The limits of a server: connections, bytes of requests, time.
 
 use std::{fs, sync::OnceLock, time::Duration};
 
-/// A client that does not finish its handshake is let go.
+/// For the TLS handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time that a client has for the head of a request over HTTP/1, the wait for it included.
+/// For the head of a request over HTTP/1, waiting for it included.
 pub(super) const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest head of a request.
+/// The maximal length of the head of a request.
 pub(super) const MAX_HEADER_BYTES: u32 = 64 << 10;
-/// Time that a client has for the whole body of a request.
+/// For the complete body of a request.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may take nothing of an answer that waits for it.
+/// How long a client may read nothing of a pending response.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection without requests is closed after so long. Clients keep theirs for 90 s.
+/// A connection without requests is closed after this time. Clients keep theirs for 90 s.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Connections are looked through this often for those that are idle or blocked for too long.
-pub(super) const SWEEP: Duration = Duration::from_secs(10);
-/// Requests that one HTTP/2 connection may have open.
+/// How often idle and stalled connections are searched for.
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+/// Concurrent requests of one HTTP/2 connection.
 pub(super) const MAX_CONCURRENT_STREAMS: u32 = 100;
-/// What an HTTP/2 client may send of a body before anybody has asked for it.
+/// What an HTTP/2 client may send of a body before the handler reads it.
 pub(super) const STREAM_WINDOW: u32 = 64 << 10;
 pub(super) const CONNECTION_WINDOW: u32 = 256 << 10;
-/// Bytes of requests' bodies that one server holds until they are answered.
+/// Bytes of requests' bodies that one server buffers until they are answered.
 pub(super) const BODY_BYTES_IN_FLIGHT: usize = 64 << 20;
 
-/// Connections of one server.
+/// Limits of the connections of one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// All together.
+    /// In total.
     pub(super) connections: usize,
     /// From one source address.
     pub(super) per_address: usize,
-    /// On which nobody was authenticated.
+    /// Without authentication.
     pub(super) unauthenticated: usize,
 }
 
 impl Limits {
-    /// A share of the files that the process may have open: it needs others for what it measures, for Docker and for
-    /// the store.
+    /// A share of the open files of the process, which needs others for usage, for Docker and for the store.
     fn of_open_files(files: usize) -> Self {
         let connections = (files / 4).clamp(128, 2048);
         Self { connections, per_address: connections / 2, unauthenticated: connections / 4 }
@@ -52,14 +51,14 @@ impl Limits {
         })
     }
 
-    /// For callers in this process, who have all the same address.
+    /// For clients in this process, which all have the same address.
     pub(super) fn of_one_caller() -> Self {
         let connections = Self::of_process().connections;
         Self { connections, per_address: connections, unauthenticated: connections }
     }
 }
 
-/// The soft limit of open files (RLIMIT_NOFILE) in a text of `/proc/PID/limits`.
+/// The soft limit of open files (RLIMIT_NOFILE) in `/proc/PID/limits`.
 fn open_files(text: &str) -> Option<usize> {
     let soft = text.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?;
     if soft == "unlimited" { Some(usize::MAX) } else { soft.parse().ok() }

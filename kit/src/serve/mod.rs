@@ -1,18 +1,17 @@
-//! Servers of HTTP: TLS, client certificates, limits on what clients may take, connections that end in order, ports that
-//! are taken, callers of the same process.
+//! HTTP servers: TLS, client certificates, limits on clients, graceful shutdown, ports in use, in-process clients.
 //!
-//! Whoever can reach a port can open connections and leave them. So what a client may hold is bounded before anything
-//! is known of it (`limits`), connections of strangers are closed for those of others (`open`), a client that does not
-//! take its answers or does not send its body is let go (`stall`, `body`), and all of it is counted (`counts`).
+//! Whoever can reach a port can open connections. So the resources of a client are limited before anything is known of
+//! it (`limits`), unauthenticated connections are closed for others (`connection_limit`), a client that does not read
+//! its responses or does not send its body is disconnected (`stall`, `body`), and all of it is counted (`counts`).
 
 mod body;
+mod connection_limit;
 mod counts;
 mod credentials;
-mod holder;
-mod inside;
+mod dns_rebinding;
+mod in_process;
 mod limits;
-mod local_name;
-mod open;
+mod port_owner;
 mod stall;
 mod tls;
 
@@ -38,44 +37,44 @@ use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
 pub use body::BodyError;
-use body::{InFlight, RequestBody, ResponseBody};
+use body::{BodyMemoryLimit, RequestBody, ResponseBody};
+use connection_limit::{ConnectionGuard, ConnectionLimit, RequestGuard};
+pub use connection_limit::{Reservation, ReservedAddresses};
 pub use counts::{ServerCounts, connection_counts};
 pub use credentials::{bearer, is_own_origin};
-pub use inside::{Door, Inside, inside, serve_inside};
+pub use in_process::{InProcessConnector, InProcessListener, in_process, serve_in_process};
 use limits::{
     CONNECTION_WINDOW, HANDSHAKE_TIMEOUT, HEADER_READ_TIMEOUT, Limits, MAX_CONCURRENT_STREAMS, MAX_HEADER_BYTES,
-    STREAM_WINDOW, SWEEP,
+    STREAM_WINDOW, SWEEP_INTERVAL,
 };
-use open::{Admitted, Open, RequestGuard};
-pub use open::{Reservation, Reserved};
 use stall::{Socket, Streams};
 pub use tls::{Pems, Tls, certificates, ends_at};
 
-/// Time that open requests have to end; watches are cut.
-const DRAIN: Duration = Duration::from_secs(3);
+/// Time for open requests to end; watches are cut.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
-/// Who a verified client certificate names.
+/// The identity in a verified client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
+pub struct ClientIdentity {
     /// The subject's common name.
     pub name: String,
     /// The subject's organisations.
     pub groups: Vec<String>,
 }
 
-/// Why a server could not serve.
+/// Why a server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The port could not be had.
+    /// The port cannot be bound.
     #[error("{what} could not listen on {address}: {reason}{holder}")]
     Listen {
-        /// Who wanted it.
+        /// Which server.
         what: &'static str,
         /// Which address.
         address: SocketAddr,
         /// Why not.
         reason: String,
-        /// Who has it, if it can be told.
+        /// The process that has the port, if known.
         holder: String,
     },
     /// A certificate cannot be used.
@@ -83,19 +82,19 @@ pub enum ServeError {
     Certificate(String),
 }
 
-/// Takes a port for `what`.
+/// Binds a port for `what`.
 ///
 /// # Errors
-/// Names the port and, when another process has it, that process.
+/// Names the port and, when it is in use, the process that has it.
 pub async fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|e| {
-        let holder = (e.kind() == std::io::ErrorKind::AddrInUse).then(|| holder::of(address.port())).flatten();
+        let holder = (e.kind() == std::io::ErrorKind::AddrInUse).then(|| port_owner::of(address.port())).flatten();
         ServeError::Listen { what, address, reason: e.to_string(), holder: holder.unwrap_or_default() }
     })
 }
 
-/// Where a request comes from: an extension of it. Whoever authenticates the request says so here: what nobody was
-/// authenticated for makes room for others.
+/// The origin of a request, as an extension of it. Authentication reports its success here: connections without it are
+/// closed for others.
 #[derive(Debug, Clone)]
 pub struct Caller {
     address: Option<SocketAddr>,
@@ -109,47 +108,53 @@ impl Caller {
         self.address
     }
 
-    /// Somebody vouches for the client.
+    /// The client is authenticated.
     pub fn authenticated(&self) {
         self.request.authenticated();
     }
 }
 
-/// An extension of answers that may wait for their clients: watches, logs, streams. All others must be taken in time.
+/// Extension of responses that may wait for their clients: watches, logs, streams. All others have a timeout.
 #[derive(Debug, Clone, Copy)]
 pub struct LongRunning;
 
-/// What the connections of one server have in common.
+/// What the connections of one server share.
 #[derive(Clone)]
 struct Server {
     name: &'static str,
-    open: Open,
-    in_flight: InFlight,
+    connections: ConnectionLimit,
+    body_memory: BodyMemoryLimit,
     router: Router,
 }
 
 impl Server {
-    fn new(name: &'static str, router: Router, limits: Limits, reserved: Reserved) -> Self {
-        Self { name, open: Open::new(name, limits, reserved), in_flight: InFlight::new(), router }
+    fn new(name: &'static str, router: Router, limits: Limits, reserved: ReservedAddresses) -> Self {
+        Self {
+            name,
+            connections: ConnectionLimit::new(name, limits, reserved),
+            body_memory: BodyMemoryLimit::new(),
+            router,
+        }
     }
 }
 
-/// Serves without TLS until `shutdown`: for what anybody who can connect may know. On a loopback address it answers to
-/// local names alone.
+/// Serves without TLS until `shutdown`: for what anybody who can connect may read. On a loopback address it only
+/// accepts local names.
 pub async fn serve_plain(name: &'static str, listener: TcpListener, router: Router, shutdown: CancellationToken) {
     let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-    let router = if is_local { local_name::only_local_names(router) } else { router };
-    serve(Server::new(name, router, Limits::of_process(), Reserved::default()), listener, None, shutdown).await;
+    let router = if is_local { dns_rebinding::only_local_names(router) } else { router };
+    serve(Server::new(name, router, Limits::of_process(), ReservedAddresses::default()), listener, None, shutdown)
+        .await;
 }
 
-/// Serves over TLS until `shutdown`, then lets open requests end. Requests carry a [`Peer`] extension when the client
+/// Serves over TLS until `shutdown`, then lets open requests end. Requests carry a [`ClientIdentity`] extension when the client
 /// has shown a certificate. Connections from `reserved` addresses always have a place.
 pub async fn serve_tls(
     name: &'static str,
     listener: TcpListener,
     tls: Tls,
     router: Router,
-    reserved: Reserved,
+    reserved: ReservedAddresses,
     shutdown: CancellationToken,
 ) {
     serve(Server::new(name, router, Limits::of_process(), reserved), listener, Some(tls), shutdown).await;
@@ -157,13 +162,13 @@ pub async fn serve_tls(
 
 async fn serve(server: Server, listener: TcpListener, tls: Option<Tls>, shutdown: CancellationToken) {
     let graceful = GracefulShutdown::new();
-    let mut sweep = tokio::time::interval(SWEEP);
+    let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
             _ = sweep.tick() => {
-                server.open.sweep(server.name);
+                server.connections.sweep(server.name);
                 continue;
             }
             accepted = listener.accept() => accepted,
@@ -171,16 +176,16 @@ async fn serve(server: Server, listener: TcpListener, tls: Option<Tls>, shutdown
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, most likely: a moment later there may be some.
-                tracing::warn!(server = server.name, %error, "a server could not take a connection");
+                // Most likely out of descriptors: retry a moment later.
+                tracing::warn!(server = server.name, %error, "failed to accept a connection; retrying");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let Some(admitted) = server.open.admit(server.name, Some(address)) else { continue };
+        let Some(guard) = server.connections.admit(server.name, Some(address)) else { continue };
         let _ = stream.set_nodelay(true);
-        let closed = admitted.closed();
-        let connection = Connection { server: server.clone(), admitted: Arc::new(admitted), address: Some(address) };
+        let closed = guard.closed();
+        let connection = Connection { server: server.clone(), guard: Arc::new(guard), address: Some(address) };
         let (tls, watcher) = (tls.clone(), graceful.watcher());
         tokio::spawn(async move {
             tokio::select! {
@@ -190,13 +195,13 @@ async fn serve(server: Server, listener: TcpListener, tls: Option<Tls>, shutdown
         });
     }
     drop(listener);
-    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
+    let _ = tokio::time::timeout(SHUTDOWN_GRACE, graceful.shutdown()).await;
 }
 
-/// A connection that was taken in.
+/// An accepted connection.
 struct Connection {
     server: Server,
-    admitted: Arc<Admitted>,
+    guard: Arc<ConnectionGuard>,
     address: Option<SocketAddr>,
 }
 
@@ -205,7 +210,7 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let socket = Socket { inner: stream, admitted: Arc::clone(&self.admitted) };
+        let socket = Socket { inner: stream, guard: Arc::clone(&self.guard) };
         let Some(tls) = tls else { return self.answer(socket, None, watcher).await };
         let acceptor = TlsAcceptor::from(tls.config());
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(socket)).await {
@@ -214,37 +219,37 @@ impl Connection {
                 let peer = peer.and_then(tls::identity);
                 self.answer(stream, peer, watcher).await;
             }
-            Ok(Err(error)) => tracing::debug!(server = self.server.name, %error, "a TLS handshake failed"),
-            Err(_) => tracing::debug!(server = self.server.name, "a TLS handshake took too long"),
+            Ok(Err(error)) => tracing::debug!(server = self.server.name, %error, "TLS handshake failed"),
+            Err(_) => tracing::debug!(server = self.server.name, "TLS handshake timed out"),
         }
     }
 
-    async fn answer<S>(self, stream: S, peer: Option<Peer>, watcher: Watcher)
+    async fn answer<S>(self, stream: S, peer: Option<ClientIdentity>, watcher: Watcher)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Self { server, admitted, address } = self;
+        let Self { server, guard, address } = self;
         let client = address.map(|from| from.ip().to_canonical());
-        let streams = Streams { server: server.name, client, counts: server.open.counts() };
+        let streams = Streams { server: server.name, client, counts: server.connections.counts() };
         let service = hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
-            let (mut router, admitted, held) =
-                (server.router.clone(), Arc::clone(&admitted), server.in_flight.request(server.name, client));
-            let guard = Arc::new(admitted.request());
+            let (mut router, connection, memory) =
+                (server.router.clone(), Arc::clone(&guard), server.body_memory.request(server.name, client));
+            let guard = Arc::new(connection.request());
             if let Some(peer) = &peer {
                 request.extensions_mut().insert(peer.clone());
                 guard.authenticated();
             }
             request.extensions_mut().insert(Caller { address, request: Arc::clone(&guard) });
             async move {
-                let progress = stall::of_this_stream();
-                let answer = router.call(request.map(|body| RequestBody::wrap(body, held.clone()))).await;
-                held.release();
+                let progress = stall::current_stream();
+                let answer = router.call(request.map(|body| RequestBody::wrap(body, memory.clone()))).await;
+                memory.release();
                 answer.map(|mut response| {
                     let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                     let long_running = response.extensions_mut().remove::<LongRunning>().is_some();
                     guard.answered(long_running);
                     if upgraded {
-                        admitted.upgraded();
+                        connection.upgraded();
                     }
                     response.map(|body| ResponseBody::wrap(body, long_running, progress, guard))
                 })
@@ -266,7 +271,7 @@ impl Connection {
             .max_header_list_size(MAX_HEADER_BYTES);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         if let Err(error) = watcher.watch(connection.into_owned()).await {
-            tracing::debug!(%error, "a connection broke");
+            tracing::debug!(%error, "connection failed");
         }
     }
 }

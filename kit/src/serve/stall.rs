@@ -1,6 +1,6 @@
-//! Clients that do not take their answers. Of an HTTP/2 stream, hyper asks an answer's body for more only while the
-//! client leaves room for it, and a stream that waits for room is reset after [`WRITE_TIMEOUT`]. Of a connection, it
-//! is noted since when its socket takes nothing.
+//! Clients that do not read their responses. hyper polls the body of a response on an HTTP/2 stream only while its
+//! window is open, and a stream that waits for its window is reset after [`WRITE_TIMEOUT`]. For a connection, the time
+//! since its socket blocks is recorded.
 
 use std::{
     io,
@@ -18,12 +18,12 @@ use tokio::{
 };
 
 use super::{
+    connection_limit::ConnectionGuard,
     counts::{Counts, Reason},
     limits::WRITE_TIMEOUT,
-    open::Admitted,
 };
 
-/// Since when an answer waits for its client.
+/// Since when a response waits for its client.
 #[derive(Debug, Default)]
 pub(super) struct Progress(Mutex<Option<tokio::time::Instant>>);
 
@@ -32,28 +32,28 @@ impl Progress {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is the client's turn from now on.
+    /// The response waits for the client from now on.
     pub(super) fn waits_for_client(&self) {
         *self.since() = Some(tokio::time::Instant::now());
     }
 
-    /// It is not the client who is waited for.
+    /// The response waits for the server.
     pub(super) fn waits_for_server(&self) {
         *self.since() = None;
     }
 }
 
 tokio::task_local! {
-    /// Of the stream that the running task is.
+    /// Of the stream of the running task.
     static PROGRESS: Arc<Progress>;
 }
 
-/// Of the HTTP/2 stream that this is called for; a stranger's own for HTTP/1, where the socket tells.
-pub(super) fn of_this_stream() -> Arc<Progress> {
+/// Of the HTTP/2 stream of the caller; an unused one for HTTP/1, where the socket blocks.
+pub(super) fn current_stream() -> Arc<Progress> {
     PROGRESS.try_with(Arc::clone).unwrap_or_default()
 }
 
-/// Runs the streams of one HTTP/2 connection, each as a task that ends when its client takes nothing.
+/// Runs the streams of one HTTP/2 connection, each as a task that ends when its client stalls.
 #[derive(Debug, Clone)]
 pub(super) struct Streams {
     pub(super) server: &'static str,
@@ -68,29 +68,29 @@ where
 {
     fn execute(&self, stream: F) {
         let (server, client, counts) = (self.server, self.client, Arc::clone(&self.counts));
-        let task = Limited { stream: Box::pin(stream), progress: Arc::default(), timer: None };
+        let task = TimeLimited { stream: Box::pin(stream), progress: Arc::default(), timer: None };
         tokio::spawn(async move {
             if task.await.is_err() {
                 counts.dropped(Reason::Stalled);
                 let client = client.map(tracing::field::display);
-                tracing::warn!(server, client, "a stream was reset: its client takes nothing of its answer");
+                tracing::warn!(server, client, "reset a stream: its client takes nothing of its answer");
             }
         });
     }
 }
 
-/// A stream with its time limit.
-struct Limited<F> {
+/// A stream with a timeout.
+struct TimeLimited<F> {
     stream: Pin<Box<F>>,
     progress: Arc<Progress>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// Nothing was taken for too long.
+/// The client stalled for too long.
 #[derive(Debug)]
 struct Stalled;
 
-impl<F: Future> Future for Limited<F> {
+impl<F: Future> Future for TimeLimited<F> {
     type Output = Result<(), Stalled>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -98,7 +98,7 @@ impl<F: Future> Future for Limited<F> {
         if PROGRESS.sync_scope(Arc::clone(progress), || stream.as_mut().poll(cx)).is_ready() {
             return Poll::Ready(Ok(()));
         }
-        // What is noted changes only while the stream is polled, so that no timer runs for one that does not wait.
+        // The progress changes only while the stream is polled, so that no timer is needed for one that does not wait.
         let Some(since) = *progress.since() else { return Poll::Pending };
         let until = since + WRITE_TIMEOUT;
         let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
@@ -110,12 +110,12 @@ impl<F: Future> Future for Limited<F> {
     }
 }
 
-/// Since when a connection's socket takes nothing.
+/// Since when a connection's socket blocks.
 #[derive(Debug, Default)]
 pub(super) struct Writes(Mutex<Option<Instant>>);
 
 impl Writes {
-    pub(super) fn note<T>(&self, written: &Poll<io::Result<T>>) {
+    pub(super) fn record<T>(&self, written: &Poll<io::Result<T>>) {
         let mut blocked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if written.is_pending() {
             blocked.get_or_insert_with(Instant::now);
@@ -130,12 +130,12 @@ impl Writes {
     }
 }
 
-/// The socket of a connection. The connection counts as open for as long as this lives, which with an upgrade is longer
-/// than HTTP is spoken on it.
+/// The socket of a connection, which counts as open until this is dropped; with an upgrade that is later than the end
+/// of HTTP on it.
 #[derive(Debug)]
 pub(super) struct Socket<S> {
     pub(super) inner: S,
-    pub(super) admitted: Arc<Admitted>,
+    pub(super) guard: Arc<ConnectionGuard>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
@@ -147,7 +147,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.admitted.writes().note(&written);
+        self.guard.writes().record(&written);
         written
     }
 
@@ -157,7 +157,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
-        self.admitted.writes().note(&written);
+        self.guard.writes().record(&written);
         written
     }
 
@@ -181,10 +181,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_a_client_that_takes_nothing_ends_a_stream() {
         let begun = tokio::time::Instant::now();
-        let limited = |stream| Limited { stream: Box::pin(stream), progress: Arc::default(), timer: None };
+        let limited = |stream| TimeLimited { stream: Box::pin(stream), progress: Arc::default(), timer: None };
         let server_is_slow = limited(async {
-            of_this_stream().waits_for_client();
-            of_this_stream().waits_for_server();
+            current_stream().waits_for_client();
+            current_stream().waits_for_server();
             tokio::time::sleep(WRITE_TIMEOUT * 3).await;
             std::future::ready(()).await;
         });
@@ -195,12 +195,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_stream_whose_client_takes_nothing_ends() {
         let begun = tokio::time::Instant::now();
-        let stalled = Limited {
+        let stalled = TimeLimited {
             stream: Box::pin(async {
-                of_this_stream().waits_for_client();
+                current_stream().waits_for_client();
                 tokio::time::sleep(WRITE_TIMEOUT / 2).await;
-                // It took a part meanwhile, so it has the whole time again.
-                of_this_stream().waits_for_client();
+                // A part was read meanwhile, so the timeout starts again.
+                current_stream().waits_for_client();
                 std::future::pending::<()>().await;
             }),
             progress: Arc::default(),

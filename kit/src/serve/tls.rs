@@ -1,4 +1,4 @@
-//! TLS of a server whose certificates may change while it runs.
+//! TLS of a server whose certificates may be replaced while it runs.
 
 use std::{
     fmt,
@@ -10,16 +10,16 @@ use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio_util::sync::CancellationToken;
 
-use super::{Peer, ServeError};
+use super::{ClientIdentity, ServeError};
 
-/// What a server shows and whom it trusts, in PEM.
+/// The certificates of a server, in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pems {
-    /// Its certificate, with those that vouch for it.
+    /// Its certificate chain.
     pub cert: String,
-    /// The certificate's key.
+    /// Its private key.
     pub key: String,
-    /// The authorities whose clients are known; without them no client is asked for a certificate.
+    /// The authorities of client certificates; without them none are requested.
     pub client_ca: Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Debug for Pems {
     }
 }
 
-/// See the module. Clones share what they are replaced with; open connections keep what they began with.
+/// See the module. Clones share replaced certificates; open connections keep their own.
 #[derive(Clone)]
 pub struct Tls {
     current: Arc<RwLock<Current>>,
@@ -48,19 +48,19 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// TLS with certificates of clients, which are asked for but not demanded.
+    /// TLS with optional client certificates.
     ///
     /// # Errors
-    /// When one of the PEM texts does not hold what it should.
+    /// When a PEM text is invalid.
     pub fn new(pems: Pems) -> Result<Self, ServeError> {
         let config = Arc::new(config(&pems)?);
         Ok(Self { current: Arc::new(RwLock::new(Current { pems, config })) })
     }
 
-    /// Gives new connections other certificates; `false` when they are what they were.
+    /// Replaces the certificates for new connections; `false` when they are the same.
     ///
     /// # Errors
-    /// When they cannot be used; nothing is changed then.
+    /// When they are invalid; nothing is changed then.
     pub fn replace(&self, pems: Pems) -> Result<bool, ServeError> {
         if self.current.read().unwrap_or_else(PoisonError::into_inner).pems == pems {
             return Ok(false);
@@ -70,7 +70,7 @@ impl Tls {
         Ok(true)
     }
 
-    /// When the certificate that is shown ends, in seconds since 1970.
+    /// When the present certificate expires, in seconds since 1970.
     #[must_use]
     pub fn ends_at(&self) -> Option<i64> {
         ends_at(&self.current.read().unwrap_or_else(PoisonError::into_inner).pems.cert)
@@ -80,18 +80,18 @@ impl Tls {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config)
     }
 
-    /// Reads the certificates again every so often until `shutdown`. What cannot be used is warned of, and what was
-    /// used before stays.
+    /// Reads the certificates periodically until `shutdown`. Invalid ones are logged, and the previous ones stay in
+    /// use.
     ///
     /// # Errors
-    /// Never; it has the shape of the other tasks.
+    /// Never; the signature is that of the other tasks.
     pub async fn follow(
         self,
         read: impl Fn() -> Result<Pems, String> + Send,
         every: Duration,
         shutdown: CancellationToken,
     ) -> Result<(), ServeError> {
-        let mut complained = String::new();
+        let mut last_error = String::new();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
@@ -99,17 +99,15 @@ impl Tls {
             }
             match read().and_then(|pems| self.replace(pems).map_err(|e| e.to_string())) {
                 Ok(changed) => {
-                    complained.clear();
+                    last_error.clear();
                     if changed {
-                        tracing::info!(
-                            "the serving certificate or its client authority has changed; new connections use it"
-                        );
+                        tracing::info!("serving certificate or client CA changed; new connections use it");
                     }
                 }
-                // A pair that is being replaced does not match for a moment: said once, tried again.
-                Err(reason) if reason != complained => {
-                    tracing::warn!(reason, "changed certificates cannot be used; those from before stay");
-                    complained = reason;
+                // A pair that is being replaced does not match for a moment: logged once, retried.
+                Err(reason) if reason != last_error => {
+                    tracing::warn!(reason, "changed certificates cannot be used; keeping the previous ones");
+                    last_error = reason;
                 }
                 Err(_) => {}
             }
@@ -117,7 +115,7 @@ impl Tls {
     }
 }
 
-/// When the first certificate of a PEM text ends, in seconds since 1970.
+/// When the first certificate of a PEM text expires, in seconds since 1970.
 #[must_use]
 pub fn ends_at(pem: &str) -> Option<i64> {
     let first = certificates(pem).ok()?.into_iter().next()?;
@@ -156,18 +154,18 @@ fn config(pems: &Pems) -> Result<ServerConfig, ServeError> {
 /// The certificates in a PEM text.
 ///
 /// # Errors
-/// When it holds something else.
+/// When it contains anything else.
 pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, ServeError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| ServeError::Certificate(e.to_string()))
 }
 
-/// Common name and organisations of a certificate that TLS has verified.
-pub(super) fn identity(certificate: &CertificateDer<'_>) -> Option<Peer> {
+/// Common name and organisations of a verified certificate.
+pub(super) fn identity(certificate: &CertificateDer<'_>) -> Option<ClientIdentity> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let subject = parsed.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
-    Some(Peer { name, groups })
+    Some(ClientIdentity { name, groups })
 }

@@ -3,6 +3,7 @@
 use std::{fs, io, path::Path};
 
 use serde::{Deserialize, Serialize};
+use windlass_kit::atomic_file;
 
 use super::removal::{is_ours, shares_firewall};
 use crate::{
@@ -59,9 +60,7 @@ impl TableSnapshot {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)?;
             }
-            let next = path.with_extension("new");
-            fs::write(&next, serde_json::to_vec(self)?)?;
-            fs::rename(&next, path)
+            atomic_file::write(path, &serde_json::to_vec(self)?, 0o644)
         };
         write().map_err(|source| Error::Snapshot { path: path.to_owned(), source })
     }

@@ -109,6 +109,6 @@ fn virtual_services_are_told_from_the_heads_of_their_table() {
 #[test]
 fn families_of_generic_netlink_have_numbers() {
     let mut netlink = Netlink::generic().unwrap();
-    assert_eq!(family_id(&mut netlink, "nlctrl").unwrap(), CONTROLLER);
+    assert_eq!(family_id(&mut netlink, "nlctrl").unwrap(), GENL_ID_CTRL);
     assert!(is_absent(&family_id(&mut netlink, "no-such-family").unwrap_err()));
 }

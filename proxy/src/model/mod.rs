@@ -267,7 +267,7 @@ impl Model {
         changes
     }
 
-    /// Whether there are changes that were not taken.
+    /// Whether there are changes that were not drained.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         !self.changes.services.is_empty()

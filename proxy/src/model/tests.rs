@@ -134,7 +134,7 @@ fn udp_is_looked_at_when_its_last_endpoint_goes_and_when_the_service_does() {
     let mut model = Model::default();
     let dns = json!([{"name": "dns", "port": 5353, "protocol": "UDP"}]);
     let endpoints = json!([{"addresses": ["10.2.2.2"]}]);
-    // Without the Service the slice alone tells.
+    // Without the Service, the slice alone decides.
     for (ports, udp) in [(dns.clone(), true), (json!([]), true), (json!([{"name": "dns", "port": 1}]), false)] {
         model.put_slice(&udp_slice(ports, endpoints.clone()), "n1");
         assert_eq!(model.take_changes().udp, [udp, false]);
@@ -146,7 +146,7 @@ fn udp_is_looked_at_when_its_last_endpoint_goes_and_when_the_service_does() {
     model.put_slice(&udp_slice(json!([]), json!([])), "n1");
     assert_eq!(model.take_changes().udp, [true, false]);
 
-    // What a Service had and has no more is remembered for one look.
+    // What a Service no longer has is remembered until the next read.
     let at = |ip: &str| (Family::V4, UdpFrontend::Address(format!("{ip}:53").parse().unwrap()));
     let port = |n| (Family::V4, UdpFrontend::NodePort(n));
     model.put_service(&udp_service("172.30.0.2", 3001));

@@ -43,7 +43,7 @@ impl Quarantine {
         true
     }
 
-    /// A Service that changed since is tried again.
+    /// A Service that changed since is retried.
     pub(super) fn release_changed(&mut self, id: &ServiceId, service: &Arc<Service>) {
         if self
             .0

@@ -14,7 +14,7 @@ use crate::{
 /// Rules that are rendered at a time to be compared with the kernel's.
 const COMPARE_BATCH: BatchLimit = BatchLimit::Lines(5000);
 
-/// Which chains and jumps of ours the kernel holds, by name.
+/// Our chains and jumps in the kernel, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelState {
     pub(super) service_chains: Vec<ChainId>,
@@ -55,7 +55,7 @@ impl KernelState {
     }
 }
 
-/// Chains that are in the kernel as they should be, with the fingerprints of what would be written.
+/// Chains of the kernel that equal the wanted ones, with their hashes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifiedChains {
     pub(super) chains: Vec<(ChainId, ChainHash)>,
@@ -65,26 +65,26 @@ pub struct VerifiedChains {
 
 impl VerifiedChains {
     fn extend(&mut self, batch: RestoreBatch, differ: &HashSet<(Table, String)>) {
-        let stands = |table: Table, name: String| !differ.contains(&(table, name));
-        self.chains.extend(batch.chains.into_iter().filter(|(id, _)| stands(Table::Nat, id.to_string())));
+        let is_verified = |table: Table, name: String| !differ.contains(&(table, name));
+        self.chains.extend(batch.chains.into_iter().filter(|(id, _)| is_verified(Table::Nat, id.to_string())));
         self.static_chains
-            .extend(batch.static_chains.into_iter().filter(|(f, _)| stands(f.table(), f.name().to_owned())));
-        self.tree_chains.extend(batch.tree_chains.into_iter().filter(|(id, _)| stands(id.0, id.1.clone())));
+            .extend(batch.static_chains.into_iter().filter(|(f, _)| is_verified(f.table(), f.name().to_owned())));
+        self.tree_chains.extend(batch.tree_chains.into_iter().filter(|(id, _)| is_verified(id.0, id.1.clone())));
     }
 }
 
-/// The kernel's rules beside those that should be.
+/// The result of comparing the kernel's rules with the wanted ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelComparison {
-    /// What there is, by name.
+    /// The chains and jumps of the kernel, by name.
     pub kernel: KernelState,
-    /// What of it is right.
+    /// Chains that need not be written.
     pub verified: VerifiedChains,
-    /// What is not.
+    /// Rules and chains that differ.
     pub differences: Vec<Difference>,
 }
 
-/// Compares what `iptables-save` printed with the rules of a model. Chains that could not be deleted are no
+/// Compares the output of `iptables-save` with the rules of a model. Chains that could not be deleted are no
 /// difference.
 ///
 /// # Errors

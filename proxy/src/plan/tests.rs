@@ -123,7 +123,8 @@ fn fresh(model: &Model, limit: BatchLimit) -> Kernel {
 }
 
 fn fresh_with(model: &Model, limit: BatchLimit, settings: Settings) -> Kernel {
-    let mut ruleset = RulesetState::new(Settings { large: is_large(model, settings.family, false), ..settings });
+    let mut ruleset =
+        RulesetState::new(Settings { large: is_large_cluster(model, settings.family, false), ..settings });
     ruleset.resync_from_kernel(&SavedRuleset::default());
     model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
     let mut kernel = Kernel::default();
@@ -134,7 +135,7 @@ fn fresh_with(model: &Model, limit: BatchLimit, settings: Settings) -> Kernel {
 fn apply_changes(ruleset: &mut RulesetState, model: &mut Model) {
     model.take_changes().services.iter().for_each(|id| ruleset.mark_dirty(id));
     let was = ruleset.settings().large;
-    let settings = Settings { large: is_large(model, Family::V4, was), ..ruleset.settings().clone() };
+    let settings = Settings { large: is_large_cluster(model, Family::V4, was), ..ruleset.settings().clone() };
     if ruleset.set(settings) {
         model.services().for_each(|(id, _)| ruleset.mark_dirty(id));
     }
@@ -176,7 +177,7 @@ fn nothing_is_written_twice_and_only_what_changed() {
     kernel.restore(&batches[0].text).unwrap();
     ruleset.commit(&batches[0]);
 
-    // A service that goes takes its chains with it.
+    // A deleted service has its chains deleted.
     remove(&mut model, 2);
     assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None), 1);
     assert_eq!(kernel, fresh(&model, BatchLimit::None));
@@ -230,7 +231,7 @@ fn a_chain_that_cannot_be_deleted_is_left_alone_until_it_is_tried_again() {
     kernel.restore(&plain.text).unwrap();
     ruleset.commit(&plain);
     ruleset.mark_undeletable(deletions.clone());
-    // They are no drift, and nothing else is kept from being written.
+    // They are no drift, and do not keep anything else from being written.
     let found = compare_with_kernel(&model, &ruleset, &kernel.text()).unwrap();
     assert_eq!(found.differences, []);
     put(&mut model, 2, &[1], false);
@@ -263,7 +264,7 @@ fn what_the_kernel_holds_already_is_not_written_again() {
     let mut again = resynced(&kernel);
     assert_eq!(batches(&mut again, &model), []);
     assert_eq!(again.rules(Table::Nat), ruleset.rules(Table::Nat));
-    // One chain is another, one is gone, one is too much, and a jump is missing: these and no other.
+    // One chain differs, one is missing, one is extra, and a jump is missing: these and no other.
     let nat = |name: &str| ("nat".to_owned(), name.to_owned());
     let mut edited = kernel.clone();
     edited.0.get_mut(&nat("KUBE-MARK-MASQ")).unwrap().clear();
@@ -300,7 +301,7 @@ fn a_refused_service_port_is_refused_then_left_out_and_tried_again_when_it_chang
     assert!(ruleset.quarantine_port(&model, "ns/s1:a") && !ruleset.quarantine_port(&model, "ns/other"));
     sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
     assert!(count(&kernel, "ns/s1:a has no endpoints") > 0 && count(&kernel, "ns/s1:b cluster IP") > 0);
-    assert_eq!(compare(&model, &ruleset, &kernel.text()).unwrap().differences, []);
+    assert_eq!(compare_with_kernel(&model, &ruleset, &kernel.text()).unwrap().differences, []);
     assert!(ruleset.quarantine_port(&model, "ns/s1:a"));
     sync(&mut ruleset, &mut model, &mut kernel, BatchLimit::None);
     assert_eq!((count(&kernel, "ns/s1:a"), ruleset.quarantined()), (0, 1));
@@ -414,7 +415,7 @@ proptest! {
         sync(&mut ruleset, &mut model, &mut kernel, limit);
         prop_assert_eq!(&kernel, &fresh_with(&model, BatchLimit::None, settings()));
         prop_assert_eq!(sync(&mut ruleset, &mut model, &mut kernel, limit), 0);
-        // A restart over what is there ends the same, and so does one over half of it.
+        // A restart with these rules in the kernel ends in the same state, and so does one with half of them.
         let mut again = RulesetState::new(settings());
         again.resync_from_kernel(&SavedRuleset::parse(&kernel.text()).unwrap());
         model.services().for_each(|(id, _)| again.mark_dirty(id));

@@ -102,50 +102,76 @@ impl Renderer<'_> {
         self.selected.has_any && (!self.policy.internal_local || !self.selected.local.is_empty())
     }
 
+    fn external_usable(&self) -> bool {
+        self.selected.has_any && (!self.policy.external_local || !self.selected.local.is_empty())
+    }
+
+    /// The comment and the target for traffic without a usable endpoint, as kube-proxy's: dropped where the endpoints
+    /// are on other nodes, rejected where there is none.
+    fn without_endpoint(&self) -> (&'static str, &'static str) {
+        if self.selected.has_any { ("has no local endpoints", "DROP") } else { ("has no endpoints", "REJECT") }
+    }
+
     /// Its rules in the dispatch chains.
     fn dispatch_rules(&self, out: &mut ServicePortRules) {
+        self.cluster_ip_rules(out);
+        self.external_ip_rules(out);
+        self.load_balancer_rules(out);
+        self.node_port_rules(out);
+        let (name, number) = (&self.port.full_name, self.service.health_check_node_port);
+        if number != 0 {
+            push_rule(
+                out,
+                DispatchChain::HealthChecks,
+                format_args!(
+                    "-m comment --comment \"{name} health check node port\" -m tcp -p tcp --dport {number} -j ACCEPT"
+                ),
+            );
+        }
+    }
+
+    fn cluster_ip_rules(&self, out: &mut ServicePortRules) {
         let name = &self.port.full_name;
-        let any = self.selected.has_any;
-        let external_usable = any && (!self.policy.external_local || !self.selected.local.is_empty());
-        let (why, target) = if any { ("has no local endpoints", "DROP") } else { ("has no endpoints", "REJECT") };
-        let at_cluster = self.destination_match(self.cluster_ip);
+        let at = self.destination_match(self.cluster_ip);
         if self.internal_usable() {
             let to = self.id(self.internal_kind());
             push_rule(
                 out,
                 DispatchChain::Services,
-                format_args!("-m comment --comment \"{name} cluster IP\" {at_cluster} -j {to}"),
+                format_args!("-m comment --comment \"{name} cluster IP\" {at} -j {to}"),
             );
         } else {
+            let (why, target) = self.without_endpoint();
             push_rule(
                 out,
                 DispatchChain::Refused,
-                format_args!("-m comment --comment \"{name} {why}\" {at_cluster} -j {target}"),
+                format_args!("-m comment --comment \"{name} {why}\" {at} -j {target}"),
             );
         }
-        let external = self.id(ChainKind::External);
+    }
+
+    fn external_ip_rules(&self, out: &mut ServicePortRules) {
+        let (name, external) = (&self.port.full_name, self.id(ChainKind::External));
         for ip in self.external_ips() {
             let at = self.destination_match(*ip);
-            if any {
+            if self.selected.has_any {
                 push_rule(
                     out,
                     DispatchChain::Services,
                     format_args!("-m comment --comment \"{name} external IP\" {at} -j {external}"),
                 );
             }
-            if !external_usable {
-                push_rule(
-                    out,
-                    DispatchChain::External,
-                    format_args!("-m comment --comment \"{name} {why}\" {at} -j {target}"),
-                );
-            }
+            self.unusable_rule(out, &at);
         }
+    }
+
+    fn load_balancer_rules(&self, out: &mut ServicePortRules) {
+        let name = &self.port.full_name;
         let firewall = self.uses_firewall().then(|| self.id(ChainKind::Firewall));
         for ip in self.of_family(&self.service.lb_ips) {
             let at = self.destination_match(*ip);
-            if any {
-                let to = firewall.unwrap_or(external);
+            if self.selected.has_any {
+                let to = firewall.unwrap_or(self.id(ChainKind::External));
                 push_rule(
                     out,
                     DispatchChain::Services,
@@ -159,56 +185,44 @@ impl Renderer<'_> {
                     format_args!("-m comment --comment \"{name} traffic not accepted by {firewall}\" {at} -j DROP"),
                 );
             }
+            self.unusable_rule(out, &at);
         }
-        if !external_usable {
-            for ip in self.of_family(&self.service.lb_ips) {
-                let at = self.destination_match(*ip);
-                push_rule(
-                    out,
-                    DispatchChain::External,
-                    format_args!("-m comment --comment \"{name} {why}\" {at} -j {target}"),
-                );
-            }
+    }
+
+    fn node_port_rules(&self, out: &mut ServicePortRules) {
+        let (name, number) = (&self.port.full_name, self.port.node_port);
+        if number == 0 {
+            return;
         }
-        let p = self.port.protocol.lower();
-        if self.port.node_port != 0 {
-            let number = self.port.node_port;
-            if any {
-                if self.settings.counters && self.settings.localhost_node_ports && self.settings.family == Family::V4 {
-                    push_rule(
-                        out,
-                        DispatchChain::NodePorts,
-                        format_args!(
-                            "-m comment --comment {name} -m {p} -p {p} -d 127.0.0.0/8 --dport {number} \
-                             -m nfacct --nfacct-name localhost_nps_accepted_pkts -j {external}"
-                        ),
-                    );
-                }
+        let (p, external) = (self.port.protocol.lower(), self.id(ChainKind::External));
+        if self.selected.has_any {
+            if self.settings.counters && self.settings.localhost_node_ports && self.settings.family == Family::V4 {
                 push_rule(
                     out,
                     DispatchChain::NodePorts,
-                    format_args!("-m comment --comment {name} -m {p} -p {p} --dport {number} -j {external}"),
-                );
-            }
-            if !external_usable {
-                push_rule(
-                    out,
-                    DispatchChain::External,
                     format_args!(
-                        "-m comment --comment \"{name} {why}\" -m addrtype --dst-type LOCAL -m {p} -p {p} \
-                         --dport {number} -j {target}"
+                        "-m comment --comment {name} -m {p} -p {p} -d 127.0.0.0/8 --dport {number} \
+                         -m nfacct --nfacct-name localhost_nps_accepted_pkts -j {external}"
                     ),
                 );
             }
-        }
-        if self.service.health_check_node_port != 0 {
-            let number = self.service.health_check_node_port;
             push_rule(
                 out,
-                DispatchChain::HealthChecks,
-                format_args!(
-                    "-m comment --comment \"{name} health check node port\" -m tcp -p tcp --dport {number} -j ACCEPT"
-                ),
+                DispatchChain::NodePorts,
+                format_args!("-m comment --comment {name} -m {p} -p {p} --dport {number} -j {external}"),
+            );
+        }
+        self.unusable_rule(out, &format!("-m addrtype --dst-type LOCAL -m {p} -p {p} --dport {number}"));
+    }
+
+    /// Drops or rejects external traffic that matches `at`, where no endpoint may serve it.
+    fn unusable_rule(&self, out: &mut ServicePortRules, at: &str) {
+        if !self.external_usable() {
+            let (name, (why, target)) = (&self.port.full_name, self.without_endpoint());
+            push_rule(
+                out,
+                DispatchChain::External,
+                format_args!("-m comment --comment \"{name} {why}\" {at} -j {target}"),
             );
         }
     }

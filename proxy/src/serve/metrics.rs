@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use windlass_kit::expo::{Kind, Text};
+use windlass_kit::prometheus::{Kind, Text};
 
 use super::{Status, status::FamilyStatus};
 use crate::model::Family;

@@ -59,7 +59,7 @@ pub(crate) fn metrics_router(status: Arc<Status>, pages: &[Page]) -> Router {
         async move {
             // Off the runtime's worker threads: the kernel may be slow to reply.
             let packets = tokio::task::spawn_blocking(nfacct::packet_counts).await.unwrap_or_default();
-            ([(header::CONTENT_TYPE, windlass_kit::expo::CONTENT_TYPE)], metrics::page(&status, packets))
+            ([(header::CONTENT_TYPE, windlass_kit::prometheus::CONTENT_TYPE)], metrics::page(&status, packets))
         }
     };
     Router::new()

@@ -163,19 +163,19 @@ mod tests {
     /// A process of another user may bind the name, but does not prevent a proxy from working.
     #[tokio::test]
     async fn a_holder_other_than_root_does_not_delay() {
-        let script = "import socket,os;s=socket.socket(1);os.setuid(65534);s.bind('\\0windlass-proxy-stranger');s.listen();print('x',flush=True);input()";
-        let mut stranger =
+        let script = "import socket,os;s=socket.socket(1);os.setuid(65534);s.bind('\\0windlass-proxy-other-user');s.listen();print('x',flush=True);input()";
+        let mut other =
             Command::new("python3").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = [0];
-        std::io::Read::read_exact(stranger.stdout.as_mut().unwrap(), &mut ready).unwrap();
-        let name = b"windlass-proxy-stranger";
-        let process = stranger.id().cast_signed();
+        std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let name = b"windlass-proxy-other-user";
+        let process = other.id().cast_signed();
         assert_eq!(holder(name), Holder::Other { user: 65534, process });
         let shutdown = CancellationToken::new();
         let limit = tokio::time::timeout(Duration::from_secs(5), acquire(name, &shutdown));
         assert!(limit.await.expect("it does not wait").is_none());
         assert!(try_acquire(name).unwrap().is_none());
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

@@ -24,7 +24,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use windlass_kit::{
     events::{Recorder, Severity},
-    heartbeat::{Heart, Heartbeats},
+    liveness::{HEARTBEAT_INTERVAL, Heartbeats, LoopProbe, STUCK_AFTER},
     supervise::Supervisor,
 };
 
@@ -46,12 +46,6 @@ const NFT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long the first write waits for our Node.
 const NODE_WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The loop reports this often that it is alive.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The loop counts as stuck after so long without a heartbeat. All rules of the largest clusters are written in less.
-const STUCK_AFTER: Duration = Duration::from_secs(300);
 
 const CHANGE_QUEUE_CAPACITY: usize = 4096;
 
@@ -116,6 +110,7 @@ pub async fn run(
         health,
         status,
         config,
+        // All rules of the largest clusters are written in less.
         probe: heartbeats.begin("service rules", "", STUCK_AFTER),
     };
     let ended = tokio::select! {
@@ -182,7 +177,7 @@ struct Loop {
     health: HealthCheckServers,
     status: Arc<Status>,
     config: Arc<Config>,
-    probe: Heart,
+    probe: LoopProbe,
 }
 
 impl Loop {

@@ -1,4 +1,4 @@
-//! The proxy's whole loop in the node's namespace, and patience.
+//! Runs the proxy's loop in the node's namespace, and waits for its effects.
 
 use std::{
     io::ErrorKind,
@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::heartbeat::Heartbeats;
+use windlass_kit::liveness::Heartbeats;
 use windlass_proxy::{
     Config, Variant, inspect,
     model::{Cidr, Family},
@@ -20,21 +20,21 @@ use super::{
     net::{self, NODE_IP, NODE_IP6, Net, POD_IPS, POD_IPS6, connect},
 };
 
-/// The legacy programs share one lock of the whole machine. A test that holds it for long holds this for writing, all
-/// others that use those programs for reading.
+/// The legacy programs share the xtables lock of the host. A test that holds it for long locks this for writing, all
+/// others that use those programs lock it for reading.
 static XTABLES: RwLock<()> = RwLock::new(());
 
-/// Keeps the machine's lock free for a test of this back end.
+/// Excludes tests that hold the xtables lock, where this back end needs it.
 pub(crate) fn lock_is_free(variant: Variant) -> Option<RwLockReadGuard<'static, ()>> {
     (variant == Variant::Legacy).then(|| XTABLES.read().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// For the test that holds the machine's lock.
+/// For the test that holds the xtables lock.
 pub(crate) fn lock_is_mine() -> RwLockWriteGuard<'static, ()> {
     XTABLES.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A proxy on threads of its own, all in the node's namespace.
+/// A proxy with its own threads, all in the node's namespace.
 pub(crate) struct Proxy {
     runtime: Option<tokio::runtime::Runtime>,
     shutdown: CancellationToken,
@@ -89,7 +89,7 @@ pub(crate) fn refused(from: &str, to: &str) {
     });
 }
 
-/// Both families' rules without comments and counters.
+/// The rules of both families without comments and counters.
 pub(crate) fn tables(net: &Net, variant: Variant) -> String {
     let suffix = if variant == Variant::Legacy { "-legacy-save" } else { "-nft-save" };
     let mut out = String::new();

@@ -18,10 +18,9 @@ use std::{
 use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::inotify::Watch;
+use windlass_kit::{atomic_file, inotify::Watch};
 
 use super::{Attach, NetworkError, Readiness, links};
-use crate::scratch;
 use config::List;
 
 /// Upstream's limit on one call of a plugin.
@@ -293,7 +292,8 @@ impl Cni {
 
     fn keep(&self, done: &Done) -> Result<(), NetworkError> {
         let path = self.file(&done.pod_uid);
-        let written = serde_json::to_vec(done).map_err(io::Error::from).and_then(|text| scratch::write(&path, &text));
+        let written =
+            serde_json::to_vec(done).map_err(io::Error::from).and_then(|text| atomic_file::write(&path, &text, 0o600));
         written.map_err(|e| NetworkError::new(format!("{} could not be written", path.display()), e))?;
         let mut known = self.lock();
         let turn = known.get(&done.pod_uid).map(|k| k.turn.clone()).unwrap_or_default();

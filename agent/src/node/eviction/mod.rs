@@ -18,11 +18,14 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use kube::Resource as _;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::events::{Recorder, Severity};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    object_ref,
+};
 
-use super::reference;
 use crate::{
     Pressure,
     images::Images,
@@ -188,7 +191,7 @@ impl Eviction {
         if say {
             self.said = Some(Instant::now());
             let message = format!("Attempting to reclaim {resource}");
-            let node = reference(&self.config.node_name);
+            let node = object_ref::node(&self.config.node_name);
             self.parts.recorder.record(&node, Severity::Warning, "EvictionThresholdMet", message);
         }
         if self.helps(threshold.signal) && !self.reclaim() {
@@ -262,13 +265,7 @@ impl Eviction {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         tracing::info!(pod = pod.metadata.name, namespace = pod.metadata.namespace, message, "a pod is evicted");
         let recorder = &self.parts.recorder;
-        recorder.record_annotated(
-            &pods::object_reference(pod),
-            Severity::Warning,
-            "Evicted",
-            message.clone(),
-            annotations,
-        );
+        recorder.record_annotated(&pod.object_ref(&()), Severity::Warning, "Evicted", message.clone(), annotations);
         self.ended.insert(uid.clone());
         let (killer, mut pods) = (self.parts.killer.clone(), self.parts.pods.clone());
         let reason = KillReason { reason: "Evicted".to_owned(), message, grace: Some(grace), disruption };

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use windlass_kit::quantity::Quantity;
+use windlass_kit::{duration, quantity::Quantity};
 
 /// What may run short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -182,7 +182,7 @@ pub fn parse(
     let reclaim = amounts("evictionMinimumReclaim", reclaim);
     let mut graces = BTreeMap::new();
     for (name, text) in soft_graces {
-        match (Signal::named(name), duration(text)) {
+        match (Signal::named(name), duration::parse(text.trim())) {
             (Some(signal), Some(grace)) if soft.contains_key(&signal) => drop(graces.insert(signal, grace)),
             (_, None) => {
                 wrong.push(format!("evictionSoftGracePeriod {name}: {text:?} is not a duration such as 90s or 1m30s"))
@@ -213,37 +213,6 @@ pub fn parse(
     // Memory first: it kills fastest.
     all.sort_by_key(|t| (t.signal.condition(), t.signal, t.soft.is_some()));
     Ok(all)
-}
-
-/// Reads `1m30s`, `500ms`, `2h`: durations as kubelet's file has them.
-#[must_use]
-pub fn duration(text: &str) -> Option<Duration> {
-    let mut rest = text.trim();
-    if rest == "0" {
-        return Some(Duration::ZERO);
-    }
-    let mut sum = Duration::ZERO;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|at| *at > 0)?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let seconds = match &rest[..unit] {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        sum = sum.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
-        rest = &rest[unit..];
-    }
-    Some(sum)
 }
 
 /// What hard thresholds keep back of a capacity, as allocatable resources count it.
@@ -324,22 +293,6 @@ mod tests {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert_eq!(parse(&none, &none, &none, &none), Ok(Vec::new()));
-    }
-
-    #[test]
-    fn durations_as_kubelet_writes_them() {
-        for (text, millis) in [
-            ("90s", Some(90_000)),
-            ("1m30s", Some(90_000)),
-            ("1.5h", Some(5_400_000)),
-            ("250ms", Some(250)),
-            ("0", Some(0)),
-        ] {
-            assert_eq!(duration(text).map(|d| d.as_millis()), millis, "{text}");
-        }
-        for text in ["", "5", "s", "1x", "-1s", "1m30"] {
-            assert_eq!(duration(text), None, "{text}");
-        }
     }
 
     #[test]

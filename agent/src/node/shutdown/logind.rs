@@ -97,7 +97,7 @@ pub(super) fn write_delay(file: &Path, delay: Duration) -> std::io::Result<()> {
     let text = format!(
         "# Written by Windlass: pods have this long to end before the machine does.\n[Login]\nInhibitDelayMaxSec={seconds}\n"
     );
-    crate::scratch::write(file, text.as_bytes())
+    windlass_kit::atomic_file::write(file, text.as_bytes(), 0o600)
 }
 
 impl Logind {

@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{
     backoff::Backoff,
     events::{Recorder, Severity},
+    object_ref,
 };
 
-use super::reference;
 use crate::{
     metrics::Metrics,
     pods::{KillReason, PodKiller, runtime_uid},
@@ -118,7 +118,7 @@ async fn ask_for_more(logind: &Logind, whole: Duration) -> Result<(), LogindErro
 /// Ends all pods, turn by turn.
 async fn end_pods(parts: &Parts) {
     tracing::info!("the machine ends: so do its pods, the least important first");
-    let node = reference(&parts.node_name);
+    let node = object_ref::node(&parts.node_name);
     parts.recorder.record(&node, Severity::Normal, "NodeShutdown", "Shutdown manager detected shutdown event");
     parts.metrics.shutdown_begun();
     let pods = Arc::clone(&parts.pods.borrow());

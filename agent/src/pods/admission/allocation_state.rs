@@ -3,9 +3,9 @@
 
 use std::{fs, io, path::Path};
 
-use windlass_kit::json;
+use windlass_kit::{atomic_file, json};
 
-use crate::{pods::lifecycle::allocated::Allocated, scratch};
+use crate::pods::lifecycle::allocated::Allocated;
 
 /// The file's name in the pod's directory.
 const FILE: &str = "allocated.json";
@@ -30,7 +30,7 @@ pub(crate) fn read(pod_dir: &Path) -> Option<Allocated> {
 pub(crate) fn write(pod_dir: &Path, allocated: &Allocated) {
     let path = pod_dir.join(FILE);
     let written = fs::create_dir_all(pod_dir)
-        .and_then(|()| scratch::write(&path, &serde_json::to_vec(allocated).map_err(io::Error::other)?));
+        .and_then(|()| atomic_file::write(&path, &serde_json::to_vec(allocated).map_err(io::Error::other)?, 0o600));
     if let Err(error) = written {
         tracing::warn!(path = %path.display(), %error, "failed to write allocated resources of a pod; a resize may be evaluated again after a restart");
     }

@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_kit::heartbeat::Heart;
+use windlass_kit::liveness::LoopProbe;
 
 use crate::{
     engine::{
@@ -44,7 +44,7 @@ pub(super) struct EngineWatcher {
     pub(super) health: watch::Sender<Health>,
     pub(super) info: watch::Sender<Info>,
     pub(super) events: mpsc::Sender<EngineEvent>,
-    pub(super) heart: Heart,
+    pub(super) heart: LoopProbe,
     pub(super) metrics: Arc<Metrics>,
     /// The details of the containers were not read yet.
     pub(super) first: bool,
@@ -113,7 +113,7 @@ impl EngineWatcher {
                 _ = relist.tick() => {
                     let started = Instant::now();
                     let listed = self.engine.list().await?;
-                    self.metrics.relist.took([], started.elapsed());
+                    self.metrics.relist.observe_duration([], started.elapsed());
                     EngineEvent::Listed(listed, Vec::new())
                 }
             };

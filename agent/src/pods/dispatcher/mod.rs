@@ -33,7 +33,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{
-    heartbeat::Heart,
+    liveness::{HEARTBEAT_INTERVAL, LoopProbe, STUCK_AFTER},
     reflector::{Extent, reflect},
 };
 
@@ -52,7 +52,7 @@ use super::{
     },
 };
 use crate::{
-    BEAT, ContainerRecord, STUCK_AFTER,
+    ContainerRecord,
     engine::{Health, calls::Listed, instance::Instance},
 };
 
@@ -198,7 +198,7 @@ struct Dispatcher {
     kills: KillQueue,
     /// All sources and the engine have been listed.
     settled: bool,
-    heart: Heart,
+    heart: LoopProbe,
     shutdown: CancellationToken,
 }
 
@@ -212,7 +212,7 @@ impl Dispatcher {
         let selector = format!("spec.nodeName={}", self.context.node.config.node_name);
         let config = watcher::Config::default().fields(&selector);
         let mut watch_events = Box::pin(reflect(api, config, Extent::Few).default_backoff());
-        let mut heartbeat = tokio::time::interval(BEAT);
+        let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
         loop {
             self.heart.beat();
             tokio::select! {

@@ -1,6 +1,6 @@
 //! What a pod's object says, for all decisions that need it. Pure.
 
-use k8s_openapi::api::core::v1::{Container, LifecycleHandler, ObjectReference, Pod, PodSpec, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodSpec, VolumeMount};
 use windlass_kit::json;
 
 use super::status::canonical;
@@ -223,19 +223,6 @@ pub(crate) fn name(pod: &Pod) -> &str {
 
 pub(crate) fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or("default")
-}
-
-/// The pod as events reference it.
-pub(crate) fn object_reference(pod: &Pod) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: pod.metadata.namespace.clone(),
-        name: pod.metadata.name.clone(),
-        uid: pod.metadata.uid.clone(),
-        resource_version: pod.metadata.resource_version.clone(),
-        field_path: None,
-    }
 }
 
 /// `name_namespace(uid)`, as upstream's messages name a pod.

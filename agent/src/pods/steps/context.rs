@@ -8,11 +8,11 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
-use kube::Client;
+use kube::{Client, Resource as _};
 use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
 use windlass_kit::{
     events::{Recorder, Severity},
-    heartbeat::Heartbeats,
+    liveness::Heartbeats,
 };
 
 use super::host_facts;
@@ -252,7 +252,7 @@ impl PodContext {
             };
             format!("spec.{list}{{{name}}}")
         });
-        let object = ObjectReference { field_path, ..spec::object_reference(pod) };
+        let object = ObjectReference { field_path, ..pod.object_ref(&()) };
         self.recorder.record(&object, severity, reason, message);
     }
 }

@@ -100,7 +100,7 @@ impl ImageRequest<'_> {
         match pulled.await {
             Ok(Some((found, images::Pulled { took, with, .. }))) => {
                 records.pulled(self.reference, &found.id, with.and_then(|index| given.get(index))).await;
-                context.node.metrics.pulls.took([size_word(found.size)], took);
+                context.node.metrics.pulls.observe_duration([size_word(found.size)], took);
                 let (took, waited) = (took.as_secs_f64(), started.elapsed().as_secs_f64());
                 let message = format!(
                     "Successfully pulled image {image:?} in {took:.3}s ({waited:.3}s including waiting). Image size: {} bytes.",

@@ -5,7 +5,7 @@ use std::{fs, os::fd::OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
-use windlass_kit::readable::readable;
+use windlass_kit::async_fd::readable;
 
 use crate::engine::process;
 

@@ -45,7 +45,7 @@ impl Worker {
             // A sandbox that ran already was only reattached.
             Outcome::SandboxStarted(Ok(sandbox)) if !self.ran(&sandbox.id) => {
                 let took = Timestamp::now().duration_since(sandbox.created_at).unsigned_abs();
-                metrics.sandbox_seconds.took([self.runtime_handler()], took);
+                metrics.sandbox_seconds.observe_duration([self.runtime_handler()], took);
                 metrics.started_pods.add([]);
             }
             // No sandbox was tried.
@@ -91,11 +91,11 @@ impl Worker {
             return;
         }
         let metrics = &self.context.node.metrics;
-        metrics.pod_start.took([], start.first_seen.elapsed());
+        metrics.pod_start.observe_duration([], start.first_seen.elapsed());
         let pulling = start.images.map_or(Duration::ZERO, |(first, last)| last - first);
         if let Some(created) = &pod.metadata.creation_timestamp {
             let age = Timestamp::now().duration_since(created.0).unsigned_abs();
-            metrics.pod_start_sli.took([], age.saturating_sub(pulling));
+            metrics.pod_start_sli.observe_duration([], age.saturating_sub(pulling));
         }
         self.start = None;
     }

@@ -32,7 +32,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
-use windlass_kit::backoff::Backoff;
+use windlass_kit::{backoff::Backoff, liveness::STUCK_AFTER};
 
 use self::{
     clock::Clock,
@@ -53,7 +53,7 @@ use super::{
     steps::{self, context::PodContext, host_files, outcome::Outcome},
 };
 use crate::{
-    ContainerRecord, STUCK_AFTER,
+    ContainerRecord,
     engine::{calls::Listed, events::Changed, instance::Instance},
     network::Readiness,
     volumes::{

@@ -78,7 +78,7 @@ impl Worker {
             let api: Api<Pod> = Api::namespaced(client, spec::namespace(&object));
             let started = tokio::time::Instant::now();
             let result = api.patch_status(spec::name(&object), &PatchParams::default(), &Patch::Strategic(patch)).await;
-            metrics.status_sync.took([], started.elapsed());
+            metrics.status_sync.observe_duration([], started.elapsed());
             Outcome::StatusPatched { from: version(&object), result: result.map(|pod| Box::new(spec::sanitize(pod))) }
         });
     }

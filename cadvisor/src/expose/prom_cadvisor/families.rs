@@ -1,7 +1,7 @@
 //! The families of the page that have one value for each target, interface or device.
 
 use jiff::Timestamp;
-use windlass_kit::expo::Kind;
+use windlass_kit::prometheus::Kind;
 
 use super::super::{float, seconds, unix_seconds};
 use crate::model::{BlockDevice, Disk, Interface, Limits, Psi, Row, Sample};

@@ -5,7 +5,7 @@ mod families;
 mod slow_families;
 
 use jiff::Timestamp;
-use windlass_kit::expo::{Format, Kind, Labels, Text};
+use windlass_kit::prometheus::{Format, Kind, Labels, Text};
 
 use self::families::{CONTAINER_METRICS, DEVICE_METRICS, DISK_METRICS, INTERFACE_METRICS, SAMPLE_METRICS};
 use super::{View, float, seconds};
@@ -57,7 +57,7 @@ fn sources(view: &View) -> Vec<MetricSource<'_>> {
         .collect()
 }
 
-fn put(page: &mut Text, name: &str, target: &MetricSource<'_>, more: &[(&str, &str)], value: f64, at: Option<i64>) {
+fn put(page: &mut Text, name: &str, source: &MetricSource<'_>, more: &[(&str, &str)], value: f64, at: Option<i64>) {
     page.sample_of(name, &source.labels, more, value, at);
 }
 

@@ -1,6 +1,6 @@
 //! Families of slow counters: states of tasks, huge pages, sockets.
 
-use windlass_kit::expo::{Kind, Text};
+use windlass_kit::prometheus::{Kind, Text};
 
 use super::{MetricSource, float, put};
 use crate::model::{HugePages, SlowStats, Sockets, TCP_STATES, Udp};
@@ -28,8 +28,8 @@ const UDP_METRICS: [UdpMetric; 2] = [
 ];
 
 pub(super) fn render<'a>(sources: &[MetricSource<'a>], page: &mut Text) {
-    let slow = |target: &MetricSource<'a>| -> Option<&'a SlowStats> { source.row.map(|row| row.slow.as_ref()) };
-    let at = |target: &MetricSource<'a>| Some(source.sample.at.as_millisecond());
+    let slow = |source: &MetricSource<'a>| -> Option<&'a SlowStats> { source.row.map(|row| row.slow.as_ref()) };
+    let at = |source: &MetricSource<'a>| Some(source.sample.at.as_millisecond());
     let name = "container_tasks_state";
     page.family(name, "Processes by what they were doing when they were last counted", Kind::Gauge);
     for source in sources.iter().filter(|source| source.container_id.is_some()) {
@@ -52,7 +52,7 @@ pub(super) fn render<'a>(sources: &[MetricSource<'a>], page: &mut Text) {
             }
         }
     }
-    let sockets = |target: &MetricSource<'a>| slow(source).and_then(|slow| slow.sockets_of.as_ref());
+    let sockets = |source: &MetricSource<'a>| slow(source).and_then(|slow| slow.sockets_of.as_ref());
     for (name, help, of) in TCP_METRICS {
         page.family(name, help, Kind::Gauge);
         for source in sources {

@@ -15,6 +15,7 @@ use std::{
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use windlass_kit::duration;
 
 use super::View;
 use crate::{
@@ -120,30 +121,6 @@ fn unescaped(text: &str, plus: bool) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Parses a duration such as `1m30s`, as Go writes it.
-fn duration(text: &str) -> Option<Duration> {
-    let mut left = text;
-    let mut sum = 0.0;
-    while !left.is_empty() {
-        let unit_at = left.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
-        let (number, rest) = left.split_at(unit_at);
-        let unit_end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        let (unit, rest) = rest.split_at(unit_end);
-        let seconds = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        sum += number.parse::<f64>().ok()? * seconds;
-        left = rest;
-    }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(sum).ok()).flatten()
-}
-
 impl Request {
     /// # Errors
     /// 400 for an unknown version, 500 for a resource that the version does not have; as cAdvisor.
@@ -164,7 +141,7 @@ impl Request {
         let name = unescaped(name, false);
         let path = format!("/{}", name.trim_matches('/'));
         let query = parameters(query);
-        let told: Body = if body.trim_ascii().is_empty() {
+        let body: Body = if body.trim_ascii().is_empty() {
             Body::default()
         } else {
             serde_json::from_slice(body).map_err(|e| failed(format!("unable to decode the json value: {e}")))?
@@ -201,22 +178,25 @@ impl Request {
             let text = query.get(key).filter(|text| !text.is_empty());
             text.map(|text| text.parse().map_err(|_| failed(format!("{key} {text:?} is not a number")))).transpose()
         };
-        let time = |key: &str, told: &str| -> Result<Option<Timestamp>, RestError> {
-            let text = query.get(key).map_or(told, String::as_str);
+        let time = |key: &str, default: &str| -> Result<Option<Timestamp>, RestError> {
+            let text = query.get(key).map_or(default, String::as_str);
             // Go's zero time.
             if text.is_empty() || text.starts_with("0001-01-01T00:00:00") {
                 return Ok(None);
             }
             text.parse().map(Some).map_err(|_| failed(format!("{key} {text:?} is not a time")))
         };
-        let usual = if version < 10 { DEFAULT_SAMPLES.0 } else { DEFAULT_SAMPLES.1 };
+        let default_count = if version < 10 { DEFAULT_SAMPLES.0 } else { DEFAULT_SAMPLES.1 };
         // A negative number means all.
-        let count = told.num_stats.or(number("count")?).map_or(usual, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let count =
+            body.num_stats.or(number("count")?).map_or(default_count, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let max_age = query.get("max_age").filter(|text| !text.is_empty());
         let max_age = max_age
-            .map(|text| duration(text).ok_or_else(|| failed(format!("max_age {text:?} is not a duration like 10s"))))
+            .map(|text| {
+                duration::parse(text).ok_or_else(|| failed(format!("max_age {text:?} is not a duration like 10s")))
+            })
             .transpose()?;
-        let (from, to) = (time("start_time", &told.start)?, time("end_time", &told.end)?);
+        let (from, to) = (time("start_time", &body.start)?, time("end_time", &body.end)?);
         Ok(Self { version, resource, count, from, to, max_age, query })
     }
 
@@ -228,8 +208,8 @@ impl Request {
     /// The line of an event, empty if the request does not match it; `None` unless this is a stream request.
     pub(crate) fn stream_event(&self, event: &Event) -> Option<Vec<u8>> {
         let Resource::EventStream(path) = &self.resource else { return None };
-        let told = self.render_event(path, event);
-        Some(told.iter().flat_map(|one| format!("{one}\n").into_bytes()).collect())
+        let line = self.render_event(path, event);
+        Some(line.iter().flat_map(|one| format!("{one}\n").into_bytes()).collect())
     }
 
     /// Whether the response is a stream of future events.
@@ -332,7 +312,7 @@ impl Request {
 
     /// An event in cAdvisor's form: none of another cgroup or type than requested, two for an OOM kill.
     fn render_event(&self, path: &str, event: &Event) -> Vec<Value> {
-        let asked = |key: &str| self.query.get(key).or(self.query.get("all_events")).is_some_and(|v| v == "true");
+        let wants = |key: &str| self.query.get(key).or(self.query.get("all_events")).is_some_and(|v| v == "true");
         let below = self.query.get("subcontainers").is_some_and(|v| v == "true");
         if event.cgroup != path && !(below && is_below(&event.cgroup, path)) {
             return Vec::new();
@@ -340,17 +320,17 @@ impl Request {
         let one = |kind: &str, cgroup: &str, data: Value| json!({"container_name": cgroup, "timestamp": event.at.to_string(), "event_type": kind, "event_data": data});
         let mut out = Vec::new();
         match &event.kind {
-            EventType::Created if asked("creation_events") => {
+            EventType::Created if wants("creation_events") => {
                 out.push(one("containerCreation", &event.cgroup, json!({})));
             }
-            EventType::Deleted if asked("deletion_events") => {
+            EventType::Deleted if wants("deletion_events") => {
                 out.push(one("containerDeletion", &event.cgroup, json!({})));
             }
             EventType::Killed(kill) => {
-                if asked("oom_events") {
+                if wants("oom_events") {
                     out.push(one("oom", &event.cgroup, json!({})));
                 }
-                if asked("oom_kill_events") {
+                if wants("oom_kill_events") {
                     let data =
                         json!({"oom": {"pid": kill.pid, "process_name": kill.name, "constraint": kill.constraint}});
                     out.push(one("oomKill", &kill.limited, data));
@@ -429,8 +409,8 @@ fn find<'a>(view: &'a View, scope: &Scope) -> Result<Vec<Lookup<'a>>, RestError>
                 .chain(rows().filter(|found| found.name() == path || (*below && is_below(found.name(), path))))
                 .collect();
             // A cgroup that only has children is not sampled, but it exists.
-            let holds = *below || rows().any(|found| is_below(found.name(), path));
-            if found.is_empty() && !holds {
+            let has_children = *below || rows().any(|found| is_below(found.name(), path));
+            if found.is_empty() && !has_children {
                 return Err(failed(format!("failed to get container {path:?}: unknown container {path:?}")));
             }
             Ok(found)

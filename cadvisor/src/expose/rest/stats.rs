@@ -172,16 +172,16 @@ fn limits(limits: &Limits) -> [(&'static str, Value); 3] {
 }
 
 fn spec(found: &Lookup<'_>) -> Value {
-    let (started, held, shown, image, network) = match found {
+    let (started, applied, shown, image, network) = match found {
         Lookup::Machine(view) => {
             let machine = &view.snapshot.machine;
-            let held = Limits {
+            let applied = Limits {
                 memory_bytes: Some(machine.memory_bytes),
                 swap_file_bytes: Some(machine.swap_bytes),
                 cpu_shares: 1024,
                 ..Limits::default()
             };
-            (machine.booted_at, held, BTreeMap::new(), "", true)
+            (machine.booted_at, applied, BTreeMap::new(), "", true)
         }
         Lookup::Row(row) => {
             let s = &row.target;
@@ -194,7 +194,7 @@ fn spec(found: &Lookup<'_>) -> Value {
         "has_filesystem": true, "has_diskio": true, "has_custom_metrics": false, "image": image,
     });
     if let Some(fields) = all.as_object_mut() {
-        fields.extend(limits(&held).map(|(key, value)| (key.to_owned(), value)));
+        fields.extend(limits(&applied).map(|(key, value)| (key.to_owned(), value)));
     }
     all
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windlass_kit::finding::Finding;
+use windlass_kit::preflight::Finding;
 
 /// Programs that would do the same work a second time, or take rules away, and what to do about each.
 const OTHERS: [(&str, &str); 8] = [
@@ -152,16 +152,14 @@ fn clock(facts: &Facts) -> Finding {
     let advice =
         "certificates, tokens and leases of a wrong clock are refused: install and start chrony or systemd-timesyncd";
     match (facts.clock_follows, keeper) {
-        (Some(true), _) => Finding::fine("clock", "synchronised"),
-        (None, Some(keeper)) => Finding::fine("clock", format!("{keeper} keeps it")),
+        (Some(true), _) => Finding::pass("clock", "synchronised"),
+        (None, Some(keeper)) => Finding::pass("clock", format!("{keeper} keeps it")),
         (Some(false), Some(keeper)) => {
             let advice = "wait until it has found its servers, or name others that can be reached";
-            Finding::doubtful("clock", format!("{keeper} runs and has not synchronised it"), advice)
+            Finding::warn("clock", format!("{keeper} runs and has not synchronised it"), advice)
         }
-        (Some(false), None) => {
-            Finding::doubtful("clock", "not synchronised, and nothing runs that would do so", advice)
-        }
-        (None, None) => Finding::doubtful("clock", "nothing runs that would synchronise it", advice),
+        (Some(false), None) => Finding::warn("clock", "not synchronised, and nothing runs that would do so", advice),
+        (None, None) => Finding::warn("clock", "nothing runs that would synchronise it", advice),
     }
 }
 
@@ -169,17 +167,13 @@ fn limits(cgroups: &Cgroups) -> Finding {
     let Cgroups { version, missing, refused } = cgroups;
     if let Some(why) = refused {
         let advice = "mount /sys/fs/cgroup writable, or delegate it to this service (Delegate=yes): pods live in groups of their own";
-        return Finding::missing(
-            "cgroup controllers",
-            format!("no group can be made (version {version}): {why}"),
-            advice,
-        );
+        return Finding::fail("cgroup controllers", format!("no group can be made (version {version}): {why}"), advice);
     }
     if missing.is_empty() {
-        return Finding::fine("cgroup controllers", format!("version {version}, with {}", CONTROLLERS.join(", ")));
+        return Finding::pass("cgroup controllers", format!("version {version}, with {}", CONTROLLERS.join(", ")));
     }
     let advice = "limits of pods that need them have no effect; turn them on at the kernel's command line (cgroup_enable=), or have them delegated";
-    Finding::doubtful("cgroup controllers", format!("version {version}, without {}", missing.join(", ")), advice)
+    Finding::warn("cgroup controllers", format!("version {version}, without {}", missing.join(", ")), advice)
 }
 
 /// Judges it; percents of free room are those below which the node would call itself full.
@@ -192,25 +186,21 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         let least = if unit == "bytes" { 10 } else { 5 };
         let seen = format!("{percent} % of the {unit} are free where the data is");
         all.push(if percent < least {
-            Finding::doubtful(
-                what,
-                seen,
-                format!("make room: below {least} % the node evicts pods, or set evictionHard"),
-            )
+            Finding::warn(what, seen, format!("make room: below {least} % the node evicts pods, or set evictionHard"))
         } else {
-            Finding::fine(what, seen)
+            Finding::pass(what, seen)
         });
     }
     for (program, advice) in OTHERS {
         if facts.programs.iter().any(|p| p == program) {
-            all.push(Finding::doubtful(format!("other programs: {program}"), "it runs on this machine", advice));
+            all.push(Finding::warn(format!("other programs: {program}"), "it runs on this machine", advice));
         }
     }
     let number = |name: &str| facts.sysctls.get(name).and_then(|v| v.parse::<u64>().ok());
     match number("net/ipv4/ip_forward") {
-        Some(0) => all.push(Finding::fine("forwarding", "off; windlass turns net.ipv4.ip_forward on when it starts")),
-        Some(_) => all.push(Finding::fine("forwarding", "on")),
-        None => all.push(Finding::missing(
+        Some(0) => all.push(Finding::pass("forwarding", "off; windlass turns net.ipv4.ip_forward on when it starts")),
+        Some(_) => all.push(Finding::pass("forwarding", "on")),
+        None => all.push(Finding::fail(
             "forwarding",
             "net.ipv4.ip_forward cannot be read",
             "mount /proc with its sys folder: pods reach nothing without forwarding",
@@ -223,21 +213,21 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         if let Some(value) = number(name).filter(|value| *value < least) {
             let advice =
                 format!("set {setting} = {least} or more in /etc/sysctl.d: pods of many processes run out of it");
-            all.push(Finding::doubtful(setting, value.to_string(), advice));
+            all.push(Finding::warn(setting, value.to_string(), advice));
         }
     }
     all.push(if facts.swaps == 0 {
-        Finding::fine("swap", "none")
+        Finding::pass("swap", "none")
     } else {
         let advice =
             "pods may be swapped out before their limits are reached; swapoff -a and /etc/fstab where that hurts";
-        Finding::doubtful("swap", format!("{} in use", facts.swaps), advice)
+        Finding::warn("swap", format!("{} in use", facts.swaps), advice)
     });
     all.push(clock(facts));
     all.push(limits(&facts.cgroups));
     if facts.node_ip_is_loopback {
         let advice = "set nodeIP to an address of this machine: without one nothing outside reaches its pods";
-        all.push(Finding::doubtful("the node's address", "there is no default route, so it is 127.0.0.1", advice));
+        all.push(Finding::warn("the node's address", "there is no default route, so it is 127.0.0.1", advice));
     }
     all
 }

@@ -9,7 +9,7 @@ use std::{net::SocketAddr, process::ExitCode};
 
 use windlass_agent::engine::{Engine, check as engine};
 use windlass_kit::{
-    finding::{Finding, Verdict},
+    preflight::{Finding, Status},
     serve,
 };
 use windlass_proxy as proxy;
@@ -31,12 +31,12 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass check")?;
     let findings = runtime()?.block_on(all(settings))?;
-    let shown: Vec<Finding> = findings.iter().filter(|f| !args.quiet || f.verdict != Verdict::Fine).cloned().collect();
+    let shown: Vec<Finding> = findings.iter().filter(|f| !args.quiet || f.status != Status::Pass).cloned().collect();
     if !shown.is_empty() {
         say(text(&shown));
     }
     say(verdict(&findings));
-    let missing = findings.iter().any(|f| f.verdict == Verdict::Missing);
+    let missing = findings.iter().any(|f| f.status == Status::Fail);
     Ok(if missing { ExitCode::from(exit::DIFFERS) } else { ExitCode::SUCCESS })
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn all(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
 pub(super) async fn of_node(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
     let mut all = match Engine::new(&settings.docker_socket.to_string_lossy(), std::sync::Arc::default()) {
         Ok(found) => engine::check(&found).await,
-        Err(error) => vec![Finding::missing("docker", error.to_string(), "name Docker's socket with --docker-socket")],
+        Err(error) => vec![Finding::fail("docker", error.to_string(), "name Docker's socket with --docker-socket")],
     };
     let variant = proxy_config(settings).variant;
     all.extend(tokio::task::spawn_blocking(move || proxy::check(variant)).await?);
@@ -79,17 +79,17 @@ pub(super) async fn of_node(settings: &Settings) -> anyhow::Result<Vec<Finding>>
 fn reach(listens: &Addresses) -> Finding {
     let what = "the API in pods";
     if listens.leave_the_machine() {
-        return Finding::fine(what, format!("it listens at {listens}"));
+        return Finding::pass(what, format!("it listens at {listens}"));
     }
     let advice = "add the node's address to apiBindAddress, or leave it out";
-    Finding::doubtful(what, format!("it listens at {listens} alone, which no pod reaches"), advice)
+    Finding::warn(what, format!("it listens at {listens} alone, which no pod reaches"), advice)
 }
 
 /// A read-only port that other machines reach.
 fn open_to_others(address: SocketAddr) -> Option<Finding> {
     let advice = "set statsBindAddress to 127.0.0.1:10255, or to nothing; scrapers read the node's API with a certificate or a token";
     let seen = format!("{address} shows usage, pods and images without credentials to whoever reaches it");
-    (!address.ip().is_loopback()).then(|| Finding::doubtful("read-only port", seen, advice))
+    (!address.ip().is_loopback()).then(|| Finding::warn("read-only port", seen, advice))
 }
 
 async fn port(what: &'static str, address: SocketAddr) -> Finding {
@@ -99,12 +99,12 @@ async fn port(what: &'static str, address: SocketAddr) -> Finding {
 /// A port that could be had, or why not.
 fn judged(what: &str, address: SocketAddr, taken: Option<String>) -> Finding {
     match taken {
-        None => Finding::fine(format!("port {}", address.port()), format!("free for {what}")),
+        None => Finding::pass(format!("port {}", address.port()), format!("free for {what}")),
         Some(why) if why.contains("(windlass)") => {
-            Finding::fine(format!("port {}", address.port()), format!("windlass serves {what} there"))
+            Finding::pass(format!("port {}", address.port()), format!("windlass serves {what} there"))
         }
         Some(why) => {
-            Finding::missing(format!("port {}", address.port()), why, "end its holder, or choose another address")
+            Finding::fail(format!("port {}", address.port()), why, "end its holder, or choose another address")
         }
     }
 }
@@ -112,12 +112,12 @@ fn judged(what: &str, address: SocketAddr, taken: Option<String>) -> Finding {
 /// Worst first, so that nobody has to look for it.
 pub(super) fn text(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
-    sorted.sort_by_key(|f| std::cmp::Reverse(f.verdict));
+    sorted.sort_by_key(|f| std::cmp::Reverse(f.status));
     let row = |f: &&Finding| {
-        let word = match f.verdict {
-            Verdict::Fine => "ok",
-            Verdict::Doubtful => "doubtful",
-            Verdict::Missing => "missing",
+        let word = match f.status {
+            Status::Pass => "ok",
+            Status::Warn => "doubtful",
+            Status::Fail => "missing",
         };
         let advice = if f.advice.is_empty() { String::new() } else { format!(" -> {}", f.advice) };
         [word.to_owned(), f.what.clone(), format!("{}{advice}", f.seen)]
@@ -126,8 +126,8 @@ pub(super) fn text(findings: &[Finding]) -> String {
 }
 
 fn verdict(findings: &[Finding]) -> String {
-    let count = |verdict: Verdict| findings.iter().filter(|f| f.verdict == verdict).count();
-    match (count(Verdict::Missing), count(Verdict::Doubtful)) {
+    let count = |status: Status| findings.iter().filter(|f| f.status == status).count();
+    match (count(Status::Fail), count(Status::Warn)) {
         (0, 0) => "this machine can be a node".to_owned(),
         (0, doubtful) => format!("this machine can be a node; {doubtful} doubtful"),
         (missing, _) => format!("this machine cannot be a node yet: {missing} missing"),

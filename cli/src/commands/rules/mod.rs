@@ -12,7 +12,7 @@ use windlass_proxy::{
     Config, LocalAddresses,
     explain::{Explanation, Packet, ServiceRow, explain, trace},
     inspect,
-    kernel::Saved,
+    iptables_save::SavedRuleset,
     kernel_rules,
     model::{Family, objects::Node},
     rules::with_base_chains,
@@ -224,7 +224,7 @@ fn run_trace(args: &TraceArgs, settings: &Settings) -> anyhow::Result<ExitCode> 
         let local = own.flat_map(Node::addresses).chain(config.node_ips.iter().copied()).collect();
         (with_base_chains(&text), local)
     };
-    let found = trace(&Saved::parse(&text)?, &local, &packet);
+    let found = trace(&SavedRuleset::parse(&text)?, &local, &packet);
     match args.output {
         Some(TraceOutput::Json) => say(serde_json::to_string_pretty(&found)?),
         None => say(found.to_string().trim_end()),

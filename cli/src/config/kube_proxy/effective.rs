@@ -11,7 +11,7 @@ fn timeout(timeout: Timeout) -> Option<String> {
     match timeout {
         Timeout::Keep => Some("0s".to_owned()),
         Timeout::AtLeast(_) => None,
-        Timeout::Exactly(time) => Some(duration::go(time)),
+        Timeout::Exactly(time) => Some(duration::format(time)),
     }
 }
 
@@ -51,8 +51,8 @@ impl KubeProxy {
                 masquerade_bit: Some(config.masquerade_bit),
                 masquerade_all: Some(config.masquerade_all),
                 localhost_node_ports: Some(config.localhost_node_ports),
-                sync_period: Some(duration::go(config.sync_period)),
-                min_sync_period: Some(duration::go(config.min_sync_period)),
+                sync_period: Some(duration::format(config.sync_period)),
+                min_sync_period: Some(duration::format(config.min_sync_period)),
             },
             node_port_addresses: Some(match &config.node_port_addresses {
                 NodePortAddresses::All => Vec::new(),

@@ -10,11 +10,11 @@ use std::{
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{Endpoints, Node, ObjectReference, Pod, Service},
+    core::v1::{Endpoints, Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource as _, ResourceExt,
     api::{DeleteParams, PostParams, Preconditions},
 };
 use windlass_kit::events::{Recorder, Severity};
@@ -176,7 +176,12 @@ impl EndpointsController {
                 }
                 if !error::is_conflict(source) && !error::is_not_found(source) {
                     let text = format!("Error updating Endpoint Slices for Service {key}: {}", error::message(source));
-                    self.recorder.record(&reference(&service), Severity::Warning, "FailedToUpdateEndpointSlices", text);
+                    self.recorder.record(
+                        &service.object_ref(&()),
+                        Severity::Warning,
+                        "FailedToUpdateEndpointSlices",
+                        text,
+                    );
                 }
             }
         }
@@ -271,16 +276,4 @@ fn service_of(slice: &EndpointSlice) -> Option<Key> {
         return None;
     }
     Some(Key::new(slice.namespace().unwrap_or_default(), labels.get(slices::SERVICE_NAME)?))
-}
-
-fn reference(service: &Service) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Service".to_owned()),
-        namespace: service.namespace(),
-        name: service.metadata.name.clone(),
-        uid: service.uid(),
-        resource_version: service.resource_version(),
-        ..ObjectReference::default()
-    }
 }

@@ -11,9 +11,12 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use windlass_kit::events::{Recorder, Severity};
+use windlass_kit::{
+    events::{Recorder, Severity},
+    object_ref,
+};
 
-use super::{Ranges, reference};
+use super::Ranges;
 use crate::controllers::{
     cache::{Cache, Informer},
     error::{Context, Error, ignore_deleted},
@@ -59,7 +62,7 @@ impl NodeIpam {
         let uid = node.uid().unwrap_or_default();
         let Some(parts) = self.choose(&uid) else {
             let text = format!("Node {} status is now: CIDRNotAvailable", node.name_any());
-            self.recorder.record(&reference(&node), Severity::Normal, "CIDRNotAvailable", text);
+            self.recorder.record(&object_ref::of(&*node), Severity::Normal, "CIDRNotAvailable", text);
             return Ok(Outcome::Failed);
         };
         let patch = json!({"metadata": {"uid": uid}, "spec": {"podCIDR": parts[0], "podCIDRs": parts}});

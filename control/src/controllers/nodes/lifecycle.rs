@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
-        core::v1::{Node, NodeCondition, ObjectReference, Pod, PodCondition},
+        core::v1::{Node, NodeCondition, Pod, PodCondition},
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -21,12 +21,12 @@ use kube::{
 };
 use serde_json::json;
 use tokio::time::Instant;
-use windlass_kit::events::{Recorder, Severity};
-
-use super::{
-    health::{self, Eviction, ZoneState},
-    reference,
+use windlass_kit::{
+    events::{Recorder, Severity},
+    object_ref,
 };
+
+use super::health::{self, Eviction, ZoneState};
 use crate::controllers::{
     cache::{Cache, Informer},
     error::{self, Context, Error},
@@ -183,7 +183,7 @@ impl NodeLifecycle {
         if was_ready {
             tracing::warn!(node = key.name, "node stopped posting status; marking it not ready");
             let text = format!("Node {} status is now: NodeNotReady", key.name);
-            self.recorder.record(&reference(node), Severity::Normal, "NodeNotReady", text);
+            self.recorder.record(&object_ref::of(node), Severity::Normal, "NodeNotReady", text);
         }
         *node = fresh;
         Ok(())
@@ -246,14 +246,7 @@ impl NodeLifecycle {
             let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
             let written = api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
             if error::ignore_deleted(written).during("mark as not ready the pod", &Key::of(&pod.metadata))?.is_some() {
-                let about = ObjectReference {
-                    api_version: Some("v1".to_owned()),
-                    kind: Some("Pod".to_owned()),
-                    namespace: pod.namespace(),
-                    name: pod.metadata.name.clone(),
-                    uid: pod.uid(),
-                    ..ObjectReference::default()
-                };
+                let about = object_ref::of(&*pod);
                 self.recorder.record(&about, Severity::Warning, "NodeNotReady", "Node is not ready");
             }
         }
@@ -272,7 +265,7 @@ fn on_node(memory: &mut HealthMap, old: Option<&Node>, new: Option<&Node>, recor
             let name = node.name_any();
             memory.seen.remove(&name);
             let text = format!("Node {name} event: Removing Node {name} from Controller");
-            recorder.record(&reference(node), Severity::Normal, "RemovingNode", text);
+            recorder.record(&object_ref::of(node), Severity::Normal, "RemovingNode", text);
         }
         return;
     };
@@ -287,7 +280,7 @@ fn on_node(memory: &mut HealthMap, old: Option<&Node>, new: Option<&Node>, recor
                 .seen
                 .insert(name.clone(), NodeHealth { uid, heartbeat, renewed: None, at: Instant::now(), expired: false });
             let text = format!("Node {name} event: Registered Node {name} in Controller");
-            recorder.record(&reference(node), Severity::Normal, "RegisteredNode", text);
+            recorder.record(&object_ref::of(node), Severity::Normal, "RegisteredNode", text);
         }
     }
 }

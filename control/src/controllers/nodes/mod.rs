@@ -13,16 +13,3 @@ pub(crate) use lifecycle::{NodeLifecycle, Timing};
 pub(crate) use pod_gc::PodGc;
 pub(crate) use ranges::Ranges;
 pub(crate) use taint_eviction::TaintEviction;
-
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
-
-/// A reference to a node for events: its name is the UID too, as upstream writes it.
-pub(crate) fn reference(node: &Node) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Node".to_owned()),
-        name: node.metadata.name.clone(),
-        uid: node.metadata.uid.clone(),
-        ..ObjectReference::default()
-    }
-}

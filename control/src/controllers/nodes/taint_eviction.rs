@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
@@ -14,7 +14,8 @@ use serde_json::json;
 use tokio::time::Instant;
 use windlass_kit::{
     events::{Recorder, Severity},
-    objects::tolerations::{self, Stay},
+    object_ref,
+    objects::tolerations::{self, EvictAfter},
 };
 
 use crate::controllers::{
@@ -75,11 +76,11 @@ impl TaintEviction {
         let node = pods::node_name(&pod).and_then(|name| self.nodes.get(&Key::new("", name)));
         let taints = no_execute(node.as_deref());
         let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
-        let Stay::For(time) = tolerations::stay(&taints, tolerations) else {
+        let EvictAfter::Delay(time) = tolerations::evict_after(&taints, tolerations) else {
             let was = self.pending_evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
             if was.is_some() {
                 let text = format!("Cancelling deletion of Pod {key}");
-                self.recorder.record(&reference(&pod), Severity::Normal, "TaintManagerEviction", text);
+                self.recorder.record(&object_ref::of(&*pod), Severity::Normal, "TaintManagerEviction", text);
             }
             return Ok(Outcome::Done);
         };
@@ -94,7 +95,7 @@ impl TaintEviction {
             return Ok(Outcome::After(left));
         }
         let text = format!("Marking for deletion Pod {key}");
-        self.recorder.record(&reference(&pod), Severity::Normal, "TaintManagerEviction", text);
+        self.recorder.record(&object_ref::of(&*pod), Severity::Normal, "TaintManagerEviction", text);
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let condition = disruption("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
         let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
@@ -132,15 +133,4 @@ pub(crate) fn disruption(reason: &str, message: &str) -> serde_json::Value {
         "message": message,
         "lastTransitionTime": k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::now()),
     })
-}
-
-fn reference(pod: &Pod) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: pod.namespace(),
-        name: pod.metadata.name.clone(),
-        uid: pod.uid(),
-        ..ObjectReference::default()
-    }
 }

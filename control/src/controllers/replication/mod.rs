@@ -11,7 +11,7 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::{
     NamespaceResourceScope,
-    api::core::v1::{ObjectReference, Pod, PodTemplateSpec},
+    api::core::v1::{Pod, PodTemplateSpec},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{
@@ -163,7 +163,7 @@ impl<O: Owner> Replication<O> {
         let template = owner.template()?;
         let pod = pod_of(template, &key.namespace, &key.name, owner_reference(owner));
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let (about, uid) = (reference(owner), owner.uid().unwrap_or_default());
+        let (about, uid) = (owner.object_ref(&()), owner.uid().unwrap_or_default());
         for batch in plan::batches(count) {
             let params = PostParams::default();
             let created = join_all((0..batch).map(|_| api.create(&params, &pod))).await;
@@ -194,7 +194,7 @@ impl<O: Owner> Replication<O> {
 
     async fn delete(&self, owner: &O, key: &Key, victims: &[Arc<Pod>]) -> Option<Failure> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let (about, uid) = (reference(owner), owner.uid().unwrap_or_default());
+        let (about, uid) = (owner.object_ref(&()), owner.uid().unwrap_or_default());
         let deletions = victims.iter().map(|pod| {
             let api = &api;
             async move {
@@ -268,18 +268,6 @@ fn owner_reference<O: Owner>(owner: &O) -> OwnerReference {
         uid: owner.uid().unwrap_or_default(),
         controller: Some(true),
         block_owner_deletion: Some(true),
-    }
-}
-
-fn reference<O: Owner>(owner: &O) -> ObjectReference {
-    ObjectReference {
-        api_version: Some(O::api_version(&()).into_owned()),
-        kind: Some(O::kind(&()).into_owned()),
-        namespace: owner.namespace(),
-        name: owner.meta().name.clone(),
-        uid: owner.uid(),
-        resource_version: owner.resource_version(),
-        ..ObjectReference::default()
     }
 }
 

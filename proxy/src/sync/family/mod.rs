@@ -288,7 +288,7 @@ impl FamilySync {
 
 /// Runs blocking iptables work off the runtime's worker threads.
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(panicked(&e)))
+    windlass_kit::blocking::run(work, |error| panicked(&error)).await
 }
 
 fn panicked(error: &tokio::task::JoinError) -> Error {

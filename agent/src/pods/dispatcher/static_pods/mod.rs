@@ -17,7 +17,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::manifests::{Folder, Scanned};
+use windlass_kit::manifests::{ManifestDir, Scanned};
 
 pub(super) use diff::StaticPodKey;
 
@@ -46,7 +46,7 @@ pub(super) async fn run(
         tx.send_replace(Some(Arc::default()));
         return shutdown.cancelled().await;
     };
-    let mut dir = Folder::new(dir);
+    let mut dir = ManifestDir::new(dir);
     let mut files = Manifests { node, by_path: BTreeMap::new(), reported: BTreeSet::new() };
     loop {
         let scanned = tokio::select! {

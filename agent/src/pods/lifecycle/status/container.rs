@@ -191,7 +191,7 @@ impl PodView<'_> {
     /// Upstream's message of a container that is backed off.
     fn crash_loop_message(&self, container: &str, delay: Duration) -> String {
         let pod = spec::pod_full_name(self.pod);
-        format!("back-off {} restarting failed container={container} pod={pod}", duration::go(delay))
+        format!("back-off {} restarting failed container={container} pod={pod}", duration::format(delay))
     }
 }
 

@@ -87,13 +87,13 @@ fn strangers_make_room_for_one_another() {
 
 #[test]
 fn a_reserved_place_is_there_whatever_others_do() {
-    let open = Open::new("a test of reserved places", LIMITS, Reserved::default());
+    let open = ConnectionLimit::new("a test of reserved places", LIMITS, ReservedAddresses::default());
     let from = |port| Some(SocketAddr::new(address(1), port));
     let busy = |n: u16| {
-        let admitted = Arc::new(open.admit("t", from(n)).unwrap());
-        let request = admitted.request();
+        let guard = Arc::new(open.admit("t", from(n)).unwrap());
+        let request = guard.request();
         request.authenticated();
-        (admitted, request)
+        (guard, request)
     };
     let _all: Vec<_> = (0..3).map(busy).collect();
     assert!(open.admit("t", from(7)).is_none());
@@ -107,14 +107,14 @@ fn a_reserved_place_is_there_whatever_others_do() {
 
 #[test]
 fn only_authenticated_requests_are_work_and_answers_are_not() {
-    let open = Open::new("a test of requests", LIMITS, Reserved::default());
-    let admitted = Arc::new(open.admit("t", Some(SocketAddr::new(address(1), 1))).unwrap());
+    let open = ConnectionLimit::new("a test of requests", LIMITS, ReservedAddresses::default());
+    let guard = Arc::new(open.admit("t", Some(SocketAddr::new(address(1), 1))).unwrap());
     let state = || {
         let table = open.table();
-        let connection = &table.connections[&admitted.id];
+        let connection = &table.connections[&guard.id];
         (connection.busy, connection.requests, connection.long_running)
     };
-    let request = admitted.request();
+    let request = guard.request();
     assert_eq!(state(), (0, 1, 0), "nobody vouches for a stranger");
     request.authenticated();
     request.authenticated();
@@ -123,7 +123,7 @@ fn only_authenticated_requests_are_work_and_answers_are_not() {
     assert_eq!(state(), (0, 1, 0), "the rest is for the client to take");
     drop(request);
     assert_eq!(state(), (0, 0, 0));
-    let watch = admitted.request();
+    let watch = guard.request();
     watch.authenticated();
     watch.answered(true);
     assert_eq!(state(), (1, 1, 1));
@@ -140,13 +140,13 @@ fn idle_and_blocked_connections_are_swept() {
         world.work(*id);
     }
     for id in &ids[2..] {
-        world.table.connections[id].writes.note(&std::task::Poll::<std::io::Result<()>>::Pending);
+        world.table.connections[id].writes.record(&std::task::Poll::<std::io::Result<()>>::Pending);
     }
     world.table.connections.get_mut(&ids[3]).unwrap().long_running = 1;
     assert_eq!(world.table.sweep(Instant::now()), []);
     let later = world.now + IDLE_TIMEOUT + WRITE_TIMEOUT;
     assert_eq!(world.table.sweep(later), [(address(1), Reason::Idle), (address(3), Reason::Stalled)]);
     assert_eq!(world.ids(), [ids[1], ids[3]]);
-    world.table.connections[&ids[3]].writes.note(&std::task::Poll::Ready(std::io::Result::Ok(())));
+    world.table.connections[&ids[3]].writes.record(&std::task::Poll::Ready(std::io::Result::Ok(())));
     assert_eq!(world.table.connections[&ids[3]].writes.blocked_for(later), None);
 }

@@ -1,4 +1,4 @@
-//! The open connections of a server: how many there may be, and which is closed when there are too many.
+//! Limits the open connections of a server, and decides which one is closed when there are too many.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -17,32 +17,32 @@ use super::{
 
 /// The connections of one server.
 ///
-/// A connection is at work while a request of somebody who was authenticated is worked on, or answered by a watch, a
-/// log or a stream. One that is at work is never closed for others. All others may be: those with no request, those of
-/// strangers, and those whose client has yet to take its answer. When there is no room, the address that has the most
-/// of them loses the one on which nothing has happened for longest, so a client that opens many harms itself.
+/// A connection is busy while an authenticated request is processed, or answered by a watch, a log or a stream. A busy
+/// one is never closed for others. All others may be: those without requests, unauthenticated ones, and those whose
+/// client has yet to read its response. When the limit is reached, the address with most of these loses its least
+/// recently active one, so a client that opens many harms itself.
 #[derive(Debug, Clone)]
-pub(super) struct Open {
+pub(super) struct ConnectionLimit {
     limits: Limits,
     table: Arc<Mutex<Table>>,
     counts: Arc<Counts>,
-    reserved: Reserved,
+    reserved: ReservedAddresses,
 }
 
-/// Local addresses of this process's own clients that watch over its servers. What connects from one of them has a
-/// place whatever others do; nobody else can have the address while the client's socket is open.
+/// Local addresses of this process's own clients that monitor its servers. A connection from one of them is always
+/// accepted; nobody else can have the address while the client's socket is open.
 #[derive(Debug, Clone, Default)]
-pub struct Reserved(Arc<Mutex<HashSet<SocketAddr>>>);
+pub struct ReservedAddresses(Arc<Mutex<HashSet<SocketAddr>>>);
 
 /// A reserved address, until it is dropped.
 #[derive(Debug)]
 pub struct Reservation {
-    reserved: Reserved,
+    reserved: ReservedAddresses,
     address: SocketAddr,
 }
 
-impl Reserved {
-    /// Reserves a place for the connection that will come from `address`, which must be bound already.
+impl ReservedAddresses {
+    /// Reserves a connection from `address`, which must be bound already.
     #[must_use]
     pub fn reserve(&self, address: SocketAddr) -> Reservation {
         self.addresses().insert(address);
@@ -64,7 +64,7 @@ impl Drop for Reservation {
     }
 }
 
-/// The decision alone.
+/// The pure decision.
 #[derive(Debug, Default)]
 struct Table {
     last_id: u64,
@@ -76,11 +76,11 @@ struct Connection {
     address: IpAddr,
     reserved: bool,
     authenticated: bool,
-    /// Requests that it is at work with.
+    /// Requests that keep it busy.
     busy: usize,
-    /// Requests of any kind, until their answers are over.
+    /// All requests, until their responses end.
     requests: usize,
-    /// Of them those whose answers may wait for their clients: watches, logs, streams.
+    /// Of these, those with long-running responses: watches, logs, streams.
     long_running: usize,
     last_active: Instant,
     writes: Arc<Writes>,
@@ -88,13 +88,13 @@ struct Connection {
 }
 
 impl Connection {
-    fn may_be_closed(&self) -> bool {
+    fn is_closable(&self) -> bool {
         self.busy == 0 && !self.reserved
     }
 }
 
 impl Table {
-    /// Takes a connection in; what had to be closed for it is told too.
+    /// Accepts a connection; also returns the address of one that was closed for it.
     fn admit(
         &mut self,
         limits: Limits,
@@ -105,17 +105,17 @@ impl Table {
         let mut closed = None;
         if !reserved {
             let of_address = self.connections.values().filter(|c| c.address == address).count();
-            let strangers = self.connections.values().filter(|c| !c.authenticated).count();
-            let room = if of_address >= limits.per_address {
+            let unauthenticated = self.connections.values().filter(|c| !c.authenticated).count();
+            let evicted = if of_address >= limits.per_address {
                 self.close_one(|c| c.address == address).ok_or(Reason::AddressFull).map(Some)
-            } else if strangers >= limits.unauthenticated {
+            } else if unauthenticated >= limits.unauthenticated {
                 self.close_one(|c| !c.authenticated).ok_or(Reason::Full).map(Some)
             } else if self.connections.len() >= limits.connections {
                 self.close_one(|_| true).ok_or(Reason::Full).map(Some)
             } else {
                 Ok(None)
             };
-            match room {
+            match evicted {
                 Ok(address) => closed = address,
                 Err(why) => return (Err(why), None),
             }
@@ -136,20 +136,20 @@ impl Table {
         (Ok(self.last_id), closed)
     }
 
-    /// Closes the connection that may be closed with the least harm, of those meant; its address.
-    fn close_one(&mut self, is_meant: impl Fn(&Connection) -> bool) -> Option<IpAddr> {
-        let meant = || self.connections.iter().filter(|(_, c)| c.may_be_closed() && is_meant(c));
+    /// Closes the connection that matters least among the candidates; returns its address.
+    fn close_one(&mut self, is_candidate: impl Fn(&Connection) -> bool) -> Option<IpAddr> {
+        let candidates = || self.connections.iter().filter(|(_, c)| c.is_closable() && is_candidate(c));
         let mut of_address: HashMap<IpAddr, usize> = HashMap::new();
-        for (_, connection) in meant() {
+        for (_, connection) in candidates() {
             *of_address.entry(connection.address).or_default() += 1;
         }
         let (address, _) = of_address.into_iter().max_by_key(|(address, count)| (*count, *address))?;
-        let (_, id) = meant().filter(|(_, c)| c.address == address).map(|(id, c)| (c.last_active, *id)).min()?;
+        let (_, id) = candidates().filter(|(_, c)| c.address == address).map(|(id, c)| (c.last_active, *id)).min()?;
         self.connections.remove(&id)?.close.cancel();
         Some(address)
     }
 
-    /// Closes what is idle, and what its client has left blocked.
+    /// Closes idle and stalled connections.
     fn sweep(&mut self, now: Instant) -> Vec<(IpAddr, Reason)> {
         let mut closed = Vec::new();
         self.connections.retain(|_, connection| {
@@ -170,8 +170,8 @@ impl Table {
     }
 }
 
-impl Open {
-    pub(super) fn new(server: &'static str, limits: Limits, reserved: Reserved) -> Self {
+impl ConnectionLimit {
+    pub(super) fn new(server: &'static str, limits: Limits, reserved: ReservedAddresses) -> Self {
         Self { limits, table: Arc::default(), counts: counts::of(server), reserved }
     }
 
@@ -179,13 +179,13 @@ impl Open {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection in; `None` when there is no room. One without an address comes from this process.
-    pub(super) fn admit(&self, server: &'static str, from: Option<SocketAddr>) -> Option<Admitted> {
+    /// Accepts a connection; `None` when the limit is reached. One without an address comes from this process.
+    pub(super) fn admit(&self, server: &'static str, from: Option<SocketAddr>) -> Option<ConnectionGuard> {
         let address = from.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.ip().to_canonical());
         let reserved = from.is_some_and(|from| self.reserved.has(&from));
         let mut table = self.table();
         let (admitted, closed) = table.admit(self.limits, address, reserved, Instant::now());
-        let found =
+        let registered =
             admitted.map(|id| (id, table.connections.get(&id).map(|c| (c.close.clone(), Arc::clone(&c.writes)))));
         drop(table);
         if let Some(client) = closed {
@@ -193,30 +193,30 @@ impl Open {
             tracing::warn!(
                 server,
                 %client,
-                "too many connections: the one of this client that did nothing for longest was closed"
+                "too many connections; closed the least recently active one of this client"
             );
         }
-        match found {
+        match registered {
             Ok((id, Some((close, writes)))) => {
                 self.counts.opened();
-                Some(Admitted { open: self.clone(), id, close, writes })
+                Some(ConnectionGuard { limit: self.clone(), id, close, writes })
             }
             Ok((_, None)) => None,
             Err(why) => {
                 self.counts.dropped(why);
-                tracing::warn!(server, client = %address, "a connection was refused: too many others are at work");
+                tracing::warn!(server, client = %address, "too many busy connections; refused a connection");
                 None
             }
         }
     }
 
-    /// Closes what is idle or blocked for too long.
+    /// Closes idle and stalled connections.
     pub(super) fn sweep(&self, server: &'static str) {
         let closed = self.table().sweep(Instant::now());
         for (client, why) in closed {
             self.counts.dropped(why);
             if why == Reason::Stalled {
-                tracing::warn!(server, %client, "a connection was closed: its client takes nothing of its answers");
+                tracing::warn!(server, %client, "closed a connection: its client takes nothing of its answers");
             }
         }
     }
@@ -233,35 +233,35 @@ impl Open {
     }
 }
 
-/// A connection that was taken in; it is forgotten when this is dropped.
+/// An accepted connection; dropping it removes it.
 #[derive(Debug)]
-pub(super) struct Admitted {
-    open: Open,
+pub(super) struct ConnectionGuard {
+    limit: ConnectionLimit,
     id: u64,
     close: CancellationToken,
     writes: Arc<Writes>,
 }
 
-impl Admitted {
+impl ConnectionGuard {
     /// Cancelled when the connection must be closed.
     pub(super) fn closed(&self) -> CancellationToken {
         self.close.clone()
     }
 
-    /// What is known of its writes.
+    /// The progress of its writes.
     pub(super) fn writes(&self) -> &Writes {
         &self.writes
     }
 
-    /// Notes a request, until what is given back is dropped.
+    /// Counts a request until the guard is dropped.
     pub(super) fn request(self: &Arc<Self>) -> RequestGuard {
-        self.open.with(self.id, |c| c.requests += 1);
-        RequestGuard { admitted: Arc::clone(self), state: Mutex::default() }
+        self.limit.with(self.id, |c| c.requests += 1);
+        RequestGuard { guard: Arc::clone(self), state: Mutex::default() }
     }
 
-    /// Something else than HTTP is spoken from now on, to the connection's end.
+    /// The connection was upgraded: it is busy until its end.
     pub(super) fn upgraded(&self) {
-        self.open.with(self.id, |connection| {
+        self.limit.with(self.id, |connection| {
             connection.busy += 1;
             connection.requests += 1;
             connection.long_running += 1;
@@ -269,58 +269,58 @@ impl Admitted {
     }
 }
 
-impl Drop for Admitted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.open.table().connections.remove(&self.id);
-        self.open.counts.closed();
+        self.limit.table().connections.remove(&self.id);
+        self.limit.counts.closed();
     }
 }
 
 /// A request that is being answered.
 #[derive(Debug)]
 pub(super) struct RequestGuard {
-    admitted: Arc<Admitted>,
-    state: Mutex<Work>,
+    guard: Arc<ConnectionGuard>,
+    state: Mutex<RequestState>,
 }
 
 #[derive(Debug, Default)]
-struct Work {
+struct RequestState {
     busy: bool,
     answered: bool,
     long_running: bool,
 }
 
 impl RequestGuard {
-    fn change(&self, change: impl FnOnce(&mut Work, &mut Connection)) {
+    fn change(&self, change: impl FnOnce(&mut RequestState, &mut Connection)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.admitted.open.with(self.admitted.id, |connection| change(&mut state, connection));
+        self.guard.limit.with(self.guard.id, |connection| change(&mut state, connection));
     }
 
-    /// Somebody vouches for the client.
+    /// The client is authenticated.
     pub(super) fn authenticated(&self) {
-        self.change(|work, connection| {
+        self.change(|request, connection| {
             connection.authenticated = true;
-            if !work.busy && !work.answered {
-                work.busy = true;
+            if !request.busy && !request.answered {
+                request.busy = true;
                 connection.busy += 1;
             }
         });
     }
 
-    /// There is an answer: the rest is for the client to take. A long-running one is work to its end.
+    /// The response is ready, and is read by the client. A long-running one keeps the connection busy until its end.
     pub(super) fn answered(&self, long_running: bool) {
-        self.change(|work, connection| {
-            work.answered = true;
-            work.long_running = long_running;
+        self.change(|request, connection| {
+            request.answered = true;
+            request.long_running = long_running;
             if long_running {
                 connection.long_running += 1;
-            } else if std::mem::take(&mut work.busy) {
+            } else if std::mem::take(&mut request.busy) {
                 connection.busy = connection.busy.saturating_sub(1);
             }
         });
     }
 
-    /// The client took a part of the answer.
+    /// The client read a part of the response.
     pub(super) fn progressed(&self) {
         self.change(|_, _| {});
     }
@@ -328,12 +328,12 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.change(|work, connection| {
+        self.change(|request, connection| {
             connection.requests = connection.requests.saturating_sub(1);
-            if work.long_running {
+            if request.long_running {
                 connection.long_running = connection.long_running.saturating_sub(1);
             }
-            if work.busy {
+            if request.busy {
                 connection.busy = connection.busy.saturating_sub(1);
             }
         });

@@ -1,6 +1,6 @@
-//! Counters and histograms that a process keeps of itself until somebody asks for its page of metrics.
+//! Counters and histograms of a process, until its page of metrics is rendered.
 //!
-//! What can be told from state when the page is asked for needs none of this: it is written to the page directly.
+//! What can be derived from state at that time needs none of this: it is written to the page directly.
 
 use std::{
     collections::BTreeMap,
@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use crate::expo::{Kind, Text};
+use crate::prometheus::{Kind, Text};
 
-/// Bounds in seconds for work that takes between milliseconds and minutes; upstream's for requests.
-pub const SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+/// Buckets in seconds for work that takes between milliseconds and minutes: Prometheus's default buckets, and three longer ones.
+pub const DURATION_BUCKETS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// Something that only grows, by `N` labels. The values of labels must come from a set that does not grow for ever.
+/// A counter with `N` labels. The values of labels must come from a bounded set.
 #[derive(Debug)]
 pub struct Counter<const N: usize> {
     name: &'static str,
@@ -23,21 +24,21 @@ pub struct Counter<const N: usize> {
 }
 
 impl<const N: usize> Counter<N> {
-    /// Nothing counted yet.
+    /// A counter without samples.
     #[must_use]
     pub const fn new(name: &'static str, help: &'static str, labels: [&'static str; N]) -> Self {
         Self { name, help, labels, values: Mutex::new(BTreeMap::new()) }
     }
 
-    /// One more.
+    /// Increments the counter.
     pub fn add(&self, labels: [&str; N]) {
-        let mut values = held(&self.values);
+        let mut values = lock(&self.values);
         *values.entry(labels.map(str::to_owned)).or_default() += 1.0;
     }
 
-    /// Writes the family; one without labels is there from the beginning.
+    /// Writes the family; a counter without labels has a sample from the beginning.
     pub fn write(&self, page: &mut Text) {
-        let values = held(&self.values);
+        let values = lock(&self.values);
         page.family(self.name, self.help, Kind::Counter);
         if N == 0 && values.is_empty() {
             page.sample(self.name, &[], 0.0);
@@ -48,7 +49,7 @@ impl<const N: usize> Counter<N> {
     }
 }
 
-/// How long things took, or how large they were, by `N` labels.
+/// A histogram with `N` labels.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     name: &'static str,
@@ -60,14 +61,14 @@ pub struct Histogram<const N: usize> {
 
 #[derive(Debug, Default)]
 struct Series {
-    /// By bound, each alone: they are added up when they are written.
+    /// By bucket, not cumulative.
     counts: Vec<u64>,
     sum: f64,
     count: u64,
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Nothing seen yet. `bounds` rise.
+    /// A histogram without samples. `bounds` ascend.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -78,9 +79,9 @@ impl<const N: usize> Histogram<N> {
         Self { name, help, labels, bounds, values: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Takes a value in.
+    /// Adds a value.
     pub fn observe(&self, labels: [&str; N], value: f64) {
-        let mut values = held(&self.values);
+        let mut values = lock(&self.values);
         let series = values.entry(labels.map(str::to_owned)).or_default();
         series.counts.resize(self.bounds.len(), 0);
         if let Some(count) = self.bounds.iter().position(|bound| value <= *bound).and_then(|i| series.counts.get_mut(i))
@@ -91,15 +92,15 @@ impl<const N: usize> Histogram<N> {
         series.count += 1;
     }
 
-    /// Takes a time in, in seconds.
-    pub fn took(&self, labels: [&str; N], time: Duration) {
+    /// Adds a duration, in seconds.
+    pub fn observe_duration(&self, labels: [&str; N], time: Duration) {
         self.observe(labels, time.as_secs_f64());
     }
 
     /// Writes the family.
     pub fn write(&self, page: &mut Text) {
         page.family(self.name, self.help, Kind::Histogram);
-        for (with, series) in held(&self.values).iter() {
+        for (with, series) in lock(&self.values).iter() {
             let mut below = 0;
             let buckets: Vec<(f64, u64)> = self
                 .bounds
@@ -119,8 +120,8 @@ fn pairs<'a, const N: usize>(labels: &'a [&'static str; N], with: &'a [String; N
     labels.iter().copied().zip(with.iter().map(String::as_str)).collect()
 }
 
-/// A value that a panic left behind is as good as any: each change is one step.
-fn held<T>(values: &Mutex<T>) -> MutexGuard<'_, T> {
+/// A value that a panicking thread left is consistent: each change is a single step.
+fn lock<T>(values: &Mutex<T>) -> MutexGuard<'_, T> {
     values.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! Files that are written whole or not at all, and are on disk when the call comes back.
+//! Files that are replaced atomically: readers and the next start after a crash find the old or the new content.
 
 use std::{
     fs,
@@ -7,24 +7,34 @@ use std::{
     path::Path,
 };
 
-/// Puts a file of this text and mode in the place of whatever was there.
+/// Replaces a file: writes and syncs a temporary file with this mode, `.NAME.new` in the same directory, and renames
+/// it. Which of both contents is there after a crash is open, see [`write_durable`].
 ///
 /// # Errors
-/// As the file system gives them; what was there before is untouched then.
-pub fn replace(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
-    let scratch = path.with_extension("new");
-    let _ = fs::remove_file(&scratch);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&scratch)?;
-    file.write_all(text)?;
+/// Any error of the file system; the previous file is unchanged then.
+pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let temporary = path.with_file_name(format!(".{}.new", name.display()));
+    let _ = fs::remove_file(&temporary);
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+    file.write_all(content)?;
     file.sync_all()?;
-    fs::rename(&scratch, path)?;
+    fs::rename(&temporary, path)
+}
+
+/// [`write`], with the directory synced: after the call the new content survives a crash.
+///
+/// # Errors
+/// Any error of the file system.
+pub fn write_durable(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    write(path, content, mode)?;
     sync_parent(path)
 }
 
-/// Removes a file, also from the disk's memory; one that is not there is no error.
+/// Removes a file, and syncs its directory; one that does not exist is no error.
 ///
 /// # Errors
-/// As the file system gives them.
+/// Any error of the file system.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Ok(()) => sync_parent(path),
@@ -33,10 +43,10 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Reads a file's text; nothing where there is no file.
+/// Reads a text file; `None` when it does not exist.
 ///
 /// # Errors
-/// As the file system gives them.
+/// Any error of the file system.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -45,18 +55,18 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Makes a folder of this mode, with those above it; one that is there stays as it is.
+/// Creates a directory with this mode, and its ancestors; an existing one is unchanged.
 ///
 /// # Errors
-/// As the file system gives them.
+/// Any error of the file system.
 pub fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(dir)
 }
 
-/// Has a folder's names on disk: what was made, renamed or removed in it is so after a crash too.
+/// Syncs a path's directory: names that were created, renamed or removed in it survive a crash.
 ///
 /// # Errors
-/// As the file system gives them.
+/// Any error of the file system.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         Some(parent) => fs::File::open(parent)?.sync_all(),
@@ -76,12 +86,13 @@ mod tests {
         let path = dir.path().join("deep/key.pem");
         make_dir(path.parent().unwrap(), 0o700).unwrap();
         assert_eq!(read(&path).unwrap(), None);
-        fs::write(path.with_extension("new"), "of a crash").unwrap();
-        replace(&path, b"one", 0o600).unwrap();
-        replace(&path, b"two", 0o600).unwrap();
+        fs::write(path.with_file_name(".key.pem.new"), "longer than what comes, from a crash").unwrap();
+        write(&path, b"one", 0o644).unwrap();
+        write_durable(&path, b"two", 0o600).unwrap();
         assert_eq!(read(&path).unwrap().as_deref(), Some("two"));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        assert!(write(Path::new("/"), b"x", 0o600).is_err());
         remove(&path).unwrap();
         remove(&path).unwrap();
         assert_eq!(read(&path).unwrap(), None);

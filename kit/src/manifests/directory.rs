@@ -1,4 +1,4 @@
-//! The folder: its files, and waking up when one of them changes.
+//! A directory of manifests: its files, and notifications of changes.
 
 use std::{
     collections::BTreeMap,
@@ -13,25 +13,25 @@ use tokio::{
 };
 
 use super::documents::format_of;
-use crate::inotify::Watch;
+use crate::{blocking, inotify::Watch};
 
-/// An editor writes in several steps: wait for the last.
-const SETTLE: Duration = Duration::from_millis(100);
-/// Larger files are refused.
+/// Editors write in several steps: wait for the last.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Larger files are rejected.
 const MAX_BYTES: u64 = 10 * 1024 * 1024;
 
-/// Counts how often all folders were asked to look again.
-static ASKED: LazyLock<watch::Sender<u64>> = LazyLock::new(watch::Sender::default);
+/// Counts the requests to rescan all directories.
+static RESCAN_REQUESTS: LazyLock<watch::Sender<u64>> = LazyLock::new(watch::Sender::default);
 
-/// Has all folders of this process read anew: somebody says that there is something new, whatever the kernel tells.
+/// Requests a rescan of all directories of this process, whether or not inotify reports a change.
 pub fn rescan() {
-    ASKED.send_modify(|asked| *asked += 1);
+    RESCAN_REQUESTS.send_modify(|rescans| *rescans += 1);
 }
 
-/// What a scan found of one file: its text, or why it cannot be read.
+/// The result for one file: its text, or why it cannot be read.
 pub type Scanned = BTreeMap<PathBuf, Result<String, String>>;
 
-/// Reads all manifest files of the folder; subfolders and dotfiles are left alone. Blocking.
+/// Reads all manifest files of the directory; subdirectories and dotfiles are ignored. Blocking.
 fn scan(dir: &Path) -> io::Result<Scanned> {
     let mut found = Scanned::new();
     for entry in fs::read_dir(dir)? {
@@ -40,7 +40,7 @@ fn scan(dir: &Path) -> io::Result<Scanned> {
         if format_of(name).is_none() {
             continue;
         }
-        // Follows links; a file that went away between the two calls is not there.
+        // Follows links; a file that was deleted between the two calls is skipped.
         match fs::metadata(&path) {
             Ok(meta) if !meta.is_file() => {}
             Ok(meta) if meta.len() > MAX_BYTES => {
@@ -57,48 +57,47 @@ fn scan(dir: &Path) -> io::Result<Scanned> {
     Ok(found)
 }
 
-/// A folder of manifests, made if it is not there.
+/// A directory of manifests, created if it does not exist.
 #[derive(Debug)]
-pub struct Folder {
+pub struct ManifestDir {
     dir: PathBuf,
     watch: Option<Watch>,
-    /// The last complaint about the folder as a whole, to say it once.
-    complaint: Option<String>,
-    asked: watch::Receiver<u64>,
+    /// The last error of the directory as a whole, which is logged once.
+    last_error: Option<String>,
+    rescans: watch::Receiver<u64>,
 }
 
-impl Folder {
-    /// Looks at nothing yet.
+impl ManifestDir {
+    /// Reads nothing yet.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, watch: None, complaint: None, asked: ASKED.subscribe() }
+        Self { dir, watch: None, last_error: None, rescans: RESCAN_REQUESTS.subscribe() }
     }
 
-    /// Reads all files. `None` when the folder cannot be read, which is logged once.
+    /// Reads all files. `None` when the directory cannot be read, which is logged once.
     pub async fn scan(&mut self) -> Option<Scanned> {
         if self.watch.is_none() {
-            // Before reading, so that no change falls between.
+            // Before reading, so that no change is missed.
             let made = tokio::fs::create_dir_all(&self.dir).await;
             match made.and_then(|()| Watch::new(&self.dir, Watch::CONTENTS)) {
                 Ok(watch) => self.watch = Some(watch),
-                Err(error) => self.complain(&error),
+                Err(error) => self.log_once(&error),
             }
         }
         let dir = self.dir.clone();
-        match tokio::task::spawn_blocking(move || scan(&dir)).await {
-            Ok(Ok(scanned)) => {
-                self.complaint = None;
+        match blocking::io(move || scan(&dir)).await {
+            Ok(scanned) => {
+                self.last_error = None;
                 Some(scanned)
             }
-            Ok(Err(error)) => {
-                self.complain(&error);
+            Err(error) => {
+                self.log_once(&error);
                 None
             }
-            Err(_) => None,
         }
     }
 
-    /// Waits until something changes, at most until `latest`.
+    /// Waits for a change, at most until `latest`.
     pub async fn changed(&mut self, latest: Instant) {
         let changed = async {
             match &self.watch {
@@ -107,15 +106,15 @@ impl Folder {
             }
         };
         tokio::select! {
-            // The folder itself may have been replaced: the old watch would stay silent.
+            // The directory itself may have been replaced: the old watch would stay silent.
             () = tokio::time::sleep_until(latest) => self.watch = None,
-            _ = self.asked.changed() => self.watch = None,
+            _ = self.rescans.changed() => self.watch = None,
             result = changed => {
                 if let Err(error) = result {
-                    self.complain(&error);
+                    self.log_once(&error);
                     self.watch = None;
                 }
-                tokio::time::sleep(SETTLE).await;
+                tokio::time::sleep(DEBOUNCE).await;
                 if !self.dir.is_dir() {
                     self.watch = None;
                 }
@@ -123,11 +122,11 @@ impl Folder {
         }
     }
 
-    fn complain(&mut self, error: &io::Error) {
+    fn log_once(&mut self, error: &io::Error) {
         let text = error.to_string();
-        if self.complaint.as_ref() != Some(&text) {
-            tracing::warn!(folder = %self.dir.display(), reason = text, "the folder of manifests cannot be watched; create it or set another");
-            self.complaint = Some(text);
+        if self.last_error.as_ref() != Some(&text) {
+            tracing::warn!(directory = %self.dir.display(), reason = text, "the directory of manifests cannot be watched; create it or set another");
+            self.last_error = Some(text);
         }
     }
 }
@@ -139,21 +138,21 @@ mod tests {
     #[tokio::test]
     async fn changes_of_the_folder_are_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        let mut folder = Folder::new(dir.path().join("manifests"));
-        assert!(folder.scan().await.unwrap().is_empty(), "it is made");
+        let mut directory = ManifestDir::new(dir.path().join("manifests"));
+        assert!(directory.scan().await.unwrap().is_empty(), "it is made");
         let dir = dir.path().join("manifests");
         fs::write(dir.join("a.yaml"), "x: 1").unwrap();
         fs::write(dir.join(".b.yaml"), "x: 1").unwrap();
         fs::create_dir(dir.join("c.yaml")).unwrap();
         fs::write(dir.join("d.json"), [0xff, 0xfe]).unwrap();
         let late = Instant::now() + Duration::from_secs(60);
-        tokio::time::timeout(Duration::from_secs(5), folder.changed(late)).await.unwrap();
-        let found = folder.scan().await.unwrap();
+        tokio::time::timeout(Duration::from_secs(5), directory.changed(late)).await.unwrap();
+        let found = directory.scan().await.unwrap();
         let names: Vec<_> = found.keys().map(|p| p.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["a.yaml", "d.json"]);
         assert!(found.values().last().unwrap().is_err(), "not UTF-8");
-        // Somebody asks, and nothing has changed.
+        // A rescan without a change.
         rescan();
-        tokio::time::timeout(Duration::from_secs(5), folder.changed(late)).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(5), directory.changed(late)).await.unwrap();
     }
 }

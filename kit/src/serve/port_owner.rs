@@ -1,4 +1,4 @@
-//! Finds who holds a TCP port, for the error that says that it is taken.
+//! Finds the process that listens on a TCP port, for the error that the port is in use.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ pub(super) fn of(port: u16) -> Option<String> {
     None
 }
 
-/// The inodes of sockets that listen on `port`, in a table of `/proc/net`.
+/// The inodes of sockets that listen on `port`, from a table of `/proc/net`.
 fn listeners(table: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
     let wanted = format!("{port:04X}");

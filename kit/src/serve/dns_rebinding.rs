@@ -1,5 +1,5 @@
-//! DNS rebinding: a page of another host whose name was made to lead to this machine asks by that name. What listens for
-//! this machine alone answers to no such name.
+//! Protection against DNS rebinding: a page of another host, whose name resolves to this host, sends requests with that
+//! name. A server on loopback does not accept such names.
 
 use std::net::IpAddr;
 
@@ -11,14 +11,14 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
-/// Refuses requests by names that others can make lead here.
+/// Refuses requests for names that others can resolve to this host.
 pub(super) fn only_local_names(router: Router) -> Router {
     router.layer(middleware::map_request(check))
 }
 
 async fn check(request: Request) -> Result<Request, Response> {
-    let told = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    match told.or_else(|| request.uri().authority().map(Authority::as_str)) {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    match host.or_else(|| request.uri().authority().map(Authority::as_str)) {
         Some(host) if !is_local_name(host) => {
             let why = format!("{host} is no name of this machine's own: ask for localhost or by an address");
             Err((StatusCode::FORBIDDEN, why).into_response())
@@ -27,7 +27,8 @@ async fn check(request: Request) -> Result<Request, Response> {
     }
 }
 
-/// Whether a host, with a port or without, is an address or `localhost`: names that nobody else can make lead here.
+/// Whether a host, with a port or without, is an address or `localhost`: names that nobody else can resolve to this
+/// host.
 fn is_local_name(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => name,

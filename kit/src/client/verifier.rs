@@ -1,5 +1,5 @@
-//! By which names API servers are known. Several stand behind one API and each certificate names the whole of it, but
-//! not always the address under which that server is dialled.
+//! Verifies certificates of API servers. Several servers are behind one API, and the certificate of each has the names
+//! of the API, but not always the address at which that server is dialled.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// Checks that a server has a certificate of the cluster's authority for one of several names.
+/// Verifies that a server has a certificate of the cluster's authority for one of several names.
 #[derive(Debug)]
-pub(super) struct AnyName {
+pub(super) struct AnyNameVerifier {
     authority: Arc<WebPkiServerVerifier>,
     names: Vec<ServerName<'static>>,
 }
 
-impl AnyName {
-    /// Of authorities in DER. Names that are none are left out.
+impl AnyNameVerifier {
+    /// From authorities in DER. Invalid names are left out.
     ///
     /// # Errors
-    /// When no authority can be used.
+    /// When no authority is valid.
     pub(super) fn new(authorities: &[Vec<u8>], names: &[String]) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for authority in authorities {
@@ -37,8 +37,8 @@ impl AnyName {
     }
 }
 
-impl ServerCertVerifier for AnyName {
-    /// The name that was asked for counts first, and is the one that an error tells of.
+impl ServerCertVerifier for AnyNameVerifier {
+    /// The dialled name is verified first, and is the one in an error.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -1,7 +1,7 @@
 //! Writes the Prometheus text exposition format (version 0.0.4) or OpenMetrics (1.0.0) from plain data.
 //!
-//! Our own because the endpoints that replace kubelet, cAdvisor and kube-proxy need exact metric
-//! names and sample time stamps, which client libraries do not write.
+//! Our own, because the endpoints in place of those of kubelet, cAdvisor and kube-proxy need exact metric names and
+//! sample timestamps, which client libraries do not write.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ pub const CONTENT_TYPE: &str = Format::Plain.content_type();
 /// Which of the two formats a page is written in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus' own, 0.0.4.
+    /// Prometheus's text format, 0.0.4.
     #[default]
     Plain,
     /// OpenMetrics 1.0.0.
@@ -19,7 +19,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a client is told that it gets.
+    /// The value of `Content-Type`.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -28,8 +28,8 @@ impl Format {
         }
     }
 
-    /// The one of the two that an `Accept` header likes better; the older one when it names neither, or likes
-    /// both alike without naming OpenMetrics.
+    /// The format that an `Accept` header prefers; the plain one when it names neither, or accepts both alike without
+    /// naming OpenMetrics.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let (mut plain, mut open) = (0.0_f64, 0.0_f64);
@@ -54,10 +54,10 @@ impl Format {
     }
 }
 
-/// What a metric family is.
+/// The type of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only ever grows until the process restarts.
+    /// Only increases until the process restarts.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -98,8 +98,8 @@ impl Text {
     /// Starts a family: its HELP and TYPE lines.
     pub fn family(&mut self, name: &str, help: &str, kind: Kind) {
         let (name, word) = match (self.format, kind) {
-            // There a counter's samples end in `_total` and its family does not. One that is called otherwise must
-            // keep its name, so its kind is not told.
+            // In OpenMetrics a counter's samples end in `_total`, and the name of its family does not. A counter with
+            // another name keeps it, as a family of unknown type.
             (Format::OpenMetrics, Kind::Counter) => {
                 name.strip_suffix("_total").map_or((name, "unknown"), |family| (family, "counter"))
             }
@@ -112,17 +112,17 @@ impl Text {
         let _ = writeln!(self.out, "\n# TYPE {name} {word}");
     }
 
-    /// One sample without a time stamp.
+    /// One sample without timestamp.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         self.sample_at(name, labels, value, None);
     }
 
-    /// One sample; `at` is the time of measurement in milliseconds since 1970, if it matters.
+    /// One sample; `at` is its timestamp in milliseconds since 1970.
     pub fn sample_at(&mut self, name: &str, labels: &[(&str, &str)], value: f64, at: Option<i64>) {
         self.sample_of(name, &Labels::default(), labels, value, at);
     }
 
-    /// One sample of a thing whose labels are written already, with `more` behind them.
+    /// One sample with labels that are rendered already, followed by `more`.
     pub fn sample_of(&mut self, name: &str, labels: &Labels, more: &[(&str, &str)], value: f64, at: Option<i64>) {
         self.out.push_str(name);
         if !labels.written.is_empty() || !more.is_empty() {
@@ -138,7 +138,7 @@ impl Text {
             Some(at) if self.format == Format::Plain => {
                 let _ = write!(self.out, " {at}");
             }
-            // Seconds there.
+            // OpenMetrics has seconds.
             Some(at) => {
                 let _ = write!(self.out, " {}.{:03}", at.div_euclid(1000), at.rem_euclid(1000));
             }
@@ -146,7 +146,7 @@ impl Text {
         self.out.push('\n');
     }
 
-    /// A histogram's samples: `buckets` are (upper bound, cumulative count) in rising order.
+    /// The samples of a histogram: `buckets` are (upper bound, cumulative count) in ascending order.
     pub fn histogram(&mut self, name: &str, labels: &[(&str, &str)], buckets: &[(f64, u64)], sum: f64, count: u64) {
         let bucket = format!("{name}_bucket");
         for (bound, cumulative) in buckets {
@@ -176,14 +176,14 @@ impl Text {
     }
 }
 
-/// Labels that many samples have alike, written once.
+/// Labels that many samples share, rendered once.
 #[derive(Debug, Clone, Default)]
 pub struct Labels {
     written: String,
 }
 
 impl Labels {
-    /// Writes them.
+    /// Renders the labels.
     #[must_use]
     pub fn of(labels: &[(&str, &str)]) -> Self {
         let mut written = String::new();
@@ -221,7 +221,7 @@ fn escape(out: &mut String, text: &str, quotes: bool) {
 }
 
 fn number(out: &mut String, value: f64) {
-    // Most are whole, and those are written faster than others.
+    // Most values are whole numbers, which are formatted faster.
     #[allow(clippy::cast_possible_truncation, reason = "all whole numbers of this size fit")]
     let whole = (value.abs() < 9e15 && value.fract() == 0.0).then_some(value as i64);
     let _ = if let Some(whole) = whole {
