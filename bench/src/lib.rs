@@ -1,4 +1,4 @@
-//! What benchmarks share: both sides measured in turn, many pods at once, and what a node tells of them.
+//! Shared by the benchmarks: measuring two sides in turn, creating many pods at once, and reading a node's metrics.
 
 mod pods;
 

@@ -1,4 +1,5 @@
-//! Pods of a node beside the same containers started raw: what is measured, and the rows that every kind of node has.
+//! Pods compared with the same containers started through Docker's API: the measurements and result rows that every
+//! kind of node has.
 
 use std::{
     collections::BTreeSet,

@@ -1,7 +1,8 @@
-//! The API is killed again and again in a storm of writes, with watchers attached: what was answered is there afterwards, no
-//! revision is given twice, and who goes on watching where he was either misses nothing or is told to list.
+//! Kills the API again and again during many writes, with watchers attached: acknowledged writes are there afterwards,
+//! no resource version is given twice, and a watcher that resumes either misses nothing or gets 410 Gone.
 //!
-//! `WINDLASS_KILLS` sets how often, however long it takes; else it is a hundred times, or as often as fits into a minute.
+//! `WINDLASS_KILLS` sets the number of kills, without a time limit; the default is a hundred, or as many as fit into a
+//! minute.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,5 +1,5 @@
-//! What the API's door speaks: TLS 1.2 and 1.3 with ciphers of today, tried by OpenSSL, which still knows the old ones. The
-//! node's door is made by the same code (`kit/src/serve/tls.rs`).
+//! TLS of the API's listener: TLS 1.2 and 1.3 with modern ciphers only, tested with OpenSSL, which still supports the
+//! old ones. The node's listener uses the same code (`kit/src/serve/tls.rs`).
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! Debian's Chromium without a window, in a testbed's network, driven over its debugging pipe.
+//! Debian's headless Chromium in a testbed's network, driven over its debugging pipe.
 
 use std::{
     fs::{File, OpenOptions},

@@ -1,4 +1,4 @@
-//! Docker's API in the rawest form: what a pod's two containers cost without any of us.
+//! A minimal client of Docker's API: the cost of a pod's two containers without Windlass.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},

@@ -1,4 +1,4 @@
-//! What outlives a test that is killed, for as long as it takes to clean up behind it.
+//! A guard process that outlives a killed test and cleans up behind it.
 
 use std::{
     io::Write as _,

@@ -1,4 +1,4 @@
-//! A file system that stops answering when it is told to: what a mount of a dead server looks like to whoever uses it.
+//! A FUSE file system that stops answering on request, like a mount of a dead server.
 
 use std::{
     fs,

@@ -1,7 +1,7 @@
-//! What the end-to-end tests share: a node in a network namespace of its own, with its own Docker
-//! Engine, image registry and `windlass`, driven by the real kubectl.
+//! The harness of the end-to-end tests: a node in a network namespace of its own, with its own Docker Engine, image
+//! registry and `windlass`, driven by the real kubectl.
 //!
-//! Nothing here touches the machine's own Docker, iptables or interfaces. Root is needed.
+//! It does not touch the machine's own Docker, iptables or interfaces. Needs root.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says what it saw")]
 

@@ -1,4 +1,4 @@
-//! Processes: run to the end, or kept and ended by id; what they use and tell.
+//! Runs processes to their end, or in the background; reads their resource usage and output.
 
 use std::{
     ffi::OsStr,

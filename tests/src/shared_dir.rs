@@ -1,4 +1,4 @@
-//! Pods that share a directory with their test, and what is asked of them.
+//! Pods that share a host directory with their test, and requests to them through files.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! What the program is made of: how many packages, and where the compiler's guarantees end.
+//! The program's dependencies: their number, and where `unsafe` code is.
 
 use std::{fs, path::Path};
 

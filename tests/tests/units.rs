@@ -1,5 +1,5 @@
-//! What `packaging/systemd/` ships: units that systemd can read, no more exposed than they say, and a configuration that is the
-//! program's own.
+//! The units in `packaging/systemd/`: systemd accepts them, their exposure is as documented, and their configuration is
+//! the program's default.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,4 +1,4 @@
-//! Sequences made by chance from a seed: the same few names again and again, so that one step meets what others have left.
+//! Random request sequences from a seed. They use few names, so that requests meet the objects of earlier ones.
 
 use serde_json::{Value, json};
 

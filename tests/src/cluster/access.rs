@@ -1,4 +1,4 @@
-//! What an administrator gives rights to before a Windlass node joins.
+//! The RBAC objects that an administrator creates before a Windlass node joins.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! What lets new nodes into a cluster, as `kubeadm init` makes it: rights of tokens, what may be known before there are any,
-//! and the settings of nodes.
+//! The objects that let new nodes join, as `kubeadm init` creates them: RBAC for bootstrap tokens, the public
+//! cluster-info, and the kubelet configuration.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The four programs, started and ended one by one.
+//! The four programs of the control plane, started and stopped one by one.
 
 use std::{
     collections::BTreeMap,

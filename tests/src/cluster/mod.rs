@@ -1,8 +1,8 @@
-//! A real Kubernetes control plane for tests: etcd, kube-apiserver, kube-controller-manager and kube-scheduler on the
-//! machine outside of a [`Testbed`](crate::World), whose node is one of that cluster.
+//! A real Kubernetes control plane for tests: etcd, kube-apiserver, kube-controller-manager and kube-scheduler run on
+//! the machine outside of a [`Testbed`](crate::Testbed), whose node joins that cluster.
 //!
-//! The programs are not ours and not in this repository. They are looked for in the directory that the variable
-//! `KUBEBUILDER_ASSETS` names (the convention of envtest); [`assets`] says whether it is set.
+//! The programs are not part of this repository. They are read from the directory in the variable `KUBEBUILDER_ASSETS`
+//! (the convention of envtest); [`assets`] returns it if it is set.
 
 mod access;
 mod bootstrap;

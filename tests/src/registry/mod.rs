@@ -1,4 +1,4 @@
-//! An image registry in a testbed's network namespace that fails as it is asked to.
+//! An image registry in a testbed's network namespace that can inject faults.
 
 use std::{
     fs,

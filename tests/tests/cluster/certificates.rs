@@ -1,4 +1,4 @@
-//! Certificates of a node that the cluster gives: by a bootstrap token, renewed under open connections, refused, ended.
+//! Node certificates signed by the cluster: by a bootstrap token, renewed while connections are open, denied, expired.
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,5 @@
-//! Several API servers of one cluster: whichever way those fail that are asked, another one is, and nobody else notices.
+//! Several API servers of one cluster: if the one in use fails in any way, the node uses another one, and pods do not
+//! notice.
 
 use std::time::Duration;
 

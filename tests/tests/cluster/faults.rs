@@ -1,4 +1,5 @@
-//! The API is away, slow, silent, older than it was or too busy: pods go on, nothing is deleted, and all comes right after.
+//! The API is unreachable, slow, silent, restored from a backup or overloaded: pods keep running, nothing is deleted,
+//! and the node recovers.
 
 use std::time::Duration;
 

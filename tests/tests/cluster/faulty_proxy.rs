@@ -1,4 +1,5 @@
-//! A front of the API server on a port of its own, as a load balancer's or another server's, that can be made to fail.
+//! A TCP proxy in front of the API server with its own port, like a load balancer or a second server, with fault
+//! injection.
 
 use std::{
     io::{Read, Write},

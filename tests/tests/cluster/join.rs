@@ -1,4 +1,4 @@
-//! `windlass join` and `windlass leave`, in a cluster that lets nodes in as kubeadm's do.
+//! `windlass join` and `windlass leave` in a cluster with bootstrap tokens like kubeadm's.
 
 use std::{
     fs,
@@ -60,7 +60,7 @@ fn holding(dir: &Path, text: &str) -> String {
 }
 
 #[track_caller]
-fn wait_for_event(text: &str, words: &[&str]) {
+fn assert_contains(text: &str, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "{word:?} is missing in:\n{text}");
     }
@@ -85,14 +85,14 @@ fn a_machine_joins_leaves_and_joins_again() {
         "[files] ",
         "windlass agent ",
     ];
-    wait_for_event(&said, &steps);
+    assert_contains(&said, &steps);
     assert!(
         !said.contains(SECRET) && holding(&data, SECRET).is_empty(),
         "the token is on no disk: {}",
         holding(&data, SECRET)
     );
     let shown = windlass.try_run("config", &["show"]).expect("config show");
-    wait_for_event(
+    assert_contains(
         &shown,
         &[
             "maxPods: 77",
@@ -121,13 +121,13 @@ fn a_machine_joins_leaves_and_joins_again() {
     let again = ["--discovery-token-ca-cert-hash", &pin];
     let (joined, said) = join(&windlass, &token, &again);
     assert!(!joined, "{said}");
-    wait_for_event(&said, &["a windlass runs on this machine already"]);
+    assert_contains(&said, &["a windlass runs on this machine already"]);
     node.end(Signal::SIGTERM);
     let (joined, said) = join(&windlass, &token, &again);
     assert!(!joined, "{said}");
-    wait_for_event(&said, &["is a node of https://198.18.0.2:6443 already", "windlass leave"]);
+    assert_contains(&said, &["is a node of https://198.18.0.2:6443 already", "windlass leave"]);
     let refused = windlass.try_run("up", &[]).expect_err("it is a node of another cluster").to_string();
-    wait_for_event(&refused, &["windlass leave"]);
+    assert_contains(&refused, &["windlass leave"]);
 
     // It leaves while it runs, and its pods with it; what is left of the cluster is the administrator's.
     let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &testbed.dir().join("windlass.log"))
@@ -136,12 +136,12 @@ fn a_machine_joins_leaves_and_joins_again() {
     let unasked = windlass.command("leave").stdin(Stdio::null()).output().expect("windlass leave");
     assert!(!unasked.status.success() && node.runs(), "nobody was asked");
     let said = windlass.try_run("leave", &["--yes"]).expect("windlass leave");
-    wait_for_event(&said, &["kubectl delete node node", "is no node of https://198.18.0.2:6443 any more"]);
+    assert_contains(&said, &["kubectl delete node node", "is no node of https://198.18.0.2:6443 any more"]);
     node.end(Signal::SIGTERM);
     let containers = testbed.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.pod.name"]);
     assert_eq!(containers.trim(), "");
     assert_eq!(holding(&data, "BEGIN"), "", "no key or certificate is left");
-    wait_for_event(&windlass.try_run("leave", &["--yes"]).expect("a second time"), &["there is nothing to leave"]);
+    assert_contains(&windlass.try_run("leave", &["--yes"]).expect("a second time"), &["there is nothing to leave"]);
 
     // It joins again at once, as the machine that it was, and leaves services to the cluster's proxy, which is there now.
     let proxy = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-proxy", "namespace": "kube-system"}, "data": {"config.conf": ""}});
@@ -155,7 +155,7 @@ fn a_machine_joins_leaves_and_joins_again() {
         anyhow::ensure!(node.log().contains("node node is Ready"), "{}", node.log());
         Ok(())
     });
-    wait_for_event(&node.log(), &["kube-proxy of the cluster writes the rules", "is taken over"]);
+    assert_contains(&node.log(), &["kube-proxy of the cluster writes the rules", "is taken over"]);
     ready(&kubectl, &mut node);
     let _ = kubectl.run(&["delete", "pod", "first", "--ignore-not-found", "--timeout=60s"]);
     kubectl.apply(&pod("second"));
@@ -166,7 +166,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     let admin = windlass.kubeconfig().display().to_string();
     let said =
         windlass.try_run("leave", &["--yes", "--drain", "--kubeconfig", &admin, "--purge"]).expect("windlass leave");
-    wait_for_event(&said, &["evicted default/second", "node node is deleted"]);
+    assert_contains(&said, &["evicted default/second", "node node is deleted"]);
     node.end(Signal::SIGTERM);
     assert!(!data.exists());
     eventually(DEFAULT_TIMEOUT, "the node is gone", || {
@@ -218,7 +218,7 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
     ] {
         let (joined, said) = join(&windlass, token, &args);
         assert!(!joined, "{args:?}: {said}");
-        wait_for_event(&said, words);
+        assert_contains(&said, words);
         assert!(!testbed.dir().join("data/join").exists() && !said.contains(SECRET), "{args:?}: {said}");
     }
     assert_eq!(kubectl.run(&["get", "csr", "-o", "name"]), "", "nobody was asked for a certificate");
@@ -229,12 +229,12 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
     let _ = kubectl.run(&["delete", "clusterrolebinding", "kubeadm:node-autoapprove-bootstrap"]);
     let (joined, said) = join(&windlass, &token, &[hash, &pin, "--timeout", "15s"]);
     assert!(!joined, "{said}");
-    wait_for_event(&said, &["kubectl certificate approve node-csr-", "run the same line again once it is approved"]);
+    assert_contains(&said, &["kubectl certificate approve node-csr-", "run the same line again once it is approved"]);
     let name = kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]);
     let _ = kubectl.run(&["certificate", "approve", &name]);
     let (joined, said) = join(&windlass, &token, &["--discovery-token-unsafe-skip-ca-verification"]);
     assert!(joined, "{said}");
-    wait_for_event(&said, &["no certificate authority is pinned"]);
+    assert_contains(&said, &["no certificate authority is pinned"]);
     assert_eq!(kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]), name, "one request");
     let _ = fs::read_to_string(testbed.dir().join("data/join/config.yaml")).expect("it has joined");
 }

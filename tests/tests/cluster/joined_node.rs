@@ -1,4 +1,4 @@
-//! A node joins, and the cluster uses it.
+//! A node joins a cluster, and the cluster runs pods on it.
 
 use serde_json::Value;
 use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};

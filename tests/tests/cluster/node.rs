@@ -1,4 +1,4 @@
-//! The node's own object, its lease, its readiness and the rights of its proxy, as a real API judges them.
+//! The Node object, its lease, its readiness and the rights of its proxy, with a real API server.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 

@@ -1,4 +1,4 @@
-//! Pods that a test watches over, and when a cluster is as it was.
+//! Pods with continuous checks, and the comparison of a cluster's state before and after a fault.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,4 +1,4 @@
-//! `windlass bundle`: what helps is in it. That no secret is, `secrets.rs` looks for.
+//! `windlass bundle`: the content of the archive. `secrets.rs` checks that it contains no secret.
 
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -1,4 +1,4 @@
-//! `windlass check`: tries, tells, and changes nothing.
+//! `windlass check`: reports problems and changes nothing.
 
 use windlass_tests::Testbed;
 

@@ -1,4 +1,5 @@
-//! Pods come and go while windlass is killed again and again: at the end there is exactly what was asked for, once.
+//! Creates and deletes pods while windlass is killed again and again: in the end exactly the expected containers exist,
+//! once each.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 

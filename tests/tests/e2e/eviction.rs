@@ -1,4 +1,4 @@
-//! A node that defends itself: pods are evicted before it runs out of memory or disk, and unused images go.
+//! Node-pressure eviction: pods are evicted before memory or disk run out, and unused images are deleted.
 
 use std::{fs, path::Path, time::Duration};
 

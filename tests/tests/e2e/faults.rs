@@ -1,4 +1,4 @@
-//! Bad input and broken surroundings: each is answered with a word that helps, and harms nothing else.
+//! Invalid input and missing dependencies: each gives a helpful message, and other pods are not affected.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},

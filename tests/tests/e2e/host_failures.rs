@@ -1,5 +1,5 @@
-//! What a node stands on gives way: Docker hangs, disks fill up, images rot, the clock jumps, pods run wild. Work that
-//! does not need what is broken goes on, nothing is declared dead that is not, and all is as it was afterwards.
+//! Failures of the host: Docker hangs, disks fill up, images are corrupt, the clock jumps, pods use too much.
+//! Unaffected work goes on, nothing healthy is reported dead, and the node recovers.
 
 use std::{fs, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A node on which nothing happens does nothing.
+//! An idle node makes no writes and uses hardly any CPU.
 
 use std::time::Duration;
 

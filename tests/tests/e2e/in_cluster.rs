@@ -1,5 +1,5 @@
-//! The API as pods see it: by the service's address and with the account's token, as every in-cluster client does it; and
-//! as those see it who are not administrators.
+//! The API used from pods: by the service's address with the account's token, as in-cluster clients do; and by users
+//! who are not administrators.
 
 use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 

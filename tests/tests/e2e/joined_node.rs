@@ -1,4 +1,4 @@
-//! The agent as a process of its own, over TLS with a kubeconfig: what it does in an existing cluster.
+//! The agent as a process of its own, over TLS with a kubeconfig, like a node of an existing cluster.
 
 use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 

@@ -1,4 +1,4 @@
-//! The verbs of kubectl, on the types that are served.
+//! The commands of kubectl on all served types.
 
 use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 

@@ -1,4 +1,4 @@
-//! Probes, hooks and sidecars in one pod each, and across a restart of windlass.
+//! Probes, hooks and sidecars in one pod each, also across a restart of windlass.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What containers have printed, as kubectl asks for it, and as log shippers find it.
+//! Container logs, through kubectl and as files for log shippers.
 
 use std::{fs, process::Stdio};
 

@@ -1,5 +1,5 @@
-//! A node, driven as its users drive it: real kubectl, real Docker Engine, real iptables. Each test
-//! has a machine of its own made of network namespaces.
+//! End-to-end tests of a node: real kubectl, real Docker Engine, real iptables. Each test has a machine of its own made
+//! of network namespaces.
 
 mod abuse;
 mod bundle;

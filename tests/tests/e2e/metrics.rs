@@ -1,5 +1,5 @@
-//! The node's metrics as their readers see them: promtool, a real Prometheus, clients of cAdvisor; and the ranges that
-//! upstream's own node tests hold the numbers to.
+//! The node's metrics, read by promtool, a real Prometheus and clients of cAdvisor; and the ranges that upstream's node
+//! tests require.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

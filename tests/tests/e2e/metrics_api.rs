@@ -1,4 +1,4 @@
-//! `metrics.k8s.io`, as those read it that scale and those that look.
+//! `metrics.k8s.io` as used by autoscalers and `kubectl top`.
 
 use std::{path::Path, process::Command};
 

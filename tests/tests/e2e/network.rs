@@ -1,4 +1,4 @@
-//! The networks of pods: both families of our own, and the plugins of others.
+//! Pod networks: our own with both address families, and those of other CNI plugins.
 
 use std::{fs, net::IpAddr, path::Path};
 

@@ -1,4 +1,4 @@
-//! The node's own HTTP API: what it tells, to whom, and what hostile clients cannot do to it.
+//! The node's HTTP API: its endpoints, their authorization, and limits against hostile clients.
 
 use std::fs;
 

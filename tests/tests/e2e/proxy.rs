@@ -1,4 +1,5 @@
-//! `windlass proxy` where kube-proxy stood: its configuration file, its flags, one at a time, and clean-up.
+//! `windlass proxy` in place of kube-proxy: its configuration file, its flags, the lock against a second one, and
+//! cleanup.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;

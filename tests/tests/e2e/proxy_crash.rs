@@ -1,5 +1,5 @@
-//! A proxy that is killed while it writes many rules: whoever was served before is served all the time, and the next
-//! one ends with the rules that should be.
+//! A proxy that is killed while it writes many rules: existing services stay reachable, and the next proxy completes
+//! the rules.
 
 use std::{
     fmt::Write as _,

@@ -1,4 +1,4 @@
-//! What a pod is given and held to: resources, resizing, bandwidth, names; and containers that come to look.
+//! Resources of pods: limits, resizing, bandwidth, DNS names; and ephemeral containers.
 
 use std::fs;
 

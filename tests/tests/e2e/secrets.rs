@@ -1,5 +1,5 @@
-//! No secret is told: values are planted wherever users put theirs, a node at debug level does all that it does with
-//! them, and whatever it prints, serves without credentials or packs for others is searched for them.
+//! Secrets do not leak: values are planted wherever users put theirs, a node at debug level uses them, and everything
+//! that it prints, serves without credentials or bundles is searched for them.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The machine is switched off: pods end in order before it does. The login manager is one of the test's own on a message
-//! bus of the test's own; it speaks the protocol of the real one.
+//! Graceful node shutdown: pods end in order before the machine is switched off. The test has its own message bus and a
+//! login manager that speaks logind's protocol.
 
 use std::{
     io::Read as _,

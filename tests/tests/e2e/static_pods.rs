@@ -1,4 +1,4 @@
-//! Pods of the node's own directory, and what the node itself refuses.
+//! Static pods, and pods that the node rejects at admission.
 
 use std::{fs, path::PathBuf, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Volumes that outlive pods, tokens, and parts of volumes.
+//! Persistent volumes, token volumes, and subpaths.
 
 use std::fs;
 

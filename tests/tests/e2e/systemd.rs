@@ -1,5 +1,4 @@
-//! What the service manager is told, by a socket that stands in for it: ready, what goes on, that it lives, that
-//! settings are read again.
+//! Notifications to systemd, received on a socket of the test: ready, status, watchdog, reload.
 
 use std::{
     fs,

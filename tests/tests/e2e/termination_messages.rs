@@ -1,4 +1,4 @@
-//! What is told of containers that ended, and that it outlives windlass: messages, and counts that go on.
+//! Status of ended containers that survives a restart of windlass: termination messages and restart counts.
 
 use serde_json::{Value, json};
 use windlass_tests::Testbed;

@@ -1,4 +1,4 @@
-//! The stats endpoint follows the load.
+//! The stats endpoint follows the load of a container.
 
 use serde_json::Value;
 use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};

@@ -1,4 +1,4 @@
-//! Volumes of a pod on the node: what they are, and that nothing of them is left when the pod has gone.
+//! Volumes of a pod on the node: their mounts, and that nothing is left after the pod's deletion.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 

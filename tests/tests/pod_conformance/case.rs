@@ -1,4 +1,4 @@
-//! The node that all cases share, and what a case asks of it.
+//! The node that all cases share, and the operations of a case.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! How pods end when they are asked to, and the hooks around a container's life.
+//! Deletion of pods, and the lifecycle hooks of containers.
 
 use serde_json::{Value, json};
 use windlass_tests::{

@@ -1,4 +1,4 @@
-//! Variables of containers, and what commands and arguments make of them.
+//! Environment variables of containers, and their expansion in commands and arguments.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::is_ready;

@@ -1,4 +1,4 @@
-//! Images: when they are pulled, with whose name, and how they are shown.
+//! Images: pull policies, credentials, and the image in the status.
 
 use base64::Engine as _;
 use serde_json::{Value, json};

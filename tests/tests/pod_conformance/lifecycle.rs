@@ -1,4 +1,4 @@
-//! Phases, what follows the end of a container under each policy, and what a sync of the pod does.
+//! Phases, restart policies, and the sync of a pod.
 
 use serde_json::{Value, json};
 use windlass_tests::{

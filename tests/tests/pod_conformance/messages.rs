@@ -1,4 +1,4 @@
-//! What a container leaves behind as its last words.
+//! Termination messages.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::{container_status, shell};

@@ -1,4 +1,4 @@
-//! Fields of a pod's spec, and of its containers, that have no table of their own.
+//! Fields of a pod's spec and its containers that no other file covers.
 
 use serde_json::{Value, json};
 use windlass_tests::{

@@ -1,4 +1,4 @@
-//! Questions that a node asks of containers, and what follows from answers.
+//! Probes, and what follows from their results.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::{container_status, is_ready, shell};

@@ -1,4 +1,4 @@
-//! Why a container waits, how it ended, why a pod failed; and what else a container's status tells.
+//! Reasons: why a container waits, why it terminated, why a pod failed; and other fields of a container's status.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::{condition, container_status, shell};

@@ -1,4 +1,4 @@
-//! Resources that change while a pod runs.
+//! In-place resize of a running pod.
 
 use serde_json::{Value, json};
 use windlass_tests::{

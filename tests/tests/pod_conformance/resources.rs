@@ -1,4 +1,4 @@
-//! What containers and pods are held to.
+//! Requests and limits of containers and pods.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::shell;

@@ -1,4 +1,4 @@
-//! What holds a pod's namespaces, how its containers are named and labelled, and which dead ones stay.
+//! The pod's sandbox container, names and labels of containers, and which dead containers are kept.
 
 use serde_json::{Value, json};
 use windlass_tests::{

@@ -1,4 +1,4 @@
-//! Who containers run as, and what they may do.
+//! Security contexts: users, groups, capabilities.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! `make bench-agent`: what a pod costs beside the same two containers started raw, in the same run, and what the
-//! node takes while nothing happens. Prints lines for docs/performance.md.
+//! `make bench-agent`: the cost of a pod compared with the same two containers started through Docker's API in the same
+//! run, and the cost of an idle node. Prints lines for docs/performance.md.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 

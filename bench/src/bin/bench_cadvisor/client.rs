@@ -1,5 +1,5 @@
-//! A client that costs little: it shares the cores with what is measured. Like Prometheus and metrics-server it keeps its
-//! connection.
+//! A cheap HTTP client, because it shares the cores with the measured process. Like Prometheus and metrics-server it
+//! keeps its connection.
 
 use std::{
     io::{Read as _, Write as _},

@@ -1,5 +1,5 @@
-//! `make bench-cadvisor`: what a round of measuring costs beside bare reads of the same files in the same run, the memory
-//! that a container takes, and how fast the pages of 250 pods are. Prints lines for docs/performance.md.
+//! `make bench-cadvisor`: the cost of one collection compared with plain reads of the same files in the same run, the
+//! memory per container, and the latency of the endpoints with 250 pods. Prints lines for docs/performance.md.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 

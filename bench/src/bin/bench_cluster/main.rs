@@ -1,5 +1,6 @@
-//! `make bench-cluster`: a node in a real Kubernetes, beside raw Docker in the same run: pods, requests at the API server (as
-//! its audit log counts them) and memory. Prints lines for docs/performance.md; arguments name the parts that are wanted.
+//! `make bench-cluster`: a node in a real Kubernetes cluster compared with plain Docker in the same run: pods, requests
+//! at the API server (counted in its audit log) and memory. Prints lines for docs/performance.md; arguments select
+//! parts.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 

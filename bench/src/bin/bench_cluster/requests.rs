@@ -1,4 +1,4 @@
-//! What a node asks of the API server, as its audit log tells it: one line for each request that was answered.
+//! Counts a node's requests in the API server's audit log, which has one line for each answered request.
 
 use std::{
     collections::BTreeMap,

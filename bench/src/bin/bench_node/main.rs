@@ -1,5 +1,5 @@
-//! `make bench-node`: commands, logs and copies through the API server beside the same with Docker alone, in the same
-//! run; a restart with 250 pods; images collected while pods start. Prints lines for docs/performance.md.
+//! `make bench-node`: exec, logs and cp through the API server compared with Docker alone in the same run; a restart
+//! with 250 pods; image collection while pods start. Prints lines for docs/performance.md.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 

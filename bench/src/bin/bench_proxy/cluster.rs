@@ -1,4 +1,4 @@
-//! Services and slices in the API, and their changes.
+//! Creates and changes Services and EndpointSlices in the API.
 
 use std::{net::Ipv4Addr, path::Path};
 

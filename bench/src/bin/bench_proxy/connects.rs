@@ -1,4 +1,4 @@
-//! How long a connection takes to be made.
+//! Measures the time to open a connection.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},

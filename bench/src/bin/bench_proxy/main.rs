@@ -1,9 +1,9 @@
-//! `make bench-proxy`: what the service proxy costs with many services, beside the bare cost of the same rules in the
-//! same run. Prints tables for docs/performance.md.
+//! `make bench-proxy`: the cost of the service proxy with many services, compared with loading the same rules alone in
+//! the same run. Prints tables for docs/performance.md.
 //!
-//! The API is a real one (`windlass up --no-node`), the proxy a process of its own. What it writes is recorded by
-//! programs that stand in for iptables-restore and call it; the limit is the same texts given to iptables-restore
-//! from files. `SIZES=1000x10,10000x10`, `SECONDS_CHURN=60` change how much is done.
+//! The API is `windlass up --no-node`, the proxy a process of its own. Wrappers around iptables-restore record its
+//! input; the lower bound is iptables-restore reading the same input from files. `SIZES=1000x10,10000x10` and
+//! `SECONDS_CHURN=60` change the amount of work.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 

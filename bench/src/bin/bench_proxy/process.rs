@@ -1,4 +1,4 @@
-//! The proxy as a process: what it tells and what it costs.
+//! Starts the proxy as a process, and reads its metrics and resource usage.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

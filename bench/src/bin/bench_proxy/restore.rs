@@ -1,4 +1,4 @@
-//! The iptables programs of one back end, plain and with a recorder before the restoring ones.
+//! The iptables programs of one back end, either plain or with a recorder in front of the restore programs.
 
 use std::{
     fs,

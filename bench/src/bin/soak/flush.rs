@@ -1,5 +1,5 @@
-//! Somebody flushes the nat table while endpoints change ten times a second: services are whole again although the
-//! proxy has rules of its own to write all the time.
+//! Flushes the nat table while endpoints change ten times a second: the proxy restores all rules although it writes
+//! other rules all the time.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A pod on a mount whose server stops answering for a while.
+//! A pod with a volume on a mount whose server stops answering for a while.
 
 use windlass_tests::{HangingMount, Testbed, try_run};
 

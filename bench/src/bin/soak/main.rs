@@ -1,7 +1,7 @@
-//! A node under constant churn while what it stands on breaks at random, and a look at what is left of it afterwards.
+//! A node under constant churn with randomly injected faults, and a search for leaks afterwards.
 //!
-//! `SOAK_MINUTES` says for how long (30), `SOAK_SEED` repeats the choices of an earlier run. Root is needed; all of it
-//! happens in network namespaces of its own.
+//! `SOAK_MINUTES` sets the duration (30), `SOAK_SEED` repeats the choices of an earlier run. Needs root; everything
+//! happens in network namespaces of the program's own.
 
 #![allow(clippy::print_stdout, reason = "it says what it does")]
 

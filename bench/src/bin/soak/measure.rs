@@ -1,4 +1,4 @@
-//! What a node holds, counted from outside, and whether it grows.
+//! Counts a node's resources from outside (memory, descriptors, mounts, …), and checks that they do not grow.
 
 use std::{fs, time::Duration};
 

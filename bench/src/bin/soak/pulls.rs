@@ -1,4 +1,4 @@
-//! The fault of a registry that breaks off in the middle of a layer.
+//! The fault "registry breaks off in the middle of a layer".
 
 use windlass_tests::{DEFAULT_TIMEOUT, FailingRegistry, Testbed, eventually};
 

@@ -1,4 +1,4 @@
-//! What the API has acknowledged.
+//! Records which writes the API has acknowledged.
 
 use std::collections::BTreeMap;
 

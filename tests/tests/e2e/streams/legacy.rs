@@ -1,4 +1,4 @@
-//! What kubectl speaks no more, but others do: the older protocols over WebSockets, with a client of our own.
+//! The older WebSocket protocols, which kubectl no longer uses, with a client of our own.
 
 use std::{fs, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! Terminals, and the processes that containers begin with.
+//! Terminals, and a container's first process.
 
 use std::process::Stdio;
 

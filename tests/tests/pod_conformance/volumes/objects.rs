@@ -1,4 +1,4 @@
-//! Volumes made of the API's objects: ConfigMaps, Secrets, the downward API, tokens; alone and projected.
+//! Volumes from API objects: ConfigMaps, Secrets, the downward API, tokens; alone and projected.
 
 use std::fs;
 
