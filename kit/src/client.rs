@@ -6,6 +6,9 @@
 //! watch. When a limit is passed, connections are given up and the next request dials anew: what swallowed one
 //! request swallows those on the other connections of the pool too.
 //!
+//! A watch of what does not change is silent although all is well: kube-apiserver has bookmarks only where it has seen an
+//! event before. That somebody swallows what is sent is found by the node's lease, every 10 s, and ends watches too.
+//!
 //! kube's own client has neither limit, reads credentials once, knows one server, and its connector cannot be told about
 //! keep-alive.
 
@@ -31,8 +34,8 @@ pub struct Limits {
 
 impl Limits {
     /// For most requests: kube-apiserver's own limit on a request (`--request-timeout`), after which there is no
-    /// answer any more. A watch gets a bookmark each minute.
-    pub const USUAL: Self = Self { answer: Duration::from_secs(60), watch: Duration::from_secs(90), retry: true };
+    /// answer any more. No watch is asked for that lasts as long as the limit of its silence.
+    pub const USUAL: Self = Self { answer: Duration::from_secs(60), watch: Duration::from_secs(300), retry: true };
     /// For lease and node status: kubelet's, which is the period of its node status. The next one is due before what
     /// was put off would be asked again.
     pub const HEARTBEAT: Self = Self { answer: Duration::from_secs(10), retry: false, ..Self::USUAL };

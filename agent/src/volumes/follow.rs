@@ -221,7 +221,8 @@ where
         + serde::de::DeserializeOwned
         + 'static,
 {
-    let config = watcher::Config::default().fields(&format!("metadata.name={}", of.name));
+    // One request for what would be a list and a watch: most of what a pod costs the API are its ConfigMaps and Secrets.
+    let config = watcher::Config::default().fields(&format!("metadata.name={}", of.name)).streaming_lists();
     let mut events = Box::pin(reflect(Api::<K>::namespaced(client, &of.namespace), config, Extent::Few));
     let (mut refused, mut failed) = (retries(), Backoff::new(Duration::from_millis(800), Duration::from_secs(30)));
     let mut listed = None;

@@ -7,8 +7,7 @@
 //! never told. Upstream's reflectors wait just so, and its handbook says to restart all nodes. The server's revision can
 //! only be asked for by a list, so nobody asks after a watch that ended as agreed: what the server ends early, breaks off or
 //! leaves silent is what a restored store looks like from here. What is few is listed anew then, which costs what asking
-//! would; of what is many the revision is asked for, with one object at most, and it is listed anew where that is not ahead
-//! of ours.
+//! would; of what is many the revision is asked for, with one object at most, and it is listed anew where that is behind ours.
 //!
 //! Imports nothing of ours.
 
@@ -23,7 +22,7 @@ use kube::{
     Api, Resource, ResourceExt as _,
     api::{ListParams, VersionMatch, WatchEvent, WatchParams},
     core::{Request, Status},
-    runtime::watcher::{Config, Error, Event, ListSemantic},
+    runtime::watcher::{Config, Error, Event, InitialListStrategy, ListSemantic},
 };
 use serde::{
     Deserialize,
@@ -43,18 +42,22 @@ pub enum Extent {
 
 /// How long a watch is asked for, unless its configuration says otherwise; kube's own.
 const WATCH: Duration = Duration::from_secs(290);
+/// The annotation of the bookmark that ends a streaming list.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// A server's clock may be this much faster.
 const EARLY: Duration = Duration::from_secs(5);
 
 /// The objects that `config` selects: all of them, and then what happens to them. An error is told and what failed is done
-/// again when the next event is asked for; the one who asks waits before. The stream has no end. Streaming lists are not
-/// made use of.
+/// again when the next event is asked for; the one who asks waits before. The stream has no end.
+///
+/// With `InitialListStrategy::StreamingList` the list is the beginning of the watch, one request for both (client-go's
+/// WatchList, which kube-apiserver has by default since 1.32). A server that refuses it is asked for a list from then on.
 pub fn reflect<K>(api: Api<K>, config: Config, extent: Extent) -> impl Stream<Item = Result<Event<K>, Error>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let reflector = Reflector { api, config, extent };
-    stream::unfold((reflector, State::Unknown), async |(reflector, mut state)| {
+    stream::unfold((reflector, State::Unknown), async |(mut reflector, mut state)| {
         loop {
             let (event, next) = reflector.step(state).await;
             state = next;
@@ -80,6 +83,11 @@ enum State<K> {
         more: Option<String>,
         version: String,
     },
+    /// A watch that begins with a list is under way; the list ends with a bookmark.
+    Streaming {
+        since: Instant,
+        events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+    },
     /// All is known up to a revision; a watch comes next.
     Known {
         version: String,
@@ -98,8 +106,15 @@ impl<K> Reflector<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    async fn step(&self, state: State<K>) -> Step<K> {
+    async fn step(&mut self, state: State<K>) -> Step<K> {
         match state {
+            State::Unknown if self.config.initial_list_strategy == InitialListStrategy::StreamingList => {
+                self.list_by_watch().await
+            }
+            State::Streaming { since, mut events } => {
+                let event = timeout_at(since + self.time() + EARLY, events.next()).await;
+                initial(event.unwrap_or_default(), since, events)
+            }
             State::Unknown => {
                 let (told, next) = self.list(None).await;
                 (Some(told.map(|()| Event::Init)), next)
@@ -112,7 +127,7 @@ where
                     (told.err().map(Err), next)
                 }
             },
-            State::Known { version, broken: true } => match self.has_grown_past(&version).await {
+            State::Known { version, broken: true } => match self.has_revision(&version).await {
                 Ok(true) => self.watch(version).await,
                 Ok(false) => (None, State::Unknown),
                 Err(error) => (Some(Err(Error::WatchStartFailed(error))), State::Known { version, broken: true }),
@@ -123,6 +138,21 @@ where
                 let told = timeout_at(since + self.time() + EARLY, events.next()).await;
                 self.take(told.unwrap_or_default(), version, since, events)
             }
+        }
+    }
+
+    /// Begins a watch that tells all objects first.
+    async fn list_by_watch(&mut self) -> Step<K> {
+        let params = WatchParams { send_initial_events: true, bookmarks: true, ..self.watch_params() };
+        // Without a revision the list is as new as the store.
+        match self.events(&params, "").await {
+            Ok(events) => (Some(Ok(Event::Init)), State::Streaming { since: Instant::now(), events }),
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
+                tracing::debug!(what = %K::plural(&()), error = %status.message, "the API has no streaming lists; listing instead");
+                self.config.initial_list_strategy = InitialListStrategy::ListWatch;
+                (None, State::Unknown)
+            }
+            Err(error) => (Some(Err(Error::InitialListFailed(error))), State::Unknown),
         }
     }
 
@@ -152,30 +182,34 @@ where
         }
     }
 
-    /// Whether the server has revisions that come after ours: what it has at ours may be of another history otherwise.
-    async fn has_grown_past(&self, version: &str) -> kube::Result<bool> {
+    /// Whether the server has our revision: a store that was restored from a snapshot has not come so far again. One where
+    /// nothing was written since is exactly there, after a bookmark at the watch's end.
+    async fn has_revision(&self, version: &str) -> kube::Result<bool> {
         // From the store, not from a cache of it that may be behind.
         let last = ListParams { resource_version: None, version_match: None, limit: Some(1), ..self.list_params() };
         let theirs = self.api.list_metadata(&last).await?.metadata.resource_version.unwrap_or_default();
-        let grown = is_ahead(&theirs, version);
-        if !grown {
+        let has = reaches(&theirs, version);
+        if !has {
             tracing::warn!(
                 what = %K::plural(&()), ours = version, theirs,
-                "the API has no revisions after ours any more, as after a restored snapshot; everything is listed anew"
+                "the API is at an older revision than this watch, as after a restored snapshot; listing again"
             );
         }
-        Ok(grown)
+        Ok(has)
     }
 
-    async fn watch(&self, version: String) -> Step<K> {
-        let params = WatchParams {
+    fn watch_params(&self) -> WatchParams {
+        WatchParams {
             label_selector: self.config.label_selector.clone(),
             field_selector: self.config.field_selector.clone(),
             timeout: self.config.timeout,
             bookmarks: self.config.bookmarks,
             send_initial_events: false,
-        };
-        match self.events(&params, &version).await {
+        }
+    }
+
+    async fn watch(&self, version: String) -> Step<K> {
+        match self.events(&self.watch_params(), &version).await {
             Ok(events) => (None, State::Watching { version, since: Instant::now(), events }),
             Err(error) => {
                 let next = if is_gone(&error) { State::Unknown } else { self.broken(version) };
@@ -249,6 +283,34 @@ where
     }
 }
 
+/// What comes after what the list of a watch has told.
+fn initial<K>(
+    event: Option<kube::Result<WatchEvent<K>>>,
+    since: Instant,
+    events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+) -> Step<K> {
+    match event {
+        Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+            (Some(Ok(Event::InitApply(object))), State::Streaming { since, events })
+        }
+        Some(Ok(WatchEvent::Bookmark(mark))) if mark.metadata.annotations.contains_key(INITIAL_EVENTS_END) => {
+            (Some(Ok(Event::InitDone)), State::Watching { version: mark.metadata.resource_version, since, events })
+        }
+        Some(Ok(WatchEvent::Bookmark(_))) => (None, State::Streaming { since, events }),
+        Some(Ok(WatchEvent::Error(status))) => (Some(Err(Error::WatchError(status.boxed()))), State::Unknown),
+        // What cannot be read is one object; those after it can.
+        Some(Err(kube::Error::SerdeError(error))) => {
+            (Some(Err(Error::WatchFailed(kube::Error::SerdeError(error)))), State::Streaming { since, events })
+        }
+        Some(Err(error)) => (Some(Err(Error::InitialListFailed(error))), State::Unknown),
+        // A list has no deletions, and an end.
+        Some(Ok(WatchEvent::Deleted(_))) | None => {
+            let error = kube::Error::ReadEvents(io::ErrorKind::UnexpectedEof.into());
+            (Some(Err(Error::InitialListFailed(error))), State::Unknown)
+        }
+    }
+}
+
 /// An event as it stands in a line.
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -292,9 +354,9 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
 }
 
-/// Whether a revision comes after another. Both are numbers of the store; where one is none nobody can say.
-fn is_ahead(one: &str, other: &str) -> bool {
-    matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one > other)
+/// Whether a revision is another or comes after it. Both are numbers of the store; where one is none nobody can say.
+fn reaches(one: &str, other: &str) -> bool {
+    matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one >= other)
 }
 
 #[cfg(test)]
