@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     path::Path,
     process::{Command, Stdio},
 };
@@ -14,7 +15,11 @@ use windlass_tests::{
     eventually,
 };
 
-crate::tests![a_machine_joins_leaves_and_joins_again, a_join_that_is_wrong_is_refused_and_leaves_nothing];
+crate::tests![
+    a_machine_joins_leaves_and_joins_again,
+    a_join_that_is_wrong_is_refused_and_leaves_nothing,
+    a_join_that_is_killed_leaves_a_node_or_none,
+];
 
 const ID: &str = "abcdef";
 const SECRET: &str = "fedcba9876543210";
@@ -237,4 +242,53 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
     assert_contains(&said, &["no certificate authority is pinned"]);
     assert_eq!(kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]), name, "one request");
     let _ = fs::read_to_string(testbed.dir().join("data/join/config.yaml")).expect("it has joined");
+}
+
+/// At each step that it reports; by a discovery file, whose cluster needs no token to be found.
+fn a_join_that_is_killed_leaves_a_node_or_none() {
+    let testbed = Testbed::on_cluster();
+    let windlass = testbed.windlass();
+    let (cluster, kubectl) = (testbed.cluster(), windlass.kubectl());
+    cluster.admit_nodes(&kubectl);
+    cluster.token(&kubectl, ID, SECRET, None);
+    let file = testbed.dir().join("discovery.conf");
+    let authority = cluster.certificate("ca");
+    let found = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("https://{}", at()), "certificate-authority": authority}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}]});
+    fs::write(&file, found.to_string()).expect("the discovery file");
+    let join = || {
+        let mut command = windlass.command("join");
+        command.arg("--discovery-file").arg(&file).args(["--tls-bootstrap-token", &format!("{ID}.{SECRET}")]);
+        command
+    };
+    let (data, mut left) = (testbed.dir().join("data"), 0);
+    for step in ["[preflight] ", "[discovery] ", "[certificate] asked for", "[certificate] ", "[files] "] {
+        let (said, pipe) = std::io::pipe().expect("a pipe");
+        let both = pipe.try_clone().expect("a pipe");
+        let mut child = join().stdin(Stdio::null()).stdout(pipe).stderr(both).spawn().expect("windlass join");
+        let lines: Vec<_> =
+            BufReader::new(said).lines().map_while(Result::ok).take_while(|l| !l.starts_with(step)).collect();
+        child.kill().expect("it is killed");
+        child.wait().expect("it has ended");
+        let place = data.join("join");
+        let is_node = place.exists();
+        assert!(
+            !is_node || place.join("kubelet.conf").exists() && place.join("config.yaml").exists(),
+            "killed at {step:?}, it is half a node: {lines:#?}"
+        );
+        assert_eq!(holding(&data, SECRET), "", "killed at {step:?}");
+        if is_node {
+            left += 1;
+            let _ = windlass.try_run("leave", &["--yes"]).expect("windlass leave");
+        }
+    }
+    let output = join().stdin(Stdio::null()).output().expect("windlass join");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let requests = kubectl.run(&["get", "csr", "-o", "name"]).lines().count();
+    assert!((1..=1 + left).contains(&requests), "{requests} requests for a certificate, {left} times a node before");
+    let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &testbed.dir().join("windlass.log"))
+        .expect("windlass agent");
+    ready(&kubectl, &mut node);
+    node.end(Signal::SIGTERM);
 }
