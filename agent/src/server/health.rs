@@ -1,5 +1,5 @@
-//! `/healthz`: whether the agent's loops move. Docker that does not answer is told of and fails nothing: an agent that
-//! is started again because of it would not answer either.
+//! `/healthz`: whether the agent's loops make progress. Docker being down is reported but does not fail the check:
+//! restarting the agent would not help.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use windlass_kit::heartbeat::Stuck;
 use super::{ServerState, refuse};
 use crate::engine::Health;
 
-/// Upstream's checks: that anybody answers, that log lines can be written, that the loops move.
+/// Upstream's checks.
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
 #[derive(Debug, serde::Deserialize)]
@@ -42,11 +42,11 @@ fn answer(state: &ServerState, checks: &[&str], verbose: bool) -> Response {
     if healthy {
         return text.into_response();
     }
-    tracing::warn!(reason = text, "the agent is not healthy");
+    tracing::warn!(reason = text, "healthz check failed");
     refuse(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
-/// Whether all checks hold, and the text that says so, as upstream words it.
+/// Whether all checks pass, and the report in upstream's form.
 fn report(checks: &[&str], stuck: &[Stuck], docker: &Health, verbose: bool) -> (bool, String) {
     let healthy = stuck.is_empty() || !checks.contains(&"syncloop");
     if healthy && !verbose {

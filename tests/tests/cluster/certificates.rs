@@ -208,7 +208,7 @@ fn a_signing_request_is_pending_denied_and_deleted() {
     windlass.kill();
     start_bootstrapping(&mut windlass, &testbed);
     eventually(CLUSTER_TIMEOUT, "the log says it again", || {
-        let said = windlass_log(&testbed).matches("waits to be approved").count();
+        let said = windlass_log(&testbed).matches("certificate signing request is pending").count();
         anyhow::ensure!(said > 1, "{said} times");
         Ok(())
     });

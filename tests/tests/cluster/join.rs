@@ -204,7 +204,11 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
     let other_pin = format!("sha256:{}", "0".repeat(64));
     let hash = "--discovery-token-ca-cert-hash";
     for (token, args, words) in [
-        (token.as_str(), vec![hash, &other_pin], &["none of --discovery-token-ca-cert-hash is that", pin.as_str()][..]),
+        (
+            token.as_str(),
+            vec![hash, &other_pin],
+            &["which matches no --discovery-token-ca-cert-hash", pin.as_str()][..],
+        ),
         ("abcdef.fedcba9876543211", vec![hash, &pin], &["the token's secret is another one"]),
         (
             "endedx.fedcba9876543210",
@@ -217,9 +221,9 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
         (
             token.as_str(),
             vec![hash, &pin, "--node-name", "other"],
-            &["which is another machine", "kubectl delete node other"],
+            &["and another machine", "kubectl delete node other"],
         ),
-        (token.as_str(), vec![hash, &pin, "--control-plane"], &["Windlass joins as a node alone"]),
+        (token.as_str(), vec![hash, &pin, "--control-plane"], &["Windlass joins as a worker node only"]),
     ] {
         let (joined, said) = join(&windlass, token, &args);
         assert!(!joined, "{args:?}: {said}");
@@ -234,7 +238,10 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
     let _ = kubectl.run(&["delete", "clusterrolebinding", "kubeadm:node-autoapprove-bootstrap"]);
     let (joined, said) = join(&windlass, &token, &[hash, &pin, "--timeout", "15s"]);
     assert!(!joined, "{said}");
-    assert_contains(&said, &["kubectl certificate approve node-csr-", "run the same line again once it is approved"]);
+    assert_contains(
+        &said,
+        &["kubectl certificate approve node-csr-", "run the same command again once it is approved"],
+    );
     let name = kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]);
     let _ = kubectl.run(&["certificate", "approve", &name]);
     let (joined, said) = join(&windlass, &token, &["--discovery-token-unsafe-skip-ca-verification"]);

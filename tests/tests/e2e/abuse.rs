@@ -159,8 +159,8 @@ time.sleep(1000)
 
 /// What the log says of those who were refused, and the address that it names.
 const REFUSALS: [(&str, &str); 3] = [
-    ("its token is not one of this server", "198.18.0.1"),
-    ("does not know its token", "198.18.0.1"),
+    ("token is invalid or has expired", "198.18.0.1"),
+    ("request refused: invalid token", "198.18.0.1"),
     ("its client takes nothing of its answer", "198.18.0.1"),
 ];
 

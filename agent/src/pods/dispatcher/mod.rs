@@ -52,8 +52,8 @@ use super::{
     },
 };
 use crate::{
-    BEAT, ContainerRecord, STUCK_AFTER,
-    engine::{Health, calls::Listed, instance::Instance},
+    ContainerRecord, HEARTBEAT_INTERVAL, STUCK_AFTER,
+    engine::{Health, containers::Listed, inspect::Instance},
 };
 
 /// A worker that panicked is replaced after this, so that a bug that recurs does not use up the machine.
@@ -212,7 +212,7 @@ impl Dispatcher {
         let selector = format!("spec.nodeName={}", self.context.node.config.node_name);
         let config = watcher::Config::default().fields(&selector);
         let mut watch_events = Box::pin(reflect(api, config, Extent::Few).default_backoff());
-        let mut heartbeat = tokio::time::interval(BEAT);
+        let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
         loop {
             self.heart.beat();
             tokio::select! {
@@ -332,7 +332,7 @@ impl Dispatcher {
             TaskExit::Returned(WorkerExit::Finished) => {
                 self.workers.remove(&uid);
                 self.context.node.probe_metrics.forget(&uid);
-                self.context.node.volumes.forget(&uid);
+                self.context.node.volumes.remove_pod(&uid);
                 // The API may have the pod again; static pods, which may be added again too, are synced below.
                 let exists = self.sources.api.get(&uid).is_some_and(|p| p.metadata.deletion_timestamp.is_none());
                 if let Some(update) = self.sources.update(&uid).filter(|_| exists) {
