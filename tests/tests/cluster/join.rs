@@ -28,13 +28,13 @@ fn at() -> String {
     format!("{ADDRESS}:{PORT}")
 }
 
-/// Runs `windlass join` and gives whether it worked and what it said.
+/// Runs `windlass join` and returns success and output.
 fn join(windlass: &Windlass<'_>, token: &str, args: &[&str]) -> (bool, String) {
     use std::io::Write as _;
     let mut command = windlass.command("join");
     command.args([&at(), "--token-file", "-"]).args(args);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("join");
-    // It may have ended before it reads.
+    // It may end before it reads.
     let _ = writeln!(child.stdin.take().expect("piped above"), "{token}");
     let output = child.wait_with_output().expect("join ends");
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
@@ -58,7 +58,7 @@ fn pod(name: &str) -> String {
     .to_string()
 }
 
-/// The files below a directory that hold a text.
+/// The files below a directory that contain a text.
 fn holding(dir: &Path, text: &str) -> String {
     let output = Command::new("grep").args(["-rls", text]).arg(dir).output().expect("grep");
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -111,7 +111,7 @@ fn a_machine_joins_leaves_and_joins_again() {
         format!("system:bootstrap:{ID}")
     );
 
-    // The line that it has said runs a node that serves a pod.
+    // The printed command runs a node, which serves a pod.
     let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &testbed.dir().join("windlass.log"))
         .expect("windlass agent");
     ready(&kubectl, &mut node);
@@ -122,7 +122,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     let hostname = ["exec", "first", "--", "hostname"];
     assert_eq!(kubectl.run(&hostname).trim(), "first");
 
-    // A node joins once, also while it is not running, and brings no control plane of its own.
+    // A node joins only once, also while it is not running, and without a control plane of its own.
     let again = ["--discovery-token-ca-cert-hash", &pin];
     let (joined, said) = join(&windlass, &token, &again);
     assert!(!joined, "{said}");
@@ -134,7 +134,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     let refused = windlass.try_run("up", &[]).expect_err("it is a node of another cluster").to_string();
     assert_contains(&refused, &["windlass leave"]);
 
-    // It leaves while it runs, and its pods with it; what is left of the cluster is the administrator's.
+    // It leaves while it runs, and its pods are removed; the cluster's objects are left for the administrator.
     let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &testbed.dir().join("windlass.log"))
         .expect("windlass agent");
     ready(&kubectl, &mut node);
@@ -148,7 +148,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     assert_eq!(holding(&data, "BEGIN"), "", "no key or certificate is left");
     assert_contains(&windlass.try_run("leave", &["--yes"]).expect("a second time"), &["there is nothing to leave"]);
 
-    // It joins again at once, as the machine that it was, and leaves services to the cluster's proxy, which is there now.
+    // It joins again at once with the same name, and leaves services to the cluster's kube-proxy, which runs now.
     let proxy = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-proxy", "namespace": "kube-system"}, "data": {"config.conf": ""}});
     kubectl.apply(&proxy.to_string());
     let mut command = windlass.command("join");
@@ -167,7 +167,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     let is_ready = ["wait", "--for=condition=Ready", "pod/second", "--timeout=5s"];
     eventually(DEFAULT_TIMEOUT, "a pod is Ready", || kubectl.try_run(&is_ready));
 
-    // Evicted first, and the node's object deleted by somebody who may.
+    // Pods are evicted first, and the Node object is deleted by an administrator.
     let admin = windlass.kubeconfig().display().to_string();
     let said =
         windlass.try_run("leave", &["--yes", "--drain", "--kubeconfig", &admin, "--purge"]).expect("windlass leave");
@@ -193,7 +193,7 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
         anyhow::ensure!(kubectl.try_run(&signed)?.contains("jws-kubeconfig-abcdef"));
         Ok(())
     });
-    // Another machine that runs has this name; nobody looks whether it still does.
+    // Another machine uses this name; windlass does not check whether it still runs.
     cluster.end(Part::ControllerManager, Signal::SIGKILL);
     let other = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}});
     kubectl.apply(&other.to_string());
@@ -234,7 +234,7 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
 
     cluster.begin(Part::ControllerManager);
 
-    // One that nobody approves: it is told, kept, and gone on with once there is somebody.
+    // A request without approval is reported, kept, and used once it is approved.
     let _ = kubectl.run(&["delete", "clusterrolebinding", "kubeadm:node-autoapprove-bootstrap"]);
     let (joined, said) = join(&windlass, &token, &[hash, &pin, "--timeout", "15s"]);
     assert!(!joined, "{said}");

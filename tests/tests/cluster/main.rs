@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 use windlass_tests::cluster::assets;
 
-/// A test's name and itself.
+/// The name and function of a test.
 type Test = (&'static str, fn());
 
 /// The tests of a file, under their own names.

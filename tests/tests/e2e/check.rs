@@ -15,7 +15,7 @@ fn check_probes_the_machine_and_leaves_it_unchanged() {
     let alone = windlass.command("check").args(["--quiet", "--api-bind-address", "127.0.0.1:6443"]).output().unwrap();
     let alone = String::from_utf8_lossy(&alone.stdout).into_owned();
     assert!(alone.contains("the API in pods") && alone.contains("which pods cannot reach"), "{alone}");
-    // This engine was started without it.
+    // This engine was started without live-restore.
     assert!(text.contains("live-restore") && text.contains("daemon.json"), "{text}");
     assert_eq!(rules(), before, "something was changed");
     assert!(!testbed.dir().join("data").exists(), "something was made");
