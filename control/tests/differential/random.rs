@@ -7,7 +7,7 @@ use crate::{
     scenario::{MERGE, NODE, PATCH, STRATEGIC, pod, step, within},
 };
 
-/// A small generator (Marsaglia's xorshift), so that a sequence can be asked again.
+/// A small random generator (Marsaglia's xorshift), so that a sequence can be repeated.
 pub(crate) struct Rng(u64);
 
 impl Rng {
