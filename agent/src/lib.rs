@@ -1,19 +1,21 @@
-//! The node agent: pods on Docker, their network and volumes, the node's own object, its HTTP API.
+//! The node agent (kubelet): pods on Docker, their network and volumes, the Node object, the node's HTTP API.
 //!
-//! Knows the Kubernetes API through a `kube::Client` only, embedded or remote alike; imports `kit` and
-//! `cadvisor`, never `control` or `proxy`. Only `engine` talks to Docker.
+//! Knows the Kubernetes API through a `kube::Client` only, embedded or remote alike; imports `kit` and `cadvisor`,
+//! never `control` or `proxy`. Only `engine` talks to Docker.
 
+mod agent;
+mod cadvisor_inputs;
 pub mod certificates;
 mod cgroup;
+pub mod dashboard;
 pub mod engine;
 pub mod images;
-pub mod live;
 pub mod logs;
 pub mod metrics;
 pub mod network;
 pub mod node;
 mod node_authorizer;
-pub mod node_watch;
+mod node_watch;
 pub mod pods;
 pub mod probe_metrics;
 pub mod server;
@@ -25,50 +27,51 @@ use std::{
     path::PathBuf,
 };
 
+pub use agent::{Agent, AgentConfig, AgentInputs, BuildError, PodNetworkConfig};
 use jiff::Timestamp;
 use windlass_kit::{net::NodeIps, quantity::Quantity};
 
-/// Settings of the part that runs pods.
+/// The configuration of pods.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The node's name; only its pods are run.
     pub node_name: String,
     /// The node's addresses, shown as `hostIP` and `hostIPs`.
     pub node_ips: NodeIps,
-    /// Pods' folders are made below `pods/` of it.
+    /// The data directory; pods' directories are in its `pods/`.
     pub data_dir: PathBuf,
-    /// Name servers of the cluster; empty when there are none.
+    /// The cluster's name servers; may be empty.
     pub cluster_dns: Vec<IpAddr>,
-    /// Domain of the cluster's names.
+    /// The cluster's DNS domain.
     pub cluster_domain: String,
-    /// The resolv.conf that pods get the host's name servers from, none where it is empty; found where it is not set.
+    /// The resolv.conf with the host's name servers for pods; an empty path means none. By default it is detected.
     pub resolv_conf: Option<PathBuf>,
-    /// A process that is killed for want of memory does not take the others of its container with it.
+    /// The OOM killer kills single processes, not all of a container.
     pub single_process_oom_kill: bool,
-    /// Kernel settings beyond the safe ones that pods may ask for; `*` at an end stands for any.
+    /// Unsafe sysctls that pods may set; a trailing `*` matches any suffix.
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// Links to containers' logs, by pod.
+    /// The directory of log symlinks, by pod (`/var/log/pods`).
     pub pod_logs_dir: PathBuf,
-    /// Links to containers' logs, flat.
+    /// The directory of log symlinks, flat (`/var/log/containers`).
     pub container_logs_dir: PathBuf,
-    /// The folder of the node's own pods, if there is one.
+    /// The directory of static pod manifests, if any.
     pub static_pods_dir: Option<PathBuf>,
-    /// How many pods the node takes; upstream's default is 110.
+    /// The node's pod capacity; upstream's default is 110.
     pub max_pods: usize,
-    /// How many processes and threads one pod may have; `None` for as many as the node.
+    /// The PID limit of a pod; `None` for the node's.
     pub pod_pids_limit: Option<u32>,
-    /// What pods may have of this machine, by resource.
+    /// The node's allocatable resources.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// How much of a container's log is kept.
+    /// Limits of container logs.
     pub log_limits: LogLimits,
 }
 
-/// How much of a container's log is kept, by Docker: files of a size, the older ones rotated.
+/// The size limits of a container's log, which Docker rotates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimits {
-    /// Bytes of one file.
+    /// Maximum bytes of a file.
     pub file_bytes: u64,
-    /// Files, with the one that is written.
+    /// Maximum files, the current one included.
     pub files: u32,
 }
 
@@ -101,7 +104,7 @@ impl Default for Config {
     }
 }
 
-/// What the node is short of; no pod is taken that would make it worse.
+/// The node's pressure conditions; pods that would make them worse are rejected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Memory.
@@ -112,14 +115,14 @@ pub struct Pressure {
     pub pid: bool,
 }
 
-/// One running container of a pod, for whoever measures it.
+/// A running container of a pod, as measured by cadvisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRecord {
-    /// Docker's id, 64 hex digits.
+    /// The engine's id, 64 hex digits.
     pub id: String,
-    /// The first process, in the host's numbering.
+    /// The pid of its first process, in the host's pid namespace.
     pub pid: i32,
-    /// Docker's name.
+    /// The engine's name.
     pub docker_name: String,
     /// The image as the pod names it.
     pub image: String,
@@ -131,12 +134,12 @@ pub struct ContainerRecord {
     pub pod_uid: String,
     /// The container's name in the pod; `POD` for the sandbox.
     pub container_name: String,
-    /// Holds the pod's namespaces and does nothing else.
+    /// Whether it is the sandbox (pause container).
     pub is_sandbox: bool,
-    /// Since when it runs.
+    /// When it was started.
     pub started_at: Timestamp,
-    /// Its weight for CPU time, as it was asked for.
+    /// Its CPU shares, as requested.
     pub cpu_shares: u64,
-    /// All that Docker says it is held to: another list means other limits.
-    pub held_to: Vec<i64>,
+    /// All its limits as reported by the engine; compared only, to notice a change.
+    pub limits: Vec<i64>,
 }

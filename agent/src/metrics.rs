@@ -1,5 +1,5 @@
-//! What the agent counts of its own work, under the names of the kubelet's metrics; what it can tell from its state is
-//! added by `server::metrics` when the page is asked for.
+//! The agent's own metrics, under the names of the kubelet's; `server::metrics` adds those that are computed from its
+//! state at scrape time.
 
 use std::{
     sync::{
@@ -17,19 +17,19 @@ use windlass_kit::{
 
 use crate::certificates::Purpose;
 
-/// Bounds for the start of a pod; upstream's.
-const START: &[f64] = &[
+/// Buckets of pod start latencies in seconds; upstream's.
+const POD_START_BUCKETS: &[f64] = &[
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
     600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
-/// Bounds for pulls; upstream's.
-const PULL: &[f64] =
+/// Buckets of image pulls in seconds; upstream's.
+const PULL_BUCKETS: &[f64] =
     &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0];
-/// Bounds for the life of certificates; upstream's, from a minute to four years.
-const ROTATION: &[f64] =
+/// Buckets of certificate ages in seconds; upstream's, from a minute to four years.
+const ROTATION_BUCKETS: &[f64] =
     &[60.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0, 7_776_000.0, 15_552_000.0, 31_104_000.0, 124_416_000.0];
-/// Sizes of images that pulls are told apart by: the bound in bytes, and its word.
-const SIZES: [(i64, &str); 7] = [
+/// Size classes of images in pull metrics: the upper bound in bytes, and the label.
+const IMAGE_SIZE_BUCKETS: [(i64, &str); 7] = [
     (10 << 20, "0-10MB"),
     (100 << 20, "10MB-100MB"),
     (500 << 20, "100MB-500MB"),
@@ -39,19 +39,19 @@ const SIZES: [(i64, &str); 7] = [
     (20 << 30, "10GB-20GB"),
 ];
 
-/// What the agent writes to the API again and again.
+/// The kinds of the agent's periodic writes to the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum WriteKind {
     PodStatus,
-    /// The status of a static pod's image.
+    /// The status of a mirror pod.
     MirrorStatus,
     NodeStatus,
     Lease,
     Event,
 }
 
-impl Written {
-    const fn word(self) -> &'static str {
+impl WriteKind {
+    const fn label(self) -> &'static str {
         match self {
             Self::PodStatus => "pod_status",
             Self::MirrorStatus => "mirror_pod_status",
@@ -62,7 +62,7 @@ impl Written {
     }
 }
 
-/// See the module. The fields are families, named after what follows `kubelet_` in their names.
+/// The metric families, as fields named after what follows `kubelet_`.
 #[derive(Debug)]
 pub struct Metrics {
     pub(crate) operations: Counter<1>,
@@ -93,15 +93,16 @@ pub struct Metrics {
     pub(crate) client_renewal_errors: Counter<0>,
     pub(crate) serving_renewal_errors: Counter<0>,
     pub(crate) serving_rotation: Histogram<0>,
-    /// When the node's certificate as a client ends, in seconds since 1970; the largest number while it has none.
-    client_ends: AtomicI64,
-    /// File-system calls of volumes that do not come back.
+    /// Expiration of the node's client certificate in seconds since 1970; `i64::MAX` while it has none.
+    client_expiration: AtomicI64,
+    /// File-system calls of volumes that hang.
     pub(crate) hung_volume_calls: AtomicI64,
-    /// Begin and end of the machine's last end, in seconds since 1970; zero before there was one.
+    /// Start and end of the last graceful shutdown in seconds since 1970; zero before there was one.
     shutdown: [AtomicI64; 2],
 }
 
 impl Default for Metrics {
+    /// Long, since it is the list of metrics.
     fn default() -> Self {
         Self {
             operations: Counter::new(
@@ -156,13 +157,13 @@ impl Default for Metrics {
                 "kubelet_pod_start_duration_seconds",
                 "From the agent's first sight of a pod until all its containers have started.",
                 [],
-                START,
+                POD_START_BUCKETS,
             ),
             pod_start_sli: Histogram::new(
                 "kubelet_pod_start_sli_duration_seconds",
                 "From a pod's creation until all its containers have started, without the time in which images were pulled.",
                 [],
-                START,
+                POD_START_BUCKETS,
             ),
             status_sync: Histogram::new(
                 "kubelet_pod_status_sync_duration_seconds",
@@ -195,7 +196,7 @@ impl Default for Metrics {
                 "kubelet_image_pull_duration_seconds",
                 "How long pulls took, without the time in which they waited for others.",
                 ["image_size_in_bytes"],
-                PULL,
+                PULL_BUCKETS,
             ),
             images_collected: Counter::new(
                 "kubelet_image_garbage_collected_total",
@@ -243,9 +244,9 @@ impl Default for Metrics {
                 "kubelet_certificate_manager_server_rotation_seconds",
                 "How old a certificate of the node's API was when another one took its place.",
                 [],
-                ROTATION,
+                ROTATION_BUCKETS,
             ),
-            client_ends: AtomicI64::new(i64::MAX),
+            client_expiration: AtomicI64::new(i64::MAX),
             hung_volume_calls: AtomicI64::default(),
             shutdown: Default::default(),
         }
@@ -253,7 +254,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn shutdown_begun(&self) {
+    pub(crate) fn shutdown_started(&self) {
         self.shutdown[0].store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
         self.shutdown[1].store(0, Ordering::Relaxed);
     }
@@ -262,39 +263,39 @@ impl Metrics {
         self.shutdown[1].store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
     }
 
-    /// The API took a write to the object of this name and changed nothing: what was sent said the same as what it had.
-    pub(crate) fn empty_write(&self, what: Written, name: &str) {
-        self.empty_writes.add([what.word()]);
-        tracing::warn!(kind = what.word(), name, "the API accepted a write that changed nothing");
+    /// Counts a write that the API accepted without a change: the object already had the sent content.
+    pub(crate) fn count_empty_write(&self, what: WriteKind, name: &str) {
+        self.empty_writes.add([what.label()]);
+        tracing::warn!(kind = what.label(), name, "the API accepted a write that changed nothing");
     }
 
-    /// A recorder of the agent's events, whose writes are counted too.
+    /// A recorder of the agent's events that counts their empty writes.
     pub fn recorder(self: &Arc<Self>, client: kube::Client, node: &str) -> Recorder {
         let metrics = Arc::clone(self);
-        Recorder::counting(client, "kubelet", node, move |name| metrics.empty_write(Written::Event, name))
+        Recorder::counting(client, "kubelet", node, move |name| metrics.count_empty_write(WriteKind::Event, name))
     }
 
-    /// Counts a write as empty if the object has the version of `before` after it.
-    pub(crate) fn wrote(&self, what: Written, name: &str, before: Option<&str>, after: Option<&str>) {
+    /// Counts a write as empty if the resourceVersion after it is that `before` it.
+    pub(crate) fn record_write(&self, what: WriteKind, name: &str, before: Option<&str>, after: Option<&str>) {
         if before.is_some() && before == after {
-            self.empty_write(what, name);
+            self.count_empty_write(what, name);
         }
     }
 
-    /// The certificate that the node shows the API ends then, in seconds since 1970; `None` while it has none.
-    pub(crate) fn client_certificate_ends(&self, at: Option<i64>) {
-        self.client_ends.store(at.unwrap_or(i64::MAX), Ordering::Relaxed);
+    /// Sets when the node's client certificate expires, in seconds since 1970; `None` while it has none.
+    pub(crate) fn set_client_certificate_expiration(&self, at: Option<i64>) {
+        self.client_expiration.store(at.unwrap_or(i64::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn certificate_failed(&self, purpose: Purpose) {
+    pub(crate) fn count_certificate_failure(&self, purpose: Purpose) {
         match purpose {
             Purpose::Client => self.client_renewal_errors.add([]),
             Purpose::Serving => self.serving_renewal_errors.add([]),
         }
     }
 
-    /// `age` is that of the one it takes the place of, in seconds.
-    pub(crate) fn certificate_issued(&self, purpose: Purpose, age: Option<i64>) {
+    /// Records an issued certificate; `age` is that of its predecessor in seconds.
+    pub(crate) fn record_certificate(&self, purpose: Purpose, age: Option<i64>) {
         if let (Purpose::Serving, Some(age)) = (purpose, age) {
             self.serving_rotation.observe_duration([], Duration::from_secs(u64::try_from(age).unwrap_or_default()));
         }
@@ -330,7 +331,7 @@ impl Metrics {
         self.client_renewal_errors.write(page);
         self.serving_renewal_errors.write(page);
         self.serving_rotation.write(page);
-        let ends = self.client_ends.load(Ordering::Relaxed);
+        let ends = self.client_expiration.load(Ordering::Relaxed);
         page.family(
             "kubelet_certificate_manager_client_ttl_seconds",
             "How long the node's certificate as a client of the API is good for; below zero when it has ended.",
@@ -353,9 +354,9 @@ impl Metrics {
     }
 }
 
-/// The word of an image's size in bytes.
-pub(crate) fn size_word(size: i64) -> &'static str {
-    SIZES.iter().find(|(bound, _)| size <= *bound).map_or("GT20GB", |(_, word)| word)
+/// The label of an image's size in bytes.
+pub(crate) fn image_size_label(size: i64) -> &'static str {
+    IMAGE_SIZE_BUCKETS.iter().find(|(bound, _)| size <= *bound).map_or("GT20GB", |(_, word)| word)
 }
 
 #[cfg(test)]
@@ -363,20 +364,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_words() {
-        assert_eq!(size_word(0), "0-10MB");
-        assert_eq!(size_word(10 << 20), "0-10MB");
-        assert_eq!(size_word((10 << 20) + 1), "10MB-100MB");
-        assert_eq!(size_word(21 << 30), "GT20GB");
+    fn image_size_labels() {
+        assert_eq!(image_size_label(0), "0-10MB");
+        assert_eq!(image_size_label(10 << 20), "0-10MB");
+        assert_eq!(image_size_label((10 << 20) + 1), "10MB-100MB");
+        assert_eq!(image_size_label(21 << 30), "GT20GB");
     }
 
     #[test]
     fn a_write_that_leaves_the_version_as_it_was_is_empty() {
         let metrics = Metrics::default();
         for (before, after) in [(None, Some("1")), (Some("1"), Some("2")), (None, None)] {
-            metrics.wrote(Written::Lease, "n", before, after);
+            metrics.record_write(WriteKind::Lease, "n", before, after);
         }
-        metrics.wrote(Written::NodeStatus, "n", Some("2"), Some("2"));
+        metrics.record_write(WriteKind::NodeStatus, "n", Some("2"), Some("2"));
         let mut page = Text::new();
         metrics.write(&mut page);
         let page = page.finish();

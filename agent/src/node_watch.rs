@@ -14,7 +14,7 @@ use windlass_kit::reflector::{Extent, reflect};
 
 /// Publishes the node's object as the API has it, `None` where it has none, until `shutdown`. The last object stays
 /// while the API is unreachable.
-pub async fn watch_node(
+pub(crate) async fn watch_node(
     client: Client,
     name: String,
     tx: watch::Sender<Option<Arc<Node>>>,

@@ -1,4 +1,4 @@
-//! What benchmarks share: both sides measured in turn, many pods at once, and what a node tells of them.
+//! Shared by the benchmarks: measuring two sides in turn, creating many pods at once, and reading a node's metrics.
 
 mod pods;
 
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use windlass_tests::{DEFAULT_TIMEOUT, Testbed, page};
 
-/// Waits until the node measures the containers of so many pods; answers how long that was after `begun`. What is measured
-/// shares the cores, so its answer is not taken apart, only counted.
+/// Waits until the node reports the containers of so many pods; returns the time since `begun`. The measured process
+/// shares the cores, so its response is only counted, not parsed.
 ///
 /// # Errors
-/// When it does not come to that.
+/// When it does not in time.
 pub fn wait_until_measured(count: usize, begun: Instant) -> anyhow::Result<Duration> {
     loop {
         let pods = page(10255, "/stats/summary").map_or(0, |told| told.matches("\"containers\":[{").count());
@@ -25,7 +25,7 @@ pub fn wait_until_measured(count: usize, begun: Instant) -> anyhow::Result<Durat
     }
 }
 
-/// How long something took.
+/// The duration of `work`.
 ///
 /// # Errors
 /// Those of `work`.
@@ -41,7 +41,7 @@ pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// What others on the same hardware take of this machine while something is measured.
+/// The steal time of this machine during a measurement: CPU time that the hypervisor gave to others.
 #[derive(Debug)]
 pub struct Steal {
     begun: Instant,
@@ -49,7 +49,7 @@ pub struct Steal {
 }
 
 impl Steal {
-    /// Begins to watch.
+    /// Starts counting.
     ///
     /// # Errors
     /// When the kernel does not tell.
@@ -57,7 +57,7 @@ impl Steal {
         Ok(Self { begun: Instant::now(), before: stolen()? })
     }
 
-    /// What was taken since then, as a sentence.
+    /// The steal time since [`begin`](Self::begin), as a sentence.
     ///
     /// # Errors
     /// When the kernel does not tell.
@@ -67,14 +67,14 @@ impl Steal {
     }
 }
 
-/// CPU time that the hypervisor has given to others while something here wanted to run, so far.
+/// The machine's steal time so far.
 fn stolen() -> anyhow::Result<Duration> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let ticks: u64 = text.split_whitespace().nth(8).context("/proc/stat tells no stolen time")?.parse()?;
     Ok(Duration::from_millis(ticks * 10))
 }
 
-/// Both sides of a figure.
+/// The result of a comparison.
 #[derive(Debug)]
 pub struct Comparison {
     /// Milliseconds; the median.
@@ -85,7 +85,7 @@ pub struct Comparison {
     pub ratio: f64,
 }
 
-/// Runs both sides in turn, the first one changing each round.
+/// Runs both sides alternately; the order changes each round.
 ///
 /// # Errors
 /// Those of either side.
@@ -110,17 +110,17 @@ pub fn compare(
     Ok(Comparison { ours: median(all_ours), raw: median(raws), ratio: median(ratios) })
 }
 
-/// The value in the middle.
+/// The median.
 ///
 /// # Panics
-/// When there is none.
+/// When there are no values.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// The containers that run, each with since when.
+/// The running containers with their start times.
 #[must_use]
 pub fn running(testbed: &Testbed) -> String {
     inspect_running(testbed, "{{.Id}} {{.State.StartedAt}}")

@@ -1,4 +1,5 @@
-//! Pods of a node beside the same containers started raw: what is measured, and the rows that every kind of node has.
+//! Pods compared with the same containers started through Docker's API: the measurements and result rows that every
+//! kind of node has.
 
 use std::{
     collections::BTreeSet,
@@ -21,16 +22,16 @@ use windlass_tests::{DEFAULT_TIMEOUT, RawDocker, Testbed, client};
 
 use super::compare;
 
-/// The image of pods that are measured.
+/// The image of measured pods.
 pub const IMAGE: &str = "windlass/busybox:1";
-/// What they run. As the first process it ends by no signal but SIGKILL.
+/// Their command. As the first process in a container it ends by no signal but SIGKILL.
 const COMMAND: [&str; 2] = ["sleep", "100000"];
-/// Ends as soon as it is asked to.
+/// A command that ends at SIGTERM.
 const EXITS_ON_SIGTERM: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 100000 & wait; done"];
-/// What init containers run.
+/// The command of init containers.
 const INIT: [&str; 1] = ["true"];
 
-/// A pod of one container.
+/// A pod with one container.
 ///
 /// # Errors
 /// Never.
@@ -51,10 +52,10 @@ fn of_containers(name: &str, command: &[&str], grace: i64, init: bool) -> anyhow
     }))?)
 }
 
-/// Creates many pods side by side.
+/// Creates many pods concurrently.
 ///
 /// # Errors
-/// When the API refuses one.
+/// When the API rejects one.
 pub async fn create(
     pods: &Api<Pod>,
     count: usize,
@@ -82,7 +83,7 @@ pub async fn wait_ready(pods: &Api<Pod>, count: usize) -> anyhow::Result<()> {
         let pod = match event {
             Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => pod,
             Some(_) => continue,
-            // An API server ends the watch of a client that does not keep up; a new one begins with what there is.
+            // An API server ends the watch of a slow client; a new one starts with the current state.
             None => {
                 events = pods.watch(&WatchParams::default(), "0").await?.boxed();
                 continue;
@@ -100,8 +101,8 @@ pub async fn wait_ready(pods: &Api<Pod>, count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Creates a pod, waits until it is Ready and half a second more, deletes it as its grace period says, and gives how long it
-/// took then until the API had forgotten it.
+/// Creates a pod, waits until it is Ready and half a second more, deletes it with its grace period, and returns the
+/// time from the deletion until the API has removed it.
 ///
 /// # Errors
 /// When the API refuses, or the pod is not Ready or gone in time.
@@ -122,7 +123,7 @@ pub async fn created_and_deleted(client: &Client, pod: &Pod) -> anyhow::Result<D
     }
 }
 
-/// Both sides: a node's API, and the Docker Engine below it.
+/// Both sides of the comparison: a node's API, and the Docker Engine below it.
 pub struct Pods<'w> {
     testbed: &'w Testbed,
     runtime: Runtime,
@@ -137,7 +138,7 @@ impl fmt::Debug for Pods<'_> {
 }
 
 impl<'w> Pods<'w> {
-    /// Enters the testbed's network namespace and runs both sides once, unmeasured: the first pod brings the pause image.
+    /// Enters the testbed's network namespace and runs both sides once as warm-up: the first pod pulls the pause image.
     ///
     /// # Errors
     /// When the API or Docker refuses.
@@ -153,12 +154,12 @@ impl<'w> Pods<'w> {
         Ok(pods)
     }
 
-    /// Runs something that asks the API.
+    /// Runs a future that uses the API.
     pub fn ask<T>(&self, work: impl AsyncFnOnce(&Client) -> T) -> T {
         self.runtime.block_on(work(&self.client))
     }
 
-    /// The row of so many pods at once.
+    /// The result row of so many pods at once.
     ///
     /// # Errors
     /// When either side refuses.
@@ -171,7 +172,7 @@ impl<'w> Pods<'w> {
         self.ratio(&what, rounds, goal, || self.raw(count, None), || self.ours(count, pod))
     }
 
-    /// The row of a pod with an init container.
+    /// The result row of a pod with an init container.
     ///
     /// # Errors
     /// When either side refuses.
@@ -195,7 +196,7 @@ impl<'w> Pods<'w> {
         ))
     }
 
-    /// The row of a pod that ends when it is asked to, beside its container alone.
+    /// The result row of a pod that ends at SIGTERM, compared with its container alone.
     ///
     /// # Errors
     /// When either side refuses.
@@ -203,7 +204,7 @@ impl<'w> Pods<'w> {
         self.gone("delete to gone; the container alone, stopped", &EXITS_ON_SIGTERM, 30, rounds, goal)
     }
 
-    /// The row of a pod that has to be killed when its grace period is over.
+    /// The result row of a pod that has to be killed after its grace period.
     ///
     /// # Errors
     /// When either side refuses.
@@ -226,7 +227,7 @@ impl<'w> Pods<'w> {
         ))
     }
 
-    /// Makes pods that stay, and waits until all are Ready.
+    /// Creates pods that stay, and waits until all are Ready.
     ///
     /// # Errors
     /// When the API refuses, or they are not Ready in time.
@@ -238,7 +239,7 @@ impl<'w> Pods<'w> {
         })
     }
 
-    /// A pod of one container that ends when it is asked to.
+    /// A pod with one container that ends at SIGTERM.
     ///
     /// # Errors
     /// Never.
@@ -246,8 +247,8 @@ impl<'w> Pods<'w> {
         of_containers(name, &EXITS_ON_SIGTERM, 30, false)
     }
 
-    /// Creates pods side by side, waits until all are Ready, deletes them by their grace periods, and waits until they are gone
-    /// and what was told of them has come.
+    /// Creates pods concurrently, waits until all are Ready, deletes them with their grace periods, and waits until the
+    /// pods are gone and their last events have arrived.
     ///
     /// # Errors
     /// When the API refuses, or they are not Ready or gone in time.
@@ -263,8 +264,8 @@ impl<'w> Pods<'w> {
         })
     }
 
-    /// Waits until pods are gone and their containers, which are removed after that: it must not be paid by what is measured
-    /// next.
+    /// Waits until pods and their containers are gone. Containers are removed later than pods, and that must not slow
+    /// the next measurement.
     async fn wait_deleted(&self, pods: &Api<Pod>) -> anyhow::Result<()> {
         let deadline = Instant::now() + DEFAULT_TIMEOUT;
         while !pods.list(&ListParams::default()).await?.items.is_empty()
@@ -277,7 +278,7 @@ impl<'w> Pods<'w> {
         Ok(())
     }
 
-    /// How long Docker takes to stop a container.
+    /// The time that Docker takes to stop a container.
     fn raw_stop(&self, command: &[&str], grace: i64) -> anyhow::Result<Duration> {
         let mut docker = RawDocker::connect(&self.testbed.docker_socket())?;
         let ids = docker.pod("stopped", [&self.pause, IMAGE], None, command)?;
@@ -289,7 +290,7 @@ impl<'w> Pods<'w> {
         Ok(took)
     }
 
-    /// The same containers without Kubernetes, those of `count` pods side by side.
+    /// The same containers without Kubernetes, those of `count` pods concurrently.
     fn raw(&self, count: usize, init: Option<&[&str]>) -> anyhow::Result<Duration> {
         let socket = self.testbed.docker_socket();
         let started = Instant::now();

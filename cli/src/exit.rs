@@ -1,4 +1,4 @@
-//! Exit codes, and the one place that turns an error into words for the terminal.
+//! Exit codes, and the only place that prints an error to the terminal.
 
 use std::process::ExitCode;
 
@@ -6,16 +6,16 @@ use std::process::ExitCode;
 pub(crate) const FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 pub(crate) const USAGE: u8 = 2;
-/// What is inspected is not as it should be (`windlass rules`, `windlass status`).
+/// The inspected state is not as it should be (`windlass rules`, `windlass status`).
 pub(crate) const DIFFERS: u8 = 3;
 
 /// Prints an error with its causes, once, and gives the exit code.
-#[allow(clippy::print_stderr, reason = "this is the program's voice")]
+#[allow(clippy::print_stderr, reason = "errors go to standard error")]
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     let mut text = error.to_string();
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
-        // Errors that already quote their source would say everything twice.
+        // Some errors already quote their source.
         if !text.contains(&cause) {
             text.push_str(": ");
             text.push_str(&cause);

@@ -1,4 +1,4 @@
-//! The one running instance: its lock, its process id, and what it tells other commands.
+//! The lock that ensures one running instance, its pid, and its readiness file for other commands.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,38 +18,38 @@ use nix::{
 const LOCK: &str = "windlass.lock";
 const READY: &str = "ready";
 
-/// How long a killed process may take to be gone.
-const ENDING: Duration = Duration::from_millis(500);
-/// Between two tries of a lock that is held.
-const RETRY: Duration = Duration::from_millis(20);
+/// How long a killed process may keep its lock.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// The interval between attempts to take the lock.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The lock that a running instance holds; released when dropped or when the process dies.
+/// A held lock; released when dropped or when the process dies.
 #[derive(Debug)]
 pub(crate) struct Instance {
     _lock: Flock<File>,
     ready: PathBuf,
 }
 
-/// What taking the lock came to.
+/// The result of an attempt to lock.
 #[derive(Debug)]
-pub(crate) enum Taken {
-    /// Nobody else runs.
-    Ours(Instance),
-    /// Another process runs, with this id if it could be read.
-    Theirs(Option<i32>),
+pub(crate) enum Lock {
+    /// No other process runs.
+    Acquired(Instance),
+    /// Another process runs, with this pid if it could be read.
+    Held(Option<i32>),
 }
 
 impl Instance {
-    /// Takes the lock in `run_dir`, making the folder if need be.
+    /// Tries to take the lock in `run_dir`, creating the directory if needed.
     ///
     /// # Errors
-    /// When the folder or the lock file cannot be made.
-    pub(crate) fn take(run_dir: &Path) -> anyhow::Result<Taken> {
+    /// When the directory or the lock file cannot be created.
+    pub(crate) fn try_lock(run_dir: &Path) -> anyhow::Result<Lock> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
             .create(run_dir)
-            .with_context(|| format!("the folder {} could not be made", run_dir.display()))?;
+            .with_context(|| format!("the directory {} could not be created", run_dir.display()))?;
         let path = run_dir.join(LOCK);
         let file = OpenOptions::new()
             .read(true)
@@ -64,7 +64,7 @@ impl Instance {
             Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
                 let mut text = String::new();
                 let _ = file.read_to_string(&mut text);
-                return Ok(Taken::Theirs(text.trim().parse().ok()));
+                return Ok(Lock::Held(text.trim().parse().ok()));
             }
             Err((_, errno)) => {
                 return Err(errno).with_context(|| format!("the lock {} could not be taken", path.display()));
@@ -73,26 +73,26 @@ impl Instance {
         lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()))?;
         let ready = run_dir.join(READY);
         let _ = fs::remove_file(&ready);
-        Ok(Taken::Ours(Self { _lock: lock, ready }))
+        Ok(Lock::Acquired(Self { _lock: lock, ready }))
     }
 
-    /// As [`Instance::take`], for one that is to start: a lock that is held is tried again for half a second, since a process
-    /// that was killed holds its own until the kernel has put it away.
+    /// As [`Instance::try_lock`], for a start: retries for half a second, since a killed process keeps its lock until
+    /// the kernel has cleaned it up.
     ///
     /// # Errors
-    /// As for [`Instance::take`].
-    pub(crate) fn take_to_start(run_dir: &Path) -> anyhow::Result<Taken> {
-        let deadline = Instant::now() + ENDING;
+    /// As for [`Instance::try_lock`].
+    pub(crate) fn lock(run_dir: &Path) -> anyhow::Result<Lock> {
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
-            match Self::take(run_dir)? {
-                Taken::Theirs(_) if Instant::now() < deadline => std::thread::sleep(RETRY),
-                taken => return Ok(taken),
+            match Self::try_lock(run_dir)? {
+                Lock::Held(_) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
+                lock => return Ok(lock),
             }
         }
     }
 
-    /// Tells `windlass up --detach` that the node is Ready.
-    pub(crate) fn tell_ready(&self) -> std::io::Result<()> {
+    /// Writes the readiness file, for which `windlass up --detach` waits.
+    pub(crate) fn set_ready(&self) -> std::io::Result<()> {
         fs::write(&self.ready, format!("{}\n", std::process::id()))
     }
 }
@@ -103,37 +103,34 @@ impl Drop for Instance {
     }
 }
 
-/// Whether the process `pid` has said that its node is Ready.
+/// Whether process `pid` has written its readiness file.
 pub(crate) fn is_ready(run_dir: &Path, pid: u32) -> bool {
     fs::read_to_string(run_dir.join(READY)).is_ok_and(|text| text.trim() == pid.to_string())
 }
 
-/// Asks the running instance to end and waits for its lock, at most `patience`.
-///
-/// # Errors
-/// When it cannot be signalled or does not end in time.
-pub(crate) fn stop_running(run_dir: &Path, patience: Duration) -> anyhow::Result<Instance> {
-    let deadline = Instant::now() + patience;
-    let mut told = None;
+/// Terminates the running instance and waits for its lock, at most `timeout`.
+pub(crate) fn stop_running(run_dir: &Path, timeout: Duration) -> anyhow::Result<Instance> {
+    let deadline = Instant::now() + timeout;
+    let mut signalled = None;
     loop {
-        match Instance::take(run_dir)? {
-            Taken::Ours(instance) => return Ok(instance),
-            Taken::Theirs(None) => {}
-            Taken::Theirs(Some(pid)) if told != Some(pid) => {
+        match Instance::try_lock(run_dir)? {
+            Lock::Acquired(instance) => return Ok(instance),
+            Lock::Held(None) => {}
+            Lock::Held(Some(pid)) if signalled != Some(pid) => {
                 kill(Pid::from_raw(pid), Signal::SIGTERM)
                     .or_else(|e| if e == nix::errno::Errno::ESRCH { Ok(()) } else { Err(e) })
-                    .with_context(|| format!("the running windlass (process {pid}) could not be told to end"))?;
-                told = Some(pid);
+                    .with_context(|| format!("the running windlass (process {pid}) could not be signalled"))?;
+                signalled = Some(pid);
             }
-            Taken::Theirs(Some(_)) => {}
+            Lock::Held(Some(_)) => {}
         }
         anyhow::ensure!(
             Instant::now() < deadline,
-            "the running windlass (process {}) did not end within {} s; look at its log, or end it with kill -9 (pods go on running) and try again",
-            told.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
-            patience.as_secs()
+            "the running windlass (process {}) did not exit within {} s; see its log, or kill it with kill -9 (pods keep running) and retry",
+            signalled.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
+            timeout.as_secs()
         );
-        std::thread::sleep(RETRY);
+        std::thread::sleep(RETRY_INTERVAL);
     }
 }
 
@@ -144,24 +141,24 @@ mod tests {
     #[test]
     fn one_instance_at_a_time() {
         let dir = std::env::temp_dir().join(format!("windlass-instance-{}", std::process::id()));
-        let Taken::Ours(first) = Instance::take(&dir).unwrap() else { panic!("the lock was free") };
+        let Lock::Acquired(first) = Instance::try_lock(&dir).unwrap() else { panic!("the lock was free") };
         // flock belongs to the open file, so a second open in the same process meets it too.
-        let Taken::Theirs(pid) = Instance::take(&dir).unwrap() else { panic!("the lock was taken") };
+        let Lock::Held(pid) = Instance::try_lock(&dir).unwrap() else { panic!("the lock was taken") };
         assert_eq!(pid.map(i32::unsigned_abs), Some(std::process::id()));
         assert!(!is_ready(&dir, std::process::id()));
-        first.tell_ready().unwrap();
+        first.set_ready().unwrap();
         assert!(is_ready(&dir, std::process::id()));
-        // One that is about to end is waited for, one that stays is not.
-        assert!(matches!(Instance::take_to_start(&dir).unwrap(), Taken::Theirs(_)));
+        // An exiting one is waited for, a running one is not.
+        assert!(matches!(Instance::lock(&dir).unwrap(), Lock::Held(_)));
         let ending = std::thread::spawn(move || {
-            std::thread::sleep(3 * RETRY);
+            std::thread::sleep(3 * RETRY_INTERVAL);
             drop(first);
         });
-        let Taken::Ours(second) = Instance::take_to_start(&dir).unwrap() else { panic!("the first one ended") };
+        let Lock::Acquired(second) = Instance::lock(&dir).unwrap() else { panic!("the first one ended") };
         ending.join().unwrap();
         drop(second);
         assert!(!is_ready(&dir, std::process::id()));
-        assert!(matches!(Instance::take(&dir).unwrap(), Taken::Ours(_)));
+        assert!(matches!(Instance::try_lock(&dir).unwrap(), Lock::Acquired(_)));
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -14,8 +14,8 @@ mod logging;
 mod reload;
 mod systemd;
 
-/// Gives memory back after a crowd of pods, which glibc's does not: its arenas stay as large as they ever
-/// were. Its settings stand in `.cargo/config.toml`.
+/// Returns memory to the kernel after a burst of pods; glibc's arenas never shrink. Its options are in
+/// `.cargo/config.toml`.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     let cli = match commands::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are answers, not failures; clap knows which is which.
+            // Help and version are no failures.
             let code = if error.use_stderr() { exit::USAGE } else { 0 };
             let _ = error.print();
             return ExitCode::from(code);

@@ -1,5 +1,5 @@
-//! SIGHUP: settings and manifests are read again. What can change while it runs does; the rest is named; a file that
-//! cannot be used changes nothing.
+//! Reloads settings and manifests on SIGHUP. Reloadable settings are applied; others are named as needing a restart; an
+//! invalid file changes nothing.
 
 use std::{fs, path::PathBuf};
 
@@ -8,62 +8,62 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     config::{Flags, Settings, list::entries},
     logging,
-    systemd::Manager,
+    systemd::Notifier,
 };
 
-/// What the last time came to, for `windlass reload`.
-pub(crate) const ANSWER: &str = "reloaded";
-/// Settings that take effect while it runs.
-const LIVE: [&str; 2] = ["log", "logFormat"];
+/// The file with the result of the last reload, for `windlass reload`.
+pub(crate) const RESULT_FILE: &str = "reloaded";
+/// Settings that are applied at run time.
+const RELOADABLE: [&str; 2] = ["log", "logFormat"];
 
-/// Names of settings that differ.
+/// The names of changed settings.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Difference {
+struct SettingsDiff {
     applied: Vec<&'static str>,
     needs_restart: Vec<&'static str>,
 }
 
-/// What differs between the settings that are in force and those that were read.
-fn difference(in_force: &Settings, read: &Settings) -> Difference {
-    let mut all = Difference::default();
-    for (old, new) in entries(in_force).into_iter().zip(entries(read)).filter(|(old, new)| old.value != new.value) {
-        if LIVE.contains(&new.name) { &mut all.applied } else { &mut all.needs_restart }.push(old.name);
+/// Compares the current settings with new ones.
+fn diff(current: &Settings, read: &Settings) -> SettingsDiff {
+    let mut all = SettingsDiff::default();
+    for (old, new) in entries(current).into_iter().zip(entries(read)).filter(|(old, new)| old.value != new.value) {
+        if RELOADABLE.contains(&new.name) { &mut all.applied } else { &mut all.needs_restart }.push(old.name);
     }
     all
 }
 
-/// Waits for SIGHUP from its making on.
+/// Handles SIGHUP from its creation on.
 #[derive(Debug)]
 pub(crate) struct Reloader {
     hangups: Signal,
     flags: Flags,
-    /// Those that the process runs with.
-    in_force: Settings,
-    answer: PathBuf,
+    /// The settings that the process runs with.
+    current: Settings,
+    result_file: PathBuf,
 }
 
 impl Reloader {
-    /// Must be called inside a runtime, before anything takes long: until then the signal ends the process.
+    /// Must be created in a runtime, early: until then the signal kills the process.
     ///
     /// # Errors
-    /// When the signal cannot be listened for.
+    /// When the signal handler cannot be installed.
     pub(crate) fn new(flags: &Flags, settings: &Settings) -> std::io::Result<Self> {
         Ok(Self {
             hangups: signal(SignalKind::hangup())?,
             flags: flags.clone(),
-            in_force: settings.clone(),
-            answer: settings.run_dir.join(ANSWER),
+            current: settings.clone(),
+            result_file: settings.run_dir.join(RESULT_FILE),
         })
     }
 
-    /// Reads settings and manifests again each time that it is asked to.
-    pub(crate) async fn run(mut self, manager: &Manager) -> std::convert::Infallible {
+    /// Reloads settings and manifests at each SIGHUP; never returns.
+    pub(crate) async fn run(mut self, notifier: &Notifier) -> std::convert::Infallible {
         while self.hangups.recv().await.is_some() {
-            manager.reloading();
-            let told = match self.reload() {
-                Ok(told) => {
-                    tracing::info!("{told}");
-                    told
+            notifier.reloading();
+            let outcome = match self.reload() {
+                Ok(outcome) => {
+                    tracing::info!("{outcome}");
+                    outcome
                 }
                 Err(error) => {
                     let refused = format!("refused, nothing was changed: {error:#}");
@@ -72,15 +72,15 @@ impl Reloader {
                 }
             };
             windlass_kit::manifests::rescan();
-            manager.reloaded();
-            if let Err(error) = fs::write(&self.answer, format!("{told}\n")) {
-                tracing::warn!(%error, file = %self.answer.display(), "windlass reload is not told what came of it");
+            notifier.reloaded();
+            if let Err(error) = fs::write(&self.result_file, format!("{outcome}\n")) {
+                tracing::warn!(%error, file = %self.result_file.display(), "failed to write the reload result for windlass reload");
             }
         }
         std::future::pending().await
     }
 
-    /// Keeps the signal from ending the process.
+    /// Ignores the signal.
     pub(crate) async fn ignore(self) -> std::convert::Infallible {
         let _hangups = self.hangups;
         std::future::pending().await
@@ -88,17 +88,17 @@ impl Reloader {
 
     fn reload(&mut self) -> anyhow::Result<String> {
         let read = Settings::read(&self.flags, true)?;
-        let Difference { applied, needs_restart } = difference(&self.in_force, &read);
+        let SettingsDiff { applied, needs_restart } = diff(&self.current, &read);
         logging::change(&read.log, read.log_format)?;
-        (self.in_force.log, self.in_force.log_format) = (read.log, read.log_format);
-        let mut told = match applied.as_slice() {
+        (self.current.log, self.current.log_format) = (read.log, read.log_format);
+        let mut outcome = match applied.as_slice() {
             [] => "settings and manifests were read again".to_owned(),
             names => format!("settings and manifests were read again; in force: {}", names.join(", ")),
         };
         if !needs_restart.is_empty() {
-            told.push_str(&format!("; needs a restart: {}", needs_restart.join(", ")));
+            outcome.push_str(&format!("; needs a restart: {}", needs_restart.join(", ")));
         }
-        Ok(told)
+        Ok(outcome)
     }
 }
 
@@ -108,18 +108,18 @@ mod tests {
     use crate::config::LogFormat;
 
     #[test]
-    fn what_changes_at_once_and_what_does_not() {
+    fn reloadable_settings_are_applied_and_others_need_a_restart() {
         let old = Settings::example();
-        assert_eq!(difference(&old, &old), Difference::default());
+        assert_eq!(diff(&old, &old), SettingsDiff::default());
         let mut new = old.clone();
         new.log = "info,windlass_proxy=debug".to_owned();
-        assert_eq!(difference(&old, &new), Difference { applied: vec!["log"], needs_restart: vec![] });
+        assert_eq!(diff(&old, &new), SettingsDiff { applied: vec!["log"], needs_restart: vec![] });
         new.log_format = LogFormat::Json;
         new.max_pods = 17;
-        new.keeping.image_gc_high_threshold_percent = 99;
+        new.kubelet.image_gc_high_threshold_percent = 99;
         assert_eq!(
-            difference(&old, &new),
-            Difference {
+            diff(&old, &new),
+            SettingsDiff {
                 applied: vec!["log", "logFormat"],
                 needs_restart: vec!["maxPods", "imageGCHighThresholdPercent"],
             }

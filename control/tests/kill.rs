@@ -1,7 +1,8 @@
-//! The API is killed again and again in a storm of writes, with watchers attached: what was answered is there afterwards, no
-//! revision is given twice, and who goes on watching where he was either misses nothing or is told to list.
+//! Kills the API again and again during many writes, with watchers attached: acknowledged writes are there afterwards,
+//! no resource version is given twice, and a watcher that resumes either misses nothing or gets 410 Gone.
 //!
-//! `WINDLASS_KILLS` sets how often, however long it takes; else it is a hundred times, or as often as fits into a minute.
+//! `WINDLASS_KILLS` sets the number of kills, without a time limit; the default is a hundred, or as many as fit into a
+//! minute.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,7 +29,7 @@ use config::config;
 const FOLDER: &str = "WINDLASS_KILL_FOLDER";
 const TIMES: usize = 100;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// However slow the machine is.
+/// The timeout, for slow machines too.
 const LEAST: usize = 20;
 const TEXT: &str = "text";
 
@@ -78,13 +79,13 @@ impl Life {
     }
 }
 
-/// What is written, and where.
+/// The written objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Kind {
     Map,
-    /// Says who leads: on disk before it is answered.
+    /// A leader election lease: durable before the response.
     Leader,
-    /// A node's heartbeat: on disk later.
+    /// A node's heartbeat: durable later.
     Heartbeat,
     Event,
 }
@@ -128,7 +129,7 @@ fn revision_of(object: &DynamicObject) -> u64 {
     object.resource_version().and_then(|v| v.parse().ok()).expect("a revision")
 }
 
-/// Every revision that anybody was told, and what it was given to.
+/// Every observed resource version, with its object.
 #[derive(Debug, Clone, Default)]
 struct Given(Arc<Mutex<HashMap<u64, String>>>);
 
@@ -145,20 +146,20 @@ impl Given {
     }
 }
 
-/// One who writes one object, over and over, and remembers what he was answered.
+/// A writer of one object, which remembers the responses.
 #[derive(Debug, Clone)]
 struct Writer {
     kind: Kind,
     name: String,
-    /// What was answered last; `None` for no object.
+    /// The last acknowledged state; `None` for no object.
     sure: Option<String>,
-    /// What was asked for and not answered.
+    /// The last write without a response.
     asked: Option<Option<String>>,
     count: usize,
 }
 
 impl Writer {
-    /// Writes until the API is gone.
+    /// Writes until the API is killed.
     async fn storm(&mut self, client: Client, given: Given) {
         let api = api(&client, self.kind);
         let mut stored: Option<DynamicObject> = None;
@@ -181,7 +182,7 @@ impl Writer {
                     self.sure = self.asked.take().expect("what was asked for");
                     stored = object;
                 }
-                // It is there from an earlier life.
+                // It exists from an earlier run.
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                     match api.get_opt(&self.name).await {
                         Ok(found) => stored = found,
@@ -194,7 +195,7 @@ impl Writer {
         }
     }
 
-    /// What is there after a kill must be what was answered, or what was asked for last.
+    /// After a kill the state must be the acknowledged one, or the last requested one.
     async fn check(&mut self, life: &Life) {
         let found = life.api(self.kind).get_opt(&self.name).await.expect("an API that lives").map(|o| text_of(&o));
         if matches!(self.kind, Kind::Map | Kind::Leader) {
@@ -205,7 +206,7 @@ impl Writer {
     }
 }
 
-/// One who follows a kind, and what he believes.
+/// A watcher of a kind, with its cache.
 #[derive(Debug, Clone, Default)]
 struct Follower {
     objects: BTreeMap<String, u64>,
@@ -224,7 +225,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Follows until the API is gone, or until it is told of revision `until`.
+    /// Watches until the API is killed, or until revision `until` is seen.
     async fn follow(&mut self, client: &Client, kind: Kind, given: &Given, until: u64) -> Result<(), kube::Error> {
         loop {
             if self.after.is_empty() {
@@ -271,7 +272,7 @@ impl Follower {
         }
     }
 
-    /// After a kill and before anything else: goes on where it was, and must come to believe what is there.
+    /// After a kill, before anything else: resumes the watch, and the cache must become equal to the state.
     async fn resume(&mut self, life: &Life, kind: Kind, given: &Given) {
         let api = life.api(kind);
         let mark = match api.get_opt("mark").await.expect("an API that lives") {
@@ -322,7 +323,7 @@ async fn nothing_answered_is_lost_and_no_revision_comes_twice_over_kills() {
         }
 
         let (mut storm, mut following) = (JoinSet::new(), JoinSet::new());
-        // In some lives almost nothing that is written goes to disk at once.
+        // In some runs almost all writes are durable later.
         let (quiet, calm): (Vec<Writer>, Vec<Writer>) =
             writers.drain(..).partition(|w| kills % 3 == 0 && matches!(w.kind, Kind::Map | Kind::Leader));
         for mut writer in calm {

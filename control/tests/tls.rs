@@ -1,5 +1,5 @@
-//! What the API's door speaks: TLS 1.2 and 1.3 with ciphers of today, tried by OpenSSL, which still knows the old ones. The
-//! node's door is made by the same code (`kit/src/serve/tls.rs`).
+//! TLS of the API's listener: TLS 1.2 and 1.3 with modern ciphers only, tested with OpenSSL, which still supports the
+//! old ones. The node's listener uses the same code (`kit/src/serve/tls.rs`).
 
 use std::{
     net::SocketAddr,
@@ -12,7 +12,7 @@ use windlass_control::ControlPlane;
 mod config;
 use config::config;
 
-/// Shakes hands as `arguments` say; whether it came to a session, and what was said.
+/// Runs a TLS handshake with these arguments; returns success and output.
 fn shake(address: SocketAddr, arguments: &[&str]) -> (bool, String) {
     let output = Command::new("openssl")
         .args(["s_client", "-connect", &address.to_string(), "-brief"])
@@ -37,7 +37,7 @@ async fn old_versions_and_weak_ciphers_are_refused() {
     });
 
     let tried = tokio::task::spawn_blocking(move || {
-        // The lowest level lets this client offer what it would not offer of its own accord.
+        // The lowest security level lets this client offer obsolete ciphers.
         let old = "ALL:COMPLEMENTOFALL:@SECLEVEL=0";
         for offered in [
             &["-tls1_3"][..],
@@ -51,7 +51,7 @@ async fn old_versions_and_weak_ciphers_are_refused() {
         for offered in [
             &["-tls1", "-cipher", old][..],
             &["-tls1_1", "-cipher", old],
-            // No forward secrecy; blocks in a chain; SHA-1; no encryption; no certificate.
+            // No forward secrecy; CBC; SHA-1; no encryption; no certificate.
             &["-tls1_2", "-cipher", "AES128-GCM-SHA256:AES256-GCM-SHA384"],
             &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-SHA256:ECDHE-RSA-AES256-SHA384"],
             &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0"],
@@ -60,7 +60,7 @@ async fn old_versions_and_weak_ciphers_are_refused() {
         ] {
             let (established, said) = shake(address, offered);
             assert!(!established, "{offered:?} is taken: {said}");
-            // The server itself says no: a client that could not even ask would prove nothing.
+            // The server must reject it: a client that cannot offer it proves nothing.
             assert!(said.contains("SSL alert number "), "{offered:?} did not reach the server: {said}");
         }
     });

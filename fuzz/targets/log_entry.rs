@@ -8,15 +8,15 @@ use windlass_agent::logs::entry;
 fuzz_target!(|line: &[u8]| {
     let Some(found) = entry::parse(line) else { return };
     let mut out = Vec::new();
-    found.printed.write(&mut out);
-    assert!(!found.printed.ends_line() || out.ends_with(b"\n"));
+    found.content.write(&mut out);
+    assert!(!found.content.ends_line() || out.ends_with(b"\n"));
     entry::write_time(&found.time, &mut Vec::new());
     // The CRI format: time, stream, whether the line ends here, output.
     let words: Vec<&[u8]> = line.splitn(4, |b| *b == b' ').collect();
-    if let ([_, _, tags, printed], false) = (words.as_slice(), line.starts_with(b"{")) {
+    if let ([_, _, tags, content], false) = (words.as_slice(), line.starts_with(b"{")) {
         let partial = tags.split(|b| *b == b':').next() == Some(&b"P"[..]);
-        assert_eq!(out.strip_suffix(if partial { &b""[..] } else { &b"\n"[..] }), Some(*printed));
-        assert!(partial || found.printed.ends_line());
+        assert_eq!(out.strip_suffix(if partial { &b""[..] } else { &b"\n"[..] }), Some(*content));
+        assert!(partial || found.content.ends_line());
     }
     // Lone surrogates are replaced by our parser, and rejected by serde.
     if let Ok(Value::Object(fields)) = serde_json::from_slice(line) {

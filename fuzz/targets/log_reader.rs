@@ -5,7 +5,7 @@
 use std::{fs, path::PathBuf, sync::LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use windlass_agent::logs::{LogRequest, entry, whole};
+use windlass_agent::logs::{LogRequest, entry, read_to_end};
 
 static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
     let dir = std::env::temp_dir().join(format!("windlass-fuzz-{}", std::process::id()));
@@ -22,8 +22,8 @@ fn output_of(files: [&[u8]; 2], timestamps: bool) -> Vec<u8> {
             entry::write_time(&found.time, &mut out);
             out.push(b' ');
         }
-        found.printed.write(&mut out);
-        line_begins = found.printed.ends_line();
+        found.content.write(&mut out);
+        line_begins = found.content.ends_line();
     }
     out
 }
@@ -36,7 +36,7 @@ fuzz_target!(|input: &[u8]| {
     fs::write(&path, newer).expect("a file can be written");
     let timestamps = choice & 1 == 1;
     let all = output_of([older, newer], timestamps);
-    let read = |request: LogRequest| whole(&path, LogRequest { timestamps, ..request }).expect("the log is there");
+    let read = |request: LogRequest| read_to_end(&path, LogRequest { timestamps, ..request }).expect("the log is there");
     assert_eq!(read(LogRequest::default()), all);
     let bytes = usize::from(*lines).max(1);
     let limited = read(LogRequest { limit: Some(bytes as u64), ..LogRequest::default() });

@@ -11,7 +11,7 @@ use std::{
 };
 
 use libfuzzer_sys::fuzz_target;
-use windlass_agent::volumes::atomic::{self, Payload, PayloadFile};
+use windlass_agent::volumes::atomic_writer::{self, VolumeFiles, VolumeFile};
 
 const NAMES: [&str; 16] = [
     "a", "b", "c", "d", "..data", "..data_tmp", "..1", "..2", "..99", "..x", "kept", "below", "...", "..parked-1", "e", "f",
@@ -48,12 +48,12 @@ impl Bytes<'_> {
         path.join(self.of(&NAMES))
     }
 
-    fn payload(&mut self) -> Payload {
+    fn payload(&mut self) -> VolumeFiles {
         (0..self.next() % 5)
             .map(|_| {
                 let (path, length) = (self.of(&FILES), self.next() % 8);
                 let bytes = (0..length).map(|_| self.next()).collect();
-                (path.to_owned(), PayloadFile { bytes, mode: 0o640, owner: None })
+                (path.to_owned(), VolumeFile { bytes, mode: 0o640, owner: None })
             })
             .collect()
     }
@@ -102,7 +102,7 @@ fuzz_target!(|bytes: &[u8]| {
             4 => fs::rename(path, bytes.path(&volume)),
             _ => {
                 let payload = bytes.payload();
-                atomic::write(&volume, &payload, None).expect("the files are written");
+                atomic_writer::write(&volume, &payload, None).expect("the files are written");
                 for (path, file) in &payload {
                     assert_eq!(fs::read(volume.join(path)).expect("a reader finds it"), file.bytes, "{path}");
                 }

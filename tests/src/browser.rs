@@ -1,4 +1,4 @@
-//! Debian's Chromium without a window, in a testbed's network, driven over its debugging pipe.
+//! Debian's headless Chromium in a testbed's network, driven over its debugging pipe.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{Daemon, Testbed};
 
-/// How long the browser may take for one command.
+/// The timeout of one command.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A browser with one page.
@@ -34,7 +34,7 @@ impl Browser {
     /// Starts it in the node's network namespace, on an empty page.
     ///
     /// # Panics
-    /// When it does not start: `scripts/install.sh test` installs it.
+    /// When it does not start. `scripts/install.sh test` installs it.
     #[must_use]
     pub fn new(testbed: &Testbed) -> Self {
         let dir = testbed.dir().join("chromium");
@@ -86,7 +86,7 @@ impl Browser {
     /// Sends one command and waits for its result.
     ///
     /// # Panics
-    /// When the browser refuses it, ends, or does not answer.
+    /// When the browser rejects it, exits, or does not answer.
     #[track_caller]
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         match self.try_call(method, params) {
@@ -117,7 +117,7 @@ impl Browser {
         }
     }
 
-    /// Remembers what a page complained of and asked for.
+    /// Records console messages and requests of a page.
     fn note(&mut self, message: &Value) {
         let params = &message["params"];
         match message["method"].as_str().unwrap_or("") {
@@ -141,13 +141,13 @@ impl Browser {
         &self.complaints
     }
 
-    /// Every address that was asked for so far.
+    /// All requested URLs so far.
     #[must_use]
     pub fn requests(&self) -> &[String] {
         &self.requests
     }
 
-    /// The size of the screen, whether it is a phone's, and the colours that the system prefers.
+    /// Sets the screen size, the emulation of a phone, and the preferred colour scheme.
     pub fn screen(&mut self, width: u32, height: u32, phone: bool, scheme: &str) {
         let scale = if phone { 2 } else { 1 };
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": scale, "mobile": phone});
@@ -156,16 +156,16 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
-    /// Opens an address.
+    /// Opens a URL.
     ///
     /// # Panics
-    /// When it cannot be reached.
+    /// When it cannot be loaded.
     pub fn open(&mut self, address: &str) {
         let opened = self.call("Page.navigate", json!({"url": address}));
         assert!(opened["errorText"].is_null(), "{address}: {}", opened["errorText"]);
     }
 
-    /// The value of an expression in the page.
+    /// Evaluates an expression in the page.
     ///
     /// # Errors
     /// When it throws.
@@ -176,7 +176,7 @@ impl Browser {
         Ok(result["result"]["value"].clone())
     }
 
-    /// Keeps a picture of the whole page for whoever reads the tests' output.
+    /// Saves a screenshot of the whole page beside the tests' output.
     ///
     /// # Panics
     /// When it cannot be taken or written.

@@ -1,4 +1,4 @@
-//! Docker's API in the rawest form: what a pod's two containers cost without any of us.
+//! A minimal client of Docker's API: the cost of a pod's two containers without Windlass.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -60,7 +60,7 @@ impl RawDocker {
         Ok(bytes)
     }
 
-    /// A body that comes in chunks, as that of an answer which is waited for.
+    /// Reads a chunked body, as sent by requests that Docker answers later.
     fn chunks(&mut self) -> anyhow::Result<Vec<u8>> {
         let mut body = Vec::new();
         loop {
@@ -76,7 +76,7 @@ impl RawDocker {
         }
     }
 
-    /// Asks a container to end, kills it after so many seconds, and gives when it has ended.
+    /// Stops a container with a grace period in seconds, and returns when it has ended.
     ///
     /// # Errors
     /// When Docker refuses.
@@ -91,7 +91,7 @@ impl RawDocker {
         Ok(id)
     }
 
-    /// Creates and starts a container that nobody looks after, without a network.
+    /// Creates and starts a container without a network.
     ///
     /// # Errors
     /// When Docker refuses.
@@ -99,8 +99,8 @@ impl RawDocker {
         self.create_and_start(name, &json!({"Image": image, "Cmd": command, "HostConfig": {"NetworkMode": "none"}}))
     }
 
-    /// Does what a pod of one container needs, in its order: a sandbox without a network, a container that joins it and
-    /// runs to its end where there is an `init` command, and the container that stays. Gives their ids.
+    /// Does the same steps as a pod with one container: a sandbox without a network, optionally an init container that
+    /// joins it and runs to its end, and the main container. Returns the ids of sandbox and main container.
     ///
     /// # Errors
     /// When Docker refuses, or the init container fails.

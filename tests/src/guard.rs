@@ -1,4 +1,4 @@
-//! What outlives a test that is killed, for as long as it takes to clean up behind it.
+//! A guard process that outlives a killed test and cleans up behind it.
 
 use std::{
     io::Write as _,
@@ -6,14 +6,14 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// A process that takes a testbed away when this one ends without having done so.
+/// A process that removes a testbed if the test's process dies without doing so.
 #[derive(Debug)]
 pub(crate) struct Guard(Child);
 
 impl Guard {
-    /// Begins to watch over a testbed with this name and directory.
+    /// Starts the guard of a testbed with this name and directory.
     pub(crate) fn new(name: &str, dir: &Path) -> Self {
-        // In a session of its own, so that what ends a terminal's programs does not end it.
+        // In a session of its own, so that a signal to the terminal's process group does not end it.
         let child = Command::new("setsid")
             .args(["sh", "-c", include_str!("guard.sh"), "guard", name])
             .arg(dir)
@@ -24,7 +24,7 @@ impl Guard {
         Self(child.expect("setsid starts"))
     }
 
-    /// Nothing is left to be done.
+    /// Ends the guard without a cleanup.
     pub(crate) fn disarm(&mut self) {
         if let Some(mut input) = self.0.stdin.take() {
             let _ = input.write_all(b"over\n");

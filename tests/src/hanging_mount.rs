@@ -1,4 +1,4 @@
-//! A file system that stops answering when it is told to: what a mount of a dead server looks like to whoever uses it.
+//! A FUSE file system that stops answering on request, like a mount of a dead server.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use nix::{
 
 use crate::{DEFAULT_TIMEOUT, Daemon, eventually};
 
-/// A directory shown at another place by a server of FUSE (`bindfs`). It goes with its server.
+/// A directory mounted at another place by a FUSE server (`bindfs`). Unmounted when dropped.
 #[derive(Debug)]
 pub struct HangingMount {
     server: Daemon,
@@ -21,16 +21,16 @@ pub struct HangingMount {
 }
 
 impl HangingMount {
-    /// Shows `directory` at `at`; both are made where they are missing.
+    /// Mounts `directory` at `at`; both are created if missing.
     ///
     /// # Panics
-    /// When it cannot be mounted: `make test` installs what it needs.
+    /// When it cannot be mounted. `make test` installs what it needs.
     #[must_use]
     pub fn new(folder: &Path, at: &Path) -> Self {
         for dir in [folder, at] {
             fs::create_dir_all(dir).expect("a directory can be created");
         }
-        // Nothing is remembered by the kernel, so that every look is a question to the server.
+        // The kernel caches nothing, so that every access is a request to the server.
         let mut command = Command::new("bindfs");
         command.args(["-f", "-o", "allow_other,attr_timeout=0,entry_timeout=0,negative_timeout=0"]);
         command.args([folder, at]);
@@ -45,18 +45,18 @@ impl HangingMount {
         mirror
     }
 
-    /// Where it is.
+    /// The mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.at
     }
 
-    /// From now on nobody who asks gets an answer.
+    /// Stops the server: requests are no longer answered.
     pub fn hang(&self) {
         self.server.signal(Signal::SIGSTOP);
     }
 
-    /// Whoever waits gets his answer.
+    /// Lets the server continue: waiting requests are answered.
     pub fn answer(&self) {
         self.server.signal(Signal::SIGCONT);
     }
@@ -65,7 +65,7 @@ impl HangingMount {
 impl Drop for HangingMount {
     fn drop(&mut self) {
         let _ = umount2(&self.at, MntFlags::MNT_DETACH);
-        // A stopped server hears of nothing else. With its end the kernel gives up all who wait for it.
+        // A stopped process handles only SIGKILL. When the server is gone the kernel fails all waiting requests.
         self.server.signal(Signal::SIGKILL);
     }
 }

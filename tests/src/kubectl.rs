@@ -40,7 +40,7 @@ impl<'w> Kubectl<'w> {
         Self { testbed, kubeconfig, namespace: None }
     }
 
-    /// The same kubectl, for one namespace.
+    /// A kubectl for one namespace.
     #[must_use]
     pub fn within(&self, namespace: &str) -> Self {
         Self { namespace: Some(namespace.to_owned()), ..self.clone() }
@@ -59,7 +59,7 @@ impl<'w> Kubectl<'w> {
         command
     }
 
-    /// Runs kubectl and gives what came of it, good or bad.
+    /// Runs kubectl and returns output and exit status, successful or not.
     ///
     /// # Panics
     /// When kubectl cannot be started.
@@ -82,7 +82,7 @@ impl<'w> Kubectl<'w> {
         }
     }
 
-    /// Runs kubectl and gives its standard output.
+    /// Runs kubectl and returns its standard output.
     ///
     /// # Errors
     /// When it fails; both outputs are quoted.
@@ -92,7 +92,7 @@ impl<'w> Kubectl<'w> {
         Ok(output.out)
     }
 
-    /// The same for calls that must work.
+    /// Like [`try_run`](Self::try_run), but panics on failure.
     #[track_caller]
     #[must_use]
     pub fn run(&self, args: &[&str]) -> String {
@@ -121,10 +121,10 @@ impl<'w> Kubectl<'w> {
         Ok(serde_json::from_str(&self.try_run(&all)?)?)
     }
 
-    /// `kubectl get … --watch`: shows each object to `check` whenever it changes, until that gives a value.
+    /// `kubectl get … --watch`: passes each object to `check` on every change, until it returns a value.
     ///
     /// # Panics
-    /// When it gives none within `timeout`; the object that was shown last is quoted.
+    /// When it returns none within `timeout`; the message quotes the last object.
     #[track_caller]
     pub fn watch<T>(
         &self,
@@ -147,7 +147,7 @@ impl<'w> Kubectl<'w> {
         }
     }
 
-    /// One watch, until it ends by itself or `left` is over; also what was shown last, or kubectl's complaint.
+    /// One watch, until it ends or `left` is over; also returns the last object, or kubectl's error.
     fn watch_once<T>(
         &self,
         left: Duration,
@@ -184,7 +184,7 @@ impl<'w> Kubectl<'w> {
         (found, shown.or(Some(complaint).filter(|c| !c.is_empty())))
     }
 
-    /// Waits until namespaces have the account that pods get: until then a real API refuses pods.
+    /// Waits until namespaces have their default service account: until then a real API rejects pods.
     ///
     /// # Panics
     /// When one of them has none.

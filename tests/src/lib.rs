@@ -1,7 +1,7 @@
-//! What the end-to-end tests share: a node in a network namespace of its own, with its own Docker
-//! Engine, image registry and `windlass`, driven by the real kubectl.
+//! The harness of the end-to-end tests: a node in a network namespace of its own, with its own Docker Engine, image
+//! registry and `windlass`, driven by the real kubectl.
 //!
-//! Nothing here touches the machine's own Docker, iptables or interfaces. Root is needed.
+//! It does not touch the machine's own Docker, iptables or interfaces. Needs root.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says what it saw")]
 
@@ -31,7 +31,7 @@ pub use windlass::Windlass;
 
 use std::time::{Duration, Instant};
 
-/// Asks `check` until it gives a value, at most `timeout`; panics with its last complaint.
+/// Calls `check` until it returns a value, at most for `timeout`; panics with its last error.
 ///
 /// # Panics
 /// When `check` still fails after `timeout`: the test has failed.
@@ -54,5 +54,5 @@ pub fn configuration(settings: &str) -> String {
     format!("apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\n{settings}")
 }
 
-/// How long a step that normally takes a second or two may take on a busy machine.
+/// The timeout of steps that normally take a second or two, with room for a busy machine.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Processes: run to the end, or kept and ended by id; what they use and tell.
+//! Runs processes to their end, or in the background; reads their resource usage and output.
 
 use std::{
     ffi::OsStr,
@@ -16,10 +16,10 @@ use nix::{
     unistd::Pid,
 };
 
-/// Runs a program and gives its standard output.
+/// Runs a program and returns its standard output.
 ///
 /// # Errors
-/// When it cannot be started or exits with another code than 0; standard error is quoted.
+/// When it cannot be started or exits with a code other than 0; standard error is quoted.
 pub fn try_run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> anyhow::Result<String> {
     let output = Command::new(program)
         .args(args)
@@ -37,7 +37,7 @@ pub fn try_run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> anyhow::Result<Str
     Ok(out)
 }
 
-/// Like [`try_run`], for steps that must work.
+/// Like [`try_run`], but panics on failure.
 ///
 /// # Panics
 /// When it does not.
@@ -49,22 +49,22 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> String {
     }
 }
 
-/// What a process has used so far.
+/// The CPU time of a process, and whether it ran child processes.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
-    /// Of its own threads.
+    /// Of the process's threads.
     pub cpu: Duration,
-    /// Programs that it ran and that ended, told by the pages they touched: some, or none.
+    /// Page faults of ended child processes: 0 if none were started.
     pub children: u64,
 }
 
 impl Usage {
-    /// What the process with this id has used.
+    /// The usage of the process with this id.
     ///
     /// # Errors
-    /// When there is none, or the kernel tells nothing of it.
+    /// When there is no such process, or /proc cannot be read.
     pub fn of(pid: u32) -> anyhow::Result<Self> {
-        // The clock of the whole process: it counts threads that have ended too.
+        // The CPU clock of the process also counts ended threads.
         let clock = nix::time::clock_getcpuclockid(Pid::from_raw(i32::try_from(pid)?))?;
         let used = nix::time::clock_gettime(clock)?;
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
@@ -73,14 +73,14 @@ impl Usage {
         Ok(Self { cpu: Duration::from(used), children: fields.get(8).context("cminflt")?.parse()? })
     }
 
-    /// What was used since `before`.
+    /// The usage since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self { cpu: self.cpu.saturating_sub(before.cpu), children: self.children - before.children }
     }
 }
 
-/// The memory that a process holds, in megabytes.
+/// The resident memory of a process in megabytes.
 ///
 /// # Errors
 /// When there is no such process.
@@ -90,7 +90,7 @@ pub fn resident_megabytes(pid: u32) -> anyhow::Result<f64> {
     Ok(line.split_whitespace().nth(1).context("no number")?.parse::<f64>()? / 1024.0)
 }
 
-/// What a server of this machine answers to a GET.
+/// The body of a GET response from a server on this machine.
 ///
 /// # Errors
 /// When it does not answer, or with another status than 200.
@@ -134,7 +134,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// What it has printed.
+    /// Its output so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()

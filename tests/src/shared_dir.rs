@@ -1,16 +1,16 @@
-//! Pods that share a directory with their test, and what is asked of them.
+//! Pods that share a host directory with their test, and requests to them through files.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
 use crate::{DEFAULT_TIMEOUT, Kubectl, Testbed};
 use serde_json::{Value, json};
 
-/// A directory of the machine that every pod here has at /shared.
+/// A host directory that the pods mount at /shared.
 #[derive(Debug)]
 pub struct SharedDir(pub PathBuf);
 
 impl SharedDir {
-    /// Makes the directory of a testbed.
+    /// Creates the directory of a testbed.
     ///
     /// # Panics
     /// When it cannot be made.
@@ -21,7 +21,7 @@ impl SharedDir {
         Self(dir)
     }
 
-    /// Makes a directory below the testbed's, which everybody may write to, for the pods of one namespace.
+    /// Creates a world-writable subdirectory for the pods of one namespace.
     ///
     /// # Panics
     /// When it cannot be made.
@@ -33,7 +33,7 @@ impl SharedDir {
         Self(dir)
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -52,7 +52,7 @@ impl SharedDir {
         fs::read_to_string(self.0.join(name)).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
-    /// A pod whose containers have the directory, and the sample image unless they name another.
+    /// A pod whose containers mount the directory, and use the sample image unless they name another.
     #[must_use]
     pub fn pod(&self, name: &str, mut spec: Value) -> String {
         for field in ["containers", "initContainers"] {
@@ -75,20 +75,20 @@ impl SharedDir {
     }
 }
 
-/// A container's command that runs a shell line.
+/// A container command that runs a shell line.
 #[must_use]
 pub fn shell(line: &str) -> Value {
     json!(["sh", "-c", line])
 }
 
-/// Waits until a pod is as `check` wants it, and gives it.
+/// Waits until `check` accepts a pod, and returns the pod.
 ///
 /// # Panics
-/// When it does not come to that.
+/// When it does not in time.
 #[track_caller]
 pub fn wait_for(kubectl: &Kubectl<'_>, name: &str, what: &str, check: impl Fn(&Value) -> bool) -> Value {
-    // By a selector: of one object by its name kubectl gets it, watches it, and does not show the first that the watch
-    // tells, so that a change between the two is lost.
+    // By a field selector: for a single name kubectl gets the object, then watches, and does not print the first event
+    // of the watch, so that a change between the two is lost.
     let selector = format!("metadata.name={name}");
     kubectl.watch(DEFAULT_TIMEOUT, &format!("{name}: {what}"), &["pods", "--field-selector", &selector], |pod| {
         check(pod).then(|| pod.clone())
@@ -101,7 +101,7 @@ pub fn container_status(pod: &Value) -> &Value {
     &pod["status"]["containerStatuses"][0]
 }
 
-/// One of a pod's conditions; null when it has no such.
+/// A condition of a pod; null if it is missing.
 #[must_use]
 pub fn condition(pod: &Value, kind: &str) -> Value {
     let all = pod["status"]["conditions"].as_array();
@@ -129,7 +129,7 @@ pub fn events(kubectl: &Kubectl<'_>, name: &str) -> String {
     all["items"].as_array().into_iter().flatten().map(line_of).collect()
 }
 
-/// Waits for an event about an object whose reason and message hold `words`.
+/// Waits for an event about an object whose reason and message contain `words`.
 ///
 /// # Panics
 /// When there is none.

@@ -1,5 +1,5 @@
-//! A machine for one test: two network namespaces (the node and a client outside), Docker Engine
-//! with its own data, and an image registry that stands in for the public one.
+//! A machine for one test: two network namespaces (the node and an outside client), Docker Engine with its own data,
+//! and an image registry in place of the public one.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ const OUTSIDE_IP: &str = "198.18.0.2";
 
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
-/// See the module. Everything is removed when it is dropped.
+/// A machine for one test. Removed when dropped.
 #[derive(Debug)]
 pub struct Testbed {
     name: String,
@@ -42,16 +42,16 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Makes the namespaces and starts Docker Engine in the node's, with the sample images in its store.
+    /// Creates the namespaces and starts Docker Engine in the node's, with the sample images in its store.
     ///
     /// # Panics
-    /// When any of it fails: without root or the packages that `make test` installs there is no test.
+    /// When any of it fails, for example without root or the packages that `make test` installs.
     #[must_use]
     pub fn new() -> Self {
         Self::with_docker(Api::asked())
     }
 
-    /// The same, for a node of a real control plane, whatever this run of the tests asks for.
+    /// Like [`new`](Self::new), for a node of a real control plane, whatever `TEST_API` says.
     ///
     /// # Panics
     /// When any of it fails.
@@ -70,16 +70,16 @@ impl Testbed {
         testbed
     }
 
-    /// Puts a sample image into the node's Docker Engine.
+    /// Loads a sample image into the node's Docker Engine.
     ///
     /// # Panics
-    /// When it was not made, or cannot be loaded.
+    /// When it was not built, or cannot be loaded.
     pub fn load(&self, image: &str) {
         let file = sample_image(image);
         run("docker", &["-H", &self.docker_host(), "load", "-q", "-i", &file.to_string_lossy()]);
     }
 
-    /// The namespaces alone, for what needs no containers.
+    /// Only the namespaces, for tests without containers.
     ///
     /// # Panics
     /// Without root.
@@ -96,8 +96,8 @@ impl Testbed {
         testbed
     }
 
-    /// The same, and every sample image is also served by a registry that Docker asks as its mirror, under
-    /// the names that public manifests use (`nginx`, `busybox`, `redis`, `k8stest/nginx:test` …).
+    /// Like [`new`](Self::new), and every sample image is also served by a registry that Docker uses as its mirror,
+    /// under the names that public manifests use (`nginx`, `busybox`, `redis`, `k8stest/nginx:test` …).
     #[must_use]
     pub fn with_registry() -> Self {
         let mut testbed = Self::new();
@@ -138,13 +138,13 @@ impl Testbed {
         nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("the testbed's network namespace")
     }
 
-    /// Which API the node of this testbed has.
+    /// The kind of API that the node of this testbed has.
     #[must_use]
     pub fn api(&self) -> Api {
         self.api
     }
 
-    /// The real control plane on the machine outside; whoever asks first starts it.
+    /// The real control plane in the outside namespace; the first call starts it.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -152,7 +152,7 @@ impl Testbed {
         self.cluster.get_or_init(|| ControlPlane::start(self))
     }
 
-    /// The same, or its store and API alone when nobody has asked for the whole before.
+    /// Like [`cluster`](Self::cluster), but starts only etcd and kube-apiserver if it is not running yet.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -160,7 +160,7 @@ impl Testbed {
         self.cluster.get_or_init(|| ControlPlane::start_api(self))
     }
 
-    /// The network namespace of the machine outside, as a file.
+    /// The outside network namespace, as a file.
     #[must_use]
     pub fn outside(&self) -> PathBuf {
         Path::new("/run/netns").join(format!("{}-out", self.name))
@@ -180,7 +180,7 @@ impl Testbed {
         try_run("nsenter", &[&format!("--net=/run/netns/{}", self.name), "sh", "-c", line])
     }
 
-    /// The same for lines that must work.
+    /// Like [`try_sh`](Self::try_sh), but panics on failure.
     #[track_caller]
     pub fn sh(&self, line: &str) -> String {
         match self.try_sh(line) {
@@ -189,7 +189,7 @@ impl Testbed {
         }
     }
 
-    /// Runs a shell line on the machine outside.
+    /// Runs a shell line in the outside network namespace.
     ///
     /// # Errors
     /// When it ends with another code than 0.
@@ -197,7 +197,7 @@ impl Testbed {
         try_run("nsenter", &[&format!("--net=/run/netns/{}-out", self.name), "sh", "-c", line])
     }
 
-    /// A command that runs on the machine outside.
+    /// A command that runs in the outside network namespace.
     #[must_use]
     pub fn command_outside(&self, program: &str) -> Command {
         in_namespace(&format!("{}-out", self.name), program)
@@ -222,7 +222,7 @@ impl Testbed {
         format!("unix://{}", self.docker_socket().display())
     }
 
-    /// Prepares `windlass` for this testbed; nothing is started.
+    /// `windlass` with the directories of this testbed; nothing is started.
     #[must_use]
     pub fn windlass(&self) -> Windlass<'_> {
         Windlass::new(self)
@@ -256,7 +256,7 @@ impl Testbed {
             .arg(format!("--pidfile={}", dir.join("docker.pid").display()))
             .arg(format!("--host={}", self.docker_host()))
             .arg("--registry-mirror=http://127.0.0.1:5000")
-            // Whoever asked for an image tries again by itself.
+            // Clients of the mirror retry by themselves.
             .arg("--max-download-attempts=1");
         let daemon = Daemon::start("dockerd", &mut command, &dir.join("dockerd.log")).expect("dockerd");
         self.dockerd = Some(daemon);
@@ -275,7 +275,7 @@ impl Testbed {
         self.dockerd.as_ref().expect("Docker Engine was started").pid()
     }
 
-    /// Ends Docker Engine; its containers end with it.
+    /// Stops Docker Engine; its containers end with it.
     pub fn stop_docker(&mut self) {
         if let Some(mut daemon) = self.dockerd.take() {
             daemon.end(nix::sys::signal::Signal::SIGTERM);
@@ -327,7 +327,7 @@ fn sample_image(name: &str) -> PathBuf {
 }
 
 impl Testbed {
-    /// Takes away what pods had mounted when the test left them: their node was ended, not taken down.
+    /// Unmounts the volumes of pods that are left because their node was killed, not taken down.
     fn unmount(&self) {
         let below = format!("{}/", self.dir().display());
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -341,8 +341,8 @@ impl Testbed {
 }
 
 impl Testbed {
-    /// Ends what an engine that had hung or was gone could not be asked to end: shims that name this testbed's directory, and
-    /// their children.
+    /// Kills the shims, recognised by this testbed's directory, and their children that an engine could not end because
+    /// it hung or was gone.
     fn end_shims(&self) {
         let place = self.dir().join("exec").display().to_string();
         let numbers =
@@ -361,12 +361,11 @@ impl Testbed {
     }
 }
 
-/// What an agent logs of a write that changed nothing, whatever it is about.
+/// The agent's log message for a write that changed nothing.
 const EMPTY_WRITE: &str = "the API accepted a write that changed nothing";
 
 impl Testbed {
-    /// The lines of all logs in this testbed's directory in which an agent tells of a write in vain: there must be none, in
-    /// whatever test.
+    /// The log lines in this testbed's directory with [`EMPTY_WRITE`]: no test may have any.
     fn empty_writes(&self) -> Vec<String> {
         let logs = fs::read_dir(self.dir()).into_iter().flatten().flatten().map(|entry| entry.path());
         let logs = logs.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
@@ -386,7 +385,8 @@ impl Drop for Testbed {
         if self.dockerd.is_some() {
             let host = self.docker_host();
             if let Ok(ids) = try_run("docker", &["-H", &host, "ps", "-aq"]) {
-                // An Engine 20.10 that removes hundreds at once may lock itself up; what is left then ends with its shims.
+                // Docker Engine 20.10 can deadlock when it removes hundreds of containers at once; the rest ends with
+                // its shims.
                 let mut args = vec!["120", "docker", "-H", &host, "rm", "-fv"];
                 args.extend(ids.split_whitespace());
                 if args.len() > 6 {

@@ -27,7 +27,7 @@ fn binary() -> PathBuf {
     path
 }
 
-/// The binary, in no testbed.
+/// The binary, outside of any testbed.
 pub(crate) fn program() -> Command {
     Command::new(binary())
 }
@@ -37,7 +37,7 @@ impl<'w> Windlass<'w> {
         Self { testbed, daemon: None, settings: Vec::new() }
     }
 
-    /// Adds flags to every command.
+    /// Adds flags to every command of this value.
     #[must_use]
     pub fn with(mut self, flags: &[&str]) -> Self {
         self.settings.extend(flags.iter().map(|f| (*f).to_owned()));
@@ -62,11 +62,11 @@ impl<'w> Windlass<'w> {
             command.arg(flag).arg(path);
         }
         command.args(["--node-name", NODE]).args(&self.settings);
-        // How full the disk of this machine is must decide nothing, unless the test is about just that.
+        // The fullness of this machine's disk must not matter, except in tests about it.
         if !self.settings.iter().any(|flag| flag == "--config" || flag == "--eviction-hard") {
             command.args(["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"]);
         }
-        // With each request that the API answers, so that a failed test shows who asked for what.
+        // With a line for each API request, for the diagnosis of failed tests.
         command.env("WINDLASS_LOG", "info,windlass_control::api=debug");
         command
     }
@@ -86,7 +86,7 @@ impl<'w> Windlass<'w> {
         self.testbed.dir().join("etc/manifests")
     }
 
-    /// What runs a node of the testbed's API: `windlass up` with its own, `windlass agent` in a real cluster.
+    /// Arguments that run a node: `windlass up` with its own API, `windlass agent` in a real cluster.
     ///
     /// # Panics
     /// When the node's certificates cannot be made.
@@ -111,7 +111,7 @@ impl<'w> Windlass<'w> {
         self.start_with(&mut command);
     }
 
-    /// The same by another command than the usual one.
+    /// Like [`start`](Self::start), with another command.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -121,16 +121,16 @@ impl<'w> Windlass<'w> {
         self.daemon = Some(Daemon::start(name, command, &log).expect("windlass starts"));
     }
 
-    /// Starts the node and waits until it is Ready, and until pods can be made.
+    /// Starts the node and waits until it is Ready and pods can be created.
     pub fn up(&mut self) -> Kubectl<'w> {
         self.start();
         self.is_ready()
     }
 
-    /// Waits until the node that was started is Ready, and until pods can be made.
+    /// Waits until the started node is Ready and pods can be created.
     ///
     /// # Panics
-    /// When it is not in time.
+    /// When it is not Ready in time.
     pub fn is_ready(&mut self) -> Kubectl<'w> {
         let kubectl = self.kubectl();
         eventually(DEFAULT_TIMEOUT, "the node is Ready", || {
@@ -138,14 +138,14 @@ impl<'w> Windlass<'w> {
             anyhow::ensure!(daemon.runs(), "windlass ended:\n{}", daemon.log());
             let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}/{.spec.taints}";
             let told = kubectl.try_run(&["get", "node", NODE, "-o", path])?;
-            // In a real cluster a controller still has to take the taint of new nodes away.
+            // In a real cluster a controller has to remove the taint of new nodes.
             anyhow::ensure!(told.starts_with("True/") && !told.contains("not-ready"), "Ready and taints are {told:?}");
             Ok(())
         });
         kubectl
     }
 
-    /// The running process, for somebody who ends it when the testbed is still there.
+    /// Takes the running process out, for tests that end it themselves.
     ///
     /// # Panics
     /// When it was not started.
@@ -154,7 +154,7 @@ impl<'w> Windlass<'w> {
         self.daemon.take().expect("windlass was started")
     }
 
-    /// Starts the API without a node and waits until it answers; whoever gets it ends it.
+    /// Starts the API without a node and waits until it answers; the caller ends the process.
     ///
     /// # Panics
     /// When it does not answer in time.
@@ -185,13 +185,13 @@ impl<'w> Windlass<'w> {
         self.daemon.as_mut().expect("windlass was started")
     }
 
-    /// Kills the process as a crash would.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         self.daemon().end(nix::sys::signal::Signal::SIGKILL);
         self.daemon = None;
     }
 
-    /// Runs another command of `windlass` to its end and gives its output.
+    /// Runs a command of `windlass` and returns its output.
     ///
     /// # Errors
     /// When it fails.
@@ -205,7 +205,7 @@ impl<'w> Windlass<'w> {
     /// `windlass down`, with the process that [`up`](Self::up) started reaped.
     #[track_caller]
     pub fn down(&mut self, args: &[&str]) -> String {
-        // The test is the parent, so the ended process must be waited for while `down` looks on.
+        // The test is the parent: it has to reap the process while `down` waits for its end.
         let output = std::thread::scope(|scope| {
             let down = scope.spawn(|| self.try_run("down", args));
             down.join().expect("the thread of windlass down")

@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 use windlass_tests::sources::rust_sources;
 
-/// Who may import whom, as ARCHITECTURE.md says.
+/// Which crate may import which, as in ARCHITECTURE.md.
 const ALLOWED: [(&str, &[&str]); 8] = [
     ("windlass-kit", &[]),
     ("windlass-cadvisor", &["windlass-kit"]),
@@ -18,13 +18,13 @@ const ALLOWED: [(&str, &[&str]); 8] = [
     ("windlass-control", &["windlass-kit", "windlass-tests"]),
     ("windlass-agent", &["windlass-kit", "windlass-cadvisor"]),
     ("windlass", &["windlass-kit", "windlass-cadvisor", "windlass-proxy", "windlass-control", "windlass-agent"]),
-    // The tests meet the program from outside, as a user does.
+    // The tests use the program from outside, like a user.
     ("windlass-tests", &[]),
-    // Benchmarks start nodes as the tests do.
+    // Benchmarks start nodes like the tests.
     ("windlass-bench", &["windlass-tests"]),
 ];
 
-/// Outside crates that only one of ours may use, since it owns that part of the testbed.
+/// External crates that only one of ours may use, because it owns that part of the system.
 const OWNED: [(&str, &[&str]); 3] =
     [("bollard", &["windlass-agent"]), ("redb", &["windlass-control"]), ("iptables", &["windlass-agent"])];
 
@@ -61,8 +61,7 @@ fn imports_point_one_way() {
     }
 }
 
-/// Every crate of a build of the whole workspace with the features that it gets; more than once, where it is built for
-/// programs that build others too.
+/// Every crate of a build of the whole workspace with its features; more than once where host programs need others.
 fn features(edges: &str) -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -87,8 +86,8 @@ fn features(edges: &str) -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// `make run` takes what `make test` has built: a feature that only tests ask for would build the crate, and all that
-/// depend on it, once more.
+/// `make run` uses the build of `make test`: a feature that only tests enable would rebuild the crate and all its
+/// dependents.
 #[test]
 fn tests_and_the_program_are_of_one_build() {
     let (program, tests) = (features("normal,build"), features("normal,build,dev"));
@@ -123,7 +122,7 @@ fn shipped() -> Vec<(String, String)> {
     sources
 }
 
-/// Fails where one of `words` stands in shipped code outside of `allowed`, and where `allowed` has a place without any.
+/// Fails if one of `words` is in shipped code outside of `allowed`, and if a path in `allowed` has none.
 #[track_caller]
 fn only_in(allowed: &[&str], words: &[&str]) {
     let sources = shipped();
@@ -139,7 +138,7 @@ fn only_in(allowed: &[&str], words: &[&str]) {
     }
 }
 
-/// Others may use the types of bollard's models and credentials, but only the engine has a client.
+/// Other modules may use bollard's models and credentials, but only the engine has a client.
 #[test]
 fn only_the_engine_module_calls_docker() {
     for (path, code) in shipped().iter().filter(|(path, _)| !path.starts_with("agent/src/engine/")) {

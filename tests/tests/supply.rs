@@ -1,13 +1,13 @@
-//! What the program is made of: how many packages, and where the compiler's guarantees end.
+//! The program's dependencies: their number, and where `unsafe` code is.
 
 use std::{fs, path::Path};
 
 use windlass_tests::sources::{repository, rust_sources};
 
-/// Packages in the lock file. More of them is a decision: whoever raises this says what for.
+/// The number of packages in the lock file. A higher number is a decision, and needs a reason.
 const MAX_PACKAGES: usize = 400;
 
-/// Every `unsafe` of this project, by file: how many, and why there is no way around it.
+/// Every `unsafe` of this project by file: the number, and why it is necessary.
 const UNSAFE: [(&str, usize, &str); 1] = [(
     "agent/pause/pause.rs",
     3,
@@ -26,7 +26,7 @@ fn the_lock_file_stays_below_its_maximum() {
     assert!(packages <= MAX_PACKAGES, "{packages} packages in Cargo.lock; {MAX_PACKAGES} are allowed");
 }
 
-/// An exception that nobody looks at again stays for ever, so each says when somebody did.
+/// Each exception has a date of its last review.
 #[test]
 fn second_versions_are_excepted_with_a_date() {
     let deny = read(&repository().join("deny.toml"));
@@ -40,11 +40,11 @@ fn second_versions_are_excepted_with_a_date() {
     }
 }
 
-/// Lines whose code, not their text or comment, has the word.
+/// Lines with the word in code, not in a string or comment.
 fn unsafe_lines(text: &str) -> Vec<usize> {
     let is_word = |line: &str| {
         let code = line.split_once("//").map_or(line, |(code, _)| code);
-        // What stands between quotation marks is text.
+        // Strings are skipped.
         let code: String = code.split('"').step_by(2).collect();
         code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe")
     };

@@ -1,5 +1,5 @@
-//! What `packaging/systemd/` ships: units that systemd can read, no more exposed than they say, and a configuration that is the
-//! program's own.
+//! The units in `packaging/systemd/`: systemd accepts them, their exposure is as documented, and their configuration is
+//! the program's default.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,14 +10,14 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd").join(name)
 }
 
-/// What a program prints on both outputs.
+/// The outputs of a program.
 fn told(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).env("SYSTEMD_COLORS", "0").output().expect(program);
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The exposure that systemd computes, in tenths; the upper ends are held here so that nobody opens more unseen. The
-/// node's stays above 4.0: it may have no mounts of its own, since Docker must see the volumes that it mounts.
+/// The exposure level that systemd computes, in tenths; the limit keeps it from growing unnoticed. The node's is above
+/// 4.0: it may have no mount namespace of its own, since Docker must see its volume mounts.
 #[test]
 fn units_are_no_more_exposed_than_they_say() {
     for (unit, most) in [("windlass.service", 53), ("windlass-proxy.service", 28)] {
@@ -34,7 +34,7 @@ fn units_are_no_more_exposed_than_they_say() {
 fn systemd_knows_every_setting_of_the_units() {
     for unit in ["windlass.service", "windlass-proxy.service"] {
         let text = told("systemd-analyze", &["verify", "--man=no", &file(unit).display().to_string()]);
-        // The program is not installed where the unit looks for it.
+        // The program is not installed at the unit's path.
         let other: Vec<&str> = text.lines().filter(|l| !l.contains("is not executable")).collect();
         assert!(other.is_empty(), "{unit}: {text}");
     }

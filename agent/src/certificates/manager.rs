@@ -1,4 +1,4 @@
-//! The loop that owns one certificate.
+//! The certificate manager: obtains one certificate and rotates it.
 
 use std::{path::Path, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
@@ -15,176 +15,176 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::reflector::{Extent, reflect};
 
 use super::{
-    Clients, Requester,
-    pair::{Pair, Purpose, Wanted},
-    plan::{self, Next},
-    request::{Request, Verdict, advice, judge},
+    ClientProvider, Requester,
+    certified_key::{CertificateTemplate, CertifiedKey, Purpose},
+    request::{RequestStatus, SigningRequest, advice, status_of},
+    rotation::{self, Next},
     store::Store,
 };
 use crate::metrics::Metrics;
 
-/// The clock is looked at this often while nothing is to be done: it may be set.
-const LOOK: Duration = Duration::from_secs(60);
-/// A request that waits for somebody is told of after this, and again each so often.
-const PATIENCE: Duration = Duration::from_secs(10);
-const REMIND: Duration = Duration::from_secs(600);
+/// The longest sleep: the clock may be set meanwhile.
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// A pending request is logged after this delay, and again at this interval.
+const PENDING_WARNING_DELAY: Duration = Duration::from_secs(10);
+const PENDING_WARNING_INTERVAL: Duration = Duration::from_secs(600);
 
-/// How it stands with a certificate.
+/// The state of a managed certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Nothing was looked at yet, or nothing is wanted.
+pub enum CertificateState {
+    /// Not checked yet, or not wanted.
     Idle,
-    /// It is good until then, in seconds since 1970.
-    Good {
-        /// When it ends.
-        ends: i64,
+    /// It is valid until then, in seconds since 1970.
+    Valid {
+        /// When it expires.
+        not_after: i64,
     },
-    /// A request of this name is at the API.
+    /// A CertificateSigningRequest of this name exists.
     Requested(String),
-    /// It waits for somebody to approve it.
+    /// The request waits for approval.
     Pending {
         /// The request's name.
         name: String,
         /// What an administrator can do.
         advice: String,
     },
-    /// It is approved and not signed yet.
+    /// The request is approved but not signed yet.
     Approved(String),
-    /// It could not be had; it is tried again.
+    /// Requesting it failed; it is retried.
     Failed {
         /// Why.
         reason: String,
-        /// Somebody has said no to this very request.
-        refused: bool,
+        /// This request was denied.
+        denied: bool,
     },
 }
 
-/// What a try came to that brought no certificate.
+/// A failed attempt.
 #[derive(Debug)]
-struct Setback {
+struct RequestFailure {
     reason: String,
-    /// Somebody said no: what is asked for next is a new object.
-    refused: bool,
+    /// It was denied: the next request is a new object.
+    denied: bool,
 }
 
-impl From<std::io::Error> for Setback {
+impl From<std::io::Error> for RequestFailure {
     fn from(error: std::io::Error) -> Self {
-        Self { reason: format!("the files of certificates cannot be used: {error}"), refused: false }
+        Self { reason: format!("the files of certificates cannot be used: {error}"), denied: false }
     }
 }
 
-/// Owns one certificate: reads it, asks for it, renews it.
-pub struct Manager {
+/// Obtains one certificate and rotates it.
+pub struct CertificateManager {
     purpose: Purpose,
     store: Store,
-    clients: Clients,
+    clients: ClientProvider,
     renew: bool,
     metrics: Arc<Metrics>,
-    current: Option<Pair>,
-    tell: watch::Sender<Option<Pair>>,
-    standing: watch::Sender<Standing>,
+    current: Option<CertifiedKey>,
+    publish: watch::Sender<Option<CertifiedKey>>,
+    state: watch::Sender<CertificateState>,
 }
 
-impl std::fmt::Debug for Manager {
+impl std::fmt::Debug for CertificateManager {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Manager").field("purpose", &self.purpose).finish_non_exhaustive()
+        f.debug_struct("CertificateManager").field("purpose", &self.purpose).finish_non_exhaustive()
     }
 }
 
-impl Manager {
-    /// With the certificate that is in the files, if there is one. Without `renew` one is asked for when there is none
-    /// that is good, and no other before it ends.
+impl CertificateManager {
+    /// Opens the stored certificate, if there is one. Without `renew` one is only requested when there is no valid one.
     ///
     /// # Errors
     /// When the files cannot be used.
     pub fn open(
         dir: &Path,
         purpose: Purpose,
-        clients: Clients,
+        clients: ClientProvider,
         renew: bool,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Self> {
         let store = Store::new(dir, purpose);
         let current = store.current()?;
-        let (tell, standing) = (watch::Sender::new(current.clone()), watch::Sender::new(Standing::Idle));
-        Ok(Self { purpose, store, clients, renew, metrics, current, tell, standing })
+        let (publish, state) = (watch::Sender::new(current.clone()), watch::Sender::new(CertificateState::Idle));
+        Ok(Self { purpose, store, clients, renew, metrics, current, publish, state })
     }
 
-    /// The certificate to be used, also one that is over; none before there is one.
+    /// The current certificate, even if expired; `None` before the first.
     #[must_use]
-    pub fn pairs(&self) -> watch::Receiver<Option<Pair>> {
-        self.tell.subscribe()
+    pub fn pairs(&self) -> watch::Receiver<Option<CertifiedKey>> {
+        self.publish.subscribe()
     }
 
-    /// How it stands.
+    /// The state of the certificate.
     #[must_use]
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.subscribe()
+    pub fn state(&self) -> watch::Receiver<CertificateState> {
+        self.state.subscribe()
     }
 
-    /// The file that always holds the current certificate and its key.
+    /// The file of the current certificate and key.
     #[must_use]
     pub fn current_path(&self) -> PathBuf {
         self.store.current_path()
     }
 
-    /// Has a certificate for what is wanted until `shutdown`; none while nothing is. `given` is one that somebody else
-    /// keeps, which is used while it is the better one.
+    /// Maintains a certificate for the wanted template until `shutdown`; none while there is no template. `given` is
+    /// one from another source, which is used while it is preferable.
     pub async fn run(
         mut self,
-        mut wanted: watch::Receiver<Option<Wanted>>,
-        mut given: watch::Receiver<Option<Pair>>,
+        mut wanted: watch::Receiver<Option<CertificateTemplate>>,
+        mut given: watch::Receiver<Option<CertifiedKey>>,
         shutdown: CancellationToken,
     ) {
-        let (mut failures, mut was_refused, mut issued) = (0, false, 0);
+        let (mut failures, mut was_denied, mut issued) = (0, false, 0);
         loop {
             let want = wanted.borrow_and_update().clone();
             let from_others = given.borrow_and_update().clone();
             let now = Timestamp::now().as_second();
             let wait = match &want {
-                None => LOOK,
+                None => CLOCK_CHECK_INTERVAL,
                 Some(want) => {
-                    self.take(plan::better(self.current.clone(), from_others, want, now));
-                    let chance = plan::chance_of(self.current.as_ref().map_or("", |pair| &pair.cert));
-                    match plan::next(self.current.as_ref(), want, self.renew, chance, now) {
-                        Next::Rest => LOOK,
+                    self.set_current(rotation::preferred(self.current.clone(), from_others, want, now));
+                    let chance = rotation::jitter_of(self.current.as_ref().map_or("", |pair| &pair.cert));
+                    match rotation::next_step(self.current.as_ref(), want, self.renew, chance, now) {
+                        Next::Keep => CLOCK_CHECK_INTERVAL,
                         Next::Wait(until) => {
                             issued = 0;
-                            LOOK.min(Duration::from_secs(u64::try_from(until - now).unwrap_or_default().max(1)))
+                            CLOCK_CHECK_INTERVAL
+                                .min(Duration::from_secs(u64::try_from(until - now).unwrap_or_default().max(1)))
                         }
-                        Next::Ask(reason) => {
+                        Next::Request(reason) => {
                             if issued > 0 {
-                                // The API is not asked without an end for what is over as soon as it is issued.
-                                let wait = plan::delay(issued, true, 0.0);
+                                // Back off if certificates are to be renewed as soon as they are issued.
+                                let wait = rotation::retry_delay(issued, true, 0.0);
                                 tracing::warn!(
                                     purpose = ?self.purpose,
                                     reason,
                                     again_in_seconds = wait.as_secs(),
-                                    "the certificate that was just issued is to be renewed at once; are the clocks of this machine and of the cluster right?"
+                                    "newly issued certificate is due for renewal at once; check the clocks of this machine and of the cluster"
                                 );
                                 tokio::select! {
                                     () = shutdown.cancelled() => return,
                                     () = tokio::time::sleep(wait) => {}
                                 }
                             }
-                            tracing::info!(purpose = ?self.purpose, reason, "asking for a certificate");
+                            tracing::info!(purpose = ?self.purpose, reason, "requesting certificate");
                             let asked = tokio::select! {
                                 () = shutdown.cancelled() => return,
                                 _ = wanted.changed() => continue,
-                                asked = self.obtain(want) => asked,
+                                asked = self.request_certificate(want) => asked,
                             };
                             match asked {
                                 Ok(()) => {
-                                    (failures, was_refused) = (0, false);
+                                    (failures, was_denied) = (0, false);
                                     issued += 1;
                                     continue;
                                 }
-                                Err(setback) => {
-                                    was_refused |= setback.refused;
-                                    let random = plan::chance_of(&Timestamp::now().to_string());
-                                    let wait = plan::delay(failures, was_refused, random);
+                                Err(failure) => {
+                                    was_denied |= failure.denied;
+                                    let random = rotation::jitter_of(&Timestamp::now().to_string());
+                                    let wait = rotation::retry_delay(failures, was_denied, random);
                                     failures += 1;
-                                    self.complain(setback, wait);
+                                    self.report_failure(failure, wait);
                                     wait
                                 }
                             }
@@ -201,16 +201,17 @@ impl Manager {
         }
     }
 
-    /// Uses a certificate from now on, and tells of it if it is another one.
-    fn take(&mut self, pair: Option<Pair>) {
-        let life = pair.as_ref().and_then(|pair| pair.life().ok());
+    /// Makes a certificate the current one, and publishes it if it changed.
+    fn set_current(&mut self, pair: Option<CertifiedKey>) {
+        let life = pair.as_ref().and_then(|pair| pair.validity().ok());
         if self.purpose == Purpose::Client {
-            self.metrics.client_certificate_ends(life.map(|life| life.ends));
+            self.metrics.set_client_certificate_expiration(life.map(|life| life.not_after));
         }
         if let Some(life) = life {
-            let good = Standing::Good { ends: life.ends };
-            self.standing.send_if_modified(|now| {
-                let changed = !matches!(now, Standing::Failed { .. } | Standing::Pending { .. }) && *now != good;
+            let good = CertificateState::Valid { not_after: life.not_after };
+            self.state.send_if_modified(|now| {
+                let changed =
+                    !matches!(now, CertificateState::Failed { .. } | CertificateState::Pending { .. }) && *now != good;
                 if changed {
                     *now = good;
                 }
@@ -218,107 +219,115 @@ impl Manager {
             });
         }
         self.current.clone_from(&pair);
-        self.tell.send_if_modified(|told| {
-            let changed = *told != pair;
+        self.publish.send_if_modified(|published| {
+            let changed = *published != pair;
             if changed {
-                *told = pair;
+                *published = pair;
             }
             changed
         });
     }
 
-    fn complain(&self, Setback { reason, refused }: Setback, wait: Duration) {
-        self.metrics.certificate_failed(self.purpose);
-        let good = self.current.as_ref().and_then(|pair| pair.life().ok());
-        let ends = good.and_then(|life| Timestamp::from_second(life.ends).ok()).map(|at| at.to_string());
+    fn report_failure(&self, RequestFailure { reason, denied }: RequestFailure, wait: Duration) {
+        self.metrics.count_certificate_failure(self.purpose);
+        let good = self.current.as_ref().and_then(|pair| pair.validity().ok());
+        let not_after = good.and_then(|life| Timestamp::from_second(life.not_after).ok()).map(|at| at.to_string());
         tracing::warn!(
             purpose = ?self.purpose,
             reason,
-            present_one_ends = ends.unwrap_or_else(|| "there is none".to_owned()),
+            present_one_ends = not_after.unwrap_or_else(|| "there is none".to_owned()),
             again_in_seconds = wait.as_secs(),
-            "no certificate could be had; it is tried again"
+            "failed to obtain certificate; retrying"
         );
-        self.standing.send_replace(Standing::Failed { reason, refused });
+        self.state.send_replace(CertificateState::Failed { reason, denied });
     }
 
-    /// Asks for a certificate and waits for it.
-    async fn obtain(&mut self, wanted: &Wanted) -> Result<(), Setback> {
+    /// Requests a certificate and waits until it is issued.
+    async fn request_certificate(&mut self, wanted: &CertificateTemplate) -> Result<(), RequestFailure> {
         let began = Timestamp::now().as_second();
-        let own = self.current.as_ref().is_some_and(|pair| pair.check(&Wanted::client(&wanted.node), began).is_ok());
-        // A serving certificate is asked for by the node itself, whose own certificate is another loop's.
+        let own = self
+            .current
+            .as_ref()
+            .is_some_and(|pair| pair.check(&CertificateTemplate::client(&wanted.node), began).is_ok());
+        // Serving certificates are requested as the node, whose client certificate has its own manager.
         let requester = if own || self.purpose == Purpose::Serving { Requester::Node } else { Requester::Bootstrap };
-        let client = (self.clients)(requester).await.map_err(|reason| Setback { reason, refused: false })?;
+        let client = (self.clients)(requester).await.map_err(|reason| RequestFailure { reason, denied: false })?;
         let request = match self.store.pending(wanted)? {
             Some(request) => request,
             None => {
-                let made = Request::new(wanted);
-                let request = made.map_err(|e| Setback {
+                let made = SigningRequest::new(wanted);
+                let request = made.map_err(|e| RequestFailure {
                     reason: format!("a request for {} cannot be made: {e}", wanted.user()),
-                    refused: false,
+                    denied: false,
                 })?;
-                // Kept before it is sent: whatever happens from here on, the same one is asked for again.
-                self.store.keep_pending(&request)?;
+                // Saved before it is sent, so that after a crash the same request is used again.
+                self.store.save_pending(&request)?;
                 request
             }
         };
-        let outcome = self.follow(client, wanted, &request, requester).await;
+        let outcome = self.wait_issued(client, wanted, &request, requester).await;
         match outcome {
             Ok(pair) => {
                 let life = pair.check(wanted, Timestamp::now().as_second()).map_err(|why| {
-                    let _ = self.store.forget_pending();
-                    Setback { reason: format!("the certificate that was issued cannot be used: {why}"), refused: true }
+                    let _ = self.store.remove_pending();
+                    RequestFailure {
+                        reason: format!("the certificate that was issued cannot be used: {why}"),
+                        denied: true,
+                    }
                 })?;
-                self.store.put(&pair, &jiff::Zoned::now().datetime())?;
-                self.store.forget_pending()?;
+                self.store.save(&pair, &jiff::Zoned::now().datetime())?;
+                self.store.remove_pending()?;
                 tracing::info!(
                     purpose = ?self.purpose,
-                    ends = %Timestamp::from_second(life.ends).unwrap_or_default(),
+                    not_after = %Timestamp::from_second(life.not_after).unwrap_or_default(),
                     file = %self.store.current_path().display(),
-                    "a certificate was issued; it is used from now on"
+                    "certificate issued"
                 );
-                let replaced = self.current.as_ref().and_then(|pair| pair.life().ok());
-                self.metrics.certificate_issued(self.purpose, replaced.map(|old| began - old.begins));
-                self.standing.send_replace(Standing::Good { ends: life.ends });
-                self.take(Some(pair));
+                let replaced = self.current.as_ref().and_then(|pair| pair.validity().ok());
+                self.metrics.record_certificate(self.purpose, replaced.map(|old| began - old.not_before));
+                self.state.send_replace(CertificateState::Valid { not_after: life.not_after });
+                self.set_current(Some(pair));
                 Ok(())
             }
-            Err(setback) => {
-                if setback.refused {
-                    self.store.forget_pending()?;
+            Err(failure) => {
+                if failure.denied {
+                    self.store.remove_pending()?;
                 }
-                Err(setback)
+                Err(failure)
             }
         }
     }
 
-    /// Sends a request, unless it is there, and waits for what comes of it.
-    async fn follow(
+    /// Creates the request, unless it exists, and waits for its outcome.
+    async fn wait_issued(
         &self,
         client: Client,
-        wanted: &Wanted,
-        request: &Request,
+        wanted: &CertificateTemplate,
+        request: &SigningRequest,
         requester: Requester,
-    ) -> Result<Pair, Setback> {
+    ) -> Result<CertifiedKey, RequestFailure> {
         let api: Api<CertificateSigningRequest> = Api::all(client);
         let name = request.name(self.purpose);
         match api.create(&PostParams::default(), &request.object(wanted)).await {
-            Ok(_) => tracing::info!(request = name, signer = self.purpose.signer(), "a certificate was asked for"),
-            // It was sent before, by us: before a crash, or an answer was lost.
+            Ok(_) => {
+                tracing::info!(request = name, signer = self.purpose.signer(), "certificate signing request created")
+            }
+            // It was created by us before a crash, or the response was lost.
             Err(kube::Error::Api(answer)) if answer.code == 409 => {}
-            Err(error) => return Err(Setback { reason: why(&error, requester), refused: false }),
+            Err(error) => return Err(RequestFailure { reason: submission_error(&error, requester), denied: false }),
         }
-        self.standing.send_replace(Standing::Requested(name.clone()));
+        self.state.send_replace(CertificateState::Requested(name.clone()));
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let mut events = pin!(reflect(api, config, Extent::Few).default_backoff());
-        let (mut remind_at, mut seen) = (Instant::now() + PATIENCE, false);
+        let (mut remind_at, mut seen) = (Instant::now() + PENDING_WARNING_DELAY, false);
         loop {
             let event = tokio::select! {
                 event = events.try_next() => event,
                 () = tokio::time::sleep_until(remind_at) => {
                     let advice = advice(&name, self.purpose, requester == Requester::Bootstrap);
-                    tracing::warn!(request = name, "the certificate request waits to be approved: {advice}");
-                    self.standing.send_replace(Standing::Pending { name: name.clone(), advice });
-                    remind_at = Instant::now() + REMIND;
+                    tracing::warn!(request = name, "certificate signing request is pending: {advice}");
+                    self.state.send_replace(CertificateState::Pending { name: name.clone(), advice });
+                    remind_at = Instant::now() + PENDING_WARNING_INTERVAL;
                     continue;
                 }
             };
@@ -333,40 +342,43 @@ impl Manager {
                 }
                 Ok(Some(watcher::Event::InitDone)) if seen => continue,
                 Ok(Some(watcher::Event::InitDone | watcher::Event::Delete(_)) | None) => {
-                    return Err(Setback { reason: format!("the request {name} was deleted"), refused: true });
+                    return Err(RequestFailure { reason: format!("the request {name} was deleted"), denied: true });
                 }
                 Err(error) if is_final(&error) => {
-                    return Err(Setback {
+                    return Err(RequestFailure {
                         reason: format!("the request {name} cannot be watched: {error}"),
-                        refused: false,
+                        denied: false,
                     });
                 }
                 Err(error) => {
-                    tracing::debug!(request = name, %error, "the certificate request could not be watched; it is tried again");
+                    tracing::debug!(request = name, %error, "failed to watch certificate signing request; retrying");
                     continue;
                 }
             };
-            match judge(request, &object) {
-                Verdict::Pending => {}
-                Verdict::Approved => {
-                    self.standing.send_replace(Standing::Approved(name.clone()));
+            match status_of(request, &object) {
+                RequestStatus::Pending => {}
+                RequestStatus::Approved => {
+                    self.state.send_replace(CertificateState::Approved(name.clone()));
                 }
-                Verdict::Issued(pair) => return Ok(pair),
-                Verdict::Refused(reason) => {
-                    return Err(Setback {
-                        reason: format!("the request {name} came to nothing: {reason}"),
-                        refused: true,
+                RequestStatus::Issued(pair) => return Ok(pair),
+                RequestStatus::Denied(reason) => {
+                    return Err(RequestFailure {
+                        reason: format!("the request {name} was not granted: {reason}"),
+                        denied: true,
                     });
                 }
-                Verdict::Another => {
-                    return Err(Setback { reason: format!("another request has the name {name}"), refused: true });
+                RequestStatus::Foreign => {
+                    return Err(RequestFailure {
+                        reason: format!("another request has the name {name}"),
+                        denied: true,
+                    });
                 }
             }
         }
     }
 }
 
-/// Whether another try by the same client would fail alike: it is not known, or may not read the request.
+/// Whether retrying by the same client is pointless: it is not authenticated, or may not read the request.
 fn is_final(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(cause) | watcher::Error::WatchStartFailed(cause)) = error else {
         return false;
@@ -374,8 +386,8 @@ fn is_final(error: &watcher::Error) -> bool {
     matches!(cause, kube::Error::Api(answer) if matches!(answer.code, 401 | 403))
 }
 
-/// Why a request could not be sent, and what to do.
-fn why(error: &kube::Error, requester: Requester) -> String {
+/// Why a request could not be created, and what to do.
+fn submission_error(error: &kube::Error, requester: Requester) -> String {
     let kube::Error::Api(answer) = error else {
         return format!("the API could not be asked for a certificate: {error}");
     };

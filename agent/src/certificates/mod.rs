@@ -1,13 +1,14 @@
-//! The node's certificates, as upstream's certificate manager keeps them: asked for by a CertificateSigningRequest,
-//! renewed before they end, kept in files; and the self-signed one that the node's API shows until it has another.
+//! The node's certificates, as upstream's certificate manager handles them: requested by CertificateSigningRequests,
+//! rotated before they expire, stored in files; and the self-signed serving certificate that is used until there is
+//! another.
 //!
-//! `pair`, `request` and `plan` are pure; `store` is the files; `manager` is the loop that owns one certificate. Nothing
-//! here knows who uses a certificate: it is told over a channel. Imports nothing else of the agent but its metrics.
+//! `certified_key`, `request` and `rotation` are pure; `store` is the files; `manager` is the loop of one certificate.
+//! Users of a certificate get it over a channel. Imports nothing else of the agent but its metrics.
 
+mod certified_key;
 mod manager;
-mod pair;
-mod plan;
 mod request;
+mod rotation;
 mod self_signed;
 mod store;
 
@@ -15,23 +16,24 @@ use std::{future::Future, pin::Pin};
 
 use kube::Client;
 
-pub use manager::{Manager, Standing};
-pub use pair::{Life, Pair, Purpose, Unfit, Wanted};
+pub use certified_key::{CertificateError, CertificateTemplate, CertifiedKey, Purpose, Validity};
+pub use manager::{CertificateManager, CertificateState};
 pub use self_signed::self_signed;
-pub use store::forget;
+pub use store::remove_all;
 
-/// Whose name a request is made in.
+/// The identity that a request is made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requester {
-    /// Who may ask for a node's first certificate: the credentials that a new node is given.
+    /// The bootstrap credentials, which may request a node's first certificate.
     Bootstrap,
-    /// The node itself, which has a certificate.
+    /// The node, by its certificate.
     Node,
 }
 
-/// Gives clients in the name of either; asked at each try, so that new credentials are used without a start. What it
-/// gives for [`Requester::Bootstrap`] is an error with a sentence where there are no such credentials.
-pub type Clients = Box<dyn Fn(Requester) -> Pin<Box<dyn Future<Output = Result<Client, String>> + Send>> + Send + Sync>;
+/// Provides clients of either identity; called at each attempt, so that new credentials are used without a restart. For
+/// [`Requester::Bootstrap`] it returns an error text if there are no such credentials.
+pub type ClientProvider =
+    Box<dyn Fn(Requester) -> Pin<Box<dyn Future<Output = Result<Client, String>> + Send>> + Send + Sync>;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Requests for certificates (certificates.k8s.io/v1) and what came of them. Pure.
+//! Certificate signing requests (certificates.k8s.io/v1) and their status. Pure.
 
 use k8s_openapi::{
     ByteString,
@@ -7,10 +7,10 @@ use k8s_openapi::{
 };
 use rcgen::{CertificateSigningRequestParams, DnType, KeyPair, SanType};
 
-use super::pair::{NODES, Pair, Purpose, Wanted};
+use super::certified_key::{CertificateTemplate, CertifiedKey, NODES_GROUP, Purpose};
 
 impl Purpose {
-    /// Who signs.
+    /// The signer name.
     pub(super) fn signer(self) -> &'static str {
         match self {
             Self::Client => "kubernetes.io/kube-apiserver-client-kubelet",
@@ -18,50 +18,50 @@ impl Purpose {
         }
     }
 
-    /// What the key may be used for: exactly this, or the signer refuses. Keys are P-256, which encipher nothing.
+    /// The key usages: exactly these, or the signer refuses. Keys are P-256, which have no key encipherment.
     fn usages(self) -> [&'static str; 2] {
         ["digital signature", if self == Self::Client { "client auth" } else { "server auth" }]
     }
 }
 
-/// A request that was made or is to be: the key, which stays here, and what is sent, both in PEM.
+/// A signing request and its private key, which never leaves the node, in PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct SigningRequest {
     pub(super) key: String,
     pub(super) csr: String,
 }
 
-impl std::fmt::Debug for Request {
+impl std::fmt::Debug for SigningRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Never the key.
-        f.write_str("Request")
+        f.write_str("SigningRequest")
     }
 }
 
-impl Request {
-    /// With a fresh key.
+impl SigningRequest {
+    /// Makes a request with a fresh key.
     ///
     /// # Errors
-    /// When a name of the node is none that a certificate may have.
-    pub(super) fn new(wanted: &Wanted) -> Result<Self, rcgen::Error> {
+    /// When a name is not valid in a certificate.
+    pub(super) fn new(wanted: &CertificateTemplate) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate()?;
         let csr = wanted.params()?.serialize_request(&key)?.pem()?;
         Ok(Self { key: key.serialize_pem(), csr })
     }
 
-    /// One text of both, for the file that keeps them.
+    /// Both as one PEM text, for the file of the pending request.
     pub(super) fn text(&self) -> String {
         format!("{}\n{}\n", self.csr.trim_end(), self.key.trim_end())
     }
 
-    /// Of such a text, if it asks for just what is wanted now.
-    pub(super) fn kept(text: &str, wanted: &Wanted) -> Option<Self> {
+    /// Parses such a text; `None` unless it matches the template.
+    pub(super) fn parse_pending(text: &str, wanted: &CertificateTemplate) -> Option<Self> {
         let begin = text.find("-----BEGIN PRIVATE KEY-----")?;
         let (csr, key) = text.split_at(begin);
         let request = Self { key: key.to_owned(), csr: csr.to_owned() };
-        let asked = CertificateSigningRequestParams::from_pem(&request.csr).ok()?;
-        let own = KeyPair::from_pem(&request.key).ok()?;
-        let subject = asked.params.distinguished_name.iter().find(|(kind, _)| **kind == DnType::CommonName)?.1;
+        let csr_params = CertificateSigningRequestParams::from_pem(&request.csr).ok()?;
+        let key_pair = KeyPair::from_pem(&request.key).ok()?;
+        let subject = csr_params.params.distinguished_name.iter().find(|(kind, _)| **kind == DnType::CommonName)?.1;
         let user = match subject {
             rcgen::DnValue::Utf8String(name) => name.clone(),
             rcgen::DnValue::PrintableString(name) => name.as_str().to_owned(),
@@ -69,19 +69,19 @@ impl Request {
         };
         let mut names = std::collections::BTreeSet::new();
         let mut addresses = std::collections::BTreeSet::new();
-        for name in &asked.params.subject_alt_names {
+        for name in &csr_params.params.subject_alt_names {
             match name {
                 SanType::DnsName(name) => drop(names.insert(name.as_str().to_owned())),
                 SanType::IpAddress(at) => drop(addresses.insert(*at)),
                 _ => return None,
             }
         }
-        let is_own = rcgen::PublicKeyData::der_bytes(&own) == rcgen::PublicKeyData::der_bytes(&asked.public_key);
+        let is_own =
+            rcgen::PublicKeyData::der_bytes(&key_pair) == rcgen::PublicKeyData::der_bytes(&csr_params.public_key);
         (is_own && user == wanted.user() && names == wanted.names && addresses == wanted.addresses).then_some(request)
     }
 
-    /// The name of its object: always the same for the same request, so that one that was sent before a crash is found
-    /// again instead of a second one being made.
+    /// The name of its object, derived from the request, so that one that was created before a crash is found again.
     pub(super) fn name(&self, purpose: Purpose) -> String {
         use std::fmt::Write as _;
         let digest = ring::digest::digest(&ring::digest::SHA256, self.csr.as_bytes());
@@ -92,7 +92,7 @@ impl Request {
         })
     }
 
-    pub(super) fn object(&self, wanted: &Wanted) -> CertificateSigningRequest {
+    pub(super) fn object(&self, wanted: &CertificateTemplate) -> CertificateSigningRequest {
         CertificateSigningRequest {
             metadata: ObjectMeta { name: Some(self.name(wanted.purpose)), ..ObjectMeta::default() },
             spec: CertificateSigningRequestSpec {
@@ -106,49 +106,50 @@ impl Request {
     }
 }
 
-/// What came of a request.
+/// The status of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Nobody has decided.
+pub(super) enum RequestStatus {
+    /// Not decided yet.
     Pending,
-    /// It is approved, and will be signed.
+    /// Approved but not signed yet.
     Approved,
-    /// Here is the certificate.
-    Issued(Pair),
-    /// Somebody said no, or the signer could not sign; with the reason.
-    Refused(String),
-    /// Another request has this name.
-    Another,
+    /// The certificate was issued.
+    Issued(CertifiedKey),
+    /// Denied, or signing failed; with the reason.
+    Denied(String),
+    /// The object is another request.
+    Foreign,
 }
 
-/// Reads what came of a request from its object.
-pub(super) fn judge(request: &Request, object: &CertificateSigningRequest) -> Verdict {
+/// The status of a request from its object.
+pub(super) fn status_of(request: &SigningRequest, object: &CertificateSigningRequest) -> RequestStatus {
     if object.spec.request.0 != request.csr.as_bytes() {
-        return Verdict::Another;
+        return RequestStatus::Foreign;
     }
-    let Some(status) = &object.status else { return Verdict::Pending };
+    let Some(status) = &object.status else { return RequestStatus::Pending };
     let condition = |kind: &str| status.conditions.iter().flatten().find(|c| c.type_ == kind);
-    let said = |kind: &str, condition: &k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition| {
+    let denial = |kind: &str, condition: &k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition| {
         let parts = [condition.reason.as_deref(), condition.message.as_deref()];
         let parts: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
-        Verdict::Refused(if parts.is_empty() { kind.to_owned() } else { format!("{kind}: {}", parts.join(": ")) })
+        RequestStatus::Denied(if parts.is_empty() { kind.to_owned() } else { format!("{kind}: {}", parts.join(": ")) })
     };
     if let Some(denied) = condition("Denied") {
-        return said("it was denied", denied);
+        return denial("it was denied", denied);
     }
     if let Some(failed) = condition("Failed") {
-        return said("it was approved, but not signed", failed);
+        return denial("it was approved, but not signed", failed);
     }
     match &status.certificate {
-        Some(ByteString(pem)) if !pem.is_empty() => {
-            Verdict::Issued(Pair { cert: String::from_utf8_lossy(pem).into_owned(), key: request.key.clone() })
-        }
-        _ if condition("Approved").is_some() => Verdict::Approved,
-        _ => Verdict::Pending,
+        Some(ByteString(pem)) if !pem.is_empty() => RequestStatus::Issued(CertifiedKey {
+            cert: String::from_utf8_lossy(pem).into_owned(),
+            key: request.key.clone(),
+        }),
+        _ if condition("Approved").is_some() => RequestStatus::Approved,
+        _ => RequestStatus::Pending,
     }
 }
 
-/// What an administrator can do about a request that nobody approves.
+/// What an administrator can do about a pending request.
 pub(super) fn advice(name: &str, purpose: Purpose, is_first: bool) -> String {
     let approve = format!("approve it with: kubectl certificate approve {name}");
     let (binding, role, group) = match (purpose, is_first) {
@@ -160,7 +161,7 @@ pub(super) fn advice(name: &str, purpose: Purpose, is_first: bool) -> String {
         (Purpose::Client, true) => {
             ("kubeadm:node-autoapprove-bootstrap", "nodeclient", "system:bootstrappers:kubeadm:default-node-token")
         }
-        (Purpose::Client, false) => ("kubeadm:node-autoapprove-certificate-rotation", "selfnodeclient", NODES),
+        (Purpose::Client, false) => ("kubeadm:node-autoapprove-certificate-rotation", "selfnodeclient", NODES_GROUP),
     };
     format!(
         "{approve}; such requests are approved without you once this is there: kubectl create clusterrolebinding {binding} \

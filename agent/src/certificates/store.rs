@@ -1,5 +1,5 @@
-//! The files of certificates that were issued, laid out as upstream's kubelet does: one for each, and a link to the
-//! current one. A crash at any point leaves either the old or the new one in place.
+//! The certificate files, laid out as the kubelet's certificate store: one per certificate, and a link to the current
+//! one. A crash at any point leaves either the old or the new one in place.
 
 use std::{
     fs, io,
@@ -10,26 +10,26 @@ use std::{
 use windlass_kit::atomic_file;
 
 use super::{
-    pair::{Pair, Purpose, Wanted},
-    request::Request,
+    certified_key::{CertificateTemplate, CertifiedKey, Purpose},
+    request::SigningRequest,
     self_signed,
 };
 
-/// How many are kept, the current one among them.
-const KEPT: usize = 3;
+/// How many certificates are kept, including the current one.
+const KEPT_FILES: usize = 3;
 
-/// Where certificates of one purpose are.
+/// The certificates of one purpose.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
     dir: PathBuf,
     prefix: &'static str,
 }
 
-/// Removes all certificates and keys of a node in `dir`, for one that leaves its cluster. What is not theirs stays.
+/// Removes all certificates and keys of a node in `dir`, when it leaves its cluster. Other files stay.
 ///
 /// # Errors
-/// As the file system gives them.
-pub fn forget(dir: &Path) -> io::Result<()> {
+/// I/O errors.
+pub fn remove_all(dir: &Path) -> io::Result<()> {
     for purpose in [Purpose::Client, Purpose::Serving] {
         let store = Store::new(dir, purpose);
         for file in [store.updated_path(), store.current_path(), store.pending_path()] {
@@ -39,7 +39,7 @@ pub fn forget(dir: &Path) -> io::Result<()> {
             atomic_file::remove(&file)?;
         }
     }
-    self_signed::forget(dir)
+    self_signed::remove_all(dir)
 }
 
 impl Store {
@@ -60,13 +60,13 @@ impl Store {
         self.dir.join(format!("{}-pending.pem", self.prefix))
     }
 
-    /// The current certificate; none before there was one.
+    /// The current certificate; `None` before the first.
     ///
     /// # Errors
-    /// When files cannot be read, or the link is none.
-    pub(super) fn current(&self) -> io::Result<Option<Pair>> {
+    /// When files cannot be read, or the link is a file.
+    pub(super) fn current(&self) -> io::Result<Option<CertifiedKey>> {
         let (current, updated) = (self.current_path(), self.updated_path());
-        // A crash came between the making of the new link and its renaming.
+        // Finishes an update that a crash interrupted before the rename.
         if fs::symlink_metadata(&updated).is_ok() && fs::symlink_metadata(&current).is_err() {
             fs::rename(&updated, &current)?;
             atomic_file::sync_parent(&current)?;
@@ -81,16 +81,16 @@ impl Store {
             Err(error) => return Err(error),
         }
         let Some(text) = atomic_file::read(&current)? else { return Ok(None) };
-        Pair::of(&text)
+        CertifiedKey::of(&text)
             .map(Some)
             .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", current.display())))
     }
 
-    /// Makes a certificate the current one. `stamp` is the moment in its file's name.
+    /// Saves a certificate as the current one. `stamp` is the time in its file name.
     ///
     /// # Errors
-    /// As the file system gives them; the current one is what it was then.
-    pub(super) fn put(&self, pair: &Pair, stamp: &jiff::civil::DateTime) -> io::Result<()> {
+    /// I/O errors; then the current one is unchanged.
+    pub(super) fn save(&self, pair: &CertifiedKey, stamp: &jiff::civil::DateTime) -> io::Result<()> {
         atomic_file::make_dir(&self.dir, 0o755)?;
         let file = self.dir.join(format!("{}-{}.pem", self.prefix, stamp.strftime("%Y-%m-%d-%H-%M-%S")));
         atomic_file::write_durable(&file, pair.text().as_bytes(), 0o600)?;
@@ -99,15 +99,15 @@ impl Store {
         symlink(&file, &updated)?;
         fs::rename(&updated, &current)?;
         atomic_file::sync_parent(&current)?;
-        self.forget_old(&file);
+        self.prune(&file);
         Ok(())
     }
 
-    /// Removes all but the newest; what cannot be removed stays until the next time.
-    fn forget_old(&self, current: &Path) {
+    /// Removes all but the newest; failures are retried the next time.
+    fn prune(&self, current: &Path) {
         let mut dated = self.dated();
         dated.sort_unstable();
-        let keep = dated.len().saturating_sub(KEPT);
+        let keep = dated.len().saturating_sub(KEPT_FILES);
         for old in dated.into_iter().take(keep).filter(|path| path != current) {
             let _ = fs::remove_file(old);
         }
@@ -126,17 +126,17 @@ impl Store {
         })
     }
 
-    /// The request that was begun and has no end yet, if it is for what is wanted.
-    pub(super) fn pending(&self, wanted: &Wanted) -> io::Result<Option<Request>> {
-        Ok(atomic_file::read(&self.pending_path())?.and_then(|text| Request::kept(&text, wanted)))
+    /// The pending request, if it matches the template.
+    pub(super) fn pending(&self, wanted: &CertificateTemplate) -> io::Result<Option<SigningRequest>> {
+        Ok(atomic_file::read(&self.pending_path())?.and_then(|text| SigningRequest::parse_pending(&text, wanted)))
     }
 
-    pub(super) fn keep_pending(&self, request: &Request) -> io::Result<()> {
+    pub(super) fn save_pending(&self, request: &SigningRequest) -> io::Result<()> {
         atomic_file::make_dir(&self.dir, 0o755)?;
         atomic_file::write_durable(&self.pending_path(), request.text().as_bytes(), 0o600)
     }
 
-    pub(super) fn forget_pending(&self) -> io::Result<()> {
+    pub(super) fn remove_pending(&self) -> io::Result<()> {
         atomic_file::remove(&self.pending_path())
     }
 }

@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    plan::{Next, better, delay, next},
-    request::{Request, Verdict, advice, judge},
+    request::{RequestStatus, SigningRequest, advice, status_of},
+    rotation::{Next, next_step, preferred, retry_delay},
     store::Store,
     *,
 };
@@ -32,16 +32,16 @@ use crate::metrics::Metrics;
 const DAY: i64 = 86_400;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn wanted(node: &str) -> Wanted {
-    Wanted::client(node)
+fn wanted(node: &str) -> CertificateTemplate {
+    CertificateTemplate::client(node)
 }
 
-fn serving(names: &[&str], addresses: &[&str]) -> Wanted {
-    Wanted {
+fn serving(names: &[&str], addresses: &[&str]) -> CertificateTemplate {
+    CertificateTemplate {
         purpose: Purpose::Serving,
         names: names.iter().map(|n| (*n).to_owned()).collect(),
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
-        ..Wanted::client("n1")
+        ..CertificateTemplate::client("n1")
     }
 }
 
@@ -52,21 +52,21 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 }
 
 /// Signs what a request asks for, for a time in seconds since 1970.
-fn signed(csr: &str, begins: i64, ends: i64) -> String {
+fn signed(csr: &str, not_before: i64, not_after: i64) -> String {
     let mut asked = CertificateSigningRequestParams::from_pem(csr).unwrap();
-    asked.params.not_before = time::OffsetDateTime::from_unix_timestamp(begins).unwrap();
-    asked.params.not_after = time::OffsetDateTime::from_unix_timestamp(ends).unwrap();
+    asked.params.not_before = time::OffsetDateTime::from_unix_timestamp(not_before).unwrap();
+    asked.params.not_after = time::OffsetDateTime::from_unix_timestamp(not_after).unwrap();
     asked.signed_by(&authority()).unwrap().pem()
 }
 
-fn pair(wanted: &Wanted, begins: i64, ends: i64) -> Pair {
-    let request = Request::new(wanted).unwrap();
-    Pair { cert: signed(&request.csr, begins, ends), key: request.key }
+fn pair(wanted: &CertificateTemplate, not_before: i64, not_after: i64) -> CertifiedKey {
+    let request = SigningRequest::new(wanted).unwrap();
+    CertifiedKey { cert: signed(&request.csr, not_before, not_after), key: request.key }
 }
 
 #[test]
 fn requests_ask_for_just_what_signers_sign() {
-    let request = Request::new(&wanted("n1")).unwrap();
+    let request = SigningRequest::new(&wanted("n1")).unwrap();
     let object = request.object(&wanted("n1"));
     assert_eq!(object.spec.signer_name, "kubernetes.io/kube-apiserver-client-kubelet");
     assert_eq!(object.spec.usages.unwrap(), ["digital signature", "client auth"]);
@@ -77,7 +77,7 @@ fn requests_ask_for_just_what_signers_sign() {
     assert_eq!(made.user().as_deref(), Some("system:node:n1"));
 
     let wanted = serving(&["n1"], &["10.0.0.1", "fd00::1"]);
-    let object = Request::new(&wanted).unwrap().object(&wanted);
+    let object = SigningRequest::new(&wanted).unwrap().object(&wanted);
     assert_eq!(object.spec.signer_name, "kubernetes.io/kubelet-serving");
     assert_eq!(object.spec.usages.unwrap(), ["digital signature", "server auth"]);
     assert!(pair(&wanted, 0, 10).check(&wanted, 5).is_ok());
@@ -86,44 +86,52 @@ fn requests_ask_for_just_what_signers_sign() {
 #[test]
 fn a_request_is_the_same_after_a_crash_and_another_for_another_wish() {
     let one = serving(&["n1"], &["10.0.0.1"]);
-    let request = Request::new(&one).unwrap();
-    let again = Request::kept(&request.text(), &one).unwrap();
+    let request = SigningRequest::new(&one).unwrap();
+    let again = SigningRequest::parse_pending(&request.text(), &one).unwrap();
     assert_eq!(again.name(Purpose::Serving), request.name(Purpose::Serving));
-    assert_ne!(Request::new(&one).unwrap().name(Purpose::Serving), request.name(Purpose::Serving));
+    assert_ne!(SigningRequest::new(&one).unwrap().name(Purpose::Serving), request.name(Purpose::Serving));
     for other in [
         serving(&["n1"], &["10.0.0.2"]),
         serving(&["n1", "n2"], &["10.0.0.1"]),
         serving(&[], &["10.0.0.1"]),
-        Wanted { node: "n2".to_owned(), ..one.clone() },
+        CertificateTemplate { node: "n2".to_owned(), ..one.clone() },
     ] {
-        assert_eq!(Request::kept(&request.text(), &other), None, "{other:?}");
+        assert_eq!(SigningRequest::parse_pending(&request.text(), &other), None, "{other:?}");
     }
-    let foreign = Request { key: Request::new(&one).unwrap().key, ..request.clone() };
+    let foreign = SigningRequest { key: SigningRequest::new(&one).unwrap().key, ..request.clone() };
     for torn in ["", "-----BEGIN PRIVATE KEY-----\n", &request.text()[..200], &request.csr, &foreign.text()] {
-        assert_eq!(Request::kept(torn, &one), None);
+        assert_eq!(SigningRequest::parse_pending(torn, &one), None);
     }
 }
 
 #[test]
 fn certificates_are_judged_by_whose_they_are_and_when() {
     let good = pair(&wanted("n1"), 100, 200);
-    assert_eq!(good.check(&wanted("n1"), 150), Ok(Life { begins: 100, ends: 200 }));
-    assert_eq!(good.check(&wanted("n1"), 203), Err(Unfit::Ended(3)));
-    assert_eq!(good.check(&wanted("n1"), 98), Err(Unfit::NotYet(2)));
-    assert!(Unfit::NotYet(2).to_string().contains("clock"));
-    assert!(matches!(good.check(&wanted("n2"), 150), Err(Unfit::Another { .. })));
-    let swapped = Pair { key: Request::new(&wanted("n1")).unwrap().key, ..good.clone() };
-    assert!(matches!(swapped.check(&wanted("n1"), 150), Err(Unfit::Broken(_))));
+    assert_eq!(good.check(&wanted("n1"), 150), Ok(Validity { not_before: 100, not_after: 200 }));
+    assert_eq!(good.check(&wanted("n1"), 203), Err(CertificateError::Expired(3)));
+    assert_eq!(good.check(&wanted("n1"), 98), Err(CertificateError::NotYetValid(2)));
+    assert!(CertificateError::NotYetValid(2).to_string().contains("clock"));
+    assert!(matches!(good.check(&wanted("n2"), 150), Err(CertificateError::WrongSubject { .. })));
+    let swapped = CertifiedKey { key: SigningRequest::new(&wanted("n1")).unwrap().key, ..good.clone() };
+    assert!(matches!(swapped.check(&wanted("n1"), 150), Err(CertificateError::Malformed(_))));
     assert!(matches!(
-        Pair { cert: "nonsense".into(), ..good.clone() }.check(&wanted("n1"), 150),
-        Err(Unfit::Broken(_))
+        CertifiedKey { cert: "nonsense".into(), ..good.clone() }.check(&wanted("n1"), 150),
+        Err(CertificateError::Malformed(_))
     ));
-    assert_eq!(Pair::of(&good.text()).unwrap().check(&wanted("n1"), 150), Ok(Life { begins: 100, ends: 200 }));
-    assert!(Pair::of(&good.cert).is_err() && Pair::of(&good.key).is_err() && Pair::of("").is_err());
+    assert_eq!(
+        CertifiedKey::of(&good.text()).unwrap().check(&wanted("n1"), 150),
+        Ok(Validity { not_before: 100, not_after: 200 })
+    );
+    assert!(
+        CertifiedKey::of(&good.cert).is_err() && CertifiedKey::of(&good.key).is_err() && CertifiedKey::of("").is_err()
+    );
     // Names that are gone are no harm; those that came are.
     let two = pair(&serving(&["n1", "old"], &["10.0.0.1", "10.0.0.2"]), 100, 200);
     assert!(two.check(&serving(&["n1"], &["10.0.0.2"]), 150).is_ok());
-    assert_eq!(two.check(&serving(&["n1"], &["10.0.0.3"]), 150), Err(Unfit::Lacks("10.0.0.3".into())));
+    assert_eq!(
+        two.check(&serving(&["n1"], &["10.0.0.3"]), 150),
+        Err(CertificateError::MissingNames("10.0.0.3".into()))
+    );
 }
 
 #[test]
@@ -131,17 +139,20 @@ fn renewal_comes_between_seven_and_nine_tenths_of_the_life() {
     let life = 1000;
     let current = pair(&wanted("n1"), 0, life);
     for chance in [0.0, 0.3, 1.0] {
-        let Next::Wait(at) = next(Some(&current), &wanted("n1"), true, chance, 1) else { panic!("it is good") };
+        let Next::Wait(at) = next_step(Some(&current), &wanted("n1"), true, chance, 1) else { panic!("it is good") };
         assert!((700..=900).contains(&at), "{at}");
-        assert!(matches!(next(Some(&current), &wanted("n1"), true, chance, at), Next::Ask(_)));
-        assert_eq!(next(Some(&current), &wanted("n1"), false, chance, at), Next::Rest);
-        assert!(matches!(next(Some(&current), &wanted("n1"), false, chance, life + 1), Next::Ask(_)), "it is over");
+        assert!(matches!(next_step(Some(&current), &wanted("n1"), true, chance, at), Next::Request(_)));
+        assert_eq!(next_step(Some(&current), &wanted("n1"), false, chance, at), Next::Keep);
+        assert!(
+            matches!(next_step(Some(&current), &wanted("n1"), false, chance, life + 1), Next::Request(_)),
+            "it is over"
+        );
     }
-    assert!(matches!(next(None, &wanted("n1"), false, 0.5, 1), Next::Ask(_)));
-    assert!(matches!(next(Some(&current), &wanted("n2"), true, 0.5, 1), Next::Ask(_)));
+    assert!(matches!(next_step(None, &wanted("n1"), false, 0.5, 1), Next::Request(_)));
+    assert!(matches!(next_step(Some(&current), &wanted("n2"), true, 0.5, 1), Next::Request(_)));
     // A clock that is behind does not make requests.
     let ahead = pair(&wanted("n1"), 500, 1000);
-    assert_eq!(next(Some(&ahead), &wanted("n1"), true, 0.5, 10), Next::Wait(500));
+    assert_eq!(next_step(Some(&ahead), &wanted("n1"), true, 0.5, 10), Next::Wait(500));
 }
 
 #[test]
@@ -151,24 +162,24 @@ fn the_better_of_two_is_the_good_one_and_then_the_one_that_ends_later() {
     let [old, new, over, other] =
         [pair(&want, 10, 100), pair(&want, 5, 160), pair(&want, 20, 40), pair(&wanted("n2"), 30, 200)];
     for (one, two, best) in [(&old, &new, &new), (&over, &new, &new), (&other, &old, &old)] {
-        assert_eq!(better(Some(one.clone()), Some(two.clone()), &want, 50).as_ref(), Some(best));
-        assert_eq!(better(Some(two.clone()), Some(one.clone()), &want, 50).as_ref(), Some(best));
+        assert_eq!(preferred(Some(one.clone()), Some(two.clone()), &want, 50).as_ref(), Some(best));
+        assert_eq!(preferred(Some(two.clone()), Some(one.clone()), &want, 50).as_ref(), Some(best));
     }
-    assert_eq!(better(None, Some(old.clone()), &want, 50), Some(old));
-    assert_eq!(better(None, None, &want, 50), None);
+    assert_eq!(preferred(None, Some(old.clone()), &want, 50), Some(old));
+    assert_eq!(preferred(None, None, &want, 50), None);
 }
 
 #[test]
 fn tries_come_ever_more_seldom_and_refusals_even_more() {
-    let seconds = |refused| (0..9).map(|n| delay(n, refused, 0.0).as_secs()).collect::<Vec<_>>();
+    let seconds = |denied| (0..9).map(|n| retry_delay(n, denied, 0.0).as_secs()).collect::<Vec<_>>();
     assert_eq!(seconds(false), [2, 4, 8, 16, 32, 32, 32, 32, 32]);
     assert_eq!(seconds(true), [2, 4, 8, 16, 32, 64, 128, 256, 300]);
-    assert_eq!(delay(0, false, 1.0), Duration::from_millis(2200));
+    assert_eq!(retry_delay(0, false, 1.0), Duration::from_millis(2200));
 }
 
 #[test]
 fn what_came_of_a_request() {
-    let request = Request::new(&wanted("n1")).unwrap();
+    let request = SigningRequest::new(&wanted("n1")).unwrap();
     let object = |status: Value| {
         let mut object = request.object(&wanted("n1"));
         object.status = serde_json::from_value(status).unwrap();
@@ -176,23 +187,23 @@ fn what_came_of_a_request() {
     };
     let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "Because", "message": "of it"});
     for (status, verdict) in [
-        (Value::Null, Verdict::Pending),
-        (json!({}), Verdict::Pending),
-        (json!({"conditions": [condition("Approved")]}), Verdict::Approved),
-        (json!({"conditions": [condition("Denied")]}), Verdict::Refused("it was denied: Because: of it".into())),
+        (Value::Null, RequestStatus::Pending),
+        (json!({}), RequestStatus::Pending),
+        (json!({"conditions": [condition("Approved")]}), RequestStatus::Approved),
+        (json!({"conditions": [condition("Denied")]}), RequestStatus::Denied("it was denied: Because: of it".into())),
         (
             json!({"conditions": [condition("Approved"), condition("Failed")]}),
-            Verdict::Refused("it was approved, but not signed: Because: of it".into()),
+            RequestStatus::Denied("it was approved, but not signed: Because: of it".into()),
         ),
         (
             json!({"conditions": [condition("Approved")], "certificate": "UEVN"}),
-            Verdict::Issued(Pair { cert: "PEM".into(), key: request.key.clone() }),
+            RequestStatus::Issued(CertifiedKey { cert: "PEM".into(), key: request.key.clone() }),
         ),
     ] {
-        assert_eq!(judge(&request, &object(status.clone())), verdict, "{status}");
+        assert_eq!(status_of(&request, &object(status.clone())), verdict, "{status}");
     }
-    let other = Request::new(&wanted("n1")).unwrap();
-    assert_eq!(judge(&request, &other.object(&wanted("n1"))), Verdict::Another);
+    let other = SigningRequest::new(&wanted("n1")).unwrap();
+    assert_eq!(status_of(&request, &other.object(&wanted("n1"))), RequestStatus::Foreign);
     for (purpose, first, words) in [
         (Purpose::Client, true, "certificatesigningrequests:nodeclient"),
         (Purpose::Client, false, "certificatesigningrequests:selfnodeclient --group=system:nodes"),
@@ -208,9 +219,9 @@ fn files_are_upstreams_and_three_are_kept() {
     let dir = dir.path().join("pki");
     let store = Store::new(&dir, Purpose::Client);
     assert_eq!(store.current().unwrap(), None);
-    let pairs: Vec<Pair> = (0..5).map(|n| pair(&wanted("n1"), n, 100)).collect();
+    let pairs: Vec<CertifiedKey> = (0..5).map(|n| pair(&wanted("n1"), n, 100)).collect();
     for (day, pair) in (1..).zip(&pairs) {
-        store.put(pair, &jiff::civil::date(2026, 11, day).at(1, 2, 3, 0)).unwrap();
+        store.save(pair, &jiff::civil::date(2026, 11, day).at(1, 2, 3, 0)).unwrap();
         assert_eq!(store.current().unwrap().unwrap().text(), pair.text());
     }
     let mut names: Vec<String> =
@@ -233,7 +244,7 @@ fn files_are_upstreams_and_three_are_kept() {
     assert_eq!(store.current().unwrap().unwrap().text(), pairs[4].text());
     // A new link beside the old one is one that was never taken.
     symlink(&newest, dir.join("kubelet-client-updated.pem")).unwrap();
-    store.put(&pairs[0], &jiff::civil::date(2026, 11, 6).at(1, 2, 3, 0)).unwrap();
+    store.save(&pairs[0], &jiff::civil::date(2026, 11, 6).at(1, 2, 3, 0)).unwrap();
     assert_eq!(store.current().unwrap().unwrap().text(), pairs[0].text());
     fs::remove_file(store.current_path()).unwrap();
     fs::write(store.current_path(), pairs[0].text()).unwrap();
@@ -246,7 +257,7 @@ fn the_self_signed_certificate_stays_while_it_fits() {
     let one = serving(&["n1"], &["10.0.0.1"]);
     let first = self_signed(dir.path(), &one).unwrap();
     let now = jiff::Timestamp::now().as_second();
-    assert!(first.check(&one, now).unwrap().ends > now + 300 * DAY);
+    assert!(first.check(&one, now).unwrap().not_after > now + 300 * DAY);
     assert_eq!(self_signed(dir.path(), &one).unwrap(), first);
     let two = serving(&["n1"], &["10.0.0.1", "fd00::2"]);
     let second = self_signed(dir.path(), &two).unwrap();
@@ -275,7 +286,7 @@ impl Signer {
         Client::new(router, "default")
     }
 
-    fn clients(&self) -> Clients {
+    fn clients(&self) -> ClientProvider {
         let signer = self.clone();
         Box::new(move |_| {
             let client = signer.client();
@@ -289,10 +300,10 @@ impl Signer {
         let now = jiff::Timestamp::now().as_second();
         match mode {
             "sign" | "sign short" => {
-                let ends = if mode == "sign" { now + DAY } else { now + 20 };
+                let not_after = if mode == "sign" { now + DAY } else { now + 20 };
                 let read: CertificateSigningRequest = serde_json::from_value(object.clone()).unwrap();
                 let csr = String::from_utf8(read.spec.request.0).unwrap();
-                let cert = ByteString(signed(&csr, now - 300, ends).into_bytes());
+                let cert = ByteString(signed(&csr, now - 300, not_after).into_bytes());
                 object["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}], "certificate": cert});
             }
             "deny" => object["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]}),
@@ -336,16 +347,17 @@ impl Signer {
 
 /// A manager that runs.
 struct Running {
-    pairs: watch::Receiver<Option<Pair>>,
-    standing: watch::Receiver<Standing>,
+    pairs: watch::Receiver<Option<CertifiedKey>>,
+    standing: watch::Receiver<CertificateState>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
-    _wanted: watch::Sender<Option<Wanted>>,
+    _wanted: watch::Sender<Option<CertificateTemplate>>,
 }
 
 fn run(signer: &Signer, dir: &std::path::Path) -> Running {
-    let manager = Manager::open(dir, Purpose::Client, signer.clients(), true, Arc::new(Metrics::default())).unwrap();
-    let (pairs, standing, stop) = (manager.pairs(), manager.standing(), CancellationToken::new());
+    let manager =
+        CertificateManager::open(dir, Purpose::Client, signer.clients(), true, Arc::new(Metrics::default())).unwrap();
+    let (pairs, standing, stop) = (manager.pairs(), manager.state(), CancellationToken::new());
     let (tell, wanted) = watch::channel(Some(wanted("n1")));
     let (_, given) = watch::channel(None);
     let task = tokio::spawn(manager.run(wanted, given, stop.clone()));
@@ -353,7 +365,7 @@ fn run(signer: &Signer, dir: &std::path::Path) -> Running {
 }
 
 impl Running {
-    async fn until(&mut self, what: impl FnMut(&Standing) -> bool) -> Standing {
+    async fn until(&mut self, what: impl FnMut(&CertificateState) -> bool) -> CertificateState {
         tokio::time::timeout(PATIENCE, self.standing.wait_for(what)).await.expect("it stands still").unwrap().clone()
     }
 }
@@ -363,7 +375,7 @@ async fn a_certificate_is_asked_for_once_and_kept() {
     let (signer, dir) = (Signer::default(), tempfile::tempdir().unwrap());
     *signer.mode.lock().unwrap() = "sign";
     let mut running = run(&signer, dir.path());
-    running.until(|s| matches!(s, Standing::Good { .. })).await;
+    running.until(|s| matches!(s, CertificateState::Valid { .. })).await;
     let pair = running.pairs.borrow().clone().unwrap();
     assert!(pair.check(&wanted("n1"), jiff::Timestamp::now().as_second()).is_ok());
     assert!(!dir.path().join("kubelet-client-pending.pem").exists());
@@ -371,7 +383,7 @@ async fn a_certificate_is_asked_for_once_and_kept() {
     running.stop.cancel();
     running.task.await.unwrap();
     let mut again = run(&signer, dir.path());
-    again.until(|s| matches!(s, Standing::Good { .. })).await;
+    again.until(|s| matches!(s, CertificateState::Valid { .. })).await;
     assert_eq!(again.pairs.borrow().clone().unwrap().text(), pair.text());
     assert_eq!(signer.sent.lock().unwrap().len(), 1);
 }
@@ -382,7 +394,7 @@ async fn a_signer_of_short_lives_is_not_flooded() {
     let (signer, dir) = (Signer::default(), tempfile::tempdir().unwrap());
     *signer.mode.lock().unwrap() = "sign short";
     let mut running = run(&signer, dir.path());
-    running.until(|s| matches!(s, Standing::Good { .. })).await;
+    running.until(|s| matches!(s, CertificateState::Valid { .. })).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(signer.sent.lock().unwrap().len(), 1);
 }
@@ -392,15 +404,17 @@ async fn a_crash_while_a_request_waits_makes_no_second_one() {
     let (signer, dir) = (Signer::default(), tempfile::tempdir().unwrap());
     for _ in 0..3 {
         let mut running = run(&signer, dir.path());
-        running.until(|s| matches!(s, Standing::Requested(_))).await;
+        running.until(|s| matches!(s, CertificateState::Requested(_))).await;
         running.task.abort();
         assert!(running.task.await.is_err());
     }
     let mut running = run(&signer, dir.path());
-    let Standing::Requested(name) = running.until(|s| matches!(s, Standing::Requested(_))).await else { panic!() };
+    let CertificateState::Requested(name) = running.until(|s| matches!(s, CertificateState::Requested(_))).await else {
+        panic!()
+    };
     assert_eq!(signer.objects.lock().unwrap().len(), 1);
     signer.decide(&name, "sign");
-    running.until(|s| matches!(s, Standing::Good { .. })).await;
+    running.until(|s| matches!(s, CertificateState::Valid { .. })).await;
     assert_eq!(signer.objects.lock().unwrap().len(), 1);
 }
 
@@ -409,20 +423,22 @@ async fn what_was_denied_or_deleted_is_asked_for_again_with_another_key() {
     let (signer, dir) = (Signer::default(), tempfile::tempdir().unwrap());
     *signer.mode.lock().unwrap() = "deny";
     let mut running = run(&signer, dir.path());
-    let Standing::Failed { reason, .. } = running.until(|s| matches!(s, Standing::Failed { .. })).await else {
+    let CertificateState::Failed { reason, .. } = running.until(|s| matches!(s, CertificateState::Failed { .. })).await
+    else {
         panic!()
     };
     assert!(reason.contains("it was denied"), "{reason}");
     *signer.mode.lock().unwrap() = "";
-    running.until(|s| matches!(s, Standing::Requested(_))).await;
+    running.until(|s| matches!(s, CertificateState::Requested(_))).await;
     let second = signer.sent.lock().unwrap().last().unwrap().clone();
     signer.objects.lock().unwrap().remove(&second);
-    let Standing::Failed { reason, .. } = running.until(|s| matches!(s, Standing::Failed { .. })).await else {
+    let CertificateState::Failed { reason, .. } = running.until(|s| matches!(s, CertificateState::Failed { .. })).await
+    else {
         panic!()
     };
     assert!(reason.contains("was deleted"), "{reason}");
     *signer.mode.lock().unwrap() = "sign";
-    running.until(|s| matches!(s, Standing::Good { .. })).await;
+    running.until(|s| matches!(s, CertificateState::Valid { .. })).await;
     let sent = signer.sent.lock().unwrap().clone();
     assert_eq!(sent.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{sent:?}");
 }

@@ -9,7 +9,7 @@ use windlass_kit::{
     quantity::Quantity,
 };
 
-use crate::engine::instance::Limits;
+use crate::engine::inspect::Limits;
 
 /// Upstream's `cpuCFSQuotaPeriod`, in microseconds.
 pub(crate) const CPU_PERIOD: i64 = 100_000;

@@ -16,7 +16,7 @@ use std::{
 use windlass_kit::{objects::resources::Class, quantity::Quantity};
 
 use self::limits::{CPU_PERIOD, HugePages, milli_cpu_to_shares, pod_cgroup, shares_to_weight};
-use crate::engine::instance::Limits;
+use crate::engine::inspect::Limits;
 
 const ROOT: &str = "/sys/fs/cgroup";
 const KUBEPODS: [&str; 2] = ["kubepods", "kubepods.slice"];

@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 use zbus::{Connection, Variant};
 
 use super::limits::{CPU_PERIOD, shares_to_weight};
-use crate::engine::instance::Limits;
+use crate::engine::inspect::Limits;
 
 const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";

@@ -1,4 +1,5 @@
-//! Whether this Docker Engine can run pods, and which of its settings hurt. What is asked is io; what it means is pure.
+//! Preflight checks of Docker Engine: whether it can run pods, and which of its settings are harmful. `check` asks
+//! Docker, `evaluate` is pure.
 
 use std::time::Duration;
 
@@ -6,12 +7,12 @@ use windlass_kit::preflight::Finding;
 
 use super::Engine;
 
-/// The first engine whose API has all that pods need.
-const OLDEST: (u32, u32) = (20, 10);
+/// The oldest engine whose API has everything that pods need.
+const MIN_VERSION: (u32, u32) = (20, 10);
 
-/// What an engine says of itself.
+/// What Docker reports in `GET /info`, cut down to what is checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Facts {
+struct DockerInfo {
     version: String,
     cgroup_driver: String,
     cgroup_version: String,
@@ -23,11 +24,11 @@ struct Facts {
     warnings: Vec<String>,
 }
 
-/// Asks the engine and judges its answer.
+/// Asks the engine for its configuration and evaluates it.
 pub async fn check(engine: &Engine) -> Vec<Finding> {
     let socket = engine.socket().display().to_string();
     match engine.patient(Duration::from_secs(10)).info().await {
-        Ok(info) => judge(&Facts {
+        Ok(info) => evaluate(&DockerInfo {
             version: info.server_version.unwrap_or_default(),
             cgroup_driver: info.cgroup_driver.map(|d| d.to_string()).unwrap_or_default(),
             cgroup_version: info.cgroup_version.map(|v| v.to_string()).unwrap_or_default(),
@@ -46,39 +47,40 @@ pub async fn check(engine: &Engine) -> Vec<Finding> {
     }
 }
 
-fn judge(facts: &Facts) -> Vec<Finding> {
+fn evaluate(info: &DockerInfo) -> Vec<Finding> {
     let mut all = Vec::new();
-    let version = &facts.version;
+    let version = &info.version;
     let numbers: Vec<u32> = version.split('.').map_while(|n| n.parse().ok()).collect();
-    let old = matches!(numbers[..], [major, minor, ..] if (major, minor) < OLDEST);
+    let old = matches!(numbers[..], [major, minor, ..] if (major, minor) < MIN_VERSION);
     all.push(if old {
-        let advice = format!("take Docker Engine {}.{} or later", OLDEST.0, OLDEST.1);
+        let advice = format!("take Docker Engine {}.{} or later", MIN_VERSION.0, MIN_VERSION.1);
         Finding::fail("docker", format!("Docker Engine {version} is too old"), advice)
     } else {
-        Finding::pass("docker", format!("Docker Engine {version}, storage {}", facts.storage))
+        Finding::pass("docker", format!("Docker Engine {version}, storage {}", info.storage))
     });
-    all.push(Finding::pass("cgroups", format!("version {}, driver {}", facts.cgroup_version, facts.cgroup_driver)));
-    if facts.rootless {
+    all.push(Finding::pass("cgroups", format!("version {}, driver {}", info.cgroup_version, info.cgroup_driver)));
+    if info.rootless {
         let advice = "use the engine that runs as root: pods need its network and its cgroups";
         all.push(Finding::fail("docker's rights", "the engine runs without root", advice));
     }
-    if !facts.limits_memory {
-        let advice = "start the kernel with cgroup_enable=memory; without it limits of memory do nothing";
+    if !info.limits_memory {
+        let advice = "start the kernel with cgroup_enable=memory; without it memory limits have no effect";
         all.push(Finding::fail("limits of memory", "the kernel does not offer them", advice));
     }
-    if !facts.live_restore {
-        let advice = "set \"live-restore\": true in /etc/docker/daemon.json, so that containers go on when Docker is started again";
-        all.push(Finding::warn("docker's live-restore", "off: an update of Docker ends all pods", advice));
+    if !info.live_restore {
+        let advice = "set \"live-restore\": true in /etc/docker/daemon.json, so that containers keep running while Docker restarts";
+        all.push(Finding::warn("docker's live-restore", "off: an update of Docker stops all pods", advice));
     }
-    if !matches!(facts.logging.as_str(), "json-file" | "local" | "") {
-        let advice = "nothing for pods, whose containers log to json-file whatever the default is; other containers have no log here";
-        all.push(Finding::warn("docker's logging", format!("the default is {}", facts.logging), advice));
+    if !matches!(info.logging.as_str(), "json-file" | "local" | "") {
+        let advice =
+            "nothing for pods, whose containers always log to json-file; logs of other containers are not served";
+        all.push(Finding::warn("docker's logging", format!("the default is {}", info.logging), advice));
     }
-    if matches!(facts.storage.as_str(), "vfs" | "devicemapper" | "aufs") {
+    if matches!(info.storage.as_str(), "vfs" | "devicemapper" | "aufs") {
         let advice = "move to overlay2: each container is a whole copy, or the driver is no longer kept";
-        all.push(Finding::warn("docker's storage", facts.storage.clone(), advice));
+        all.push(Finding::warn("docker's storage", info.storage.clone(), advice));
     }
-    all.extend(facts.warnings.iter().map(|w| Finding::warn("docker warns", w.clone(), "see Docker's documentation")));
+    all.extend(info.warnings.iter().map(|w| Finding::warn("docker warns", w.clone(), "see Docker's documentation")));
     all
 }
 
@@ -88,8 +90,8 @@ mod tests {
 
     use super::*;
 
-    fn good() -> Facts {
-        Facts {
+    fn good() -> DockerInfo {
+        DockerInfo {
             version: "20.10.24+dfsg1".into(),
             cgroup_driver: "systemd".into(),
             cgroup_version: "2".into(),
@@ -103,21 +105,23 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_hurt_are_told_with_what_to_do() {
-        assert!(judge(&good()).iter().all(|f| f.status == Status::Pass));
-        for (facts, what, status) in [
-            (Facts { version: "19.03.15".into(), ..good() }, "docker", Status::Fail),
-            (Facts { rootless: true, ..good() }, "docker's rights", Status::Fail),
-            (Facts { limits_memory: false, ..good() }, "limits of memory", Status::Fail),
-            (Facts { live_restore: false, ..good() }, "docker's live-restore", Status::Warn),
-            (Facts { logging: "syslog".into(), ..good() }, "docker's logging", Status::Warn),
-            (Facts { storage: "vfs".into(), ..good() }, "docker's storage", Status::Warn),
-            (Facts { warnings: vec!["No swap limit support".into()], ..good() }, "docker warns", Status::Warn),
+    fn harmful_settings_are_reported_with_advice() {
+        assert!(evaluate(&good()).iter().all(|f| f.verdict == Status::Pass));
+        for (info, what, verdict) in [
+            (DockerInfo { version: "19.03.15".into(), ..good() }, "docker", Status::Fail),
+            (DockerInfo { rootless: true, ..good() }, "docker's rights", Status::Fail),
+            (DockerInfo { limits_memory: false, ..good() }, "limits of memory", Status::Fail),
+            (DockerInfo { live_restore: false, ..good() }, "docker's live-restore", Status::Warn),
+            (DockerInfo { logging: "syslog".into(), ..good() }, "docker's logging", Status::Warn),
+            (DockerInfo { storage: "vfs".into(), ..good() }, "docker's storage", Status::Warn),
+            (DockerInfo { warnings: vec!["No swap limit support".into()], ..good() }, "docker warns", Status::Warn),
         ] {
-            let bad: Vec<Finding> = judge(&facts).into_iter().filter(|f| f.status != Status::Pass).collect();
+            let bad: Vec<Finding> = evaluate(&info).into_iter().filter(|f| f.verdict != Status::Pass).collect();
             assert_eq!(bad.len(), 1, "{bad:?}");
-            assert!(bad[0].what == what && bad[0].status == status && !bad[0].advice.is_empty(), "{bad:?}");
+            assert!(bad[0].what == what && bad[0].verdict == verdict && !bad[0].advice.is_empty(), "{bad:?}");
         }
-        assert!(judge(&Facts { version: "master-dev".into(), ..good() }).iter().all(|f| f.status == Status::Pass));
+        assert!(
+            evaluate(&DockerInfo { version: "master-dev".into(), ..good() }).iter().all(|f| f.verdict == Status::Pass)
+        );
     }
 }

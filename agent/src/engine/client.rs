@@ -1,4 +1,4 @@
-//! The connection to Docker Engine and what the rest of the agent knows of its health.
+//! The connection to Docker Engine, and whether it answers.
 
 use std::{
     path::Path,
@@ -17,14 +17,14 @@ const REQUEST_TIMEOUT: u64 = 120;
 /// Whether Docker answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// No answer has been waited for yet.
+    /// No call has finished yet.
     Unknown,
-    /// It answers; `version` is the engine's own, such as `20.10.24`.
+    /// It answers; `version` is the engine's, such as `20.10.24`.
     Up {
         /// The engine's version.
         version: String,
     },
-    /// It does not; `reason` is what the last attempt said.
+    /// It does not answer; `reason` is the error of the last call.
     Down {
         /// What was tried and what came back.
         reason: String,
@@ -32,7 +32,7 @@ pub enum Health {
 }
 
 impl Health {
-    /// Whether it mounts images as volumes: since version 28, which speaks API 1.48.
+    /// Whether the engine mounts images as volumes: since version 28 (API 1.48).
     pub(crate) fn mounts_images(&self) -> bool {
         let Self::Up { version } = self else { return false };
         version.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major >= 28)
@@ -56,8 +56,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Prepares a client for the Unix socket `socket`, such as `/var/run/docker.sock`. Nothing is
-    /// sent yet. Calls are counted in `metrics`.
+    /// Makes a client of the Unix socket `socket`, such as `/var/run/docker.sock`. Nothing is sent yet. Calls are
+    /// counted in `metrics`.
     ///
     /// # Errors
     /// When the socket's path cannot be used.
@@ -73,13 +73,13 @@ impl Engine {
         &self.docker
     }
 
-    /// Where it listens, for connections that are taken over.
+    /// The path of its socket, for connections that are hijacked.
     pub(super) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Waits for a call to Docker and counts it as an `operation`, in upstream's words for those. What is not there, or
-    /// is as it should be already, is no failure.
+    /// Awaits a call to Docker and records it in the metrics as `operation`, one of the kubelet's names of runtime
+    /// operations. 304 and 404 count as success.
     pub(super) async fn counted<T>(
         &self,
         operation: &str,
@@ -96,7 +96,7 @@ impl Engine {
         result
     }
 
-    /// A client whose requests may take `timeout`: for stops, waits, pulls and loads.
+    /// A client with another request timeout: for stops, waits, pulls and loads.
     pub(crate) fn patient(&self, timeout: Duration) -> Docker {
         self.docker.clone().with_timeout(timeout)
     }

@@ -1,4 +1,4 @@
-//! Docker's event stream: what wakes the pods' workers.
+//! Docker's event stream, which wakes the workers of pods.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::{Engine, EngineError, names};
 
-/// A container of ours changed.
+/// An event of a container with labels of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) id: String,
@@ -16,7 +16,7 @@ pub(crate) struct Changed {
     pub(crate) action: Action,
 }
 
-/// What happened to it. Others (exec, attach, resize …) change nothing that the agent decides on.
+/// What happened to the container. Other events (exec, attach, resize …) change nothing that the agent decides on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Started,
@@ -24,16 +24,16 @@ pub(crate) enum Action {
     Destroyed,
 }
 
-/// The time as Docker reads it, which has the same clock: seconds and nanoseconds.
+/// The current time in the form of Docker's `since`: seconds and nanoseconds. Docker reads the same clock.
 pub(super) fn now() -> String {
     let now = Timestamp::now();
     format!("{}.{:09}", now.as_second(), now.subsec_nanosecond())
 }
 
 impl Engine {
-    /// Events from now on, which is when this is called: Docker is only asked once the stream is polled, and tells then
-    /// what happened since, of its last 256 events. The stream ends with an error when the connection breaks: list again
-    /// then, since what happened meanwhile may be lost.
+    /// Events from the time of this call on. Docker is only asked once the stream is polled; `since` has it replay what
+    /// happened before that, from its last 256 events. The stream ends with an error when the connection breaks: events
+    /// may be lost then, so callers list containers again.
     pub(crate) fn events(&self) -> impl Stream<Item = Result<Changed, EngineError>> + Send + use<> {
         let filters = HashMap::from([
             ("type".to_owned(), vec!["container".to_owned()]),
@@ -41,7 +41,7 @@ impl Engine {
             ("event".to_owned(), ["start", "die", "destroy"].map(str::to_owned).to_vec()),
         ]);
         let options = EventsOptions { filters: Some(filters), since: Some(now()), ..EventsOptions::default() };
-        // The stream lives as long as the agent: the client's own limit must not end it.
+        // The stream lives as long as the agent: the client's request timeout must not end it.
         self.docker().events(Some(options)).filter_map(|event| async move {
             match event {
                 Ok(event) => {
@@ -68,16 +68,16 @@ mod tests {
     use super::{super::fake, *};
 
     #[tokio::test]
-    async fn what_happens_before_docker_is_asked_is_told_too() {
+    async fn events_before_the_first_poll_are_replayed() {
         let dir = tempfile::tempdir().unwrap();
-        let (engine, mut asked) = fake::that_hears(dir.path(), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let (engine, mut requests) = fake::recording(dir.path(), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         let before = Timestamp::now();
         let mut events = Box::pin(engine.events());
         let called = Timestamp::now();
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert!(asked.try_recv().is_err(), "nothing is asked before the stream is polled");
+        assert!(requests.try_recv().is_err(), "nothing is asked before the stream is polled");
         assert!(events.next().await.is_none());
-        let line = asked.recv().await.unwrap();
+        let line = requests.recv().await.unwrap();
         let (_, since) = line.split_once("since=").expect("a time");
         let since = since.split(['&', ' ']).next().unwrap();
         let (seconds, nanoseconds) = since.split_once('.').unwrap();

@@ -1,4 +1,4 @@
-//! Runs a command inside a running container: for probes and hooks.
+//! Runs a command in a running container to its end: for exec probes and lifecycle hooks.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use bollard::{
 };
 use futures::StreamExt as _;
 
-use super::{Engine, EngineError, calls::short, process};
+use super::{Engine, EngineError, containers::short, exec_attach};
 
-/// What a command printed and how it ended.
+/// The output and exit code of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct ExecResult {
     pub(crate) code: i64,
-    /// Both streams, as they came, cut to the asked length.
+    /// Both streams as they came, cut to `max_bytes`.
     pub(crate) output: String,
 }
 
-/// How often Docker is asked for the process of a command that is to be killed, and how long is waited at first: it may
-/// only just be starting it.
-const ASKED: u32 = 7;
-const ASK_FIRST: Duration = Duration::from_millis(100);
+/// How often Docker is asked for the process id of a command that is to be killed, and the first delay between
+/// attempts, which doubles: Docker may only just be starting it.
+const KILL_ATTEMPTS: u32 = 7;
+const KILL_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Runs a command to its end and keeps the first `most` bytes of what it prints. When nobody waits for it any more
-    /// its processes are killed.
-    pub(crate) async fn exec(&self, id: &str, command: &[String], most: usize) -> Result<Ended, EngineError> {
+    /// Runs a command to its end and keeps the first `max_bytes` of its output. When the future is dropped the
+    /// command's processes are killed.
+    pub(crate) async fn exec(&self, id: &str, command: &[String], max_bytes: usize) -> Result<ExecResult, EngineError> {
         let failed = |e: &bollard::errors::Error| {
             EngineError::new(format!("a command could not be run in container {}", short(id)), e)
         };
@@ -37,14 +37,14 @@ impl Engine {
             ..ExecConfig::default()
         };
         let exec = self.counted("exec", self.docker().create_exec(id, config)).await.map_err(|e| failed(&e))?.id;
-        let mut unfinished = Unfinished::new(self, &exec, id);
+        let mut guard = KillOnDrop::new(self, &exec, id);
         let options = StartExecOptions { detach: false, ..StartExecOptions::default() };
         let started = match self.docker().start_exec(&exec, Some(options)).await {
             Ok(started) => started,
             Err(error) => {
                 let error = failed(&error);
                 if error.status().is_some() {
-                    unfinished.over();
+                    guard.disarm();
                 }
                 return Err(error);
             }
@@ -53,37 +53,37 @@ impl Engine {
         if let StartExecResults::Attached { mut output, .. } = started {
             while let Some(chunk) = output.next().await {
                 let chunk = chunk.map_err(|e| failed(&e))?.into_bytes();
-                let room = most.saturating_sub(bytes.len()).min(chunk.len());
+                let room = max_bytes.saturating_sub(bytes.len()).min(chunk.len());
                 bytes.extend_from_slice(&chunk[..room]);
             }
         }
-        let seen = self.docker().inspect_exec(&exec).await.map_err(|e| failed(&e))?;
-        unfinished.over();
-        // Docker tells no code of what it could not start, but why.
-        let code = seen.exit_code.unwrap_or(126);
-        Ok(Ended { code, output: String::from_utf8_lossy(&bytes).into_owned() })
+        let exec_state = self.docker().inspect_exec(&exec).await.map_err(|e| failed(&e))?;
+        guard.disarm();
+        // Docker has no exit code for a command that it could not start; the output says why.
+        let code = exec_state.exit_code.unwrap_or(126);
+        Ok(ExecResult { code, output: String::from_utf8_lossy(&bytes).into_owned() })
     }
 
-    /// Kills a command with all that it has started. Docker has no call for it.
+    /// Kills a command with all its descendants. Docker's API has no call for it.
     async fn kill_command(&self, exec: &str, container: &str) {
-        let mut wait = ASK_FIRST;
-        for _ in 0..ASKED {
+        let mut wait = KILL_RETRY_DELAY;
+        for _ in 0..KILL_ATTEMPTS {
             match self.docker().inspect_exec(exec).await {
-                Ok(seen) => {
-                    let pid = seen.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
-                    match (seen.running, pid) {
-                        (Some(true), Some(pid)) => return process::kill_tree(pid, container),
-                        _ if seen.exit_code.is_some() => return,
-                        // It is being started.
+                Ok(exec_state) => {
+                    let pid = exec_state.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
+                    match (exec_state.running, pid) {
+                        (Some(true), Some(pid)) => return exec_attach::kill_tree(pid, container),
+                        _ if exec_state.exit_code.is_some() => return,
+                        // Still starting.
                         _ => {}
                     }
                 }
                 Err(error) => {
-                    let error = EngineError::new("a command that nobody waits for could not be looked up", &error);
+                    let error = EngineError::new("an abandoned command could not be inspected", &error);
                     if error.is_not_found() {
                         return;
                     }
-                    tracing::debug!(container, %error, "it is tried again");
+                    tracing::debug!(container, %error, "failed to inspect abandoned exec; retrying");
                 }
             }
             tokio::time::sleep(wait).await;
@@ -92,24 +92,24 @@ impl Engine {
     }
 }
 
-/// A command whose end was not seen: killed when this is dropped.
-struct Unfinished(Option<(Engine, String, String)>);
+/// Kills a command when dropped, unless disarmed.
+struct KillOnDrop(Option<(Engine, String, String)>);
 
-impl Unfinished {
+impl KillOnDrop {
     fn new(engine: &Engine, exec: &str, container: &str) -> Self {
         Self(Some((engine.clone(), exec.to_owned(), container.to_owned())))
     }
 
-    /// The command has ended, or never began.
-    fn over(&mut self) {
+    /// The command has exited, or never started.
+    fn disarm(&mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let Some((engine, exec, container)) = self.0.take() else { return };
-        // Without a runtime the whole program is ending.
+        // Without a runtime the whole process is exiting.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(runtime.spawn(async move { engine.kill_command(&exec, &container).await }));
         }

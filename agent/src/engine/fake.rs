@@ -1,4 +1,4 @@
-//! A Docker that answers as a test wants it.
+//! A fake Docker for tests.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,14 +10,14 @@ use tokio::{
 
 use super::Engine;
 
-/// An engine whose Docker gives every request the same answer, byte for byte, and then closes the connection.
-pub(crate) fn that_answers(dir: &Path, answer: &'static str) -> Engine {
-    that_hears(dir, answer).0
+/// An engine whose Docker gives every request the same response, byte for byte, and then closes the connection.
+pub(crate) fn answering(dir: &Path, answer: &'static str) -> Engine {
+    recording(dir, answer).0
 }
 
-/// The same, with the first line of each request.
-pub(crate) fn that_hears(dir: &Path, answer: &'static str) -> (Engine, mpsc::UnboundedReceiver<String>) {
-    let (tell, heard) = mpsc::unbounded_channel();
+/// The same, with a channel of the first line of each request.
+pub(crate) fn recording(dir: &Path, answer: &'static str) -> (Engine, mpsc::UnboundedReceiver<String>) {
+    let (requests, received) = mpsc::unbounded_channel();
     let socket = dir.join("docker.sock");
     let listener = UnixListener::bind(&socket).expect("the socket of a fake Docker");
     tokio::spawn(async move {
@@ -29,9 +29,9 @@ pub(crate) fn that_hears(dir: &Path, answer: &'static str) -> (Engine, mpsc::Unb
                     Err(_) => break,
                 }
             }
-            let _ = tell.send(String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned());
+            let _ = requests.send(String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned());
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
-    (Engine::new(&socket.to_string_lossy(), Arc::default()).expect("an engine"), heard)
+    (Engine::new(&socket.to_string_lossy(), Arc::default()).expect("an engine"), received)
 }

@@ -1,4 +1,4 @@
-//! Images: what is there, pulling and removing.
+//! Docker's image store: look up, list, pull and remove images, and read their files.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -21,40 +21,40 @@ use super::{Cause, Engine, EngineError, names};
 /// An image in Docker's store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
-    /// `sha256:…`: what containers are made from, so that a moving tag cannot race.
+    /// `sha256:…`: containers are created from it, so that a moving tag cannot race.
     pub(crate) id: String,
-    /// `registry/path@sha256:…` where it was pulled, else its id: what statuses show.
+    /// `registry/path@sha256:…` where it was pulled, else its id: the `imageID` of container statuses.
     pub(crate) shown: String,
-    /// The user that its containers run as unless told otherwise.
+    /// The image's default user.
     pub(crate) user: String,
     pub(crate) size: i64,
-    /// It has the name that was asked for, and was not found by its id alone.
+    /// The image has the requested name; false when it was found by its id alone.
     pub(crate) named: bool,
 }
 
-/// An image of Docker's store with all its names.
+/// An image with all its names, as Docker lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct ImageSummary {
     pub(crate) id: String,
     pub(crate) tags: Vec<String>,
     pub(crate) digests: Vec<String>,
     pub(crate) size: i64,
 }
 
-/// One line of what Docker tells of a pull, in its own words.
+/// One progress message of a pull, in Docker's words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LayerNews {
+pub(crate) struct PullStatus {
     pub(crate) layer: String,
     pub(crate) status: String,
     pub(crate) bytes: u64,
     pub(crate) of_bytes: u64,
 }
 
-/// A pull with no progress for this long is given up; cri-dockerd's limit.
-const STALLED: Duration = Duration::from_secs(60);
+/// A pull without progress for this long is given up; cri-dockerd's default.
+const PULL_PROGRESS_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What is read of one file of an image at most.
-const LARGEST: u64 = 4 << 20;
+/// Limit of what is read of one file of an image.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 impl Engine {
     /// The image of a name, or `None` when it is not in the store.
@@ -77,32 +77,32 @@ impl Engine {
         }
     }
 
-    /// The files of an image, as a tar archive that comes in pieces.
+    /// The files of an image as a tar archive, streamed.
     ///
     /// # Errors
-    /// When Docker refuses; later errors come in the stream. The container that this needs is removed by whoever
-    /// reads, with [`Engine::remove`].
+    /// When Docker refuses; later errors come in the stream. The caller removes the helper container with
+    /// [`Engine::remove`].
     pub(crate) async fn files_of_image(
         &self,
         id: &str,
         name: &str,
     ) -> Result<impl futures::Stream<Item = Result<bytes::Bytes, EngineError>> + Send + use<>, EngineError> {
-        let made = self.create(name, never_started(id)).await?;
+        let made = self.create(name, helper_container(id)).await?;
         let files = self.docker().export_container(&made);
         Ok(files.map(|piece| piece.map_err(|e| EngineError::new("the files of an image could not be read", &e))))
     }
 
-    /// The text of one file of an image; nothing when it is not there, or is no file but a link. Docker gives it through a
-    /// container of this `name`, which is removed again.
+    /// The text of one file of an image; `None` when it does not exist, or is no regular file. Docker reads it through
+    /// a helper container of this `name`, which is removed again.
     pub(crate) async fn file_of_image(&self, id: &str, name: &str, path: &str) -> Result<Option<String>, EngineError> {
-        let made = self.create(name, never_started(id)).await?;
+        let made = self.create(name, helper_container(id)).await?;
         let attempt = || format!("{path} of an image could not be read");
         let options = DownloadFromContainerOptions { path: path.to_owned() };
         let read: Result<Vec<bytes::Bytes>, _> =
             self.docker().download_from_container(&made, Some(options)).try_collect().await;
         self.remove(&made).await?;
         match read {
-            Ok(pieces) => only_file(&pieces.concat()).map_err(|e| EngineError {
+            Ok(pieces) => single_file(&pieces.concat()).map_err(|e| EngineError {
                 attempt: attempt(),
                 reason: e.to_string(),
                 cause: Cause::Failed,
@@ -114,13 +114,13 @@ impl Engine {
         }
     }
 
-    /// Every image that is more than a layer of another.
-    pub(crate) async fn images(&self) -> Result<Vec<Stored>, EngineError> {
+    /// Every image that is no intermediate layer of another.
+    pub(crate) async fn images(&self) -> Result<Vec<ImageSummary>, EngineError> {
         let all = self.counted("list_images", self.docker().list_images(None::<ListImagesOptions>)).await;
         let all = all.map_err(|e| EngineError::new("images could not be listed", &e))?;
-        // Docker's old way of saying that there is none.
+        // Older engines name an image without names `<none>`.
         let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains("<none>")).collect();
-        let stored = all.into_iter().map(|image| Stored {
+        let stored = all.into_iter().map(|image| ImageSummary {
             id: image.id,
             tags: named(image.repo_tags),
             digests: named(image.repo_digests),
@@ -129,7 +129,7 @@ impl Engine {
         Ok(stored.collect())
     }
 
-    /// The ids of images that containers are made of, whoever made them, dead ones too.
+    /// The ids of images that containers use, whoever created them, exited containers included.
     pub(crate) async fn images_in_use(&self) -> Result<BTreeSet<String>, EngineError> {
         let options = ListContainersOptions { all: true, ..ListContainersOptions::default() };
         let all = self.counted("list_containers", self.docker().list_containers(Some(options))).await;
@@ -137,13 +137,13 @@ impl Engine {
         Ok(all.into_iter().filter_map(|container| container.image_id).collect())
     }
 
-    /// Removes an image with all its names, unless something is made of it. Gone already is success.
-    pub(crate) async fn remove_image(&self, image: &Stored) -> Result<(), EngineError> {
-        // The last name takes the image with it; one without names goes by its id.
+    /// Removes an image with all its names, unless a container uses it. One that does not exist is success.
+    pub(crate) async fn remove_image(&self, image: &ImageSummary) -> Result<(), EngineError> {
+        // Removing the last name removes the image; one without names is removed by its id.
         let names = image.tags.iter().chain(&image.digests).chain([&image.id]);
         for name in names {
-            let gone = self.docker().remove_image(name, None::<RemoveImageOptions>, None);
-            if let Err(error) = self.counted("remove_image", gone).await {
+            let removed = self.docker().remove_image(name, None::<RemoveImageOptions>, None);
+            if let Err(error) = self.counted("remove_image", removed).await {
                 let error = EngineError::new(format!("image {name:?} could not be removed"), &error);
                 if !error.is_not_found() {
                     return Err(error);
@@ -153,28 +153,29 @@ impl Engine {
         Ok(())
     }
 
-    /// Pulls an image, as nobody where there are no credentials, and tells how it goes on.
-    pub(crate) async fn pull_as(
+    /// Pulls an image, anonymously without credentials, and reports progress.
+    pub(crate) async fn pull_image(
         &self,
         name: &str,
         credentials: Option<DockerCredentials>,
-        tell: &mut (dyn FnMut(LayerNews) + Send),
+        on_progress: &mut (dyn FnMut(PullStatus) + Send),
     ) -> Result<(), EngineError> {
         let attempt = || format!("failed to pull image {name:?}");
         let options = CreateImageOptions { from_image: Some(familiar(name)), ..CreateImageOptions::default() };
         let mut progress = Box::pin(self.docker().create_image(Some(options), None, credentials));
         loop {
-            let line = tokio::time::timeout(STALLED, progress.next()).await.map_err(|_| EngineError {
-                attempt: attempt(),
-                reason: format!("no progress for {} s", STALLED.as_secs()),
-                cause: Cause::Failed,
-            })?;
+            let line =
+                tokio::time::timeout(PULL_PROGRESS_DEADLINE, progress.next()).await.map_err(|_| EngineError {
+                    attempt: attempt(),
+                    reason: format!("no progress for {} s", PULL_PROGRESS_DEADLINE.as_secs()),
+                    cause: Cause::Failed,
+                })?;
             match line {
                 None => return Ok(()),
                 Some(Ok(line)) => {
                     let bytes = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
                     let progress = line.progress_detail;
-                    tell(LayerNews {
+                    on_progress(PullStatus {
                         layer: line.id.unwrap_or_default(),
                         status: line.status.unwrap_or_default(),
                         bytes: bytes(progress.as_ref().and_then(|p| p.current)),
@@ -187,24 +188,25 @@ impl Engine {
     }
 }
 
-/// A container that lends the files of its image. It is never started: a command is asked for all the same.
-fn never_started(image: &str) -> ContainerCreateBody {
+/// A helper container, which gives access to the files of its image. It is never started, but Docker requires a
+/// command.
+fn helper_container(image: &str) -> ContainerCreateBody {
     ContainerCreateBody {
         image: Some(image.to_owned()),
         cmd: Some(vec!["none".to_owned()]),
-        // What a crash leaves of it is found by this.
+        // Finds helpers that a crash has left behind.
         labels: Some(HashMap::from([(names::TYPE.to_owned(), names::TYPE_HELPER.to_owned())])),
         ..ContainerCreateBody::default()
     }
 }
 
-/// The text of the file in an archive of one.
-fn only_file(archive: &[u8]) -> io::Result<Option<String>> {
+/// The text of the only file of an archive.
+fn single_file(archive: &[u8]) -> io::Result<Option<String>> {
     for entry in tar::Archive::new(archive).entries()? {
         let entry = entry?;
         if entry.header().entry_type().is_file() {
             let mut bytes = Vec::new();
-            let size = entry.size().min(LARGEST);
+            let size = entry.size().min(MAX_FILE_BYTES);
             entry.take(size).read_to_end(&mut bytes)?;
             if (bytes.len() as u64) < size {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -215,32 +217,34 @@ fn only_file(archive: &[u8]) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// The digest under the repository that was asked for, since an image may be in several; the first of any; or the id.
+/// The image reference for container statuses: the digest under the requested repository, since an image may be in
+/// several; else any digest; else the id.
 fn shown(name: &str, digests: &[String], id: &str) -> String {
     let repository = |name: &str| Reference::parse(name).map(|image| image.repository());
-    let asked = repository(name);
-    let own = digests.iter().find(|digest| asked.is_some() && repository(digest) == asked);
-    own.or_else(|| digests.first()).map_or(id, String::as_str).to_owned()
+    let requested = repository(name);
+    let matching = digests.iter().find(|digest| requested.is_some() && repository(digest) == requested);
+    matching.or_else(|| digests.first()).map_or(id, String::as_str).to_owned()
 }
 
-/// A name as Docker lists it, and pulls it: Docker pulls every tag of a name without one. What is no name stays as it is.
+/// The familiar form of an image name, as Docker lists it. Without a tag Docker would pull every tag, so `latest` is
+/// added. What is no valid name stays as it is.
 pub(crate) fn familiar(name: &str) -> String {
     Reference::parse(name).map_or_else(|| name.to_owned(), |image| image.familiar())
 }
 
-/// Whether Docker's words say that the registry itself is out of order, and not that it refused.
-pub(crate) fn is_out_of_order(reason: &str) -> bool {
+/// Whether Docker's error says that the registry is unavailable, and not that it has refused.
+pub(crate) fn is_registry_unavailable(reason: &str) -> bool {
     [502, 503, 504].iter().any(|code| reason.contains(&format!("unexpected HTTP status: {code}")))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{is_out_of_order, only_file, shown};
+    use super::{is_registry_unavailable, shown, single_file};
     use crate::engine::{Cause, fake};
 
-    /// What Docker answers, whether that says nothing about the image, and what is told of it.
+    /// Docker's response, the cause of the failure, and the progress that was reported.
     #[tokio::test]
-    async fn why_a_pull_has_failed() {
+    async fn causes_of_failed_pulls() {
         const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
         let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
         let progress = chunk("{\"status\":\"Pulling from library/x\"}\r\n");
@@ -263,22 +267,22 @@ mod tests {
             (String::new(), Cause::Unreachable, "did not answer"),
         ] {
             let dir = tempfile::tempdir().unwrap();
-            let engine = fake::that_answers(dir.path(), String::leak(answer.clone()));
+            let engine = fake::answering(dir.path(), String::leak(answer.clone()));
             let mut told = Vec::new();
-            let error = engine.pull_as("x", None, &mut |news| told.push(news.status)).await.unwrap_err();
+            let error = engine.pull_image("x", None, &mut |news| told.push(news.status)).await.unwrap_err();
             assert_eq!(error.cause, cause, "{answer:?}: {error}");
             assert!(error.reason.contains(reason), "{answer:?}: {error}");
             let began = answer.contains("Pulling");
             assert_eq!(told, if began { vec!["Pulling from library/x".to_owned()] } else { vec![] }, "{answer:?}");
         }
-        let gone = crate::engine::Engine::new("/nowhere/docker.sock", std::sync::Arc::default());
-        if let Ok(gone) = gone {
-            assert_eq!(gone.pull_as("x", None, &mut |_| {}).await.unwrap_err().cause, Cause::Unreachable);
+        let missing = crate::engine::Engine::new("/nowhere/docker.sock", std::sync::Arc::default());
+        if let Ok(missing) = missing {
+            assert_eq!(missing.pull_image("x", None, &mut |_| {}).await.unwrap_err().cause, Cause::Unreachable);
         }
     }
 
     #[test]
-    fn a_file_out_of_an_archive() {
+    fn single_file_of_an_archive() {
         let archive = |kind| {
             let mut builder = tar::Builder::new(Vec::new());
             let mut header = tar::Header::new_ustar();
@@ -287,13 +291,13 @@ mod tests {
             builder.append_data(&mut header, "passwd", &b"text"[..]).unwrap();
             builder.into_inner().unwrap()
         };
-        assert_eq!(only_file(&archive(tar::EntryType::Regular)).unwrap().as_deref(), Some("text"));
-        assert_eq!(only_file(&archive(tar::EntryType::Symlink)).unwrap(), None);
-        assert!(only_file(&archive(tar::EntryType::Regular)[..514]).is_err());
+        assert_eq!(single_file(&archive(tar::EntryType::Regular)).unwrap().as_deref(), Some("text"));
+        assert_eq!(single_file(&archive(tar::EntryType::Symlink)).unwrap(), None);
+        assert!(single_file(&archive(tar::EntryType::Regular)[..514]).is_err());
     }
 
     #[test]
-    fn an_image_is_shown_by_the_digest_of_its_repository() {
+    fn image_reference_is_the_digest_of_its_repository() {
         let digest = |name: &str| format!("{name}@sha256:{}", "0a".repeat(32));
         let digests = ["a.example/x", "host:5000/y", "nginx"].map(digest);
         assert_eq!(shown("host:5000/y:1", &digests, "sha256:i"), digest("host:5000/y"));
@@ -307,8 +311,8 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_out_of_order_is_none_that_refuses() {
-        assert!(is_out_of_order("received unexpected HTTP status: 503 Service Unavailable"));
-        assert!(!is_out_of_order("unauthorized: access denied, request 503"));
+    fn an_unavailable_registry_is_not_a_refusal() {
+        assert!(is_registry_unavailable("received unexpected HTTP status: 503 Service Unavailable"));
+        assert!(!is_registry_unavailable("unauthorized: access denied, request 503"));
     }
 }

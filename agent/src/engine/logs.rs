@@ -1,4 +1,4 @@
-//! What containers have printed: where Docker keeps it, and its own words where that is no file.
+//! Container logs: where Docker keeps them, and Docker's own log stream for drivers that write no files.
 
 use std::{collections::HashMap, io, path::PathBuf};
 
@@ -10,13 +10,13 @@ use bollard::{
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 
-use super::{Engine, EngineError, calls::short, names};
+use super::{Engine, EngineError, containers::short, names};
 use crate::logs::LogRequest;
 
-/// The driver whose files are read without asking Docker.
-const FILES: &str = "json-file";
-/// Lines that go out together when the client is slower than Docker.
-const TOGETHER: usize = 256;
+/// The logging driver whose files are read directly.
+const JSON_FILE_DRIVER: &str = "json-file";
+/// Most lines in one chunk when the client is slower than Docker.
+const MAX_LINES_PER_CHUNK: usize = 256;
 
 /// One attempt at running a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) struct Attempt {
 
 /// Where a container's log is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LogPlace {
+pub(crate) struct LogLocation {
     /// The newest file; `None` when Docker keeps it in another way.
     pub(crate) file: Option<PathBuf>,
     pub(crate) running: bool,
@@ -36,20 +36,20 @@ pub(crate) struct LogPlace {
 
 impl Engine {
     /// Where Docker keeps a container's log.
-    pub(crate) async fn log_place(&self, id: &str) -> Result<LogPlace, EngineError> {
+    pub(crate) async fn log_location(&self, id: &str) -> Result<LogLocation, EngineError> {
         let answer = self.docker().inspect_container(id, None::<InspectContainerOptions>).await;
         let answer =
             answer.map_err(|e| EngineError::new(format!("container {} could not be inspected", short(id)), &e))?;
         let driver = answer.host_config.and_then(|h| h.log_config).and_then(|l| l.typ);
-        let path = answer.log_path.filter(|p| !p.is_empty() && driver.as_deref() == Some(FILES));
-        Ok(LogPlace {
+        let path = answer.log_path.filter(|p| !p.is_empty() && driver.as_deref() == Some(JSON_FILE_DRIVER));
+        Ok(LogLocation {
             file: path.map(PathBuf::from),
             running: answer.state.and_then(|s| s.running).unwrap_or_default(),
         })
     }
 
-    /// The lines of a container as Docker tells them.
-    pub(crate) fn told_log(
+    /// A container's log as Docker streams it.
+    pub(crate) fn docker_log(
         &self,
         id: &str,
         request: &LogRequest,
@@ -69,26 +69,26 @@ impl Engine {
         });
         let mut left = request.limit.unwrap_or(u64::MAX);
         lines
-            .ready_chunks(TOGETHER)
+            .ready_chunks(MAX_LINES_PER_CHUNK)
             .map(|lines| {
                 let lines = lines.into_iter().collect::<io::Result<Vec<Bytes>>>()?;
                 Ok(Bytes::from(lines.concat()))
             })
             .take_while(move |_| std::future::ready(left > 0))
-            .map(move |piece: io::Result<Bytes>| {
-                let mut piece = piece?;
-                piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                left -= piece.len() as u64;
-                Ok(piece)
+            .map(move |chunk: io::Result<Bytes>| {
+                let mut chunk = chunk?;
+                chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                left -= chunk.len() as u64;
+                Ok(chunk)
             })
     }
 
-    /// The end of what a container has printed: at most so many lines and bytes.
-    pub(crate) async fn log_end(&self, id: &str, lines: usize, bytes: usize) -> Result<String, EngineError> {
+    /// The last lines of a container's log, at most `lines` and `bytes`.
+    pub(crate) async fn log_tail(&self, id: &str, lines: usize, bytes: usize) -> Result<String, EngineError> {
         let options = LogsOptions { stdout: true, stderr: true, tail: lines.to_string(), ..LogsOptions::default() };
-        let mut printed = Box::pin(self.docker().logs(id, Some(options)));
+        let mut log = Box::pin(self.docker().logs(id, Some(options)));
         let mut out = Vec::new();
-        while let Some(line) = printed.next().await {
+        while let Some(line) = log.next().await {
             let line = line.map_err(|e| EngineError::new("the container's log could not be read", &e))?;
             out.extend_from_slice(&line.into_bytes());
             let excess = out.len().saturating_sub(bytes);

@@ -1,38 +1,38 @@
-//! The only part of Windlass that talks to Docker Engine: names and labels, container bodies, calls,
-//! events, images, logs.
+//! Docker Engine's API: the only module that calls it. Names and labels of containers, create/start/stop/remove, exec
+//! and attach, events, images, logs.
 //!
-//! Imports nothing of `pods`; what a container should be is decided there and handed in.
+//! Imports nothing of `pods`: what a container should be is decided there and handed in.
 
-pub(crate) mod attached;
-pub(crate) mod calls;
 pub mod check;
 pub mod client;
+pub(crate) mod containers;
 pub(crate) mod events;
 pub(crate) mod exec;
+pub(crate) mod exec_attach;
 #[cfg(test)]
 pub(crate) mod fake;
+pub(crate) mod hijack;
 pub(crate) mod images;
-pub(crate) mod instance;
+pub(crate) mod inspect;
 pub mod logs;
 pub(crate) mod names;
 pub mod pause;
-pub(crate) mod process;
-pub mod strangers;
+pub mod unmanaged;
 
 pub use client::{ConnectError, Engine, Health};
 
-/// Why a call to Docker did not work.
+/// Why a call to Docker failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// There was no connection, it broke, or no answer came in time: nothing is known about the thing.
+    /// No connection, a broken one, or a timeout: nothing is known about the object.
     Unreachable,
     /// Docker answered with this HTTP status.
     Refused(u16),
-    /// Docker began to answer and then told of a failure, or its answer is none that can be used.
+    /// Docker reported a failure in the middle of its response, or sent one that cannot be parsed.
     Failed,
 }
 
-/// A call to Docker that did not work.
+/// A failed call to Docker.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{attempt}: {reason}")]
 pub struct EngineError {
@@ -40,7 +40,7 @@ pub struct EngineError {
     pub attempt: String,
     /// What Docker answered, or why there was no answer.
     pub reason: String,
-    /// What it says of the thing that was asked about.
+    /// The class of the failure.
     pub cause: Cause,
 }
 
@@ -64,7 +64,7 @@ impl EngineError {
         Self { attempt: attempt.into(), reason, cause }
     }
 
-    /// The HTTP status of Docker's answer, where it is what says that something went wrong.
+    /// The HTTP status, if Docker answered with an error status.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self.cause {
@@ -73,13 +73,13 @@ impl EngineError {
         }
     }
 
-    /// The thing is not there.
+    /// The object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.cause == Cause::Refused(404)
     }
 
-    /// Docker itself could not be asked: nothing is known about the thing.
+    /// Docker could not be reached: nothing is known about the object.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         self.cause == Cause::Unreachable

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 pub(crate) const TYPE: &str = "io.kubernetes.docker.type";
 pub(crate) const TYPE_SANDBOX: &str = "podsandbox";
 pub(crate) const TYPE_CONTAINER: &str = "container";
-/// Ours alone: a container that is never started and lends the files of its image.
+/// Ours alone: a helper container, which is never started and gives access to the files of its image.
 pub(crate) const TYPE_HELPER: &str = "windlass-helper";
 pub(crate) const SANDBOX_ID: &str = "io.kubernetes.sandbox.id";
 pub(crate) const LOG_PATH: &str = "io.kubernetes.container.logpath";
@@ -17,7 +17,7 @@ pub(crate) const POD_UID: &str = "io.kubernetes.pod.uid";
 pub(crate) const HASH: &str = "annotation.io.kubernetes.container.hash";
 pub(crate) const RESTART_COUNT: &str = "annotation.io.kubernetes.container.restartCount";
 pub(crate) const MESSAGE_PATH: &str = "annotation.io.kubernetes.container.terminationMessagePath";
-/// The policy that takes the end of the log for a message that is missing.
+/// The `terminationMessagePolicy` that falls back to the end of the log.
 pub(crate) const FROM_LOG: &str = "FallbackToLogsOnError";
 pub(crate) const MESSAGE_POLICY: &str = "annotation.io.kubernetes.container.terminationMessagePolicy";
 pub(crate) const PORTS: &str = "annotation.io.kubernetes.container.ports";
@@ -27,12 +27,12 @@ pub(crate) const ANNOTATION: &str = "annotation.";
 pub(crate) const GRACE: &str = "annotation.io.kubernetes.pod.terminationGracePeriod";
 /// Ours alone: the address of the sandbox, so that a restart finds it without entering the namespace.
 pub(crate) const POD_IP: &str = "io.windlass.pod.ip";
-/// Ours alone: what statuses show of the image, which Docker may know by other names later.
+/// Ours alone: the image reference for statuses, since Docker may know the image by other names later.
 pub(crate) const IMAGE_SHOWN: &str = "io.windlass.image";
-/// The name that the sandbox's container has among its pod's.
+/// The container name of the sandbox.
 pub(crate) const SANDBOX_NAME: &str = "POD";
 
-/// Who a container belongs to, read from its labels.
+/// The pod and container that a Docker container belongs to, from its labels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Identity {
     pub(crate) namespace: String,
@@ -63,7 +63,7 @@ impl Identity {
         .collect()
     }
 
-    /// Reads labels and the container's name; `None` for containers that are none of ours.
+    /// Reads labels and the container's name; `None` for containers without labels of ours.
     pub(crate) fn read(name: &str, labels: &HashMap<String, String>) -> Option<Self> {
         if !labels.contains_key(TYPE) {
             return None;
@@ -89,8 +89,8 @@ fn attempt_of(name: &str, labels: &HashMap<String, String>) -> u32 {
         .unwrap_or(0)
 }
 
-/// The hash of what forces a container to be made anew, its name and image, as upstream computes it, so that a container
-/// that another agent has made is taken over as it is: 32 bit FNV-1a of how a Go program dumps the bytes of their JSON.
+/// The hash of the fields whose change recreates a container, its name and image, as the kubelet computes it, so that a
+/// container of another agent is adopted: 32 bit FNV-1a of Go's dump of their JSON's bytes.
 pub(crate) fn container_hash(name: &str, image: &str) -> String {
     let json = serde_json::json!({"image": image, "name": name}).to_string();
     let bytes: Vec<String> = json.bytes().map(|byte| byte.to_string()).collect();

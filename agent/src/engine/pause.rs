@@ -1,4 +1,4 @@
-//! The image that every sandbox runs: built into this program, loaded into Docker when it is missing.
+//! The pause image that every sandbox runs: built into this program, loaded into Docker when it is missing.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::{Cause, Engine, EngineError};
 pub(crate) const NAME: &str = env!("WINDLASS_PAUSE_IMAGE");
 static ARCHIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause.tar"));
 
-/// Makes sure that Docker has the image and gives its id.
+/// Makes sure that Docker has the image; returns its id.
 ///
 /// # Errors
-/// When Docker does not take it.
+/// When Docker refuses the image.
 pub async fn ensure(engine: &Engine) -> Result<String, EngineError> {
     if let Some(image) = engine.image(NAME).await? {
         return Ok(image.id);
@@ -33,10 +33,10 @@ pub async fn ensure(engine: &Engine) -> Result<String, EngineError> {
     })
 }
 
-/// Takes the image out of Docker again. Gone already is success.
+/// Removes the image from Docker. One that does not exist is success.
 ///
 /// # Errors
-/// When Docker keeps it, because a container still uses it for one.
+/// When Docker refuses, for example because a container still uses it.
 pub async fn remove(engine: &Engine) -> Result<(), EngineError> {
     match engine.docker().remove_image(NAME, None::<RemoveImageOptions>, None).await {
         Ok(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Which credentials of pull secrets and of the node fit an image; upstream's rules. Pure.
+//! Which credentials of pull secrets and of the node match an image; upstream's rules (`DockerKeyring`). Pure.
 
 use base64::Engine as _;
 use bollard::auth::DockerCredentials;
@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 use windlass_kit::objects::image::Reference;
 
-/// Where credentials come from, which decides who else may use what was pulled with them.
+/// The source of credentials, which decides which other pods may use an image that was pulled with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The node's own: all its pods may use them.
+    /// The node's own configuration: all its pods may use the image.
     Node,
     /// A pull secret.
     Secret { uid: String, namespace: String, name: String },
@@ -23,7 +23,7 @@ impl Source {
     }
 }
 
-/// What a registry is shown. Its `Debug` shows none of it.
+/// Credentials of a registry. `Debug` prints no secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) server: String,
@@ -45,13 +45,13 @@ impl Credentials {
         }
     }
 
-    /// What tells them from others without showing them.
+    /// A digest that distinguishes credentials without revealing them.
     pub(crate) fn hash(&self) -> String {
         let all = serde_json::json!([self.server, self.username, self.password, self.identity_token]);
-        super::records::hex_of(all.to_string().as_bytes())
+        super::records::sha256_hex(all.to_string().as_bytes())
     }
 
-    fn is_as_good_as(&self, other: &Self) -> bool {
+    fn same_login(&self, other: &Self) -> bool {
         Self { source: Source::Node, ..self.clone() } == Self { source: Source::Node, ..other.clone() }
     }
 }
@@ -63,11 +63,11 @@ impl std::fmt::Debug for Credentials {
 }
 
 /// The entries of one pull secret, as the text of a Docker configuration; `None` for a secret of another type.
-pub(crate) fn of_secret(secret: &Secret) -> Option<Value> {
+pub(crate) fn config_of_secret(secret: &Secret) -> Option<Value> {
     let data = secret.data.as_ref()?;
     match secret.type_.as_deref() {
         Some("kubernetes.io/dockerconfigjson") => serde_json::from_slice(&data.get(".dockerconfigjson")?.0).ok(),
-        // The older form is what the newer one holds under `auths`.
+        // The legacy format is the content of `auths`.
         Some("kubernetes.io/dockercfg") => {
             let entries: Value = serde_json::from_slice(&data.get(".dockercfg")?.0).ok()?;
             Some(serde_json::json!({"auths": entries}))
@@ -76,14 +76,14 @@ pub(crate) fn of_secret(secret: &Secret) -> Option<Value> {
     }
 }
 
-/// All credentials that fit an image, the closest first; of equally close ones those of the first configuration.
+/// All credentials that match an image, the longest key first; of equal keys the first configuration wins.
 pub(crate) fn for_image(image: &Reference, configs: &[(Value, Source)]) -> Vec<Credentials> {
     let image = location(image);
     let mut found: Vec<(usize, Credentials)> = Vec::new();
     for (config, source) in configs {
         for (key, entry) in config["auths"].as_object().into_iter().flatten() {
             let key_at = key_location(key);
-            if let Some(credentials) = covers(&key_at, &image).then(|| read(key, entry, source)).flatten() {
+            if let Some(credentials) = key_matches(&key_at, &image).then(|| read(key, entry, source)).flatten() {
                 found.push((key_at.len(), credentials));
             }
         }
@@ -91,7 +91,7 @@ pub(crate) fn for_image(image: &Reference, configs: &[(Value, Source)]) -> Vec<C
     found.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
     let mut out: Vec<Credentials> = Vec::new();
     for (_, credentials) in found {
-        if !out.iter().any(|one| one.is_as_good_as(&credentials)) {
+        if !out.iter().any(|one| one.same_login(&credentials)) {
             out.push(credentials);
         }
     }
@@ -111,9 +111,9 @@ fn read(server: &str, entry: &Value, source: &Source) -> Option<Credentials> {
     some.then(|| Credentials { server: server.to_owned(), username, password, identity_token, source: source.clone() })
 }
 
-/// Whether a pattern such as `*.example.com/team` means an image.
-pub(super) fn fits_image(pattern: &str, image: &Reference) -> bool {
-    covers(&key_location(pattern), &location(image))
+/// Whether a pattern such as `*.example.com/team` matches an image.
+pub(super) fn matches_image(pattern: &str, image: &Reference) -> bool {
+    key_matches(&key_location(pattern), &location(image))
 }
 
 /// Host and path of an image, without tag and digest.
@@ -121,37 +121,40 @@ fn location(image: &Reference) -> String {
     canonical(&image.repository())
 }
 
-/// The same of a key, which may be a URL.
+/// Host and path of a key, which may be a URL.
 fn key_location(key: &str) -> String {
     let bare = key.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
     let bare = bare.strip_suffix("/v1").or_else(|| bare.strip_suffix("/v2")).unwrap_or(bare);
     canonical(bare)
 }
 
-/// One name for Docker's own registry.
+/// Maps the names of Docker Hub to one.
 fn canonical(at: &str) -> String {
     let (host, path) = at.split_once('/').map_or((at, ""), |(h, p)| (h, p));
     let host = if matches!(host, "docker.io" | "registry-1.docker.io") { "index.docker.io" } else { host };
     if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") }
 }
 
-/// Whether a key's host is the image's, part by part with `*` for a part or some of it, and its path begins the image's.
-fn covers(key: &str, image: &str) -> bool {
+/// Whether a key's host matches the image's, label by label with `*` as a glob, and its path is a prefix of the
+/// image's.
+fn key_matches(key: &str, image: &str) -> bool {
     let split = |at: &str| -> (String, String) {
         at.split_once('/').map_or((at.to_owned(), String::new()), |(h, p)| (h.to_owned(), p.to_owned()))
     };
     let ((key_host, key_path), (host, path)) = (split(key), split(image));
     let parts = |host: &str| host.split('.').map(str::to_owned).collect::<Vec<_>>();
     let (wanted, there) = (parts(&key_host), parts(&host));
-    wanted.len() == there.len() && wanted.iter().zip(&there).all(|(w, t)| fits(w, t)) && path.starts_with(&key_path)
+    wanted.len() == there.len()
+        && wanted.iter().zip(&there).all(|(w, t)| glob_matches(w, t))
+        && path.starts_with(&key_path)
 }
 
-fn fits(pattern: &str, text: &str) -> bool {
+fn glob_matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
-        Some((before, rest)) => text
-            .strip_prefix(before)
-            .is_some_and(|left| (0..=left.len()).any(|at| left.is_char_boundary(at) && fits(rest, &left[at..]))),
+        Some((before, rest)) => text.strip_prefix(before).is_some_and(|left| {
+            (0..=left.len()).any(|at| left.is_char_boundary(at) && glob_matches(rest, &left[at..]))
+        }),
     }
 }
 
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_ones_are_the_first_sources() {
+    fn equal_credentials_keep_the_first_source() {
         let secret = |name: &str| Source::Secret { uid: "u".into(), namespace: "n".into(), name: name.into() };
         let config = |password: &str| json!({"auths": {"r.example": {"username": "u", "password": password}}});
         let image = Reference::parse("r.example/x").unwrap();
@@ -225,8 +228,8 @@ mod tests {
         let new = secret("kubernetes.io/dockerconfigjson", ".dockerconfigjson", &format!(r#"{{"auths":{entry}}}"#));
         let old = secret("kubernetes.io/dockercfg", ".dockercfg", entry);
         for secret in [new, old] {
-            assert_eq!(found("r.example/x", of_secret(&secret).unwrap()).len(), 1);
+            assert_eq!(found("r.example/x", config_of_secret(&secret).unwrap()).len(), 1);
         }
-        assert_eq!(of_secret(&secret("Opaque", "x", "y")), None);
+        assert_eq!(config_of_secret(&secret("Opaque", "x", "y")), None);
     }
 }

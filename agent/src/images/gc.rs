@@ -1,4 +1,4 @@
-//! Which images go, and in which order. Pure; rules are upstream's.
+//! Image garbage collection: which images are removed, and in which order. Pure; upstream's rules.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,67 +8,73 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::images::Stored;
+use crate::engine::images::ImageSummary;
 
-/// What is remembered of an image, by its id.
+/// When an image was first seen and last used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Known {
+pub(super) struct ImageRecord {
     pub(super) first_seen: Timestamp,
     /// When a container was last seen to use it; before any did, when it was first seen.
     pub(super) last_used: Timestamp,
 }
 
-pub(super) type Memory = BTreeMap<String, Known>;
+pub(super) type ImageRecords = BTreeMap<String, ImageRecord>;
 
-/// Takes in what is there now and what is in use; forgets what is gone.
-pub(super) fn note(memory: &mut Memory, stored: &[Stored], in_use: &BTreeSet<String>, now: Timestamp) {
-    memory.retain(|id, _| stored.iter().any(|image| image.id == *id));
+/// Updates the records from the store and the images in use; records of removed images are dropped.
+pub(super) fn update_records(
+    records: &mut ImageRecords,
+    stored: &[ImageSummary],
+    in_use: &BTreeSet<String>,
+    now: Timestamp,
+) {
+    records.retain(|id, _| stored.iter().any(|image| image.id == *id));
     for image in stored {
-        let known = memory.entry(image.id.clone()).or_insert(Known { first_seen: now, last_used: now });
+        let known = records.entry(image.id.clone()).or_insert(ImageRecord { first_seen: now, last_used: now });
         if in_use.contains(&image.id) {
             known.last_used = now;
         }
     }
 }
 
-/// The images that may go, the one that was not used for longest first; those that are younger than `age` stay.
-pub(super) fn unused<'a>(
-    memory: &Memory,
-    stored: &'a [Stored],
+/// The images that may be removed, the least recently used first; those younger than `age` are left out.
+pub(super) fn unused_images<'a>(
+    records: &ImageRecords,
+    stored: &'a [ImageSummary],
     in_use: &BTreeSet<String>,
     age: Duration,
     now: Timestamp,
-) -> Vec<&'a Stored> {
-    let known = |image: &Stored| memory.get(&image.id).copied();
-    let mut all: Vec<&Stored> = stored
+) -> Vec<&'a ImageSummary> {
+    let known = |image: &ImageSummary| records.get(&image.id).copied();
+    let mut all: Vec<&ImageSummary> = stored
         .iter()
         .filter(|image| !in_use.contains(&image.id))
-        .filter(|image| known(image).is_some_and(|k| older(k.first_seen, age, now)))
+        .filter(|image| known(image).is_some_and(|k| is_older(k.first_seen, age, now)))
         .collect();
     all.sort_by_key(|image| known(image).map(|k| (k.last_used, k.first_seen)));
     all
 }
 
-/// Whether an unused image has not been used for too long; an age of zero means that none is.
-pub(super) fn is_stale(memory: &Memory, image: &Stored, age: Duration, now: Timestamp) -> bool {
-    !age.is_zero() && memory.get(&image.id).is_some_and(|k| older(k.last_used, age, now))
+/// Whether an image has been unused for `age`; zero disables this.
+pub(super) fn exceeds_max_age(records: &ImageRecords, image: &ImageSummary, age: Duration, now: Timestamp) -> bool {
+    !age.is_zero() && records.get(&image.id).is_some_and(|k| is_older(k.last_used, age, now))
 }
 
-fn older(since: Timestamp, age: Duration, now: Timestamp) -> bool {
+fn is_older(since: Timestamp, age: Duration, now: Timestamp) -> bool {
     Duration::try_from(now.duration_since(since)).is_ok_and(|lasted| lasted >= age)
 }
 
-/// Bytes to be freed: down to the low mark once the high one is reached. Marks are percent of the file system in use.
-pub(super) fn to_free(capacity: u64, available: u64, high: u8, low: u8) -> Option<u64> {
+/// Bytes to free: down to the low threshold once the high threshold is reached. Thresholds are percent of the file
+/// system in use.
+pub(super) fn bytes_to_free(capacity: u64, available: u64, high: u8, low: u8) -> Option<u64> {
     let available = available.min(capacity);
     let used = 100 - available.saturating_mul(100).checked_div(capacity)?;
     let wanted = capacity.saturating_mul(u64::from(100 - low.min(100))) / 100;
     (used >= u64::from(high)).then(|| wanted.saturating_sub(available)).filter(|bytes| *bytes > 0)
 }
 
-/// Whether an image is what a pod calls by one of these names.
-pub(super) fn is_called(image: &Stored, names: &BTreeSet<String>) -> bool {
+/// Whether an image has one of these names or ids.
+pub(super) fn has_name(image: &ImageSummary, names: &BTreeSet<String>) -> bool {
     let ids = [image.id.as_str(), image.id.trim_start_matches("sha256:")];
     image.tags.iter().chain(&image.digests).any(|name| names.contains(name)) || ids.iter().any(|id| names.contains(*id))
 }
@@ -77,47 +83,47 @@ pub(super) fn is_called(image: &Stored, names: &BTreeSet<String>) -> bool {
 mod tests {
     use super::*;
 
-    fn image(id: &str, tags: &[&str]) -> Stored {
+    fn image(id: &str, tags: &[&str]) -> ImageSummary {
         let tags = tags.iter().map(|t| (*t).to_owned()).collect();
-        Stored { id: id.to_owned(), tags, digests: Vec::new(), size: 1 }
+        ImageSummary { id: id.to_owned(), tags, digests: Vec::new(), size: 1 }
     }
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + seconds).unwrap()
     }
 
-    fn ids(all: &[&Stored]) -> Vec<String> {
+    fn ids(all: &[&ImageSummary]) -> Vec<String> {
         all.iter().map(|i| i.id.clone()).collect()
     }
 
     #[test]
-    fn what_was_not_used_for_longest_goes_first() {
+    fn least_recently_used_images_are_removed_first() {
         let stored = [image("used", &[]), image("old", &[]), image("older", &[]), image("young", &[])];
         let none = BTreeSet::new();
-        let mut memory = Memory::new();
-        note(&mut memory, &stored[..3], &["old".to_owned(), "used".to_owned()].into(), at(0));
-        note(&mut memory, &stored[..3], &["old".to_owned(), "used".to_owned()].into(), at(60));
+        let mut records = ImageRecords::new();
+        update_records(&mut records, &stored[..3], &["old".to_owned(), "used".to_owned()].into(), at(0));
+        update_records(&mut records, &stored[..3], &["old".to_owned(), "used".to_owned()].into(), at(60));
         let in_use = BTreeSet::from(["used".to_owned()]);
-        note(&mut memory, &stored, &in_use, at(100));
+        update_records(&mut records, &stored, &in_use, at(100));
         let age = Duration::from_secs(30);
-        assert_eq!(ids(&unused(&memory, &stored, &in_use, age, at(120))), ["older", "old"]);
-        assert_eq!(ids(&unused(&memory, &stored, &in_use, age, at(130))), ["older", "old", "young"]);
-        note(&mut memory, &stored[..1], &none, at(140));
-        assert_eq!(memory.keys().collect::<Vec<_>>(), ["used"], "what is gone is forgotten");
-        assert_eq!(memory["used"], Known { first_seen: at(0), last_used: at(100) });
+        assert_eq!(ids(&unused_images(&records, &stored, &in_use, age, at(120))), ["older", "old"]);
+        assert_eq!(ids(&unused_images(&records, &stored, &in_use, age, at(130))), ["older", "old", "young"]);
+        update_records(&mut records, &stored[..1], &none, at(140));
+        assert_eq!(records.keys().collect::<Vec<_>>(), ["used"], "what is gone is forgotten");
+        assert_eq!(records["used"], ImageRecord { first_seen: at(0), last_used: at(100) });
     }
 
     #[test]
-    fn stale_images_go_whatever_room_there_is() {
+    fn images_beyond_the_maximum_age_are_removed() {
         let stored = image("i", &[]);
-        let memory = Memory::from([("i".to_owned(), Known { first_seen: at(0), last_used: at(50) })]);
+        let records = ImageRecords::from([("i".to_owned(), ImageRecord { first_seen: at(0), last_used: at(50) })]);
         for (age, now, stale) in [(0, 9999, false), (100, 149, false), (100, 150, true)] {
-            assert_eq!(is_stale(&memory, &stored, Duration::from_secs(age), at(now)), stale, "{age} {now}");
+            assert_eq!(exceeds_max_age(&records, &stored, Duration::from_secs(age), at(now)), stale, "{age} {now}");
         }
     }
 
     #[test]
-    fn marks() {
+    fn thresholds() {
         for (available, high, low, free) in [
             (160, 85, 80, None),
             (150, 85, 80, Some(50)),
@@ -129,15 +135,15 @@ mod tests {
             // Beyond the capacity, as some file systems have it.
             (2000, 85, 80, None),
         ] {
-            assert_eq!(to_free(1000, available, high, low), free, "{available} {high} {low}");
+            assert_eq!(bytes_to_free(1000, available, high, low), free, "{available} {high} {low}");
         }
-        assert_eq!(to_free(0, 0, 85, 80), None);
+        assert_eq!(bytes_to_free(0, 0, 85, 80), None);
     }
 
     #[test]
-    fn an_image_is_called_by_name_or_id() {
+    fn an_image_matches_by_name_or_id() {
         let names = BTreeSet::from(["nginx:1".to_owned(), "abc".to_owned()]);
-        assert!(is_called(&image("sha256:1", &["nginx:1"]), &names) && is_called(&image("sha256:abc", &[]), &names));
-        assert!(!is_called(&image("sha256:2", &["nginx:2"]), &names));
+        assert!(has_name(&image("sha256:1", &["nginx:1"]), &names) && has_name(&image("sha256:abc", &[]), &names));
+        assert!(!has_name(&image("sha256:2", &["nginx:2"]), &names));
     }
 }

@@ -1,8 +1,8 @@
-//! Images of the node: pulled once for all who want them, and collected when the disk fills up.
+//! The image manager: pulls images once for all pods that want them, and collects garbage when the disk fills up.
 //!
-//! `gc` decides which images go and is pure; `pulls` shares pulls; `credentials` finds what a registry is shown, also from
-//! `plugins`; `records` keeps what was pulled with what, and so who may use it; this module owns what is known of images
-//! and removes them. Talks to Docker through `engine` only and imports nothing of `pods`.
+//! `gc` decides which images are removed and is pure; `pulls` shares pulls; `credentials` finds the credentials of a
+//! registry, also from `plugins`; `records` remembers which credentials images were pulled with, and so which pods may
+//! use them. Talks to Docker through `engine` only and imports nothing of `pods`.
 
 pub(crate) mod credentials;
 mod gc;
@@ -31,45 +31,43 @@ use windlass_kit::{
 use crate::{
     engine::{
         Engine, EngineError,
-        images::{Stored, familiar},
+        images::{ImageSummary, familiar},
     },
     metrics::Metrics,
 };
-use gc::Memory;
+use gc::ImageRecords;
 pub use plugins::Plugins;
-pub use pulls::{AllProgress, Progress};
+pub use pulls::{PullProgress, PullsInProgress};
 pub(crate) use pulls::{Pulled, Pulls};
-pub(crate) use records::Records;
-pub use records::Verification;
+pub(crate) use records::PullRecords;
+pub use records::PullVerificationPolicy;
 
-/// Pulls at once where no number is set: Docker itself downloads three layers of each at a time.
-const PULLS_AT_ONCE: usize = 16;
-/// Images are listed this often, and collected this often; upstream's.
-const LIST_EVERY: Duration = Duration::from_secs(30);
-const COLLECT_EVERY: Duration = Duration::from_secs(300);
+/// Default number of parallel pulls: Docker itself downloads three layers of each in parallel.
+const DEFAULT_PARALLEL_PULLS: usize = 16;
+/// Intervals of listing images and of garbage collection; upstream's.
+const LIST_INTERVAL: Duration = Duration::from_secs(30);
+const GC_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Settings of images.
+/// Configuration of the image manager.
 #[derive(Debug, Clone)]
 pub struct ImagesConfig {
-    /// Docker's data root: the file system that images fill.
-    pub data_root: PathBuf,
-    /// Where is kept when each image was first seen and last used.
+    /// The file that records when each image was first seen and last used.
     pub file: PathBuf,
-    /// Percent of the file system in use from which images are removed, and down to which; 100 is never.
+    /// Percent of the file system in use at which garbage collection starts; 100 is never.
     pub high: u8,
-    /// See `high`.
+    /// Percent of the file system in use at which garbage collection stops.
     pub low: u8,
-    /// Younger images stay.
+    /// Younger images are not collected.
     pub minimum_age: Duration,
-    /// Images that were unused for this long go whatever room there is; zero is never.
+    /// Images that were unused for this long are removed whatever the disk usage; zero is never.
     pub maximum_age: Duration,
-    /// How many are pulled at once.
+    /// Most parallel pulls.
     pub parallel_pulls: Option<usize>,
-    /// The folder that tells who may use which image.
+    /// The directory of pull records.
     pub records_dir: PathBuf,
-    /// For which images that are there a pod must show credentials all the same.
-    pub verification: Verification,
-    /// Programs that know credentials.
+    /// Which images of the store a pod must present credentials for.
+    pub verification: PullVerificationPolicy,
+    /// Credential provider plugins.
     pub plugins: Plugins,
 }
 
@@ -82,61 +80,79 @@ pub struct StoredImage {
     pub size: i64,
 }
 
-/// The images of this node. Clones share the same state.
+/// A handle to the images of this node. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Images {
     pulls: Pulls,
-    ask: mpsc::Sender<oneshot::Sender<()>>,
+    gc_sender: mpsc::Sender<oneshot::Sender<()>>,
     list: watch::Receiver<Arc<Vec<StoredImage>>>,
-    records: Records,
+    records: PullRecords,
     plugins: Plugins,
 }
 
-/// What looks after images; [`Keeper::run`] must be spawned.
+/// The task behind [`Images`]; [`ImageManager::run`] must be spawned.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct ImageManager {
     config: ImagesConfig,
+    /// Docker's data root, on the imagefs.
+    data_root: PathBuf,
     engine: Engine,
-    asked: mpsc::Receiver<oneshot::Sender<()>>,
+    gc_requests: mpsc::Receiver<oneshot::Sender<()>>,
     list: watch::Sender<Arc<Vec<StoredImage>>>,
-    pulls: watch::Receiver<AllProgress>,
-    memory: Memory,
-    records: Records,
+    pulls: watch::Receiver<PullsInProgress>,
+    image_records: ImageRecords,
+    records: PullRecords,
     failures: u32,
     metrics: Arc<Metrics>,
 }
 
 impl Images {
-    /// The handle, and what stands behind it.
+    /// The handle, and the task behind it; `data_root` is Docker's data root.
     #[must_use]
-    pub fn new(engine: Engine, config: ImagesConfig, metrics: Arc<Metrics>) -> (Self, Keeper) {
-        let (ask, asked) = mpsc::channel(4);
+    pub fn build(
+        engine: Engine,
+        config: ImagesConfig,
+        data_root: PathBuf,
+        metrics: Arc<Metrics>,
+    ) -> (Self, ImageManager) {
+        let (gc_sender, gc_requests) = mpsc::channel(4);
         let (list, listed) = watch::channel(Arc::default());
-        let pulls = Pulls::new(engine.clone(), config.parallel_pulls.unwrap_or(PULLS_AT_ONCE));
-        let memory = read(&config.file);
+        let pulls = Pulls::new(engine.clone(), config.parallel_pulls.unwrap_or(DEFAULT_PARALLEL_PULLS));
+        let image_records = read_records(&config.file);
         let progress = pulls.progress();
-        let records = Records::open(config.records_dir.clone(), config.verification.clone());
-        let images = Self { pulls, ask, list: listed, records: records.clone(), plugins: config.plugins.clone() };
-        let keeper = Keeper { config, engine, asked, list, pulls: progress, memory, records, failures: 0, metrics };
-        (images, keeper)
+        let records = PullRecords::open(config.records_dir.clone(), config.verification.clone());
+        let images = Self { pulls, gc_sender, list: listed, records: records.clone(), plugins: config.plugins.clone() };
+        let manager = ImageManager {
+            config,
+            data_root,
+            engine,
+            gc_requests,
+            list,
+            pulls: progress,
+            image_records,
+            records,
+            failures: 0,
+            metrics,
+        };
+        (images, manager)
     }
 
-    /// The largest of the store's images first.
+    /// The images of the store, the largest first.
     #[must_use]
     pub fn list(&self) -> watch::Receiver<Arc<Vec<StoredImage>>> {
         self.list.clone()
     }
 
-    /// How far pulls are.
+    /// Progress of all pulls.
     #[must_use]
-    pub fn progress(&self) -> watch::Receiver<AllProgress> {
+    pub fn progress(&self) -> watch::Receiver<PullsInProgress> {
         self.pulls.progress()
     }
 
-    /// Removes every image that no container and no pod needs, and waits for it.
+    /// Removes every image that no container and no pod uses, and waits for it.
     pub async fn remove_unused(&self) {
         let (answer, answered) = oneshot::channel();
-        if self.ask.send(answer).await.is_ok() {
+        if self.gc_sender.send(answer).await.is_ok() {
             let _ = answered.await;
         }
     }
@@ -145,25 +161,25 @@ impl Images {
         &self.pulls
     }
 
-    /// Who may use which image.
-    pub(crate) fn records(&self) -> &Records {
+    /// The pull records.
+    pub(crate) fn records(&self) -> &PullRecords {
         &self.records
     }
 
-    /// Programs that know credentials.
+    /// Credential provider plugins.
     pub(crate) fn plugins(&self) -> &Plugins {
         &self.plugins
     }
 }
 
-/// What the store holds and who needs it.
+/// The images of the store, and the ids of those in use.
 struct Store {
-    stored: Vec<Stored>,
+    stored: Vec<ImageSummary>,
     in_use: BTreeSet<String>,
 }
 
-impl Keeper {
-    /// Lists and collects until `shutdown`. `node` is who events are about.
+impl ImageManager {
+    /// Lists images and collects garbage until `shutdown`. `node` is the object of events.
     pub async fn run(
         mut self,
         node: ObjectReference,
@@ -171,19 +187,19 @@ impl Keeper {
         pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
         shutdown: CancellationToken,
     ) {
-        let mut list = tokio::time::interval(LIST_EVERY);
-        let mut collect = tokio::time::interval_at(tokio::time::Instant::now() + LIST_EVERY, COLLECT_EVERY);
+        let mut list = tokio::time::interval(LIST_INTERVAL);
+        let mut collect = tokio::time::interval_at(tokio::time::Instant::now() + LIST_INTERVAL, GC_INTERVAL);
         for timer in [&mut list, &mut collect] {
             timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         }
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                _ = list.tick() => drop(self.look(&pods).await),
-                _ = collect.tick() => self.collect(&node, &recorder, &pods).await,
-                Some(answer) = self.asked.recv() => {
-                    if let Some(store) = self.look(&pods).await {
-                        let all = gc::unused(&self.memory, &store.stored, &store.in_use, Duration::ZERO, Timestamp::now());
+                _ = list.tick() => drop(self.refresh(&pods).await),
+                _ = collect.tick() => self.collect_garbage(&node, &recorder, &pods).await,
+                Some(answer) = self.gc_requests.recv() => {
+                    if let Some(store) = self.refresh(&pods).await {
+                        let all = gc::unused_images(&self.image_records, &store.stored, &store.in_use, Duration::ZERO, Timestamp::now());
                         self.remove(&all, "space", |_| true).await;
                     }
                     let _ = answer.send(());
@@ -192,32 +208,32 @@ impl Keeper {
         }
     }
 
-    /// What is there now, taken note of; `None` when Docker does not say.
-    async fn look(&mut self, pods: &watch::Receiver<Arc<Vec<Arc<Pod>>>>) -> Option<Store> {
+    /// Lists the store and updates the records; `None` when Docker does not answer.
+    async fn refresh(&mut self, pods: &watch::Receiver<Arc<Vec<Arc<Pod>>>>) -> Option<Store> {
         let listed = Timestamp::now();
-        let ask = async {
+        let listing = async {
             let stored = self.engine.images().await?;
             let used = self.engine.images_in_use().await?;
             Ok::<_, EngineError>((stored, used))
         };
-        let (stored, mut in_use) = match ask.await {
+        let (stored, mut in_use) = match listing.await {
             Ok(found) => found,
             Err(error) => {
-                tracing::debug!(%error, "images could not be listed; they are again in a while");
+                tracing::debug!(%error, "failed to list images; retrying");
                 return None;
             }
         };
-        self.records.settle(&stored, listed).await;
-        let wanted = wanted(&pods.borrow());
-        in_use.extend(stored.iter().filter(|image| gc::is_called(image, &wanted)).map(|image| image.id.clone()));
-        let before = self.memory.clone();
-        gc::note(&mut self.memory, &stored, &in_use, Timestamp::now());
-        if before != self.memory
-            && let Err(error) = write(&self.config.file, &self.memory)
+        self.records.prune_unknown(&stored, listed).await;
+        let names_in_use = names_in_use(&pods.borrow());
+        in_use.extend(stored.iter().filter(|image| gc::has_name(image, &names_in_use)).map(|image| image.id.clone()));
+        let before = self.image_records.clone();
+        gc::update_records(&mut self.image_records, &stored, &in_use, Timestamp::now());
+        if before != self.image_records
+            && let Err(error) = write_records(&self.config.file, &self.image_records)
         {
-            tracing::warn!(%error, file = %self.config.file.display(), "what is known of images could not be kept; after a restart their ages begin anew");
+            tracing::warn!(%error, file = %self.config.file.display(), "failed to write image state file; image ages reset on restart");
         }
-        let shown = |image: &Stored| StoredImage {
+        let shown = |image: &ImageSummary| StoredImage {
             names: image.digests.iter().chain(&image.tags).cloned().collect(),
             size: image.size,
         };
@@ -233,30 +249,36 @@ impl Keeper {
         Some(Store { stored, in_use })
     }
 
-    /// Removes images that are too old, and as many as the disk needs.
-    async fn collect(
+    /// Removes images beyond the maximum age, and as many as the thresholds require.
+    async fn collect_garbage(
         &mut self,
         node: &ObjectReference,
         recorder: &Recorder,
         pods: &watch::Receiver<Arc<Vec<Arc<Pod>>>>,
     ) {
-        let Some(store) = self.look(pods).await else { return };
+        let Some(store) = self.refresh(pods).await else { return };
         let now = Timestamp::now();
-        let unused = gc::unused(&self.memory, &store.stored, &store.in_use, self.config.minimum_age, now);
-        let (stale, unused): (Vec<&Stored>, Vec<&Stored>) =
-            unused.into_iter().partition(|image| gc::is_stale(&self.memory, image, self.config.maximum_age, now));
+        let unused = gc::unused_images(&self.image_records, &store.stored, &store.in_use, self.config.minimum_age, now);
+        let (stale, unused): (Vec<&ImageSummary>, Vec<&ImageSummary>) = unused
+            .into_iter()
+            .partition(|image| gc::exceeds_max_age(&self.image_records, image, self.config.maximum_age, now));
         self.remove(&stale, "age", |_| true).await;
-        let (root, high, low) = (self.config.data_root.clone(), self.config.high, self.config.low);
-        let Some(wanted) = space(&root).and_then(|(all, free)| gc::to_free(all, free, high, low)) else {
+        let (root, high, low) = (self.data_root.clone(), self.config.high, self.config.low);
+        let Some(wanted) = space(&root).and_then(|(all, free)| gc::bytes_to_free(all, free, high, low)) else {
             self.failures = 0;
             return;
         };
         let eligible: u64 = unused.iter().filter_map(|image| u64::try_from(image.size).ok()).sum();
-        tracing::info!(bytes = wanted, images = unused.len(), "images are removed: the disk is nearly full");
-        // Layers are shared, so that only the file system knows what was gained.
-        let left = |_: &Stored| space(&root).is_some_and(|(all, free)| gc::to_free(all, free, low, low).is_some());
+        tracing::info!(
+            bytes = wanted,
+            images = unused.len(),
+            "disk usage above the high threshold; removing unused images"
+        );
+        // Images share layers, so only the file system tells how much was freed.
+        let left =
+            |_: &ImageSummary| space(&root).is_some_and(|(all, free)| gc::bytes_to_free(all, free, low, low).is_some());
         self.remove(&unused, "space", left).await;
-        if space(&root).and_then(|(all, free)| gc::to_free(all, free, high, low)).is_none() {
+        if space(&root).and_then(|(all, free)| gc::bytes_to_free(all, free, high, low)).is_none() {
             self.failures = 0;
             return;
         }
@@ -270,71 +292,72 @@ impl Keeper {
         }
     }
 
-    /// Removes images one after the other for as long as `go_on` says so. One that is being pulled, or that something
-    /// has begun to use meanwhile, stays.
-    async fn remove(&self, images: &[&Stored], reason: &str, go_on: impl Fn(&Stored) -> bool) {
+    /// Removes images one by one while `go_on` returns true. Images that are being pulled, or that came into use
+    /// meanwhile, stay.
+    async fn remove(&self, images: &[&ImageSummary], reason: &str, go_on: impl Fn(&ImageSummary) -> bool) {
         for image in images {
             if !go_on(image) {
                 return;
             }
             let pulled: BTreeSet<String> = self.pulls.borrow().values().map(|p| familiar(&p.image)).collect();
-            if gc::is_called(image, &pulled) {
+            if gc::has_name(image, &pulled) {
                 continue;
             }
             match self.engine.remove_image(image).await {
                 Ok(()) => {
                     self.metrics.images_collected.add([reason]);
-                    tracing::info!(image = image.tags.first().unwrap_or(&image.id), "an unused image was removed");
+                    tracing::info!(image = image.tags.first().unwrap_or(&image.id), "removed unused image");
                 }
-                // Docker refuses what a container or another image is made of.
-                Err(error) => tracing::debug!(%error, "an image stays"),
+                // Docker refuses to remove an image that a container or another image uses.
+                Err(error) => tracing::debug!(%error, "failed to remove image"),
             }
         }
     }
 }
 
-/// The names that pods which are not over call images by: of containers and of volumes.
-fn wanted(pods: &[Arc<Pod>]) -> BTreeSet<String> {
-    let over = |pod: &Pod| matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"));
+/// The image names that active pods use, in containers and volumes.
+fn names_in_use(pods: &[Arc<Pod>]) -> BTreeSet<String> {
+    let terminal =
+        |pod: &Pod| matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"));
     let of = |pod: &Arc<Pod>| -> Vec<String> {
         let Some(spec) = &pod.spec else { return Vec::new() };
         let containers = spec.init_containers.iter().flatten().chain(&spec.containers).filter_map(|c| c.image.clone());
-        let visitors = spec.ephemeral_containers.iter().flatten().filter_map(|c| c.image.clone());
+        let ephemeral = spec.ephemeral_containers.iter().flatten().filter_map(|c| c.image.clone());
         let volumes = spec.volumes.iter().flatten().filter_map(|v| v.image.as_ref()?.reference.clone());
-        containers.chain(visitors).chain(volumes).map(|name| familiar(&name)).collect()
+        containers.chain(ephemeral).chain(volumes).map(|name| familiar(&name)).collect()
     };
-    pods.iter().filter(|pod| !over(pod)).flat_map(of).chain([familiar(crate::engine::pause::NAME)]).collect()
+    pods.iter().filter(|pod| !terminal(pod)).flat_map(of).chain([familiar(crate::engine::pause::NAME)]).collect()
 }
 
-/// Bytes of a file system, and those that are free.
+/// Capacity and available bytes of a file system.
 fn space(dir: &Path) -> Option<(u64, u64)> {
     let found = statvfs(dir).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
     Some((bytes(found.blocks()), bytes(found.blocks_available())))
 }
 
-/// What an earlier start has kept; nothing when there is none, or it cannot be read.
-fn read(file: &Path) -> Memory {
+/// Reads the image state file; empty when there is none, or it cannot be read.
+fn read_records(file: &Path) -> ImageRecords {
     let text = match fs::read(file) {
         Ok(text) => text,
         Err(error) => {
             if error.kind() != std::io::ErrorKind::NotFound {
-                tracing::warn!(%error, file = %file.display(), "what was known of images could not be read; their ages begin anew");
+                tracing::warn!(%error, file = %file.display(), "failed to read image state file; resetting image ages");
             }
-            return Memory::new();
+            return ImageRecords::new();
         }
     };
     serde_json::from_slice(&text).unwrap_or_else(|error| {
-        tracing::warn!(%error, file = %file.display(), "what was known of images makes no sense; their ages begin anew");
-        Memory::new()
+        tracing::warn!(%error, file = %file.display(), "image state file is corrupt; resetting image ages");
+        ImageRecords::new()
     })
 }
 
-fn write(file: &Path, memory: &Memory) -> std::io::Result<()> {
+fn write_records(file: &Path, records: &ImageRecords) -> std::io::Result<()> {
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent)?;
     }
-    atomic_file::write_durable(file, &serde_json::to_vec(memory)?, 0o644)
+    atomic_file::write_durable(file, &serde_json::to_vec(records)?, 0o644)
 }
 
 #[cfg(test)]
@@ -342,20 +365,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_outlives_the_process() {
+    fn image_records_survive_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("new/images.json");
-        assert!(read(&file).is_empty());
+        assert!(read_records(&file).is_empty());
         let at = Timestamp::from_second(1_700_000_000).unwrap();
-        let memory = Memory::from([("sha256:1".to_owned(), gc::Known { first_seen: at, last_used: at })]);
-        write(&file, &memory).unwrap();
-        assert_eq!(read(&file), memory);
+        let records = ImageRecords::from([("sha256:1".to_owned(), gc::ImageRecord { first_seen: at, last_used: at })]);
+        write_records(&file, &records).unwrap();
+        assert_eq!(read_records(&file), records);
         fs::write(&file, "{half").unwrap();
-        assert!(read(&file).is_empty(), "half a file is none");
+        assert!(read_records(&file).is_empty(), "half a file is none");
     }
 
     #[test]
-    fn images_of_live_pods_are_wanted() {
+    fn images_of_active_pods_are_in_use() {
         let pod = |text: &str| Arc::new(serde_json::from_str::<Pod>(text).unwrap());
         let pods = [
             pod(r#"{"spec":{"initContainers":[{"name":"i","image":"busybox"}],
@@ -363,7 +386,7 @@ mod tests {
                 "volumes":[{"name":"v","image":{"reference":"host/files:2"}}]}}"#),
             pod(r#"{"spec":{"containers":[{"name":"c","image":"old"}]},"status":{"phase":"Failed"}}"#),
         ];
-        let names = wanted(&pods);
+        let names = names_in_use(&pods);
         for name in ["busybox:latest", "nginx:1", "host/files:2"] {
             assert!(names.contains(name), "{name}: {names:?}");
         }

@@ -1,5 +1,5 @@
-//! Credential provider plugins: programs that know the credentials of a registry, as clouds have them. Configured by
-//! kubelet's CredentialProviderConfig and spoken to by credentialprovider.kubelet.k8s.io.
+//! Credential provider plugins: programs that return the credentials of a registry, as clouds provide them. Configured
+//! by kubelet's CredentialProviderConfig, called by the protocol credentialprovider.kubelet.k8s.io.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,12 +19,12 @@ use tokio::{
 };
 use windlass_kit::{duration, objects::image::Reference};
 
-use super::credentials::fits_image;
+use super::credentials::matches_image;
 
-/// Upstream's limit on one call of a plugin.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// More than any answer that means something.
-const MOST: u64 = 1 << 20;
+/// Timeout of one call of a plugin; upstream's.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
+/// Limit of what is read of a plugin's output.
+const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 const GROUP: &str = "credentialprovider.kubelet.k8s.io";
 const CONFIG_GROUP: &str = "kubelet.config.k8s.io";
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
@@ -40,7 +40,7 @@ struct Config {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Provider {
-    /// Of the program in the folder of plugins.
+    /// File name of the program in the plugin directory.
     name: String,
     match_images: Vec<String>,
     default_cache_duration: String,
@@ -48,13 +48,13 @@ struct Provider {
     #[serde(default)]
     args: Vec<String>,
     #[serde(default)]
-    env: Vec<Variable>,
+    env: Vec<EnvVar>,
     token_attributes: Option<Value>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Variable {
+struct EnvVar {
     name: String,
     value: String,
 }
@@ -64,21 +64,21 @@ struct Variable {
 struct Response {
     api_version: String,
     kind: String,
-    cache_key_type: KeyType,
+    cache_key_type: CacheKeyType,
     cache_duration: Option<String>,
     #[serde(default)]
     auth: Option<BTreeMap<String, Value>>,
 }
 
-/// For which images an answer is good.
+/// For which images a response may be cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
-enum KeyType {
+enum CacheKeyType {
     Image,
     Registry,
     Global,
 }
 
-/// The plugins of a node; clones share them and what they have answered.
+/// The plugins of the node; clones share them and their cached responses.
 #[derive(Debug, Clone, Default)]
 pub struct Plugins(Arc<Vec<Plugin>>);
 
@@ -86,11 +86,11 @@ struct Plugin {
     provider: Provider,
     program: PathBuf,
     cache_for: Duration,
-    /// Held while the plugin is asked, so that pods that start together ask once.
-    known: tokio::sync::Mutex<HashMap<(KeyType, String), Answer>>,
+    /// Locked while the plugin runs, so that pods that start together call it once.
+    cache: tokio::sync::Mutex<HashMap<(CacheKeyType, String), CachedResponse>>,
 }
 
-/// Shows nothing of what was answered.
+/// Prints no response.
 impl std::fmt::Debug for Plugin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plugin").field("provider", &self.provider).finish_non_exhaustive()
@@ -98,17 +98,17 @@ impl std::fmt::Debug for Plugin {
 }
 
 #[derive(Clone)]
-struct Answer {
-    /// In the form of a Docker configuration.
+struct CachedResponse {
+    /// As a Docker configuration.
     config: Value,
     until: Instant,
 }
 
 impl Plugins {
-    /// Reads a configuration, or all of a folder in the order of their names. The programs must be there.
+    /// Reads a configuration file, or all files of a directory in the order of their names. The programs must exist.
     ///
     /// # Errors
-    /// What is wrong, and in which file.
+    /// The first file or provider that is not valid, and why.
     pub fn open(config: &Path, bin_dir: &Path) -> Result<Self, String> {
         let mut plugins: Vec<Plugin> = Vec::new();
         for file in files(config).map_err(|e| format!("{} could not be read: {e}", config.display()))? {
@@ -119,7 +119,7 @@ impl Plugins {
                     return Err(wrong(format!("the provider {:?} is there twice", provider.name)));
                 }
                 let (program, cache_for) = check(&provider, bin_dir).map_err(wrong)?;
-                plugins.push(Plugin { provider, program, cache_for, known: tokio::sync::Mutex::default() });
+                plugins.push(Plugin { provider, program, cache_for, cache: tokio::sync::Mutex::default() });
             }
         }
         if plugins.is_empty() {
@@ -128,17 +128,17 @@ impl Plugins {
         Ok(Self(Arc::new(plugins)))
     }
 
-    /// What the plugins that know this image's registry give for it, as Docker configurations. One that fails is told in
-    /// the log and gives nothing: others, or pull secrets, may do.
+    /// The Docker configurations of all plugins that match this image. One that fails is logged and skipped: others, or
+    /// pull secrets, may do.
     pub(crate) async fn configs(&self, image: &Reference) -> Vec<Value> {
         let mut configs = Vec::new();
-        let fits = |plugin: &&Plugin| plugin.provider.match_images.iter().any(|pattern| fits_image(pattern, image));
+        let fits = |plugin: &&Plugin| plugin.provider.match_images.iter().any(|pattern| matches_image(pattern, image));
         for plugin in self.0.iter().filter(fits) {
             match plugin.config(image).await {
                 Ok(config) => configs.push(config),
                 Err(error) => {
                     let provider = &plugin.provider.name;
-                    tracing::warn!(provider, %image, error, "a credential provider gave nothing; the image is pulled without it");
+                    tracing::warn!(provider, %image, error, "credential provider failed; pulling the image without it");
                 }
             }
         }
@@ -174,7 +174,7 @@ fn read(text: &str) -> Result<Vec<Provider>, String> {
     }
 }
 
-/// Where a provider's program is, and for how long its answers are good unless it says so itself.
+/// The path of a provider's program, and how long its responses are cached by default.
 fn check(provider: &Provider, bin_dir: &Path) -> Result<(PathBuf, Duration), String> {
     let name = &provider.name;
     if name.is_empty() || name.contains(['/', ' ']) || matches!(name.as_str(), "." | "..") {
@@ -206,20 +206,22 @@ fn check(provider: &Provider, bin_dir: &Path) -> Result<(PathBuf, Duration), Str
 
 impl Plugin {
     async fn config(&self, image: &Reference) -> Result<Value, String> {
-        let mut known = self.known.lock().await;
+        let mut cache = self.cache.lock().await;
         let now = Instant::now();
-        known.retain(|_, answer| answer.until > now);
+        cache.retain(|_, answer| answer.until > now);
         let key = |kind| match kind {
-            KeyType::Image => (kind, image.repository()),
-            KeyType::Registry => (kind, image.registry().to_owned()),
-            KeyType::Global => (kind, String::new()),
+            CacheKeyType::Image => (kind, image.repository()),
+            CacheKeyType::Registry => (kind, image.registry().to_owned()),
+            CacheKeyType::Global => (kind, String::new()),
         };
-        let cached = [KeyType::Image, KeyType::Registry, KeyType::Global].into_iter().find_map(|k| known.get(&key(k)));
+        let cached = [CacheKeyType::Image, CacheKeyType::Registry, CacheKeyType::Global]
+            .into_iter()
+            .find_map(|k| cache.get(&key(k)));
         if let Some(answer) = cached {
             return Ok(answer.config.clone());
         }
-        let asked = tokio::time::timeout(PATIENCE, self.ask(image)).await;
-        let response = asked.map_err(|_| format!("no answer within {} s", PATIENCE.as_secs()))??;
+        let asked = tokio::time::timeout(EXEC_TIMEOUT, self.exec(image)).await;
+        let response = asked.map_err(|_| format!("no answer within {} s", EXEC_TIMEOUT.as_secs()))??;
         let cache_for = match &response.cache_duration {
             None => self.cache_for,
             Some(text) => {
@@ -230,12 +232,12 @@ impl Plugin {
         if !cache_for.is_zero()
             && let Some(until) = Instant::now().checked_add(cache_for)
         {
-            known.insert(key(response.cache_key_type), Answer { config: config.clone(), until });
+            cache.insert(key(response.cache_key_type), CachedResponse { config: config.clone(), until });
         }
         Ok(config)
     }
 
-    async fn ask(&self, image: &Reference) -> Result<Response, String> {
+    async fn exec(&self, image: &Reference) -> Result<Response, String> {
         let api_version = &self.provider.api_version;
         let request =
             json!({"kind": "CredentialProviderRequest", "apiVersion": api_version, "image": image.repository()});
@@ -253,39 +255,39 @@ impl Plugin {
         let text = request.to_string();
         let tell = async {
             if let Some(input) = &mut input {
-                // One that does not read what it is asked may answer all the same.
+                // A plugin may answer without reading its input.
                 let _ = input.write_all(text.as_bytes()).await;
             }
             drop(input.take());
         };
-        let mut said = Vec::new();
-        let mut complaint = Vec::new();
-        let hear = async {
+        let mut stdout = Vec::new();
+        let mut stderr = Vec::new();
+        let read_stdout = async {
             if let Some(output) = output {
-                output.take(MOST).read_to_end(&mut said).await?;
+                output.take(MAX_OUTPUT_BYTES).read_to_end(&mut stdout).await?;
             }
             io::Result::Ok(())
         };
-        let heed = async {
+        let read_stderr = async {
             if let Some(errors) = errors {
-                errors.take(MOST).read_to_end(&mut complaint).await?;
+                errors.take(MAX_OUTPUT_BYTES).read_to_end(&mut stderr).await?;
             }
             io::Result::Ok(())
         };
-        let ((), heard, heeded) = tokio::join!(tell, hear, heed);
-        heard.and(heeded).map_err(failed)?;
+        let ((), stdout_read, stderr_read) = tokio::join!(tell, read_stdout, read_stderr);
+        stdout_read.and(stderr_read).map_err(failed)?;
         let status = child.wait().await.map_err(failed)?;
         if !status.success() {
-            let complaint = String::from_utf8_lossy(&complaint);
-            let last = complaint.trim().lines().last().unwrap_or_default();
+            let stderr = String::from_utf8_lossy(&stderr);
+            let last = stderr.trim().lines().last().unwrap_or_default();
             return Err(format!(
                 "{} ended with {status}: {}",
                 self.program.display(),
                 &last[..last.floor_char_boundary(256)]
             ));
         }
-        // What it said is a secret, also where it makes no sense.
-        let response: Response = serde_json::from_slice(&said).map_err(|e| {
+        // The output is a secret even if it cannot be parsed.
+        let response: Response = serde_json::from_slice(&stdout).map_err(|e| {
             format!("its answer is no CredentialProviderResponse (line {}, column {})", e.line(), e.column())
         })?;
         if response.kind != "CredentialProviderResponse" || response.api_version != *api_version {
@@ -313,7 +315,7 @@ mod tests {
         fn new(script: &str) -> Self {
             let node = Self { dir: tempfile::tempdir().unwrap() };
             let program = node.dir.path().join("ecr");
-            // Counts how often it is asked, and for what.
+            // Records the requests.
             let count = format!("#!/bin/sh\ncat >>{0}/asked; echo >>{0}/asked\n", node.dir.path().display());
             fs::write(&program, count + script).unwrap();
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -355,7 +357,7 @@ END
     }
 
     #[tokio::test]
-    async fn a_plugin_gives_what_a_registry_takes() {
+    async fn plugins_return_credentials_of_matching_images() {
         let node = Node::new(&answer(r#""cacheKeyType":"Registry","cacheDuration":"6h""#));
         let plugins = node.open(PROVIDER).unwrap();
         assert_eq!(users(&plugins, "a.ecr.example/x:1").await, ["get-there"]);
@@ -367,7 +369,7 @@ END
     }
 
     #[tokio::test]
-    async fn for_how_long_and_for_what_an_answer_is_good() {
+    async fn responses_are_cached_by_key_type_and_duration() {
         for (rest, asked) in [
             (r#""cacheKeyType":"Image""#, 2),
             (r#""cacheKeyType":"Registry""#, 2),
@@ -384,7 +386,7 @@ END
     }
 
     #[tokio::test]
-    async fn a_plugin_that_fails_gives_nothing() {
+    async fn a_failing_plugin_returns_no_credentials() {
         let old = answer(r#""cacheKeyType":"Image""#).replace("k8s.io/v1\"", "k8s.io/v1alpha1\"");
         for script in ["echo '{\"password\":\"secret\"}'", "echo no region >&2; exit 3", "exit 0", &old] {
             let node = Node::new(script);
@@ -399,7 +401,7 @@ END
     }
 
     #[test]
-    fn settings_that_cannot_be_used() {
+    fn invalid_configurations() {
         let node = Node::new("");
         for (from, to, why) in [
             ("name: ecr", "name: gcr", "gcr could not be found"),
@@ -417,7 +419,7 @@ END
     }
 
     #[test]
-    fn a_folder_of_configurations() {
+    fn a_directory_of_configurations() {
         let node = Node::new("");
         let dir = node.dir.path().join("conf");
         fs::create_dir(&dir).unwrap();

@@ -1,4 +1,4 @@
-//! Pulls: side by side up to a number, and one for all who want the same image with the same credentials.
+//! Image pulls: parallel up to a limit, and shared by all callers that want the same image with the same credentials.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,44 +15,44 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 
-use crate::engine::{Cause, Engine, EngineError, images::LayerNews};
+use crate::engine::{Cause, Engine, EngineError, images::PullStatus};
 
-/// How far one pull is.
+/// Progress of one pull.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Progress {
-    /// As pods name it.
+pub struct PullProgress {
+    /// The image as pods name it.
     pub image: String,
-    /// When it was asked for.
+    /// When it was requested.
     pub since: Timestamp,
-    /// Other pulls are before it.
+    /// It waits for other pulls.
     pub waiting: bool,
-    /// Bytes that are here.
+    /// Bytes downloaded.
     pub bytes: u64,
-    /// Bytes of the layers that Docker has begun.
+    /// Bytes of the layers whose download has started.
     pub of_bytes: u64,
-    /// Layers that are in place.
+    /// Layers that are complete.
     pub layers: usize,
-    /// Layers that are known of.
+    /// Layers of the image, as far as known.
     pub of_layers: usize,
 }
 
-/// Every pull under way, by its number.
-pub type AllProgress = BTreeMap<u64, Progress>;
+/// All pulls in progress, by number.
+pub type PullsInProgress = BTreeMap<u64, PullProgress>;
 
-/// A pull as those who wait for it see it.
-type Waiting = Shared<BoxFuture<'static, Result<Pulled, EngineError>>>;
+/// A pull in progress that callers await.
+type SharedPull = Shared<BoxFuture<'static, Result<Pulled, EngineError>>>;
 
-/// A pull that has worked.
+/// A successful pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pulled {
     /// How long it took, without waiting for other pulls.
     pub(crate) took: Duration,
-    /// Which of the credentials the registry took, where there were any.
+    /// The index of the credentials that the registry accepted, if any were presented.
     pub(crate) with: Option<usize>,
 }
 
-/// What two pulls must have in common to be one: the image, and what registries are shown. Never printed.
+/// The key by which pulls are shared: the image and the credentials. Never printed.
 type Key = (String, Vec<[Option<String>; 4]>);
 
 /// Clones share the same pulls.
@@ -62,8 +62,8 @@ pub(crate) struct Pulls(Arc<Inner>);
 struct Inner {
     engine: Engine,
     slots: Semaphore,
-    under_way: Mutex<HashMap<Key, (u64, Waiting)>>,
-    progress: watch::Sender<AllProgress>,
+    in_progress: Mutex<HashMap<Key, (u64, SharedPull)>>,
+    progress: watch::Sender<PullsInProgress>,
     serial: std::sync::atomic::AtomicU64,
 }
 
@@ -81,32 +81,33 @@ fn key(name: &str, credentials: &[DockerCredentials]) -> Key {
 }
 
 impl Pulls {
-    pub(super) fn new(engine: Engine, at_once: usize) -> Self {
+    pub(super) fn new(engine: Engine, parallel: usize) -> Self {
         Self(Arc::new(Inner {
             engine,
-            slots: Semaphore::new(at_once.max(1)),
-            under_way: Mutex::default(),
+            slots: Semaphore::new(parallel.max(1)),
+            in_progress: Mutex::default(),
             progress: watch::Sender::default(),
             serial: std::sync::atomic::AtomicU64::new(0),
         }))
     }
 
-    pub(crate) fn progress(&self) -> watch::Receiver<AllProgress> {
+    pub(crate) fn progress(&self) -> watch::Receiver<PullsInProgress> {
         self.0.progress.subscribe()
     }
 
-    /// Pulls an image with the first of `credentials` that the registry takes, or as nobody where there are none. Whoever asks for the same meanwhile is answered by this
-    /// one's result. A pull goes on when everybody who waited for it has gone.
+    /// Pulls an image with the first of `credentials` that the registry accepts, or anonymously if there are none.
+    /// Callers that want the same meanwhile share this pull's result. A pull goes on when all callers have been
+    /// dropped.
     pub(crate) async fn pull(&self, name: &str, credentials: Vec<DockerCredentials>) -> Result<Pulled, EngineError> {
         let waiting = {
-            let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut in_progress = self.0.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
             let key = key(name, &credentials);
-            match under_way.get(&key) {
+            match in_progress.get(&key) {
                 Some((_, waiting)) => waiting.clone(),
                 None => {
                     let number = self.0.serial.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     let waiting = self.begin(number, key.clone(), name.to_owned(), credentials);
-                    under_way.insert(key, (number, waiting.clone()));
+                    in_progress.insert(key, (number, waiting.clone()));
                     waiting
                 }
             }
@@ -114,27 +115,27 @@ impl Pulls {
         waiting.await
     }
 
-    fn begin(&self, number: u64, key: Key, name: String, credentials: Vec<DockerCredentials>) -> Waiting {
+    fn begin(&self, number: u64, key: Key, name: String, credentials: Vec<DockerCredentials>) -> SharedPull {
         let inner = Arc::clone(&self.0);
-        let lost = EngineError {
+        let aborted = EngineError {
             attempt: format!("failed to pull image {name:?}"),
-            reason: "the pull was broken off".to_owned(),
+            reason: "the pull was aborted".to_owned(),
             cause: Cause::Failed,
         };
         let task = tokio::spawn(async move {
             let result = inner.run(number, &name, &credentials).await;
             inner.progress.send_modify(|all| drop(all.remove(&number)));
-            let mut under_way = inner.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-            under_way.remove(&key);
+            let mut in_progress = inner.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
+            in_progress.remove(&key);
             result
         });
-        task.map(|ended| ended.unwrap_or(Err(lost))).boxed().shared()
+        task.map(|ended| ended.unwrap_or(Err(aborted))).boxed().shared()
     }
 }
 
 impl Inner {
     async fn run(&self, number: u64, name: &str, credentials: &[DockerCredentials]) -> Result<Pulled, EngineError> {
-        let begun = Progress {
+        let begun = PullProgress {
             image: name.to_owned(),
             since: Timestamp::now(),
             waiting: true,
@@ -147,20 +148,20 @@ impl Inner {
         let _slot = self.slots.acquire().await;
         let started = Instant::now();
         let mut layers = Layers::default();
-        let mut tell = |news: LayerNews| {
-            layers.take(news);
+        let mut update = |message: PullStatus| {
+            layers.take(message);
             self.progress.send_modify(|all| {
                 if let Some(progress) = all.get_mut(&number) {
-                    layers.show(progress);
+                    layers.write_to(progress);
                 }
             });
         };
-        tell(LayerNews::default());
+        update(PullStatus::default());
         let (mut result, mut with) = (Ok(()), None);
         let all = credentials.iter().enumerate().map(Some).chain(credentials.is_empty().then_some(None));
         for shown in all {
             with = shown.map(|(index, _)| index);
-            result = self.engine.pull_as(name, shown.map(|(_, one)| one.clone()), &mut tell).await;
+            result = self.engine.pull_image(name, shown.map(|(_, one)| one.clone()), &mut update).await;
             match &result {
                 Err(error) if !error.is_unreachable() => {}
                 _ => break,
@@ -170,7 +171,7 @@ impl Inner {
     }
 }
 
-/// What Docker has told of each layer.
+/// The state of each layer, from Docker's progress messages.
 #[derive(Debug, Default)]
 struct Layers(BTreeMap<String, Layer>);
 
@@ -178,39 +179,39 @@ struct Layers(BTreeMap<String, Layer>);
 struct Layer {
     bytes: u64,
     of_bytes: u64,
-    in_place: bool,
+    complete: bool,
 }
 
 impl Layers {
-    fn take(&mut self, news: LayerNews) {
-        // Lines of the whole image, such as its digest, are of no layer.
-        let layer = match news.status.as_str() {
+    fn take(&mut self, message: PullStatus) {
+        // Messages about the whole image, such as its digest, belong to no layer.
+        let layer = match message.status.as_str() {
             "Pulling fs layer" | "Waiting" | "Downloading" | "Verifying Checksum" | "Download complete"
-            | "Extracting" | "Pull complete" | "Already exists" => self.0.entry(news.layer).or_default(),
+            | "Extracting" | "Pull complete" | "Already exists" => self.0.entry(message.layer).or_default(),
             _ => return,
         };
-        match news.status.as_str() {
-            "Downloading" => (layer.bytes, layer.of_bytes) = (news.bytes, news.of_bytes.max(news.bytes)),
+        match message.status.as_str() {
+            "Downloading" => (layer.bytes, layer.of_bytes) = (message.bytes, message.of_bytes.max(message.bytes)),
             "Download complete" | "Extracting" => layer.bytes = layer.of_bytes,
-            "Pull complete" | "Already exists" => (layer.bytes, layer.in_place) = (layer.of_bytes, true),
+            "Pull complete" | "Already exists" => (layer.bytes, layer.complete) = (layer.of_bytes, true),
             _ => {}
         }
     }
 
-    fn show(&self, progress: &mut Progress) {
+    fn write_to(&self, progress: &mut PullProgress) {
         progress.waiting = false;
         progress.bytes = self.0.values().map(|l| l.bytes).sum();
         progress.of_bytes = self.0.values().map(|l| l.of_bytes).sum();
-        progress.layers = self.0.values().filter(|l| l.in_place).count();
+        progress.layers = self.0.values().filter(|l| l.complete).count();
         progress.of_layers = self.0.len();
     }
 }
 
-impl Progress {
-    /// For people: `12.5 MiB of 340.0 MiB, 3 of 7 layers in place`.
+impl PullProgress {
+    /// For display: `12.5 MiB of 340.0 MiB, 3 of 7 layers in place`.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "a tenth of a MiB is exact enough")]
-    pub fn words(&self) -> String {
+    pub fn summary(&self) -> String {
         if self.waiting {
             return "waiting for other pulls".to_owned();
         }
@@ -226,25 +227,25 @@ mod tests {
     #[test]
     fn layers_add_up() {
         let mut layers = Layers::default();
-        let news = |layer: &str, status: &str, bytes, of_bytes| LayerNews {
+        let message = |layer: &str, status: &str, bytes, of_bytes| PullStatus {
             layer: layer.to_owned(),
             status: status.to_owned(),
             bytes,
             of_bytes,
         };
         for line in [
-            news("latest", "Pulling from library/nginx", 0, 0),
-            news("a", "Already exists", 0, 0),
-            news("b", "Pulling fs layer", 0, 0),
-            news("c", "Downloading", 1 << 20, 4 << 20),
-            news("b", "Downloading", 2 << 20, 2 << 20),
-            news("b", "Download complete", 0, 0),
-            news("b", "Extracting", 5, 2 << 20),
-            news("", "Digest: sha256:00", 0, 0),
+            message("latest", "Pulling from library/nginx", 0, 0),
+            message("a", "Already exists", 0, 0),
+            message("b", "Pulling fs layer", 0, 0),
+            message("c", "Downloading", 1 << 20, 4 << 20),
+            message("b", "Downloading", 2 << 20, 2 << 20),
+            message("b", "Download complete", 0, 0),
+            message("b", "Extracting", 5, 2 << 20),
+            message("", "Digest: sha256:00", 0, 0),
         ] {
             layers.take(line);
         }
-        let mut progress = Progress {
+        let mut progress = PullProgress {
             image: "nginx".into(),
             since: Timestamp::UNIX_EPOCH,
             waiting: true,
@@ -253,12 +254,12 @@ mod tests {
             layers: 0,
             of_layers: 0,
         };
-        assert_eq!(progress.words(), "waiting for other pulls");
-        layers.show(&mut progress);
-        assert_eq!(progress.words(), "3.0 MiB of 6.0 MiB, 1 of 3 layers in place");
-        layers.take(news("c", "Pull complete", 0, 0));
-        layers.show(&mut progress);
-        assert_eq!(progress.words(), "6.0 MiB of 6.0 MiB, 2 of 3 layers in place");
+        assert_eq!(progress.summary(), "waiting for other pulls");
+        layers.write_to(&mut progress);
+        assert_eq!(progress.summary(), "3.0 MiB of 6.0 MiB, 1 of 3 layers in place");
+        layers.take(message("c", "Pull complete", 0, 0));
+        layers.write_to(&mut progress);
+        assert_eq!(progress.summary(), "6.0 MiB of 6.0 MiB, 2 of 3 layers in place");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The files that hold one container's log: the one that is written, and those it was before it was rotated
-//! (`….1`, `….2.gz`: a higher number is older).
+//! The files of one container's log: the one that is written, and those it was before it was rotated (`….1`, `….2.gz`:
+//! a higher number is older).
 
 use std::{
     fs::File,
@@ -13,36 +13,36 @@ use memchr::memrchr;
 
 use super::entry;
 
-/// What is read at once when a file is searched from its end.
-const BLOCK: u64 = 128 << 10;
-/// An entry longer than this is none: Docker's have 16 KiB of text.
-pub(super) const LONGEST_ENTRY: usize = 4 << 20;
+/// Bytes of one read when a file is searched from its end.
+const BLOCK_BYTES: u64 = 128 << 10;
+/// Longer entries are skipped: Docker's have 16 KiB of text.
+pub(super) const MAX_ENTRY_BYTES: usize = 4 << 20;
 
-/// One file of a log, open, so that a rotation takes it from nobody.
+/// One file of a log, open, so that it stays readable when it is rotated away.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct LogFile {
     pub(super) file: File,
     pub(super) gzip: bool,
     pub(super) inode: u64,
-    /// Its length when it was opened.
+    /// Its length at the time of opening.
     pub(super) length: u64,
-    pub(super) begin: Begin,
+    pub(super) begin: Start,
 }
 
-/// Where reading begins.
+/// Where reading starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begin {
-    /// At this byte.
+pub(super) enum Start {
+    /// At this offset.
     Byte(u64),
-    /// After so many lines; for what cannot be read from the middle.
+    /// After this many lines, for compressed files, which cannot be read from the middle.
     Line(u64),
 }
 
-impl Part {
+impl LogFile {
     fn open(path: &Path, gzip: bool) -> io::Result<Self> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
-        Ok(Self { file, gzip, inode: metadata.ino(), length: metadata.len(), begin: Begin::Byte(0) })
+        Ok(Self { file, gzip, inode: metadata.ino(), length: metadata.len(), begin: Start::Byte(0) })
     }
 }
 
@@ -50,13 +50,13 @@ impl Part {
 ///
 /// # Errors
 /// When there is none, or one cannot be opened.
-pub(super) fn open_all(path: &Path) -> io::Result<Vec<Part>> {
-    // Newest first: a file that is rotated meanwhile is met a second time, and none is missed.
-    let mut parts: Vec<Part> = Vec::new();
+pub(super) fn open_all(path: &Path) -> io::Result<Vec<LogFile>> {
+    // Newest first: a file that is rotated meanwhile is found twice, and none is missed.
+    let mut parts: Vec<LogFile> = Vec::new();
     let mut missing = None;
-    match Part::open(path, false) {
+    match LogFile::open(path, false) {
         Ok(part) => parts.push(part),
-        // Between the renaming and the new file there is none.
+        // A rotation is between the rename and the creation of the new file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => missing = Some(error),
         Err(error) => return Err(error),
     }
@@ -66,8 +66,8 @@ pub(super) fn open_all(path: &Path) -> io::Result<Vec<Part>> {
         PathBuf::from(name)
     };
     for number in 1.. {
-        let part = match Part::open(&rotated(number, ""), false) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Part::open(&rotated(number, ".gz"), true),
+        let part = match LogFile::open(&rotated(number, ""), false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => LogFile::open(&rotated(number, ".gz"), true),
             opened => opened,
         };
         match part {
@@ -84,17 +84,17 @@ pub(super) fn open_all(path: &Path) -> io::Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Leaves of `parts` what holds the last `wanted` lines.
-pub(super) fn keep_tail(parts: &mut Vec<Part>, wanted: u64) -> io::Result<()> {
+/// Drops from `parts` the files that hold none of the last `wanted` lines, and sets where reading starts.
+pub(super) fn keep_tail(parts: &mut Vec<LogFile>, wanted: u64) -> io::Result<()> {
     let mut seen = 0;
     for at in (0..parts.len()).rev() {
         let part = &mut parts[at];
         let begin = if part.gzip {
             seen += count_lines(&part.file)?;
             part.file = reopened(&part.file)?;
-            (seen > wanted).then(|| Begin::Line(seen - wanted))
+            (seen > wanted).then(|| Start::Line(seen - wanted))
         } else {
-            before_tail(&part.file, part.length, wanted, &mut seen)?.map(Begin::Byte)
+            tail_offset(&part.file, part.length, wanted, &mut seen)?.map(Start::Byte)
         };
         if let Some(begin) = begin {
             part.begin = begin;
@@ -119,29 +119,29 @@ fn count_lines(file: &File) -> io::Result<u64> {
     Ok(lines)
 }
 
-fn each_entry(source: impl Read, mut look: impl FnMut(&[u8])) -> io::Result<()> {
+fn each_entry(source: impl Read, mut visit: impl FnMut(&[u8])) -> io::Result<()> {
     use std::io::BufRead as _;
     let mut source = io::BufReader::with_capacity(256 << 10, source);
     let mut line = Vec::new();
     loop {
         line.clear();
-        let read = source.by_ref().take(LONGEST_ENTRY as u64).read_until(b'\n', &mut line)?;
+        let read = source.by_ref().take(MAX_ENTRY_BYTES as u64).read_until(b'\n', &mut line)?;
         if read == 0 {
             return Ok(());
         }
-        look(line.strip_suffix(b"\n").unwrap_or(&line));
+        visit(line.strip_suffix(b"\n").unwrap_or(&line));
     }
 }
 
-/// Whether a printed line ends with this entry; `None` when it is none.
+/// Whether a line ends with this entry; `None` when it cannot be parsed.
 fn ends_line(line: &[u8]) -> Option<bool> {
-    Some(entry::parse(line)?.printed.ends_line())
+    Some(entry::parse(line)?.content.ends_line())
 }
 
-/// Where the last `wanted` lines begin among the first `length` bytes of a file; `None` when all of it belongs to
-/// them. `seen` lines of later files count too.
-fn before_tail(file: &File, length: u64, wanted: u64, seen: &mut u64) -> io::Result<Option<u64>> {
-    // The bytes from `from` that were not looked at yet.
+/// The offset at which the last `wanted` lines start within the first `length` bytes of a file; `None` when all of it
+/// belongs to them. `seen` counts lines of later files too.
+fn tail_offset(file: &File, length: u64, wanted: u64, seen: &mut u64) -> io::Result<Option<u64>> {
+    // The bytes from `from` that are not yet searched.
     let (mut window, mut from) = (Vec::new(), length);
     loop {
         let within = window.len().saturating_sub(1);
@@ -150,10 +150,10 @@ fn before_tail(file: &File, length: u64, wanted: u64, seen: &mut u64) -> io::Res
             None if from == 0 && window.is_empty() => return Ok(None),
             None if from == 0 => 0,
             None => {
-                if window.len() > LONGEST_ENTRY {
+                if window.len() > MAX_ENTRY_BYTES {
                     window.clear();
                 }
-                let size = from.min(BLOCK);
+                let size = from.min(BLOCK_BYTES);
                 from -= size;
                 let mut block = vec![0; usize::try_from(size).unwrap_or(0)];
                 file.read_exact_at(&mut block, from)?;
@@ -163,7 +163,7 @@ fn before_tail(file: &File, length: u64, wanted: u64, seen: &mut u64) -> io::Res
             }
         };
         let entry = window[start..].strip_suffix(b"\n").unwrap_or(&window[start..]);
-        // The newest line counts though it has not ended yet.
+        // The newest line counts even if it has not ended yet.
         if ends_line(entry).is_some_and(|ends| ends || *seen == 0) {
             *seen += 1;
             if *seen > wanted {

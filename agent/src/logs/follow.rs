@@ -1,4 +1,4 @@
-//! The stream that a client gets: pieces as they are read, and at the end, for those who follow, what comes later.
+//! Streams a log to a client, in chunks as they are read; with `follow` also what is written later.
 
 use std::{
     io,
@@ -15,99 +15,99 @@ use windlass_kit::{blocking, inotify::Watch};
 
 use super::{
     LogRequest,
-    reader::{Left, PIECE, Reader},
+    reader::{CHUNK_BYTES, ReadState, Reader},
 };
 
-/// Pieces that wait for a slow client.
-const WAITING: usize = 2;
-/// A container that prints without end is looked at this often at most.
-const GATHER: Duration = Duration::from_millis(10);
-/// Where the kernel has no watch left to give.
-const POLL: Duration = Duration::from_millis(250);
+/// Chunks that are buffered for a slow client.
+const CHUNK_QUEUE_CAPACITY: usize = 2;
+/// The shortest interval between reads of a log that grows without pause.
+const MIN_READ_INTERVAL: Duration = Duration::from_millis(10);
+/// How often the files are polled when the kernel has no inotify watch left.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Ends when the container has ended, after which nothing is added to its log.
-pub(crate) type Follow = BoxFuture<'static, ()>;
+/// Resolves when the container has exited, after which nothing is added to its log.
+pub(crate) type ContainerExit = BoxFuture<'static, ()>;
 
-/// What was printed to the log whose newest file is `path`.
+/// Streams the log whose newest file is `path`, until `ended` if it follows.
 ///
 /// # Errors
-/// When the log cannot be opened; what breaks later ends the stream.
+/// When the log cannot be opened; later errors end the stream.
 pub(crate) async fn stream(
     path: &Path,
     request: LogRequest,
-    ended: Follow,
+    ended: ContainerExit,
 ) -> io::Result<ReceiverStream<io::Result<Bytes>>> {
     let follow = request.follow;
-    // Watched before it is read, so that nothing falls between.
+    // Watched before the first read, so that no write falls between.
     let watch = path.parent().filter(|_| follow).and_then(|dir| {
         Watch::new(dir, Watch::WRITES).inspect_err(|error| {
-            tracing::debug!(%error, folder = %dir.display(), "a log cannot be watched and is looked at instead; fs.inotify.max_user_instances may be too low");
+            tracing::debug!(%error, folder = %dir.display(), "failed to watch log directory, polling instead; fs.inotify.max_user_instances may be too low");
         }).ok()
     });
     let path = path.to_owned();
     let reader = blocking::io(move || Reader::open(&path, request)).await?;
-    let (tell, pieces) = mpsc::channel(WAITING);
+    let (sender, chunks) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
     tokio::spawn(async move {
-        if let Err(error) = run(reader, watch, ended, &tell).await {
-            let _ = tell.send(Err(error)).await;
+        if let Err(error) = run(reader, watch, ended, &sender).await {
+            let _ = sender.send(Err(error)).await;
         }
     });
-    Ok(ReceiverStream::new(pieces))
+    Ok(ReceiverStream::new(chunks))
 }
 
 async fn run(
     reader: Reader,
     watch: Option<Watch>,
-    ended: Follow,
-    tell: &mpsc::Sender<io::Result<Bytes>>,
+    ended: ContainerExit,
+    sender: &mpsc::Sender<io::Result<Bytes>>,
 ) -> io::Result<()> {
     let reader = Arc::new(Mutex::new(reader));
     let mut ended = ended.fuse();
-    let mut over = false;
+    let mut exited = false;
     loop {
         let shared = Arc::clone(&reader);
-        let (piece, left) = blocking::io(move || {
+        let (chunk, state) = blocking::io(move || {
             let mut reader = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut piece = Vec::with_capacity(PIECE + (64 << 10));
-            let mut left = reader.fill(&mut piece)?;
-            if left == Left::Nothing && piece.is_empty() && reader.follow_rotation()? {
-                left = Left::More;
+            let mut chunk = Vec::with_capacity(CHUNK_BYTES + (64 << 10));
+            let mut state = reader.fill(&mut chunk)?;
+            if state == ReadState::CaughtUp && chunk.is_empty() && reader.follow_rotation()? {
+                state = ReadState::More;
             }
-            Ok((piece, left))
+            Ok((chunk, state))
         })
         .await?;
-        let silent = piece.is_empty();
+        let silent = chunk.is_empty();
         if !silent {
-            // A follower's few bytes must not keep a large buffer each while the client is slow.
-            let piece = if piece.len() < PIECE / 4 { Bytes::copy_from_slice(&piece) } else { Bytes::from(piece) };
-            if tell.send(Ok(piece)).await.is_err() {
+            // A few bytes must not hold a large buffer each while the client is slow.
+            let chunk = if chunk.len() < CHUNK_BYTES / 4 { Bytes::copy_from_slice(&chunk) } else { Bytes::from(chunk) };
+            if sender.send(Ok(chunk)).await.is_err() {
                 return Ok(());
             }
         }
-        match left {
-            Left::Done => return Ok(()),
-            Left::More => continue,
-            // Once more, since a rotation is looked for when nothing was read.
-            Left::Nothing if !silent => {
-                tokio::time::sleep(GATHER).await;
+        match state {
+            ReadState::Done => return Ok(()),
+            ReadState::More => continue,
+            // Read once more: rotation is only checked when nothing was read.
+            ReadState::CaughtUp if !silent => {
+                tokio::time::sleep(MIN_READ_INTERVAL).await;
                 continue;
             }
-            Left::Nothing if over => return Ok(()),
-            Left::Nothing => {}
+            ReadState::CaughtUp if exited => return Ok(()),
+            ReadState::CaughtUp => {}
         }
         let changed = async {
             match &watch {
                 Some(watch) => watch.changed().await,
                 None => {
-                    tokio::time::sleep(POLL).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                     Ok(())
                 }
             }
         };
         tokio::select! {
-            () = tell.closed() => return Ok(()),
+            () = sender.closed() => return Ok(()),
             changed = changed => changed?,
-            () = &mut ended => over = true,
+            () = &mut ended => exited = true,
         }
     }
 }

@@ -1,45 +1,45 @@
-//! What containers have printed, read from the files that Docker Engine keeps, without asking it for the lines.
+//! Container logs, read from the files that Docker Engine writes, without asking Docker for the lines.
 //!
-//! `entry` knows a line of a file and is pure; `files` knows which files hold a log and where to begin; `reader` turns
-//! them into what was printed; `follow` is the stream that a client gets. Imports nothing of `pods` or `server`.
+//! `entry` parses a line of a log file and is pure; `files` finds the files of a log and where a tail starts; `reader`
+//! turns them into output; `follow` streams it to a client. Imports nothing of `pods` or `server`.
 
 pub mod entry;
 mod files;
 mod follow;
 mod reader;
 
-pub(crate) use follow::{Follow, stream};
+pub(crate) use follow::{ContainerExit, stream};
 
-/// All that the files of the log at `path` hold now, in one piece.
+/// The whole log at `path` as it is now.
 ///
 /// # Errors
-/// When they cannot be read.
-pub fn whole(path: &std::path::Path, request: LogRequest) -> std::io::Result<Vec<u8>> {
+/// When its files cannot be read.
+pub fn read_to_end(path: &std::path::Path, request: LogRequest) -> std::io::Result<Vec<u8>> {
     let mut reader = reader::Reader::open(path, LogRequest { follow: false, ..request })?;
     let mut out = Vec::new();
     loop {
-        let mut piece = Vec::new();
-        let left = reader.fill(&mut piece)?;
-        out.append(&mut piece);
-        if left != reader::Left::More {
+        let mut chunk = Vec::new();
+        let state = reader.fill(&mut chunk)?;
+        out.append(&mut chunk);
+        if state != reader::ReadState::More {
             return Ok(out);
         }
     }
 }
 
-/// Which lines are wanted.
+/// Options of a log request, as of `PodLogOptions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogRequest {
-    /// Wait for more.
+    /// Stream lines as they are written.
     pub follow: bool,
-    /// Of the attempt before the newest.
+    /// The log of the previous container instance.
     pub previous: bool,
-    /// Each line begins with its time.
+    /// Prefix each line with its timestamp.
     pub timestamps: bool,
-    /// Only so many of the last lines.
+    /// Only this many of the last lines.
     pub tail: Option<u64>,
     /// Only lines since then, in nanoseconds since 1970.
     pub since: Option<i64>,
-    /// No more than so many bytes.
+    /// Most bytes.
     pub limit: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! How fast a pod may send and receive: token buckets on both ends of its pair, by the host's `tc`.
+//! Bandwidth limits of pods: a token bucket filter (`tc ... tbf`) on each end of the veth pair.
 
 use std::process::Command;
 
@@ -15,32 +15,32 @@ pub struct Bandwidth {
     pub egress: Option<u64>,
 }
 
-/// Upstream's bounds: one kilobit and one petabit.
-const LOWEST: u64 = 1_000;
-const HIGHEST: u64 = 1_000_000_000_000_000;
+/// Upstream's bounds in bits per second.
+const MIN_RATE: u64 = 1_000;
+const MAX_RATE: u64 = 1_000_000_000_000_000;
 
-/// What waits longer is dropped.
+/// Packets that would be queued longer are dropped.
 const LATENCY: &str = "50ms";
-/// A bucket that one large packet fits in, whatever the rate.
-const SMALLEST_BURST: u64 = 64 << 10;
+/// The smallest bucket: a large packet must fit whatever the rate.
+const MIN_BURST_BYTES: u64 = 64 << 10;
 
 impl Bandwidth {
-    /// From the values of the annotations, such as `10M`.
+    /// Parses the values of the bandwidth annotations, such as `10M`.
     ///
     /// # Errors
     /// Names the value that is no quantity or out of bounds.
     pub fn read(ingress: Option<&str>, egress: Option<&str>) -> Result<Self, String> {
         let one = |text: &str| {
             let bits = text.parse::<Quantity>().ok().and_then(|q| u64::try_from(q.units()).ok());
-            bits.filter(|b| (LOWEST..=HIGHEST).contains(b))
+            bits.filter(|b| (MIN_RATE..=MAX_RATE).contains(b))
                 .ok_or_else(|| format!("bandwidth {text:?} must be a quantity of bits per second between 1k and 1P"))
         };
         Ok(Self { ingress: ingress.map(one).transpose()?, egress: egress.map(one).transpose()? })
     }
 }
 
-/// Holds a pod's pair to its bandwidth.
-pub(super) async fn hold(
+/// Applies a pod's bandwidth limits to its veth pair.
+pub(super) async fn apply(
     interface: String,
     pod_interface: &'static str,
     pid: i32,
@@ -57,10 +57,10 @@ pub(super) async fn hold(
     limited.await.map_err(|why: String| NetworkError::new("the pod's bandwidth could not be limited", why))
 }
 
-/// A token bucket in front of an interface of this thread's namespace.
+/// Sets a token bucket filter on an interface of this thread's namespace.
 fn limit(interface: &str, bits: u64) -> Result<(), String> {
-    // A tenth of a second's worth, so that the rate holds and small answers do not wait.
-    let burst = (bits / 80).clamp(SMALLEST_BURST, u64::from(u32::MAX) / 2);
+    // A tenth of a second at the full rate, so that short bursts are not delayed.
+    let burst = (bits / 80).clamp(MIN_BURST_BYTES, u64::from(u32::MAX) / 2);
     let output = Command::new("tc")
         .args(["qdisc", "replace", "dev", interface, "root", "tbf"])
         .args(["rate", &format!("{bits}bit"), "burst", &format!("{burst}b"), "latency", LATENCY])

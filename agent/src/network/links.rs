@@ -1,7 +1,7 @@
 //! Interfaces, addresses and routes, by netlink.
 //!
-//! The host's side goes through one connection that is kept. The pod's side is done on a thread that is
-//! made for it, enters the pod's namespace and ends: no other thread ever changes its namespace.
+//! The host's side uses one connection that is kept open. The pod's side runs on a fresh thread that enters the pod's
+//! namespace and ends: no other thread ever changes its namespace.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use windlass_kit::net::Family;
 
 use super::NetworkError;
 
-/// Where pods send everything: the host's end of their own pair.
+/// The link-local default gateway of pods: the host's end of their veth pair.
 const fn gateway(family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1)),
@@ -28,7 +28,7 @@ const fn gateway(family: Family) -> IpAddr {
     }
 }
 
-/// Host ends of pairs begin with this.
+/// Prefix of the host ends of veth pairs.
 const PREFIX: &str = "wl";
 pub(super) const POD_INTERFACE: &str = "eth0";
 
@@ -44,14 +44,14 @@ impl Drop for Links {
     }
 }
 
-/// The host's end of a pod's pair: `wl` and eleven digits of a hash of its uid.
-pub(super) fn interface_of(pod_uid: &str) -> String {
+/// The name of the host's end of a pod's veth pair: `wl` and eleven hex digits of a hash of its uid.
+pub(super) fn host_interface(pod_uid: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, pod_uid.as_bytes());
     let hex: String = digest.as_ref().iter().take(6).map(|b| format!("{b:02x}")).collect();
     format!("{PREFIX}{}", &hex[..11])
 }
 
-/// A locally administered hardware address for one end of a pod's pair.
+/// A locally administered MAC address for one end of a pod's veth pair.
 fn hardware_address(pod_uid: &str, end: u8) -> Vec<u8> {
     let digest = ring::digest::digest(&ring::digest::SHA256, pod_uid.as_bytes());
     let mut address = vec![0x02, end];
@@ -59,8 +59,8 @@ fn hardware_address(pod_uid: &str, end: u8) -> Vec<u8> {
     address
 }
 
-/// Exists already: what was wanted.
-fn unless_there(result: Result<(), rtnetlink::Error>) -> Result<(), rtnetlink::Error> {
+/// Takes EEXIST for success.
+fn ignore_exists(result: Result<(), rtnetlink::Error>) -> Result<(), rtnetlink::Error> {
     const EXISTS: i32 = 17;
     match result {
         Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code().abs() == EXISTS => Ok(()),
@@ -86,9 +86,9 @@ impl Links {
         Ok(Self { handle, connection })
     }
 
-    /// The node's own address among its pods, on the loopback interface: what the host and masqueraded
-    /// traffic use toward pods.
-    pub(super) async fn put_gateway(&self, gateway: IpAddr) -> Result<(), NetworkError> {
+    /// Adds a gateway address to the loopback interface: the source address of host and masqueraded traffic toward
+    /// pods.
+    pub(super) async fn add_gateway(&self, gateway: IpAddr) -> Result<(), NetworkError> {
         let put = async {
             let Some(lo) = index_of(&self.handle, "lo").await? else { return Ok(()) };
             add_address(&self.handle, lo, gateway, false).await
@@ -98,10 +98,10 @@ impl Links {
         })
     }
 
-    /// Connects a pod, whose addresses come each with the node's own among its family's pods; each step is skipped
-    /// where it is done already.
+    /// Connects a pod; `ends` are its addresses, each with the gateway of its range. Steps that are already done are
+    /// skipped.
     pub(super) async fn connect(&self, pod_uid: &str, pid: i32, ends: &[(IpAddr, IpAddr)]) -> Result<(), NetworkError> {
-        let name = interface_of(pod_uid);
+        let name = host_interface(pod_uid);
         let addresses: Vec<IpAddr> = ends.iter().map(|(address, _)| *address).collect();
         let attempt = |what: &str| {
             let at: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
@@ -109,13 +109,13 @@ impl Links {
         };
         let failed = |what: &str, why: &dyn std::fmt::Display| NetworkError::new(attempt(what), why);
         let netlink = |what: &'static str| move |e: rtnetlink::Error| (what, e);
-        let told = |(what, e): (&'static str, rtnetlink::Error)| NetworkError::new(attempt(what), e);
+        let into_error = |(what, e): (&'static str, rtnetlink::Error)| NetworkError::new(attempt(what), e);
         let namespace = namespace_of(pid).map_err(|e| failed("its network namespace", &e))?;
         let (host_mac, pod_mac) = (hardware_address(pod_uid, 1), hardware_address(pod_uid, 2));
 
         let pid_number = u32::try_from(pid).map_err(|e| failed("its process", &e))?;
         let existing =
-            index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(told)?;
+            index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(into_error)?;
         if existing.is_none() {
             let peer = LinkMessageBuilder::<LinkUnspec>::new()
                 .name(POD_INTERFACE.to_owned())
@@ -127,24 +127,33 @@ impl Links {
                 .address(host_mac.clone())
                 .up()
                 .build();
-            unless_there(self.handle.link().add(pair).execute().await)
+            ignore_exists(self.handle.link().add(pair).execute().await)
                 .map_err(netlink("making its interfaces"))
-                .map_err(told)?;
+                .map_err(into_error)?;
         }
         let inside = {
             let addresses = addresses.clone();
-            in_namespace(namespace, move || talk(async |handle| set_up(&handle, &addresses, &host_mac).await))
+            in_namespace(namespace, move || {
+                with_netlink(async |handle| configure_pod(&handle, &addresses, &host_mac).await)
+            })
         };
-        let index = index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(told)?;
+        let index =
+            index_of(&self.handle, &name).await.map_err(netlink("looking for its interface")).map_err(into_error)?;
         let index = index.ok_or_else(|| failed("its interface", &"it vanished"))?;
         if existing.is_some() {
             let up = LinkUnspec::new_with_index(index).up().build();
-            self.handle.link().set(up).execute().await.map_err(netlink("turning its interface on")).map_err(told)?;
+            self.handle
+                .link()
+                .set(up)
+                .execute()
+                .await
+                .map_err(netlink("turning its interface on"))
+                .map_err(into_error)?;
         }
         for (address, own) in ends {
             let family = Family::of(address);
             let gateway = add_address(&self.handle, index, gateway(family), true).await;
-            gateway.map_err(netlink("its gateway")).map_err(told)?;
+            gateway.map_err(netlink("its gateway")).map_err(into_error)?;
             let neighbour = self
                 .handle
                 .neighbours()
@@ -152,23 +161,31 @@ impl Links {
                 .link_layer_address(&pod_mac)
                 .state(NeighbourState::Permanent)
                 .replace();
-            neighbour.execute().await.map_err(netlink("its hardware address")).map_err(told)?;
-            let route = to_host(*address, index, Some(*own));
-            self.handle.route().add(route).replace().execute().await.map_err(netlink("its route")).map_err(told)?;
+            neighbour.execute().await.map_err(netlink("its hardware address")).map_err(into_error)?;
+            let route = host_route(*address, index, Some(*own));
+            self.handle
+                .route()
+                .add(route)
+                .replace()
+                .execute()
+                .await
+                .map_err(netlink("its route"))
+                .map_err(into_error)?;
         }
         inside.await.map_err(|e| failed("inside its namespace", &e))
     }
 
-    /// Removes the host's end, and with it the pod's and the route.
+    /// Removes the host's end, and with it the pod's end and the route.
     pub(super) async fn disconnect(&self, pod_uid: &str) -> Result<(), NetworkError> {
-        let name = interface_of(pod_uid);
-        let gone = async {
+        let name = host_interface(pod_uid);
+        let removed = async {
             match index_of(&self.handle, &name).await? {
                 Some(index) => self.delete(index).await,
                 None => Ok(()),
             }
         };
-        gone.await
+        removed
+            .await
             .map_err(|e: rtnetlink::Error| NetworkError::new(format!("the interface {name} could not be removed"), e))
     }
 
@@ -180,7 +197,7 @@ impl Links {
         }
     }
 
-    /// Removes every interface of pods and the gateway's address; gives what stayed.
+    /// Removes all pod interfaces and the gateways; returns what could not be removed.
     pub(super) async fn remove_all(&self, gateways: &[IpAddr]) -> Vec<String> {
         let mut problems = Vec::new();
         let mut links = self.handle.link().get().execute();
@@ -213,13 +230,13 @@ impl Links {
             }
         }
         for gateway in gateways {
-            problems.extend(self.take_gateway(*gateway).await.err().map(|error| error.to_string()));
+            problems.extend(self.remove_gateway(*gateway).await.err().map(|error| error.to_string()));
         }
         problems
     }
 
-    /// Takes an address of the node's own among its pods off the host; not there is success.
-    pub(super) async fn take_gateway(&self, gateway: IpAddr) -> Result<(), NetworkError> {
+    /// Removes a gateway address from the host; a missing one is success.
+    pub(super) async fn remove_gateway(&self, gateway: IpAddr) -> Result<(), NetworkError> {
         let removed = async {
             let mut all = self.handle.address().get().set_address_filter(gateway).execute();
             while let Some(message) = all.try_next().await? {
@@ -232,8 +249,7 @@ impl Links {
     }
 }
 
-/// Gives an interface an address of its own, which is there already or is used at once: nobody else can have it, so
-/// IPv6 need not ask around first.
+/// Adds an address to an interface. The node allocates it exclusively, so IPv6 duplicate address detection is skipped.
 async fn add_address(handle: &Handle, index: u32, address: IpAddr, link: bool) -> Result<(), rtnetlink::Error> {
     let mut add = handle.address().add(index, address, Family::of(&address).bits());
     if link {
@@ -242,11 +258,11 @@ async fn add_address(handle: &Handle, index: u32, address: IpAddr, link: bool) -
     if address.is_ipv6() {
         add.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
     }
-    unless_there(add.execute().await)
+    ignore_exists(add.execute().await)
 }
 
 /// A route to one address behind an interface, from `source` where one is given.
-fn to_host(address: IpAddr, index: u32, source: Option<IpAddr>) -> RouteMessage {
+fn host_route(address: IpAddr, index: u32, source: Option<IpAddr>) -> RouteMessage {
     match address {
         IpAddr::V4(address) => {
             let route = RouteMessageBuilder::<Ipv4Addr>::new()
@@ -268,28 +284,28 @@ fn to_host(address: IpAddr, index: u32, source: Option<IpAddr>) -> RouteMessage 
     }
 }
 
-/// The route to everything else.
-fn to_all(family: Family, index: u32) -> RouteMessage {
+/// The default route.
+fn default_route(family: Family, index: u32) -> RouteMessage {
     match gateway(family) {
         IpAddr::V4(gateway) => RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(index).build(),
         IpAddr::V6(gateway) => RouteMessageBuilder::<Ipv6Addr>::new().gateway(gateway).output_interface(index).build(),
     }
 }
 
-/// Does something inside a network namespace, on a thread of its own that ends with it, and gives what came of it.
+/// Runs `work` on a fresh thread inside a network namespace and returns its result.
 pub(super) fn in_namespace<F, T>(namespace: File, work: F) -> impl Future<Output = Result<T, String>> + use<F, T>
 where
     F: FnOnce() -> Result<T, String> + Send + 'static,
     T: Send + 'static,
 {
-    let (done, waits) = tokio::sync::oneshot::channel();
+    let (done, received) = tokio::sync::oneshot::channel();
     let spawned = std::thread::Builder::new().name("pod-network".to_owned()).spawn(move || {
         let entered = nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET);
         let _ = done.send(entered.map_err(|e| format!("entering it: {e}")).and_then(|()| work()));
     });
     async move {
         spawned.map_err(|e| e.to_string())?;
-        waits.await.map_err(|_| "the thread ended early".to_owned())?
+        received.await.map_err(|_| "the thread ended early".to_owned())?
     }
 }
 
@@ -298,8 +314,8 @@ pub(super) fn namespace_of(pid: i32) -> std::io::Result<File> {
     File::open(format!("/proc/{pid}/ns/net"))
 }
 
-/// Talks netlink in the network namespace of this thread, which has no runtime.
-fn talk<W>(work: impl FnOnce(Handle) -> W) -> Result<(), String>
+/// Runs netlink requests in the network namespace of this thread, which has no runtime.
+fn with_netlink<W>(work: impl FnOnce(Handle) -> W) -> Result<(), String>
 where
     W: Future<Output = Result<(), rtnetlink::Error>>,
 {
@@ -313,21 +329,21 @@ where
     })
 }
 
-async fn turn_on(handle: &Handle, name: &str) -> Result<(), rtnetlink::Error> {
+async fn set_link_up(handle: &Handle, name: &str) -> Result<(), rtnetlink::Error> {
     let Some(index) = index_of(handle, name).await? else { return Ok(()) };
     handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await
 }
 
-/// The pod's side: its interfaces turned on, its addresses, and the way out.
-async fn set_up(handle: &Handle, addresses: &[IpAddr], host_mac: &[u8]) -> Result<(), rtnetlink::Error> {
-    // Docker switches IPv6 off in namespaces that it makes. The path is that of this thread's namespace.
+/// Configures the pod's side: interfaces up, addresses, and routes to the gateway.
+async fn configure_pod(handle: &Handle, addresses: &[IpAddr], host_mac: &[u8]) -> Result<(), rtnetlink::Error> {
+    // Docker disables IPv6 in the namespaces it creates. /proc/sys/net is that of this thread's namespace.
     if addresses.iter().any(IpAddr::is_ipv6) {
         for name in ["all", "default", "lo", POD_INTERFACE] {
             let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "0");
         }
     }
     for name in ["lo", POD_INTERFACE] {
-        turn_on(handle, name).await?;
+        set_link_up(handle, name).await?;
     }
     let Some(index) = index_of(handle, POD_INTERFACE).await? else { return Err(rtnetlink::Error::RequestFailed) };
     for address in addresses {
@@ -340,18 +356,20 @@ async fn set_up(handle: &Handle, addresses: &[IpAddr], host_mac: &[u8]) -> Resul
             .state(NeighbourState::Permanent)
             .replace();
         neighbour.execute().await?;
-        unless_there(handle.route().add(to_host(gateway(family), index, None)).execute().await)?;
-        unless_there(handle.route().add(to_all(family, index)).execute().await)?;
+        ignore_exists(handle.route().add(host_route(gateway(family), index, None)).execute().await)?;
+        ignore_exists(handle.route().add(default_route(family, index)).execute().await)?;
     }
     Ok(())
 }
 
-/// Turns the loopback interface of a namespace on: plugins leave that to whoever runs them.
-pub(super) async fn loopback(pid: i32) -> Result<(), NetworkError> {
+/// Sets the loopback interface of a namespace up, which CNI plugins leave to the runtime.
+pub(super) async fn set_loopback_up(pid: i32) -> Result<(), NetworkError> {
     let failed =
-        |why: &dyn std::fmt::Display| NetworkError::new("the pod's loopback interface could not be turned on", why);
+        |why: &dyn std::fmt::Display| NetworkError::new("the pod's loopback interface could not be set up", why);
     let namespace = namespace_of(pid).map_err(|e| failed(&e))?;
-    in_namespace(namespace, || talk(async |handle| turn_on(&handle, "lo").await)).await.map_err(|e| failed(&e))
+    in_namespace(namespace, || with_netlink(async |handle| set_link_up(&handle, "lo").await))
+        .await
+        .map_err(|e| failed(&e))
 }
 
 #[cfg(test)]
@@ -360,7 +378,7 @@ mod tests {
 
     #[test]
     fn names_fit_the_kernel_and_differ() {
-        let (a, b) = (interface_of("a"), interface_of("b"));
+        let (a, b) = (host_interface("a"), host_interface("b"));
         assert_eq!(a.len(), 13);
         assert_ne!(a, b);
         assert_eq!(hardware_address("a", 1).len(), 6);

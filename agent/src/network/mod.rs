@@ -1,19 +1,20 @@
-//! The network of pods, in one of two ways: `routed`, our own, or `cni`, by the plugins that a cluster has chosen.
+//! The pod network, by one of two backends: `routed`, the built-in one, or `cni`, the cluster's CNI plugins.
 //!
-//! Ours: one routed veth pair per pod, no bridge. Every packet passes the host's netfilter. A pod holds one address
-//! of each of the node's ranges and routes everything to a link-local gateway on the host's end; the host has a route
-//! per address. `addresses` keeps who has which address on disk, `links` speaks netlink, `rules` writes the few
-//! iptables chains that are the network's own, `bandwidth` slows pods down. Either way may have to wait, for a range of
-//! addresses or for plugins: [`Readiness`] says so to the node's status and to pods. Imports nothing of `pods`.
+//! Built-in: one routed veth pair per pod, no bridge. Every packet passes the host's netfilter. A pod has one address
+//! of each of the node's pod CIDRs and routes everything to a link-local gateway on the host's end; the host has a
+//! route per address. `ipam` allocates addresses on disk, `veth` is the backend, `links` speaks netlink, `iptables`
+//! writes the network's own chains, `bandwidth` limits pods, `pod_dialer` connects into a pod. Either backend may have
+//! to wait, for pod CIDRs or for plugins: [`Readiness`] reports that to the node's status and to pods. Imports nothing
+//! of `pods`.
 
-mod addresses;
 mod bandwidth;
 mod cni;
-mod dial;
+mod ipam;
+mod iptables;
 mod links;
+mod pod_dialer;
 mod readiness;
-mod routed;
-mod rules;
+mod veth;
 
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc};
 
@@ -23,22 +24,22 @@ use windlass_kit::net::Cidr;
 
 pub use bandwidth::Bandwidth;
 pub use cni::CniConfig;
-pub use dial::Namespace;
+pub use pod_dialer::NetworkNamespace;
 pub use readiness::Readiness;
 
 use cni::Cni;
-use routed::Routed;
+use veth::VethNetwork;
 
-/// Settings of our own network.
+/// Configuration of the built-in network.
 #[derive(Debug, Clone)]
 pub struct NetworkConfig {
-    /// Who holds which address is kept here, one file each.
+    /// The directory of address allocations, one file each.
     pub dir: PathBuf,
     /// The ranges of all pods of the cluster.
     pub cluster_cidrs: Vec<Cidr>,
 }
 
-/// Why the network could not do something.
+/// A failed operation on the pod network.
 #[derive(Debug, thiserror::Error)]
 #[error("{attempt}: {reason}")]
 pub struct NetworkError {
@@ -52,10 +53,10 @@ impl NetworkError {
     }
 }
 
-/// A port of the host that leads to a pod.
+/// A host port of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HostPort {
-    /// Only at this address of the host; `None` for all.
+    /// The host address it is bound to; `None` for all.
     pub host_ip: Option<IpAddr>,
     /// The host's port.
     pub host_port: u16,
@@ -86,14 +87,14 @@ impl Protocol {
     }
 }
 
-/// What connects a pod.
+/// A request to connect a pod.
 #[derive(Debug, Clone)]
 pub struct Attach {
     /// The pod.
     pub pod_uid: String,
-    /// Its name, which plugins are told.
+    /// Its name, for plugins.
     pub pod_name: String,
-    /// Its namespace in the API, which plugins are told.
+    /// Its namespace, for plugins.
     pub pod_namespace: String,
     /// The container that holds its network namespace.
     pub sandbox: String,
@@ -101,43 +102,43 @@ pub struct Attach {
     pub pid: i32,
     /// Its addresses, as [`Network::allocate`] gave them.
     pub addresses: Vec<IpAddr>,
-    /// Ports of the host that lead to it.
+    /// Its host ports.
     pub host_ports: Vec<HostPort>,
-    /// How fast it may be.
+    /// Its bandwidth limits.
     pub bandwidth: Bandwidth,
 }
 
 /// The network of this node's pods; clones share it.
 #[derive(Debug, Clone)]
 pub struct Network {
-    way: Arc<Way>,
+    backend: Arc<Backend>,
     readiness: watch::Sender<Readiness>,
 }
 
 #[derive(Debug)]
-enum Way {
-    Routed(Routed),
+enum Backend {
+    Routed(VethNetwork),
     Cni(Cni),
 }
 
 impl Network {
-    /// Our own network, without ranges yet.
+    /// The built-in network, without pod CIDRs yet.
     #[must_use]
     pub fn routed(config: NetworkConfig) -> Self {
-        Self::new(Way::Routed(Routed::new(config)))
+        Self::new(Backend::Routed(VethNetwork::new(config)))
     }
 
-    /// The network of the plugins that are configured on this node. They may come later than this call.
+    /// The CNI plugins of this node. They may be configured later than this call.
     ///
     /// # Errors
-    /// When the folder that keeps their results refuses.
+    /// When the state directory cannot be read.
     pub fn cni(config: CniConfig) -> Result<Self, NetworkError> {
-        Ok(Self::new(Way::Cni(Cni::open(config)?)))
+        Ok(Self::new(Backend::Cni(Cni::open(config)?)))
     }
 
-    fn new(way: Way) -> Self {
+    fn new(backend: Backend) -> Self {
         Self {
-            way: Arc::new(way),
+            backend: Arc::new(backend),
             readiness: watch::Sender::new(Readiness::not_ready("it has not been looked at yet")),
         }
     }
@@ -148,106 +149,106 @@ impl Network {
         self.readiness.subscribe()
     }
 
-    /// Tells whether pods can be connected.
-    pub(crate) fn tell(&self, readiness: Readiness) {
+    /// Publishes whether pods can be connected.
+    pub(crate) fn set_readiness(&self, readiness: Readiness) {
         self.readiness.send_if_modified(|known| std::mem::replace(known, readiness.clone()) != readiness);
     }
 
-    /// Tells whether pods can be connected by plugins, as their folders have them, until `shutdown`. Nothing to do for our
-    /// own network.
-    pub async fn follow_plugins(&self, shutdown: CancellationToken) {
-        match &*self.way {
-            Way::Routed(_) => shutdown.cancelled().await,
-            Way::Cni(cni) => cni.follow(|readiness| self.tell(readiness), shutdown).await,
+    /// Watches the CNI configuration and publishes the readiness until `shutdown`. Does nothing for the built-in
+    /// network.
+    pub async fn watch_plugins(&self, shutdown: CancellationToken) {
+        match &*self.backend {
+            Backend::Routed(_) => shutdown.cancelled().await,
+            Backend::Cni(cni) => cni.watch(|readiness| self.set_readiness(readiness), shutdown).await,
         }
     }
 
-    /// Gives pods addresses of these ranges from now on: one of a family at most, IPv4 first. Prepares the host:
-    /// forwarding, the gateways' addresses, the chains; reads who holds which address. What is there already is kept;
-    /// other ranges that were used before are taken off the host. Must be called inside a runtime.
+    /// Uses these pod CIDRs from now on: one of each family at most, IPv4 first. Prepares the host: forwarding, gateway
+    /// addresses, iptables chains; reads the allocations. What exists is kept; former ranges are removed from the host.
+    /// Must be called inside a runtime.
     ///
     /// # Errors
-    /// When the kernel or the folder refuses, or pods hold addresses of the other ranges.
+    /// When the kernel or the disk refuses, or pods hold addresses of former ranges.
     pub async fn use_ranges(&self, ranges: &[Cidr]) -> Result<(), NetworkError> {
-        match &*self.way {
-            Way::Routed(routed) => routed.use_ranges(ranges).await,
-            Way::Cni(_) => Ok(()),
+        match &*self.backend {
+            Backend::Routed(routed) => routed.use_ranges(ranges).await,
+            Backend::Cni(_) => Ok(()),
         }
     }
 
-    /// Whether pods hold addresses of our own.
+    /// Whether pods hold addresses of the built-in network.
     #[must_use]
-    pub fn holds(&self) -> watch::Receiver<bool> {
-        match &*self.way {
-            Way::Routed(routed) => routed.holds(),
-            Way::Cni(_) => watch::Sender::new(false).subscribe(),
+    pub fn addresses_in_use(&self) -> watch::Receiver<bool> {
+        match &*self.backend {
+            Backend::Routed(routed) => routed.in_use(),
+            Backend::Cni(_) => watch::Sender::new(false).subscribe(),
         }
     }
 
-    /// The addresses of a pod, on disk before they are given; the same pod gets the same again. None when plugins
-    /// choose them as they connect it.
+    /// Allocates the addresses of a pod, on disk before they are used; idempotent per pod. Empty for CNI, where plugins
+    /// choose them.
     ///
     /// # Errors
-    /// When a range is used up or the disk refuses.
+    /// When a range is exhausted or the disk refuses.
     pub async fn allocate(&self, pod_uid: &str) -> Result<Vec<IpAddr>, NetworkError> {
-        match &*self.way {
-            Way::Routed(routed) => routed.allocate(pod_uid).await,
-            Way::Cni(_) => Ok(Vec::new()),
+        match &*self.backend {
+            Backend::Routed(routed) => routed.allocate(pod_uid).await,
+            Backend::Cni(_) => Ok(Vec::new()),
         }
     }
 
-    /// The addresses of a pod that is connected already; none for those of our own network, whose sandboxes carry them.
+    /// The addresses of a connected pod; empty for the built-in network, where sandboxes carry them.
     #[must_use]
     pub fn addresses_of(&self, pod_uid: &str) -> Vec<IpAddr> {
-        match &*self.way {
-            Way::Routed(_) => Vec::new(),
-            Way::Cni(cni) => cni.addresses_of(pod_uid),
+        match &*self.backend {
+            Backend::Routed(_) => Vec::new(),
+            Backend::Cni(cni) => cni.addresses_of(pod_uid),
         }
     }
 
-    /// Connects a pod and gives its addresses; what is connected already is left as it is.
+    /// Connects a pod and returns its addresses; idempotent.
     ///
     /// # Errors
     /// When the kernel or a plugin refuses.
     pub async fn attach(&self, request: Attach) -> Result<Vec<IpAddr>, NetworkError> {
-        match &*self.way {
-            Way::Routed(routed) => routed.attach(request).await,
-            Way::Cni(cni) => cni.attach(request).await,
+        match &*self.backend {
+            Backend::Routed(routed) => routed.attach(request).await,
+            Backend::Cni(cni) => cni.attach(request).await,
         }
     }
 
-    /// Disconnects a pod and frees its addresses. Gone already is success.
+    /// Disconnects a pod and releases its addresses. An unknown pod is success.
     ///
     /// # Errors
     /// When the kernel, a plugin or the disk refuses.
     pub async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
-        match &*self.way {
-            Way::Routed(routed) => routed.detach(pod_uid).await,
-            Way::Cni(cni) => cni.detach(pod_uid).await,
+        match &*self.backend {
+            Backend::Routed(routed) => routed.detach(pod_uid).await,
+            Backend::Cni(cni) => cni.detach(pod_uid).await,
         }
     }
 
-    /// Frees what pods other than these hold: after a restart.
+    /// Disconnects all pods but these, after a restart.
     ///
     /// # Errors
-    /// The first refusal; the rest is tried all the same.
+    /// The first failure; the rest is tried all the same.
     pub async fn retain(&self, live: &BTreeSet<String>) -> Result<(), NetworkError> {
-        let held = match &*self.way {
-            Way::Routed(routed) => routed.others(live).await,
-            Way::Cni(cni) => cni.pods().into_iter().filter(|uid| !live.contains(uid)).collect(),
+        let stale = match &*self.backend {
+            Backend::Routed(routed) => routed.pods_except(live).await,
+            Backend::Cni(cni) => cni.pods().into_iter().filter(|uid| !live.contains(uid)).collect(),
         };
         let mut first = Ok(());
-        for uid in held {
+        for uid in stale {
             let freed = self.detach(&uid).await;
             first = first.and(freed);
         }
         first
     }
 
-    /// Takes the network off the host: interfaces, chains, the gateways' addresses of these ranges, and what plugins
-    /// did, as `cni.state_dir` has it. Gives what stayed.
+    /// Removes the network from the host: interfaces, chains, the gateways of these ranges, and CNI attachments in
+    /// `cni.state_dir`. Returns what could not be removed.
     pub async fn teardown(ranges: &[Cidr], cni: CniConfig) -> Vec<String> {
-        let mut problems = routed::teardown(ranges).await;
+        let mut problems = veth::teardown(ranges).await;
         if cni.state_dir.is_dir() {
             match Self::cni(cni) {
                 Ok(network) => problems.extend(network.retain(&BTreeSet::new()).await.err().map(|e| e.to_string())),

@@ -1,16 +1,16 @@
-//! Whether pods can be connected. Pure.
+//! Readiness of the pod network. Pure.
 
 /// Whether pods can be connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
-    /// They can.
+    /// Pods can be connected.
     Ready,
-    /// Not now; why, in the words of upstream's node status.
+    /// Pods cannot be connected; the reason, in the form of upstream's node status.
     NotReady(String),
 }
 
 impl Readiness {
-    /// Not now, for this reason.
+    /// Not ready for this reason.
     #[must_use]
     pub fn not_ready(why: &str) -> Self {
         Self::NotReady(format!(
@@ -19,7 +19,7 @@ impl Readiness {
         ))
     }
 
-    /// Why not.
+    /// The reason if not ready.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
         match self {

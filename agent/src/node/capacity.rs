@@ -1,25 +1,25 @@
-//! What the node has, and what of it pods may have. Pure.
+//! Capacity and allocatable resources of the node. Pure.
 
 use std::collections::BTreeMap;
 
 use windlass_kit::quantity::Quantity;
 
 use super::{
-    eviction::thresholds::{Setting, Signal, Threshold, kept_back},
+    eviction::thresholds::{Signal, Threshold, ThresholdMap, hard_eviction_reservation},
     machine::Machine,
 };
 
 /// Amounts by resource.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// What can be kept back from pods.
+/// Resources that can be reserved.
 const RESERVABLE: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pid"];
 
-/// Reads `kubeReserved` or `systemReserved`.
+/// Parses `kubeReserved` or `systemReserved`.
 ///
 /// # Errors
-/// Every amount that cannot be used, by the setting's name.
-pub fn parse_reserved(setting: &str, of: &Setting) -> Result<Amounts, Vec<String>> {
+/// Every invalid amount, by the setting's name.
+pub fn parse_reserved(setting: &str, of: &ThresholdMap) -> Result<Amounts, Vec<String>> {
     let (mut amounts, mut wrong) = (Amounts::new(), Vec::new());
     for (resource, text) in of {
         match text.trim().parse::<Quantity>() {
@@ -34,7 +34,7 @@ pub fn parse_reserved(setting: &str, of: &Setting) -> Result<Amounts, Vec<String
     if wrong.is_empty() { Ok(amounts) } else { Err(wrong) }
 }
 
-/// All that the machine has.
+/// The capacity of the machine.
 pub(super) fn capacity(machine: &Machine, max_pods: u32) -> Amounts {
     let mut all = Amounts::from([
         ("cpu".to_owned(), Quantity::from_units(machine.cpus)),
@@ -46,24 +46,25 @@ pub(super) fn capacity(machine: &Machine, max_pods: u32) -> Amounts {
     all
 }
 
-/// What pods may have: all, without what is reserved, what eviction keeps free, and memory that is huge pages already.
+/// Allocatable resources: capacity without reservations, hard eviction thresholds, and memory in huge pages.
 pub(super) fn allocatable(capacity: &Amounts, reserved: &[Amounts], thresholds: &[Threshold]) -> Amounts {
     let huge: i64 = capacity.iter().filter(|(name, _)| name.starts_with("hugepages-")).map(|(_, q)| q.units()).sum();
     let mut all = without(capacity, reserved);
     for (resource, signal, more) in [("memory", Signal::Memory, huge), ("ephemeral-storage", Signal::NodeFs, 0)] {
         if let Some(left) = all.get_mut(resource) {
-            let kept = kept_back(thresholds, signal, capacity.get(resource).map_or(0, |q| q.units()));
-            *left = floor(left.minus(Quantity::from_bytes(kept.saturating_add(more))));
+            let reserved_amount =
+                hard_eviction_reservation(thresholds, signal, capacity.get(resource).map_or(0, |q| q.units()));
+            *left = floor(left.minus(Quantity::from_bytes(reserved_amount.saturating_add(more))));
         }
     }
     all
 }
 
-/// What is left of a capacity without what is reserved: all pods together are held to it.
+/// Capacity without reservations: the enforced limit of all pods together.
 pub(super) fn without(capacity: &Amounts, reserved: &[Amounts]) -> Amounts {
     let left = |(name, amount): (&String, &Quantity)| {
-        let kept = reserved.iter().filter_map(|r| r.get(name));
-        (name.clone(), floor(kept.fold(*amount, |left, kept| left.minus(*kept))))
+        let reserved_amount = reserved.iter().filter_map(|r| r.get(name));
+        (name.clone(), floor(reserved_amount.fold(*amount, |left, reserved_amount| left.minus(*reserved_amount))))
     };
     capacity.iter().map(left).collect()
 }
@@ -82,8 +83,8 @@ mod tests {
     }
 
     #[test]
-    fn what_pods_may_have() {
-        let none = Setting::new();
+    fn allocatable_resources() {
+        let none = ThresholdMap::new();
         let thresholds = parse(&default_hard(), &none, &none, &none).unwrap();
         let machine = Machine {
             cpus: 4,
@@ -113,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reserved_is_named() {
-        let setting = |name: &str, value: &str| Setting::from([(name.to_owned(), value.to_owned())]);
+    fn invalid_reservations() {
+        let setting = |name: &str, value: &str| ThresholdMap::from([(name.to_owned(), value.to_owned())]);
         for (name, value, words) in [
             ("gpu", "1", "kubeReserved gpu: only cpu, memory"),
             ("memory", "lots", "kubeReserved memory: \"lots\""),

@@ -1,11 +1,11 @@
-//! What the node tells of its machine, read from the host.
+//! Facts about the machine for the node's status, read from the host.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use nix::sys::statvfs::statvfs;
 use windlass_kit::quantity::Quantity;
 
-/// The machine at one moment.
+/// A snapshot of the machine's facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     pub(super) cpus: i64,
@@ -14,7 +14,7 @@ pub(super) struct Machine {
     /// Bytes that are huge pages, by resource: `hugepages-2Mi`.
     pub(super) huge_pages: BTreeMap<String, i64>,
     pub(super) swap_bytes: i64,
-    /// Only the older version of cgroups is there.
+    /// The host uses cgroup v1.
     pub(super) cgroup_v1: bool,
     pub(super) machine_id: String,
     pub(super) system_uuid: String,
@@ -53,13 +53,13 @@ fn text(path: &str) -> String {
     fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default()
 }
 
-/// What tells this start of this machine from all others: unlike a machine's other names it is not copied with its disk.
+/// The kernel's boot id: unlike other identifiers of a machine it is not copied with its disk.
 #[must_use]
 pub fn boot_id() -> String {
     text("/proc/sys/kernel/random/boot_id")
 }
 
-/// What `hugepages-2048kB/nr_hugepages` and the like say below `dir`.
+/// Reads `hugepages-2048kB/nr_hugepages` and the like below `dir`.
 fn huge_pages(dir: &Path) -> BTreeMap<String, i64> {
     let one = |entry: fs::DirEntry| -> Option<(String, i64)> {
         let name = entry.file_name();

@@ -1,17 +1,17 @@
-//! The node's own duties: its object, its heartbeat, its conditions.
+//! The node status manager: registration, the Node's status and conditions, the lease.
 //!
-//! `status`, `capacity`, `registration`, `skew` and `pace` decide what the node says of itself, when and how, and are
-//! pure; `machine` reads the host; `register`, `lease` and `ranges` speak with the API; `eviction` defends the node; this
-//! module is the loop. Of `pods` only what ends pods or holds all of them is imported.
+//! `status`, `capacity`, `registration`, `skew` and `schedule` decide what is reported and when, and are pure;
+//! `machine` reads the host; `register`, `lease` and `pod_cidr` use the API; `eviction` and `shutdown` are managers of
+//! their own; this module is the status loop. Imports of `pods` only the killing of pods.
 
 mod capacity;
 pub mod eviction;
 mod lease;
 mod machine;
-mod pace;
-mod ranges;
+mod pod_cidr;
 mod register;
 mod registration;
+mod schedule;
 pub mod shutdown;
 mod skew;
 mod status;
@@ -44,166 +44,176 @@ use crate::{
     Pressure,
     engine::Health,
     images::StoredImage,
-    metrics::{Metrics, Written},
+    metrics::{Metrics, WriteKind},
     network::Readiness,
 };
 pub use capacity::{Amounts, parse_reserved};
 use eviction::thresholds::Threshold;
 use machine::Machine;
 pub use machine::boot_id;
-use pace::Pace;
-pub use ranges::{keep as keep_ranges, parse_ranges, use_kept as use_kept_ranges};
+pub use pod_cidr::{
+    parse_pod_cidrs, saved_file as pod_cidr_file, sync as sync_pod_cidrs, use_saved as use_saved_pod_cidrs,
+};
 pub use register::register;
 pub use registration::{label_problem, taint_problem};
+use schedule::ReportSchedule;
 use skew::Version;
-pub use skew::{Skew, judge as judge_skew};
-use status::{Belief, Known, Sent};
+pub use skew::{Skew, evaluate as evaluate_skew};
+use status::{LastReport, RuntimeHealth, StatusInputs};
 
-/// Settings of the node's duties.
+/// Configuration of the node's registration, status and lease.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
     /// The node's name.
     pub name: String,
     /// Its addresses.
     pub addresses: NodeIps,
-    /// Somebody has told which those are.
-    pub given_address: bool,
+    /// The addresses are configured (`nodeIP`).
+    pub node_ip_configured: bool,
     /// The port of its own API.
     pub api_port: u16,
-    /// The folder whose file system counts as the node's.
+    /// The directory whose file system is the nodefs.
     pub data_dir: PathBuf,
-    /// The version that it tells; ours stands behind the `+`.
+    /// The reported kubelet version; our own follows the `+`.
     pub version: String,
-    /// How many pods it takes; upstream's default is 110.
+    /// Most pods; upstream's default is 110.
     pub max_pods: u32,
-    /// What is kept back from pods: for Kubernetes' own, and for the system.
+    /// `kubeReserved` and `systemReserved`.
     pub reserved: Vec<Amounts>,
-    /// What eviction keeps free is not for pods either.
+    /// Eviction thresholds; hard ones reduce allocatable resources.
     pub thresholds: Vec<Threshold>,
-    /// How many images are told; below zero is all.
+    /// Most images in the status; negative is all.
     pub max_images: i32,
-    /// All pods together are held to what is not reserved.
-    pub hold_pods: bool,
-    /// Labels that it gives itself when it registers.
+    /// Whether the limit of all pods together is enforced (`enforceNodeAllocatable`).
+    pub enforce_node_allocatable: bool,
+    /// Labels of the registered Node.
     pub labels: BTreeMap<String, String>,
-    /// Taints that it registers with.
+    /// Taints of the registered Node.
     pub taints: Vec<Taint>,
-    /// What the machine is called at its cloud; empty for none.
+    /// The cloud's id of the machine; empty for none.
     pub provider_id: String,
-    /// A controller of the cloud gives the node its addresses.
+    /// An external cloud provider sets the addresses.
     pub external_cloud: bool,
-    /// For how many seconds each renewal of its lease counts; upstream's default is 40.
+    /// Lease duration in seconds; upstream's default is 40.
     pub lease_seconds: i32,
-    /// The status is computed this often; upstream's default is 10 s.
-    pub status_every: Duration,
-    /// And sent when it changed, or when it is this old; upstream's default is 5 min.
-    pub status_age: Duration,
+    /// Interval of computing the status (`nodeStatusUpdateFrequency`); upstream's default is 10 s.
+    pub status_update_interval: Duration,
+    /// Interval of reporting an unchanged status (`nodeStatusReportFrequency`); upstream's default is 5 min.
+    pub status_report_interval: Duration,
 }
 
-/// What the node is told by its other parts.
+/// What the status manager watches of the agent's other parts.
 #[derive(Debug)]
-pub struct News {
+pub struct NodeInputs {
     /// Whether Docker answers.
     pub docker: watch::Receiver<Health>,
-    /// What the node is short of.
+    /// The node's pressure conditions.
     pub pressure: watch::Receiver<Pressure>,
-    /// Whether the machine is about to end.
-    pub going_down: watch::Receiver<bool>,
+    /// Whether the machine is shutting down.
+    pub shutting_down: watch::Receiver<bool>,
     /// The images in Docker's store.
     pub images: watch::Receiver<Arc<Vec<StoredImage>>>,
-    /// Names that RuntimeClasses may have as their handlers.
+    /// Names of Docker's runtimes, which RuntimeClasses may name as handlers.
     pub runtimes: watch::Receiver<Arc<BTreeSet<String>>>,
-    /// The node's object as the API has it, which others write to as well; nothing where there is none.
+    /// The Node in the API, which others write to as well; `None` if it does not exist.
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// Whether pods can be connected.
     pub network: watch::Receiver<Readiness>,
 }
 
-/// What pods may have of this machine, by resource.
+impl NodeInputs {
+    /// The current values.
+    fn status_inputs(&mut self, api_version: Option<Version>) -> StatusInputs {
+        StatusInputs {
+            pressure: *self.pressure.borrow_and_update(),
+            shutting_down: *self.shutting_down.borrow_and_update(),
+            images: self.images.borrow().clone(),
+            runtimes: self.runtimes.borrow().clone(),
+            network: self.network.borrow_and_update().problem().map(str::to_owned),
+            api_version,
+        }
+    }
+}
+
+/// Allocatable resources.
 #[must_use]
 pub fn allocatable(config: &NodeConfig) -> Amounts {
     let all = capacity::capacity(&Machine::read(&config.data_dir), config.max_pods);
     capacity::allocatable(&all, &config.reserved, &config.thresholds)
 }
 
-/// What all pods together are held to, by resource.
+/// The enforced limits of all pods together, by resource.
 #[must_use]
-pub fn held_to(config: &NodeConfig) -> Amounts {
+pub fn enforced_limits(config: &NodeConfig) -> Amounts {
     capacity::without(&capacity::capacity(&Machine::read(&config.data_dir), config.max_pods), &config.reserved)
 }
 
-/// How often the API server is asked for its version: it may be updated.
-const VERSION_EVERY: Duration = Duration::from_secs(300);
+/// How often the API server's version is read: it may be updated.
+const VERSION_POLL_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Keeps the lease and the status until `shutdown`. Both go through `heartbeat`, whose requests must have a short time
-/// limit and connections of their own: a node whose heartbeat waits behind something else is taken for dead.
+/// Renews the lease and reports the status until `shutdown`. Both use `heartbeat`, whose requests must have a short
+/// timeout and connections of their own: a node whose heartbeat is queued behind other requests is taken for dead.
 pub async fn run(
     (client, heartbeat): (Client, Client),
     config: NodeConfig,
     node: Node,
-    mut news: News,
+    mut changes: NodeInputs,
     (heartbeats, metrics): (Heartbeats, Arc<Metrics>),
     shutdown: CancellationToken,
 ) {
     let recorder = metrics.recorder(client, &config.name);
     let object = object_ref::node(&config.name);
     recorder.record(&object, Severity::Normal, "Starting", "Starting windlass.");
-    tell_of_machine(&recorder, &object, &config, &node);
+    record_startup_events(&recorder, &object, &config, &node);
     let mut kernel = KernelLog::open();
-    let mut belief = Belief::default();
-    let mut held = false;
-    let (tell_owner, owner) = watch::channel(node.metadata.uid.clone());
+    let mut runtime_health = RuntimeHealth::default();
+    let mut enforced = false;
+    let (owner_sender, owner) = watch::channel(node.metadata.uid.clone());
     let heart = heartbeats.begin("node lease", "", STUCK_AFTER);
-    let terms = lease::Terms { node: config.name.clone(), seconds: config.lease_seconds };
-    let leases =
-        tokio::spawn(lease::renew(heartbeat.clone(), terms, owner, (heart, Arc::clone(&metrics)), shutdown.clone()));
+    let lease_config = lease::LeaseConfig { node: config.name.clone(), seconds: config.lease_seconds };
+    let leases = tokio::spawn(lease::renew(
+        heartbeat.clone(),
+        lease_config,
+        owner,
+        (heart, Arc::clone(&metrics)),
+        shutdown.clone(),
+    ));
     let heart = heartbeats.begin("node status", "", STUCK_AFTER);
-    let mut server = Server::default();
-    let mut report = Report {
+    let mut api_version = ServerVersion::default();
+    let mut reporter = StatusReporter {
         api: Api::all(heartbeat.clone()),
-        pace: Pace::new(config.status_age),
-        seen: node,
-        sent: None,
-        owner: tell_owner,
+        schedule: ReportSchedule::new(config.status_report_interval),
+        observed: node,
+        last_report: None,
+        owner: owner_sender,
         watched: false,
-        gone: false,
+        deleted: false,
         recorder: recorder.clone(),
         metrics,
     };
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
         heart.beat();
-        server.look(&heartbeat, &config.version).await;
+        api_version.refresh(&heartbeat, &config.version).await;
         let machine = Machine::read(&config.data_dir);
         let now = Timestamp::now();
-        let (docker, holds) = belief.of(news.docker.borrow_and_update().clone(), now);
-        report.hear(news.node.borrow_and_update().clone());
-        let told = Known {
-            pressure: *news.pressure.borrow_and_update(),
-            going_down: *news.going_down.borrow_and_update(),
-            images: news.images.borrow().clone(),
-            runtimes: news.runtimes.borrow().clone(),
-            network: news.network.borrow_and_update().problem().map(str::to_owned),
-            server: server.version,
-        };
-        // Whoever was over a limit of a cgroup was not the machine's fault.
-        for victim in kernel.kills().into_iter().filter(|kill| kill.constraint == "CONSTRAINT_NONE") {
-            let message = format!("System OOM encountered, victim process: {}, pid: {}", victim.name, victim.pid);
-            recorder.record(&object, Severity::Warning, "SystemOOM", message);
-        }
-        if config.hold_pods
-            && crate::cgroup::apply_kubepods_limits(&held_to(&config)).await
-            && !std::mem::replace(&mut held, true)
+        let (docker, holds) = runtime_health.observe(changes.docker.borrow_and_update().clone(), now);
+        reporter.on_watch(changes.node.borrow_and_update().clone());
+        let inputs = changes.status_inputs(api_version.version);
+        record_system_ooms(&recorder, &object, &mut kernel);
+        if config.enforce_node_allocatable
+            && crate::cgroup::apply_kubepods_limits(&enforced_limits(&config)).await
+            && !std::mem::replace(&mut enforced, true)
         {
             let message = "Updated Node Allocatable limit across pods";
             recorder.record(&object, Severity::Normal, "NodeAllocatableEnforced", message);
         }
-        let every = config.status_every;
+        let every = config.status_update_interval;
         let mut wait = holds.map_or(every, |holds| holds.min(every));
-        // Until Docker has answered or refused there is nothing true to say.
+        // Until Docker's state is known there is nothing to report.
         let done = match docker {
             Health::Unknown => Ok(false),
-            _ => report.round(&config, &machine, &docker, &told, now).await,
+            _ => reporter.sync(&config, &machine, &docker, &inputs, now).await,
         };
         match done {
             Ok(again) => {
@@ -213,17 +223,17 @@ pub async fn run(
                 }
             }
             Err(error) => {
-                tracing::warn!(node = config.name, %error, "the node's status could not be written; it is tried again");
+                tracing::warn!(node = config.name, %error, "failed to update node status; retrying");
                 wait = backoff.next_delay();
             }
         }
         tokio::select! {
             () = shutdown.cancelled() => break,
-            changed = news.docker.changed() => if changed.is_err() { shutdown.cancelled().await; break },
-            changed = news.pressure.changed() => if changed.is_err() { shutdown.cancelled().await; break },
-            changed = news.going_down.changed() => if changed.is_err() { shutdown.cancelled().await; break },
-            changed = news.network.changed() => if changed.is_err() { shutdown.cancelled().await; break },
-            () = turned(&mut news.node, report.seen.metadata.uid.as_deref()), if !report.gone => {}
+            changed = changes.docker.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            changed = changes.pressure.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            changed = changes.shutting_down.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            changed = changes.network.changed() => if changed.is_err() { shutdown.cancelled().await; break },
+            () = node_replaced(&mut changes.node, reporter.observed.metadata.uid.as_deref()), if !reporter.deleted => {}
             () = tokio::time::sleep(wait) => {}
         }
     }
@@ -231,8 +241,16 @@ pub async fn run(
     let _ = leases.await;
 }
 
-/// Waits until the API has no Node of this name any more, or another one.
-async fn turned(node: &mut watch::Receiver<Option<Arc<Node>>>, uid: Option<&str>) {
+/// Records an event for each OOM kill of the whole system; one within a memory cgroup is none.
+fn record_system_ooms(recorder: &Recorder, object: &ObjectReference, kernel: &mut KernelLog) {
+    for victim in kernel.kills().into_iter().filter(|kill| kill.constraint == "CONSTRAINT_NONE") {
+        let message = format!("System OOM encountered, victim process: {}, pid: {}", victim.name, victim.pid);
+        recorder.record(object, Severity::Warning, "SystemOOM", message);
+    }
+}
+
+/// Waits until the Node is deleted or recreated.
+async fn node_replaced(node: &mut watch::Receiver<Option<Arc<Node>>>, uid: Option<&str>) {
     loop {
         match node.changed().await {
             Ok(()) if node.borrow_and_update().as_ref().is_none_or(|n| n.metadata.uid.as_deref() != uid) => return,
@@ -244,112 +262,116 @@ async fn turned(node: &mut watch::Receiver<Option<Arc<Node>>>, uid: Option<&str>
 
 /// The API server's version.
 #[derive(Debug, Default)]
-struct Server {
+struct ServerVersion {
     version: Option<Version>,
-    asked_at: Option<Instant>,
+    checked_at: Option<Instant>,
 }
 
-impl Server {
-    /// Asks for it from time to time; what does not fit the node's own is said when it is news.
-    async fn look(&mut self, client: &Client, own: &str) {
-        if self.asked_at.is_some_and(|at| at.elapsed() < VERSION_EVERY) {
+impl ServerVersion {
+    /// Reads the version at intervals; warns of an unsupported skew when it changes.
+    async fn refresh(&mut self, client: &Client, own: &str) {
+        if self.checked_at.is_some_and(|at| at.elapsed() < VERSION_POLL_INTERVAL) {
             return;
         }
-        self.asked_at = Some(Instant::now());
-        // One that does not answer has not become another.
+        self.checked_at = Some(Instant::now());
+        // Without an answer the known version stays.
         let Some(version) = register::server_version(client).await else { return };
         if self.version != Some(version)
-            && let Some(complaint) = skew::complaint(own, version)
+            && let Some(problem) = skew::problem(own, version)
         {
-            tracing::warn!("{complaint}");
+            tracing::warn!("{problem}");
         }
         self.version = Some(version);
     }
 }
 
-/// What is known of the Node in the API, and what was last said of it there.
-struct Report {
+/// Reports the status: the Node as last seen in the API, and what was last sent.
+struct StatusReporter {
     api: Api<Node>,
-    pace: Pace,
-    seen: Node,
-    sent: Option<Sent>,
-    /// The uid that the lease belongs to.
+    schedule: ReportSchedule,
+    observed: Node,
+    last_report: Option<LastReport>,
+    /// The uid of the Node that owns the lease.
     owner: watch::Sender<Option<String>>,
-    /// The watch has told of the Node that was seen last, so that it will tell when that one goes.
+    /// The watch has seen the current Node, so that it will notify of its deletion.
     watched: bool,
-    /// The Node was deleted and is not made again yet.
-    gone: bool,
+    /// The Node was deleted and is not recreated yet.
+    deleted: bool,
     recorder: Recorder,
     metrics: Arc<Metrics>,
 }
 
-impl Report {
-    /// Takes in what the watch tells: others write to the Node too, such as extended resources or the addresses of a
-    /// cloud, and delete it.
-    fn hear(&mut self, told: Option<Arc<Node>>) {
-        let Some(node) = told else {
+impl StatusReporter {
+    /// Takes over the Node from the watch: others write to it too, such as extended resources or a cloud's addresses,
+    /// and delete it.
+    fn on_watch(&mut self, watched: Option<Arc<Node>>) {
+        let Some(node) = watched else {
             if std::mem::take(&mut self.watched) {
-                self.lose();
+                self.on_deleted();
             }
             return;
         };
-        if status::is_newer(&node, self.seen.metadata.resource_version.as_deref()) {
+        if status::is_newer(&node, self.observed.metadata.resource_version.as_deref()) {
             let mut node = Node::clone(&node);
-            // The watch leaves them out.
-            node.status.get_or_insert_default().images = self.seen.status.as_mut().and_then(|s| s.images.take());
-            self.see(node);
+            // The watch drops images.
+            node.status.get_or_insert_default().images = self.observed.status.as_mut().and_then(|s| s.images.take());
+            self.on_updated(node);
         }
-        self.watched = node.metadata.uid == self.seen.metadata.uid;
+        self.watched = node.metadata.uid == self.observed.metadata.uid;
     }
 
-    fn lose(&mut self) {
-        (self.gone, self.watched) = (true, false);
+    fn on_deleted(&mut self) {
+        (self.deleted, self.watched) = (true, false);
         self.owner.send_replace(None);
     }
 
-    fn see(&mut self, node: Node) {
-        self.gone = false;
+    fn on_updated(&mut self, node: Node) {
+        self.deleted = false;
         let uid = node.metadata.uid.clone();
         self.owner.send_if_modified(|owner| std::mem::replace(owner, uid.clone()) != uid);
-        self.seen = node;
+        self.observed = node;
     }
 
-    /// Writes the status if it is time, and makes a Node that was deleted again. Gives whether there is more to do at
-    /// once.
-    async fn round(
+    /// Reports the status if it is due, and recreates a deleted Node. Returns whether to call again at once.
+    async fn sync(
         &mut self,
         config: &NodeConfig,
         machine: &Machine,
         docker: &Health,
-        told: &Known,
+        inputs: &StatusInputs,
         now: Timestamp,
     ) -> kube::Result<bool> {
-        if self.gone {
-            tracing::warn!(node = config.name, "the node's object was deleted; it is made again");
-            let node = register::once(&self.api, config, told.server).await?;
-            self.sent = None;
-            self.see(node);
+        if self.deleted {
+            tracing::warn!(node = config.name, "Node was deleted; registering again");
+            let node = register::try_register(&self.api, config, inputs.api_version).await?;
+            self.last_report = None;
+            self.on_updated(node);
         }
-        let wanted = status::wanted(config, machine, docker, told, &self.seen, now);
-        let is_news = status::is_news(&self.seen, &wanted, self.sent.as_ref());
+        let desired = status::desired_node(config, machine, docker, inputs, &self.observed, now);
+        let needs_report = status::needs_report(&self.observed, &desired, self.last_report.as_ref());
         let clock = Instant::now();
-        if !is_news && !self.pace.is_due(clock) {
+        if !needs_report && !self.schedule.is_due(clock) {
             return Ok(false);
         }
-        let Some(patch) = status::diff(&self.seen, &wanted) else { return Ok(false) };
+        let Some(patch) = status::diff(&self.observed, &desired) else { return Ok(false) };
         match self.api.patch_status(&config.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
             Ok(updated) => {
-                tell(&self.recorder, &config.name, self.seen.status.as_ref(), wanted.status.as_ref());
+                record_condition_events(
+                    &self.recorder,
+                    &config.name,
+                    self.observed.status.as_ref(),
+                    desired.status.as_ref(),
+                );
                 let version = |node: &Node| node.metadata.resource_version.clone();
-                let (before, after) = (version(&self.seen), version(&updated));
-                self.metrics.wrote(Written::NodeStatus, &config.name, before.as_deref(), after.as_deref());
-                self.pace.sent(clock, is_news, pace::chance());
-                self.sent = Some(Sent { wanted, answer: updated.clone() });
-                self.see(updated);
+                let (before, after) = (version(&self.observed), version(&updated));
+                self.metrics.record_write(WriteKind::NodeStatus, &config.name, before.as_deref(), after.as_deref());
+                self.schedule.reported(clock, needs_report, schedule::random_fraction());
+                self.last_report = Some(LastReport { desired, answer: updated.clone() });
+                self.on_updated(updated);
                 Ok(false)
             }
             Err(kube::Error::Api(answer)) if answer.code == 404 => {
-                self.lose();
+                self.on_deleted();
                 Ok(true)
             }
             Err(error) => Err(error),
@@ -357,8 +379,8 @@ impl Report {
     }
 }
 
-/// What is worth a word when the node starts.
-fn tell_of_machine(recorder: &Recorder, object: &ObjectReference, config: &NodeConfig, node: &Node) {
+/// Records events at the start of the node.
+fn record_startup_events(recorder: &Recorder, object: &ObjectReference, config: &NodeConfig, node: &Node) {
     let machine = Machine::read(&config.data_dir);
     let before = node.status.as_ref().and_then(|s| s.node_info.as_ref()).map_or("", |info| info.boot_id.as_str());
     if !before.is_empty() && before != machine.boot_id {
@@ -371,8 +393,8 @@ fn tell_of_machine(recorder: &Recorder, object: &ObjectReference, config: &NodeC
     }
 }
 
-/// The events of conditions that turned.
-fn tell(recorder: &Recorder, name: &str, before: Option<&NodeStatus>, now: Option<&NodeStatus>) {
+/// Records events of changed conditions.
+fn record_condition_events(recorder: &Recorder, name: &str, before: Option<&NodeStatus>, now: Option<&NodeStatus>) {
     let value = |status: Option<&NodeStatus>, kind: &str| {
         let mut all = status.iter().flat_map(|s| s.conditions.iter().flatten());
         all.find(|c| c.type_ == kind).map(|c| c.status.clone())

@@ -1,4 +1,4 @@
-//! Registers the node in the API.
+//! Registration of the node in the API.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,18 +16,18 @@ use super::{
     machine::Machine,
     registration::{new_node, reconciled},
     skew::Version,
-    status::{self, Known},
+    status::{self, StatusInputs},
 };
 
-/// Makes the node's object, or finds it made and sets it right; tried until it works or `shutdown`.
+/// Creates the Node, or reconciles the existing one; retried until it works or `shutdown`.
 pub async fn register(client: &Client, config: &NodeConfig, shutdown: &CancellationToken) -> Option<Node> {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
     loop {
         let server = server_version(client).await;
-        match once(&Api::all(client.clone()), config, server).await {
+        match try_register(&Api::all(client.clone()), config, server).await {
             Ok(node) => return Some(node),
             Err(error) => {
-                tracing::warn!(node = config.name, %error, "the node could not be registered; it is tried again")
+                tracing::warn!(node = config.name, %error, "failed to register node; retrying")
             }
         }
         tokio::select! {
@@ -37,49 +37,48 @@ pub async fn register(client: &Client, config: &NodeConfig, shutdown: &Cancellat
     }
 }
 
-/// The API server's version; `None` where it does not tell.
+/// The API server's version; `None` if it cannot be read.
 pub(super) async fn server_version(client: &Client) -> Option<Version> {
     let info = client.apiserver_version().await;
-    let info = info.inspect_err(|error| tracing::debug!(%error, "the API server does not tell its version")).ok()?;
+    let info = info.inspect_err(|error| tracing::debug!(%error, "failed to read API server version")).ok()?;
     Version::of_server(&info.major, &info.minor, &info.git_version)
 }
 
-/// The same, once.
-pub(super) async fn once(api: &Api<Node>, config: &NodeConfig, server: Option<Version>) -> kube::Result<Node> {
-    let known = Known { server, ..Known::default() };
-    let new = new_node(config, &Machine::read(&config.data_dir), &known, Timestamp::now());
+/// One attempt to register.
+pub(super) async fn try_register(api: &Api<Node>, config: &NodeConfig, server: Option<Version>) -> kube::Result<Node> {
+    let inputs = StatusInputs { api_version: server, ..StatusInputs::default() };
+    let new = new_node(config, &Machine::read(&config.data_dir), &inputs, Timestamp::now());
     let node = match api.create(&PostParams::default(), &new).await {
-        // What may not be made may be there all the same.
+        // Creation may be forbidden although the Node exists.
         Err(kube::Error::Api(refusal)) if matches!(refusal.code, 403 | 409) => match api.get(&config.name).await {
-            Ok(found) => set_right(api, config, found, &new).await?,
+            Ok(found) => reconcile(api, config, found, &new).await?,
             Err(kube::Error::Api(answer)) if answer.code == 404 => return Err(kube::Error::Api(refusal)),
             Err(error) => return Err(error),
         },
         other => other?,
     };
-    remember(config);
+    write_marker(config);
     Ok(node)
 }
 
-async fn set_right(api: &Api<Node>, config: &NodeConfig, found: Node, new: &Node) -> kube::Result<Node> {
-    let fresh = !record(config).exists();
+async fn reconcile(api: &Api<Node>, config: &NodeConfig, found: Node, new: &Node) -> kube::Result<Node> {
+    let fresh = !marker_file(config).exists();
     match status::diff(&found, &reconciled(&found, new, fresh)) {
         Some(patch) => api.patch_status(&config.name, &PatchParams::default(), &Patch::Strategic(patch)).await,
         None => Ok(found),
     }
 }
 
-/// Is there once the node has registered: a folder without it knows nothing of the devices that an earlier life of the
-/// node had.
-fn record(config: &NodeConfig) -> PathBuf {
+/// The marker file that the node has registered: without it, devices of an earlier installation are not known.
+fn marker_file(config: &NodeConfig) -> PathBuf {
     config.data_dir.join("registered")
 }
 
-fn remember(config: &NodeConfig) {
-    let path = record(config);
+fn write_marker(config: &NodeConfig) {
+    let path = marker_file(config);
     if !path.exists()
         && let Err(error) = atomic_file::write(&path, b"", 0o600)
     {
-        tracing::warn!(path = %path.display(), %error, "that the node has registered could not be recorded; the next start has extended resources counted anew");
+        tracing::warn!(path = %path.display(), %error, "failed to write registration marker; the next start resets extended resources");
     }
 }

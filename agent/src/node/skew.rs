@@ -1,9 +1,9 @@
-//! Versions of the node and of its API server: a node is never newer, and at most three minor versions older
+//! Version skew between the node and its API server: a node is never newer, and at most three minor versions older
 //! (Kubernetes' version skew policy). Pure.
 
 use std::fmt;
 
-/// Major and minor version of a program of Kubernetes.
+/// Version of a Kubernetes component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version {
     major: u32,
@@ -17,7 +17,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The digits that a text begins with, as a number: vendors write `31+`.
+/// The leading digits of a text as a number: vendors write `31+`.
 fn leading(text: &str) -> Option<u32> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
@@ -31,8 +31,7 @@ impl Version {
         Some(Self { major, minor, patch: parts.next().and_then(leading).unwrap_or(0) })
     }
 
-    /// What an API server answers at `/version`; `None` where it does not know its own version, as builds from a source
-    /// tree without tags.
+    /// The version of an API server from its answer at `/version`; `None` if it is a build without a version.
     pub(super) fn of_server(major: &str, minor: &str, git_version: &str) -> Option<Self> {
         let (major, minor) = (leading(major)?, leading(minor)?);
         let patch = Self::parse(git_version).filter(|v| (v.major, v.minor) == (major, minor)).map_or(0, |v| v.patch);
@@ -40,8 +39,8 @@ impl Version {
     }
 }
 
-/// The version that the node tells: its own, or the API server's where that is older.
-pub(super) fn told(own: &str, server: Option<Version>) -> String {
+/// The kubelet version that the node reports: its own, or the API server's if that is older.
+pub(super) fn reported_version(own: &str, server: Option<Version>) -> String {
     let older =
         Version::parse(own).zip(server).filter(|(own, server)| (server.major, server.minor) < (own.major, own.minor));
     match older {
@@ -57,45 +56,45 @@ pub(super) fn told(own: &str, server: Option<Version>) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Skew {
     /// It may.
-    Fine,
-    /// It may, and whoever runs them should know this.
-    Doubtful(String),
-    /// The API server is too new for it.
-    TooFar(String),
+    Supported,
+    /// It may, with this warning.
+    Warning(String),
+    /// It may not: the API server is too new.
+    Unsupported(String),
 }
 
-/// Judges a node of version `own` and what its API server answers at `/version`. An unknown version is fine: there is
-/// nothing to go by.
+/// Evaluates the skew between a node of version `own` and an API server by its answer at `/version`. An unknown version
+/// is supported.
 #[must_use]
-pub fn judge(own: &str, major: &str, minor: &str, git_version: &str) -> Skew {
-    let Some(server) = Version::of_server(major, minor, git_version) else { return Skew::Fine };
-    match complaint(own, server) {
-        None => Skew::Fine,
-        Some(words) if Version::parse(own).is_some_and(|own| server > own) => Skew::TooFar(words),
-        Some(words) => Skew::Doubtful(words),
+pub fn evaluate(own: &str, major: &str, minor: &str, git_version: &str) -> Skew {
+    let Some(server) = Version::of_server(major, minor, git_version) else { return Skew::Supported };
+    match problem(own, server) {
+        None => Skew::Supported,
+        Some(words) if Version::parse(own).is_some_and(|own| server > own) => Skew::Unsupported(words),
+        Some(words) => Skew::Warning(words),
     }
 }
 
-/// How many minor versions a node may be behind its API server.
-const BEHIND: u32 = 3;
+/// Most minor versions that a node may be behind its API server.
+const MAX_MINOR_SKEW: u32 = 3;
 
-/// What is wrong between the two, for whoever runs them.
-pub(super) fn complaint(own: &str, server: Version) -> Option<String> {
+/// A description of an unsupported skew.
+pub(super) fn problem(own: &str, server: Version) -> Option<String> {
     let own = Version::parse(own).filter(|own| own.major == server.major)?;
     if server.minor < own.minor {
         let by = own.minor - server.minor;
-        let told = format!(
+        let text = format!(
             "the API server is of {server}, this node of {own}: it calls itself {server}, since no node may be newer"
         );
         return Some(match by {
-            1 => told,
+            1 => text,
             _ => format!(
-                "{told}; {by} minor versions are more than anybody tests: update the API server, or run an older windlass"
+                "{text}; {by} minor versions are more than anybody tests: update the API server, or run an older windlass"
             ),
         });
     }
-    (server.minor - own.minor > BEHIND).then(|| {
-        format!("the API server is of {server}, this node of {own}: a node may be {BEHIND} minor versions older at most; update windlass")
+    (server.minor - own.minor > MAX_MINOR_SKEW).then(|| {
+        format!("the API server is of {server}, this node of {own}: a node may be {MAX_MINOR_SKEW} minor versions older at most; update windlass")
     })
 }
 
@@ -130,15 +129,18 @@ mod tests {
             ("35", "v1.35.7+windlass", Some("it calls itself 1.35")),
             ("33", "v1.33.7+windlass", Some("3 minor versions are more than anybody tests")),
         ] {
-            assert_eq!(told(OWN, Some(server(minor))), version);
-            let said = complaint(OWN, server(minor));
-            assert_eq!(said.is_some(), words.is_some(), "{minor}: {said:?}");
-            assert!(said.unwrap_or_default().contains(words.unwrap_or_default()), "{minor}");
+            assert_eq!(reported_version(OWN, Some(server(minor))), version);
+            let found = problem(OWN, server(minor));
+            assert_eq!(found.is_some(), words.is_some(), "{minor}: {found:?}");
+            assert!(found.unwrap_or_default().contains(words.unwrap_or_default()), "{minor}");
         }
-        let judged = |minor: &str| judge(OWN, "1", minor, "");
-        assert!(matches!((judged("36"), judged("39"), judge(OWN, "", "", "")), (Skew::Fine, Skew::Fine, Skew::Fine)));
-        assert!(matches!((judged("35"), judged("40")), (Skew::Doubtful(_), Skew::TooFar(_))));
-        assert_eq!(told(OWN, None), OWN);
-        assert_eq!(told("v1.36.2", Some(server("35"))), "v1.35.7");
+        let evaluated = |minor: &str| evaluate(OWN, "1", minor, "");
+        assert!(matches!(
+            (evaluated("36"), evaluated("39"), evaluate(OWN, "", "", "")),
+            (Skew::Supported, Skew::Supported, Skew::Supported)
+        ));
+        assert!(matches!((evaluated("35"), evaluated("40")), (Skew::Warning(_), Skew::Unsupported(_))));
+        assert_eq!(reported_version(OWN, None), OWN);
+        assert_eq!(reported_version("v1.36.2", Some(server("35"))), "v1.35.7");
     }
 }

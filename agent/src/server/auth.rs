@@ -1,5 +1,5 @@
-//! Who may use the node's API: whoever the API server says may use the node. Callers show a certificate or a token;
-//! nobody is anonymous.
+//! Authentication and authorization of the node's API by webhooks of the API server (TokenReview, SubjectAccessReview).
+//! Callers present a client certificate or a token; there is no anonymous access.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,25 +24,25 @@ use tokio::sync::Semaphore;
 use windlass_kit::serve::{self, Caller, ClientIdentity};
 
 use super::{
-    attributes::{subresources, verb},
+    authz::{subresources, verb},
     refuse,
 };
 
-/// How long an answer counts; upstream's.
-const ALLOWED: Duration = Duration::from_secs(300);
-const DENIED: Duration = Duration::from_secs(30);
-const KNOWN: Duration = Duration::from_secs(120);
-/// How long a token that is nobody's stays so: whoever shows wrong ones asks the API server no more often.
-const REFUSED: Duration = Duration::from_secs(10);
-/// Tokens that are reviewed at once, and how long others wait for it.
-const MOST_REVIEWS: usize = 16;
-const REVIEW_WAIT: Duration = Duration::from_secs(5);
-/// Answers that are remembered of each kind.
-const REMEMBERED: usize = 1024;
-/// The group of all whom somebody vouches for.
+/// How long decisions are cached; upstream's.
+const ALLOWED_TTL: Duration = Duration::from_secs(300);
+const DENIED_TTL: Duration = Duration::from_secs(30);
+const TOKEN_TTL: Duration = Duration::from_secs(120);
+/// How long an invalid token is cached, so that its caller causes no more reviews.
+const INVALID_TOKEN_TTL: Duration = Duration::from_secs(10);
+/// Most concurrent TokenReviews, and how long others wait for a slot.
+const MAX_CONCURRENT_REVIEWS: usize = 16;
+const REVIEW_QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most entries of each cache.
+const MAX_CACHE_ENTRIES: usize = 1024;
+/// The group of all authenticated users.
 const AUTHENTICATED: &str = "system:authenticated";
 
-/// Who asks.
+/// An authenticated user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct User {
     name: String,
@@ -53,10 +53,10 @@ struct User {
 
 impl User {
     fn of(peer: &ClientIdentity) -> Self {
-        Self { name: peer.name.clone(), groups: peer.groups.clone(), ..Self::default() }.vouched_for()
+        Self { name: peer.name.clone(), groups: peer.groups.clone(), ..Self::default() }.into_authenticated()
     }
 
-    fn vouched_for(mut self) -> Self {
+    fn into_authenticated(mut self) -> Self {
         if !self.groups.iter().any(|g| g == AUTHENTICATED) {
             self.groups.push(AUTHENTICATED.to_owned());
         }
@@ -64,96 +64,96 @@ impl User {
     }
 }
 
-/// Answers that count for a while.
+/// A bounded cache whose entries expire.
 #[derive(Debug)]
-struct Answers<K, V>(Mutex<HashMap<K, (V, Instant)>>);
+struct TtlCache<K, V>(Mutex<HashMap<K, (V, Instant)>>);
 
-impl<K, V> Default for Answers<K, V> {
+impl<K, V> Default for TtlCache<K, V> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K: Eq + Hash, V: Clone> Answers<K, V> {
-    fn get(&self, question: &K, now: Instant) -> Option<V> {
-        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.get(question).filter(|(_, until)| now < *until).map(|(answer, _)| answer.clone())
+impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
+    fn get(&self, key: &K, now: Instant) -> Option<V> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.get(key).filter(|(_, until)| now < *until).map(|(answer, _)| answer.clone())
     }
 
-    fn put(&self, question: K, answer: V, until: Instant, now: Instant) {
-        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if answers.len() >= REMEMBERED {
-            answers.retain(|_, (_, until)| now < *until);
+    fn put(&self, key: K, answer: V, until: Instant, now: Instant) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= MAX_CACHE_ENTRIES {
+            entries.retain(|_, (_, until)| now < *until);
         }
-        if answers.len() >= REMEMBERED {
-            // As many as make it worth the look.
-            let mut ends: Vec<Instant> = answers.values().map(|(_, until)| *until).collect();
-            let (_, middle, _) = ends.select_nth_unstable(REMEMBERED / 2);
+        if entries.len() >= MAX_CACHE_ENTRIES {
+            // Drop half at once, so that this is rare.
+            let mut ends: Vec<Instant> = entries.values().map(|(_, until)| *until).collect();
+            let (_, middle, _) = ends.select_nth_unstable(MAX_CACHE_ENTRIES / 2);
             let middle = *middle;
-            answers.retain(|_, (_, until)| *until > middle);
+            entries.retain(|_, (_, until)| *until > middle);
         }
-        answers.insert(question, (answer, until));
+        entries.insert(key, (answer, until));
     }
 }
 
-/// Who asks, with all that an authorizer may decide by, verb, subresource.
-type Question = (User, &'static str, &'static str);
+/// User, verb and subresource.
+type AccessKey = (User, &'static str, &'static str);
 
 #[derive(Clone)]
-pub(super) struct Gate {
+pub(super) struct AuthFilter {
     client: Client,
     node: Arc<str>,
-    rights: Arc<Answers<Question, bool>>,
-    /// By digest, so that no token is kept.
-    tokens: Arc<Answers<[u8; 32], User>>,
-    /// Tokens that are nobody's; apart, so that they push no good one out.
-    refused: Arc<Answers<[u8; 32], ()>>,
-    /// Reviews of tokens that may be under way.
-    reviews: Arc<Semaphore>,
+    decisions: Arc<TtlCache<AccessKey, bool>>,
+    /// By digest, so that no token is stored.
+    tokens: Arc<TtlCache<[u8; 32], User>>,
+    /// Invalid tokens; separate, so that they evict no valid one.
+    invalid_tokens: Arc<TtlCache<[u8; 32], ()>>,
+    /// Slots of TokenReviews.
+    review_slots: Arc<Semaphore>,
     get_needs_create: bool,
 }
 
-/// Why it is not known who holds a token.
+/// Why a token could not be reviewed.
 #[derive(Debug, thiserror::Error)]
-enum Unknown {
+enum AuthenticationError {
     #[error(transparent)]
     Api(#[from] kube::Error),
     #[error("too many tokens wait to be reviewed")]
     Busy,
 }
 
-impl Gate {
+impl AuthFilter {
     pub(super) fn new(client: Client, node: &str, get_needs_create: bool) -> Self {
         Self {
             client,
             node: node.into(),
-            rights: Arc::default(),
+            decisions: Arc::default(),
             tokens: Arc::default(),
-            refused: Arc::default(),
-            reviews: Arc::new(Semaphore::new(MOST_REVIEWS)),
+            invalid_tokens: Arc::default(),
+            review_slots: Arc::new(Semaphore::new(MAX_CONCURRENT_REVIEWS)),
             get_needs_create,
         }
     }
 
-    /// Who holds a token; `None` when nobody does.
-    async fn holder(&self, token: &str) -> Result<Option<User>, Unknown> {
+    /// The user of a token; `None` if it is invalid.
+    async fn authenticate(&self, token: &str) -> Result<Option<User>, AuthenticationError> {
         let mut digest = [0; 32];
         digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, token.as_bytes()).as_ref());
         let now = Instant::now();
         if let Some(user) = self.tokens.get(&digest, now) {
             return Ok(Some(user));
         }
-        if self.refused.get(&digest, now).is_some() {
+        if self.invalid_tokens.get(&digest, now).is_some() {
             return Ok(None);
         }
-        let permit = tokio::time::timeout(REVIEW_WAIT, self.reviews.acquire()).await;
-        let Ok(Ok(_permit)) = permit else { return Err(Unknown::Busy) };
+        let permit = tokio::time::timeout(REVIEW_QUEUE_TIMEOUT, self.review_slots.acquire()).await;
+        let Ok(Ok(_permit)) = permit else { return Err(AuthenticationError::Busy) };
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
         let api: Api<TokenReview> = Api::all(self.client.clone());
         let review = TokenReview { spec, ..TokenReview::default() };
         let status = api.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
         let Some(info) = status.user.filter(|_| status.authenticated == Some(true)) else {
-            self.refused.put(digest, (), now + REFUSED, now);
+            self.invalid_tokens.put(digest, (), now + INVALID_TOKEN_TTL, now);
             return Ok(None);
         };
         let user = User {
@@ -162,15 +162,15 @@ impl Gate {
             groups: info.groups.unwrap_or_default(),
             extra: info.extra,
         }
-        .vouched_for();
-        self.tokens.put(digest, user.clone(), now + KNOWN, now);
+        .into_authenticated();
+        self.tokens.put(digest, user.clone(), now + TOKEN_TTL, now);
         Ok(Some(user))
     }
 
-    async fn allows(&self, user: &User, verb: &'static str, sub: &'static str) -> Result<bool, kube::Error> {
-        let question = (user.clone(), verb, sub);
+    async fn authorize(&self, user: &User, verb: &'static str, sub: &'static str) -> Result<bool, kube::Error> {
+        let key = (user.clone(), verb, sub);
         let now = Instant::now();
-        if let Some(allowed) = self.rights.get(&question, now) {
+        if let Some(allowed) = self.decisions.get(&key, now) {
             return Ok(allowed);
         }
         let review = SubjectAccessReview {
@@ -193,43 +193,43 @@ impl Gate {
         };
         let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
         let allowed = api.create(&PostParams::default(), &review).await?.status.is_some_and(|s| s.allowed);
-        self.rights.put(question, allowed, now + if allowed { ALLOWED } else { DENIED }, now);
+        self.decisions.put(key, allowed, now + if allowed { ALLOWED_TTL } else { DENIED_TTL }, now);
         Ok(allowed)
     }
 }
 
-/// What a request shows of who sends it.
-struct Shown {
+/// The credentials of a request.
+struct RequestCredentials {
     user: Option<User>,
     token: Option<String>,
     caller: Option<Caller>,
-    /// A page of another origin uses a certificate of its browser.
-    by_foreign_page: bool,
+    /// A page of another origin uses its browser's client certificate.
+    cross_origin: bool,
 }
 
-impl Shown {
+impl RequestCredentials {
     fn by(request: &Request) -> Self {
         let (extensions, headers) = (request.extensions(), request.headers());
         let user = extensions.get::<ClientIdentity>().map(User::of);
-        let by_foreign_page = user.is_some() && headers.contains_key(header::UPGRADE) && !serve::is_own_origin(headers);
+        let cross_origin = user.is_some() && headers.contains_key(header::UPGRADE) && !serve::is_own_origin(headers);
         let token = serve::bearer(headers).map(str::to_owned);
-        Self { user, token, caller: extensions.get::<Caller>().cloned(), by_foreign_page }
+        Self { user, token, caller: extensions.get::<Caller>().cloned(), cross_origin }
     }
 }
 
-/// Who sends a request; the error is the answer.
-async fn identify(gate: &Gate, shown: Shown) -> Result<User, Response> {
+/// Authenticates a request; the error is the response.
+async fn authenticate_request(filter: &AuthFilter, credentials: RequestCredentials) -> Result<User, Response> {
     let unauthorized = || refuse(StatusCode::UNAUTHORIZED, "Unauthorized");
-    if shown.by_foreign_page {
+    if credentials.cross_origin {
         let why = "a page of another origin may not use the client certificate of its browser here";
         return Err(refuse(StatusCode::FORBIDDEN, why));
     }
-    if let Some(user) = shown.user {
+    if let Some(user) = credentials.user {
         return Ok(user);
     }
-    let token = shown.token.ok_or_else(unauthorized)?;
-    let caller = shown.caller.as_ref();
-    match gate.holder(&token).await {
+    let token = credentials.token.ok_or_else(unauthorized)?;
+    let caller = credentials.caller.as_ref();
+    match filter.authenticate(&token).await {
         Ok(Some(user)) => {
             if let Some(caller) = caller {
                 caller.authenticated();
@@ -238,38 +238,41 @@ async fn identify(gate: &Gate, shown: Shown) -> Result<User, Response> {
         }
         Ok(None) => {
             let client = caller.and_then(Caller::address).map(|address| address.ip().to_string());
-            tracing::warn!(client, "a request was refused: the API server does not know its token");
+            tracing::warn!(client, "request refused: invalid token");
             Err(unauthorized())
         }
-        Err(error @ Unknown::Busy) => Err(refuse(StatusCode::TOO_MANY_REQUESTS, error.to_string())),
+        Err(error @ AuthenticationError::Busy) => Err(refuse(StatusCode::TOO_MANY_REQUESTS, error.to_string())),
         Err(error) => {
-            tracing::warn!(%error, "the API server could not be asked whose token this is");
+            tracing::warn!(%error, "failed to review token");
             Err(unauthorized())
         }
     }
 }
 
-/// Lets a request through, or refuses it.
-pub(super) async fn check(Extension(gate): Extension<Gate>, request: Request, next: Next) -> Response {
-    let user = match identify(&gate, Shown::by(&request)).await {
+/// Middleware: authenticates and authorizes a request.
+pub(super) async fn check(Extension(filter): Extension<AuthFilter>, request: Request, next: Next) -> Response {
+    let user = match authenticate_request(&filter, RequestCredentials::by(&request)).await {
         Ok(user) => user,
         Err(answer) => return answer,
     };
     let path = request.uri().path();
-    let (verb, rights) = (verb(request.method(), path, !gate.get_needs_create), subresources(path));
-    for sub in rights {
-        match gate.allows(&user, verb, sub).await {
+    let (verb, decisions) = (verb(request.method(), path, !filter.get_needs_create), subresources(path));
+    for sub in decisions {
+        match filter.authorize(&user, verb, sub).await {
             Ok(true) => return next.run(request).await,
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%error, user = user.name, "the API server could not be asked about rights on this node");
+                tracing::warn!(%error, user = user.name, "failed to review access");
                 let why = "the API server could not be asked about your rights";
                 return refuse(StatusCode::INTERNAL_SERVER_ERROR, why);
             }
         }
     }
-    let why =
-        format!("Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])", user.name, rights.join(" "));
+    let why = format!(
+        "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])",
+        user.name,
+        decisions.join(" ")
+    );
     refuse(StatusCode::FORBIDDEN, why)
 }
 
@@ -279,29 +282,29 @@ mod tests {
 
     #[test]
     fn answers_count_for_their_time_and_are_bounded() {
-        let (answers, now) = (Answers::<usize, bool>::default(), Instant::now());
+        let (entries, now) = (TtlCache::<usize, bool>::default(), Instant::now());
         let later = |seconds| now + Duration::from_secs(seconds);
-        answers.put(1, true, later(10), now);
-        assert_eq!(answers.get(&1, now), Some(true));
-        assert_eq!(answers.get(&1, later(9)), Some(true));
-        assert_eq!(answers.get(&1, later(10)), None);
-        for question in 2..REMEMBERED + 2 {
-            answers.put(question, false, later(100), later(20));
+        entries.put(1, true, later(10), now);
+        assert_eq!(entries.get(&1, now), Some(true));
+        assert_eq!(entries.get(&1, later(9)), Some(true));
+        assert_eq!(entries.get(&1, later(10)), None);
+        for key in 2..MAX_CACHE_ENTRIES + 2 {
+            entries.put(key, false, later(100), later(20));
         }
-        assert_eq!(answers.get(&2, later(20)), Some(false), "the old one has made room");
-        answers.put(0, true, later(200), later(20));
-        assert!(answers.0.lock().unwrap().len() <= REMEMBERED);
-        for question in 2 * REMEMBERED..3 * REMEMBERED + 2 {
-            answers.put(question, false, later(100), later(20));
+        assert_eq!(entries.get(&2, later(20)), Some(false), "the old one has made room");
+        entries.put(0, true, later(200), later(20));
+        assert!(entries.0.lock().unwrap().len() <= MAX_CACHE_ENTRIES);
+        for key in 2 * MAX_CACHE_ENTRIES..3 * MAX_CACHE_ENTRIES + 2 {
+            entries.put(key, false, later(100), later(20));
         }
-        assert_eq!(answers.get(&0, later(20)), Some(true), "what counts for longest is kept");
+        assert_eq!(entries.get(&0, later(20)), Some(true), "what counts for longest is kept");
     }
 
     #[test]
     fn whoever_shows_a_certificate_is_authenticated() {
         let user = User::of(&ClientIdentity { name: "metrics".into(), groups: vec!["monitoring".into()] });
         assert_eq!(user.groups, ["monitoring", AUTHENTICATED]);
-        assert_eq!(user.clone().vouched_for(), user);
+        assert_eq!(user.clone().into_authenticated(), user);
     }
 
     /// An API that knows one token and one right, and counts what it is asked.
@@ -312,7 +315,7 @@ mod tests {
             let body = request.into_body().collect().await.expect("a body").to_bytes();
             let review: serde_json::Value = serde_json::from_slice(&body).expect("a review");
             let spec = &review["spec"];
-            let (question, status) = if path.ends_with("tokenreviews") {
+            let (key, status) = if path.ends_with("tokenreviews") {
                 let user = serde_json::json!({"username": "reader", "uid": "7", "groups": ["readers"]});
                 let status = if spec["token"] == "good" {
                     serde_json::json!({"authenticated": true, "user": user})
@@ -327,7 +330,7 @@ mod tests {
                 let status = serde_json::json!({"allowed": sub == "proxy"});
                 (sub, status)
             };
-            asked.lock().expect("a list").push(question);
+            asked.lock().expect("a list").push(key);
             let mut answer = review;
             answer["status"] = status;
             (StatusCode::CREATED, axum::Json(answer))
@@ -339,11 +342,11 @@ mod tests {
     async fn rights_are_asked_for_in_their_order_and_remembered() {
         use tower::ServiceExt as _;
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let gate = Gate::new(api(Arc::clone(&asked)), "n1", true);
+        let filter = AuthFilter::new(api(Arc::clone(&asked)), "n1", true);
         let router = axum::Router::new()
             .fallback(|| async { "through" })
             .layer(axum::middleware::from_fn(check))
-            .layer(Extension(gate));
+            .layer(Extension(filter));
         let ask = async |path: &str, token: &str| {
             let mut request = Request::builder().uri(path);
             if !token.is_empty() {
@@ -374,7 +377,7 @@ mod tests {
             async move {
                 use http_body_util::BodyExt as _;
                 use std::sync::atomic::Ordering::SeqCst;
-                assert!(counted.fetch_add(1, SeqCst) < MOST_REVIEWS, "too many reviews at once");
+                assert!(counted.fetch_add(1, SeqCst) < MAX_CONCURRENT_REVIEWS, "too many reviews at once");
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.expect("a body").to_bytes().to_vec();
@@ -383,26 +386,26 @@ mod tests {
                 (StatusCode::CREATED, [("content-type", "application/json")], answer)
             }
         });
-        let gate = Gate::new(Client::new(router, "default"), "n1", true);
-        assert!(gate.holder("good").await.unwrap().is_some());
-        let wrong = (0..3 * REMEMBERED).map(|n| {
-            let gate = gate.clone();
-            tokio::spawn(
-                async move { matches!(gate.holder(&format!("wrong {n}")).await, Ok(None) | Err(Unknown::Busy)) },
-            )
+        let filter = AuthFilter::new(Client::new(router, "default"), "n1", true);
+        assert!(filter.authenticate("good").await.unwrap().is_some());
+        let wrong = (0..3 * MAX_CACHE_ENTRIES).map(|n| {
+            let filter = filter.clone();
+            tokio::spawn(async move {
+                matches!(filter.authenticate(&format!("wrong {n}")).await, Ok(None) | Err(AuthenticationError::Busy))
+            })
         });
         for answer in wrong.collect::<Vec<_>>() {
             assert!(answer.await.unwrap());
         }
         let before = asked.lock().unwrap().len();
-        assert!(gate.holder("good").await.unwrap().is_some());
+        assert!(filter.authenticate("good").await.unwrap().is_some());
         assert_eq!(asked.lock().unwrap().len(), before, "the good token is remembered");
     }
 
     #[tokio::test]
     async fn a_right_is_remembered_with_all_that_it_was_decided_by() {
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let gate = Gate::new(api(Arc::clone(&asked)), "n1", true);
+        let filter = AuthFilter::new(api(Arc::clone(&asked)), "n1", true);
         let groups = vec!["readers".to_owned(), AUTHENTICATED.to_owned()];
         let user = |scope: &str| User {
             name: "reader".into(),
@@ -411,7 +414,7 @@ mod tests {
             extra: Some([("scope".to_owned(), vec![scope.to_owned()])].into()),
         };
         for scope in ["a", "b", "a"] {
-            assert!(gate.allows(&user(scope), "get", "proxy").await.unwrap());
+            assert!(filter.authorize(&user(scope), "get", "proxy").await.unwrap());
         }
         assert_eq!(asked.lock().unwrap().len(), 2);
     }
@@ -426,9 +429,9 @@ mod tests {
             review["status"] = serde_json::json!({"allowed": true});
             (StatusCode::CREATED, axum::Json(review))
         });
-        let gate = Gate::new(Client::new(yes, "default"), "n1", true);
+        let filter = AuthFilter::new(Client::new(yes, "default"), "n1", true);
         let router =
-            axum::Router::new().fallback(|| async {}).layer(axum::middleware::from_fn(check)).layer(Extension(gate));
+            axum::Router::new().fallback(|| async {}).layer(axum::middleware::from_fn(check)).layer(Extension(filter));
         let ask = async |origin: &str| {
             let admin = ClientIdentity { name: "admin".into(), groups: vec!["system:masters".into()] };
             let request = Request::get("/exec/d/p/c").header("host", "n:10250").header("upgrade", "websocket");
@@ -449,8 +452,8 @@ mod tests {
             review["status"] = serde_json::json!({"allowed": false});
             (StatusCode::CREATED, axum::Json(review))
         });
-        let gate = Gate::new(Client::new(router, "default"), "n1", true);
+        let filter = AuthFilter::new(Client::new(router, "default"), "n1", true);
         let user = User::of(&ClientIdentity { name: "admin".into(), groups: vec!["system:masters".into()] });
-        assert!(!gate.allows(&user, "create", "proxy").await.unwrap());
+        assert!(!filter.authorize(&user, "create", "proxy").await.unwrap());
     }
 }

@@ -1,7 +1,6 @@
-//! The page for people on the read-only door, and the figures that it and `windlass top` show.
+//! The dashboard page on the read-only listener, and the data that it and `windlass top` show.
 //!
-//! Everything that the page needs is in the program: it works without any other host, and its policy lets the browser
-//! ask none.
+//! All files of the page are embedded: it works without any other host, and its policy allows the browser none.
 
 use axum::{
     Json, Router,
@@ -14,10 +13,10 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::{ServerState, refuse};
-use crate::live::{live, series};
+use crate::dashboard::{node_usage, series};
 
-/// Only this server's own files, and nothing around them: no frames, no forms, no inline scripts.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+/// Only this server's own files: no frames, no forms, no inline scripts.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Name, type and content of each file of the page.
@@ -50,10 +49,10 @@ fn file(kind: &'static str, content: &'static [u8]) -> Response {
     let mut response = content.into_response();
     for (name, value) in [
         (header::CONTENT_TYPE, kind),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // Another version of the program has other files under the same names.
+        // Another version has other files under the same names.
         (header::CACHE_CONTROL, "no-cache"),
     ] {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -64,29 +63,36 @@ fn file(kind: &'static str, content: &'static [u8]) -> Response {
 async fn usage(State(state): State<ServerState>) -> Response {
     state.usage.refresh().await;
     let pods = state.pods.borrow().clone();
-    Json(live(&state.about.node_name, &state.usage.snapshot(), &state.usage.storage(), &pods, Timestamp::now()))
-        .into_response()
+    Json(node_usage(
+        &state.node_info.node_name,
+        &state.usage.snapshot(),
+        &state.usage.storage(),
+        &pods,
+        Timestamp::now(),
+    ))
+    .into_response()
 }
 
 async fn node_history(State(state): State<ServerState>) -> Response {
     Json(series(&state.usage.history("").await)).into_response()
 }
 
-/// The pod as a whole, its traffic, each container that runs, and when each was started.
+/// History of the pod, its network, its running containers, and when each was started.
 async fn pod_history(State(state): State<ServerState>, Path(uid): Path<String>) -> Response {
     let snapshot = state.usage.snapshot();
     let mut containers = serde_json::Map::new();
     let mut network = None;
     for row in snapshot.rows.iter().filter(|row| row.target.pod_uid == uid) {
-        let past = series(&state.usage.history(&row.target.container_id).await);
+        let points = series(&state.usage.history(&row.target.container_id).await);
         if row.target.is_sandbox() {
-            network = Some(past).filter(|_| !row.host_network);
+            network = Some(points).filter(|_| !row.host_network);
         } else {
-            containers.insert(row.target.container_name.clone(), json!(past));
+            containers.insert(row.target.container_name.clone(), json!(points));
         }
     }
-    let known = !containers.is_empty() || state.pods.borrow().iter().any(|p| p.metadata.uid.as_deref() == Some(&uid));
-    if uid.is_empty() || !known {
+    let is_known =
+        !containers.is_empty() || state.pods.borrow().iter().any(|p| p.metadata.uid.as_deref() == Some(&uid));
+    if uid.is_empty() || !is_known {
         return refuse(StatusCode::NOT_FOUND, format!("no pod of this node has the uid {uid:?}"));
     }
     let whole = series(&state.usage.history(&uid).await);

@@ -1,4 +1,5 @@
-//! `/logs/`: the files of the node's log folder. Nothing outside of it is reached, neither by `..` nor by links.
+//! `/logs/`: the files of the node's log directory. Nothing outside of it is reachable, neither by `..` nor by
+//! symlinks.
 
 use std::{
     fs::{self, File},
@@ -28,14 +29,14 @@ use super::{
     refuse,
 };
 
-/// What is read of a file at once.
-const PIECE: usize = 256 << 10;
+/// Bytes of one read.
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// What a path leads to.
-pub(super) enum Found {
+/// What a path names.
+pub(super) enum Entry {
     File(File, u64),
-    /// The names in a folder, those of folders with a slash behind them.
-    Folder(Vec<String>),
+    /// The names in a directory, those of directories with a trailing slash.
+    Directory(Vec<String>),
 }
 
 pub(super) async fn root(state: State<ServerState>, request: Request) -> Response {
@@ -45,7 +46,7 @@ pub(super) async fn root(state: State<ServerState>, request: Request) -> Respons
 pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<String>, request: Request) -> Response {
     let logs = &state.system_logs;
     if logs.query
-        && let Some(query) = NodeLogQuery::of(&pairs(request.uri()))
+        && let Some(query) = NodeLogQuery::of(&query_pairs(request.uri()))
     {
         return match query {
             _ if !path.is_empty() => refuse(StatusCode::NOT_ACCEPTABLE, format!("{path} not allowed in query mode")),
@@ -54,23 +55,23 @@ pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<Str
         };
     }
     let (root, wanted) = (logs.root.clone(), PathBuf::from(&path));
-    let found = tokio::task::spawn_blocking(move || look(&root, &wanted)).await;
-    let as_folder = request.uri().path().ends_with('/');
-    match found {
-        Ok(Ok(Found::File(..))) if as_folder => refuse(StatusCode::NOT_FOUND, "404 page not found"),
-        Ok(Ok(Found::File(file, length))) => part_of(file, length, request.headers()).await,
-        Ok(Ok(Found::Folder(_))) if !as_folder => {
+    let entry = tokio::task::spawn_blocking(move || open_entry(&root, &wanted)).await;
+    let as_directory = request.uri().path().ends_with('/');
+    match entry {
+        Ok(Ok(Entry::File(..))) if as_directory => refuse(StatusCode::NOT_FOUND, "404 page not found"),
+        Ok(Ok(Entry::File(file, length))) => serve_range(file, length, request.headers()).await,
+        Ok(Ok(Entry::Directory(_))) if !as_directory => {
             // Its links are relative to it.
             let name = path.rsplit('/').next().unwrap_or("logs");
             Redirect::permanent(&format!("{}/", percent::encoded(if name.is_empty() { "logs" } else { name }, "/")))
                 .into_response()
         }
-        Ok(Ok(Found::Folder(names))) => Html(listing(&names)).into_response(),
+        Ok(Ok(Entry::Directory(names))) => Html(listing(&names)).into_response(),
         Ok(Err(error)) => match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                 refuse(StatusCode::NOT_FOUND, "404 page not found")
             }
-            // A path out of the folder, a device, a pipe, or a file that may not be read.
+            // A path out of the directory, a device, a pipe, or an unreadable file.
             _ => refuse(StatusCode::FORBIDDEN, "403 Forbidden"),
         },
         Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
@@ -78,13 +79,13 @@ pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<Str
 }
 
 /// The parameters of a request.
-fn pairs(uri: &Uri) -> Vec<(String, String)> {
+fn query_pairs(uri: &Uri) -> Vec<(String, String)> {
     Query::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default()
 }
 
-/// The part of a file that is asked for, or all of it.
-async fn part_of(file: File, length: u64, headers: &HeaderMap) -> Response {
-    // There is nothing that a client could name in If-Range: the file may have changed, so it gets all.
+/// Serves the requested range of a file, or all of it.
+async fn serve_range(file: File, length: u64, headers: &HeaderMap) -> Response {
+    // Files have no validators for If-Range: the file may have changed, so all of it is sent.
     let wanted = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));
     let (first, count, code) = match wanted.and_then(|v| v.to_str().ok()).map_or(Range::Whole, |v| range(v, length)) {
         Range::Whole => (0, length, StatusCode::OK),
@@ -99,7 +100,7 @@ async fn part_of(file: File, length: u64, headers: &HeaderMap) -> Response {
     if let Err(error) = file.seek(io::SeekFrom::Start(first)).await {
         return refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
     }
-    let body = Body::from_stream(ReaderStream::with_capacity(file.take(count), PIECE));
+    let body = Body::from_stream(ReaderStream::with_capacity(file.take(count), CHUNK_BYTES));
     let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::ACCEPT_RANGES, "bytes")];
     let mut answer = (code, kind, body).into_response();
     if code == StatusCode::PARTIAL_CONTENT {
@@ -114,18 +115,18 @@ fn insert(answer: &mut Response, name: HeaderName, value: &str) {
     }
 }
 
-/// What a `Range` header asks for.
+/// A parsed `Range` header.
 #[derive(Debug, PartialEq, Eq)]
 enum Range {
-    /// No range of bytes, or several, which nobody has to be given.
+    /// No byte range, or several, which a server may ignore.
     Whole,
     /// The first byte and the last.
     Part(u64, u64),
-    /// Nothing of the file.
+    /// Not satisfiable.
     Outside,
 }
 
-/// Reads a `Range` header (RFC 9110, 14.1) for a file of this length. Pure.
+/// Parses a `Range` header (RFC 9110, 14.1) for a file of this length. Pure.
 fn range(text: &str, length: u64) -> Range {
     let Some((first, last)) = text.trim().strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
         return Range::Whole;
@@ -156,37 +157,37 @@ fn range(text: &str, length: u64) -> Range {
 }
 
 /// Opens `wanted` below `root`. Blocking.
-pub(super) fn look(root: &FilePath, wanted: &FilePath) -> io::Result<Found> {
+pub(super) fn open_entry(root: &FilePath, wanted: &FilePath) -> io::Result<Entry> {
     let root = open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     let wanted = if wanted.as_os_str().is_empty() { FilePath::new(".") } else { wanted };
-    // A pipe without a writer must not hold up the thread.
+    // Non-blocking, so that a pipe without a writer does not block the thread.
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let found = openat2(root.as_fd(), wanted, how).map_err(|e| match e {
+    let entry = openat2(root.as_fd(), wanted, how).map_err(|e| match e {
         Errno::EXDEV | Errno::ELOOP => io::Error::from(io::ErrorKind::PermissionDenied),
         other => other.into(),
     })?;
-    let file = File::from(found);
+    let file = File::from(entry);
     let metadata = file.metadata()?;
     if metadata.is_file() {
-        return Ok(Found::File(file, metadata.len()));
+        return Ok(Entry::File(file, metadata.len()));
     }
     if !metadata.is_dir() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut names = Vec::new();
-    // By its descriptor: the path may lead elsewhere by now.
+    // By its descriptor: the path may name another directory by now.
     for entry in fs::read_dir(format!("/proc/self/fd/{}", file.as_raw_fd()))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         names.push(if entry.file_type().is_ok_and(|t| t.is_dir()) { name + "/" } else { name });
     }
     names.sort_unstable();
-    Ok(Found::Folder(names))
+    Ok(Entry::Directory(names))
 }
 
-/// The page of a folder, as Go's file server writes it.
+/// The listing of a directory, as Go's file server writes it.
 fn listing(names: &[String]) -> String {
     let mut page = "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n".to_owned();
     for name in names {
@@ -247,7 +248,7 @@ mod tests {
         fs::write(&path, "0123456789").unwrap();
         let ask = async |name: HeaderName, range: &'static str| {
             let headers = HeaderMap::from_iter([(name, HeaderValue::from_static(range))]);
-            let answer = part_of(File::open(&path).unwrap(), 10, &headers).await;
+            let answer = serve_range(File::open(&path).unwrap(), 10, &headers).await;
             let (code, told) = (answer.status().as_u16(), answer.headers().get(header::CONTENT_RANGE).cloned());
             let body = answer.into_body().collect().await.unwrap().to_bytes();
             (code, told.map(|v| v.to_str().unwrap().to_owned()), String::from_utf8(body.to_vec()).unwrap())
@@ -271,9 +272,9 @@ mod tests {
         symlink(dir.path().join("secret"), root.join("absolute")).unwrap();
         symlink("..", root.join("up")).unwrap();
         nix::unistd::mkfifo(&root.join("pipe"), Mode::S_IRUSR).unwrap();
-        let kind = |path: &str| match look(&root, FilePath::new(path)) {
-            Ok(Found::File(_, length)) => format!("file of {length}"),
-            Ok(Found::Folder(names)) => names.join(" "),
+        let kind = |path: &str| match open_entry(&root, FilePath::new(path)) {
+            Ok(Entry::File(_, length)) => format!("file of {length}"),
+            Ok(Entry::Directory(names)) => names.join(" "),
             Err(error) => format!("{:?}", error.kind()),
         };
         assert_eq!(kind(""), "a&b absolute inside outside pipe sub/ up");

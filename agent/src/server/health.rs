@@ -1,5 +1,5 @@
-//! `/healthz`: whether the agent's loops move. Docker that does not answer is told of and fails nothing: an agent that
-//! is started again because of it would not answer either.
+//! `/healthz`: whether the agent's loops make progress. Docker being down is reported but does not fail the check:
+//! restarting the agent would not help.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use windlass_kit::liveness::StuckLoop;
 use super::{ServerState, refuse};
 use crate::engine::Health;
 
-/// Upstream's checks: that anybody answers, that log lines can be written, that the loops move.
+/// Upstream's checks.
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
 #[derive(Debug, serde::Deserialize)]
@@ -42,12 +42,12 @@ fn answer(state: &ServerState, checks: &[&str], verbose: bool) -> Response {
     if healthy {
         return text.into_response();
     }
-    tracing::warn!(reason = text, "the agent is not healthy");
+    tracing::warn!(reason = text, "healthz check failed");
     refuse(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
-/// Whether all checks hold, and the text that says so, as upstream words it.
-fn report(checks: &[&str], stuck: &[StuckLoop], docker: &Health, verbose: bool) -> (bool, String) {
+/// Whether all checks pass, and the report in upstream's form.
+fn report(checks: &[&str], stuck: &[Stuck], docker: &Health, verbose: bool) -> (bool, String) {
     let healthy = stuck.is_empty() || !checks.contains(&"syncloop");
     if healthy && !verbose {
         return (true, "ok".to_owned());
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_is_healthy() {
-        let stuck = [StuckLoop { name: "pods", instance: String::new(), since_report: Duration::from_secs(301) }];
+        let stuck = [Stuck { name: "pods", which: String::new(), silent: Duration::from_secs(301) }];
         let (up, down) = (Health::Up { version: "20".into() }, Health::Down { reason: "no socket".into() });
         let failed = "[+]ping ok\n[+]log ok\n[-]syncloop failed: pods has not moved for 301 s\n";
         for (checks, stuck, docker, verbose, healthy, text) in [

@@ -1,4 +1,4 @@
-//! `/containerLogs`: what a container has printed.
+//! `/containerLogs`: logs of containers.
 
 use std::{path::Path as FilePath, sync::Arc, time::Duration};
 
@@ -18,40 +18,40 @@ use super::{ServerState, known_pod, refuse};
 use crate::{
     ContainerRecord,
     engine::{Engine, logs::Attempt},
-    logs::{self, Follow, LogRequest},
+    logs::{self, ContainerExit, LogRequest},
     pods::runtime_uid,
 };
 
-/// Whether a followed container still runs is asked this often, should its end have been missed.
-const ASK: Duration = Duration::from_secs(10);
+/// How often a followed container is checked for its exit, should the event have been missed.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Why a query cannot be answered.
+/// An invalid query.
 #[derive(Debug, PartialEq, Eq)]
-enum Wrong {
-    /// It cannot be read.
+enum QueryError {
+    /// A value cannot be parsed.
     Unreadable(String),
-    /// Its options contradict each other, or upstream's rules.
+    /// Its options violate upstream's rules.
     Invalid(String),
 }
 
-/// What is asked for, in upstream's words.
-fn request(query: &[(String, String)], now: Timestamp) -> Result<LogRequest, Wrong> {
-    let unreadable = |name: &str, value: &str| Wrong::Unreadable(format!("{name}: {value:?} cannot be read"));
-    let (mut wanted, mut seconds, mut time) = (LogRequest::default(), None, None);
+/// Parses the query, by upstream's parameter names.
+fn request(query: &[(String, String)], now: Timestamp) -> Result<LogRequest, QueryError> {
+    let unreadable = |name: &str, value: &str| QueryError::Unreadable(format!("{name}: {value:?} cannot be read"));
+    let (mut request_options, mut seconds, mut time) = (LogRequest::default(), None, None);
     let (mut tail, mut limit, mut stream) = (None, None, false);
     for (name, value) in query {
         let flag = || match value.as_str() {
-            // The words of Go's parser, which clients write.
+            // The values of Go's `ParseBool`, which clients send.
             "" | "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
             _ => Err(unreadable(name, value)),
         };
         let number = || value.parse::<i64>().map_err(|_| unreadable(name, value));
         match name.as_str() {
-            "follow" => wanted.follow = flag()?,
-            "previous" => wanted.previous = flag()?,
-            "timestamps" => wanted.timestamps = flag()?,
-            // Another name that upstream's kubelet has, where `all` is for all lines.
+            "follow" => request_options.follow = flag()?,
+            "previous" => request_options.previous = flag()?,
+            "timestamps" => request_options.timestamps = flag()?,
+            // The kubelet's older name, where `all` is for all lines.
             "tail" if value == "all" => tail = None,
             "tailLines" | "tail" => tail = Some(number()?),
             "limitBytes" => limit = Some(number()?),
@@ -80,15 +80,15 @@ fn request(query: &[(String, String)], now: Timestamp) -> Result<LogRequest, Wro
     }
     match wrong.as_slice() {
         [] => {}
-        [one] => return Err(Wrong::Invalid(one.clone())),
-        all => return Err(Wrong::Invalid(format!("[{}]", all.join(", ")))),
+        [one] => return Err(QueryError::Invalid(one.clone())),
+        all => return Err(QueryError::Invalid(format!("[{}]", all.join(", ")))),
     }
     let positive = |value: Option<i64>| value.and_then(|v| u64::try_from(v).ok());
     let ago = seconds.map(|n| now.as_nanosecond().saturating_sub(i128::from(n).saturating_mul(1_000_000_000)));
     let since = time.map(Timestamp::as_nanosecond).or(ago);
-    // A time that the files cannot hold is before or after all that they do.
+    // A time beyond the range is before or after all entries.
     let clamped = |at: i128| i64::try_from(at).unwrap_or(if at < 0 { i64::MIN } else { i64::MAX });
-    Ok(LogRequest { tail: positive(tail), limit: positive(limit), since: since.map(clamped), ..wanted })
+    Ok(LogRequest { tail: positive(tail), limit: positive(limit), since: since.map(clamped), ..request_options })
 }
 
 pub(super) async fn container_logs(
@@ -100,10 +100,10 @@ pub(super) async fn container_logs(
         Ok(Query(query)) => query,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()),
     };
-    let wanted = match request(&query, Timestamp::now()) {
-        Ok(wanted) => wanted,
-        Err(Wrong::Unreadable(why)) => return refuse(StatusCode::BAD_REQUEST, why),
-        Err(Wrong::Invalid(why)) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, why),
+    let request_options = match request(&query, Timestamp::now()) {
+        Ok(request_options) => request_options,
+        Err(QueryError::Unreadable(why)) => return refuse(StatusCode::BAD_REQUEST, why),
+        Err(QueryError::Invalid(why)) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, why),
     };
     let Some(found) = known_pod(&state, &namespace, &pod).await else {
         return refuse(StatusCode::NOT_FOUND, format!("pod \"{pod}_{namespace}\" does not exist"));
@@ -116,9 +116,9 @@ pub(super) async fn container_logs(
         Ok(attempts) => attempts,
         Err(error) => return refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };
-    match pick(status_of(&found, &container), &attempts, wanted.previous) {
+    match select_attempt(status_of(&found, &container), &attempts, request_options.previous) {
         Ok(id) => {
-            let mut answer = printed(&state, id, wanted).await;
+            let mut answer = serve_log(&state, id, request_options).await;
             answer.extensions_mut().insert(LongRunning);
             answer
         }
@@ -126,48 +126,52 @@ pub(super) async fn container_logs(
     }
 }
 
-/// The answer of a container that was made.
-async fn printed(state: &ServerState, id: &str, wanted: LogRequest) -> Response {
-    let place = match state.engine.log_place(id).await {
-        Ok(place) => place,
+/// Serves the log of an existing container.
+async fn serve_log(state: &ServerState, id: &str, request_options: LogRequest) -> Response {
+    let location = match state.engine.log_location(id).await {
+        Ok(location) => location,
         Err(error) => return refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };
     let kind = [(header::CONTENT_TYPE, "text/plain")];
-    if let Some(file) = &place.file {
-        let ended = if place.running {
-            end_of(state.engine.clone(), state.containers.clone(), id.to_owned()).boxed()
+    if let Some(file) = &location.file {
+        let ended = if location.running {
+            container_exit(state.engine.clone(), state.containers.clone(), id.to_owned()).boxed()
         } else {
             std::future::ready(()).boxed()
         };
-        match from_files(file, &wanted, ended).await {
+        match stream_files(file, &request_options, ended).await {
             Ok(body) => return (kind, body).into_response(),
             Err(error) => {
-                tracing::debug!(%error, file = %file.display(), "a log's file cannot be read; Docker is asked for the lines");
+                tracing::debug!(%error, file = %file.display(), "failed to read log file; streaming the log from Docker");
             }
         }
     }
-    (kind, Body::from_stream(state.engine.told_log(id, &wanted))).into_response()
+    (kind, Body::from_stream(state.engine.docker_log(id, &request_options))).into_response()
 }
 
-async fn from_files(file: &FilePath, wanted: &LogRequest, ended: Follow) -> std::io::Result<Body> {
-    Ok(Body::from_stream(logs::stream(file, wanted.clone(), ended).await?))
+async fn stream_files(file: &FilePath, request_options: &LogRequest, ended: ContainerExit) -> std::io::Result<Body> {
+    Ok(Body::from_stream(logs::stream(file, request_options.clone(), ended).await?))
 }
 
-/// Waits until a container has ended.
-pub(super) async fn end_of(engine: Engine, mut containers: watch::Receiver<Arc<Vec<ContainerRecord>>>, id: String) {
-    let is_over = async || match engine.log_place(&id).await {
-        Ok(place) => !place.running,
+/// Waits until a container has exited.
+pub(super) async fn container_exit(
+    engine: Engine,
+    mut containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
+    id: String,
+) {
+    let has_exited = async || match engine.log_location(&id).await {
+        Ok(location) => !location.running,
         Err(error) => error.is_not_found(),
     };
     loop {
         let listed = containers.borrow_and_update().iter().any(|c| c.id == id);
-        // A container that has just begun is not in the list yet.
-        if !listed && is_over().await {
+        // A container that has just started may not be listed yet.
+        if !listed && has_exited().await {
             return;
         }
         tokio::select! {
             changed = containers.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(ASK) => if is_over().await { return },
+            () = tokio::time::sleep(EXIT_POLL_INTERVAL) => if has_exited().await { return },
         }
     }
 }
@@ -187,14 +191,14 @@ fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
 
 /// Why a container has no log.
 #[derive(Debug, PartialEq, Eq)]
-enum Missing {
-    /// It was not started yet; why, as its status says.
+enum NoLog {
+    /// Not started yet, with the reason of its status.
     Waiting(String),
-    /// It was not started before.
+    /// There is no previous instance.
     Previous,
 }
 
-impl Missing {
+impl NoLog {
     /// Upstream's words.
     fn message(&self, container: &str, pod: &str) -> String {
         match self {
@@ -211,17 +215,21 @@ impl Missing {
     }
 }
 
-/// The attempt whose log is meant: the newest, or the last one that has ended.
-fn pick<'a>(status: Option<&ContainerStatus>, attempts: &'a [Attempt], previous: bool) -> Result<&'a str, Missing> {
+/// Selects the requested attempt: the newest, or the last terminated one.
+fn select_attempt<'a>(
+    status: Option<&ContainerStatus>,
+    attempts: &'a [Attempt],
+    previous: bool,
+) -> Result<&'a str, NoLog> {
     let state = status.and_then(|s| s.state.as_ref());
     let waiting = state.and_then(|s| s.waiting.as_ref());
     if !previous {
         let reason = || waiting.and_then(|w| w.reason.clone()).unwrap_or_else(|| "ContainerCreating".to_owned());
-        return attempts.first().map(|a| a.id.as_str()).ok_or_else(|| Missing::Waiting(reason()));
+        return attempts.first().map(|a| a.id.as_str()).ok_or_else(|| NoLog::Waiting(reason()));
     }
-    // Between two attempts the newest is the previous one.
+    // While the next attempt waits, the newest is the previous one.
     let between = waiting.is_some() && attempts.first().is_some_and(|a| !a.running);
-    attempts.get(usize::from(!between)).map(|a| a.id.as_str()).ok_or(Missing::Previous)
+    attempts.get(usize::from(!between)).map(|a| a.id.as_str()).ok_or(NoLog::Previous)
 }
 
 #[cfg(test)]
@@ -262,10 +270,10 @@ mod tests {
                 "[limitBytes: Invalid value: 0: must be greater than 0, stream: Forbidden: may not be specified]",
             ),
         ] {
-            assert_eq!(read(query), Err(Wrong::Invalid(why.to_owned())), "{query}");
+            assert_eq!(read(query), Err(QueryError::Invalid(why.to_owned())), "{query}");
         }
         for query in ["sinceTime=yesterday", "tailLines=x", "follow=perhaps", "limitBytes=1.5"] {
-            assert!(matches!(read(query), Err(Wrong::Unreadable(_))), "{query}");
+            assert!(matches!(read(query), Err(QueryError::Unreadable(_))), "{query}");
         }
     }
 
@@ -280,24 +288,24 @@ mod tests {
         let (running, ended) = (status(json!({"running": {}})), status(json!({"terminated": {"exitCode": 0}})));
         let attempt = |number: u32, running| Attempt { number, id: number.to_string(), running };
         let (two, ran) = ([attempt(1, true), attempt(0, false)], [attempt(1, false), attempt(0, false)]);
-        let none = Missing::Waiting("ContainerCreating".into());
+        let none = NoLog::Waiting("ContainerCreating".into());
         for (status, attempts, previous, expected) in [
             (None, &[][..], false, Err(none)),
-            (Some(&waiting("ErrImagePull")), &[][..], false, Err(Missing::Waiting("ErrImagePull".into()))),
+            (Some(&waiting("ErrImagePull")), &[][..], false, Err(NoLog::Waiting("ErrImagePull".into()))),
             (Some(&running), &two[..], false, Ok("1")),
             (Some(&running), &two[..], true, Ok("0")),
-            (Some(&running), &two[..1], true, Err(Missing::Previous)),
+            (Some(&running), &two[..1], true, Err(NoLog::Previous)),
             (Some(&ended), &ran[..], true, Ok("0")),
-            (Some(&ended), &ran[..1], true, Err(Missing::Previous)),
+            (Some(&ended), &ran[..1], true, Err(NoLog::Previous)),
             (Some(&waiting("CrashLoopBackOff")), &ran[..], false, Ok("1")),
             (Some(&waiting("CrashLoopBackOff")), &ran[..], true, Ok("1")),
             // The status is a little older than what runs.
             (Some(&waiting("CrashLoopBackOff")), &two[..], true, Ok("0")),
-            (None, &[][..], true, Err(Missing::Previous)),
+            (None, &[][..], true, Err(NoLog::Previous)),
         ] {
-            assert_eq!(pick(status, attempts, previous), expected);
+            assert_eq!(select_attempt(status, attempts, previous), expected);
         }
-        let message = Missing::Waiting("ImagePullBackOff".into()).message("c", "p");
+        let message = NoLog::Waiting("ImagePullBackOff".into()).message("c", "p");
         assert_eq!(message, "container \"c\" in pod \"p\" is waiting to start: trying and failing to pull image");
     }
 }

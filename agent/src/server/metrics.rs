@@ -1,4 +1,4 @@
-//! The page of the agent's own metrics, and the counting of requests.
+//! The agent's `/metrics` page, and metrics of requests.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -18,32 +18,32 @@ use windlass_kit::{
 use super::ServerState;
 use crate::{ContainerRecord, engine::Health, metrics::Metrics, pods::is_mirror_pod};
 
-/// What requests are counted with.
+/// State of the request metrics middleware.
 #[derive(Clone)]
-pub(super) struct Counting {
+pub(super) struct RequestMetrics {
     pub(super) metrics: Arc<Metrics>,
-    /// Upstream's word for the door.
-    pub(super) door: &'static str,
+    /// Upstream's `server_type` of the listener.
+    pub(super) server_type: &'static str,
 }
 
-/// Counts a request and how long its answer took.
-pub(super) async fn count(State(counting): State<Counting>, request: Request, next: Next) -> Response {
-    let (method, path) = (request.method().clone(), first_part(request.uri().path()));
+/// Middleware: counts a request and its duration.
+pub(super) async fn count(State(request_metrics): State<RequestMetrics>, request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), path_label(request.uri().path()));
     let follows = request.uri().query().is_some_and(|q| q.contains("follow=true"));
     let over_websocket = request.headers().get(header::UPGRADE).is_some_and(|v| v.as_bytes() == b"websocket");
     let long = matches!(path, "exec" | "attach" | "portForward") || follows;
-    let labels = [method_word(&method), path, counting.door, if long { "true" } else { "false" }];
+    let labels = [method_label(&method), path, request_metrics.server_type, if long { "true" } else { "false" }];
     if over_websocket && long {
-        counting.metrics.streams.add([path]);
+        request_metrics.metrics.streams.add([path]);
     }
     let begun = Instant::now();
     let response = next.run(request).await;
-    counting.metrics.requests.add(labels);
-    counting.metrics.request_seconds.observe_duration(labels, begun.elapsed());
+    request_metrics.metrics.requests.add(labels);
+    request_metrics.metrics.request_seconds.took(labels, begun.elapsed());
     response
 }
 
-fn method_word(method: &Method) -> &'static str {
+fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::POST => "POST",
@@ -54,8 +54,8 @@ fn method_word(method: &Method) -> &'static str {
     }
 }
 
-/// A path without what callers choose, so that they cannot make families of any size.
-fn first_part(path: &str) -> &'static str {
+/// The label of a path, from a fixed set, so that callers cannot grow the number of series.
+fn path_label(path: &str) -> &'static str {
     const KNOWN: [&str; 19] = [
         "metrics/cadvisor",
         "metrics/resource",
@@ -89,10 +89,10 @@ pub(super) fn write(state: &ServerState, page: &mut Text) {
     let up = matches!(*state.docker.borrow(), Health::Up { .. });
     page.sample("windlass_docker_up", &[], f64::from(u8::from(up)));
     page.family("kubelet_node_name", "The node's name, as a label.", Kind::Gauge);
-    page.sample("kubelet_node_name", &[("node", &state.about.node_name)], 1.0);
+    page.sample("kubelet_node_name", &[("node", &state.node_info.node_name)], 1.0);
     page.family("kubernetes_build_info", "The version, as labels.", Kind::Gauge);
-    page.sample("kubernetes_build_info", &[("git_version", &state.about.version), ("platform", PLATFORM)], 1.0);
-    if let Some(ends_at) = state.about.certificate.ends_at() {
+    page.sample("kubernetes_build_info", &[("git_version", &state.node_info.version), ("platform", PLATFORM)], 1.0);
+    if let Some(ends_at) = state.node_info.certificate.ends_at() {
         page.family(
             "kubelet_certificate_manager_server_ttl_seconds",
             "How long the certificate of the node's API is good for; below zero when it has ended.",
@@ -135,7 +135,7 @@ fn pods(page: &mut Text, pods: &[Arc<Pod>], containers: &[ContainerRecord]) {
     }
 }
 
-/// Connections of all HTTP servers of this process: who is refused is told in the log, how often here.
+/// Connections of all HTTP servers of this process.
 fn connections(page: &mut Text) {
     let servers = connection_counts();
     page.family("windlass_http_connections", "Connections that are open, by server.", Kind::Gauge);
@@ -157,7 +157,7 @@ fn connections(page: &mut Text) {
     }
 }
 
-/// What this process uses; what cannot be read is left out.
+/// Resource usage of this process; what cannot be read is left out.
 fn process(page: &mut Text) {
     let Ok(me) = Process::myself() else { return };
     let Ok(stat) = me.stat() else { return };
@@ -178,13 +178,13 @@ fn process(page: &mut Text) {
         one("process_open_fds", "Open descriptors.", Kind::Gauge, count_of(open));
     }
     if let Ok(limits) = me.limits()
-        && let procfs::process::LimitValue::Value(most) = limits.max_open_files.soft_limit
+        && let procfs::process::LimitValue::Value(max_fds) = limits.max_open_files.soft_limit
     {
         one(
             "process_max_fds",
             "Descriptors that may be open.",
             Kind::Gauge,
-            number(i64::try_from(most).unwrap_or(i64::MAX)),
+            number(i64::try_from(max_fds).unwrap_or(i64::MAX)),
         );
     }
     if let Ok(booted) = procfs::boot_time_secs() {
@@ -218,7 +218,7 @@ mod tests {
             ("/execute", "other"),
             ("/", "other"),
         ] {
-            assert_eq!(first_part(path), word, "{path}");
+            assert_eq!(path_label(path), word, "{path}");
         }
     }
 }

@@ -1,18 +1,18 @@
-//! The node's own HTTP API: pods, logs, usage, and connections to processes and ports of pods.
+//! The kubelet API of the node: pods, logs, usage, exec, attach and port-forward.
 //!
-//! Up to four listeners: TLS with credentials (everything), in one process with an API server the same without TLS for
-//! it alone, one without credentials for what anybody who reaches it may read, which can be off, and one for health
-//! alone. Imports `engine` and `network`, and of `pods` only how a pod's object is read.
+//! Up to four listeners: the secure one (TLS and credentials, everything), an in-process one for an API server of the
+//! same process with the same routes, an optional read-only one without credentials, and one for health. Imports
+//! `engine` and `network`, and of `pods` only how a Pod object is read.
 
-mod attributes;
 mod auth;
+mod authz;
 mod dashboard;
 mod files;
 mod health;
 mod log_query;
 mod logs;
 mod metrics;
-mod pages;
+mod pod_endpoints;
 mod stream;
 mod usage;
 
@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::Usage;
 use windlass_kit::{
     liveness::Heartbeats,
-    serve::{self, InProcessListener, ReservedAddresses, ServeError, Tls},
+    serve::{self, Inside, Reserved, ServeError, Tls},
 };
 
 pub use stream::Streaming;
@@ -51,66 +51,64 @@ pub use stream::fuzzing;
 use crate::{
     ContainerRecord,
     engine::{Engine, Health},
-    images::AllProgress,
+    images::PullsInProgress,
     metrics::Metrics,
     probe_metrics::ProbeMetrics,
 };
 
-/// How long processes and connections of clients have to end at shutdown.
-const STREAMS: Duration = Duration::from_secs(4);
-/// How long the API's word on a pod may be on its way.
-const HEARD_OF: Duration = Duration::from_secs(1);
-/// The longest body of a request.
-const LONGEST_BODY: usize = 64 << 10;
+/// Grace period of streaming connections at shutdown.
+const STREAM_SHUTDOWN_GRACE: Duration = Duration::from_secs(4);
+/// How long a pod that is not known yet is waited for.
+const POD_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum size of a request body.
+const MAX_BODY_BYTES: usize = 64 << 10;
 
-/// Settings of the node's API.
+/// Configuration of the node's API.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// The node's name, for access reviews.
     pub node_name: String,
-    /// The door with credentials.
+    /// Address of the secure listener.
     pub secure: SocketAddr,
-    /// Where anybody may read; nobody where it is none.
+    /// Address of the read-only listener, if any.
     pub read_only: Option<SocketAddr>,
-    /// The door for health.
+    /// Address of the health listener.
     pub health: SocketAddr,
-    /// What the secure door shows, and whose client certificates it trusts.
-    pub tls: Tls,
-    /// A `GET` that opens a connection to a process or a port needs the right to `create`, not only to `get`.
+    /// A `GET` that opens a connection to a process or a port is authorized as `create`, not as `get`.
     pub get_needs_create: bool,
-    /// Whether processes, ports and logs of pods can be reached at all: `enableDebuggingHandlers`.
+    /// `enableDebuggingHandlers`: whether exec, attach, port-forward and logs are served.
     pub debugging_handlers: bool,
-    /// Whether `/logs/` is served: `enableSystemLogHandler`.
+    /// `enableSystemLogHandler`: whether `/logs/` is served.
     pub system_log_handler: bool,
 }
 
-/// What the node tells of itself.
+/// What the node reports about itself, for `/configz`, `/flagz`, `/statusz` and metrics.
 #[derive(Debug)]
-pub struct About {
+pub struct NodeInfo {
     /// The node's name.
     pub node_name: String,
-    /// What the secure door shows.
+    /// The certificate of the secure listener.
     pub certificate: Tls,
     /// The program's version.
     pub version: String,
-    /// When it began.
+    /// When it started.
     pub started: Instant,
-    /// The settings in effect, by the names of KubeletConfiguration.
+    /// The effective configuration, as a KubeletConfiguration.
     pub settings: serde_json::Value,
-    /// The settings as they were given: names and values.
+    /// The effective flags: names and values.
     pub flags: Vec<(String, String)>,
 }
 
 /// What `/logs/` serves.
 #[derive(Debug, Clone)]
 pub struct SystemLogs {
-    /// The folder of the files.
+    /// The log directory.
     pub root: PathBuf,
-    /// Whether services can be asked for as well, of journald: `enableSystemLogQuery`.
+    /// `enableSystemLogQuery`: whether logs of services can be queried.
     pub query: bool,
 }
 
-/// What the handlers need.
+/// State of the HTTP handlers.
 #[derive(Clone)]
 pub struct ServerState {
     /// For access reviews.
@@ -119,26 +117,26 @@ pub struct ServerState {
     pub engine: Engine,
     /// The pods of this node.
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
-    /// Containers that run, sandboxes included.
+    /// Running containers, sandboxes included.
     pub containers: watch::Receiver<Arc<Vec<ContainerRecord>>>,
     /// Whether Docker answers.
     pub docker: watch::Receiver<Health>,
-    /// How far pulls of images are.
-    pub pulls: watch::Receiver<AllProgress>,
-    /// What is used.
+    /// Progress of image pulls.
+    pub pulls: watch::Receiver<PullsInProgress>,
+    /// Usage of the node, pods and containers.
     pub usage: Usage,
-    /// What came of probes.
+    /// Results of probes.
     pub probes: ProbeMetrics,
-    /// Connections that were turned over.
+    /// Upgraded connections.
     pub streaming: Streaming,
-    /// Whether the agent's loops move.
+    /// Liveness of the agent's loops.
     pub heartbeats: Heartbeats,
-    /// What the agent counted.
+    /// The agent's metrics.
     pub metrics: Arc<Metrics>,
     /// What `/logs/` serves.
     pub system_logs: SystemLogs,
-    /// What is told of the program.
-    pub about: Arc<About>,
+    /// What the node reports about itself.
+    pub node_info: Arc<NodeInfo>,
 }
 
 impl fmt::Debug for ServerState {
@@ -147,27 +145,27 @@ impl fmt::Debug for ServerState {
     }
 }
 
-/// The ports of the node's API, taken.
+/// The bound listeners of the node's API.
 #[derive(Debug)]
 pub struct Listeners {
     secure: TcpListener,
     read_only: Option<TcpListener>,
     health: TcpListener,
-    inside: Option<InProcessListener>,
+    inside: Option<Inside>,
 }
 
 impl Listeners {
-    /// One more: for the API server of this process.
+    /// Adds the in-process listener.
     #[must_use]
-    pub fn with_inside(self, inside: InProcessListener) -> Self {
+    pub fn with_inside(self, inside: Inside) -> Self {
         Self { inside: Some(inside), ..self }
     }
 }
 
-/// Takes the ports, so that a taken one is known before anything else starts.
+/// Binds the ports, so that a conflict is known before anything else starts.
 ///
 /// # Errors
-/// Names the port and its holder.
+/// Names the port and the process that holds it.
 pub async fn listen(config: &ServerConfig) -> Result<Listeners, ServeError> {
     let read_only = match config.read_only {
         Some(address) => Some(serve::listen("the read-only stats", address).await?),
@@ -181,29 +179,29 @@ pub async fn listen(config: &ServerConfig) -> Result<Listeners, ServeError> {
     })
 }
 
-/// Serves all doors until `shutdown`.
+/// Serves all listeners until `shutdown`.
 ///
 /// # Errors
-/// Never; it has the shape of the other tasks.
+/// Never; the signature is that of the other tasks.
 pub async fn run(
     config: ServerConfig,
     listeners: Listeners,
     state: ServerState,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let gate = auth::Gate::new(state.client.clone(), &config.node_name, config.get_needs_create);
-    let streaming = state.streaming.clone();
-    let counted = |router: Router<ServerState>, door: &'static str| {
-        let counting = metrics::Counting { metrics: Arc::clone(&state.metrics), door };
-        router.layer(middleware::from_fn_with_state(counting, metrics::count)).with_state(state.clone())
+    let filter = auth::AuthFilter::new(state.client.clone(), &config.node_name, config.get_needs_create);
+    let (streaming, tls) = (state.streaming.clone(), state.node_info.certificate.clone());
+    let with_metrics = |router: Router<ServerState>, server_type: &'static str| {
+        let request_metrics = metrics::RequestMetrics { metrics: Arc::clone(&state.metrics), server_type };
+        router.layer(middleware::from_fn_with_state(request_metrics, metrics::count)).with_state(state.clone())
     };
-    let secure = counted(secure_door(gate, &config), "secure");
-    let read_only = counted(read_only_door(), "readonly");
-    let health = counted(health_door(), "healthz");
-    let (door, stop) = (secure.clone(), shutdown.clone());
+    let secure = with_metrics(secure_router(filter, &config), "secure");
+    let read_only = with_metrics(read_only_router(), "readonly");
+    let health = with_metrics(health_router(), "healthz");
+    let (router, stop) = (secure.clone(), shutdown.clone());
     let inside = async move {
         if let Some(inside) = listeners.inside {
-            serve::serve_in_process("kubelet_in_process", inside, door, stop).await;
+            serve::serve_in_process("kubelet_in_process", inside, router, stop).await;
         }
     };
     let stop = shutdown.clone();
@@ -214,55 +212,48 @@ pub async fn run(
     };
     tokio::join!(
         inside,
-        serve::serve_tls(
-            "kubelet",
-            listeners.secure,
-            config.tls,
-            secure,
-            ReservedAddresses::default(),
-            shutdown.clone()
-        ),
+        serve::serve_tls("kubelet", listeners.secure, tls, secure, Reserved::default(), shutdown.clone()),
         reading,
         serve::serve_plain("kubelet_healthz", listeners.health, health, shutdown),
     );
-    // Terminals are hung up, and what was at them is ended.
-    let _ = tokio::time::timeout(STREAMS, streaming.ended()).await;
+    // Streams are closed, and processes on a terminal get SIGHUP.
+    let _ = tokio::time::timeout(STREAM_SHUTDOWN_GRACE, streaming.wait_closed()).await;
     Ok(())
 }
 
-/// Everything, for whoever has the right to it.
-fn secure_door(gate: auth::Gate, config: &ServerConfig) -> Router<ServerState> {
+/// All routes, with authentication and authorization.
+fn secure_router(filter: auth::AuthFilter, config: &ServerConfig) -> Router<ServerState> {
     let debugging = if config.debugging_handlers {
         let logs = if config.system_log_handler {
             Router::new().route("/logs/", get(files::root)).route("/logs/{*path}", get(files::serve))
         } else {
-            closed(&["/logs/", "/logs/{*path}"], "logs endpoint is disabled.")
+            disabled(&["/logs/", "/logs/{*path}"], "logs endpoint is disabled.")
         };
         Router::new()
             .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::container_logs))
-            .route("/runningpods/", get(pages::running_pods))
-            .route("/runningpods", get(pages::running_pods))
+            .route("/runningpods/", get(pod_endpoints::running_pods))
+            .route("/runningpods", get(pod_endpoints::running_pods))
             .merge(logs)
             .merge(stream::routes())
     } else {
-        closed(&DEBUGGING, "Debug endpoints are disabled.")
+        disabled(&DEBUGGING_PATHS, "Debug endpoints are disabled.")
     };
     Router::new()
         .merge(debugging)
-        .route("/pods", get(pages::pods))
-        .route("/checkpoint/{namespace}/{pod}/{container}", post(pages::checkpoint))
-        .route("/configz", get(pages::configz))
-        .route("/flagz", get(pages::flagz))
-        .route("/statusz", get(pages::statusz))
-        .merge(readable())
-        .fallback(unknown)
+        .route("/pods", get(pod_endpoints::pods))
+        .route("/checkpoint/{namespace}/{pod}/{container}", post(pod_endpoints::checkpoint))
+        .route("/configz", get(pod_endpoints::configz))
+        .route("/flagz", get(pod_endpoints::flagz))
+        .route("/statusz", get(pod_endpoints::statusz))
+        .merge(read_only_routes())
+        .fallback(not_found)
         .layer(middleware::from_fn(auth::check))
-        .layer(Extension(gate))
-        .layer(middleware::map_request(bounded))
+        .layer(Extension(filter))
+        .layer(middleware::map_request(limit_body))
 }
 
-/// What `enableDebuggingHandlers: false` closes.
-const DEBUGGING: [&str; 9] = [
+/// The paths that `enableDebuggingHandlers: false` disables.
+const DEBUGGING_PATHS: [&str; 9] = [
     "/attach/{*path}",
     "/containerLogs/{*path}",
     "/exec/{*path}",
@@ -274,40 +265,40 @@ const DEBUGGING: [&str; 9] = [
     "/runningpods/",
 ];
 
-/// Paths that are there and closed.
-fn closed(paths: &[&str], why: &'static str) -> Router<ServerState> {
+/// Routes that answer that they are disabled.
+fn disabled(paths: &[&str], why: &'static str) -> Router<ServerState> {
     paths.iter().fold(Router::new(), |router, path| {
         router.route(path, any(move || async move { refuse(StatusCode::METHOD_NOT_ALLOWED, why) }))
     })
 }
 
-/// What may be read without credentials, by whoever reaches it.
-fn read_only_door() -> Router<ServerState> {
-    readable()
+/// Routes without credentials.
+fn read_only_router() -> Router<ServerState> {
+    read_only_routes()
         .merge(dashboard::routes())
-        .route("/pods", get(pages::pods_without_secrets))
-        .fallback(unknown)
-        .layer(middleware::map_request(bounded))
+        .route("/pods", get(pod_endpoints::pods_without_secrets))
+        .fallback(not_found)
+        .layer(middleware::map_request(limit_body))
 }
 
-fn health_door() -> Router<ServerState> {
+fn health_router() -> Router<ServerState> {
     Router::new()
         .route("/healthz", get(health::all))
         .route("/healthz/{check}", get(health::one))
-        .fallback(unknown)
-        .layer(middleware::map_request(bounded))
+        .fallback(not_found)
+        .layer(middleware::map_request(limit_body))
 }
 
-/// What both doors have alike.
-fn readable() -> Router<ServerState> {
+/// Routes of both the secure and the read-only listener.
+fn read_only_routes() -> Router<ServerState> {
     Router::new()
         .route("/healthz", get(health::all))
         .route("/healthz/{check}", get(health::one))
-        .route("/windlass/pulls", get(pages::pulls))
+        .route("/windlass/pulls", get(pod_endpoints::pulls))
         .merge(usage::routes())
 }
 
-/// The pod of this name. One that was bound just now, or that is not heard of yet after a start, is waited for a moment.
+/// The pod of this name. One that was bound just now, or is not known yet after a start, is waited for.
 async fn known_pod(state: &ServerState, namespace: &str, name: &str) -> Option<Arc<Pod>> {
     let find = |all: &Arc<Vec<Arc<Pod>>>| {
         let is = |pod: &Pod| {
@@ -317,24 +308,24 @@ async fn known_pod(state: &ServerState, namespace: &str, name: &str) -> Option<A
         all.iter().find(|pod| is(pod)).cloned()
     };
     let mut pods = state.pods.clone();
-    let heard = tokio::time::timeout(HEARD_OF, pods.wait_for(|all| find(all).is_some())).await;
-    heard.ok()?.ok().and_then(|all| find(&all))
+    let found = tokio::time::timeout(POD_LOOKUP_TIMEOUT, pods.wait_for(|all| find(all).is_some())).await;
+    found.ok()?.ok().and_then(|all| find(&all))
 }
 
-async fn unknown() -> Response {
+async fn not_found() -> Response {
     refuse(StatusCode::NOT_FOUND, "404 page not found")
 }
 
-/// Nothing here takes a body of any size; a stream that a client upgrades to is none.
-async fn bounded(request: Request) -> Result<Request, Response> {
+/// Limits request bodies; an upgraded connection has none.
+async fn limit_body(request: Request) -> Result<Request, Response> {
     let length = request.headers().get(header::CONTENT_LENGTH).map(|v| v.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|l| l.is_none_or(|l| l > LONGEST_BODY as u64)) {
-        return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("a body may have {LONGEST_BODY} bytes")));
+    if length.is_some_and(|l| l.is_none_or(|l| l > MAX_BODY_BYTES as u64)) {
+        return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("a body may have {MAX_BODY_BYTES} bytes")));
     }
-    Ok(request.map(|body| Body::new(Limited::new(body, LONGEST_BODY))))
+    Ok(request.map(|body| Body::new(Limited::new(body, MAX_BODY_BYTES))))
 }
 
-/// A plain refusal.
+/// A plain text error response.
 fn refuse(code: StatusCode, why: impl Into<String>) -> Response {
     (code, why.into()).into_response()
 }

@@ -15,8 +15,8 @@ use windlass_kit::prometheus::{self, Format};
 
 use super::{ServerState, refuse};
 
-/// Smaller pages are not worth the packing.
-const PACK_ABOVE: usize = 1024;
+/// Smaller pages are not compressed.
+const MIN_GZIP_BYTES: usize = 1024;
 
 #[derive(Debug, serde::Deserialize)]
 struct SummaryQuery {
@@ -24,7 +24,7 @@ struct SummaryQuery {
     only_cpu_and_memory: bool,
 }
 
-/// What both doors have alike of usage.
+/// Usage routes, of both the secure and the read-only listener.
 pub(super) fn routes() -> Router<ServerState> {
     Router::new()
         .route("/stats/summary", get(summary).post(summary))
@@ -36,8 +36,8 @@ pub(super) fn routes() -> Router<ServerState> {
         .route("/api/{*path}", get(rest).post(rest))
 }
 
-/// The small form is what scalers ask for, and is of now. The full one is what dashboards ask for: each number in
-/// it carries the time of its round, and nobody waits for a new one while the last is not too old.
+/// The small form is requested by autoscalers and is refreshed. The full form is for dashboards: each of its numbers
+/// carries the time of its sample, and nobody waits for a new one while the last is recent.
 async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Query<SummaryQuery>) -> Response {
     let small = query.only_cpu_and_memory;
     if small {
@@ -46,26 +46,26 @@ async fn summary(State(state): State<ServerState>, headers: HeaderMap, query: Qu
     if let Some(ready) = state.usage.cached_summary_json(small) {
         if ready.needs_refresh {
             let usage = state.usage.clone();
-            // Found by whoever asks next.
+            // Ready for the next request.
             drop(tokio::task::spawn_blocking(move || usage.summary_json(small)));
         }
-        return packed(&headers, "application/json", &ready.page);
+        return respond(&headers, "application/json", &ready.page);
     }
-    made_aside(move || packed(&headers, "application/json", &state.usage.summary_json(small))).await
+    on_blocking_thread(move || respond(&headers, "application/json", &state.usage.summary_json(small))).await
 }
 
 async fn cadvisor(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    made_aside(move || metrics(&headers, format, &state.usage.cadvisor_text(format))).await
+    on_blocking_thread(move || metrics(&headers, format, &state.usage.cadvisor_text(format))).await
 }
 
-/// An answer of hundreds of kilobytes and more: rendering and packing it here would hold up everybody else.
-async fn made_aside(make: impl FnOnce() -> Response + Send + 'static) -> Response {
+/// Responses of hundreds of kilobytes: rendering and compressing them on the runtime would delay other requests.
+async fn on_blocking_thread(make: impl FnOnce() -> Response + Send + 'static) -> Response {
     let answer = tokio::task::spawn_blocking(make).await;
-    answer.unwrap_or_else(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("the page was not made: {e}")))
+    answer.unwrap_or_else(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to render the page: {e}")))
 }
 
-/// What metrics-server reads: it computes rates of its own from these numbers and their times.
+/// Read by metrics-server, which computes its own rates from these numbers and their times.
 async fn resource(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     state.usage.refresh().await;
     let format = accepted(&headers);
@@ -74,7 +74,7 @@ async fn resource(State(state): State<ServerState>, headers: HeaderMap) -> Respo
 
 async fn probes(State(state): State<ServerState>, headers: HeaderMap) -> Response {
     let format = accepted(&headers);
-    metrics(&headers, format, &state.probes.page(format, began(&state)).into())
+    metrics(&headers, format, &state.probes.page(format, start_time(&state)).into())
 }
 
 /// The agent's own metrics.
@@ -93,7 +93,7 @@ async fn rest(
     body: Bytes,
 ) -> Response {
     match state.usage.rest(uri.path(), uri.query().unwrap_or_default(), &body).await {
-        Ok(Rest::Page(page)) => packed(&headers, "application/json", &page.into()),
+        Ok(Rest::Page(page)) => respond(&headers, "application/json", &page.into()),
         Ok(Rest::Stream(events)) => {
             let lines = futures::stream::unfold(events, |mut events| async move {
                 let line = events.next().await?;
@@ -105,10 +105,10 @@ async fn rest(
     }
 }
 
-fn began(state: &ServerState) -> f64 {
+fn start_time(state: &ServerState) -> f64 {
     #[allow(clippy::cast_precision_loss, reason = "milliseconds of this century fit")]
     let now = jiff::Timestamp::now().as_millisecond() as f64 / 1e3;
-    (now - state.about.started.elapsed().as_secs_f64()).floor()
+    (now - state.node_info.started.elapsed().as_secs_f64()).floor()
 }
 
 fn accepted(headers: &HeaderMap) -> Format {
@@ -117,11 +117,11 @@ fn accepted(headers: &HeaderMap) -> Format {
 }
 
 fn metrics(headers: &HeaderMap, format: Format, page: &Page) -> Response {
-    packed(headers, format.content_type(), page)
+    respond(headers, format.content_type(), page)
 }
 
-/// Whether a client takes gzip.
-fn takes_gzip(headers: &HeaderMap) -> bool {
+/// Whether a client accepts gzip.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
     let all = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
     all.flat_map(|value| value.split(',')).any(|coding| {
         let mut parts = coding.split(';').map(str::trim);
@@ -131,10 +131,10 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-fn packed(headers: &HeaderMap, kind: &'static str, page: &Page) -> Response {
+fn respond(headers: &HeaderMap, kind: &'static str, page: &Page) -> Response {
     let kind = (header::CONTENT_TYPE, HeaderValue::from_static(kind));
     let vary = (header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
-    let wanted = page.as_ref().len() >= PACK_ABOVE && takes_gzip(headers);
+    let wanted = page.as_ref().len() >= MIN_GZIP_BYTES && accepts_gzip(headers);
     match wanted.then(|| page.packed(gzip)).flatten() {
         Some(small) => {
             let coding = (header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -165,7 +165,7 @@ mod tests {
         for (encoding, is_packed) in
             [("", false), ("gzip", true), ("deflate, gzip;q=0.5", true), ("gzip;q=0", false), ("br", false)]
         {
-            let answer = packed(&with(encoding), "text/plain", &page.clone().into());
+            let answer = respond(&with(encoding), "text/plain", &page.clone().into());
             assert_eq!(answer.headers().contains_key(header::CONTENT_ENCODING), is_packed, "{encoding}");
             assert_eq!(answer.headers()[header::VARY], "Accept, Accept-Encoding");
             let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
@@ -177,7 +177,7 @@ mod tests {
                 assert_eq!(body, page.as_bytes());
             }
         }
-        let small = packed(&with("gzip"), "text/plain", &b"a 1\n".to_vec().into());
+        let small = respond(&with("gzip"), "text/plain", &b"a 1\n".to_vec().into());
         assert!(!small.headers().contains_key(header::CONTENT_ENCODING));
     }
 }

@@ -1,4 +1,4 @@
-//! Volumes that show the files of an image, for engines that cannot mount one.
+//! Image volumes, for engines that cannot mount images.
 
 use std::{
     ffi::OsStr,
@@ -16,12 +16,12 @@ use rustix::{
 };
 use tokio::io::AsyncWriteExt as _;
 
-use super::tree;
+use super::dirfd;
 use crate::engine::Engine;
 
-/// What the engine puts into every container, the inner ones first. A file of the image under such a name is hidden by
-/// the engine's own, which is empty, so that there is no telling what it was.
-const OF_THE_ENGINE: [&str; 12] = [
+/// Paths that the engine creates in every container, the innermost first. A file of the image at such a path is hidden
+/// by the engine's own empty one and cannot be recovered.
+const ENGINE_PATHS: [&str; 12] = [
     ".dockerenv",
     "dev/console",
     "dev/pts",
@@ -36,21 +36,21 @@ const OF_THE_ENGINE: [&str; 12] = [
     "sys",
 ];
 
-/// Unpacks an image into an empty folder. Docker gives its files through a container of this `name`: what a crash left
-/// behind is found by it and replaced.
+/// Unpacks an image into an empty directory, through a helper container of this `name`, by which one left by a crash is
+/// found and replaced.
 pub(super) async fn unpack(engine: &Engine, files: &Path, id: &str, name: &str) -> Result<(), String> {
     let result = copy(engine, name, id, files).await;
     let removed = engine.remove(name).await.map_err(|e| e.to_string());
     result.and(removed)
 }
 
-/// Through the host's own tar, which neither leaves its folder nor follows links that an archive makes.
+/// Uses the host's tar, which neither leaves the directory nor follows symlinks of the archive.
 async fn copy(engine: &Engine, name: &str, id: &str, files: &Path) -> Result<(), String> {
-    let mut pieces = Box::pin(engine.files_of_image(id, name).await.map_err(|e| e.to_string())?);
+    let mut chunks = Box::pin(engine.files_of_image(id, name).await.map_err(|e| e.to_string())?);
     let failed = |e: std::io::Error| format!("the image could not be unpacked with tar: {e}");
     let mut child = tokio::process::Command::new("tar")
         .args(["--extract", "--preserve-permissions", "--numeric-owner"])
-        // Devices, which this process may not make; containers see a /dev of their own in its place.
+        // Devices, which this process may not create; containers mount their own /dev.
         .args(["--anchored", "--exclude=dev/*", "--file=-", "--directory"])
         .arg(files)
         .stdin(Stdio::piped())
@@ -60,8 +60,8 @@ async fn copy(engine: &Engine, name: &str, id: &str, files: &Path) -> Result<(),
         .spawn()
         .map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        while let Some(piece) = pieces.next().await {
-            stdin.write_all(&piece.map_err(|e| e.to_string())?).await.map_err(failed)?;
+        while let Some(chunk) = chunks.next().await {
+            stdin.write_all(&chunk.map_err(|e| e.to_string())?).await.map_err(failed)?;
         }
         stdin.shutdown().await.map_err(failed)?;
     }
@@ -72,39 +72,39 @@ async fn copy(engine: &Engine, name: &str, id: &str, files: &Path) -> Result<(),
     Err(format!("the image could not be unpacked with tar: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Takes away what the engine has put over the files of an image when it made a container of it, which was not before
-/// `made`: files and folders that are empty, links, and nothing that is older, since that is the image's own.
-pub(super) fn drop_engines_own(files: &Path, made: Timestamp) -> io::Result<()> {
-    let root = tree::open(files)?;
-    for path in OF_THE_ENGINE {
+/// Removes what the engine has created over the files of an image in the helper container, not before `made`: empty
+/// files and directories, and symlinks. Older ones belong to the image.
+pub(super) fn remove_engine_files(files: &Path, made: Timestamp) -> io::Result<()> {
+    let root = dirfd::open_root(files)?;
+    for path in ENGINE_PATHS {
         let (parent, name) = path.rsplit_once('/').map_or((".", path), |(parent, name)| (parent, name));
-        let at = match tree::folder(&root, parent) {
-            // Not there, or what the image has in its place.
+        let at = match dirfd::open_dir(&root, parent) {
+            // Missing, or something else in the image.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
             opened => opened?,
         };
-        drop_one(at.as_fd(), OsStr::new(name), made)?;
+        remove_engine_file(at.as_fd(), OsStr::new(name), made)?;
     }
     Ok(())
 }
 
-fn drop_one(at: BorrowedFd<'_>, name: &OsStr, made: Timestamp) -> io::Result<()> {
-    let about = match statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
+fn remove_engine_file(at: BorrowedFd<'_>, name: &OsStr, made: Timestamp) -> io::Result<()> {
+    let status = match statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(()),
-        about => about?,
+        status => status?,
     };
-    // Archives tell whole seconds.
-    if about.st_mtime < made.as_second() {
+    // Archives have whole seconds.
+    if status.st_mtime < made.as_second() {
         return Ok(());
     }
-    let how = match FileType::from_raw_mode(about.st_mode) {
+    let how = match FileType::from_raw_mode(status.st_mode) {
         FileType::Directory => AtFlags::REMOVEDIR,
-        FileType::RegularFile if about.st_size == 0 => AtFlags::empty(),
+        FileType::RegularFile if status.st_size == 0 => AtFlags::empty(),
         FileType::Symlink => AtFlags::empty(),
         _ => return Ok(()),
     };
     match unlinkat(at, name, how) {
-        // The image has something in it.
+        // The image has files in it.
         Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
         result => Ok(result?),
     }
@@ -136,7 +136,7 @@ mod tests {
         let old = SystemTime::now() - Duration::from_secs(3600);
         fs::File::open(at("etc/hosts")).unwrap().set_modified(old).unwrap();
         fs::write(at("etc/passwd"), "root").unwrap();
-        drop_engines_own(dir.path(), made).unwrap();
+        remove_engine_files(dir.path(), made).unwrap();
         let mut left: Vec<String> =
             fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
         left.sort();
@@ -156,7 +156,7 @@ mod tests {
         fs::create_dir_all(&victim).unwrap();
         fs::write(victim.join("hosts"), "").unwrap();
         symlink("../victim", files.join("etc")).unwrap();
-        drop_engines_own(&files, Timestamp::UNIX_EPOCH).unwrap();
+        remove_engine_files(&files, Timestamp::UNIX_EPOCH).unwrap();
         assert!(victim.join("hosts").exists());
     }
 }

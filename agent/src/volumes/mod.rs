@@ -1,26 +1,27 @@
-//! Volumes of pods: folders and memory on the host that containers mount.
+//! The volume manager: sets up volumes of pods on the host, which containers mount.
 //!
-//! What a volume needs is asked of the API first and put into a [`mounter::Mounter`], which has the life cycle of each
-//! kind; its calls are made on [`threads`] of their own, since a mount may hang. `content` decides what a volume's files
-//! are and is pure, as is most of `claims`; `atomic` writes files so that a reader never sees half a change; `tree` works
-//! on folders that containers may write to; `host` and `subpath` make and mount, `nfs` and `image` fetch, `mounted`
-//! looks; `tokens` and `follow` ask the API. Imports nothing of `pods` but the pure `fields`.
+//! What a volume needs is first read from the API and put into a [`mounter::Mounter`], which implements the life cycle
+//! of each kind; its calls run on the [`stall_pool`], since a mount may hang. `projected` computes a volume's files and
+//! is pure, as is most of `pvc`; `atomic_writer` writes files so that readers never see half a change; `dirfd` works on
+//! directories that containers may write to; `mount` and `subpath` create and mount, `nfs` and `image` fetch,
+//! `mountinfo` reads the mount table; `tokens` and `object_watch` use the API; `registry` publishes volumes for
+//! measuring. Imports nothing of `pods` but the pure `downward_api`.
 
-pub mod atomic;
-mod claims;
-mod content;
-pub(crate) mod follow;
-mod host;
+pub mod atomic_writer;
+mod dirfd;
+mod go_quote;
 mod image;
-pub(crate) mod mounted;
+mod mount;
 mod mounter;
+pub(crate) mod mountinfo;
 mod nfs;
-pub mod placed;
-mod quote;
+pub(crate) mod object_watch;
+mod projected;
+mod pvc;
+pub mod registry;
+pub(crate) mod stall_pool;
 pub(crate) mod subpath;
-pub(crate) mod threads;
 mod tokens;
-mod tree;
 
 use std::{
     collections::BTreeMap,
@@ -37,14 +38,14 @@ use windlass_kit::{
 };
 
 use crate::{engine::Engine, metrics::Metrics};
-use claims::Backing;
-use content::Objects;
-use follow::{Contents, Kind, Reference};
-use mounter::{Home, Medium, Mounter, Progress};
-use threads::{Call, Threads};
+use mounter::{Medium, Mounter, SetUp, VolumeDir};
+use object_watch::{Kind, ObjectReader, ObjectRef};
+use projected::Objects;
+use pvc::PersistentSource;
+use stall_pool::{Call, StallTolerantPool};
 use tokens::Tokens;
 
-/// Why a volume could not be had.
+/// A failed volume setup.
 #[derive(Debug, thiserror::Error)]
 #[error("MountVolume.SetUp failed for volume {volume:?}: {reason}")]
 pub struct VolumeError {
@@ -52,38 +53,38 @@ pub struct VolumeError {
     reason: String,
 }
 
-/// Where a volume is.
+/// What a container mounts for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// On the host; empty where the engine mounts an image itself.
+pub struct MountSource {
+    /// Path on the host; empty if the engine mounts an image itself.
     pub path: PathBuf,
-    /// Whatever its mounts say.
+    /// Read-only whatever the container's volumeMount says.
     pub read_only: bool,
-    /// A block device, for `volumeDevices`; else a folder or a file, for `volumeMounts`.
+    /// A block device, for `volumeDevices`; else a directory or a file, for `volumeMounts`.
     pub device: bool,
-    /// The image whose files the engine is to mount.
+    /// The image that the engine mounts.
     pub image: Option<String>,
 }
 
-/// The images that volumes of a pod are made of.
+/// The images of a pod's image volumes.
 #[derive(Debug, Clone, Default)]
 pub struct VolumeImages {
-    /// Their ids, by the volume's name.
+    /// Image ids by volume name.
     pub ids: BTreeMap<String, String>,
-    /// The engine mounts them itself; else they are unpacked.
+    /// Whether the engine mounts them itself; else they are unpacked.
     pub mounted_by_engine: bool,
 }
 
-/// The volumes of a pod, ready to be mounted.
+/// The volumes of a pod, set up.
 #[derive(Debug, Clone, Default)]
-pub struct Prepared {
-    /// By the volume's name.
-    pub places: BTreeMap<String, Place>,
-    /// When a token in them is to be renewed.
+pub struct PreparedVolumes {
+    /// By volume name.
+    pub places: BTreeMap<String, MountSource>,
+    /// When a token in them is due for renewal.
     pub renew_at: Option<Timestamp>,
 }
 
-impl Prepared {
+impl PreparedVolumes {
     fn renew(&mut self, at: Option<Timestamp>) {
         self.renew_at = self.renew_at.into_iter().chain(at).min();
     }
@@ -92,14 +93,14 @@ impl Prepared {
 /// The volumes of this node's pods; clones share it.
 #[derive(Clone)]
 pub struct Volumes {
-    /// Pods' folders are below it, by uid.
+    /// The directory of pod directories, by uid.
     root: PathBuf,
     node_name: String,
     client: Client,
     tokens: Tokens,
     engine: Engine,
     allocatable: BTreeMap<String, Quantity>,
-    threads: Threads,
+    pool: StallTolerantPool,
 }
 
 impl std::fmt::Debug for Volumes {
@@ -109,7 +110,7 @@ impl std::fmt::Debug for Volumes {
 }
 
 impl Volumes {
-    /// Volumes below `root`, which is the folder of pods' folders, on a node that has `allocatable` to give.
+    /// Volumes below `root`, the directory of pod directories, on a node with `allocatable` resources.
     #[must_use]
     pub fn new(
         root: PathBuf,
@@ -119,11 +120,11 @@ impl Volumes {
         allocatable: BTreeMap<String, Quantity>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (tokens, threads) = (Tokens::new(client.clone()), Threads::new(metrics));
-        Self { root, node_name, tokens, client, engine, allocatable, threads }
+        let (tokens, pool) = (Tokens::new(client.clone()), StallTolerantPool::new(metrics));
+        Self { root, node_name, tokens, client, engine, allocatable, pool }
     }
 
-    /// Makes the volumes of a pod, or finds them made.
+    /// Sets up the volumes of a pod; idempotent.
     ///
     /// # Errors
     /// Names the volume and what is missing.
@@ -131,157 +132,170 @@ impl Volumes {
         &self,
         pod: &Pod,
         images: &VolumeImages,
-        contents: &Contents,
-    ) -> Result<Prepared, VolumeError> {
+        contents: &ObjectReader,
+    ) -> Result<PreparedVolumes, VolumeError> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
-        let mut made = Prepared::default();
+        let mut made = PreparedVolumes::default();
         for volume in volumes_of(pod) {
             let one = async {
                 let (source, renew_at) = self.source(pod, volume, images, contents).await?;
                 Ok((self.mount(uid, &volume.name, source).await?, renew_at))
             };
-            let (place, renew_at) = one.await.map_err(|reason| failed(volume, reason))?;
+            let (place, renew_at) = one.await.map_err(|reason| set_up_failed(volume, reason))?;
             made.places.insert(volume.name.clone(), place);
             made.renew(renew_at);
         }
         Ok(made)
     }
 
-    /// Writes anew what of a running pod's volumes comes from objects that changed, or from the pod itself; gives
-    /// when that is due again.
+    /// Updates the files of a running pod's volumes from objects that changed, or from the pod itself; returns when the
+    /// next update is due.
     ///
     /// # Errors
     /// Names the volume and what is missing; its files stay as they were.
-    pub(crate) async fn refresh(&self, pod: &Pod, contents: &Contents) -> Result<Option<Timestamp>, VolumeError> {
+    pub(crate) async fn refresh(&self, pod: &Pod, contents: &ObjectReader) -> Result<Option<Timestamp>, VolumeError> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
-        let mut made = Prepared::default();
-        for volume in volumes_of(pod).filter(|v| content::plugin(v).is_some()) {
+        let mut made = PreparedVolumes::default();
+        for volume in volumes_of(pod).filter(|v| projected::plugin(v).is_some()) {
             let one = async {
                 let (source, renew_at) = self.source(pod, volume, &VolumeImages::default(), contents).await?;
                 self.mount(uid, &volume.name, source).await?;
                 Ok(renew_at)
             };
-            made.renew(one.await.map_err(|reason| failed(volume, reason))?);
+            made.renew(one.await.map_err(|reason| set_up_failed(volume, reason))?);
         }
         Ok(made.renew_at)
     }
 
-    /// Makes file-system calls that have to do with a pod's volumes where they may hang.
+    /// Runs file-system calls on a pod's volumes in the stall-tolerant pool; `target` names what they work on.
     ///
     /// # Errors
-    /// Those of `work`, or that it does not come back. `what` is the part of the pod which it is about.
+    /// Those of `work`, and when it stalls.
     pub(crate) async fn on_thread<T: Send + 'static>(
         &self,
         uid: &str,
-        what: &str,
+        target: &str,
         work: impl FnOnce(&Call) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
-        self.threads.run(uid, what, work).await
+        self.pool.run(uid, target, work).await
     }
 
-    /// The objects that a pod's volumes are made of.
-    pub(crate) fn references(pod: &Pod) -> Vec<Reference> {
+    /// The objects that a pod's volumes reference.
+    pub(crate) fn references(pod: &Pod) -> Vec<ObjectRef> {
         let mut out = Vec::new();
         for volume in volumes_of(pod) {
-            let (maps, secrets) = content::references(volume);
+            let (maps, secrets) = projected::references(volume);
             out.extend(maps.into_iter().map(|name| reference(pod, Kind::ConfigMap, name)));
             out.extend(secrets.into_iter().map(|name| reference(pod, Kind::Secret, name)));
         }
         out
     }
 
-    /// Brings a volume to where containers can mount it.
-    async fn mount(&self, uid: &str, volume: &str, source: Source) -> Result<Place, String> {
+    /// Sets up a volume so that containers can mount it.
+    async fn mount(&self, uid: &str, volume: &str, source: VolumeSource) -> Result<MountSource, String> {
         let mounter = match source {
-            Source::Engine(place) => return Ok(place),
-            Source::Node(mounter) => Arc::new(mounter),
+            VolumeSource::Engine(place) => return Ok(place),
+            VolumeSource::Node(mounter) => Arc::new(mounter),
         };
-        let what = format!("volume {volume:?}");
+        let target = format!("volume {volume:?}");
         let on_node = Arc::clone(&mounter);
-        match self.on_thread(uid, &what, move |call| on_node.prepare(call)).await? {
-            Progress::Done(place) => return Ok(place),
-            Progress::Fetch => {}
+        match self.on_thread(uid, &target, move |call| on_node.prepare(call)).await? {
+            SetUp::Done(place) => return Ok(place),
+            SetUp::Fetch => {}
         }
         match &*mounter {
-            Mounter::Nfs { home, source, options, read_only } => {
-                nfs::mount(&home.dir(), source, options, *read_only).await?;
+            Mounter::Nfs { volume_dir, source, options, read_only } => {
+                nfs::mount(&volume_dir.dir(), source, options, *read_only).await?;
             }
-            Mounter::Image { home, id } => {
+            Mounter::Image { volume_dir, id } => {
                 let made = Timestamp::now();
-                image::unpack(&self.engine, &home.files(), id, &format!("windlass-image-{uid}-{volume}")).await?;
+                image::unpack(&self.engine, &volume_dir.files(), id, &format!("windlass-image-{uid}-{volume}")).await?;
                 let on_node = Arc::clone(&mounter);
-                self.on_thread(uid, &what, move |_| on_node.unpacked(made)).await?;
+                self.on_thread(uid, &target, move |_| on_node.unpacked(made)).await?;
             }
-            // All of the others are done with calls of the file system.
+            // All others need file-system calls only.
             _ => {}
         }
         mounter.place()
     }
 
-    /// What a volume is made of, and when it is due again.
+    /// The source of a volume, and when it is due for an update.
     async fn source(
         &self,
         pod: &Pod,
         volume: &Volume,
         images: &VolumeImages,
-        contents: &Contents,
-    ) -> Result<(Source, Option<Timestamp>), String> {
+        contents: &ObjectReader,
+    ) -> Result<(VolumeSource, Option<Timestamp>), String> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
-        // Both become parts of paths.
+        // Both become path components.
         for name in [uid, &volume.name] {
-            if !is_folder_name(name) {
-                return Err(format!("{name:?} cannot be the name of a folder"));
+            if !is_dir_name(name) {
+                return Err(format!("{name:?} cannot be the name of a directory"));
             }
         }
-        let home = |plugin| Home { pod: self.root.join(uid), plugin, volume: volume.name.clone() };
+        let volume_dir = |plugin| VolumeDir { pod: self.root.join(uid), plugin, volume: volume.name.clone() };
         let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let group = context.and_then(|c| c.fs_group);
-        if let Some((plugin, in_memory)) = content::plugin(volume) {
+        if let Some((plugin, in_memory)) = projected::plugin(volume) {
             let (objects, renew_at) = self.objects(pod, volume, contents).await?;
-            let payload = content::payload(pod, volume, &objects)?;
-            return Ok((Source::Node(Mounter::Files { home: home(plugin), in_memory, payload, group }), renew_at));
+            let payload = projected::payload(pod, volume, &objects)?;
+            return Ok((
+                VolumeSource::Node(Mounter::Files { volume_dir: volume_dir(plugin), in_memory, payload, group }),
+                renew_at,
+            ));
         }
         let mounter = if let Some(source) = &volume.host_path {
             Mounter::HostPath { source: source.clone(), read_only: false }
         } else if let Some(source) = &volume.empty_dir {
             let limit = source.size_limit.as_ref().and_then(|q| q.0.parse::<Quantity>().ok()).map(Quantity::units);
-            let size = limit.filter(|s| *s > 0).into_iter().chain(self.most_memory(pod)).min();
-            Mounter::EmptyDir { home: home("empty-dir"), medium: Medium::of(source.medium.as_deref())?, size, group }
+            let size = limit.filter(|s| *s > 0).into_iter().chain(self.memory_limit(pod)).min();
+            Mounter::EmptyDir {
+                volume_dir: volume_dir("empty-dir"),
+                medium: Medium::of(source.medium.as_deref())?,
+                size,
+                group,
+            }
         } else if let Some(used) = claim_of(pod, volume) {
-            let (claim, persistent, labels) = claims::resolve(&self.client, &self.node_name, pod, &used).await?;
-            let claimed = claims::backing(&claim, &persistent, &self.node_name, &labels, used.read_only)?;
-            let root_is_enough = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
-            let (read_only, options) = (claimed.read_only, claimed.mount_options);
-            match claimed.backing {
-                Backing::HostPath(HostPathVolumeSource { path, .. }) | Backing::Local(path) if claimed.device => {
+            let (claim, persistent, labels) = pvc::resolve(&self.client, &self.node_name, pod, &used).await?;
+            let resolved = pvc::persistent_source(&claim, &persistent, &self.node_name, &labels, used.read_only)?;
+            let on_root_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
+            let (read_only, options) = (resolved.read_only, resolved.mount_options);
+            match resolved.source {
+                PersistentSource::HostPath(HostPathVolumeSource { path, .. }) | PersistentSource::Local(path)
+                    if resolved.device =>
+                {
                     Mounter::BlockDevice { path: path.into(), read_only }
                 }
-                Backing::HostPath(source) => Mounter::HostPath { source, read_only },
-                // Upstream gives local volumes to the group, and hostPath and nfs not.
-                Backing::Local(path) => {
-                    let home = home("local-volume");
-                    Mounter::Local { home, path: path.into(), read_only, group, root_is_enough }
+                PersistentSource::HostPath(source) => Mounter::HostPath { source, read_only },
+                // Upstream sets the ownership of local volumes, but not of hostPath and nfs.
+                PersistentSource::Local(path) => {
+                    let volume_dir = volume_dir("local-volume");
+                    Mounter::Local { volume_dir, path: path.into(), read_only, group, on_root_mismatch }
                 }
-                Backing::Nfs(source) => Mounter::Nfs { home: home("nfs"), source, options, read_only },
+                PersistentSource::Nfs(source) => {
+                    Mounter::Nfs { volume_dir: volume_dir("nfs"), source, options, read_only }
+                }
             }
         } else if volume.image.is_some() {
-            let id = images.ids.get(&volume.name).ok_or("its image is not there yet")?.clone();
+            let id = images.ids.get(&volume.name).ok_or("its image is not pulled yet")?.clone();
             if images.mounted_by_engine {
-                let place = Place { path: PathBuf::new(), read_only: true, device: false, image: Some(id) };
-                return Ok((Source::Engine(place), None));
+                let place = MountSource { path: PathBuf::new(), read_only: true, device: false, image: Some(id) };
+                return Ok((VolumeSource::Engine(place), None));
             }
-            Mounter::Image { home: home("image"), id }
+            Mounter::Image { volume_dir: volume_dir("image"), id }
         } else if let Some(source) = &volume.nfs {
             let read_only = source.read_only == Some(true);
-            Mounter::Nfs { home: home("nfs"), source: source.clone(), options: Vec::new(), read_only }
+            Mounter::Nfs { volume_dir: volume_dir("nfs"), source: source.clone(), options: Vec::new(), read_only }
         } else {
             return Err(format!("volumes of kind {} are not supported by Windlass; {SUPPORTED}", kind_of(volume)));
         };
-        Ok((Source::Node(mounter), None))
+        Ok((VolumeSource::Node(mounter), None))
     }
 
-    /// What a pod may hold in memory at most: its containers' limits, where each has one, or all of the node's.
-    fn most_memory(&self, pod: &Pod) -> Option<i64> {
+    /// The limit of a pod's memory volumes: the sum of its containers' memory limits, if each has one, and allocatable
+    /// memory.
+    fn memory_limit(&self, pod: &Pod) -> Option<i64> {
         let node = self.allocatable.get("memory").map(|q| q.units());
         let limits = pod
             .spec
@@ -291,15 +305,15 @@ impl Volumes {
         limits.sum::<Option<i64>>().into_iter().chain(node).min()
     }
 
-    /// The objects that a volume's files come from, and when a token among them is to be renewed.
+    /// The objects of a volume's files, and when a token among them is due for renewal.
     async fn objects(
         &self,
         pod: &Pod,
         volume: &Volume,
-        contents: &Contents,
+        contents: &ObjectReader,
     ) -> Result<(Objects, Option<Timestamp>), String> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-        let (maps, secrets) = content::references(volume);
+        let (maps, secrets) = projected::references(volume);
         let mut objects = Objects { allocatable: self.allocatable.clone(), ..Objects::default() };
         for name in maps {
             let found = contents.config_map(namespace, &name).await;
@@ -312,7 +326,7 @@ impl Volumes {
             objects.secrets.extend(found.map(|s| (name, s)));
         }
         let mut renew_at = None;
-        for source in content::token_sources(volume) {
+        for source in projected::token_sources(volume) {
             let token = self.tokens.get(pod, source, Timestamp::now()).await?;
             renew_at = renew_at.into_iter().chain([token.renew_at]).min();
             objects.tokens.insert(source.path.clone(), token.text);
@@ -320,51 +334,51 @@ impl Volumes {
         Ok((objects, renew_at))
     }
 
-    /// Unmounts and removes what a pod's volumes hold. Host paths are left alone.
+    /// Unmounts and removes a pod's volumes. Host paths are left alone.
     ///
     /// # Errors
     /// When something cannot be unmounted: nothing below a mount is ever removed.
     pub async fn teardown(&self, uid: &str) -> Result<(), VolumeError> {
-        self.tokens.forget(uid);
+        self.tokens.remove_pod(uid);
         let dir = self.root.join(uid);
-        // Whatever else of the pod hangs, its end is not refused for it.
+        // Another owner, so that stalled calls of the pod do not block its teardown.
         let owner = format!("end of {uid}");
-        let torn_down = self.on_thread(&owner, "teardown", move |call| mounter::tear_down(&dir, call));
-        torn_down.await.map_err(|reason| VolumeError { volume: "*".to_owned(), reason })
+        let result = self.on_thread(&owner, "teardown", move |call| mounter::tear_down(&dir, call));
+        result.await.map_err(|reason| VolumeError { volume: "*".to_owned(), reason })
     }
 
-    /// The same for the pod of a folder, when no agent runs; gives what stayed.
+    /// The same for a pod directory when no agent runs; returns what could not be removed.
     #[must_use]
     pub fn teardown_all(pod: &Path) -> Vec<String> {
         mounter::tear_down(pod, &Call::default()).err().into_iter().collect()
     }
 }
 
-/// Who brings a volume to its containers.
-enum Source {
+/// Who mounts a volume.
+enum VolumeSource {
     Node(Mounter),
     /// Docker itself.
-    Engine(Place),
+    Engine(MountSource),
 }
 
-fn is_folder_name(name: &str) -> bool {
+fn is_dir_name(name: &str) -> bool {
     matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(part)] if part == name)
 }
 
-fn failed(volume: &Volume, reason: String) -> VolumeError {
+fn set_up_failed(volume: &Volume, reason: String) -> VolumeError {
     VolumeError { volume: volume.name.clone(), reason }
 }
 
-fn reference(pod: &Pod, kind: Kind, name: String) -> Reference {
+fn reference(pod: &Pod, kind: Kind, name: String) -> ObjectRef {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default").to_owned();
-    Reference { kind, namespace, name }
+    ObjectRef { kind, namespace, name }
 }
 
 fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
 }
 
-/// What a pod may use, for those who asked for something else.
+/// The supported kinds, for error messages.
 const SUPPORTED: &str = "those that are: configMap, downwardAPI, emptyDir, ephemeral, hostPath, image, nfs, \
     persistentVolumeClaim (of hostPath, local and nfs volumes), projected, secret";
 

@@ -1,16 +1,16 @@
-//! Network file systems, mounted by the host's own helper, which knows their versions and options.
+//! NFS volumes, mounted by the host's `mount.nfs`, which handles versions and options.
 
 use std::{path::Path, time::Duration};
 
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 
-/// How long mounting may take: a server that is away holds up nothing but its pod.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a mount.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a helper is called with. Pure.
+/// The arguments of `mount`. Pure.
 ///
 /// # Errors
-/// When the server or the path is none: what the helper would take for an option is not handed to it.
+/// When the server or the path is not valid: they must not be taken for options.
 fn arguments(source: &NFSVolumeSource, options: &[String], read_only: bool) -> Result<Vec<String>, String> {
     let NFSVolumeSource { server, path, .. } = source;
     let name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%' | '[' | ']');
@@ -26,7 +26,7 @@ fn arguments(source: &NFSVolumeSource, options: &[String], read_only: bool) -> R
     Ok(["-t", "nfs", "-o", &all.join(","), "--", &format!("{host}:{path}")].map(str::to_owned).into())
 }
 
-/// Mounts what a server exports.
+/// Mounts an export.
 pub(super) async fn mount(
     dir: &Path,
     source: &NFSVolumeSource,
@@ -37,15 +37,15 @@ pub(super) async fn mount(
     let mut command = tokio::process::Command::new("mount");
     command.args(arguments).arg(dir).stdin(std::process::Stdio::null()).kill_on_drop(true);
     let failed = |why: String| format!("nfs {}:{} could not be mounted: {why}", source.server, source.path);
-    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = tokio::time::timeout(MOUNT_TIMEOUT, command.output()).await;
     let output = output
-        .map_err(|_| failed(format!("no answer within {} s", PATIENCE.as_secs())))?
+        .map_err(|_| failed(format!("no answer within {} s", MOUNT_TIMEOUT.as_secs())))?
         .map_err(|e| failed(e.to_string()))?;
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(failed(format!("{} (it needs mount.nfs on this node: package nfs-common or nfs-utils)", said.trim())))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(failed(format!("{} (it needs mount.nfs on this node: package nfs-common or nfs-utils)", stderr.trim())))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Parts of volumes as mounts of their own. The part is opened without leaving its volume and mounted by its open
-//! descriptor, so a container that swaps a folder for a link meanwhile cannot lead the mount elsewhere.
+//! Mounts subPaths of volumes. A subPath is opened without leaving its volume and mounted by its descriptor, so that a
+//! container that swaps a directory for a symlink meanwhile cannot redirect the mount.
 
 use std::{
     fs,
@@ -18,62 +18,62 @@ use nix::{
     sys::stat::{Mode, mkdirat},
 };
 
-use super::{mounted, threads::Call};
+use super::{mountinfo, stall_pool::Call};
 
-/// What is mounted, and where.
+/// A subPath mount.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Part<'a> {
+pub(crate) struct SubPath<'a> {
     pub(crate) volume: &'a Path,
     /// Relative to the volume; empty for all of it.
     pub(crate) sub_path: &'a str,
-    /// The mount point, made here.
+    /// The mount point, created here.
     pub(crate) target: &'a Path,
-    /// Everything mounted below is read-only too.
-    pub(crate) deep_read_only: bool,
+    /// Recursively read-only.
+    pub(crate) recursive_read_only: bool,
 }
 
-/// Mounts a part at its target, in the place of what an earlier instance had there.
+/// Mounts a subPath at its target, replacing an earlier mount.
 ///
 /// # Errors
-/// Says what leads out of the volume, or what the kernel refused.
-pub(crate) fn mount_part(part: &Part<'_>, call: &Call) -> Result<PathBuf, String> {
-    let target = part.target.to_owned();
+/// What leads out of the volume, or what the kernel refused.
+pub(crate) fn mount_subpath(sub: &SubPath<'_>, call: &Call) -> Result<PathBuf, String> {
+    let target = sub.target.to_owned();
     let failed = |what: &str, e: &dyn std::fmt::Display| {
-        format!("subPath {:?} of {} could not be {what}: {e}", part.sub_path, part.volume.display())
+        format!("subPath {:?} of {} could not be {what}: {e}", sub.sub_path, sub.volume.display())
     };
-    let opened = open_part(part.volume, part.sub_path).map_err(|e| match e {
-        Errno::EXDEV | Errno::ELOOP => format!("subPath {:?} leads out of its volume", part.sub_path),
+    let opened = open_subpath(sub.volume, sub.sub_path).map_err(|e| match e {
+        Errno::EXDEV | Errno::ELOOP => format!("subPath {:?} leads out of its volume", sub.sub_path),
         e => failed("opened", &e),
     })?;
     let source = format!("/proc/self/fd/{}", opened.as_raw_fd());
-    let about = fs::metadata(&source).map_err(|e| failed("looked at", &e))?;
-    // So far it may have hung: the pod may be gone by now.
-    call.still_wanted()?;
-    if mounted::is_mounted(&target) {
-        umount2(&target, MntFlags::MNT_DETACH).map_err(|e| failed("mounted anew", &e))?;
+    let metadata = fs::metadata(&source).map_err(|e| failed("examined", &e))?;
+    // The calls above may have hung: the pod may be deleted by now.
+    call.check_cancelled()?;
+    if mountinfo::is_mounted(&target) {
+        umount2(&target, MntFlags::MNT_DETACH).map_err(|e| failed("remounted", &e))?;
     }
-    make_target(&target, about.is_dir()).map_err(|e| failed("given a mount point", &e))?;
-    let depth = if part.deep_read_only { MsFlags::MS_REC } else { MsFlags::empty() };
+    make_target(&target, metadata.is_dir()).map_err(|e| failed("given a mount point", &e))?;
+    let depth = if sub.recursive_read_only { MsFlags::MS_REC } else { MsFlags::empty() };
     let none: Option<&str> = None;
     mount(Some(source.as_str()), &target, none, MsFlags::MS_BIND | depth, none).map_err(|e| failed("mounted", &e))?;
-    if let Err(unwanted) = call.still_wanted() {
+    if let Err(cancelled) = call.check_cancelled() {
         let _ = umount2(&target, MntFlags::MNT_DETACH);
-        return Err(unwanted);
+        return Err(cancelled);
     }
-    if part.deep_read_only {
+    if sub.recursive_read_only {
         make_read_only(&target).map_err(|e| failed("made read-only", &e))?;
     }
     Ok(target)
 }
 
-/// A file of variables may have this many bytes.
-const LARGEST: u64 = 1 << 20;
+/// Maximum size of an environment file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The text of a file in a volume; nothing when it is not there.
+/// Reads a file in a volume; `None` if it does not exist.
 ///
 /// # Errors
-/// Says what leads out of the volume, or what else is not as it should be.
-pub(crate) fn read_part(volume: &Path, path: &str) -> Result<Option<String>, String> {
+/// What leads out of the volume, or why the file cannot be read.
+pub(crate) fn read_subpath_file(volume: &Path, path: &str) -> Result<Option<String>, String> {
     let failed = |why: &dyn std::fmt::Display| format!("{path:?} of {} could not be read: {why}", volume.display());
     let root = open(volume, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|e| failed(&e))?;
     let opened = match beneath(root.as_fd(), path) {
@@ -82,17 +82,17 @@ pub(crate) fn read_part(volume: &Path, path: &str) -> Result<Option<String>, Str
         opened => opened.map_err(|e| failed(&e))?,
     };
     let source = format!("/proc/self/fd/{}", opened.as_raw_fd());
-    let about = fs::metadata(&source).map_err(|e| failed(&e))?;
-    // A pipe or a device could keep whoever reads it for ever.
-    if !about.is_file() {
+    let metadata = fs::metadata(&source).map_err(|e| failed(&e))?;
+    // Reading a pipe or a device could block for ever.
+    if !metadata.is_file() {
         return Err(failed(&"it is not a file"));
     }
-    if about.len() > LARGEST {
-        return Err(failed(&format_args!("it has more than {LARGEST} bytes")));
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(failed(&format_args!("it has more than {MAX_FILE_BYTES} bytes")));
     }
     let mut text = String::new();
     let file = fs::File::open(&source).map_err(|e| failed(&e))?;
-    file.take(LARGEST).read_to_string(&mut text).map_err(|e| failed(&e))?;
+    file.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(|e| failed(&e))?;
     Ok(Some(text))
 }
 
@@ -106,8 +106,8 @@ fn make_target(target: &Path, folder: bool) -> io::Result<()> {
     fs::OpenOptions::new().create(true).append(true).open(target).map(drop)
 }
 
-/// Opens a part, making the folders that are missing with the mode of the volume.
-fn open_part(volume: &Path, sub_path: &str) -> Result<OwnedFd, Errno> {
+/// Opens a subPath, creating missing directories with the mode of the volume.
+fn open_subpath(volume: &Path, sub_path: &str) -> Result<OwnedFd, Errno> {
     let root = open(volume, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     if sub_path.is_empty() {
         return Ok(root);
@@ -130,7 +130,7 @@ fn open_part(volume: &Path, sub_path: &str) -> Result<OwnedFd, Errno> {
                     Err(e) => return Err(e),
                 }
                 let made = beneath(at.as_fd(), &text)?;
-                // Through the descriptor's own path: one opened with O_PATH cannot be changed itself.
+                // By the descriptor's /proc path: an O_PATH descriptor cannot be changed itself.
                 let path = format!("/proc/self/fd/{}", made.as_raw_fd());
                 let _ = fs::set_permissions(path, fs::Permissions::from_mode(mode));
                 made
@@ -148,11 +148,11 @@ fn beneath(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
     openat2(root, path, how)
 }
 
-/// Remounts a mount and all below it read-only.
+/// Remounts a mount and all mounts below it read-only.
 fn make_read_only(target: &Path) -> Result<(), String> {
-    for mounted in mounted::at_and_below(target).map_err(|e| e.to_string())? {
-        // What was forbidden before stays forbidden.
-        let kept = mounted.options.split(',').fold(MsFlags::empty(), |flags, option| {
+    for mounted in mountinfo::mounts_at(target).map_err(|e| e.to_string())? {
+        // Existing restrictions are kept.
+        let locked_flags = mounted.options.split(',').fold(MsFlags::empty(), |flags, option| {
             flags
                 | match option {
                     "nosuid" => MsFlags::MS_NOSUID,
@@ -162,7 +162,7 @@ fn make_read_only(target: &Path) -> Result<(), String> {
                     _ => MsFlags::empty(),
                 }
         });
-        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | kept;
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | locked_flags;
         let none: Option<&str> = None;
         mount(none, &mounted.at, none, flags, none).map_err(|e| format!("{}: {e}", mounted.at.display()))?;
     }
@@ -177,7 +177,7 @@ mod tests {
     fn a_part_is_made_with_its_volumes_mode() {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        drop(open_part(dir.path(), "a/b").unwrap());
+        drop(open_subpath(dir.path(), "a/b").unwrap());
         let mode = fs::metadata(dir.path().join("a/b")).unwrap().mode();
         assert_eq!(mode & 0o777, 0o777);
     }
@@ -194,17 +194,20 @@ mod tests {
             std::os::unix::fs::symlink(target, volume.join(name)).unwrap();
         }
         for path in ["up", "absolute", "deep", "../secret", "up/x"] {
-            assert!(open_part(&volume, path).is_err(), "{path}");
+            assert!(open_subpath(&volume, path).is_err(), "{path}");
         }
-        assert!(open_part(&volume, "fine").is_ok());
+        assert!(open_subpath(&volume, "fine").is_ok());
         fs::write(dir.path().join("secret/env"), "A=1").unwrap();
         fs::write(volume.join("inside/env"), "A=2").unwrap();
         nix::unistd::mkfifo(&volume.join("pipe"), Mode::S_IRWXU).unwrap();
         for path in ["up/env", "../secret/env", "deep/env", "pipe", "inside"] {
-            assert!(read_part(&volume, path).is_err(), "{path}");
+            assert!(read_subpath_file(&volume, path).is_err(), "{path}");
         }
-        assert_eq!(read_part(&volume, "fine/env"), Ok(Some("A=2".to_owned())));
-        assert_eq!((read_part(&volume, "none"), read_part(&volume, "inside/env/x")), (Ok(None), Ok(None)));
+        assert_eq!(read_subpath_file(&volume, "fine/env"), Ok(Some("A=2".to_owned())));
+        assert_eq!(
+            (read_subpath_file(&volume, "none"), read_subpath_file(&volume, "inside/env/x")),
+            (Ok(None), Ok(None))
+        );
         assert!(!dir.path().join("secret/x").exists(), "nothing is made outside");
     }
 }

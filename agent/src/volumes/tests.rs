@@ -9,7 +9,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 
 use super::{
-    follow::{Follower, Following, Need},
+    object_watch::{Freshness, ObjectWatch, ObjectWatches},
     *,
 };
 
@@ -21,15 +21,15 @@ fn an_unknown_kind_is_named() {
         (r#""gitRepo":{"repository":"r"}"#, "gitRepo"),
     ] {
         let volume: Volume = serde_json::from_str(&format!(r#"{{"name":"v",{source}}}"#)).unwrap();
-        assert_eq!((kind_of(&volume).as_str(), content::plugin(&volume)), (kind, None));
+        assert_eq!((kind_of(&volume).as_str(), projected::plugin(&volume)), (kind, None));
     }
 }
 
-/// An API that has one ConfigMap, and the paths that it was asked for.
+/// An API with one ConfigMap, and the paths of its requests.
 #[derive(Clone, Default)]
 struct FakeApi {
     asked: Arc<Mutex<Vec<String>>>,
-    /// How many requests it refuses first.
+    /// The number of requests that it denies first.
     refuses: usize,
 }
 
@@ -105,45 +105,45 @@ async fn one_edit_is_not_a_request_for_each_pod() {
         })
         .collect();
     let reference = Volumes::references(&pods[0]).remove(0);
-    let following = Following::new(client.clone());
-    let followers: Vec<_> = pods.iter().map(|_| following.follow(&reference)).collect();
-    let contents = |follower: &Follower, need| {
-        Contents::new(client.clone(), BTreeMap::from([(reference.clone(), follower.clone())]), need)
+    let watches = ObjectWatches::new(client.clone());
+    let interests: Vec<_> = pods.iter().map(|_| watches.watch(&reference)).collect();
+    let contents = |watch: &ObjectWatch, freshness| {
+        ObjectReader::new(client.clone(), BTreeMap::from([(reference.clone(), watch.clone())]), freshness)
     };
-    for (pod, follower) in pods.iter().zip(&followers) {
-        let made = volumes.prepare(pod, &VolumeImages::default(), &contents(follower, Need::Now)).await.unwrap();
+    for (pod, watch) in pods.iter().zip(&interests) {
+        let made = volumes.prepare(pod, &VolumeImages::default(), &contents(watch, Freshness::Live)).await.unwrap();
         assert_eq!(std::fs::read_to_string(made.places["v"].path.join("a")).unwrap(), "1");
     }
-    assert_eq!(api.asked("configmaps/m"), 0, "the watch that begins with a pod tells it what there is");
-    // What the watch told before a pod came may be old by now.
-    let late = following.follow(&reference);
-    volumes.prepare(&pods[0], &VolumeImages::default(), &contents(&late, Need::Now)).await.unwrap();
+    assert_eq!(api.asked("configmaps/m"), 0, "the watch that starts with a pod delivers the state");
+    // The state of a watch that is older than the pod may be stale.
+    let late = watches.watch(&reference);
+    volumes.prepare(&pods[0], &VolumeImages::default(), &contents(&late, Freshness::Live)).await.unwrap();
     assert_eq!(api.asked("configmaps/m"), 1, "a new pod has what there is now");
-    // The first of many that come at once asks, and then one for all who came meanwhile.
-    let many = (0..20).map(|_| contents(&late, Need::Now));
+    // Of concurrent reads, the first is sent, and then one for all that came meanwhile.
+    let many = (0..20).map(|_| contents(&late, Freshness::Live));
     let reads = many.map(|contents| async move { contents.config_map("n", "m").await });
     for read in futures::future::join_all(reads).await {
         assert!(read.unwrap().is_some());
     }
     assert_eq!(api.asked("configmaps/m"), 3, "not one request for each");
-    for (pod, follower) in pods.iter().zip(&followers).chain([(&pods[0], &late)]) {
-        volumes.refresh(pod, &contents(follower, Need::Told)).await.unwrap();
+    for (pod, watch) in pods.iter().zip(&interests).chain([(&pods[0], &late)]) {
+        volumes.refresh(pod, &contents(watch, Freshness::Watched)).await.unwrap();
     }
     assert_eq!(api.asked("configmaps/m"), 3);
-    // Of one that is not watched there is nothing at hand.
-    volumes.refresh(&pods[0], &Contents::new(client.clone(), BTreeMap::new(), Need::Told)).await.unwrap();
+    // An object that is not watched is read.
+    volumes.refresh(&pods[0], &ObjectReader::new(client.clone(), BTreeMap::new(), Freshness::Watched)).await.unwrap();
     assert_eq!(api.asked("configmaps/m"), 4);
 }
 
-/// An API server that learns late that the pod is this node's: the volume is there as soon as it has, and nobody hears of it.
+/// The Node authorizer lags behind a new binding: the volume is set up as soon as it has caught up, without an error.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_a_moment_is_no_failure() {
+async fn a_lagging_authorizer_is_no_failure() {
     for (refusals, good) in [(0, true), (4, true), (1000, false)] {
         let api = FakeApi::refusing(refusals);
-        let following = Following::new(api.client(map(false)));
-        let reference = Reference { kind: Kind::ConfigMap, namespace: "n".into(), name: "m".into() };
-        let followed = BTreeMap::from([(reference.clone(), following.follow(&reference))]);
-        let contents = Contents::new(api.client(map(false)), followed, Need::Now);
+        let watches = ObjectWatches::new(api.client(map(false)));
+        let reference = ObjectRef { kind: Kind::ConfigMap, namespace: "n".into(), name: "m".into() };
+        let watched = BTreeMap::from([(reference.clone(), watches.watch(&reference))]);
+        let contents = ObjectReader::new(api.client(map(false)), watched, Freshness::Live);
         assert_eq!(contents.config_map("n", "m").await.is_ok(), good, "{refusals}");
     }
 }
@@ -152,26 +152,26 @@ async fn a_refusal_of_a_moment_is_no_failure() {
 async fn what_is_immutable_is_watched_no_longer() {
     for (immutable, lists) in [(true, 2), (false, 1)] {
         let api = FakeApi::default();
-        let following = Following::new(api.client(map(immutable)));
-        let reference = Reference { kind: Kind::ConfigMap, namespace: "n".into(), name: "m".into() };
-        let first = following.follow(&reference);
-        until("the object is told", || first.followed.has_told()).await;
-        let watches = || api.asked("watch=") > 0;
-        until("the watch has ended, or goes on", || if immutable { first.followed.has_ended() } else { watches() })
+        let watches = ObjectWatches::new(api.client(map(immutable)));
+        let reference = ObjectRef { kind: Kind::ConfigMap, namespace: "n".into(), name: "m".into() };
+        let first = watches.watch(&reference);
+        until("the object is delivered", || first.watched.has_synced()).await;
+        let has_watch = || api.asked("watch=") > 0;
+        until("the watch has ended, or goes on", || if immutable { first.watched.is_finished() } else { has_watch() })
             .await;
-        assert_eq!(watches(), !immutable);
-        // It may have been deleted and made anew since: another pod asks again.
-        let second = following.follow(&reference);
-        until("the object is told", || second.followed.has_told()).await;
+        assert_eq!(has_watch(), !immutable);
+        // It may have been recreated since: another pod watches again.
+        let second = watches.watch(&reference);
+        until("the object is delivered", || second.watched.has_synced()).await;
         assert_eq!(api.asked("configmaps?") - api.asked("watch="), lists);
     }
 }
 
 #[test]
-fn names_that_are_no_names_of_folders_are_refused() {
+fn names_that_are_no_names_of_directories_are_refused() {
     for (name, is) in
         [("v", true), ("..v", true), ("", false), (".", false), ("..", false), ("a/b", false), ("/a", false)]
     {
-        assert_eq!(is_folder_name(name), is, "{name}");
+        assert_eq!(is_dir_name(name), is, "{name}");
     }
 }

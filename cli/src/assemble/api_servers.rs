@@ -1,5 +1,5 @@
-//! The other API servers of a cluster: those that it tells of in the Endpoints `default/kubernetes`, which a node may
-//! read. They are kept in a file, so that a node that starts while the configured server is away finds them.
+//! Watches the API servers of a cluster by the Endpoints `default/kubernetes`, which a node may read. They are saved in a
+//! file, so that a node that starts while the configured server is down finds them.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -10,23 +10,22 @@ use std::{
 use k8s_openapi::api::core::v1::Endpoints;
 use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{atomic_file, client::Access};
+use windlass_kit::{client::Access, files};
 
-/// How often the cluster is asked.
-const EVERY: Duration = Duration::from_secs(60);
-/// Not more often than this, however often servers fail.
-const AT_MOST: Duration = Duration::from_secs(1);
+/// The poll interval, and the least time between polls after failed connections.
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Addresses in a file, a line each.
-fn read(text: &str) -> Vec<SocketAddr> {
+/// Parses a file of addresses, one per line.
+fn parse(text: &str) -> Vec<SocketAddr> {
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
-fn written(addresses: &[SocketAddr]) -> String {
+fn format_addresses(addresses: &[SocketAddr]) -> String {
     addresses.iter().map(|at| format!("{at}\n")).collect()
 }
 
-/// The servers that the object names, sorted. Those that are not ready are none.
+/// The ready servers of the object, sorted.
 fn addresses(endpoints: &Endpoints) -> Vec<SocketAddr> {
     let mut all: Vec<SocketAddr> = Vec::new();
     for subset in endpoints.subsets.iter().flatten() {
@@ -44,42 +43,42 @@ fn addresses(endpoints: &Endpoints) -> Vec<SocketAddr> {
     all
 }
 
-/// Tells `access` of the cluster's servers: those of the file at once, then whatever the cluster says, at the start,
-/// each minute and when none can be connected to; until `shutdown`.
-pub(super) async fn follow(access: Access, client: Client, file: PathBuf, shutdown: CancellationToken) {
-    let mut known = kept(&file);
+/// Updates the servers of `access` until `shutdown`: from the file at once, then from the cluster, at the interval and
+/// when no server can be connected to.
+pub(super) async fn watch(access: Access, client: Client, file: PathBuf, shutdown: CancellationToken) {
+    let mut known = load(&file);
     access.learn(&known);
     let api: Api<Endpoints> = Api::namespaced(client, "default");
     loop {
-        let asked = tokio::select! {
+        let result = tokio::select! {
             () = shutdown.cancelled() => return,
-            asked = api.get("kubernetes") => asked,
+            result = api.get("kubernetes") => result,
         };
-        match asked.map(|endpoints| addresses(&endpoints)) {
-            // None at all is a cluster that starts, not one without servers: it has just answered.
-            Ok(told) if told.is_empty() || told == known => {}
-            Ok(told) => {
-                access.learn(&told);
-                if let Err(error) = atomic_file::write_durable(&file, written(&told).as_bytes(), 0o600) {
-                    tracing::warn!(%error, file = %file.display(), "the addresses of the API servers could not be kept; a start without the configured server would not find the others");
+        match result.map(|endpoints| addresses(&endpoints)) {
+            // An empty list is a cluster that starts up: a server has just answered.
+            Ok(current) if current.is_empty() || current == known => {}
+            Ok(current) => {
+                access.learn(&current);
+                if let Err(error) = files::replace(&file, format_addresses(&current).as_bytes(), 0o600) {
+                    tracing::warn!(%error, file = %file.display(), "failed to save the addresses of the API servers; a start without the configured server will not find the others");
                 }
-                known = told;
+                known = current;
             }
-            Err(error) => tracing::debug!(%error, "the API servers' addresses could not be read; it is tried again"),
+            Err(error) => tracing::debug!(%error, "failed to read the addresses of the API servers; retrying"),
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => {}
-            () = async { tokio::time::sleep(AT_MOST).await; access.dial_failed().await } => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+            () = async { tokio::time::sleep(MIN_POLL_INTERVAL).await; access.dial_failed().await } => {}
         }
     }
 }
 
-fn kept(file: &Path) -> Vec<SocketAddr> {
-    match atomic_file::read(file) {
-        Ok(text) => read(&text.unwrap_or_default()),
+fn load(file: &Path) -> Vec<SocketAddr> {
+    match files::read(file) {
+        Ok(text) => parse(&text.unwrap_or_default()),
         Err(error) => {
-            tracing::warn!(%error, file = %file.display(), "the addresses of the API servers could not be read; they are asked for again");
+            tracing::warn!(%error, file = %file.display(), "failed to read the saved addresses of the API servers; reading them from the cluster");
             Vec::new()
         }
     }
@@ -107,9 +106,9 @@ mod tests {
         }))
         .unwrap();
         let all = addresses(&endpoints);
-        assert_eq!(written(&all), "10.0.0.1:6443\n10.0.0.2:6443\n[fd00::1]:6443\n");
-        assert_eq!(read(&written(&all)), all);
-        assert_eq!(read("# a word\n10.0.0.1:6443\n10.0.0.1\n\n"), ["10.0.0.1:6443".parse().unwrap()]);
+        assert_eq!(format_addresses(&all), "10.0.0.1:6443\n10.0.0.2:6443\n[fd00::1]:6443\n");
+        assert_eq!(parse(&format_addresses(&all)), all);
+        assert_eq!(parse("# a word\n10.0.0.1:6443\n10.0.0.1\n\n"), ["10.0.0.1:6443".parse().unwrap()]);
         assert_eq!(addresses(&Endpoints::default()), []);
     }
 }

@@ -1,20 +1,22 @@
-//! The opposite of a node: everything of it is taken off the machine.
+//! Removes everything of a node from the machine.
 
 use std::{path::Path, sync::Arc};
 
 use windlass_agent::{self as agent, engine::Engine, network::Network, volumes::Volumes};
 use windlass_proxy as proxy;
 
-use super::{cni_config, pod_cidr_file, proxy_config};
-use crate::{config::Settings, join::place::Place};
+use crate::{
+    config::{Settings, agent::cni_config, proxy::proxy_config},
+    join::join_dir::JoinDir,
+};
 
-/// Removes the proxy's rules.
+/// Removes the proxy's rules; returns what could not be removed.
 pub(crate) fn remove_rules(settings: &Settings) -> Vec<String> {
     proxy::cleanup(&proxy_config(settings)).err().into_iter().flatten().map(|e| e.to_string()).collect()
 }
 
-/// Takes everything of the node off the machine; with `purge` also what its data needs to be gone. Gives
-/// what stayed.
+/// Removes pods, network and rules of the node, with `purge` also volumes and the pause image, so that the data
+/// directory can be removed. Returns what could not be removed.
 pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
     let mut problems = Vec::new();
     let config = agent::Config {
@@ -32,9 +34,10 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
         }
         Err(error) => problems.push(error.to_string()),
     }
-    let ranges =
-        std::fs::read_to_string(pod_cidr_file(settings)).ok().and_then(|t| agent::node::parse_ranges(t.trim()));
-    problems.extend(Network::teardown(&ranges.unwrap_or_default(), cni_config(settings)).await);
+    let pod_cidrs = std::fs::read_to_string(agent::node::pod_cidr_file(&settings.data_dir))
+        .ok()
+        .and_then(|text| agent::node::parse_pod_cidrs(text.trim()));
+    problems.extend(Network::teardown(&pod_cidrs.unwrap_or_default(), cni_config(settings)).await);
     problems.extend(remove_rules(settings));
     if purge {
         for entry in std::fs::read_dir(settings.data_dir.join("pods")).into_iter().flatten().flatten() {
@@ -44,13 +47,13 @@ pub(crate) async fn tear_down(settings: &Settings, purge: bool) -> Vec<String> {
     problems
 }
 
-/// Whether a folder holds the data of a control plane of ours.
+/// Whether a directory contains the data of a control plane.
 pub(crate) fn has_control_plane(data_dir: &Path) -> bool {
     windlass_control::is_data_dir(data_dir)
 }
 
-/// Whether a folder is one of the control plane, or of an agent that keeps no store.
+/// Whether a directory is the data directory of a control plane or an agent.
 pub(crate) fn is_data_dir(path: &Path) -> bool {
     let of_agent = ["registered", "pod-cidr"].iter().any(|name| path.join(name).is_file());
-    has_control_plane(path) || of_agent || path.join("cni").is_dir() || Place::below(path).is_there()
+    has_control_plane(path) || of_agent || path.join("cni").is_dir() || JoinDir::in_data_dir(path).exists()
 }

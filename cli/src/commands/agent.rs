@@ -1,15 +1,13 @@
 //! `windlass agent --kubeconfig F`: a node of an existing cluster.
 
-use std::{convert::Infallible, process::ExitCode};
+use std::process::ExitCode;
 
-use super::{asked_to_end, require_root, runtime, say};
+use super::{require_root, run_node::run_node, runtime, say};
 use crate::{
     assemble,
-    config::{Flags, IdentityFlags, MembershipFlags, Settings},
-    instance::{Instance, Taken},
-    logging,
-    reload::Reloader,
-    systemd::{Kind, Manager},
+    config::{ClusterAccessFlags, Flags, IdentityFlags, Settings},
+    instance::{Instance, Lock},
+    systemd::{Notifier, ServiceKind},
 };
 
 #[derive(Debug, clap::Args)]
@@ -17,47 +15,27 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) identity: IdentityFlags,
     #[command(flatten)]
-    pub(super) membership: MembershipFlags,
+    pub(super) cluster_access: ClusterAccessFlags,
 }
 
 pub(super) fn run(settings: &Settings, flags: &Flags) -> anyhow::Result<ExitCode> {
     require_root("windlass agent")?;
-    let _instance = match Instance::take_to_start(&settings.run_dir)? {
-        Taken::Ours(instance) => instance,
-        Taken::Theirs(pid) => {
+    let _instance = match Instance::lock(&settings.run_dir)? {
+        Lock::Acquired(instance) => instance,
+        Lock::Held(pid) => {
             anyhow::bail!(
-                "another windlass runs with the run-time folder {} (process {}); stop it, or give this one its own --run-dir and --data-dir",
+                "another windlass is running with the run-time directory {} (process {}); stop it, or set another --run-dir and --data-dir",
                 settings.run_dir.display(),
                 pid.map_or_else(|| "unknown".to_owned(), |p| p.to_string())
             )
         }
     };
-    runtime()?.block_on(async {
-        let reloader = Reloader::new(flags, settings)?;
-        let manager = Manager::start(Kind::Node);
-        let mut node = assemble::member(settings).await?;
-        if let Some(vitals) = node.vitals() {
-            manager.started(vitals);
-        }
-        let waiter = node.waiter();
-        let ended = tokio::select! {
-            signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: pods and traffic go on"); Ok(()) }
-            failed = node.failed() => Err(failed),
-            never = reloader.run(&manager) => match never {},
-            never = logging::count_up() => match never {},
-            never = announce(waiter, settings, &manager) => match never {},
-        };
-        manager.ending();
-        node.shutdown().await;
-        ended
-    })?;
+    let announce = async |waiter: assemble::Waiter, notifier: &Notifier| {
+        waiter.ready(&settings.node_name).await;
+        say(format!("node {} is Ready", settings.node_name));
+        notifier.ready();
+    };
+    let node = assemble::member(settings);
+    runtime()?.block_on(run_node(ServiceKind::Node, (settings, flags), None, node, announce))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Says when the node is Ready, once, and then waits for ever.
-async fn announce(waiter: assemble::Waiter, settings: &Settings, manager: &Manager) -> Infallible {
-    waiter.ready(&settings.node_name).await;
-    say(format!("node {} is Ready", settings.node_name));
-    manager.ready();
-    std::future::pending().await
 }

@@ -1,4 +1,4 @@
-//! `windlass config`: whether a file can be used, what is in effect, and what there is to set.
+//! `windlass config`: checks a file, and prints the effective or all settings.
 
 use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
@@ -24,14 +24,14 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Say everything that is wrong with a file, with line and reason; nothing is started
+    /// Print all problems of a file, with line and reason
     Check {
         /// The file [default: that of --config, or /etc/windlass/config.yaml]
         file: Option<PathBuf>,
     },
     /// Print the settings in effect: defaults, file and flags together
     Show,
-    /// Print a file with every setting, explained and commented out
+    /// Print a file with all settings, explained and commented out
     Default,
 }
 
@@ -55,7 +55,7 @@ fn check(file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let text = std::fs::read_to_string(&file).with_context(|| format!("the configuration {name} could not be read"))?;
     if kube_proxy::is_kube_proxy(&text) {
         let (_, unknown) = kube_proxy::parse(&text).with_context(|| format!("{name} cannot be used"))?;
-        let unknown: Vec<String> = unknown.iter().map(|key| format!("; {key} is unknown and is passed over")).collect();
+        let unknown: Vec<String> = unknown.iter().map(|key| format!("; {key} is unknown and ignored")).collect();
         say(format!("{name}: can be used by `windlass proxy`{}", unknown.concat()));
         return Ok(ExitCode::SUCCESS);
     }
@@ -77,7 +77,7 @@ fn header() -> String {
     format!("apiVersion: {API_VERSION}\nkind: {KIND}\n")
 }
 
-/// Values stand as JSON, which is YAML too.
+/// The settings as YAML; values are JSON.
 pub(super) fn shown(entries: &[Entry]) -> String {
     let mut out = header();
     for entry in entries.iter().filter(|e| !e.value.is_null()) {
@@ -102,12 +102,12 @@ fn default_file(entries: &[Entry], help: &clap::Command) -> String {
     out
 }
 
-/// What a setting is for, in the words of its flag.
+/// The explanation of a setting: its flag's help.
 fn explained(entry: &Entry, help: &clap::Command) -> String {
     match entry.flag {
         Err(words) => words.to_owned(),
         Ok(flag) => {
-            // Those of a node of another cluster are flags of one command alone.
+            // Those of a node of an existing cluster are flags of one command.
             let of = |command: &clap::Command| command.get_arguments().find(|a| a.get_long() == Some(flag)).cloned();
             let argument = of(help).or_else(|| help.find_subcommand("agent").and_then(of));
             argument.as_ref().and_then(clap::Arg::get_help).map(ToString::to_string).unwrap_or_default()
@@ -129,7 +129,7 @@ mod tests {
         let help = Cli::command();
         let all = entries(&Settings::example());
         let listed: BTreeSet<&str> = all.iter().map(|e| e.name).chain(["apiVersion", "kind"]).collect();
-        let read: BTreeSet<&str> = crate::config::names::names::<file::File>().iter().copied().collect();
+        let read: BTreeSet<&str> = crate::config::field_names::names::<file::File>().iter().copied().collect();
         assert_eq!(listed, read);
         for entry in &all {
             assert!(explained(entry, &help).len() > 10, "{} has no explanation", entry.name);
@@ -140,8 +140,8 @@ mod tests {
     fn what_is_shown_can_be_read_again() {
         let mut settings = Settings::example();
         settings.max_pods = 17;
-        settings.keeping.eviction_soft = [("memory.available".to_owned(), "2Gi".to_owned())].into();
-        settings.keeping.eviction_soft_grace_period = [("memory.available".to_owned(), "1m".to_owned())].into();
+        settings.kubelet.eviction_soft = [("memory.available".to_owned(), "2Gi".to_owned())].into();
+        settings.kubelet.eviction_soft_grace_period = [("memory.available".to_owned(), "1m".to_owned())].into();
         let text = shown(&entries(&settings));
         assert_eq!(Settings::check(&text).unwrap(), vec![], "{text}");
         let mut again = Settings::example();

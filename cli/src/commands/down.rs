@@ -1,4 +1,4 @@
-//! `windlass down`: the opposite of `up`.
+//! `windlass down`: stops the node and removes pods, rules and interfaces; the opposite of `up`.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,11 +11,11 @@ use crate::{
     assemble,
     config::Settings,
     exit, instance,
-    join::{place::Place, unit},
+    join::{join_dir::JoinDir, unit},
 };
 
-/// How long the running process may take to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout for the running process to exit.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,12 +26,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass down")?;
-    let instance = instance::stop_running(&settings.run_dir, PATIENCE)?;
-    // Everything is tried; what stays behind is told together.
+    let instance = instance::stop_running(&settings.run_dir, STOP_TIMEOUT)?;
+    // Everything is attempted; all problems are reported together.
     let mut problems = runtime()?.block_on(assemble::tear_down(settings, args.purge));
     if args.purge {
-        if Place::below(&settings.data_dir).is_there() {
-            problems.extend(unit::forget().err().map(|error| format!("{error:#}")));
+        if JoinDir::in_data_dir(&settings.data_dir).exists() {
+            problems.extend(unit::remove_environment().err().map(|error| format!("{error:#}")));
         }
         problems.extend(remove_data(settings));
     }
@@ -41,9 +41,9 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     }
     if problems.is_empty() {
         say(if args.purge {
-            "pods, rules, interfaces and data are gone"
+            "pods, rules, interfaces and data are removed"
         } else {
-            "pods, rules and interfaces are gone; data stays (windlass down --purge removes it)"
+            "pods, rules and interfaces are removed; data stays (windlass down --purge removes it)"
         });
         return Ok(ExitCode::SUCCESS);
     }
@@ -53,12 +53,12 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::from(exit::FAILED))
 }
 
-/// Removes the data folder, if it is one.
+/// Removes the data directory, if it is one of Windlass.
 pub(super) fn remove_data_dir(settings: &Settings, problems: &mut Vec<String>) {
-    // Only a folder that the store calls its own is removed whole: a mistyped --data-dir is not.
+    // Only a directory recognized as Windlass's is removed: a mistyped --data-dir is not.
     if settings.data_dir.exists() && !assemble::is_data_dir(&settings.data_dir) {
         problems.push(format!(
-            "{} does not look like a data folder of windlass, so it was not touched; remove it yourself if it is",
+            "{} does not look like a data directory of windlass, so it was not touched; remove it yourself if it is",
             settings.data_dir.display()
         ));
     } else {
@@ -74,15 +74,15 @@ fn remove_data(settings: &Settings) -> Vec<String> {
     {
         problems.push(format!("{}: {error}", settings.admin_kubeconfig.display()));
     }
-    // Folders that held only our files go; those with the user's files stay.
+    // Empty directories are removed; those with the user's files stay.
     let parents: Vec<PathBuf> =
         [Some(settings.manifests_dir.as_path()), settings.admin_kubeconfig.parent(), settings.manifests_dir.parent()]
             .into_iter()
             .flatten()
             .map(Path::to_owned)
             .collect();
-    for folder in parents {
-        let _ = std::fs::remove_dir(folder);
+    for dir in parents {
+        let _ = std::fs::remove_dir(dir);
     }
     problems
 }

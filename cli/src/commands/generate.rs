@@ -1,4 +1,4 @@
-//! What packages carry beside the program, made from its own command line: shell completions and manual pages.
+//! Shell completions and manual pages for packages, generated from the command line.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -8,15 +8,15 @@ use super::say;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Completions {
-    /// For which shell
+    /// The shell
     #[arg(value_enum)]
     shell: clap_complete::Shell,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Manual {
-    /// Where the pages are written
-    folder: PathBuf,
+    /// The directory of the pages
+    dir: PathBuf,
 }
 
 pub(super) fn completions(args: &Completions, command: &mut clap::Command) -> anyhow::Result<ExitCode> {
@@ -27,9 +27,9 @@ pub(super) fn completions(args: &Completions, command: &mut clap::Command) -> an
 }
 
 pub(super) fn manual(args: &Manual, command: clap::Command) -> anyhow::Result<ExitCode> {
-    let name = args.folder.display();
-    std::fs::create_dir_all(&args.folder).with_context(|| format!("the folder {name} could not be made"))?;
-    clap_mangen::generate_to(command, &args.folder)
+    let name = args.dir.display();
+    std::fs::create_dir_all(&args.dir).with_context(|| format!("the directory {name} could not be created"))?;
+    clap_mangen::generate_to(command, &args.dir)
         .with_context(|| format!("the manual pages could not be written to {name}"))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn every_command_has_a_page_and_is_completed() {
         let dir = std::env::temp_dir().join(format!("windlass-manual-{}", std::process::id()));
-        manual(&Manual { folder: dir.clone() }, Cli::command()).unwrap();
+        manual(&Manual { dir: dir.clone() }, Cli::command()).unwrap();
         let main = std::fs::read_to_string(dir.join("windlass.1")).unwrap();
         let mut script = Vec::new();
         clap_complete::generate(clap_complete::Shell::Bash, &mut Cli::command(), "windlass", &mut script);

@@ -1,4 +1,4 @@
-//! `windlass join`: this machine becomes a node of a cluster that exists, as with `kubeadm join`.
+//! `windlass join`: makes this machine a node of an existing cluster, like `kubeadm join`.
 
 use std::{
     io::Read as _,
@@ -11,37 +11,37 @@ use anyhow::{Context as _, bail};
 use clap::{ArgMatches, Args as _, CommandFactory as _, parser::ValueSource};
 use kube::{Api, Client, config::AuthInfo};
 use serde_json::json;
-use windlass_agent::node::{Skew, boot_id, judge_skew};
+use windlass_agent::node::{Skew, boot_id, evaluate_skew};
 use windlass_kit::{
     bootstrap::{Pin, Token},
     client::Limits,
+    duration,
     preflight::Status,
 };
 
 use super::{Cli, agent, check, require_root, runtime, say};
 use crate::{
     assemble,
-    config::{Flags, MembershipFlags, Settings},
+    config::{ClusterAccessFlags, Flags, Settings, agent::NODE_VERSION, connect},
     exit,
-    instance::{Instance, Taken},
+    instance::{Instance, Lock},
     join::{
         certificate, cluster,
-        cluster::Namesake,
-        discovery::{self, Found, bearer},
-        kubelet_config,
-        place::Place,
-        unit,
+        cluster::ExistingNode,
+        discovery::{self, DiscoveredCluster, bearer},
+        join_dir::JoinDir,
+        kubelet_config, unit,
     },
     logging,
 };
 
-/// What a kubelet that has joined leaves on a machine.
-const OF_KUBELET: [&str; 2] = ["/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf"];
+/// Files of a kubelet that has joined a cluster.
+const KUBELET_FILES: [&str; 2] = ["/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The cluster's API server, as HOST:PORT
-    #[arg(value_name = "API", required_unless_present = "discovery_file", conflicts_with = "discovery_file", value_parser = discovery::server)]
+    #[arg(value_name = "API", required_unless_present = "discovery_file", conflicts_with = "discovery_file", value_parser = discovery::parse_server)]
     api: Option<http::Uri>,
     /// Bootstrap token, as `kubeadm token create` gives it; other processes of this machine can see it here
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
@@ -49,36 +49,36 @@ pub(crate) struct Args {
     /// File that holds the token; - for standard input
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Another token to ask for the certificate with
+    /// Another token for the certificate request
     #[arg(long, value_name = "TOKEN")]
     tls_bootstrap_token: Option<Token>,
     /// The key of the cluster's certificate authority, as sha256:HEX; may be given more than once, and one must match
     #[arg(long = "discovery-token-ca-cert-hash", value_name = "HASH")]
     pins: Vec<Pin>,
-    /// Believe whoever knows the token: no hash is asked for
+    /// Do not verify the certificate authority: trust any server that knows the token
     #[arg(long)]
     discovery_token_unsafe_skip_ca_verification: bool,
-    /// Kubeconfig that tells of the cluster, instead of API and a hash: a file or an https URL
+    /// Kubeconfig of the cluster, instead of API and a hash: a file or an https URL
     #[arg(long, value_name = "FILE")]
     discovery_file: Option<String>,
-    /// How long is waited for the cluster's description, the certificate and the node to be Ready, each
+    /// Timeout of each wait: for the cluster's description, the certificate and the node to be Ready
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     timeout: Duration,
-    /// Run the node in this process, where no service does
+    /// Run the node in this process instead of the systemd unit
     #[arg(long)]
     foreground: bool,
-    /// Go on where the machine lacks something, or the API server is too new
+    /// Continue if preflight checks fail, or the API server is too new
     #[arg(long)]
     force: bool,
-    /// Not possible: a control plane is not joined
+    /// Not supported
     #[arg(long, hide = true)]
     control_plane: bool,
     #[command(flatten)]
-    pub(super) membership: MembershipFlags,
+    pub(super) cluster_access: ClusterAccessFlags,
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let read = windlass_kit::duration::parse(text.trim());
+    let read = duration::parse(text.trim());
     read.filter(|time| !time.is_zero()).ok_or_else(|| format!("{text:?} is not a duration such as 90s or 5m"))
 }
 
@@ -88,51 +88,51 @@ fn step(phase: &str, words: impl AsRef<str>) {
 
 pub(super) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Result<ExitCode> {
     require_root("windlass join")?;
-    anyhow::ensure!(!args.control_plane, "Windlass joins as a node alone: leave --control-plane away");
-    let (token, authenticates) = tokens(args)?;
-    let typed = typed_flags()?;
-    let instance = match Instance::take_to_start(&settings.run_dir)? {
-        Taken::Ours(instance) => instance,
-        Taken::Theirs(pid) => bail!(
-            "a windlass runs on this machine already (process {}, run-time folder {}): end it first, with `windlass leave` if it is a node of a cluster, with `windlass down --purge` if it is a cluster of its own (where systemd runs it, after `systemctl disable --now windlass`)",
+    anyhow::ensure!(!args.control_plane, "Windlass joins as a worker node only: omit --control-plane");
+    let (token, credentials_token) = tokens(args)?;
+    let typed = settings_flags()?;
+    let instance = match Instance::lock(&settings.run_dir)? {
+        Lock::Acquired(instance) => instance,
+        Lock::Held(pid) => bail!(
+            "a windlass runs on this machine already (process {}, run-time directory {}): end it first, with `windlass leave` if it is a node of a cluster, with `windlass down --purge` if it is a cluster of its own (where systemd runs it, after `systemctl disable --now windlass`)",
             pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
             settings.run_dir.display()
         ),
     };
-    let place = Place::below(&settings.data_dir);
-    is_free(&place, settings)?;
-    runtime()?.block_on(join(args, token.as_ref(), authenticates, settings, flags, &place))?;
+    let place = JoinDir::in_data_dir(&settings.data_dir);
+    check_not_joined(&place, settings)?;
+    runtime()?.block_on(join(args, token.as_ref(), credentials_token, settings, flags, &place))?;
     drop(instance);
 
     let line: Vec<String> = [vec!["agent".to_owned()], typed].concat();
     if args.foreground {
-        step("start", "the node runs in this process; `windlass leave` ends its membership");
+        step("start", "the node runs in this process; `windlass leave` removes it from the cluster");
         let settings = Settings::read(flags, true)?;
         logging::change(&settings.log, settings.log_format)?;
-        // Beside the node, which ends only when it is told to.
+        // Concurrently with the node, which runs until it is stopped.
         let (node, limit) = (settings.clone(), args.timeout);
         std::thread::spawn(move || {
             let alone = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from);
-            let waited = alone.and_then(|runtime| runtime.block_on(ready(&place, &node, limit, false)));
+            let waited = alone.and_then(|runtime| runtime.block_on(wait_ready(&place, &node, limit, false)));
             if let Err(error) = waited {
-                tracing::warn!(reason = format!("{error:#}"), "it is not told when the node is Ready");
+                tracing::warn!(reason = format!("{error:#}"), "failed to wait for the node to be Ready");
             }
         });
         return agent::run(&settings, flags);
     }
-    if !unit::is_there() {
-        let words = unit::line(&line).unwrap_or_else(|| line.join(" "));
-        step("start", "this machine has joined; no windlass.service is here to run it, so run:");
+    if !unit::is_installed() {
+        let words = unit::command_line(&line).unwrap_or_else(|| line.join(" "));
+        step("start", "this machine has joined; there is no windlass.service to run it, so run:");
         say(format!("\n  windlass {words}\n"));
         return Ok(ExitCode::SUCCESS);
     }
     unit::run(&line).context("this machine has joined, but its service could not be started; run `windlass agent` yourself, or `windlass leave` to undo it")?;
     step("start", "windlass.service is enabled and started");
-    let ready = runtime()?.block_on(ready(&place, settings, args.timeout, true))?;
-    Ok(if ready { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
+    let wait_ready = runtime()?.block_on(wait_ready(&place, settings, args.timeout, true))?;
+    Ok(if wait_ready { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
 }
 
-/// The token that the cluster is found by, and what the certificate is asked for with.
+/// The discovery token, and the credentials for the certificate request.
 fn tokens(args: &Args) -> anyhow::Result<(Option<Token>, Option<AuthInfo>)> {
     let from_file = args.token_file.as_deref().map(read_token).transpose()?;
     let token = args.token.clone().or(from_file);
@@ -143,17 +143,17 @@ fn tokens(args: &Args) -> anyhow::Result<(Option<Token>, Option<AuthInfo>)> {
         );
         anyhow::ensure!(
             !args.pins.is_empty() || args.discovery_token_unsafe_skip_ca_verification,
-            "--discovery-token-ca-cert-hash is needed: who knows the token could be anybody's API server otherwise; `kubeadm token create --print-join-command` tells it. --discovery-token-unsafe-skip-ca-verification does without"
+            "--discovery-token-ca-cert-hash is needed, since any server that knows the token could impersonate the API server otherwise; `kubeadm token create --print-join-command` prints it. --discovery-token-unsafe-skip-ca-verification skips the check"
         );
     }
-    let authenticates = args.tls_bootstrap_token.clone().or_else(|| token.clone());
-    Ok((token, authenticates.as_ref().map(bearer)))
+    let credentials_token = args.tls_bootstrap_token.clone().or_else(|| token.clone());
+    Ok((token, credentials_token.as_ref().map(bearer)))
 }
 
 fn read_token(file: &Path) -> anyhow::Result<Token> {
     let text = if file == Path::new("-") {
         let mut text = String::new();
-        // More than a token is none.
+        // A token is shorter.
         std::io::stdin().take(1024).read_to_string(&mut text).context("standard input could not be read")?;
         text
     } else {
@@ -162,17 +162,17 @@ fn read_token(file: &Path) -> anyhow::Result<Token> {
     text.trim().parse().with_context(|| format!("--token-file {}", file.display()))
 }
 
-/// Flags of settings as they were typed: the node has to run with them.
-fn typed_flags() -> anyhow::Result<Vec<String>> {
+/// The settings flags on the command line, with which the node will run.
+fn settings_flags() -> anyhow::Result<Vec<String>> {
     let mut command = Cli::command();
     command.build();
     let matches = command.clone().try_get_matches_from(std::env::args_os())?;
-    let settings = MembershipFlags::augment_args(Flags::augment_args(clap::Command::new("settings")));
+    let settings = ClusterAccessFlags::augment_args(Flags::augment_args(clap::Command::new("settings")));
     let found = matches.subcommand_matches("join").context("the command line could not be read again")?;
     typed(&settings, found)
 }
 
-/// Those arguments of `known` that stand on the command line of `matches`.
+/// The arguments of `known` on the command line of `matches`.
 fn typed(known: &clap::Command, matches: &ArgMatches) -> anyhow::Result<Vec<String>> {
     let mut all = Vec::new();
     for arg in known.get_arguments() {
@@ -184,7 +184,7 @@ fn typed(known: &clap::Command, matches: &ArgMatches) -> anyhow::Result<Vec<Stri
         let names = arg.get_value_names().unwrap_or_default();
         let is_path = names.iter().any(|name| matches!(name.as_str(), "FILE" | "DIR" | "PATH" | "SOCKET"));
         for value in matches.get_raw(id).into_iter().flatten() {
-            // The service has another folder to begin from.
+            // The unit has another working directory.
             let path = (is_path && !value.is_empty()).then(|| std::path::absolute(value)).transpose()?;
             let value = path.as_deref().map_or(value, Path::as_os_str);
             let value = value.to_str().with_context(|| format!("the value of --{long} is no text"))?;
@@ -194,9 +194,9 @@ fn typed(known: &clap::Command, matches: &ArgMatches) -> anyhow::Result<Vec<Stri
     Ok(all)
 }
 
-/// Refuses a machine that is a node already.
-fn is_free(place: &Place, settings: &Settings) -> anyhow::Result<()> {
-    if place.is_there() || place.credentials().is_some() {
+/// Fails if the machine is a node already.
+fn check_not_joined(place: &JoinDir, settings: &Settings) -> anyhow::Result<()> {
+    if place.exists() || place.credentials().is_some() {
         let cluster = place.cluster().unwrap_or_else(|| "a cluster".to_owned());
         bail!(
             "this machine is a node of {cluster} already (see {}): `windlass leave` ends that",
@@ -209,59 +209,59 @@ fn is_free(place: &Place, settings: &Settings) -> anyhow::Result<()> {
             settings.data_dir.display()
         );
     }
-    if let Some(file) = OF_KUBELET.iter().find(|file| Path::new(file).exists()) {
+    if let Some(file) = KUBELET_FILES.iter().find(|file| Path::new(file).exists()) {
         bail!("a kubelet of this machine has joined a cluster ({file} is there): `kubeadm reset` ends that");
     }
     Ok(())
 }
 
-/// Everything up to the files that make the machine a node.
+/// Joins, up to and including the join directory.
 async fn join(
     args: &Args,
     token: Option<&Token>,
-    authenticates: Option<AuthInfo>,
+    credentials_token: Option<AuthInfo>,
     settings: &Settings,
     flags: &Flags,
-    place: &Place,
+    place: &JoinDir,
 ) -> anyhow::Result<()> {
-    assemble::install_crypto();
+    connect::install_crypto();
     preflight(args, settings).await?;
     let found = discover(args, token).await?;
-    let credentials = authenticates.or_else(|| found.credentials.clone()).context(
+    let credentials = credentials_token.or_else(|| found.credentials.clone()).context(
         "the discovery file holds no credentials: give a token to ask for the node's certificate with (--token, --token-file or --tls-bootstrap-token)",
     )?;
     let access = found.access(credentials)?;
     let client = access.client(Limits::DEFAULT);
-    let told = cluster::ask(&client, &settings.node_name).await?;
-    versions(args, &told)?;
-    match cluster::namesake(told.node.as_ref(), &boot_id()) {
-        Namesake::None => {}
-        Namesake::TakenOver => {
+    let facts = cluster::read_cluster(&client, &settings.node_name).await?;
+    check_version_skew(args, &facts)?;
+    match cluster::check_existing_node(facts.node.as_ref(), &boot_id()) {
+        ExistingNode::None => {}
+        ExistingNode::TakeOver => {
             step(
                 "preflight",
                 format!(
-                    "the cluster has a node {} that does not run, or was this machine: it is taken over",
+                    "the cluster has a Node {} that is not running, or is this machine: taking it over",
                     settings.node_name
                 ),
             );
         }
-        Namesake::Alive => bail!(
-            "the cluster has a node {0} that is Ready, which is another machine: give this one another --node-name, or delete that one (kubectl delete node {0})",
+        ExistingNode::Alive => bail!(
+            "the cluster has a Node {0} that is Ready and another machine: set another --node-name, or delete it (kubectl delete node {0})",
             settings.node_name
         ),
     }
-    let (text, proxied) = configuration(flags, &found, &told, place)?;
+    let (text, proxied) = cluster_settings(flags, &found, &facts, place)?;
 
-    let tell = |words: String| step("certificate", words);
-    let issued = certificate::obtain(&place.pki(), &settings.node_name, &found, &access, args.timeout, tell).await?;
-    let node = found.access(crate::join::place::credentials(&issued.pair))?;
-    if !proxied && cluster::may_follow_services(&node.client(Limits::DEFAULT)).await == Some(false) {
+    let report = |words: String| step("certificate", words);
+    let issued = certificate::obtain(&place.pki(), &settings.node_name, &found, &access, args.timeout, report).await?;
+    let node = found.access(crate::join::join_dir::credentials(&issued.pair))?;
+    if !proxied && cluster::can_watch_services(&node.client(Limits::DEFAULT)).await == Some(false) {
         step(
             "cluster",
-            "nodes may not follow services here yet; allow it once, for all nodes: windlass rbac | kubectl apply -f -",
+            "nodes may not watch services in this cluster yet; allow it once for all nodes: windlass rbac | kubectl apply -f -",
         );
     }
-    place.commit(&text, &assemble::node_kubeconfig(&node.config(), &issued.current)?)?;
+    place.commit(&text, &connect::node_kubeconfig(&node.config(), &issued.current)?)?;
     step(
         "files",
         format!("this machine is node {} of {}; see {}", settings.node_name, found.server, place.settings().display()),
@@ -270,32 +270,32 @@ async fn join(
 }
 
 async fn preflight(args: &Args, settings: &Settings) -> anyhow::Result<()> {
-    step("preflight", "looking at the machine");
+    step("preflight", "checking the machine");
     let findings = check::of_node(settings).await?;
-    let wrong: Vec<_> = findings.iter().filter(|f| f.status != Status::Pass).cloned().collect();
+    let wrong: Vec<_> = findings.iter().filter(|f| f.verdict != Status::Pass).cloned().collect();
     if !wrong.is_empty() {
         say(check::text(&wrong));
     }
-    let missing = wrong.iter().filter(|f| f.status == Status::Fail).count();
+    let missing = wrong.iter().filter(|f| f.verdict == Status::Fail).count();
     anyhow::ensure!(
         missing == 0 || args.force,
-        "this machine cannot be a node yet: {missing} missing, see above; --force goes on all the same"
+        "this machine cannot be a node yet: {missing} missing, see above; use --force to continue anyway"
     );
     Ok(())
 }
 
-async fn discover(args: &Args, token: Option<&Token>) -> anyhow::Result<Found> {
-    let tell = |words: String| step("discovery", words);
+async fn discover(args: &Args, token: Option<&Token>) -> anyhow::Result<DiscoveredCluster> {
+    let report = |words: String| step("discovery", words);
     let found = match (&args.discovery_file, &args.api, token) {
-        (Some(file), _, _) => discovery::by_file(file, args.timeout, tell).await?,
+        (Some(file), _, _) => discovery::by_file(file, args.timeout, report).await?,
         (None, Some(api), Some(token)) => {
-            step("discovery", format!("asking {api} for the cluster, with token {}", token.id()));
+            step("discovery", format!("discovering the cluster at {api}, with token {}", token.id()));
             if args.pins.is_empty() {
                 super::warn(
-                    "no certificate authority is pinned (--discovery-token-unsafe-skip-ca-verification): whoever knows the token can pass for the cluster, and would rule this machine",
+                    "no certificate authority is pinned (--discovery-token-unsafe-skip-ca-verification): any server that knows the token can impersonate the cluster and control this machine",
                 );
             }
-            discovery::by_token(api, token, &args.pins, args.timeout, tell).await?
+            discovery::by_token(api, token, &args.pins, args.timeout, report).await?
         }
         _ => bail!("an API server and a token, or --discovery-file, are needed"),
     };
@@ -303,77 +303,81 @@ async fn discover(args: &Args, token: Option<&Token>) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-/// Refuses an API server that a node of this version cannot serve.
-fn versions(args: &Args, told: &cluster::Told) -> anyhow::Result<()> {
-    let Some(version) = &told.version else { return Ok(()) };
+/// Fails if the API server's version is outside the supported skew.
+fn check_version_skew(args: &Args, facts: &cluster::ClusterFacts) -> anyhow::Result<()> {
+    let Some(version) = &facts.version else { return Ok(()) };
     step("preflight", format!("the API server is {}", version.git_version));
-    match judge_skew(assemble::NODE_VERSION, &version.major, &version.minor, &version.git_version) {
-        Skew::Fine => {}
-        Skew::Doubtful(words) => step("preflight", words),
-        Skew::TooFar(words) if args.force => step("preflight", words),
-        Skew::TooFar(words) => bail!("{words}. --force joins all the same"),
+    match evaluate_skew(NODE_VERSION, &version.major, &version.minor, &version.git_version) {
+        Skew::Supported => {}
+        Skew::Warning(words) => step("preflight", words),
+        Skew::Unsupported(words) if args.force => step("preflight", words),
+        Skew::Unsupported(words) => bail!("{words}. Use --force to join anyway"),
     }
     Ok(())
 }
 
-/// The text of the cluster's settings, and whether services are left to somebody else; judged as the node will read them.
-fn configuration(flags: &Flags, found: &Found, told: &cluster::Told, place: &Place) -> anyhow::Result<(String, bool)> {
+/// The configuration file with the cluster's settings, validated as the node will read it, and whether another service
+/// proxy runs.
+fn cluster_settings(
+    flags: &Flags,
+    found: &DiscoveredCluster,
+    facts: &cluster::ClusterFacts,
+    place: &JoinDir,
+) -> anyhow::Result<(String, bool)> {
     let mut settings = vec![("kubeconfig", json!(place.kubeconfig()))];
     if let Some(typed) = &found.typed {
         settings.push(("servers", json!([typed.to_string().trim_end_matches('/')])));
     }
-    let mut of_cluster = told.kubeadm.as_deref().map(kubelet_config::of_cluster).unwrap_or_default();
-    match &told.kubelet {
+    let mut from_kubeadm = facts.kubeadm.as_deref().map(kubelet_config::from_cluster_configuration).unwrap_or_default();
+    match &facts.kubelet {
         None => {
-            step("cluster", "there is no kube-system/kubelet-config that may be read: the defaults of Windlass count")
+            step("cluster", "kube-system/kubelet-config is missing or not readable: using the defaults of Windlass")
         }
         Some(text) => {
-            let taken = kubelet_config::taken(text, Path::exists)
+            let imported = kubelet_config::import(text, Path::exists)
                 .map_err(|why| anyhow::anyhow!("the cluster's kube-system/kubelet-config cannot be used: {why}"))?;
-            let names: Vec<&str> = taken.settings.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = imported.settings.iter().map(|(name, _)| *name).collect();
             if !names.is_empty() {
-                step(
-                    "cluster",
-                    format!("settings of kube-system/kubelet-config that count here: {}", names.join(", ")),
-                );
+                step("cluster", format!("imported from kube-system/kubelet-config: {}", names.join(", ")));
             }
-            let left: Vec<String> = taken.left.iter().map(|(name, why)| format!("{name} ({why})")).collect();
-            if !left.is_empty() {
-                step("cluster", format!("and that do not: {}", left.join("; ")));
+            let skipped: Vec<String> = imported.skipped.iter().map(|(name, why)| format!("{name} ({why})")).collect();
+            if !skipped.is_empty() {
+                step("cluster", format!("not imported: {}", skipped.join("; ")));
             }
-            of_cluster.retain(|(name, _)| !names.contains(name));
-            settings.extend(taken.settings);
+            from_kubeadm.retain(|(name, _)| !names.contains(name));
+            settings.extend(imported.settings);
         }
     }
-    settings.extend(of_cluster);
-    if let Some(proxy) = told.proxy.filter(|_| !flags.membership.tells_of_proxy()) {
+    settings.extend(from_kubeadm);
+    if let Some(proxy) = facts.service_proxy.filter(|_| !flags.cluster_access.sets_no_proxy()) {
         step(
             "cluster",
             format!(
-                "{proxy} of the cluster writes the rules of services on every node, so this one does not: --no-proxy=false if it shall, and {proxy} is kept off this node"
+                "{proxy} of the cluster is the service proxy of every node, so this one runs none; set --no-proxy=false to run it, and keep {proxy} off this node"
             ),
         );
         settings.push(("noProxy", json!(true)));
     }
     let heading = format!(
-        "What the cluster {} has set, taken by `windlass join`. /etc/windlass/config.yaml and flags go before it.",
+        "Settings of the cluster {}, imported by `windlass join`. /etc/windlass/config.yaml and flags override them.",
         found.server
     );
-    let text = kubelet_config::written(&settings, &heading);
-    let read = Settings::with_cluster(flags, &text).context("the cluster's settings do not fit this machine; set what is named in /etc/windlass/config.yaml, which goes before the cluster's")?;
-    Ok((text, read.membership.no_proxy))
+    let text = kubelet_config::config_file(&settings, &heading);
+    let read = Settings::with_cluster(flags, &text)
+        .context("the cluster's settings are invalid for this machine; override them in /etc/windlass/config.yaml")?;
+    Ok((text, read.cluster_access.no_proxy))
 }
 
-/// Waits until the node is Ready, and tells why it is not meanwhile; `of_unit` where the service runs it.
-async fn ready(place: &Place, settings: &Settings, limit: Duration, of_unit: bool) -> anyhow::Result<bool> {
-    let client: Client = assemble::client_of(&place.kubeconfig()).await?;
+/// Waits until the node is Ready, reporting why it is not; `run_by_unit` if the systemd unit runs it.
+async fn wait_ready(place: &JoinDir, settings: &Settings, limit: Duration, run_by_unit: bool) -> anyhow::Result<bool> {
+    let client: Client = connect::client_of(&place.kubeconfig()).await?;
     let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(client);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let mut last = String::new();
     loop {
         let why = match api.get_opt(&settings.node_name).await {
-            Ok(node) => cluster::unready(node.as_ref()),
-            Err(error) => Some(format!("the API could not be asked: {}", discovery::reason(&error))),
+            Ok(node) => cluster::not_ready_reason(node.as_ref()),
+            Err(error) => Some(format!("the request to the API failed: {}", discovery::reason(&error))),
         };
         let Some(why) = why else {
             step("ready", format!("node {} is Ready", settings.node_name));
@@ -383,15 +387,15 @@ async fn ready(place: &Place, settings: &Settings, limit: Duration, of_unit: boo
             step("ready", why.as_str());
             last = why;
         }
-        let failed = of_unit.then(unit::failure).flatten();
-        if failed.is_some() || begun.elapsed() > limit {
-            let journal = if of_unit { " (journalctl -u windlass)" } else { "" };
+        let failed = run_by_unit.then(unit::failure).flatten();
+        if failed.is_some() || started_at.elapsed() > limit {
+            let journal = if run_by_unit { " (journalctl -u windlass)" } else { "" };
             let failed = failed.map(|failed| format!("; {failed}")).unwrap_or_default();
             step(
                 "ready",
                 format!(
-                    "this machine has joined, and its node is not Ready after {} s: {last}{failed}; see the node's log{journal}, and `windlass leave` to undo it",
-                    begun.elapsed().as_secs()
+                    "this machine has joined, but its node is not Ready after {} s: {last}{failed}; see the node's log{journal}, or undo it with `windlass leave`",
+                    started_at.elapsed().as_secs()
                 ),
             );
             return Ok(false);
@@ -408,7 +412,7 @@ mod tests {
 
     fn typed_of(line: &str) -> Vec<String> {
         let matches = Cli::command().try_get_matches_from(line.split(' ')).unwrap();
-        let known = MembershipFlags::augment_args(Flags::augment_args(clap::Command::new("settings")));
+        let known = ClusterAccessFlags::augment_args(Flags::augment_args(clap::Command::new("settings")));
         typed(&known, matches.subcommand_matches("join").unwrap()).unwrap()
     }
 
@@ -438,7 +442,7 @@ mod tests {
                 file.as_str(),
             ]
         );
-        // And the agent takes it.
+        // And the agent accepts it.
         let again = [vec!["windlass".to_owned(), "agent".to_owned()], typed].concat();
         Cli::try_parse_from(again).unwrap();
     }

@@ -1,4 +1,4 @@
-//! `windlass leave`: the opposite of `join`.
+//! `windlass leave`: removes this machine from its cluster; the opposite of `join`.
 
 use std::{
     io::{BufRead as _, IsTerminal as _, Write as _},
@@ -18,70 +18,72 @@ use serde_json::json;
 use super::{down, require_root, runtime, say};
 use crate::{
     assemble,
-    config::Settings,
+    config::{Settings, connect},
     exit, instance,
-    join::{discovery::reason, place::Place, unit},
+    join::{discovery::reason, join_dir::JoinDir, unit},
 };
 
-/// How long the running process may take to end.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a pod that may not be evicted yet is left alone, as kubectl's drain does.
-const AGAIN: Duration = Duration::from_secs(5);
+/// The timeout for the running process to exit.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// The retry interval of evictions that a disruption budget refuses, as kubectl's.
+const EVICTION_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Have all pods but those of DaemonSets evicted first, so that they run elsewhere
+    /// Drain the node first: evict all pods but those of DaemonSets
     #[arg(long)]
     drain: bool,
-    /// How long that may take
+    /// Timeout of the drain
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = super::join::duration)]
     timeout: Duration,
-    /// Credentials that may delete the node's object, which the node itself may not
+    /// Credentials that may delete the Node, which the node itself may not
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Remove the whole data folder too: what is known of images, pods' own seccomp profiles
+    /// Remove the whole data directory too, with image records and seccomp profiles
     #[arg(long)]
     purge: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass leave")?;
-    let place = Place::below(&settings.data_dir);
+    let join_dir = JoinDir::in_data_dir(&settings.data_dir);
     anyhow::ensure!(
         !assemble::has_control_plane(&settings.data_dir),
         "this machine is a cluster of its own: `windlass down` stops it, `windlass down --purge` removes it"
     );
-    if !place.is_there() && place.credentials().is_none() && !assemble::is_data_dir(&settings.data_dir) {
+    if !join_dir.exists() && join_dir.credentials().is_none() && !assemble::is_data_dir(&settings.data_dir) {
         unit::stop()?;
-        say("this machine is a node of no cluster; there is nothing to leave");
+        say("this machine is not a node of a cluster; there is nothing to leave");
         return Ok(ExitCode::SUCCESS);
     }
-    let cluster = place.cluster().unwrap_or_else(|| "its cluster".to_owned());
+    let cluster = join_dir.cluster().unwrap_or_else(|| "its cluster".to_owned());
     if !args.yes
-        && !confirmed(&format!("This ends all pods of this machine and its being a node of {cluster}. Go on?"))?
+        && !confirmed(&format!("This stops all pods of this machine and removes it from {cluster}. Continue?"))?
     {
         say("nothing was changed");
         return Ok(ExitCode::from(exit::FAILED));
     }
     let runtime = runtime()?;
     if args.drain {
-        let kubeconfig = args.kubeconfig.clone().or_else(|| place.credentials()).context(
-            "there are no credentials to drain the node with; name some with --kubeconfig, or leave --drain away",
-        )?;
+        let kubeconfig = args
+            .kubeconfig
+            .clone()
+            .or_else(|| join_dir.credentials())
+            .context("there are no credentials to drain the node; set --kubeconfig, or omit --drain")?;
         runtime.block_on(async {
-            drain(assemble::client_of(&kubeconfig).await?, &settings.node_name, args.timeout).await
+            drain(connect::client_of(&kubeconfig).await?, &settings.node_name, args.timeout).await
         })?;
     }
     unit::stop()?;
-    let instance = instance::stop_running(&settings.run_dir, PATIENCE)?;
+    let instance = instance::stop_running(&settings.run_dir, STOP_TIMEOUT)?;
     say("[stop] the agent has ended");
-    // Volumes too: they hold what the cluster has given its pods.
+    // Volumes too: they contain data of the cluster's objects.
     let mut problems = runtime.block_on(assemble::tear_down(settings, true));
     if problems.is_empty() {
-        say("[pods] pods, rules and interfaces are gone");
+        say("[pods] pods, rules and interfaces are removed");
     }
     match &args.kubeconfig {
         Some(kubeconfig) => match runtime.block_on(delete_node(kubeconfig, &settings.node_name)) {
@@ -89,38 +91,35 @@ pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
             Err(error) => problems.push(format!("node {} of the cluster: {error:#}", settings.node_name)),
         },
         None => say(format!(
-            "[cluster] a node may not delete its own object; where that is allowed: kubectl delete node {}",
+            "[cluster] a node may not delete its own Node; with the rights to: kubectl delete node {}",
             settings.node_name
         )),
     }
-    // Where something is left, what tells of it stays, so that the same line goes on where this one ended.
+    // If something is left, the join directory stays, so that the same command continues.
     if problems.is_empty() {
         if args.purge {
-            // While the marks are there that make it one of ours.
+            // While the files exist by which it is recognized.
             down::remove_data_dir(settings, &mut problems);
         } else {
-            problems.extend(place.forget());
+            problems.extend(join_dir.remove_all());
         }
     }
     drop(instance);
     if problems.is_empty() {
-        say(format!("[files] this machine is no node of {cluster} any more"));
+        say(format!("[files] this machine is no longer a node of {cluster}"));
         return Ok(ExitCode::SUCCESS);
     }
     for problem in &problems {
         say(format!("left behind: {problem}"));
     }
-    say("the same line again goes on from here");
+    say("run the same command again to continue");
     Ok(ExitCode::from(exit::FAILED))
 }
 
-/// Asks on the terminal.
+/// Asks for confirmation on the terminal.
 fn confirmed(question: &str) -> anyhow::Result<bool> {
     let stdin = std::io::stdin();
-    anyhow::ensure!(
-        stdin.is_terminal(),
-        "there is no terminal to ask on; give --yes if it is meant. Nothing was changed"
-    );
+    anyhow::ensure!(stdin.is_terminal(), "there is no terminal to confirm on; use --yes. Nothing was changed");
     let mut out = std::io::stdout().lock();
     write!(out, "{question} [y/N] ")?;
     out.flush()?;
@@ -130,7 +129,7 @@ fn confirmed(question: &str) -> anyhow::Result<bool> {
 }
 
 async fn delete_node(kubeconfig: &std::path::Path, name: &str) -> anyhow::Result<()> {
-    let api: Api<Node> = Api::all(assemble::client_of(kubeconfig).await?);
+    let api: Api<Node> = Api::all(connect::client_of(kubeconfig).await?);
     match api.delete(name, &DeleteParams::default()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
@@ -138,15 +137,15 @@ async fn delete_node(kubeconfig: &std::path::Path, name: &str) -> anyhow::Result
     }
 }
 
-/// Whether a pod is to be evicted: it has not ended, is not the node's own, and no DaemonSet would make it again here.
-fn is_evicted(pod: &Pod) -> bool {
+/// Whether a pod is to be evicted: not terminal, not a mirror pod, not of a DaemonSet.
+fn should_evict(pod: &Pod) -> bool {
     let of_daemon_set = pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "DaemonSet");
     let ended =
         pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| matches!(p, "Succeeded" | "Failed"));
     !(of_daemon_set || ended || windlass_agent::pods::is_mirror_pod(pod))
 }
 
-/// Has no new pods come and those that are there evicted, as `kubectl drain --ignore-daemonsets` does.
+/// Cordons the node and evicts its pods, like `kubectl drain --ignore-daemonsets`.
 async fn drain(client: Client, node: &str, limit: Duration) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let cordon = json!({"spec": {"unschedulable": true}});
@@ -154,47 +153,47 @@ async fn drain(client: Client, node: &str, limit: Duration) -> anyhow::Result<()
         .patch(node, &PatchParams::default(), &Patch::Merge(&cordon))
         .await
         .map_err(|error| anyhow::anyhow!("node {node} could not be cordoned: {}", reason(&error)))?;
-    say(format!("[drain] node {node} takes no more pods"));
-    let begun = Instant::now();
-    let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    say(format!("[drain] node {node} is cordoned"));
+    let started_at = Instant::now();
+    let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
     loop {
         let all = Api::<Pod>::all(client.clone())
-            .list(&here)
+            .list(&on_node)
             .await
             .map_err(|e| anyhow::anyhow!("pods could not be listed: {}", reason(&e)))?;
-        let mut waits = Vec::new();
-        for pod in all.items.iter().filter(|pod| is_evicted(pod)) {
+        let mut pending = Vec::new();
+        for pod in all.items.iter().filter(|pod| should_evict(pod)) {
             let (namespace, name) = (
                 pod.metadata.namespace.as_deref().unwrap_or("default"),
                 pod.metadata.name.as_deref().unwrap_or_default(),
             );
             let named = format!("{namespace}/{name}");
             if pod.metadata.deletion_timestamp.is_some() {
-                waits.push(named);
+                pending.push(named);
                 continue;
             }
             match Api::<Pod>::namespaced(client.clone(), namespace).evict(name, &EvictParams::default()).await {
                 Ok(_) => {
                     say(format!("[drain] evicted {named}"));
-                    waits.push(named);
+                    pending.push(named);
                 }
                 Err(kube::Error::Api(answer)) if answer.code == 404 => {}
                 Err(kube::Error::Api(answer)) if answer.code == 429 => {
-                    waits.push(format!("{named} ({})", answer.message))
+                    pending.push(format!("{named} ({})", answer.message))
                 }
                 Err(error) => anyhow::bail!("{named} could not be evicted: {}", reason(&error)),
             }
         }
-        if waits.is_empty() {
+        if pending.is_empty() {
             return Ok(());
         }
         anyhow::ensure!(
-            begun.elapsed() < limit,
-            "after {} s these pods are still here: {}. Nothing else was changed; `kubectl uncordon {node}` lets pods come again",
+            started_at.elapsed() < limit,
+            "after {} s these pods are not evicted: {}. Nothing else was changed; `kubectl uncordon {node}` makes the node schedulable again",
             limit.as_secs(),
-            waits.join(", ")
+            pending.join(", ")
         );
-        tokio::time::sleep(AGAIN.min(limit)).await;
+        tokio::time::sleep(EVICTION_RETRY_INTERVAL.min(limit)).await;
     }
 }
 
@@ -203,16 +202,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_that_would_come_again_are_not_evicted() {
+    fn pods_that_would_be_recreated_are_not_evicted() {
         let pod = |metadata: serde_json::Value, phase: &str| -> Pod {
             serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).unwrap()
         };
         let owner =
             |kind: &str| json!({"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "u"}]});
-        assert!(is_evicted(&pod(json!({"name": "p"}), "Running")));
-        assert!(is_evicted(&pod(owner("ReplicaSet"), "Pending")));
-        assert!(!is_evicted(&pod(owner("DaemonSet"), "Running")));
-        assert!(!is_evicted(&pod(json!({}), "Succeeded")));
-        assert!(!is_evicted(&pod(json!({"annotations": {"kubernetes.io/config.mirror": "x"}}), "Running")));
+        assert!(should_evict(&pod(json!({"name": "p"}), "Running")));
+        assert!(should_evict(&pod(owner("ReplicaSet"), "Pending")));
+        assert!(!should_evict(&pod(owner("DaemonSet"), "Running")));
+        assert!(!should_evict(&pod(json!({}), "Succeeded")));
+        assert!(!should_evict(&pod(json!({"annotations": {"kubernetes.io/config.mirror": "x"}}), "Running")));
     }
 }

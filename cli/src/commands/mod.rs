@@ -10,9 +10,10 @@ mod join;
 mod leave;
 mod proxy;
 mod rbac;
+mod read_only_client;
 mod reload;
 mod rules;
-mod stats;
+mod run_node;
 mod status;
 mod table;
 mod top;
@@ -43,42 +44,39 @@ enum Command {
     Up(up::Args),
     /// Run a node of an existing cluster: pods and services, with a kubeconfig
     Agent(Box<agent::Args>),
-    /// Make this machine a node of an existing cluster, with a token, as kubeadm join does
+    /// Join this machine to an existing cluster with a token, like kubeadm join
     Join(Box<join::Args>),
-    /// Take this machine out of the cluster that it has joined
+    /// Remove this machine from the cluster that it has joined
     Leave(leave::Args),
     /// Run the service proxy alone
     Proxy(Box<proxy::Args>),
-    /// Stop the node: pods, rules and interfaces go, data stays
+    /// Stop the node: remove pods, rules and interfaces; keep the data
     Down(down::Args),
-    /// Have the running node read its settings and manifests again
+    /// Reload settings and manifests of the running node
     Reload,
-    /// Show what runs and what is wrong
+    /// Show the state of the node and unhealthy pods
     Status(status::Args),
-    /// Show what the node, its pods and containers use, live
+    /// Show resource usage of the node, its pods and containers, live
     Top(top::Args),
-    /// Say whether this machine can be a node, and what is missing
+    /// Check whether this machine can be a node
     Check(check::Args),
-    /// Put what helps to find a fault into one archive, without secrets
+    /// Write an archive for troubleshooting, without secrets
     Bundle(bundle::Args),
     /// Check, show or explain the settings
     Config(config::Args),
-    /// Print a script that completes commands in a shell
+    /// Print a shell completion script
     Completions(generate::Completions),
-    /// Write the manual pages to a folder
+    /// Write the manual pages to a directory
     Manual(generate::Manual),
-    /// Print the rights that nodes need in a cluster beside those that it gives every node, for kubectl
+    /// Print the RBAC manifest that nodes need in an existing cluster, for kubectl
     Rbac,
-    /// Show the service rules in the kernel, or those that manifests would give
+    /// Show the service rules in the kernel, or those for manifests
     Rules(rules::Args),
 }
 
-/// Runs the command that was typed.
-///
-/// # Errors
-/// What failed, with its cause; printed by the caller.
+/// Runs the command.
 pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
-    // These need no settings, or are there to say what is wrong with them.
+    // These need no settings, or check them.
     match &cli.command {
         Command::Config(args) => return config::run(args, &cli.flags, &Cli::command()),
         Command::Completions(args) => return generate::completions(args, &mut Cli::command()),
@@ -88,9 +86,9 @@ pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
     }
     match &cli.command {
         Command::Agent(args) => {
-            (cli.flags.identity, cli.flags.membership) = (args.identity.clone(), args.membership.clone());
+            (cli.flags.identity, cli.flags.cluster_access) = (args.identity.clone(), args.cluster_access.clone());
         }
-        Command::Join(args) => cli.flags.membership = args.membership.clone(),
+        Command::Join(args) => cli.flags.cluster_access = args.cluster_access.clone(),
         _ => {}
     }
     let read = || -> anyhow::Result<(Settings, KubeProxy, bool)> {
@@ -114,7 +112,7 @@ pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
-    // Those tell what they do themselves, unless somebody wants to hear more.
+    // These print their own progress, unless a log filter is set.
     let quiet = matches!(cli.command, Command::Join(_) | Command::Leave(_)) && settings.log == "info";
     logging::start(if quiet { "error" } else { &settings.log }, settings.log_format)?;
     let ended = match cli.command {
@@ -133,37 +131,37 @@ pub(crate) fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Check(args) => check::run(&args, &settings),
         Command::Top(args) => top::run(&args, &settings),
         Command::Rules(args) => rules::run(&args, &settings),
-        // Answered above.
+        // Handled above.
         Command::Config(_) | Command::Completions(_) | Command::Manual(_) | Command::Rbac => Ok(ExitCode::SUCCESS),
     };
     logging::finish();
     ended
 }
 
-/// Says that root is needed before anything is touched.
+/// Fails before any change if not root.
 fn require_root(command: &str) -> anyhow::Result<()> {
     anyhow::ensure!(
         nix::unistd::geteuid().is_root(),
-        "{command} needs root: it makes containers, network interfaces and iptables rules; run it with sudo. Nothing was changed"
+        "{command} needs root, since it creates containers, network interfaces and iptables rules; run it with sudo. Nothing was changed"
     );
     Ok(())
 }
 
-/// Files that the process may have open, where nobody has said so: connections and files of usage are among them. Shells
-/// and service managers often begin with 1,024, and mean it for programs that wait by `select`.
+/// Raises the soft limit of open files for connections and cgroup files. Shells and service managers often start with
+/// 1,024, for programs that use `select`.
 fn raise_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    const WANTED: u64 = 65_536;
+    const OPEN_FILES: u64 = 65_536;
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
-        let wanted = WANTED.min(hard);
-        if soft < wanted { setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) } else { Ok(()) }
+        let target = OPEN_FILES.min(hard);
+        if soft < target { setrlimit(Resource::RLIMIT_NOFILE, target, hard) } else { Ok(()) }
     });
     if let Err(error) = raised {
-        tracing::debug!(%error, "the limit of open files stays as it is");
+        tracing::debug!(%error, "failed to raise the limit of open files");
     }
 }
 
-/// The runtime of every command: few threads, since each costs memory and the work is waiting.
+/// The runtime of every command: few threads, since each costs memory and the work is I/O.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4));
     tokio::runtime::Builder::new_multi_thread()
@@ -176,7 +174,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// Waits for SIGTERM or SIGINT.
-async fn asked_to_end() -> std::io::Result<&'static str> {
+async fn termination_signal() -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(tokio::select! {
@@ -185,7 +183,7 @@ async fn asked_to_end() -> std::io::Result<&'static str> {
     })
 }
 
-/// Tells the user of something before logging has begun.
+/// Prints a warning before logging has started.
 fn warn(line: impl AsRef<str>) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr().lock(), "warning: {}", line.as_ref());

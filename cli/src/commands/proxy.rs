@@ -1,4 +1,4 @@
-//! `windlass proxy`: the service proxy alone, with kube-proxy's flags and file, and its clean-up.
+//! `windlass proxy`: the service proxy alone, with kube-proxy's flags and file, and its cleanup.
 
 use std::{
     convert::Infallible,
@@ -10,16 +10,17 @@ use std::{
 use anyhow::Context as _;
 use windlass_proxy::{Config, Page};
 
-use super::{asked_to_end, require_root, runtime, say};
+use super::{require_root, runtime, say, termination_signal};
 use crate::{
     assemble,
     config::{
         Flags, Settings,
-        kube_proxy::{self, KubeProxy, OOM_SCORE},
+        kube_proxy::{self, KubeProxy, OOM_SCORE_ADJ},
+        proxy::proxy_config,
     },
     logging,
     reload::Reloader,
-    systemd::{Kind, Manager},
+    systemd::{Notifier, ServiceKind},
 };
 
 #[derive(Debug, clap::Args)]
@@ -35,10 +36,10 @@ pub(crate) struct Args {
     /// Remove every rule of the proxy and exit, as `windlass proxy cleanup` does
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     cleanup: Option<bool>,
-    /// Set the kernel as the proxy needs it and exit
+    /// Set the sysctls that the proxy needs and exit
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     init_only: Option<bool>,
-    /// Write the settings in force to a file of kube-proxy's kind and exit
+    /// Write the effective settings as a KubeProxyConfiguration and exit
     #[arg(long, value_name = "FILE")]
     write_config_to: Option<PathBuf>,
     #[command(flatten)]
@@ -63,7 +64,7 @@ struct KubeProxyFlags {
     /// The node's address, unless it is 0.0.0.0 or ::
     #[arg(long, value_name = "IP")]
     bind_address: Option<String>,
-    /// Fail when a port cannot be had, instead of trying again
+    /// Fail if a port cannot be bound, instead of retrying
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     bind_address_hard_fail: Option<bool>,
     /// Port of the health server; 0 for none
@@ -84,34 +85,34 @@ struct KubeProxyFlags {
     /// Whether node ports answer at 127.0.0.1 [default: true]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     iptables_localhost_nodeports: Option<bool>,
-    /// How often all is looked at [default: 30s]
+    /// Interval of full syncs [default: 30s]
     #[arg(long, value_name = "DURATION")]
     iptables_sync_period: Option<String>,
-    /// The least time between two writes [default: 1s]
+    /// Minimum time between two syncs [default: 1s]
     #[arg(long, value_name = "DURATION")]
     iptables_min_sync_period: Option<String>,
     /// ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
     #[arg(long, value_name = "MODE")]
     detect_local_mode: Option<String>,
-    /// The bridge of BridgeInterface
+    /// Name of the bridge for BridgeInterface
     #[arg(long, value_name = "NAME")]
     pod_bridge_interface: Option<String>,
-    /// The start of interface names of InterfaceNamePrefix
+    /// Prefix of interface names for InterfaceNamePrefix
     #[arg(long, value_name = "PREFIX")]
     pod_interface_name_prefix: Option<String>,
-    /// Where node ports answer: ranges, or `primary`
+    /// Node addresses that serve node ports: CIDRs, or `primary`
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     nodeport_addresses: Option<Vec<String>>,
     /// Gates such as AllowServiceExternalIPs=false; unknown ones have no effect
-    #[arg(long, value_name = "GATE=BOOL", value_delimiter = ',', value_parser = gate)]
+    #[arg(long, value_name = "GATE=BOOL", value_delimiter = ',', value_parser = parse_feature_gate)]
     feature_gates: Option<Vec<(String, bool)>>,
-    /// How early the kernel ends this process when memory runs out [default: -999]
+    /// OOM score adjustment of this process [default: -999]
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
     oom_score_adj: Option<i32>,
-    /// Tracked connections for each processor; 0 leaves the kernel's limit [default: 32768]
+    /// Maximum conntrack entries per core; 0 leaves the kernel's limit [default: 32768]
     #[arg(long, value_name = "N")]
     conntrack_max_per_core: Option<u32>,
-    /// The limit is not below this [default: 131072]
+    /// Minimum of conntrack entries in total [default: 131072]
     #[arg(long, value_name = "N")]
     conntrack_min: Option<u32>,
     /// Exact value; 0 leaves the kernel's [default: at least 24h]
@@ -120,7 +121,7 @@ struct KubeProxyFlags {
     /// Exact value; 0 leaves the kernel's [default: at least 1h]
     #[arg(long, value_name = "DURATION")]
     conntrack_tcp_timeout_close_wait: Option<String>,
-    /// Accept TCP packets outside the window
+    /// Whether conntrack accepts TCP packets outside the window
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     conntrack_tcp_be_liberal: Option<bool>,
     /// Exact value; 0 leaves the kernel's [default: 0]
@@ -129,7 +130,7 @@ struct KubeProxyFlags {
     /// Exact value; 0 leaves the kernel's [default: 0]
     #[arg(long, value_name = "DURATION")]
     conntrack_udp_timeout_stream: Option<String>,
-    /// How much is logged: 0 to 3 is info, 4 to 8 debug, more is trace
+    /// Log verbosity: 0 to 3 is info, 4 to 8 debug, more is trace
     #[arg(short = 'v', long = "v", value_name = "N")]
     verbosity: Option<u8>,
     /// text or json
@@ -137,7 +138,7 @@ struct KubeProxyFlags {
     logging_format: Option<String>,
 }
 
-/// kube-proxy's flags that mean nothing here: taken, so that its command line can stay as it is.
+/// kube-proxy's flags without effect here: accepted, so that its command line need not change.
 #[derive(Debug, clap::Args)]
 struct WithoutEffect {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
@@ -178,14 +179,14 @@ struct WithoutEffect {
     ipvs_udp_timeout: Option<String>,
 }
 
-fn gate(text: &str) -> Result<(String, bool), String> {
+fn parse_feature_gate(text: &str) -> Result<(String, bool), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not of the form GATE=true"))?;
     let value = value.parse().map_err(|_| format!("{text:?} is neither true nor false"))?;
     Ok((name.trim().to_owned(), value))
 }
 
 impl KubeProxyFlags {
-    /// The same settings as the file would hold them.
+    /// The flags as the file's fields.
     fn settings(&self) -> KubeProxy {
         KubeProxy {
             mode: self.proxy_mode.clone(),
@@ -222,29 +223,29 @@ impl KubeProxyFlags {
     }
 }
 
-/// kube-proxy's own settings: those of its file, if that is what `--config` names, under the flags. The second
-/// part tells whether there was such a file.
+/// The settings of kube-proxy: of its file, if `--config` names one, overridden by flags. Also returns whether there
+/// was such a file.
 ///
 /// # Errors
-/// A file that cannot be read, or is not of this kind's form.
+/// A file that cannot be read, or is invalid.
 pub(crate) fn configuration(args: &Args, flags: &Flags) -> anyhow::Result<(KubeProxy, bool)> {
-    let over = flags.kube_proxy().under(args.flags.settings());
-    let Some(path) = &flags.config else { return Ok((over, false)) };
+    let flag_settings = flags.kube_proxy().overridden_by(args.flags.settings());
+    let Some(path) = &flags.config else { return Ok((flag_settings, false)) };
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("the configuration {} could not be read", path.display()))?;
     if !kube_proxy::is_kube_proxy(&text) {
-        return Ok((over, false));
+        return Ok((flag_settings, false));
     }
     let (file, unknown) =
         kube_proxy::parse(&text).with_context(|| format!("the configuration {} cannot be used", path.display()))?;
     for setting in unknown {
-        // Logging has not begun: it depends on this very file.
+        // Logging depends on this file and has not started.
         super::warn(format!("{}: {setting} is not known here and has no effect", path.display()));
     }
-    Ok((file.under(over), true))
+    Ok((file.overridden_by(flag_settings), true))
 }
 
-/// Runs it. `file` is kube-proxy's file, if `--config` names one.
+/// Runs the proxy. `file` is kube-proxy's file, if `--config` names one.
 pub(crate) fn run(
     args: &Args,
     settings: &Settings,
@@ -258,13 +259,13 @@ pub(crate) fn run(
     if matches!(args.action, Some(Action::Cleanup)) || args.cleanup == Some(true) {
         let problems = assemble::remove_rules(settings);
         anyhow::ensure!(problems.is_empty(), "left behind: {}", problems.join("; "));
-        say("the rules of the service proxy are gone");
+        say("the rules of the service proxy are removed");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut config: Config = assemble::proxy_config(settings);
+    let mut config: Config = proxy_config(settings);
     kube_proxy
         .apply(&mut config)
-        .map_err(|problems| anyhow::anyhow!("the settings cannot be used: {}", problems.join("; ")))?;
+        .map_err(|problems| anyhow::anyhow!("the settings are invalid: {}", problems.join("; ")))?;
     for (port, bind) in
         [(args.flags.healthz_port, &mut config.healthz_bind), (args.flags.metrics_port, &mut config.metrics_bind)]
     {
@@ -276,54 +277,54 @@ pub(crate) fn run(
     }
     if args.init_only == Some(true) {
         windlass_proxy::prepare(&config)?;
-        say("the kernel is set as the service proxy needs it");
+        say("the sysctls of the service proxy are set");
         return Ok(ExitCode::SUCCESS);
     }
-    let in_force = kube_proxy.in_force(&config);
+    let effective = kube_proxy.effective(&config);
     if let Some(path) = &args.write_config_to {
-        std::fs::write(path, in_force.yaml()?)
+        std::fs::write(path, effective.yaml()?)
             .with_context(|| format!("the configuration was not written to {}", path.display()))?;
-        say(format!("the settings are in {}", path.display()));
+        say(format!("the settings are written to {}", path.display()));
         return Ok(ExitCode::SUCCESS);
     }
-    config.pages = pages(&in_force);
-    spare(kube_proxy.oom_score_adj.unwrap_or(OOM_SCORE));
+    config.pages = pages(&effective);
+    set_oom_score(kube_proxy.oom_score_adj.unwrap_or(OOM_SCORE_ADJ));
     let kubeconfig = args.kubeconfig.as_deref().or(kube_proxy.client_connection.kubeconfig.as_deref());
     let kubeconfig: Option<&Path> = kubeconfig.filter(|path| !path.as_os_str().is_empty());
     runtime()?.block_on(async {
         let reloader = Reloader::new(flags, settings)?;
-        let manager = Manager::start(Kind::Proxy);
+        let notifier = Notifier::start(ServiceKind::Proxy);
         let mut proxy = assemble::proxy_alone(config, kubeconfig, args.master.as_deref()).await?;
-        if let Some(vitals) = proxy.vitals() {
-            manager.started(vitals);
-            // Rules come with the API, which may be long in coming; those of an earlier start serve meanwhile.
-            manager.ready();
+        if let Some(liveness) = proxy.liveness() {
+            notifier.started(liveness);
+            // Rules are written once the API answers, which may take long; those of an earlier start apply meanwhile.
+            notifier.ready();
         }
         let ended = tokio::select! {
-            signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: the rules stay"); Ok(()) }
+            signal = termination_signal() => { tracing::info!(signal = signal.unwrap_or("a signal"), "stopping; the rules stay"); Ok(()) }
             failed = proxy.failed() => Err(failed),
-            changed = changed(file) => Err(changed),
-            never = reloads(reloader, &manager, file) => match never {},
-            never = logging::count_up() => match never {},
+            config_changed = config_changed(file) => Err(config_changed),
+            never = reloads(reloader, &notifier, file) => match never {},
+            never = logging::report_suppressed() => match never {},
         };
-        manager.ending();
+        notifier.stopping();
         proxy.shutdown().await;
         ended
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file of kube-proxy's kind is followed without being asked: the signal means nothing then, and ends nothing.
-async fn reloads(reloader: Reloader, manager: &Manager, file: Option<&Path>) -> Infallible {
+/// A file of kube-proxy is watched, so SIGHUP is ignored.
+async fn reloads(reloader: Reloader, notifier: &Notifier, file: Option<&Path>) -> Infallible {
     match file {
-        None => reloader.run(manager).await,
+        None => reloader.run(notifier).await,
         Some(_) => reloader.ignore().await,
     }
 }
 
-/// Upstream's pages of settings: as its file has them, and as its command line would.
-fn pages(in_force: &KubeProxy) -> Vec<Page> {
-    let value = serde_json::to_value(in_force).unwrap_or_default();
+/// Upstream's `/configz` and `/flagz`.
+fn pages(effective: &KubeProxy) -> Vec<Page> {
+    let value = serde_json::to_value(effective).unwrap_or_default();
     let mut flags =
         String::from("\nwindlass proxy flagz\nWarning: This endpoint is not meant to be machine parseable.\n\n");
     for (key, value) in value.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
@@ -336,14 +337,14 @@ fn pages(in_force: &KubeProxy) -> Vec<Page> {
     ]
 }
 
-/// Ends when the file has become another valid one: whoever started this process starts it again with it. A file
-/// that cannot be used changes nothing but the log. Looks at what is read, since a mounted file is exchanged by links.
-async fn changed(path: Option<&Path>) -> anyhow::Error {
+/// Returns when the file has changed and is valid: the service manager then restarts this process. An invalid change is
+/// only logged. Compares contents, since mounted files are replaced by symlinks.
+async fn config_changed(path: Option<&Path>) -> anyhow::Error {
     let Some(path) = path else { return std::future::pending().await };
     let read = || async { tokio::fs::read_to_string(path).await.unwrap_or_default() };
     let mut last = read().await;
     loop {
-        tokio::time::sleep(LOOK_AT_FILE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let text = read().await;
         if text == last {
             continue;
@@ -352,20 +353,20 @@ async fn changed(path: Option<&Path>) -> anyhow::Error {
             file.apply(&mut Config::default()).map_err(|problems| anyhow::anyhow!(problems.join("; ")))
         });
         match usable {
-            Ok(()) => return anyhow::anyhow!("{} changed; ending, to be started again with it", path.display()),
+            Ok(()) => return anyhow::anyhow!("{} changed; exiting to be restarted with it", path.display()),
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "the changed configuration cannot be used; going on with the old one");
+                tracing::error!(path = %path.display(), %error, "the changed configuration is invalid; keeping the old one");
             }
         }
         last = text;
     }
 }
 
-const LOOK_AT_FILE: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Asks the kernel to end others first; not every process may.
-fn spare(score: i32) {
+/// Sets the OOM score adjustment of this process; not every process may.
+fn set_oom_score(score: i32) {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
-        tracing::info!(%error, score, "the kernel's memory killer was not told to spare this process");
+        tracing::info!(%error, score, "failed to set the OOM score adjustment of this process");
     }
 }

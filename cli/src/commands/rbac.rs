@@ -1,11 +1,11 @@
-//! `windlass rbac`: the rights that nodes of a cluster with RBAC need beyond those that every node has.
+//! `windlass rbac`: the RBAC rights that nodes need in addition to those of the Node authorizer.
 
 use std::process::ExitCode;
 
 use super::say;
 
-/// Nodes follow EndpointSlices, which the Node authorizer does not let them: `windlass agent` has one identity for pods
-/// and for services.
+/// Nodes watch EndpointSlices, which the Node authorizer does not allow: `windlass agent` has one identity for pods and
+/// services.
 const MANIFEST: &str = "\
 # What nodes that run `windlass agent` need beyond what the API gives every node: services are made of EndpointSlices.
 # Nodes whose proxy has an identity of its own (--proxy-kubeconfig), or that leave services to another proxy (--no-proxy),

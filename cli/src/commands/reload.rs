@@ -1,4 +1,4 @@
-//! `windlass reload`: the running node reads its settings and manifests again.
+//! `windlass reload`: the running node reloads its settings and manifests.
 
 use std::{
     fs,
@@ -16,34 +16,34 @@ use super::{require_root, say};
 use crate::{
     config::Settings,
     exit,
-    instance::{Instance, Taken},
-    reload::ANSWER,
+    instance::{Instance, Lock},
+    reload::RESULT_FILE,
 };
 
-/// How long the node has to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout of the reload.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass reload")?;
-    let Taken::Theirs(pid) = Instance::take(&settings.run_dir)? else {
-        anyhow::bail!("no windlass runs with the run-time folder {}", settings.run_dir.display());
+    let Lock::Held(pid) = Instance::try_lock(&settings.run_dir)? else {
+        anyhow::bail!("no windlass is running with the run-time directory {}", settings.run_dir.display());
     };
     let pid = pid.context("the process id of the running windlass could not be read")?;
-    let answer = settings.run_dir.join(ANSWER);
-    let _ = fs::remove_file(&answer);
+    let result_file = settings.run_dir.join(RESULT_FILE);
+    let _ = fs::remove_file(&result_file);
     kill(Pid::from_raw(pid), Signal::SIGHUP)
-        .with_context(|| format!("the running windlass (process {pid}) could not be told"))?;
-    let deadline = Instant::now() + PATIENCE;
+        .with_context(|| format!("the running windlass (process {pid}) could not be signalled"))?;
+    let deadline = Instant::now() + RELOAD_TIMEOUT;
     loop {
-        // A whole line: it may be written just now.
-        if let Some(told) = fs::read_to_string(&answer).ok().filter(|told| told.ends_with('\n')) {
-            say(told.trim_end());
-            return Ok(if told.starts_with("refused") { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS });
+        // A complete line: it may be in the middle of being written.
+        if let Some(outcome) = fs::read_to_string(&result_file).ok().filter(|outcome| outcome.ends_with('\n')) {
+            say(outcome.trim_end());
+            return Ok(if outcome.starts_with("refused") { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS });
         }
         anyhow::ensure!(
             Instant::now() < deadline,
-            "the running windlass (process {pid}) did not answer within {} s; look at its log",
-            PATIENCE.as_secs()
+            "the running windlass (process {pid}) did not answer within {} s; see its log",
+            RELOAD_TIMEOUT.as_secs()
         );
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -5,10 +5,13 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 use kube::api::{Api, ListParams};
-use windlass_agent::images::Progress;
+use windlass_agent::images::PullProgress;
 
-use super::{runtime, say, stats};
-use crate::{assemble, config::Settings, exit};
+use super::{read_only_client, runtime, say};
+use crate::{
+    config::{Settings, connect},
+    exit,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -20,11 +23,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     let kubeconfig = args.kubeconfig.as_ref().unwrap_or(&settings.admin_kubeconfig);
     runtime()?.block_on(async {
-        let client = assemble::client_of(kubeconfig).await?;
+        let client = connect::client_of(kubeconfig).await?;
         let nodes = Api::<Node>::all(client.clone())
             .list(&ListParams::default())
             .await
-            .with_context(|| format!("the API of {} could not be asked; is windlass up?", kubeconfig.display()))?;
+            .with_context(|| format!("the request to the API of {} failed; is windlass up?", kubeconfig.display()))?;
         let pods = Api::<Pod>::all(client).list(&ListParams::default()).await.context("pods could not be listed")?;
         let mut healthy = true;
         for node in &nodes.items {
@@ -43,16 +46,18 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> 
     })
 }
 
-/// Images that the node of this machine is pulling; none where its stats cannot be asked.
-fn pulls(settings: &Settings) -> Vec<Progress> {
-    stats::address(settings).and_then(|address| stats::ask(address, "/windlass/pulls")).unwrap_or_default()
+/// The image pulls of this machine's node; none if its read-only port is off or does not answer.
+fn pulls(settings: &Settings) -> Vec<PullProgress> {
+    read_only_client::address(settings)
+        .and_then(|address| read_only_client::get_json(address, "/windlass/pulls"))
+        .unwrap_or_default()
 }
 
-fn pull_line(pull: &Progress) -> String {
-    format!("  pulling {}: {}", pull.image, pull.words())
+fn pull_line(pull: &PullProgress) -> String {
+    format!("  pulling {}: {}", pull.image, pull.summary())
 }
 
-/// One line for a node, and whether it is as it should be.
+/// The status line of a node, and whether it is healthy.
 fn node_line(node: &Node) -> (String, bool) {
     let name = node.metadata.name.as_deref().unwrap_or("?");
     let empty = Vec::new();
@@ -93,7 +98,7 @@ fn pods_line(pods: &[Pod]) -> String {
     if words.is_empty() { "pods: none".to_owned() } else { format!("pods: {}", words.join(", ")) }
 }
 
-/// A line for each container that waits with a reason worth reading.
+/// A line per waiting container with a failure reason.
 fn unhealthy_pods(pods: &[Pod]) -> Vec<String> {
     let mut lines = Vec::new();
     for pod in pods {

@@ -1,8 +1,8 @@
-//! Tables and amounts for people. Pure.
+//! Formats tables and amounts for terminals. Pure.
 
 use std::fmt::Write as _;
 
-/// Sets rows in columns as wide as their longest cell.
+/// Formats rows in aligned columns.
 pub(super) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {

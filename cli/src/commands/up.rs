@@ -10,21 +10,19 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{asked_to_end, raise_open_files, require_root, runtime, say};
+use super::{raise_open_files, require_root, run_node::run_node, runtime, say};
 use crate::{
     assemble,
     config::{Flags, Settings},
-    instance::{self, Instance, Taken},
-    join::place::Place,
-    logging,
-    reload::Reloader,
-    systemd::{Kind, Manager},
+    instance::{self, Instance, Lock},
+    join::join_dir::JoinDir,
+    systemd::{Notifier, ServiceKind},
 };
 
-/// Set for the process that `--detach` leaves behind.
+/// Set for the background process of `--detach`.
 const DETACHED: &str = "WINDLASS_DETACHED";
-/// How long `--detach` waits for the node to be Ready before it says that it still is not.
-const DETACH_PATIENCE: Duration = Duration::from_secs(120);
+/// How long `--detach` waits for the node to be Ready.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -38,77 +36,62 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, settings: &Settings, flags: &Flags) -> anyhow::Result<ExitCode> {
     require_root("windlass up")?;
-    let place = Place::below(&settings.data_dir);
+    let join_dir = JoinDir::in_data_dir(&settings.data_dir);
     anyhow::ensure!(
-        !place.is_there(),
-        "this machine is a node of {}, which `windlass agent` runs; `windlass leave` ends that, or give this one its own --data-dir and --run-dir",
-        place.cluster().unwrap_or_else(|| "another cluster".to_owned())
+        !join_dir.exists(),
+        "this machine is a node of {}, run by `windlass agent`; leave it with `windlass leave`, or set another --data-dir and --run-dir",
+        join_dir.cluster().unwrap_or_else(|| "another cluster".to_owned())
     );
     if args.detach && std::env::var_os(DETACHED).is_none() {
         return detach(settings);
     }
     let detached = std::env::var_os(DETACHED).map(|_| log_file(settings));
     if detached.is_some() {
-        // A session of its own: a terminal that closes does not end the node.
+        // A new session: closing the terminal does not kill the node.
         nix::unistd::setsid().context("the background process could not leave its terminal")?;
     }
     raise_open_files();
     let started = Instant::now();
-    let instance = match Instance::take_to_start(&settings.run_dir)? {
-        Taken::Ours(instance) => instance,
-        Taken::Theirs(pid) => {
+    let instance = match Instance::lock(&settings.run_dir)? {
+        Lock::Acquired(instance) => instance,
+        Lock::Held(pid) => {
             let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
-            say(format!("windlass runs already (process {pid})"));
+            say(format!("windlass is already running (process {pid})"));
             say(next_steps(settings));
             return Ok(ExitCode::SUCCESS);
         }
     };
-    runtime()?.block_on(async {
-        let reloader = Reloader::new(flags, settings)?;
-        let manager = Manager::start(if args.no_node { Kind::Api } else { Kind::Node });
-        let mut node = assemble::standalone(settings, !args.no_node).await?;
-        if let Some(vitals) = node.vitals() {
-            manager.started(vitals);
-        }
-        let waiter = node.waiter();
-        let ended = tokio::select! {
-            signal = asked_to_end() => { tracing::info!(signal = signal.unwrap_or("a signal"), "ending: pods and traffic go on"); Ok(()) }
-            failed = node.failed() => Err(failed),
-            never = reloader.run(&manager) => match never {},
-            never = logging::count_up() => match never {},
-            never = logging::file::keep_short(detached.as_deref()) => match never {},
-            never = announce(waiter, settings, &instance, &manager, started, !args.no_node) => match never {},
-        };
-        manager.ending();
-        node.shutdown().await;
-        ended
-    })?;
+    let (kind, log_file) = (if args.no_node { ServiceKind::Api } else { ServiceKind::Node }, detached.as_deref());
+    let announce = async |waiter: assemble::Waiter, notifier: &Notifier| {
+        announce(waiter, settings, &instance, notifier, started, !args.no_node).await;
+    };
+    let node = assemble::standalone(settings, !args.no_node);
+    runtime()?.block_on(run_node(kind, (settings, flags), log_file, node, announce))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says when the node is Ready, once, and then waits for ever.
+/// Announces that the node is Ready, or the API served.
 async fn announce(
     node: assemble::Waiter,
     settings: &Settings,
     instance: &Instance,
-    manager: &Manager,
+    notifier: &Notifier,
     started: Instant,
     with_node: bool,
-) -> std::convert::Infallible {
+) {
     if with_node {
         node.ready(&settings.node_name).await;
         let seconds = started.elapsed().as_secs_f64();
         tracing::info!(node = settings.node_name, seconds, "the node is Ready");
         say(format!("node {} is Ready after {seconds:.1} s", settings.node_name));
     } else {
-        say(format!("the API is served at https://{}", settings.api_listens()));
+        say(format!("the API is served at https://{}", settings.api_bind_addresses()));
     }
     say(next_steps(settings));
-    if let Err(error) = instance.tell_ready() {
-        tracing::warn!(%error, folder = %settings.run_dir.display(), "the ready file could not be written; windlass up --detach will not return");
+    if let Err(error) = instance.set_ready() {
+        tracing::warn!(%error, dir = %settings.run_dir.display(), "failed to write the ready file; windlass up --detach will time out");
     }
-    manager.ready();
-    std::future::pending().await
+    notifier.ready();
 }
 
 fn next_steps(settings: &Settings) -> String {
@@ -121,15 +104,18 @@ fn next_steps(settings: &Settings) -> String {
     steps
 }
 
-/// The log of a node that was started in the background.
+/// The log file of a node in the background.
 fn log_file(settings: &Settings) -> PathBuf {
     settings.run_dir.join("windlass.log")
 }
 
 /// Starts the same command in the background and waits until its node is Ready.
 fn detach(settings: &Settings) -> anyhow::Result<ExitCode> {
-    if let Taken::Theirs(pid) = Instance::take_to_start(&settings.run_dir)? {
-        say(format!("windlass runs already (process {})", pid.map_or_else(|| "unknown".to_owned(), |p| p.to_string())));
+    if let Lock::Held(pid) = Instance::lock(&settings.run_dir)? {
+        say(format!(
+            "windlass is already running (process {})",
+            pid.map_or_else(|| "unknown".to_owned(), |p| p.to_string())
+        ));
         say(next_steps(settings));
         return Ok(ExitCode::SUCCESS);
     }
@@ -165,11 +151,11 @@ fn detach(settings: &Settings) -> anyhow::Result<ExitCode> {
             say(next_steps(settings));
             return Ok(ExitCode::SUCCESS);
         }
-        if started.elapsed() > DETACH_PATIENCE {
+        if started.elapsed() > DETACH_TIMEOUT {
             say(format!(
-                "windlass runs (process {}) but its node is not Ready after {} s; see {}",
+                "windlass is running (process {}) but its node is not Ready after {} s; see {}",
                 child.id(),
-                DETACH_PATIENCE.as_secs(),
+                DETACH_TIMEOUT.as_secs(),
                 log_path.display()
             ));
             say(next_steps(settings));

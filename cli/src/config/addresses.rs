@@ -1,21 +1,21 @@
-//! Where a server listens, as people write it: one address with its port, or several with commas between.
+//! Listen addresses: one with its port, or several separated by commas.
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
-/// At least one address, all with the same port, none twice.
+/// At least one address, all with the same port, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Addresses(Vec<SocketAddr>);
 
 impl Addresses {
-    /// These, without those that are there twice.
+    /// Removes duplicates.
     fn new(all: impl IntoIterator<Item = SocketAddr>) -> Self {
-        let mut kept = Vec::new();
+        let mut unique = Vec::new();
         for address in all {
-            if !kept.contains(&address) {
-                kept.push(address);
+            if !unique.contains(&address) {
+                unique.push(address);
             }
         }
-        Self(kept)
+        Self(unique)
     }
 
     /// Both addresses, or one if they are the same.
@@ -27,8 +27,8 @@ impl Addresses {
         self.0.iter().copied()
     }
 
-    /// Whether others than this machine's own processes reach one of them.
-    pub(crate) fn leave_the_machine(&self) -> bool {
+    /// Whether one of them is not loopback, so that other machines or pods reach it.
+    pub(crate) fn any_beyond_loopback(&self) -> bool {
         self.iter().any(|address| !address.ip().is_loopback())
     }
 }
@@ -90,7 +90,7 @@ mod tests {
             let why = text.parse::<Addresses>().unwrap_err();
             assert!(why.contains(words), "{text}: {why}");
         }
-        let reached = |text: &str| text.parse::<Addresses>().unwrap().leave_the_machine();
+        let reached = |text: &str| text.parse::<Addresses>().unwrap().any_beyond_loopback();
         assert!(reached("0.0.0.0:1") && reached("127.0.0.1:1,192.0.2.1:1") && !reached("127.0.0.1:1,[::1]:1"));
     }
 }

@@ -1,5 +1,4 @@
-//! The configuration file. Names are those of KubeletConfiguration and KubeProxyConfiguration where
-//! they mean the same.
+//! The configuration file. Names are those of KubeletConfiguration and KubeProxyConfiguration where they mean the same.
 
 use std::{
     collections::BTreeMap,
@@ -9,16 +8,16 @@ use std::{
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Taint;
-use windlass_agent::node::eviction::thresholds::Setting;
+use windlass_agent::node::eviction::thresholds::ThresholdMap;
 use windlass_kit::net::NodeIps;
 
 use super::{
     Addresses, DEFAULT_FILE, LogFormat, OptionalAddress, PodNetwork, Problem, Ranges, RulesLayout, Settings,
     flags::{parse_bytes, parse_ports},
-    keeping::PriorityShare,
+    kubelet::ShutdownGracePeriodByPodPriority,
 };
 
-/// What a file may hold; absent settings keep their defaults, unknown ones are refused.
+/// The fields of a file; absent ones keep their defaults, unknown ones are errors.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct File {
@@ -69,10 +68,10 @@ pub(crate) struct File {
     allowed_unsafe_sysctls: Option<Vec<String>>,
     log: Option<String>,
     log_format: Option<LogFormat>,
-    eviction_hard: Option<Setting>,
-    eviction_soft: Option<Setting>,
-    eviction_soft_grace_period: Option<Setting>,
-    eviction_minimum_reclaim: Option<Setting>,
+    eviction_hard: Option<ThresholdMap>,
+    eviction_soft: Option<ThresholdMap>,
+    eviction_soft_grace_period: Option<ThresholdMap>,
+    eviction_minimum_reclaim: Option<ThresholdMap>,
     eviction_pressure_transition_period: Option<String>,
     eviction_max_pod_grace_period: Option<i64>,
     #[serde(rename = "imageGCHighThresholdPercent")]
@@ -83,8 +82,8 @@ pub(crate) struct File {
     image_minimum_gc_age: Option<String>,
     #[serde(rename = "imageMaximumGCAge")]
     image_maximum_gc_age: Option<String>,
-    kube_reserved: Option<Setting>,
-    system_reserved: Option<Setting>,
+    kube_reserved: Option<ThresholdMap>,
+    system_reserved: Option<ThresholdMap>,
     enforce_node_allocatable: Option<Vec<String>>,
     node_status_max_images: Option<i32>,
     pod_pids_limit: Option<i64>,
@@ -115,13 +114,13 @@ pub(crate) struct File {
     no_proxy: Option<bool>,
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_critical_pods: Option<String>,
-    shutdown_grace_period_by_pod_priority: Option<Vec<PriorityShare>>,
+    shutdown_grace_period_by_pod_priority: Option<Vec<ShutdownGracePeriodByPodPriority>>,
 }
 
 pub(crate) const API_VERSION: &str = "windlass.io/v1alpha1";
 pub(crate) const KIND: &str = "WindlassConfiguration";
 
-/// Reads the file named, or the default one if it exists.
+/// Reads the named file, or the default one if it exists.
 pub(super) fn read(named: Option<&Path>) -> anyhow::Result<Option<File>> {
     let path = named.unwrap_or_else(|| Path::new(DEFAULT_FILE));
     let text = match std::fs::read_to_string(path) {
@@ -134,17 +133,14 @@ pub(super) fn read(named: Option<&Path>) -> anyhow::Result<Option<File>> {
     parse(&text).with_context(|| format!("the configuration {} cannot be used", path.display())).map(Some)
 }
 
-/// Reads a file's text.
-///
-/// # Errors
-/// Everything in it that cannot be read, with its line.
+/// Parses a file.
 pub(crate) fn parse(text: &str) -> anyhow::Result<File> {
     let problems: Vec<String> = problems(text).iter().map(ToString::to_string).collect();
     anyhow::ensure!(problems.is_empty(), "{}", problems.join("; "));
     read_text(text).map_err(|reason| anyhow::anyhow!(reason))
 }
 
-/// Everything that is wrong with a file's text, apart from what its settings mean together.
+/// All problems of a file, except those of its settings' combination.
 pub(super) fn problems(text: &str) -> Vec<Problem> {
     if is_empty(text) {
         return Vec::new();
@@ -174,8 +170,8 @@ pub(super) fn problems(text: &str) -> Vec<Problem> {
             .and_then(|s| parse_bytes(s).err())
             .map(|e| format!("containerLogMaxSize {e}")),
     ];
-    let told = all.into_iter().flatten().map(|reason| super::problems::placed(text, reason));
-    absent.into_iter().flatten().chain(told).collect()
+    let invalid = all.into_iter().flatten().map(|reason| super::problems::with_line(text, reason));
+    absent.into_iter().flatten().chain(invalid).collect()
 }
 
 /// A file of comments only is an empty document.
@@ -188,6 +184,7 @@ fn read_text(text: &str) -> Result<File, String> {
 }
 
 impl File {
+    /// Applies the fields that are set. Long, since it is the list of them.
     pub(crate) fn apply(self, to: &mut Settings) {
         fn set<T>(value: Option<T>, to: &mut T) {
             if let Some(value) = value {
@@ -232,25 +229,25 @@ impl File {
         set(self.allowed_unsafe_sysctls, &mut to.allowed_unsafe_sysctls);
         set(self.log, &mut to.log);
         set(self.log_format, &mut to.log_format);
-        set(self.eviction_hard, &mut to.keeping.eviction_hard);
-        set(self.eviction_soft, &mut to.keeping.eviction_soft);
-        set(self.eviction_soft_grace_period, &mut to.keeping.eviction_soft_grace_period);
-        set(self.eviction_minimum_reclaim, &mut to.keeping.eviction_minimum_reclaim);
-        set(self.eviction_pressure_transition_period, &mut to.keeping.eviction_pressure_transition_period);
-        set(self.eviction_max_pod_grace_period, &mut to.keeping.eviction_max_pod_grace_period);
-        set(self.image_gc_high_threshold_percent, &mut to.keeping.image_gc_high_threshold_percent);
-        set(self.image_gc_low_threshold_percent, &mut to.keeping.image_gc_low_threshold_percent);
-        set(self.image_minimum_gc_age, &mut to.keeping.image_minimum_gc_age);
-        set(self.image_maximum_gc_age, &mut to.keeping.image_maximum_gc_age);
-        set(self.kube_reserved, &mut to.keeping.kube_reserved);
-        set(self.system_reserved, &mut to.keeping.system_reserved);
-        set(self.enforce_node_allocatable, &mut to.keeping.enforce_node_allocatable);
-        set(self.pod_pids_limit, &mut to.keeping.pod_pids_limit);
-        let keeping = &mut to.keeping;
-        set(self.image_pull_credentials_verification_policy, &mut keeping.image_pull_credentials_verification_policy);
-        set(self.preloaded_images_verification_allowlist, &mut keeping.preloaded_images_verification_allowlist);
+        set(self.eviction_hard, &mut to.kubelet.eviction_hard);
+        set(self.eviction_soft, &mut to.kubelet.eviction_soft);
+        set(self.eviction_soft_grace_period, &mut to.kubelet.eviction_soft_grace_period);
+        set(self.eviction_minimum_reclaim, &mut to.kubelet.eviction_minimum_reclaim);
+        set(self.eviction_pressure_transition_period, &mut to.kubelet.eviction_pressure_transition_period);
+        set(self.eviction_max_pod_grace_period, &mut to.kubelet.eviction_max_pod_grace_period);
+        set(self.image_gc_high_threshold_percent, &mut to.kubelet.image_gc_high_threshold_percent);
+        set(self.image_gc_low_threshold_percent, &mut to.kubelet.image_gc_low_threshold_percent);
+        set(self.image_minimum_gc_age, &mut to.kubelet.image_minimum_gc_age);
+        set(self.image_maximum_gc_age, &mut to.kubelet.image_maximum_gc_age);
+        set(self.kube_reserved, &mut to.kubelet.kube_reserved);
+        set(self.system_reserved, &mut to.kubelet.system_reserved);
+        set(self.enforce_node_allocatable, &mut to.kubelet.enforce_node_allocatable);
+        set(self.pod_pids_limit, &mut to.kubelet.pod_pids_limit);
+        let kubelet = &mut to.kubelet;
+        set(self.image_pull_credentials_verification_policy, &mut kubelet.image_pull_credentials_verification_policy);
+        set(self.preloaded_images_verification_allowlist, &mut kubelet.preloaded_images_verification_allowlist);
         let (config, bin) =
-            (&mut keeping.image_credential_provider_config, &mut keeping.image_credential_provider_bin_dir);
+            (&mut kubelet.image_credential_provider_config, &mut kubelet.image_credential_provider_bin_dir);
         *config = self.image_credential_provider_config.or(config.take());
         *bin = self.image_credential_provider_bin_dir.or(bin.take());
         let registration = &mut to.registration;
@@ -262,21 +259,21 @@ impl File {
         set(self.node_status_update_frequency, &mut registration.node_status_update_frequency);
         set(self.node_status_report_frequency, &mut registration.node_status_report_frequency);
         registration.proxy_kubeconfig = self.proxy_kubeconfig.or(registration.proxy_kubeconfig.take());
-        let membership = &mut to.membership;
-        membership.kubeconfig = self.kubeconfig.or(membership.kubeconfig.take());
-        membership.bootstrap_kubeconfig = self.bootstrap_kubeconfig.or(membership.bootstrap_kubeconfig.take());
-        set(self.servers, &mut membership.servers);
-        set(self.rotate_certificates, &mut membership.rotate_certificates);
-        set(self.server_tls_bootstrap, &mut membership.server_tls_bootstrap);
-        membership.tls_cert_file = self.tls_cert_file.or(membership.tls_cert_file.take());
-        membership.tls_private_key_file = self.tls_private_key_file.or(membership.tls_private_key_file.take());
-        membership.client_ca_file = self.client_ca_file.or(membership.client_ca_file.take());
-        set(self.no_proxy, &mut membership.no_proxy);
-        set(self.node_status_max_images, &mut to.keeping.node_status_max_images);
-        set(self.shutdown_grace_period, &mut to.keeping.shutdown_grace_period);
-        set(self.shutdown_grace_period_critical_pods, &mut to.keeping.shutdown_grace_period_critical_pods);
-        set(self.shutdown_grace_period_by_pod_priority, &mut to.keeping.shutdown_grace_period_by_pod_priority);
-        to.keeping.max_parallel_image_pulls = self.max_parallel_image_pulls.or(to.keeping.max_parallel_image_pulls);
+        let cluster_access = &mut to.cluster_access;
+        cluster_access.kubeconfig = self.kubeconfig.or(cluster_access.kubeconfig.take());
+        cluster_access.bootstrap_kubeconfig = self.bootstrap_kubeconfig.or(cluster_access.bootstrap_kubeconfig.take());
+        set(self.servers, &mut cluster_access.servers);
+        set(self.rotate_certificates, &mut cluster_access.rotate_certificates);
+        set(self.server_tls_bootstrap, &mut cluster_access.server_tls_bootstrap);
+        cluster_access.tls_cert_file = self.tls_cert_file.or(cluster_access.tls_cert_file.take());
+        cluster_access.tls_private_key_file = self.tls_private_key_file.or(cluster_access.tls_private_key_file.take());
+        cluster_access.client_ca_file = self.client_ca_file.or(cluster_access.client_ca_file.take());
+        set(self.no_proxy, &mut cluster_access.no_proxy);
+        set(self.node_status_max_images, &mut to.kubelet.node_status_max_images);
+        set(self.shutdown_grace_period, &mut to.kubelet.shutdown_grace_period);
+        set(self.shutdown_grace_period_critical_pods, &mut to.kubelet.shutdown_grace_period_critical_pods);
+        set(self.shutdown_grace_period_by_pod_priority, &mut to.kubelet.shutdown_grace_period_by_pod_priority);
+        to.kubelet.max_parallel_image_pulls = self.max_parallel_image_pulls.or(to.kubelet.max_parallel_image_pulls);
     }
 }
 

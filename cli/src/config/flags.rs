@@ -5,13 +5,14 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 use windlass_kit::net::NodeIps;
 
 use super::{
-    Addresses, IdentityFlags, LogFormat, MembershipFlags, OptionalAddress, PodNetwork, Ranges, RulesLayout, Settings,
-    keeping::KeepingFlags,
+    Addresses, ClusterAccessFlags, IdentityFlags, LogFormat, OptionalAddress, PodNetwork, Ranges, RulesLayout,
+    Settings,
     kube_proxy::{KubeProxy, bind},
+    kubelet::KubeletFlags,
     registration::RegistrationFlags,
 };
 
-/// Settings given on the command line or in the environment.
+/// The settings on the command line or in the environment.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Settings (they override the configuration file)")]
 pub(crate) struct Flags {
@@ -21,116 +22,116 @@ pub(crate) struct Flags {
     /// Name of this node [default: the host's name]
     #[arg(long, global = true, value_name = "NAME")]
     node_name: Option<String>,
-    /// Address of this node, or one of each family: IP,IP [default: the one the default route uses]
+    /// Address of this node, or one per family: IP,IP [default: the source address of the default route]
     #[arg(long, global = true, value_name = "IP")]
     node_ip: Option<NodeIps>,
-    /// Where objects, certificates and volumes live [default: /var/lib/windlass]
+    /// Directory of objects, certificates and volumes [default: /var/lib/windlass]
     #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Where run-time files live [default: /run/windlass]
+    /// Directory of run-time files [default: /run/windlass]
     #[arg(long, global = true, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Where the administrator's kubeconfig is written [default: /etc/windlass/admin.kubeconfig]
+    /// The administrator's kubeconfig, written at start [default: /etc/windlass/admin.kubeconfig]
     #[arg(long, global = true, value_name = "FILE")]
     admin_kubeconfig: Option<PathBuf>,
-    /// Folder of manifests that are kept applied [default: /etc/windlass/manifests]
+    /// Directory of manifests that are applied to the API [default: /etc/windlass/manifests]
     #[arg(long, global = true, value_name = "DIR")]
     manifests_dir: Option<PathBuf>,
-    /// Folder of pods that this node runs whatever the API says, also without it [default: none]
+    /// Directory of static pod manifests [default: none]
     #[arg(long, global = true, value_name = "DIR", alias = "pod-manifest-path")]
     static_pod_path: Option<PathBuf>,
-    /// Folder of container logs, by pod [default: /var/log/pods]
+    /// Directory of container logs, by pod [default: /var/log/pods]
     #[arg(long, global = true, value_name = "DIR")]
     pod_logs_dir: Option<PathBuf>,
-    /// Folder of links to container logs [default: /var/log/containers]
+    /// Directory of symlinks to container logs [default: /var/log/containers]
     #[arg(long, global = true, value_name = "DIR")]
     container_logs_dir: Option<PathBuf>,
-    /// How large a container's log gets before it is rotated [default: 10Mi]
+    /// Size at which a container's log is rotated [default: 10Mi]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes)]
     container_log_max_size: Option<u64>,
-    /// How many files of a container's log are kept [default: 5]
+    /// Number of log files of a container, rotated ones included [default: 5]
     #[arg(long, global = true, value_name = "NUMBER")]
     container_log_max_files: Option<u32>,
     /// Docker's socket [default: /var/run/docker.sock]
     #[arg(long, global = true, value_name = "SOCKET")]
     docker_socket: Option<PathBuf>,
-    /// Where the Kubernetes API listens; pods reach it at the node's address [default: port 6443 of 127.0.0.1 and of the node's address]
+    /// Listen addresses of the Kubernetes API; pods reach it at the node's address [default: port 6443 of 127.0.0.1 and of the node's address]
     #[arg(long, global = true, value_name = "ADDR,…")]
     api_bind_address: Option<Addresses>,
-    /// Longest life of a service account's token, at least 1h, whatever is asked for; 0s is no limit [default: 0s]
+    /// Maximum lifetime of service account tokens, at least 1h; 0s is no limit [default: 0s]
     #[arg(long, global = true, value_name = "DURATION")]
     service_account_max_token_expiration: Option<String>,
-    /// Where the node's own API listens, with TLS [default: 0.0.0.0:10250]
+    /// Listen address of the node's API, with TLS [default: 0.0.0.0:10250]
     #[arg(long, global = true, value_name = "ADDR")]
     node_api_bind_address: Option<SocketAddr>,
-    /// Where usage can be read without credentials; nowhere when empty [default: 127.0.0.1:10255]
+    /// Listen address of the read-only port, which serves usage without authentication; empty turns it off [default: 127.0.0.1:10255]
     #[arg(long, global = true, value_name = "ADDR")]
     stats_bind_address: Option<OptionalAddress>,
-    /// Whether a GET that opens a connection to a pod at the node's API needs the right to create [default: true]
+    /// Whether a GET of the node's API that upgrades to a stream needs the verb create [default: true]
     #[arg(long, global = true, value_name = "BOOL", action = clap::ArgAction::Set)]
     authorize_pod_websocket_upgrade_create_permission: Option<bool>,
-    /// Where the agent tells its health [default: 127.0.0.1:10248]
+    /// Listen address of the agent's healthz [default: 127.0.0.1:10248]
     #[arg(long, global = true, value_name = "ADDR")]
     agent_healthz_bind_address: Option<SocketAddr>,
-    /// Where the proxy tells its health [default: 0.0.0.0:10256]
+    /// Listen address of the proxy's healthz [default: 0.0.0.0:10256]
     #[arg(long, global = true, value_name = "ADDR", value_parser = |t: &str| bind(t, 10256))]
     healthz_bind_address: Option<SocketAddr>,
-    /// Where the proxy's metrics are [default: 127.0.0.1:10249]
+    /// Listen address of the proxy's metrics [default: 127.0.0.1:10249]
     #[arg(long, global = true, value_name = "ADDR", value_parser = |t: &str| bind(t, 10249))]
     metrics_bind_address: Option<SocketAddr>,
-    /// Addresses of pods; one range, or one of each family with a comma between [default: 10.244.0.0/16]
+    /// CIDR of pods; one, or one per family separated by a comma [default: 10.244.0.0/16]
     #[arg(long, global = true, value_name = "CIDR[,CIDR]")]
     cluster_cidr: Option<Ranges>,
-    /// Addresses of services [default: 10.96.0.0/16]
+    /// CIDR of services [default: 10.96.0.0/16]
     #[arg(long, global = true, value_name = "CIDR")]
     service_cidr: Option<Ranges>,
-    /// Ports of NodePort services [default: 30000-32767]
+    /// Port range of NodePort services [default: 30000-32767]
     #[arg(long, global = true, value_name = "FROM-TO", value_parser = parse_ports)]
     node_port_range: Option<RangeInclusive<u16>>,
-    /// How many pods this node takes [default: 110]
+    /// Maximum number of pods on this node [default: 110]
     #[arg(long, global = true, value_name = "NUMBER")]
     max_pods: Option<u32>,
-    /// How pods are connected: by Windlass itself, or by the CNI plugins of this node [default: routed]
+    /// Pod network: the built-in one, or the CNI plugins of this node [default: routed]
     #[arg(long, global = true, value_name = "WAY")]
     network: Option<PodNetwork>,
-    /// Where CNI configurations are [default: /etc/cni/net.d]
+    /// Directory of CNI configurations [default: /etc/cni/net.d]
     #[arg(long, global = true, value_name = "DIR")]
     cni_conf_dir: Option<PathBuf>,
-    /// Where CNI plugins are; may be given more than once [default: /opt/cni/bin, /usr/lib/cni]
+    /// Directory of CNI plugins; may be given more than once [default: /opt/cni/bin, /usr/lib/cni]
     #[arg(long = "cni-bin-dir", global = true, value_name = "DIR")]
     cni_bin_dirs: Option<Vec<PathBuf>>,
-    /// Whether long chains of service rules become trees [default: auto]
+    /// Whether long chains of service rules are split into trees [default: auto]
     #[arg(long, global = true, value_name = "LAYOUT")]
     rules_layout: Option<RulesLayout>,
-    /// Domain of the cluster's names [default: cluster.local]
+    /// DNS domain of the cluster [default: cluster.local]
     #[arg(long, global = true, value_name = "DOMAIN")]
     cluster_domain: Option<String>,
-    /// The resolv.conf that pods get the host's name servers from; empty for none [default: /etc/resolv.conf, or
-    /// systemd-resolved's own where that is its stub]
+    /// The resolv.conf with the host's name servers for pods; empty for none [default: /etc/resolv.conf, or
+    /// systemd-resolved's own if that is its stub]
     #[arg(long, global = true, value_name = "FILE", value_parser = any_path)]
     resolv_conf: Option<PathBuf>,
-    /// Kernel settings beyond the safe ones that pods may ask for, such as kernel.msg* [default: none]
+    /// Unsafe sysctls that pods may set, such as kernel.msg* [default: none]
     #[arg(long, global = true, value_name = "SYSCTL,…", value_delimiter = ',')]
     allowed_unsafe_sysctls: Option<Vec<String>>,
-    /// What is logged: a level, or module=level pairs [default: info]
+    /// Log filter: a level, or module=level pairs [default: info]
     #[arg(long, env = "WINDLASS_LOG", global = true, value_name = "FILTER")]
     log: Option<String>,
-    /// How log lines look [default: text]
+    /// Format of log lines [default: text]
     #[arg(long, global = true, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
     #[command(flatten)]
-    keeping: KeepingFlags,
+    kubelet: KubeletFlags,
     #[command(flatten)]
     registration: RegistrationFlags,
-    /// Of the commands that have them: those run or make a node of another cluster.
+    /// Set by the commands that have them.
     #[arg(skip)]
-    pub(crate) membership: MembershipFlags,
+    pub(crate) cluster_access: ClusterAccessFlags,
     #[arg(skip)]
     pub(crate) identity: IdentityFlags,
 }
 
 impl Flags {
-    /// Those that kube-proxy has too, as its file would hold them.
+    /// The ones that kube-proxy has too, as its file.
     pub(crate) fn kube_proxy(&self) -> KubeProxy {
         KubeProxy {
             hostname_override: self.node_name.clone(),
@@ -181,26 +182,26 @@ impl Flags {
         set(self.allowed_unsafe_sysctls.as_ref(), &mut to.allowed_unsafe_sysctls);
         set(self.log.as_ref(), &mut to.log);
         set(self.log_format.as_ref(), &mut to.log_format);
-        self.keeping.apply(&mut to.keeping);
+        self.kubelet.apply(&mut to.kubelet);
         self.registration.apply(&mut to.registration);
-        self.membership.apply(&mut to.membership);
-        self.identity.apply(&mut to.membership);
+        self.cluster_access.apply(&mut to.cluster_access);
+        self.identity.apply(&mut to.cluster_access);
     }
 }
 
-/// Reads a path that may be empty, which stands for none.
-#[allow(clippy::unnecessary_wraps, reason = "what a parser of values must give")]
+/// Parses a path; an empty one means none.
+#[allow(clippy::unnecessary_wraps, reason = "the signature of a value parser")]
 fn any_path(text: &str) -> Result<PathBuf, String> {
     Ok(text.into())
 }
 
-/// Reads `10Mi`.
+/// Parses `10Mi`.
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let size = text.parse::<windlass_kit::quantity::Quantity>().ok().and_then(|q| u64::try_from(q.units()).ok());
     size.ok_or_else(|| format!("{text:?} is not a size such as 10Mi"))
 }
 
-/// Reads `30000-32767`.
+/// Parses `30000-32767`.
 pub(super) fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let wrong = || format!("{text:?} is not a range of ports such as 30000-32767");
     let (from, to) = text.split_once('-').ok_or_else(wrong)?;

@@ -1,28 +1,28 @@
-//! All settings with their values, by the names of the file: for `windlass config`. Pure.
+//! All settings with their values, by their names in the file, for `windlass config`. Pure.
 
 use serde_json::{Value, json};
 use windlass_kit::quantity::Quantity;
 
 use super::{OptionalAddress, Settings};
 
-/// One setting.
+/// A setting.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// In the file.
+    /// Its name in the file.
     pub(crate) name: &'static str,
-    /// Of the flag that means the same, and whose help explains it.
+    /// The flag of the same meaning, whose help explains it; else an explanation.
     pub(crate) flag: Result<&'static str, &'static str>,
-    /// Null where nothing is set.
+    /// Null if unset.
     pub(crate) value: Value,
 }
 
-fn word<T: clap::ValueEnum>(value: &T) -> Value {
+fn value_name<T: clap::ValueEnum>(value: &T) -> Value {
     json!(value.to_possible_value().map(|v| v.get_name().to_owned()))
 }
 
-/// In the order in which a reader looks for them.
+/// All settings, ordered by topic. Long, since it is the list of them.
 pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
-    let (k, r, m) = (&s.keeping, &s.registration, &s.membership);
+    let (k, r, m) = (&s.kubelet, &s.registration, &s.cluster_access);
     let entry = |name, flag, value| Entry { name, flag: Ok(flag), value };
     let size = Quantity::from_bytes(i64::try_from(s.log_limits.file_bytes).unwrap_or(i64::MAX)).to_string();
     let ports = format!("{}-{}", s.node_ports.start(), s.node_ports.end());
@@ -35,13 +35,13 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("cloudProvider", "cloud-provider", json!(r.cloud_provider)),
         Entry {
             name: "nodeLeaseDurationSeconds",
-            flag: Err("For how many seconds each renewal of the node's lease counts [default: 40]"),
+            flag: Err("Duration of the node's lease in seconds [default: 40]"),
             value: json!(r.node_lease_duration_seconds),
         },
         entry("nodeStatusUpdateFrequency", "node-status-update-frequency", json!(r.node_status_update_frequency)),
         Entry {
             name: "nodeStatusReportFrequency",
-            flag: Err("How old the API's word of the node's status may get where nothing changes [default: 5m]"),
+            flag: Err("Interval of reporting an unchanged node status [default: 5m]"),
             value: json!(r.node_status_report_frequency),
         },
         entry("kubeconfig", "kubeconfig", json!(m.kubeconfig)),
@@ -64,7 +64,7 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("containerLogMaxSize", "container-log-max-size", json!(size)),
         entry("containerLogMaxFiles", "container-log-max-files", json!(s.log_limits.files)),
         entry("dockerSocket", "docker-socket", json!(s.docker_socket)),
-        entry("apiBindAddress", "api-bind-address", json!(s.api_listens().to_string())),
+        entry("apiBindAddress", "api-bind-address", json!(s.api_bind_addresses().to_string())),
         entry(
             "serviceAccountMaxTokenExpiration",
             "service-account-max-token-expiration",
@@ -79,9 +79,7 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         ),
         Entry {
             name: "enableDebuggingHandlers",
-            flag: Err(
-                "Whether processes, ports and logs of pods and the node's log files can be reached [default: true]",
-            ),
+            flag: Err("Whether exec, attach, port forwarding and logs are served [default: true]"),
             value: json!(s.handlers.debugging),
         },
         Entry {
@@ -92,7 +90,7 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         Entry {
             name: "enableSystemLogQuery",
             flag: Err(
-                "Whether logs of the node's services can be asked for at /logs/?query=, of journald or their files [default: false]",
+                "Whether logs of the node's services, from journald or files, can be queried at /logs/?query= [default: false]",
             ),
             value: json!(s.handlers.system_log_query),
         },
@@ -103,14 +101,14 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         entry("serviceCIDR", "service-cidr", json!(s.service_cidr.to_string())),
         entry("nodePortRange", "node-port-range", json!(ports)),
         entry("maxPods", "max-pods", json!(s.max_pods)),
-        entry("network", "network", word(&s.network)),
+        entry("network", "network", value_name(&s.network)),
         entry("cniConfDir", "cni-conf-dir", json!(s.cni_conf_dir)),
         entry("cniBinDirs", "cni-bin-dir", json!(s.cni_bin_dirs)),
-        entry("rulesLayout", "rules-layout", word(&s.rules_layout)),
+        entry("rulesLayout", "rules-layout", value_name(&s.rules_layout)),
         entry("clusterDomain", "cluster-domain", json!(s.cluster_domain)),
         Entry {
             name: "clusterDNS",
-            flag: Err("Name servers that pods ask first [default: none]"),
+            flag: Err("Name servers of the cluster, for pods [default: none]"),
             value: json!(s.cluster_dns),
         },
         entry("resolvConf", "resolv-conf", json!(s.resolv_conf)),
@@ -118,12 +116,12 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         Entry {
             name: "singleProcessOOMKill",
             flag: Err(
-                "Whether a process that is killed for want of memory leaves the others of its container running; with cgroups v2 [default: false]",
+                "Whether the OOM killer kills single processes instead of all of a container; with cgroups v2 [default: false]",
             ),
             value: json!(s.single_process_oom_kill),
         },
         entry("log", "log", json!(s.log)),
-        entry("logFormat", "log-format", word(&s.log_format)),
+        entry("logFormat", "log-format", value_name(&s.log_format)),
         entry("evictionHard", "eviction-hard", json!(k.eviction_hard)),
         entry("evictionSoft", "eviction-soft", json!(k.eviction_soft)),
         entry("evictionSoftGracePeriod", "eviction-soft-grace-period", json!(k.eviction_soft_grace_period)),
@@ -152,7 +150,7 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         Entry {
             name: "preloadedImagesVerificationAllowlist",
             flag: Err(
-                "The images for which no pod needs to, with the policy NeverVerifyAllowlistedImages, such as registry.example/base/* [default: none]",
+                "Images for which pods need no credentials, with the policy NeverVerifyAllowlistedImages, such as registry.example/base/* [default: none]",
             ),
             value: json!(k.preloaded_images_verification_allowlist),
         },
@@ -169,20 +167,18 @@ pub(crate) fn entries(s: &Settings) -> Vec<Entry> {
         Entry {
             name: "shutdownGracePeriod",
             flag: Err(
-                "How long pods have to end before the machine does; systemd-logind is asked to wait; 0s is not at all [default: 0s]",
+                "Grace period of pods at shutdown of the machine, which systemd-logind delays; 0s turns it off [default: 0s]",
             ),
             value: json!(k.shutdown_grace_period),
         },
         Entry {
             name: "shutdownGracePeriodCriticalPods",
-            flag: Err("The last part of that time, for critical pods alone [default: 0s]"),
+            flag: Err("The part of that period, at its end, for critical pods [default: 0s]"),
             value: json!(k.shutdown_grace_period_critical_pods),
         },
         Entry {
             name: "shutdownGracePeriodByPodPriority",
-            flag: Err(
-                "Instead of both: how many seconds pods of each priority have, as priority and shutdownGracePeriodSeconds",
-            ),
+            flag: Err("Instead of both: grace periods by pod priority, as priority and shutdownGracePeriodSeconds"),
             value: json!(k.shutdown_grace_period_by_pod_priority),
         },
     ]

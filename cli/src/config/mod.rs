@@ -1,18 +1,23 @@
-//! Settings: built-in defaults, then those of a cluster that was joined, then the configuration file, then flags. All of it is read before
-//! anything is opened, and wrong settings are reported together.
+//! The settings: built-in defaults, then those of a joined cluster, then the configuration file, then flags. All are
+//! read before anything is opened, and all problems are reported together.
 
 mod addresses;
+pub(crate) mod agent;
+mod cluster_access;
+pub(crate) mod configz;
+pub(crate) mod connect;
+pub(crate) mod control;
+pub(crate) mod field_names;
 pub(crate) mod file;
 mod flags;
-pub(crate) mod keeping;
 pub(crate) mod kube_proxy;
+pub(crate) mod kubelet;
 pub(crate) mod list;
-mod membership;
-pub(crate) mod names;
+mod problem;
 mod problems;
+pub(crate) mod proxy;
 mod ranges;
 pub(crate) mod registration;
-pub(crate) mod told;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -23,17 +28,18 @@ use std::{
 use anyhow::Context as _;
 
 pub(crate) use addresses::Addresses;
+pub(crate) use cluster_access::{ClusterAccess, ClusterAccessFlags, IdentityFlags};
 pub(crate) use flags::Flags;
-pub(crate) use keeping::Keeping;
-pub(crate) use membership::{IdentityFlags, Membership, MembershipFlags};
-pub(crate) use problems::Problem;
+pub(crate) use kubelet::KubeletSettings;
+pub(crate) use problem::Problem;
 pub(crate) use ranges::Ranges;
 pub(crate) use registration::Registration;
+use windlass_agent::node::eviction::thresholds;
 use windlass_kit::{duration, net::NodeIps};
 
-use crate::join::place::Place;
+use crate::join::join_dir::JoinDir;
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
@@ -43,7 +49,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Whether long chains of service rules become trees.
+/// Whether long chains of service rules are split into trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum RulesLayout {
@@ -55,7 +61,7 @@ pub(crate) enum RulesLayout {
     Tree,
 }
 
-/// How pods are connected.
+/// The pod network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum PodNetwork {
@@ -65,7 +71,7 @@ pub(crate) enum PodNetwork {
     Cni,
 }
 
-/// An address to listen on; empty for none.
+/// A listen address; empty for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct OptionalAddress(pub(crate) Option<SocketAddr>);
@@ -97,31 +103,31 @@ impl std::fmt::Display for OptionalAddress {
     }
 }
 
-/// Everything that can be set, with no gaps left.
+/// All settings, with all defaults filled in.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) node_name: String,
-    /// As set; [`Self::node_ip`] finds one otherwise.
+    /// If configured; else see [`Self::node_ip`].
     pub(crate) node_ip: Option<NodeIps>,
-    outward: IpAddr,
+    default_route_ip: IpAddr,
     pub(crate) data_dir: PathBuf,
     pub(crate) run_dir: PathBuf,
     pub(crate) admin_kubeconfig: PathBuf,
     pub(crate) manifests_dir: PathBuf,
-    /// The folder of the node's own pods.
+    /// The directory of static pod manifests.
     pub(crate) static_pods_dir: Option<PathBuf>,
     pub(crate) pod_logs_dir: PathBuf,
     pub(crate) container_logs_dir: PathBuf,
     pub(crate) log_limits: windlass_agent::LogLimits,
     pub(crate) docker_socket: PathBuf,
-    /// As set; [`Self::api_listens`] finds some otherwise.
+    /// If configured; else see [`Self::api_bind_addresses`].
     pub(crate) api_bind: Option<Addresses>,
-    /// The longest life of a service account's token; none where it is zero.
+    /// The maximum lifetime of service account tokens; zero for no limit.
     pub(crate) max_token_expiration: String,
     pub(crate) node_api_bind: SocketAddr,
-    /// None where it is off.
+    /// `None` if it is off.
     pub(crate) stats_bind: Option<SocketAddr>,
-    /// A `GET` that opens a connection to a pod needs the right to `create`.
+    /// A `GET` that upgrades to a stream needs the verb `create`.
     pub(crate) get_needs_create: bool,
     pub(crate) handlers: Handlers,
     pub(crate) agent_health_bind: SocketAddr,
@@ -131,16 +137,16 @@ pub(crate) struct Settings {
     pub(crate) service_cidr: Ranges,
     pub(crate) node_ports: RangeInclusive<u16>,
     pub(crate) max_pods: u32,
-    pub(crate) keeping: Keeping,
+    pub(crate) kubelet: KubeletSettings,
     pub(crate) registration: Registration,
-    pub(crate) membership: Membership,
+    pub(crate) cluster_access: ClusterAccess,
     pub(crate) network: PodNetwork,
     pub(crate) cni_conf_dir: PathBuf,
     pub(crate) cni_bin_dirs: Vec<PathBuf>,
     pub(crate) rules_layout: RulesLayout,
     pub(crate) cluster_domain: String,
     pub(crate) cluster_dns: Vec<IpAddr>,
-    /// As set; the agent finds one otherwise. An empty path is none.
+    /// If configured; else the agent detects it. An empty path means none.
     pub(crate) resolv_conf: Option<PathBuf>,
     pub(crate) single_process_oom_kill: bool,
     pub(crate) allowed_unsafe_sysctls: Vec<String>,
@@ -148,7 +154,7 @@ pub(crate) struct Settings {
     pub(crate) log_format: LogFormat,
 }
 
-/// What the node's API serves, by the keys of KubeletConfiguration.
+/// The handlers of the node's API, by the fields of KubeletConfiguration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handlers {
     /// `enableDebuggingHandlers`
@@ -159,24 +165,24 @@ pub(crate) struct Handlers {
     pub(crate) system_log_query: bool,
 }
 
-/// The API's port where none is set.
+/// The API's default port.
 const API_PORT: u16 = 6443;
 
-/// Where the configuration is looked for when no flag names one.
+/// The configuration file when no flag names one.
 pub(crate) const DEFAULT_FILE: &str = "/etc/windlass/config.yaml";
 
 impl Settings {
     fn built_in() -> anyhow::Result<Self> {
-        Ok(Self::of(host_name()?, outward_address()))
+        Ok(Self::with_defaults(host_name()?, detect_node_ip()))
     }
 
-    fn of(node_name: String, outward: IpAddr) -> Self {
+    fn with_defaults(node_name: String, default_route_ip: IpAddr) -> Self {
         let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let all = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         Self {
             node_name,
             node_ip: None,
-            outward,
+            default_route_ip,
             data_dir: "/var/lib/windlass".into(),
             run_dir: "/run/windlass".into(),
             admin_kubeconfig: "/etc/windlass/admin.kubeconfig".into(),
@@ -199,12 +205,12 @@ impl Settings {
             service_cidr: Ranges::v4(Ipv4Addr::new(10, 96, 0, 0), 16),
             node_ports: 30000..=32767,
             max_pods: 110,
-            keeping: Keeping::default(),
+            kubelet: KubeletSettings::default(),
             registration: Registration::default(),
-            membership: Membership::default(),
+            cluster_access: ClusterAccess::default(),
             network: PodNetwork::Routed,
             cni_conf_dir: "/etc/cni/net.d".into(),
-            // Upstream's folder, and where Debian puts them.
+            // Upstream's directory, and Debian's.
             cni_bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             rules_layout: RulesLayout::Auto,
             cluster_domain: "cluster.local".to_owned(),
@@ -217,14 +223,14 @@ impl Settings {
         }
     }
 
-    /// The defaults, for a machine that nobody has.
+    /// The defaults of an example machine.
     pub(crate) fn example() -> Self {
-        let mut settings = Self::of("my-node".to_owned(), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)));
-        settings.node_ip = Some(settings.outward.into());
+        let mut settings = Self::with_defaults("my-node".to_owned(), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)));
+        settings.node_ip = Some(settings.default_route_ip.into());
         settings
     }
 
-    /// Everything that is wrong with a file of this text.
+    /// All problems of a file with this text.
     ///
     /// # Errors
     /// When the host's name is needed and cannot be read.
@@ -235,36 +241,37 @@ impl Settings {
         }
         let mut settings = Self::built_in()?;
         file::parse(text)?.apply(&mut settings);
-        Ok(settings.problems().into_iter().map(|p| problems::placed(text, p)).collect())
+        Ok(settings.problems().into_iter().map(|p| problems::with_line(text, p)).collect())
     }
 
-    /// Reads defaults, what the cluster that was joined has set, file and flags; no file of ours where `--config` names one of kube-proxy's.
+    /// Reads defaults, the joined cluster's settings, the file and flags; `with_file` is false if `--config` names a
+    /// file of kube-proxy.
     ///
     /// # Errors
-    /// Names the file, line and setting that cannot be used.
+    /// Names the file, the line and the invalid setting.
     pub(crate) fn read(flags: &Flags, with_file: bool) -> anyhow::Result<Self> {
-        let settings = Self::assembled(flags, with_file, None)?;
-        // What a cluster has set is in the data folder, which the file or a flag may name.
-        let of_cluster = Place::below(&settings.data_dir).settings();
+        let settings = Self::merged(flags, with_file, None)?;
+        // The cluster's settings are in the data directory, which the file or a flag may set.
+        let of_cluster = JoinDir::in_data_dir(&settings.data_dir).settings();
         let read = windlass_kit::atomic_file::read(&of_cluster)
             .with_context(|| format!("the cluster's settings {} could not be read", of_cluster.display()))?;
         let settings = match read {
-            Some(text) => Self::assembled(flags, with_file, Some(&text))
+            Some(text) => Self::merged(flags, with_file, Some(&text))
                 .with_context(|| format!("with the cluster's settings in {}", of_cluster.display()))?,
             None => settings,
         };
-        settings.judged()
+        settings.validated()
     }
 
-    /// The same with these settings of a cluster, which file and flags go before.
+    /// The same with these settings of a cluster, which file and flags override.
     ///
     /// # Errors
     /// As for [`Self::read`].
     pub(crate) fn with_cluster(flags: &Flags, of_cluster: &str) -> anyhow::Result<Self> {
-        Self::assembled(flags, true, Some(of_cluster))?.judged()
+        Self::merged(flags, true, Some(of_cluster))?.validated()
     }
 
-    fn assembled(flags: &Flags, with_file: bool, of_cluster: Option<&str>) -> anyhow::Result<Self> {
+    fn merged(flags: &Flags, with_file: bool, of_cluster: Option<&str>) -> anyhow::Result<Self> {
         let mut settings = Self::built_in()?;
         if let Some(text) = of_cluster {
             file::parse(text)?.apply(&mut settings);
@@ -276,45 +283,45 @@ impl Settings {
         Ok(settings)
     }
 
-    fn judged(self) -> anyhow::Result<Self> {
+    fn validated(self) -> anyhow::Result<Self> {
         let problems = self.problems();
-        anyhow::ensure!(problems.is_empty(), "the settings cannot be used: {}", problems.join("; "));
+        anyhow::ensure!(problems.is_empty(), "the settings are invalid: {}", problems.join("; "));
         Ok(self)
     }
 
-    /// The node's address: as set, or the one that the default route sends from.
+    /// The node's primary address: configured, or the source address of the default route.
     pub(crate) fn node_ip(&self) -> IpAddr {
         self.node_ips().first()
     }
 
-    /// All of the node's addresses.
+    /// The node's addresses.
     pub(crate) fn node_ips(&self) -> NodeIps {
-        self.node_ip.unwrap_or_else(|| self.outward.into())
+        self.node_ip.unwrap_or_else(|| self.default_route_ip.into())
     }
 
-    /// Where the API listens: as set, or for this machine's own processes and at the node's address, where pods reach it.
-    pub(crate) fn api_listens(&self) -> Addresses {
+    /// The API's listen addresses: configured, or loopback and the node's address, where pods reach it.
+    pub(crate) fn api_bind_addresses(&self) -> Addresses {
         let at = |ip: IpAddr| SocketAddr::new(ip, API_PORT);
         self.api_bind.clone().unwrap_or_else(|| Addresses::both(at(Ipv4Addr::LOCALHOST.into()), at(self.node_ip())))
     }
 
-    /// The address at which pods and other nodes are told to find the API.
-    pub(crate) fn api_advertises(&self) -> IpAddr {
-        let listens = self.api_listens();
+    /// The address of the API for pods and other nodes.
+    pub(crate) fn api_advertise_address(&self) -> IpAddr {
+        let listens = self.api_bind_addresses();
         let mut reached = listens.iter().map(|at| at.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified());
         reached.next().unwrap_or_else(|| self.node_ip())
     }
 
-    /// The longest life of a service account's token, in seconds.
+    /// The maximum lifetime of service account tokens in seconds.
     pub(crate) fn max_token_seconds(&self) -> Option<i64> {
-        let most = keeping::duration(&self.max_token_expiration).as_secs();
+        let most = kubelet::duration(&self.max_token_expiration).as_secs();
         i64::try_from(most).ok().filter(|most| *most > 0)
     }
 
     fn problems(&self) -> Vec<String> {
-        let mut problems = self.keeping.problems();
+        let mut problems = self.kubelet.problems();
         problems.extend(self.registration.problems(&self.node_name));
-        problems.extend(self.membership.problems());
+        problems.extend(self.cluster_access.problems());
         if !is_dns_label(&self.node_name) {
             problems.push(format!(
                 "nodeName {:?} is not a DNS name (lower case letters, digits, '-' and '.')",
@@ -384,11 +391,11 @@ fn host_name() -> anyhow::Result<String> {
     Ok(name.to_string_lossy().trim().to_lowercase())
 }
 
-/// The address that the default route would send from; no packet is sent to find it.
-fn outward_address() -> IpAddr {
+/// The source address of the default route; connecting a UDP socket sends no packet.
+fn detect_node_ip() -> IpAddr {
     let probe = || -> std::io::Result<IpAddr> {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        // An address of the documentation range: never anybody's host.
+        // An address of a documentation range (TEST-NET-2).
         socket.connect((Ipv4Addr::new(198, 51, 100, 1), 9))?;
         Ok(socket.local_addr()?.ip())
     };

@@ -1,77 +1,62 @@
-//! What is wrong with a configuration file, each with its line: all of it at once. Pure.
+//! Finds all problems of a configuration file, with their lines. Pure.
 
 use super::{
+    Problem,
+    field_names::{names, nearest},
     file::File,
-    names::{names, nearest},
 };
 
-/// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
-    /// Counted from 1; none for the file as a whole.
-    pub(crate) line: Option<usize>,
-    pub(crate) reason: String,
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "line {line}: {}", self.reason),
-            None => f.write_str(&self.reason),
-        }
-    }
-}
-
-/// A setting at the top of a file: its name, its first line counted from 0, and its text.
-struct Part<'a> {
+/// A top-level key of a file: its name, its first line counted from 0, and its text.
+struct TopLevelKey<'a> {
     name: &'a str,
-    begins: usize,
+    line: usize,
     text: String,
 }
 
-/// Splits a file at the names that stand at the beginning of a line.
-fn parts(text: &str) -> Vec<Part<'_>> {
-    let mut all: Vec<Part<'_>> = Vec::new();
+/// Splits a file at the keys at the beginning of a line.
+fn top_level_keys(text: &str) -> Vec<TopLevelKey<'_>> {
+    let mut all: Vec<TopLevelKey<'_>> = Vec::new();
     for (at, line) in text.lines().enumerate() {
-        let begins = line.starts_with(|c: char| c.is_ascii_alphabetic() || c == '"' || c == '\'');
-        if let Some((name, _)) = line.split_once(':').filter(|_| begins) {
-            all.push(Part { name: name.trim().trim_matches(['"', '\'']), begins: at, text: String::new() });
+        let is_key = line.starts_with(|c: char| c.is_ascii_alphabetic() || c == '"' || c == '\'');
+        if let Some((name, _)) = line.split_once(':').filter(|_| is_key) {
+            all.push(TopLevelKey { name: name.trim().trim_matches(['"', '\'']), line: at, text: String::new() });
         }
-        if let Some(part) = all.last_mut() {
-            part.text.push_str(line);
-            part.text.push('\n');
+        if let Some(key) = all.last_mut() {
+            key.text.push_str(line);
+            key.text.push('\n');
         }
     }
     all
 }
 
-/// What cannot be read; what settings mean together is judged elsewhere.
+/// The problems of single settings; combinations are checked elsewhere.
 pub(super) fn problems(text: &str) -> Vec<Problem> {
     let known = names::<File>();
     let mut all = Vec::new();
-    for part in parts(text) {
-        let line = Some(part.begins + 1);
-        if !known.contains(&part.name) {
-            let hint = nearest(part.name, known).map(|name| format!("; did you mean {name:?}?"));
-            let reason = format!("there is no setting {:?}{}", part.name, hint.unwrap_or_default());
+    for key in top_level_keys(text) {
+        let line = Some(key.line + 1);
+        if !known.contains(&key.name) {
+            let hint = nearest(key.name, known).map(|name| format!("; did you mean {name:?}?"));
+            let reason = format!("there is no setting {:?}{}", key.name, hint.unwrap_or_default());
             all.push(Problem { line, reason });
-        } else if let Err(error) = serde_saphyr::from_str::<File>(&part.text) {
-            let (inside, why) = told(&error.to_string());
-            all.push(Problem { line: line.map(|l| l + inside), reason: format!("{}: {why}", part.name) });
+        } else if let Err(error) = serde_saphyr::from_str::<File>(&key.text) {
+            let (inside, why) = parse_report(&error.to_string());
+            all.push(Problem { line: line.map(|l| l + inside), reason: format!("{}: {why}", key.name) });
         }
     }
-    // Text that is no list of settings at all, or one where a name stands twice.
+    // Not a mapping, or a duplicate key.
     if all.is_empty()
         && let Err(error) = serde_saphyr::from_str::<File>(text)
     {
-        let (inside, reason) = told(&error.to_string());
+        let (inside, reason) = parse_report(&error.to_string());
         all.push(Problem { line: Some(inside + 1), reason });
     }
     all
 }
 
-/// Lines before the place, and the reason, out of the reader's report: `error: line 2 column 9: reason` and an excerpt.
-fn told(report: &str) -> (usize, String) {
+/// Splits the parser's report `error: line 2 column 9: reason`, followed by an excerpt, into the lines before and the
+/// reason.
+fn parse_report(report: &str) -> (usize, String) {
     let first = report.lines().next().unwrap_or("");
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let place = first.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
@@ -84,9 +69,9 @@ fn told(report: &str) -> (usize, String) {
     }
 }
 
-/// A problem of the settings together, with the line of the setting that it begins with.
-pub(super) fn placed(text: &str, problem: String) -> Problem {
+/// A problem of a combination, with the line of the setting that its text begins with.
+pub(super) fn with_line(text: &str, problem: String) -> Problem {
     let name = problem.split(' ').next().unwrap_or("");
-    let line = parts(text).iter().find(|part| part.name == name).map(|part| part.begins + 1);
+    let line = top_level_keys(text).iter().find(|part| part.name == name).map(|part| part.line + 1);
     Problem { line, reason: problem }
 }

@@ -1,4 +1,4 @@
-//! Address ranges as people write them: one, or one of each family with a comma between.
+//! CIDR ranges of one or both families, separated by a comma.
 
 use std::{
     fmt,
@@ -8,12 +8,12 @@ use std::{
 
 use windlass_kit::net::{Cidr, Family};
 
-/// At most one range of each family, IPv4 first; never empty.
+/// At most one range per family, IPv4 first; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<Cidr>);
 
 impl Ranges {
-    /// One range of IPv4.
+    /// A single IPv4 range.
     pub(crate) fn v4(base: Ipv4Addr, length: u8) -> Self {
         Self(vec![Cidr::new(IpAddr::V4(base), length)])
     }
@@ -27,7 +27,7 @@ impl Ranges {
         self.iter().find(|range| range.family() == family)
     }
 
-    /// Base and length of the range of IPv4, which a node of ours needs.
+    /// Base and length of the IPv4 range, which nodes require.
     pub(crate) fn ipv4(&self) -> Option<(Ipv4Addr, u8)> {
         self.of(Family::V4).and_then(Cidr::v4)
     }

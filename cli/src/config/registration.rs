@@ -1,4 +1,4 @@
-//! What the node tells the API when it registers, and how often it tells that it lives. Names are kubelet's.
+//! The settings of the node's registration, status and lease. Names are kubelet's.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Taint;
 use windlass_agent::node::{label_problem, taint_problem};
 use windlass_kit::duration;
 
-/// Settings with no gaps left; texts are read by the functions below.
+/// The settings with all defaults filled in; texts are parsed by the functions below.
 #[derive(Debug, Clone)]
 pub(crate) struct Registration {
     pub(crate) node_labels: BTreeMap<String, String>,
@@ -18,7 +18,7 @@ pub(crate) struct Registration {
     pub(crate) node_lease_duration_seconds: i32,
     pub(crate) node_status_update_frequency: String,
     pub(crate) node_status_report_frequency: String,
-    /// The proxy's own credentials; it has the node's where there are none.
+    /// The proxy's credentials; by default the node's.
     pub(crate) proxy_kubeconfig: Option<PathBuf>,
 }
 
@@ -39,18 +39,18 @@ impl Default for Registration {
 }
 
 impl Registration {
-    /// A controller of the cloud completes the node.
+    /// Whether an external cloud controller manager initializes the node.
     pub(crate) fn external_cloud(&self) -> bool {
         self.cloud_provider == "external"
     }
 
-    /// How often the node's status is computed, and how old the API's may get.
+    /// The update and report frequencies of the node's status.
     pub(crate) fn frequencies(&self) -> (Duration, Duration) {
         let read = |text: &str| duration::parse(text.trim()).unwrap_or_default();
         (read(&self.node_status_update_frequency), read(&self.node_status_report_frequency))
     }
 
-    /// Everything that cannot be used.
+    /// All invalid settings.
     pub(super) fn problems(&self, node: &str) -> Vec<String> {
         let mut all: Vec<String> =
             self.node_labels.iter().filter_map(|(key, value)| label_problem(node, key, value)).collect();
@@ -73,7 +73,7 @@ impl Registration {
     }
 }
 
-/// The same as flags, in kubelet's way of writing them.
+/// The flags of these settings, in kubelet's syntax.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct RegistrationFlags {
     /// Labels of the node when it registers [default: none]
@@ -82,16 +82,16 @@ pub(crate) struct RegistrationFlags {
     /// Taints of the node when it registers [default: none]
     #[arg(long, global = true, value_name = "KEY=VALUE:EFFECT,…", value_parser = taints)]
     register_with_taints: Option<Taints>,
-    /// What the machine is called at its cloud, told when the node registers [default: none]
+    /// Provider ID of the machine, set when the node registers [default: none]
     #[arg(long, global = true, value_name = "ID")]
     provider_id: Option<String>,
-    /// external: a controller of the cloud gives the node its addresses, and no pods run before [default: none]
+    /// external: a cloud controller manager initializes the node, and no pods run before [default: none]
     #[arg(long, global = true, value_name = "KIND")]
     cloud_provider: Option<String>,
     /// How often the node's status is computed [default: 10s]
     #[arg(long, global = true, value_name = "DURATION")]
     node_status_update_frequency: Option<String>,
-    /// Credentials of the service proxy, where the node's own do not let it follow services [default: the node's]
+    /// Credentials of the service proxy, if the node's own may not watch services [default: the node's]
     #[arg(long, global = true, value_name = "FILE")]
     proxy_kubeconfig: Option<PathBuf>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct RegistrationFlags {
 #[derive(Debug, Clone)]
 struct Labels(BTreeMap<String, String>);
 
-/// Reads `zone=a,disk=ssd`.
+/// Parses `zone=a,disk=ssd`.
 fn labels(text: &str) -> Result<Labels, String> {
     let one = |part: &str| {
         let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is not of the form LABEL=VALUE"))?;
@@ -112,7 +112,7 @@ fn labels(text: &str) -> Result<Labels, String> {
 #[derive(Debug, Clone)]
 struct Taints(Vec<Taint>);
 
-/// Reads `dedicated=db:NoSchedule,gpu:NoExecute`.
+/// Parses `dedicated=db:NoSchedule,gpu:NoExecute`.
 fn taints(text: &str) -> Result<Taints, String> {
     let one = |part: &str| {
         let (what, effect) =
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_would_refuse_is_refused_here() {
+    fn what_the_api_would_reject_is_rejected_here() {
         let problems = |change: fn(&mut Registration)| {
             let mut registration = Registration::default();
             change(&mut registration);

@@ -44,7 +44,7 @@ fn unknown_and_wrong_settings_are_refused_by_name() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_with_its_line() {
+fn all_problems_are_reported_with_their_lines() {
     let text = "# mine\nnodeName: a\nclusterCidr: 10.0.0.0/8\nmaxPods: many\nevictionHard:\n  memory.available: [1]\nnodeIP: x\nport: 1\n";
     let told: Vec<(Option<usize>, String)> =
         Settings::check(text).unwrap().into_iter().map(|p| (p.line, p.reason)).collect();
@@ -70,15 +70,15 @@ fn everything_that_is_wrong_is_told_with_its_line() {
 }
 
 #[test]
-fn what_keeps_the_node_alive_is_read_and_judged() {
+fn kubelet_settings_are_read_and_validated() {
     let good = "evictionHard:\n  memory.available: 1Gi\n  nodefs.available: 5%\nkubeReserved:\n  cpu: 500m\n\
                 imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\nimageMinimumGCAge: 1m30s\n\
                 maxParallelImagePulls: 3\nenforceNodeAllocatable: [none]\n";
     let mut settings = Settings::built_in().unwrap();
     file::parse(&file_of(good)).unwrap().apply(&mut settings);
-    assert_eq!(settings.keeping.problems(), Vec::<String>::new());
-    assert_eq!(settings.keeping.thresholds().unwrap().len(), 3);
-    assert!(!settings.keeping.holds_pods());
+    assert_eq!(settings.kubelet.problems(), Vec::<String>::new());
+    assert_eq!(settings.kubelet.thresholds().unwrap().len(), 3);
+    assert!(!settings.kubelet.enforces_node_allocatable());
     for (text, words) in [
         ("evictionHard:\n  memory.free: 1Gi\n", "evictionHard memory.free"),
         ("evictionSoft:\n  memory.available: 1Gi\n", "evictionSoftGracePeriod must say"),
@@ -96,11 +96,11 @@ fn what_keeps_the_node_alive_is_read_and_judged() {
 }
 
 #[test]
-fn the_api_listens_where_pods_reach_it_unless_it_is_told_otherwise() {
+fn the_api_listens_where_pods_reach_it_by_default() {
     let read = |text: &str| {
         let mut settings = Settings::example();
         file::parse(&file_of(text)).unwrap().apply(&mut settings);
-        (settings.api_listens().to_string(), settings.api_advertises().to_string())
+        (settings.api_bind_addresses().to_string(), settings.api_advertise_address().to_string())
     };
     let node = "192.0.2.10";
     assert_eq!(read(""), ("127.0.0.1:6443,192.0.2.10:6443".into(), node.into()));
@@ -149,5 +149,5 @@ fn the_read_only_port_can_be_off() {
     assert!(wrong.contains("line 3") && wrong.contains("nor empty"), "{wrong}");
     let mut settings = Settings::built_in().unwrap();
     settings.stats_bind = None;
-    assert_eq!(told::kubelet_configuration(&settings, None)["readOnlyPort"], 0);
+    assert_eq!(configz::kubelet_configuration(&settings, None)["readOnlyPort"], 0);
 }

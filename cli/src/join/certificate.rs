@@ -1,56 +1,63 @@
-//! Has the node's certificate issued, telling how far it is.
+//! Obtains the node's client certificate, reporting progress.
 
 use std::{path::Path, time::Duration};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use windlass_agent::certificates::{self, Clients, Manager, Pair, Purpose, Requester, Standing, Wanted};
+use windlass_agent::certificates::{
+    self, CertificateManager, CertificateState, CertificateTemplate, CertifiedKey, ClientProvider, Purpose, Requester,
+};
 use windlass_kit::client::{Access, Limits};
 
-/// A certificate and the link that always leads to the current one's file.
-pub(crate) struct Issued {
-    pub(crate) pair: Pair,
+/// The certificate, and the symlink to the current one's file.
+pub(crate) struct IssuedCertificate {
+    pub(crate) pair: CertifiedKey,
     pub(crate) current: std::path::PathBuf,
 }
 
-/// What is said at a step.
-pub(super) fn words(standing: &Standing) -> Option<String> {
-    Some(match standing {
-        Standing::Idle => return None,
-        Standing::Good { ends } => {
-            format!("the certificate is good until {}", Timestamp::from_second(*ends).unwrap_or_default())
+/// The progress message of a state.
+pub(super) fn describe(state: &CertificateState) -> Option<String> {
+    Some(match state {
+        CertificateState::Idle => return None,
+        CertificateState::Valid { not_after } => {
+            format!("the certificate is valid until {}", Timestamp::from_second(*not_after).unwrap_or_default())
         }
-        Standing::Requested(name) => format!("asked for as request {name}"),
-        Standing::Pending { advice, .. } => format!("the request waits; {advice}"),
-        Standing::Approved(name) => format!("{name} is approved, and will be signed"),
-        Standing::Failed { reason, .. } => reason.clone(),
+        CertificateState::Requested(name) => format!("requested as {name}"),
+        CertificateState::Pending { advice, .. } => format!("the request is pending; {advice}"),
+        CertificateState::Approved(name) => format!("{name} is approved; waiting for its signature"),
+        CertificateState::Failed { reason, .. } => reason.clone(),
     })
 }
 
-/// Opens the certificates in `pki`; those of another cluster, or that the API does not know any more, are forgotten.
-async fn open(pki: &Path, node: &str, found: &super::discovery::Found, token: &Access) -> anyhow::Result<Manager> {
-    let managed = |token: &Access| {
+/// Opens the certificates in `pki`; those of another cluster, or that the API no longer accepts, are removed.
+async fn open(
+    pki: &Path,
+    node: &str,
+    found: &super::discovery::DiscoveredCluster,
+    token: &Access,
+) -> anyhow::Result<CertificateManager> {
+    let open_manager = |token: &Access| {
         let token = token.clone();
-        let clients: Clients = Box::new(move |requester| {
+        let clients: ClientProvider = Box::new(move |requester| {
             let token = token.clone();
             Box::pin(async move {
                 match requester {
                     Requester::Bootstrap => Ok(token.client(Limits::DEFAULT)),
-                    Requester::Node => Err("the node's certificate is not renewed while it joins".to_owned()),
+                    Requester::Node => Err("the node's certificate is not rotated during a join".to_owned()),
                 }
             })
         });
-        Manager::open(pki, Purpose::Client, clients, false, std::sync::Arc::default())
+        CertificateManager::open(pki, Purpose::Client, clients, false, std::sync::Arc::default())
     };
-    let manager = managed(token)?;
-    let kept = manager.pairs().borrow().clone();
-    let Some(pair) = kept else { return Ok(manager) };
-    let known = match found.access(super::place::credentials(&pair)) {
+    let manager = open_manager(token)?;
+    let existing = manager.pairs().borrow().clone();
+    let Some(pair) = existing else { return Ok(manager) };
+    let known = match found.access(super::join_dir::credentials(&pair)) {
         Ok(access) => {
-            let asked: Result<k8s_openapi::api::core::v1::Node, kube::Error> =
+            let answer: Result<k8s_openapi::api::core::v1::Node, kube::Error> =
                 kube::Api::all(access.client(Limits::HEARTBEAT)).get(node).await;
-            !matches!(asked, Err(kube::Error::Api(answer)) if answer.code == 401)
+            !matches!(answer, Err(kube::Error::Api(answer)) if answer.code == 401)
         }
         Err(_) => false,
     };
@@ -58,60 +65,60 @@ async fn open(pki: &Path, node: &str, found: &super::discovery::Found, token: &A
         return Ok(manager);
     }
     drop(manager);
-    certificates::forget(pki)?;
-    Ok(managed(token)?)
+    certificates::remove_all(pki)?;
+    Ok(open_manager(token)?)
 }
 
-/// Has a certificate for the node issued, or takes the one of a join that was interrupted. `tell` hears of each step.
+/// Obtains a certificate for the node, or uses that of an interrupted join; `report` gets each progress message.
 pub(crate) async fn obtain(
     pki: &Path,
     node: &str,
-    found: &super::discovery::Found,
+    found: &super::discovery::DiscoveredCluster,
     token: &Access,
     limit: Duration,
-    tell: impl Fn(String),
-) -> anyhow::Result<Issued> {
+    report: impl Fn(String),
+) -> anyhow::Result<IssuedCertificate> {
     let manager = open(pki, node, found, token).await?;
-    let (mut pairs, mut standing, current) = (manager.pairs(), manager.standing(), manager.current_path());
-    let wanted = watch::Sender::new(Some(Wanted::client(node)));
-    let given = watch::Sender::new(None);
+    let (mut pairs, mut state, current) = (manager.pairs(), manager.state(), manager.current_path());
+    let template = watch::Sender::new(Some(CertificateTemplate::client(node)));
+    let no_other = watch::Sender::new(None);
     let stop = CancellationToken::new();
     let _stopped = stop.clone().drop_guard();
-    let managing = manager.run(wanted.subscribe(), given.subscribe(), stop);
+    let running = manager.run(template.subscribe(), no_other.subscribe(), stop);
     let mut last = String::new();
     let waiting = async {
         loop {
-            let now = standing.borrow_and_update().clone();
-            if let Some(words) = words(&now).filter(|words| *words != last) {
-                tell(words.clone());
-                last = words;
+            let now = state.borrow_and_update().clone();
+            if let Some(message) = describe(&now).filter(|message| *message != last) {
+                report(message.clone());
+                last = message;
             }
             match now {
-                Standing::Good { .. } => {
+                CertificateState::Valid { .. } => {
                     let pair = pairs.borrow_and_update().clone();
                     if let Some(pair) = pair {
                         return Ok(pair);
                     }
                 }
-                Standing::Failed { reason, refused: true } => return Err(reason),
+                CertificateState::Failed { reason, denied: true } => return Err(reason),
                 _ => {}
             }
             tokio::select! {
-                changed = standing.changed() => if changed.is_err() { return Err("the certificate manager has ended".to_owned()) },
+                changed = state.changed() => if changed.is_err() { return Err("the certificate manager has ended".to_owned()) },
                 _ = pairs.changed() => {}
             }
         }
     };
     let ended = tokio::select! {
-        () = managing => Err("the certificate manager has ended".to_owned()),
+        () = running => Err("the certificate manager has ended".to_owned()),
         waited = tokio::time::timeout(limit, waiting) => waited.unwrap_or_else(|_| Err(String::new())),
     };
     match ended {
-        Ok(pair) => Ok(Issued { pair, current }),
+        Ok(pair) => Ok(IssuedCertificate { pair, current }),
         Err(reason) if reason.is_empty() => {
-            let state = words(&standing.borrow()).unwrap_or_else(|| "nothing was heard of it".to_owned());
+            let state = describe(&state.borrow()).unwrap_or_else(|| "no state was reported".to_owned());
             anyhow::bail!(
-                "no certificate within {} s: {state}. The request is kept: run the same line again once it is approved",
+                "no certificate within {} s: {state}. The request stays: run the same command again once it is approved",
                 limit.as_secs()
             )
         }

@@ -1,4 +1,5 @@
-//! What the cluster tells whoever has a token: its version, its settings, whether it has a proxy and a node of this name.
+//! Reads what a bootstrap token may read of the cluster: its version, its kubelet configuration, whether it has a
+//! service proxy and a node of this name.
 
 use std::collections::BTreeMap;
 
@@ -14,87 +15,87 @@ use kube::{Api, Client, api::PostParams};
 
 use super::discovery::reason;
 
-/// What was read; what may not be read, or is not there, is absent.
+/// The facts; what is forbidden or missing is absent.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ClusterFacts {
     pub(crate) version: Option<Info>,
     /// `kube-system/kubelet-config`.
     pub(crate) kubelet: Option<String>,
     /// `kube-system/kubeadm-config`.
     pub(crate) kubeadm: Option<String>,
-    /// Who writes the rules of services on every node.
-    pub(crate) proxy: Option<&'static str>,
-    /// The node of our name.
+    /// The service proxy that runs on every node.
+    pub(crate) service_proxy: Option<&'static str>,
+    /// The Node of this name.
     pub(crate) node: Option<Node>,
 }
 
-/// An answer, or nothing where there is none or it may not be had.
+/// Maps forbidden and not found to `None`.
 fn optional<T>(answer: Result<T, kube::Error>) -> anyhow::Result<Option<T>> {
     match answer {
         Ok(found) => Ok(Some(found)),
         Err(kube::Error::Api(answer)) if matches!(answer.code, 403 | 404) => Ok(None),
         Err(kube::Error::Api(answer)) if answer.code == 401 => bail!(
-            "the API server does not know the token any more: it has ended, or may not be used to authenticate; make another with `kubeadm token create`"
+            "the API server does not accept the token: it has expired, or its usages do not include authentication; create another with `kubeadm token create`"
         ),
-        Err(error) => bail!("the API server could not be asked: {}", reason(&error)),
+        Err(error) => bail!("the request to the API server failed: {}", reason(&error)),
     }
 }
 
-async fn map(client: &Client, name: &str) -> anyhow::Result<BTreeMap<String, String>> {
+async fn config_map_data(client: &Client, name: &str) -> anyhow::Result<BTreeMap<String, String>> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
     Ok(optional(api.get(name).await)?.and_then(|map| map.data).unwrap_or_default())
 }
 
-/// Asks for all of it.
-pub(crate) async fn ask(client: &Client, node: &str) -> anyhow::Result<Told> {
+/// Reads all facts.
+pub(crate) async fn read_cluster(client: &Client, node: &str) -> anyhow::Result<ClusterFacts> {
     let version = optional(client.apiserver_version().await)?;
-    let of = |mut map: BTreeMap<String, String>, key: &str| map.remove(key);
-    let kubelet = of(map(client, "kubelet-config").await?, "kubelet");
-    let kubeadm = of(map(client, "kubeadm-config").await?, "ClusterConfiguration");
-    let kube_proxy = !map(client, "kube-proxy").await?.is_empty();
-    let cilium = of(map(client, "cilium-config").await?, "kube-proxy-replacement");
+    let take = |mut data: BTreeMap<String, String>, key: &str| data.remove(key);
+    let kubelet = take(config_map_data(client, "kubelet-config").await?, "kubelet");
+    let kubeadm = take(config_map_data(client, "kubeadm-config").await?, "ClusterConfiguration");
+    let kube_proxy = !config_map_data(client, "kube-proxy").await?.is_empty();
+    let cilium = take(config_map_data(client, "cilium-config").await?, "kube-proxy-replacement");
     let node = optional(Api::<Node>::all(client.clone()).get(node).await)?;
-    Ok(Told { version, kubelet, kubeadm, proxy: proxy(kube_proxy, cilium.as_deref()), node })
+    Ok(ClusterFacts { version, kubelet, kubeadm, service_proxy: service_proxy(kube_proxy, cilium.as_deref()), node })
 }
 
-/// Who writes the rules of services on every node of the cluster.
-pub(super) fn proxy(kube_proxy: bool, cilium: Option<&str>) -> Option<&'static str> {
+/// The service proxy that runs on every node of the cluster.
+pub(super) fn service_proxy(kube_proxy: bool, cilium: Option<&str>) -> Option<&'static str> {
     if kube_proxy {
         return Some("kube-proxy");
     }
     cilium.is_some_and(|value| matches!(value, "true" | "strict" | "partial" | "probe")).then_some("Cilium")
 }
 
-/// What a node of our name means.
+/// An existing Node of this name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Namesake {
+pub(crate) enum ExistingNode {
     /// There is none.
     None,
-    /// There is one that does not run, or it was this machine, not started anew since: it is taken over.
-    TakenOver,
-    /// It is another machine, which runs.
+    /// It is not running, or is this machine since the same boot: the Node is taken over.
+    TakeOver,
+    /// It is another machine that is running.
     Alive,
 }
 
-/// Judges the node of our name.
-pub(crate) fn namesake(node: Option<&Node>, boot_id: &str) -> Namesake {
-    let Some(node) = node else { return Namesake::None };
+/// Classifies the Node of this name.
+pub(crate) fn check_existing_node(node: Option<&Node>, boot_id: &str) -> ExistingNode {
+    let Some(node) = node else { return ExistingNode::None };
     let status = node.status.as_ref();
     let is_ready = status
         .and_then(|s| s.conditions.as_ref())
         .is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"));
     let id = status.and_then(|s| s.node_info.as_ref()).map_or("", |info| info.boot_id.as_str());
     let was_us = !boot_id.is_empty() && id == boot_id;
-    if is_ready && !was_us { Namesake::Alive } else { Namesake::TakenOver }
+    if is_ready && !was_us { ExistingNode::Alive } else { ExistingNode::TakeOver }
 }
 
-/// Why a node is not Ready, as its own word has it; `None` where it is.
-pub(crate) fn unready(node: Option<&Node>) -> Option<String> {
+/// Why a node is not Ready, by its own status; `None` if it is.
+pub(crate) fn not_ready_reason(node: Option<&Node>) -> Option<String> {
     let Some(node) = node else { return Some("the node has not registered".to_owned()) };
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions.and_then(|all| all.iter().find(|c| c.type_ == "Ready"));
     match ready {
-        None => Some("the node has registered and told no status yet".to_owned()),
+        None => Some("the node has registered but not reported a status yet".to_owned()),
         Some(ready) if ready.status == "True" => None,
         Some(ready) => {
             let words = [ready.reason.as_deref(), ready.message.as_deref()];
@@ -104,8 +105,8 @@ pub(crate) fn unready(node: Option<&Node>) -> Option<String> {
     }
 }
 
-/// Whether the node may follow services with its own credentials; `None` where that could not be asked.
-pub(crate) async fn may_follow_services(client: &Client) -> Option<bool> {
+/// Whether the node may watch services with its own credentials; `None` if the review failed.
+pub(crate) async fn can_watch_services(client: &Client) -> Option<bool> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {

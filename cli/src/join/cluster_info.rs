@@ -1,5 +1,4 @@
-//! What a cluster says of itself to whoever asks (the ConfigMap `kube-public/cluster-info`), and whether it may be believed.
-//! Pure.
+//! Reads and verifies the public description of a cluster (the ConfigMap `kube-public/cluster-info`). Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,54 +7,59 @@ use http::Uri;
 use kube::config::{AuthInfo, Cluster, Kubeconfig};
 use windlass_kit::bootstrap::{self, BadSignature, Pin, Token};
 
-/// Where a cluster is, whom to trust there, and who to be, if that was told too.
+/// The cluster's API server, its certificate authority, and credentials if included.
 #[derive(Debug, Clone)]
-pub(crate) struct Described {
+pub(crate) struct ClusterInfo {
     pub(crate) server: Uri,
-    /// In PEM; none where every machine trusts the server's.
+    /// In PEM; `None` if the system's roots apply.
     pub(crate) authority: Option<String>,
     pub(crate) credentials: Option<AuthInfo>,
 }
 
-/// Why a description is not taken.
+/// Why a description is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// It is not signed with this token, yet or any more.
+pub(super) enum ClusterInfoError {
+    /// It has no signature with this token, yet or any more.
     Unsigned,
-    /// It is signed wrongly.
+    /// Its signature is invalid.
     Signature(BadSignature),
-    /// The authority is another one than was pinned.
+    /// The certificate authority does not match the pins.
     Pin(String),
-    /// It is no description.
+    /// It is malformed.
     Text(String),
 }
 
-/// Reads a description that must be signed with `token`, and whose authority must be one of `pins` where there are any.
-pub(super) fn judge(data: &BTreeMap<String, String>, token: &Token, pins: &[Pin]) -> Result<Described, Refusal> {
+/// Reads a description that must be signed with `token`, and whose certificate authority must match one of `pins`, if
+/// any.
+pub(super) fn verify(
+    data: &BTreeMap<String, String>,
+    token: &Token,
+    pins: &[Pin],
+) -> Result<ClusterInfo, ClusterInfoError> {
     let Some(text) = data.get("kubeconfig") else {
-        return Err(Refusal::Text("it holds no kubeconfig".to_owned()));
+        return Err(ClusterInfoError::Text("it holds no kubeconfig".to_owned()));
     };
     let Some(signature) = data.get(&format!("{}{}", bootstrap::SIGNATURE_PREFIX, token.id())) else {
-        return Err(Refusal::Unsigned);
+        return Err(ClusterInfoError::Unsigned);
     };
-    bootstrap::verify(token, text.as_bytes(), signature).map_err(Refusal::Signature)?;
-    let described = read(text).map_err(Refusal::Text)?;
+    bootstrap::verify(token, text.as_bytes(), signature).map_err(ClusterInfoError::Signature)?;
+    let described = read(text).map_err(ClusterInfoError::Text)?;
     let Some(authority) = &described.authority else {
-        return Err(Refusal::Text("its kubeconfig names no certificate authority".to_owned()));
+        return Err(ClusterInfoError::Text("its kubeconfig names no certificate authority".to_owned()));
     };
     if !pins.is_empty() {
-        bootstrap::any_matches(pins, authority).map_err(Refusal::Pin)?;
+        bootstrap::any_matches(pins, authority).map_err(ClusterInfoError::Pin)?;
     }
     Ok(described)
 }
 
-/// Reads a kubeconfig of one cluster, with or without a context: the cluster's own has neither context nor user.
-pub(super) fn read(text: &str) -> Result<Described, String> {
+/// Reads a kubeconfig of one cluster, with or without a context: that of cluster-info has neither context nor user.
+pub(super) fn read(text: &str) -> Result<ClusterInfo, String> {
     let file = Kubeconfig::from_yaml(text).map_err(|e| format!("its kubeconfig cannot be read: {e}"))?;
-    of(&file)
+    from_kubeconfig(&file)
 }
 
-pub(super) fn of(file: &Kubeconfig) -> Result<Described, String> {
+pub(super) fn from_kubeconfig(file: &Kubeconfig) -> Result<ClusterInfo, String> {
     let current = file.current_context.as_deref().filter(|name| !name.is_empty());
     let context = current.and_then(|name| file.contexts.iter().find(|c| c.name == name)?.context.as_ref());
     let cluster: Option<&Cluster> = match (current, context) {
@@ -82,7 +86,7 @@ pub(super) fn of(file: &Kubeconfig) -> Result<Described, String> {
     };
     let user = context.and_then(|c| c.user.as_deref()).unwrap_or_default();
     let credentials = file.auth_infos.iter().find(|a| a.name == user).and_then(|a| a.auth_info.clone());
-    Ok(Described { server, authority, credentials })
+    Ok(ClusterInfo { server, authority, credentials })
 }
 
 fn is_https(url: &Uri) -> bool {
@@ -95,7 +99,7 @@ fn decoded(data: &str) -> Result<String, String> {
 }
 
 /// Reads `HOST[:PORT]` or a URL of it, as somebody types where an API server is.
-pub(crate) fn server(typed: &str) -> Result<Uri, String> {
+pub(crate) fn parse_server(typed: &str) -> Result<Uri, String> {
     let wrong = || format!("{typed:?} is not of the form HOST:PORT, such as 192.0.2.1:6443");
     let authority = typed.strip_prefix("https://").unwrap_or(typed).trim_end_matches('/');
     let parsed: http::uri::Authority = authority.parse().map_err(|_| wrong())?;

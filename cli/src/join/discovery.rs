@@ -1,5 +1,5 @@
-//! Finds the cluster: asks for its description without knowing whom, believes it by a token's signature and pins, and asks
-//! once more as somebody who verifies.
+//! Discovers the cluster: reads its description unverified, verifies it by the token's signature and the pins, and
+//! reads it again over a verified connection.
 
 use std::{
     collections::BTreeMap,
@@ -17,45 +17,45 @@ use windlass_kit::{
     client::{Access, Limits},
 };
 
-use super::cluster_info::{self, Described, Refusal};
+use super::cluster_info::{self, ClusterInfo, ClusterInfoError};
 
-pub(crate) use cluster_info::server;
+pub(crate) use cluster_info::parse_server;
 
-/// kubeadm's: asked this often until the description is there and signed.
-const EVERY: Duration = Duration::from_secs(5);
-/// For one answer.
-const ANSWER: Duration = Duration::from_secs(10);
+/// The poll interval until the description exists and is signed; kubeadm's.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// The timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The cluster, believed.
+/// A verified cluster.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct DiscoveredCluster {
     pub(crate) server: Uri,
-    /// The address that somebody typed, where the cluster calls itself otherwise.
+    /// The address given on the command line, if it differs from the cluster's own.
     pub(crate) typed: Option<Uri>,
     pub(crate) authority: Option<String>,
     pub(crate) credentials: Option<AuthInfo>,
 }
 
-impl Found {
-    /// How it is reached with credentials.
+impl DiscoveredCluster {
+    /// An access with these credentials.
     pub(crate) fn access(&self, credentials: AuthInfo) -> anyhow::Result<Access> {
         let mut config = config(&self.server, self.authority.as_deref())?;
         config.auth_info = credentials;
         let others: Vec<Uri> = self.typed.iter().cloned().collect();
-        let access = Access::without_credentials(&config, "nobody is known yet", &others)?;
+        let access = Access::without_credentials(&config, "there are no credentials yet", &others)?;
         access.replace(config)?;
         Ok(access)
     }
 }
 
-/// A token as credentials.
+/// The token as credentials.
 pub(crate) fn bearer(token: &Token) -> AuthInfo {
     AuthInfo { token: Some(token.bearer().into()), ..AuthInfo::default() }
 }
 
 fn config(server: &Uri, authority: Option<&str>) -> anyhow::Result<kube::Config> {
     let mut config = kube::Config::new(server.clone());
-    config.connect_timeout = Some(ANSWER);
+    config.connect_timeout = Some(REQUEST_TIMEOUT);
     if let Some(pem) = authority {
         let all: Result<Vec<CertificateDer<'_>>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
         let all = all.context("the cluster's certificate authority cannot be read")?;
@@ -65,16 +65,16 @@ fn config(server: &Uri, authority: Option<&str>) -> anyhow::Result<kube::Config>
 }
 
 fn client(config: kube::Config) -> anyhow::Result<Client> {
-    Ok(Access::new(config)?.client(Limits { response: ANSWER, retry: false, ..Limits::DEFAULT }))
+    Ok(Access::new(config)?.client(Limits { response: REQUEST_TIMEOUT, retry: false, ..Limits::DEFAULT }))
 }
 
-/// The description as the API gives it to anybody.
-async fn ask(client: Client) -> Result<BTreeMap<String, String>, kube::Error> {
+/// The description, readable without credentials.
+async fn read_cluster_info(client: Client) -> Result<BTreeMap<String, String>, kube::Error> {
     let map = Api::<ConfigMap>::namespaced(client, "kube-public").get("cluster-info").await?;
     Ok(map.data.unwrap_or_default())
 }
 
-/// What was wrong, without the layers of programs around it.
+/// The innermost cause of an error.
 pub(crate) fn reason(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(answer) => format!("{} ({})", answer.message, answer.code),
@@ -88,68 +88,72 @@ pub(crate) fn reason(error: &kube::Error) -> String {
     }
 }
 
-/// Finds the cluster whose API server is at `typed`, by a token; `tell` hears of what is waited for.
+/// Discovers the cluster with API server `typed` by a token; `report` gets progress messages.
 pub(crate) async fn by_token(
     typed: &Uri,
     token: &Token,
     pins: &[Pin],
     limit: Duration,
-    tell: impl Fn(String),
-) -> anyhow::Result<Found> {
+    report: impl Fn(String),
+) -> anyhow::Result<DiscoveredCluster> {
     let mut unverified = config(typed, None)?;
     unverified.accept_invalid_certs = true;
-    let anybody = client(unverified)?;
-    let begun = Instant::now();
-    let mut told = String::new();
+    let unverified_client = client(unverified)?;
+    let started_at = Instant::now();
+    let mut last_message = String::new();
     let (data, described) = loop {
-        let waits = match ask(anybody.clone()).await {
-            Ok(data) => match cluster_info::judge(&data, token, pins) {
+        let message = match read_cluster_info(unverified_client.clone()).await {
+            Ok(data) => match cluster_info::verify(&data, token, pins) {
                 Ok(described) => break (data, described),
-                Err(Refusal::Unsigned) => format!(
-                    "the cluster's description is not signed with the token {id}: the token is unknown or has ended (`kubeadm token list` in the cluster), or was made a moment ago",
+                Err(ClusterInfoError::Unsigned) => format!(
+                    "the cluster's description is not signed with the token {id}: the token is unknown or has expired (see `kubeadm token list`), or was just created",
                     id = token.id()
                 ),
-                Err(Refusal::Signature(why @ BadSignature::Wrong)) => bail!(
+                Err(ClusterInfoError::Signature(why @ BadSignature::Wrong)) => bail!(
                     "the signature of the cluster's description with the token {}: {why}; check the token, and that {typed} is the right API server",
                     token.id()
                 ),
-                Err(Refusal::Signature(why)) => {
+                Err(ClusterInfoError::Signature(why)) => {
                     bail!("the signature of the cluster's description with the token {}: {why}", token.id())
                 }
-                Err(Refusal::Pin(found)) => bail!(
-                    "{found}, and none of --discovery-token-ca-cert-hash is that: this may not be the cluster that you mean, so nothing was told to it but the token's id"
+                Err(ClusterInfoError::Pin(found)) => bail!(
+                    "{found}, which matches no --discovery-token-ca-cert-hash: this may be another cluster, so nothing was sent to it but the token's id"
                 ),
-                Err(Refusal::Text(why)) => {
+                Err(ClusterInfoError::Text(why)) => {
                     bail!("the cluster's description (kube-public/cluster-info) cannot be used: {why}")
                 }
             },
-            Err(error) => format!("{typed} was asked for kube-public/cluster-info: {}", reason(&error)),
+            Err(error) => format!("failed to read kube-public/cluster-info from {typed}: {}", reason(&error)),
         };
-        if begun.elapsed() + EVERY > limit {
-            bail!("{waits}; given up after {} s", begun.elapsed().as_secs());
+        if started_at.elapsed() + POLL_INTERVAL > limit {
+            bail!("{message}; gave up after {} s", started_at.elapsed().as_secs());
         }
-        if told != waits {
-            tell(format!("{waits}; it is asked again for up to {} s", limit.as_secs()));
-            told = waits;
+        if last_message != message {
+            report(format!("{message}; retrying for up to {} s", limit.as_secs()));
+            last_message = message;
         }
-        tokio::time::sleep(EVERY.min(limit)).await;
+        tokio::time::sleep(POLL_INTERVAL.min(limit)).await;
     };
     if !pins.is_empty() {
-        // Who answered could have known the token: the same must be heard over a connection that only the pinned one has.
+        // The server may know the token: the same must come over a connection verified by the pinned authority.
         let verified = client(config(typed, described.authority.as_deref())?)?;
-        let again = ask(verified).await.map_err(|error| {
+        let verified_data = read_cluster_info(verified).await.map_err(|error| {
             anyhow::anyhow!("{typed} could not be verified by the authority that was pinned: {}", reason(&error))
         })?;
         anyhow::ensure!(
-            again.get("kubeconfig") == data.get("kubeconfig"),
-            "{typed} describes the cluster otherwise over a verified connection; somebody stands between"
+            verified_data.get("kubeconfig") == data.get("kubeconfig"),
+            "{typed} describes another cluster over a verified connection: the unverified connection was intercepted"
         );
     }
-    settled(described, Some(typed), tell).await
+    resolve_server(described, Some(typed), report).await
 }
 
-/// Finds the cluster by a kubeconfig: a file, or one that a web server gives over https.
-pub(crate) async fn by_file(named: &str, limit: Duration, tell: impl Fn(String)) -> anyhow::Result<Found> {
+/// Discovers the cluster by a kubeconfig: a file, or an https URL.
+pub(crate) async fn by_file(
+    named: &str,
+    limit: Duration,
+    report: impl Fn(String),
+) -> anyhow::Result<DiscoveredCluster> {
     let described = if named.starts_with("https://") {
         let url: Uri = named.parse().with_context(|| format!("--discovery-file {named:?} is no URL"))?;
         let mut parts = url.clone().into_parts();
@@ -157,18 +161,20 @@ pub(crate) async fn by_file(named: &str, limit: Duration, tell: impl Fn(String))
         let path = path.as_ref().map_or("/", |path| path.as_str());
         let web = client(config(&Uri::from_parts(parts)?, None)?)?;
         let asked = web.request_text(Request::get(path).body(Vec::new())?).await;
-        let text = asked.map_err(|error| anyhow::anyhow!("{named} could not be had: {}", reason(&error)))?;
+        let text = asked.map_err(|error| anyhow::anyhow!("{named} could not be read: {}", reason(&error)))?;
         cluster_info::read(&text)
     } else {
-        // Relative paths in it are meant from where it is.
+        // Relative paths are relative to the file.
         let file = kube::config::Kubeconfig::read_from(Path::new(named))
             .with_context(|| format!("--discovery-file {named} cannot be used"))?;
-        cluster_info::of(&file)
+        cluster_info::from_kubeconfig(&file)
     };
     let mut described = described.map_err(|why| anyhow::anyhow!("--discovery-file {named}: {why}"))?;
-    // The cluster's own word is newer than a file.
+    // The cluster's own description is newer than a file.
     match tokio::time::timeout(limit, async {
-        ask(client(config(&described.server, described.authority.as_deref())?)?).await.map_err(anyhow::Error::from)
+        read_cluster_info(client(config(&described.server, described.authority.as_deref())?)?)
+            .await
+            .map_err(anyhow::Error::from)
     })
     .await
     {
@@ -176,31 +182,35 @@ pub(crate) async fn by_file(named: &str, limit: Duration, tell: impl Fn(String))
             Some(Ok(newer)) if newer.authority.is_some() => {
                 (described.server, described.authority) = (newer.server, newer.authority);
             }
-            _ => tell("kube-public/cluster-info says nothing that can be used; what the file says counts".to_owned()),
+            _ => report("kube-public/cluster-info cannot be used; using the file".to_owned()),
         },
         Ok(Err(error)) => {
             let why = error.downcast_ref::<kube::Error>().map_or_else(|| error.to_string(), reason);
-            tell(format!("kube-public/cluster-info could not be had ({why}); what the file says counts"));
+            report(format!("failed to read kube-public/cluster-info ({why}); using the file"));
         }
-        Err(_) => tell("kube-public/cluster-info was not answered; what the file says counts".to_owned()),
+        Err(_) => report("reading kube-public/cluster-info timed out; using the file".to_owned()),
     }
-    settled(described, None, tell).await
+    resolve_server(described, None, report).await
 }
 
-/// Keeps the typed address beside the one that the cluster calls itself, and says so where only that one answers.
-async fn settled(described: Described, typed: Option<&Uri>, tell: impl Fn(String)) -> anyhow::Result<Found> {
-    let Described { server, authority, credentials } = described;
+/// Keeps the given address beside the cluster's own, and reports if only the given one answers.
+async fn resolve_server(
+    described: ClusterInfo,
+    typed: Option<&Uri>,
+    report: impl Fn(String),
+) -> anyhow::Result<DiscoveredCluster> {
+    let ClusterInfo { server, authority, credentials } = described;
     let same = |one: &Uri, other: &Uri| one.authority() == other.authority();
     let typed = typed.filter(|typed| !same(typed, &server)).cloned();
     if let Some(typed) = &typed {
         match client(config(&server, authority.as_deref())?)?.apiserver_version().await {
             Ok(_) => {}
             Err(kube::Error::Api(_)) => {}
-            Err(error) => tell(format!(
-                "the cluster calls itself {server}, which does not answer here ({}); {typed} is used, and the other one when it answers",
+            Err(error) => report(format!(
+                "the cluster's server {server} does not answer from here ({}); using {typed} until it does",
                 reason(&error)
             )),
         }
     }
-    Ok(Found { server, typed, authority, credentials })
+    Ok(DiscoveredCluster { server, typed, authority, credentials })
 }

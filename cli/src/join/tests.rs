@@ -2,15 +2,15 @@ use std::{collections::BTreeMap, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use windlass_agent::certificates::Standing;
+use windlass_agent::certificates::CertificateState;
 use windlass_kit::bootstrap::{self, BadSignature, Pin, Token};
 
 use super::{
     certificate,
-    cluster::{self, Namesake},
-    cluster_info::{self, Refusal},
-    kubelet_config::{self, Taken},
-    place::Place,
+    cluster::{self, ExistingNode},
+    cluster_info::{self, ClusterInfoError},
+    join_dir::JoinDir,
+    kubelet_config::{self, ImportedSettings},
     unit,
 };
 
@@ -48,7 +48,7 @@ fn a_cluster_is_believed_by_signature_and_pin() {
     let text = kubeconfig(&described(&pem));
     let data = signed(&text, &token());
     for pins in [&[][..], &[pin], &[other, pin]] {
-        let found = cluster_info::judge(&data, &token(), pins).unwrap();
+        let found = cluster_info::verify(&data, &token(), pins).unwrap();
         assert_eq!(
             (found.server.to_string().as_str(), found.authority.as_deref()),
             ("https://10.0.0.1:6443/", Some(pem.as_str()))
@@ -57,19 +57,19 @@ fn a_cluster_is_believed_by_signature_and_pin() {
     }
     // A bundle while authorities change.
     let both = signed(&kubeconfig(&described(&format!("{other_pem}{pem}"))), &token());
-    assert!(cluster_info::judge(&both, &token(), &[pin]).is_ok());
-    let refused = |data: &BTreeMap<String, String>, token: &Token, pins: &[Pin]| {
-        cluster_info::judge(data, token, pins).map(|found| found.server).unwrap_err()
+    assert!(cluster_info::verify(&both, &token(), &[pin]).is_ok());
+    let denied = |data: &BTreeMap<String, String>, token: &Token, pins: &[Pin]| {
+        cluster_info::verify(data, token, pins).map(|found| found.server).unwrap_err()
     };
-    assert!(matches!(refused(&data, &token(), &[other]), Refusal::Pin(why) if why.contains(&pin.to_string())));
+    assert!(matches!(denied(&data, &token(), &[other]), ClusterInfoError::Pin(why) if why.contains(&pin.to_string())));
     let liar: Token = "abcdef.0123456789abcdee".parse().unwrap();
-    assert_eq!(refused(&data, &liar, &[pin]), Refusal::Signature(BadSignature::Wrong));
+    assert_eq!(denied(&data, &liar, &[pin]), ClusterInfoError::Signature(BadSignature::Wrong));
     let unknown: Token = "zzzzzz.0123456789abcdef".parse().unwrap();
-    assert_eq!(refused(&data, &unknown, &[pin]), Refusal::Unsigned);
-    assert!(matches!(refused(&BTreeMap::new(), &token(), &[pin]), Refusal::Text(_)));
+    assert_eq!(denied(&data, &unknown, &[pin]), ClusterInfoError::Unsigned);
+    assert!(matches!(denied(&BTreeMap::new(), &token(), &[pin]), ClusterInfoError::Text(_)));
     let mut changed = data.clone();
     changed.insert("kubeconfig".to_owned(), text.replace("10.0.0.1", "10.0.0.2"));
-    assert_eq!(refused(&changed, &token(), &[pin]), Refusal::Signature(BadSignature::Wrong));
+    assert_eq!(denied(&changed, &token(), &[pin]), ClusterInfoError::Signature(BadSignature::Wrong));
     for (cluster, words) in [
         (json!({"server": "https://10.0.0.1:6443"}), "names no certificate authority"),
         (json!({"server": "http://10.0.0.1", "certificate-authority-data": STANDARD.encode(&pem)}), "no https:// URL"),
@@ -78,7 +78,7 @@ fn a_cluster_is_believed_by_signature_and_pin() {
         (json!({"server": "https://10.0.0.1", "insecure-skip-tls-verify": true}), "not to be verified"),
     ] {
         let data = signed(&kubeconfig(&cluster), &token());
-        assert!(matches!(refused(&data, &token(), &[]), Refusal::Text(why) if why.contains(words)), "{words}");
+        assert!(matches!(denied(&data, &token(), &[]), ClusterInfoError::Text(why) if why.contains(words)), "{words}");
     }
 }
 
@@ -110,10 +110,10 @@ fn an_api_server_is_typed_as_for_kubeadm() {
         ("[fd00::1]:6443", "https://[fd00::1]:6443/"),
         ("[fd00::1]", "https://[fd00::1]:6443/"),
     ] {
-        assert_eq!(cluster_info::server(typed).unwrap().to_string(), wanted, "{typed}");
+        assert_eq!(cluster_info::parse_server(typed).unwrap().to_string(), wanted, "{typed}");
     }
     for wrong in ["", "http://a:1", "a:b", "a:", "a:99999", "a/b", "user@host", "https://"] {
-        assert!(cluster_info::server(wrong).is_err(), "{wrong:?}");
+        assert!(cluster_info::parse_server(wrong).is_err(), "{wrong:?}");
     }
 }
 
@@ -156,8 +156,8 @@ syncFrequency: 0s
 volumeStatsAggPeriod: 0s
 "#;
 
-fn taken(text: &str) -> Taken {
-    kubelet_config::taken(text, |_| false).unwrap()
+fn taken(text: &str) -> ImportedSettings {
+    kubelet_config::import(text, |_| false).unwrap()
 }
 
 #[test]
@@ -173,9 +173,9 @@ fn zeroes_of_the_clusters_kubelet_configuration_are_defaults() {
             "rotateCertificates=true",
         ]
     );
-    assert_eq!(all.left, [("cgroupDriver".to_owned(), "Docker's counts".to_owned())]);
+    assert_eq!(all.skipped, [("cgroupDriver".to_owned(), "Docker's counts".to_owned())]);
     // And the node takes the file.
-    let text = kubelet_config::written(&all.settings, "from a cluster");
+    let text = kubelet_config::config_file(&all.settings, "from a cluster");
     crate::config::file::parse(&text).unwrap();
 }
 
@@ -218,25 +218,25 @@ fn what_is_set_is_taken_or_named() {
         ("failSwapOn: true\n", "no such setting"),
     ] {
         let all = set(text);
-        assert!(all.settings.is_empty() && all.left.len() == 1, "{text}: {all:?}");
-        assert!(format!("{:?}", all.left[0]).contains(words), "{text}: {all:?}");
+        assert!(all.settings.is_empty() && all.skipped.len() == 1, "{text}: {all:?}");
+        assert!(format!("{:?}", all.skipped[0]).contains(words), "{text}: {all:?}");
     }
     // Files that are there, of which one alone would be refused.
     let head = "kind: KubeletConfiguration\n";
     let files = |text: &str| {
-        kubelet_config::taken(&format!("{head}{text}"), |path: &Path| path.starts_with("/there")).unwrap().settings
+        kubelet_config::import(&format!("{head}{text}"), |path: &Path| path.starts_with("/there")).unwrap().settings
     };
     assert_eq!(files("tlsCertFile: /there/c\ntlsPrivateKeyFile: /there/k\nstaticPodPath: /there/pods\n").len(), 3);
     assert_eq!(files("tlsCertFile: /there/c\ntlsPrivateKeyFile: /elsewhere/k\nstaticPodPath: /elsewhere/pods\n"), []);
     for wrong in ["", "[]", "kind: KubeProxyConfiguration\n", "a: ["] {
-        assert!(kubelet_config::taken(wrong, |_| false).is_err(), "{wrong:?}");
+        assert!(kubelet_config::import(wrong, |_| false).is_err(), "{wrong:?}");
     }
 }
 
 #[test]
 fn addresses_come_from_kubeadms_configuration() {
     let text = "kind: ClusterConfiguration\nnetworking: {dnsDomain: c.local, podSubnet: 10.1.0.0/16, serviceSubnet: 10.2.0.0/16}\n";
-    let told = kubelet_config::of_cluster(text);
+    let told = kubelet_config::from_cluster_configuration(text);
     assert_eq!(
         told,
         [
@@ -245,16 +245,19 @@ fn addresses_come_from_kubeadms_configuration() {
             ("clusterDomain", json!("c.local"))
         ]
     );
-    assert_eq!(kubelet_config::of_cluster("networking: {podSubnet: \"\", serviceSubnet: 10.2.0.1/16}\n"), []);
-    assert_eq!(kubelet_config::of_cluster("["), []);
+    assert_eq!(
+        kubelet_config::from_cluster_configuration("networking: {podSubnet: \"\", serviceSubnet: 10.2.0.1/16}\n"),
+        []
+    );
+    assert_eq!(kubelet_config::from_cluster_configuration("["), []);
 }
 
 #[test]
 fn the_clusters_proxy_and_a_node_of_our_name_are_seen() {
-    assert_eq!(cluster::proxy(true, None), Some("kube-proxy"));
-    assert_eq!(cluster::proxy(false, Some("true")), Some("Cilium"));
-    assert_eq!(cluster::proxy(false, Some("false")), None);
-    assert_eq!(cluster::proxy(false, None), None);
+    assert_eq!(cluster::service_proxy(true, None), Some("kube-proxy"));
+    assert_eq!(cluster::service_proxy(false, Some("true")), Some("Cilium"));
+    assert_eq!(cluster::service_proxy(false, Some("false")), None);
+    assert_eq!(cluster::service_proxy(false, None), None);
     let node = |ready: &str, boot: &str| {
         serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": [
             {"type": "Ready", "status": ready, "reason": "KubeletNotReady", "message": "no network"}],
@@ -263,32 +266,35 @@ fn the_clusters_proxy_and_a_node_of_our_name_are_seen() {
         .unwrap()
     };
     for (found, wanted) in [
-        (None, Namesake::None),
-        (Some(node("True", "b")), Namesake::Alive),
-        (Some(node("True", "us")), Namesake::TakenOver),
-        (Some(node("False", "b")), Namesake::TakenOver),
-        (Some(node("Unknown", "b")), Namesake::TakenOver),
-        (Some(k8s_openapi::api::core::v1::Node::default()), Namesake::TakenOver),
+        (None, ExistingNode::None),
+        (Some(node("True", "b")), ExistingNode::Alive),
+        (Some(node("True", "us")), ExistingNode::TakeOver),
+        (Some(node("False", "b")), ExistingNode::TakeOver),
+        (Some(node("Unknown", "b")), ExistingNode::TakeOver),
+        (Some(k8s_openapi::api::core::v1::Node::default()), ExistingNode::TakeOver),
     ] {
-        assert_eq!(cluster::namesake(found.as_ref(), "us"), wanted);
+        assert_eq!(cluster::check_existing_node(found.as_ref(), "us"), wanted);
     }
-    assert_eq!(cluster::namesake(Some(&node("True", "")), ""), Namesake::Alive);
-    assert_eq!(cluster::unready(Some(&node("True", "b"))), None);
-    assert_eq!(cluster::unready(Some(&node("False", "b"))).unwrap(), "Ready is False: KubeletNotReady: no network");
-    assert!(cluster::unready(None).unwrap().contains("not registered"));
+    assert_eq!(cluster::check_existing_node(Some(&node("True", "")), ""), ExistingNode::Alive);
+    assert_eq!(cluster::not_ready_reason(Some(&node("True", "b"))), None);
+    assert_eq!(
+        cluster::not_ready_reason(Some(&node("False", "b"))).unwrap(),
+        "Ready is False: KubeletNotReady: no network"
+    );
+    assert!(cluster::not_ready_reason(None).unwrap().contains("not registered"));
 }
 
 #[test]
 fn steps_of_the_certificate_are_told() {
-    assert_eq!(certificate::words(&Standing::Idle), None);
+    assert_eq!(certificate::describe(&CertificateState::Idle), None);
     for (standing, words) in [
-        (Standing::Requested("r".into()), "request r"),
-        (Standing::Pending { name: "r".into(), advice: "approve it".into() }, "approve it"),
-        (Standing::Approved("r".into()), "r is approved"),
-        (Standing::Good { ends: 0 }, "1970-01-01"),
-        (Standing::Failed { reason: "denied".into(), refused: true }, "denied"),
+        (CertificateState::Requested("r".into()), "request r"),
+        (CertificateState::Pending { name: "r".into(), advice: "approve it".into() }, "approve it"),
+        (CertificateState::Approved("r".into()), "r is approved"),
+        (CertificateState::Valid { not_after: 0 }, "1970-01-01"),
+        (CertificateState::Failed { reason: "denied".into(), denied: true }, "denied"),
     ] {
-        assert!(certificate::words(&standing).unwrap().contains(words), "{words}");
+        assert!(certificate::describe(&standing).unwrap().contains(words), "{words}");
     }
 }
 
@@ -296,15 +302,15 @@ fn steps_of_the_certificate_are_told() {
 fn a_machine_is_a_node_as_a_whole_or_not_at_all() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::below(dir.path());
-    assert!(!place.is_there() && place.credentials().is_none() && place.cluster().is_none());
+    let place = JoinDir::in_data_dir(dir.path());
+    assert!(!place.exists() && place.credentials().is_none() && place.cluster().is_none());
     // What a crash has left is no node, and is written over.
     std::fs::create_dir(dir.path().join("join.part")).unwrap();
     std::fs::write(dir.path().join("join.part/other"), "").unwrap();
-    assert!(!place.is_there());
+    assert!(!place.exists());
     let text = kubeconfig(&described("x"));
     place.commit("maxPods: 1\n", &text).unwrap();
-    assert!(place.is_there() && !dir.path().join("join/other").exists() && !dir.path().join("join.part").exists());
+    assert!(place.exists() && !dir.path().join("join/other").exists() && !dir.path().join("join.part").exists());
     assert_eq!(place.cluster().as_deref(), Some("https://10.0.0.1:6443"));
     let mode = |file: &Path| std::fs::metadata(file).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&place.kubeconfig()), mode(&place.settings())), (0o600, 0o644));
@@ -324,7 +330,7 @@ fn a_machine_is_a_node_as_a_whole_or_not_at_all() {
         std::fs::write(file, "").unwrap();
     }
     for _ in 0..2 {
-        assert_eq!(place.forget(), Vec::<String>::new());
+        assert_eq!(place.remove_all(), Vec::<String>::new());
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["kept"]);
     }

@@ -1,4 +1,4 @@
-//! The service that runs Windlass on a machine with systemd: which command it runs is a variable in a file that it reads.
+//! The systemd unit that runs Windlass: its command line is a variable in an environment file.
 
 use std::{
     path::Path,
@@ -9,10 +9,10 @@ use anyhow::Context as _;
 use windlass_kit::atomic_file;
 
 const UNIT: &str = "windlass.service";
-/// Read by the unit.
+/// The unit's environment file.
 const ENVIRONMENT: &str = "/etc/windlass/windlass.env";
-/// There where systemd is process 1.
-const RUNS: &str = "/run/systemd/system";
+/// Exists if systemd is pid 1.
+const SYSTEMD_MARKER: &str = "/run/systemd/system";
 
 fn systemctl(args: &[&str]) -> anyhow::Result<Output> {
     Command::new("systemctl")
@@ -21,47 +21,44 @@ fn systemctl(args: &[&str]) -> anyhow::Result<Output> {
         .with_context(|| format!("systemctl {} could not be run", args.join(" ")))
 }
 
-/// Runs systemctl; an error says what it said.
-fn must(args: &[&str]) -> anyhow::Result<()> {
+/// Runs systemctl; errors include its output.
+fn run_systemctl(args: &[&str]) -> anyhow::Result<()> {
     let output = systemctl(args)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(output.status.success(), "systemctl {} failed: {}", args.join(" "), said.trim());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "systemctl {} failed: {}", args.join(" "), stderr.trim());
     Ok(())
 }
 
 /// Whether systemd runs here and has the unit.
-pub(crate) fn is_there() -> bool {
-    Path::new(RUNS).exists() && systemctl(&["cat", UNIT]).is_ok_and(|output| output.status.success())
+pub(crate) fn is_installed() -> bool {
+    Path::new(SYSTEMD_MARKER).exists() && systemctl(&["cat", UNIT]).is_ok_and(|output| output.status.success())
 }
 
-/// A word of a line that is split at blanks, where quotes hold words together.
-fn word(text: &str) -> Option<String> {
+/// Quotes a word of a command line that is split at blanks.
+fn quote(text: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+<>*".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         return Some(text.to_owned());
     }
-    // Inside of both kinds of quotes nothing needs an escape but these, which no setting has.
+    // These need escapes within quotes; no setting has them.
     let bad = |c: char| c.is_control() || "'\"\\$`".contains(c);
     (!text.chars().any(bad)).then(|| format!("'{text}'"))
 }
 
-/// The line that runs a command with arguments; `None` where one cannot stand in it.
-pub(crate) fn line(args: &[String]) -> Option<String> {
-    args.iter().map(|arg| word(arg)).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
+/// A command line of arguments; `None` if one cannot be quoted.
+pub(crate) fn command_line(args: &[String]) -> Option<String> {
+    args.iter().map(|arg| quote(arg)).collect::<Option<Vec<String>>>().map(|words| words.join(" "))
 }
 
-/// The text of the file that has the unit run a command.
+/// The environment file that has the unit run a command.
 pub(super) fn environment(args: &[String]) -> Option<String> {
-    let line = line(args)?;
+    let command_line = command_line(args)?;
     Some(format!(
-        "# What windlass.service runs; written by `windlass join`, removed by `windlass leave`.\nWINDLASS_ARGS=\"{line}\"\n"
+        "# What windlass.service runs; written by `windlass join`, removed by `windlass leave`.\nWINDLASS_ARGS=\"{command_line}\"\n"
     ))
 }
 
-/// Has the unit run a command, now and after each start of the machine; does not wait for it.
-///
-/// # Errors
-/// When that cannot be written, or systemd refuses.
+/// Enables and starts the unit with a command; does not wait for it.
 pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     let text = environment(args)
         .context("one of the flags holds quotes, a dollar sign or a control character, which the unit's file cannot; set it in /etc/windlass/config.yaml instead")?;
@@ -69,11 +66,11 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     atomic_file::make_dir(file.parent().unwrap_or(Path::new("/etc")), 0o755)?;
     atomic_file::write_durable(file, text.as_bytes(), 0o644)
         .with_context(|| format!("{ENVIRONMENT} could not be written"))?;
-    must(&["enable", UNIT])?;
-    must(&["restart", "--no-block", UNIT])
+    run_systemctl(&["enable", UNIT])?;
+    run_systemctl(&["restart", "--no-block", UNIT])
 }
 
-/// Why the unit does not run, where it has failed.
+/// Why the unit failed, if it did.
 pub(crate) fn failure() -> Option<String> {
     let output = systemctl(&["show", UNIT, "--property=ActiveState,Result,StatusText"]).ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -82,21 +79,18 @@ pub(crate) fn failure() -> Option<String> {
     failed.then(|| format!("{UNIT} is {}, {}", of("ActiveState").unwrap_or_default(), of("Result").unwrap_or_default()))
 }
 
-/// Ends the unit, and has it not start again with the machine. Where it was never told to run a node, it is left alone.
-///
-/// # Errors
-/// When systemd refuses.
+/// Stops and disables the unit. Left alone if it was not set up by a join.
 pub(crate) fn stop() -> anyhow::Result<()> {
     if !Path::new(ENVIRONMENT).exists() {
         return Ok(());
     }
-    if is_there() {
-        must(&["disable", "--now", UNIT])?;
+    if is_installed() {
+        run_systemctl(&["disable", "--now", UNIT])?;
     }
-    forget()
+    remove_environment()
 }
 
-/// The unit has its usual command again from its next start on.
-pub(crate) fn forget() -> anyhow::Result<()> {
+/// Restores the unit's default command from its next start on.
+pub(crate) fn remove_environment() -> anyhow::Result<()> {
     atomic_file::remove(Path::new(ENVIRONMENT)).with_context(|| format!("{ENVIRONMENT} could not be removed"))
 }

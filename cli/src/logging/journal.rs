@@ -1,5 +1,5 @@
-//! The journal's own protocol: one datagram for a line, with its fields. Standard error would give the journal a text
-//! without levels; the crate for this would bring a package for what a socket of the standard library does.
+//! The journal's native protocol: one datagram per line, with fields. Standard error would lose the levels; the crate
+//! for this would add a dependency for a socket of the standard library.
 
 use std::{
     fmt::{self, Write as _},
@@ -14,16 +14,16 @@ use tracing::{
 use tracing_subscriber::layer::{Context, Layer};
 
 const SOCKET: &str = "/run/systemd/journal/socket";
-/// A datagram's most, well below what sockets take by default; longer values are cut.
-const LONGEST: usize = 64 * 1024;
+/// The maximum size of a datagram, below the default limit of sockets; longer values are truncated.
+const MAX_DATAGRAM_BYTES: usize = 64 * 1024;
 
-/// Where lines go when systemd reads standard error.
+/// The connection to the journal.
 #[derive(Debug)]
 pub(super) struct Journal(UnixDatagram);
 
 impl Journal {
-    /// `None` where standard error is not the journal's, or the journal cannot be reached.
-    pub(super) fn find() -> Option<Self> {
+    /// `None` if standard error is not the journal's, or the journal cannot be reached.
+    pub(super) fn connect() -> Option<Self> {
         let stream = std::env::var("JOURNAL_STREAM").ok()?;
         let stderr = nix::sys::stat::fstat(std::io::stderr()).ok()?;
         if stream != format!("{}:{}", stderr.st_dev, stderr.st_ino) {
@@ -41,13 +41,13 @@ impl<S: Subscriber> Layer<S> for Journal {
         event.record(&mut fields);
         let datagram = encode(event.metadata(), &fields);
         if self.0.send(&datagram).is_err() {
-            // The journal is away: it reads standard error again when it is back.
+            // The journal is down and reads standard error when it is back.
             let _ = writeln!(std::io::stderr(), "<{}>{}", priority(*event.metadata().level()), fields.message());
         }
     }
 }
 
-/// A line's parts.
+/// The message and fields of a line.
 #[derive(Debug, Default)]
 struct Fields {
     message: String,
@@ -55,7 +55,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// All of it: who reads the journal sees the message alone.
+    /// The message with all fields: journalctl shows the message alone.
     fn message(&self) -> String {
         let mut text = self.message.clone();
         for (name, value) in &self.others {
@@ -78,7 +78,7 @@ impl Visit for Fields {
     }
 }
 
-/// syslog's.
+/// The syslog priority.
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -91,29 +91,29 @@ fn priority(level: Level) -> u8 {
 
 fn encode(metadata: &Metadata<'_>, fields: &Fields) -> Vec<u8> {
     let mut out = Vec::new();
-    put(&mut out, "MESSAGE", &fields.message());
-    put(&mut out, "PRIORITY", &priority(*metadata.level()).to_string());
-    put(&mut out, "SYSLOG_IDENTIFIER", "windlass");
-    put(&mut out, "TARGET", metadata.target());
+    append_field(&mut out, "MESSAGE", &fields.message());
+    append_field(&mut out, "PRIORITY", &priority(*metadata.level()).to_string());
+    append_field(&mut out, "SYSLOG_IDENTIFIER", "windlass");
+    append_field(&mut out, "TARGET", metadata.target());
     if let (Some(file), Some(line)) = (metadata.file(), metadata.line()) {
-        put(&mut out, "CODE_FILE", file);
-        put(&mut out, "CODE_LINE", &line.to_string());
+        append_field(&mut out, "CODE_FILE", file);
+        append_field(&mut out, "CODE_LINE", &line.to_string());
     }
     for (name, value) in &fields.others {
-        put(&mut out, &field_name(name), value);
+        append_field(&mut out, &field_name(name), value);
     }
     out
 }
 
-/// Names have capitals, digits and underscores, and do not begin with either of the last.
+/// Journal field names consist of capitals, digits and underscores and start with a capital.
 fn field_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     format!("F_{}", name.chars().map(plain).collect::<String>())
 }
 
-/// A value of more than one line stands behind its length.
-fn put(out: &mut Vec<u8>, name: &str, value: &str) {
-    let left = LONGEST.saturating_sub(out.len() + name.len() + 16);
+/// A multi-line value is preceded by its length.
+fn append_field(out: &mut Vec<u8>, name: &str, value: &str) {
+    let left = MAX_DATAGRAM_BYTES.saturating_sub(out.len() + name.len() + 16);
     let value = &value[..value.floor_char_boundary(left)];
     out.extend(name.as_bytes());
     if value.contains('\n') {
@@ -130,21 +130,21 @@ fn put(out: &mut Vec<u8>, name: &str, value: &str) {
 mod tests {
     use super::*;
 
-    fn put_alone(name: &str, value: &str) -> Vec<u8> {
+    fn field(name: &str, value: &str) -> Vec<u8> {
         let mut out = Vec::new();
-        put(&mut out, name, value);
+        append_field(&mut out, name, value);
         out
     }
 
     #[test]
     fn how_values_are_written() {
-        assert_eq!(put_alone("MESSAGE", "a=b"), b"MESSAGE=a=b\n");
-        assert_eq!(put_alone("MESSAGE", "two\nlines"), b"MESSAGE\n\x09\0\0\0\0\0\0\0two\nlines\n");
+        assert_eq!(field("MESSAGE", "a=b"), b"MESSAGE=a=b\n");
+        assert_eq!(field("MESSAGE", "two\nlines"), b"MESSAGE\n\x09\0\0\0\0\0\0\0two\nlines\n");
         // A value cannot end its field and begin another.
-        assert!(!put_alone("F_X", "x\nPRIORITY=0").starts_with(b"F_X="));
-        let long = "é".repeat(LONGEST);
-        let cut = put_alone("MESSAGE", &long);
-        assert!(cut.len() <= LONGEST && std::str::from_utf8(&cut).is_ok());
+        assert!(!field("F_X", "x\nPRIORITY=0").starts_with(b"F_X="));
+        let long = "é".repeat(MAX_DATAGRAM_BYTES);
+        let cut = field("MESSAGE", &long);
+        assert!(cut.len() <= MAX_DATAGRAM_BYTES && std::str::from_utf8(&cut).is_ok());
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Where log lines go, which are kept, and how they look: on standard error as text or JSON, or in the journal with
-//! its own fields where systemd reads standard error. What is kept and how it looks can change while the process runs.
+//! Log output: to standard error as text or JSON, or to the journal with fields if systemd reads standard error. Filter
+//! and format can change at run time.
 
 pub(crate) mod file;
 mod journal;
-mod repeats;
+mod rate_limit;
 
 use std::{
     io,
@@ -29,11 +29,11 @@ use tracing_subscriber::{
 };
 
 use crate::config::LogFormat;
-use repeats::{Line, Shared};
+use rate_limit::{SharedRateLimiter, SuppressedLine};
 
-/// Applied under the user's own filter: these crates print payloads (container environments among
-/// them) or a line per packet when they are turned up.
-const QUIET: [&str; 10] = [
+/// Default directives under the user's filter: at debug these crates print payloads (container environments among them)
+/// or a line per packet.
+const DEFAULT_DIRECTIVES: [&str; 10] = [
     "bollard=info",
     "hyper=info",
     "hyper_util=info",
@@ -42,32 +42,32 @@ const QUIET: [&str; 10] = [
     "netlink_packet_route=error",
     "netlink_proto=warn",
     "kube_client=info",
-    // Whoever called gets the same error and says what it is about.
+    // Callers get the same error and log it with context.
     "kube_client::client::builder=off",
-    // Whoever watches tells of what failed, once and in its own words.
+    // Watchers log failures themselves, once.
     "kube_runtime::watcher=error",
 ];
 
-/// Repeated lines are counted up this often at the latest.
-const COUNT_UP: Duration = Duration::from_secs(5);
+/// The interval at which suppressed lines are reported.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 static AS_JSON: AtomicBool = AtomicBool::new(false);
-static REPEATS: LazyLock<Shared> = LazyLock::new(Shared::default);
-static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+static RATE_LIMITER: LazyLock<SharedRateLimiter> = LazyLock::new(SharedRateLimiter::default);
+static STARTED_AT: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-fn read(filter: &str) -> anyhow::Result<Targets> {
+fn parse_filter(filter: &str) -> anyhow::Result<Targets> {
     let refused = |why: String| {
         anyhow::anyhow!(
             "the log filter {filter:?} cannot be read: {why}; give a level such as info, or module=level pairs"
         )
     };
-    // A name alone would turn a module of that name up to trace: more likely it is a level with a letter wrong.
-    let mut alone = filter.split(',').filter(|part| !part.is_empty() && !part.contains('='));
-    if let Some(word) = alone.find(|part| part.parse::<LevelFilter>().is_err()) {
-        return Err(refused(format!("{word:?} is no level")));
+    // A bare name would set a module of that name to trace; more likely it is a misspelt level.
+    let mut bare = filter.split(',').filter(|part| !part.is_empty() && !part.contains('='));
+    if let Some(word) = bare.find(|part| part.parse::<LevelFilter>().is_err()) {
+        return Err(refused(format!("{word:?} is not a level")));
     }
-    format!("{},{filter}", QUIET.join(",")).parse().map_err(|e: ParseError| refused(e.to_string()))
+    format!("{},{filter}", DEFAULT_DIRECTIVES.join(",")).parse().map_err(|e: ParseError| refused(e.to_string()))
 }
 
 /// Starts logging. `filter` is a level or a list such as `info,proxy=debug`.
@@ -75,29 +75,29 @@ fn read(filter: &str) -> anyhow::Result<Targets> {
 /// # Errors
 /// When the filter cannot be read.
 pub(crate) fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
-    let (filter, handle) = reload::Layer::new(read(filter)?);
+    let (filter, handle) = reload::Layer::new(parse_filter(filter)?);
     let _ = FILTER.set(handle);
     AS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
     let registry = tracing_subscriber::registry().with(filter);
-    match journal::Journal::find() {
-        Some(journal) => registry.with(journal.with_filter(Repeated)).init(),
+    match journal::Journal::connect() {
+        Some(journal) => registry.with(journal.with_filter(RateLimitFilter)).init(),
         None => {
             let lines = tracing_subscriber::fmt::layer()
                 .with_writer(io::stderr)
                 .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-                .event_format(Form { text: Format::default(), json: Format::default().json() });
-            registry.with(lines.with_filter(Repeated)).init();
+                .event_format(LineFormat { text: Format::default(), json: Format::default().json() });
+            registry.with(lines.with_filter(RateLimitFilter)).init();
         }
     }
     Ok(())
 }
 
-/// Keeps other lines from now on, in another form.
+/// Changes filter and format.
 ///
 /// # Errors
 /// When the filter cannot be read; nothing is changed then.
 pub(crate) fn change(filter: &str, format: LogFormat) -> anyhow::Result<()> {
-    let filter = read(filter)?;
+    let filter = parse_filter(filter)?;
     if let Some(handle) = FILTER.get() {
         handle.reload(filter)?;
     }
@@ -105,51 +105,53 @@ pub(crate) fn change(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says now and then how often lines were repeated, for as long as the process runs.
-pub(crate) async fn count_up() -> std::convert::Infallible {
+/// Reports suppressed lines at intervals; never returns.
+pub(crate) async fn report_suppressed() -> std::convert::Infallible {
     loop {
-        tokio::time::sleep(COUNT_UP).await;
-        tell_repeated(REPEATS.due(BEGUN.elapsed()));
+        tokio::time::sleep(REPORT_INTERVAL).await;
+        log_suppressed(RATE_LIMITER.due(STARTED_AT.elapsed()));
     }
 }
 
-/// Says how often lines were repeated that were not told of yet: nothing is lost without a count.
+/// Reports all suppressed lines at the end of the process.
 pub(crate) fn finish() {
-    tell_repeated(REPEATS.all());
+    log_suppressed(RATE_LIMITER.all());
 }
 
-fn tell_repeated(lines: Vec<Line>) {
-    for Line { level, target, text, more, .. } in lines {
-        // The level of an event is fixed where it stands.
+fn log_suppressed(lines: Vec<SuppressedLine>) {
+    for SuppressedLine { level, target, text, suppressed_count, .. } in lines {
+        // The level of an event is a constant.
         match level {
-            Level::ERROR => tracing::error!(of = target, line = text, more, "the same was logged again"),
-            Level::WARN => tracing::warn!(of = target, line = text, more, "the same was logged again"),
-            _ => tracing::info!(of = target, line = text, more, "the same was logged again"),
+            Level::ERROR => {
+                tracing::error!(of = target, line = text, suppressed_count, "suppressed repeated log lines")
+            }
+            Level::WARN => tracing::warn!(of = target, line = text, suppressed_count, "suppressed repeated log lines"),
+            _ => tracing::info!(of = target, line = text, suppressed_count, "suppressed repeated log lines"),
         }
     }
 }
 
-/// Holds back what was said just now.
-struct Repeated;
+/// Suppresses repeated lines.
+struct RateLimitFilter;
 
-impl<S: Subscriber> Filter<S> for Repeated {
+impl<S: Subscriber> Filter<S> for RateLimitFilter {
     fn enabled(&self, _: &tracing::Metadata<'_>, _: &Context<'_, S>) -> bool {
         true
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        // Whoever turns a module up wants each of its lines.
-        *event.metadata().level() > Level::INFO || REPEATS.may_be_told(event, BEGUN.elapsed())
+        // Debug and trace lines are never suppressed.
+        *event.metadata().level() > Level::INFO || RATE_LIMITER.allow(event, STARTED_AT.elapsed())
     }
 }
 
-/// Text or JSON, as it is wanted at the moment.
-struct Form {
+/// Text or JSON, as currently configured.
+struct LineFormat {
     text: Format<Full>,
     json: Format<Json>,
 }
 
-impl<S, N> FormatEvent<S, N> for Form
+impl<S, N> FormatEvent<S, N> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -180,10 +182,10 @@ mod tests {
             ("off", "windlass_agent", Level::ERROR, false),
             ("", "bollard::docker", Level::INFO, true),
         ] {
-            assert_eq!(read(filter).unwrap().would_enable(target, &level), told, "{filter:?} {target} {level}");
+            assert_eq!(parse_filter(filter).unwrap().would_enable(target, &level), told, "{filter:?} {target} {level}");
         }
         for filter in ["loud", "windlass_proxy=loud", "a=b=c"] {
-            let error = read(filter).unwrap_err().to_string();
+            let error = parse_filter(filter).unwrap_err().to_string();
             assert!(error.contains(filter) && error.contains("module=level"), "{error}");
         }
     }

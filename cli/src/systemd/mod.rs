@@ -1,9 +1,9 @@
-//! What systemd is told (sd_notify): when the node is Ready, what goes on, that settings are read again, and, for its
-//! watchdog, that the loops move. What is said is decided in [`tell`] and [`script`]; one task of the runtime looks and
-//! sends, so that a runtime that does not get to it is one that hangs. Without `NOTIFY_SOCKET` nothing is sent.
+//! Notifies systemd (sd_notify): readiness, status, reloads, and the watchdog while all loops make progress. [`state`]
+//! and [`notify`] decide what is sent; a task of the runtime sends it, so that a runtime that no longer schedules it is
+//! one that hangs. Without `NOTIFY_SOCKET` nothing is sent.
 
-mod script;
-mod tell;
+mod notify;
+mod state;
 
 use std::{
     sync::Arc,
@@ -21,172 +21,174 @@ use windlass_agent::engine::Health;
 use windlass_control::LoopbackProbe;
 use windlass_kit::liveness::Heartbeats;
 
-use script::{Message, Script};
-pub(crate) use tell::Kind;
-use tell::{Facts, Phase, tell};
+use notify::{Message, SentState};
+pub(crate) use state::ServiceKind;
+use state::{Phase, StateInputs, evaluate};
 
-/// It is looked this often whether there is something new to tell.
-const LOOK: Duration = Duration::from_secs(5);
-/// A start is given this much longer each time, so long as it moves.
-const EXTENSION: Duration = Duration::from_secs(60);
-/// Our own API is asked this often, and has this long to answer.
-const ASK: Duration = Duration::from_secs(5);
-const ANSWER: Duration = Duration::from_secs(10);
+/// How often the state is evaluated.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// The start timeout is extended by this much at a time, as long as startup makes progress.
+const START_TIMEOUT_EXTENSION: Duration = Duration::from_secs(60);
+/// The interval and timeout of probes of the API in this process.
+const API_PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const API_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pods of the node.
 pub(crate) type Pods = watch::Receiver<Arc<Vec<Arc<Pod>>>>;
 
-/// What is looked at.
-pub(crate) struct Vitals {
+/// What shows that the process makes progress.
+pub(crate) struct Liveness {
     pub(crate) heartbeats: Heartbeats,
-    /// How long a loop may be silent.
-    pub(crate) patience: Duration,
-    /// Whether Docker answers, and the pods of the node; a proxy and an API alone have neither.
+    /// A loop without a heartbeat for longer is stuck.
+    pub(crate) stuck_after: Duration,
+    /// Docker's health and the node's pods; `None` for a proxy or an API alone.
     pub(crate) node: Option<(watch::Receiver<Health>, Pods)>,
-    /// The way to our own API that others have too, over its socket.
+    /// The API of this process, over its socket as for any client.
     pub(crate) api: Option<LoopbackProbe>,
 }
 
-impl Vitals {
-    pub(crate) fn new(patience: Duration) -> Self {
-        Self { heartbeats: Heartbeats::default(), patience, node: None, api: None }
+impl Liveness {
+    pub(crate) fn new(stuck_after: Duration) -> Self {
+        Self { heartbeats: Heartbeats::default(), stuck_after, node: None, api: None }
     }
 }
 
-enum News {
-    Started(Vitals),
+enum Event {
+    Started(Liveness),
     Ready,
     Reloading,
     Reloaded,
-    Ending,
+    Stopping,
 }
 
-/// The way to tell systemd. Dropping it ends the task.
+/// The handle of the notify task, which ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Manager {
-    news: mpsc::UnboundedSender<News>,
+pub(crate) struct Notifier {
+    event: mpsc::UnboundedSender<Event>,
     _task: AbortOnDropHandle<()>,
 }
 
-impl Manager {
-    /// Begins to tell; a process that was not started by systemd tells nobody.
-    pub(crate) fn start(kind: Kind) -> Self {
-        let (news, told) = mpsc::unbounded_channel();
-        let every = sd_notify::watchdog_enabled().map(|limit| limit / 2);
+impl Notifier {
+    /// Starts the task; without systemd it does nothing.
+    pub(crate) fn start(kind: ServiceKind) -> Self {
+        let (event, events) = mpsc::unbounded_channel();
+        let watchdog_interval = sd_notify::watchdog_enabled().map(|limit| limit / 2);
         let task: JoinHandle<()> = match std::env::var_os("NOTIFY_SOCKET") {
-            Some(_) => tokio::spawn(Teller::new(kind, every).run(told)),
+            Some(_) => tokio::spawn(NotifyTask::new(kind, watchdog_interval).run(events)),
             None => tokio::spawn(std::future::ready(())),
         };
-        Self { news, _task: AbortOnDropHandle::new(task) }
+        Self { event, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// All parts run.
-    pub(crate) fn started(&self, vitals: Vitals) {
-        self.say(News::Started(vitals));
+    /// All parts are running.
+    pub(crate) fn started(&self, liveness: Liveness) {
+        self.post(Event::Started(liveness));
     }
 
-    /// The node is Ready, or whatever else there is serves.
+    /// The node is Ready, or the API or proxy serves.
     pub(crate) fn ready(&self) {
-        self.say(News::Ready);
+        self.post(Event::Ready);
     }
 
-    /// The settings are read again.
+    /// The settings are being reloaded.
     pub(crate) fn reloading(&self) {
-        self.say(News::Reloading);
+        self.post(Event::Reloading);
     }
 
-    /// They were.
+    /// The reload has ended.
     pub(crate) fn reloaded(&self) {
-        self.say(News::Reloaded);
+        self.post(Event::Reloaded);
     }
 
-    /// It ends.
-    pub(crate) fn ending(&self) {
-        self.say(News::Ending);
+    /// The process is stopping.
+    pub(crate) fn stopping(&self) {
+        self.post(Event::Stopping);
     }
 
-    fn say(&self, news: News) {
-        // Nobody listens where there is no systemd.
-        let _ = self.news.send(news);
+    fn post(&self, event: Event) {
+        // Without systemd the receiver is dropped.
+        let _ = self.event.send(event);
     }
 }
 
-/// The task's own.
-struct Teller {
-    kind: Kind,
+/// The notify task.
+struct NotifyTask {
+    kind: ServiceKind,
     phase: Phase,
-    begun: Instant,
-    vitals: Option<Vitals>,
-    /// When our own API answered last.
-    answered: Option<(watch::Receiver<Instant>, AbortOnDropHandle<()>)>,
-    every: Option<Duration>,
-    script: Script,
+    started_at: Instant,
+    liveness: Option<Liveness>,
+    /// When the API of this process last answered, and its probes.
+    api_answered_at: Option<(watch::Receiver<Instant>, AbortOnDropHandle<()>)>,
+    watchdog_interval: Option<Duration>,
+    sent: SentState,
     failed: bool,
 }
 
-impl Teller {
-    fn new(kind: Kind, every: Option<Duration>) -> Self {
+impl NotifyTask {
+    fn new(kind: ServiceKind, watchdog_interval: Option<Duration>) -> Self {
         Self {
             kind,
-            phase: Phase::Opening,
-            begun: Instant::now(),
-            vitals: None,
-            answered: None,
-            every,
-            script: Script::new(every),
+            phase: Phase::Starting,
+            started_at: Instant::now(),
+            liveness: None,
+            api_answered_at: None,
+            watchdog_interval,
+            sent: SentState::new(watchdog_interval),
             failed: false,
         }
     }
 
-    async fn run(mut self, mut told: mpsc::UnboundedReceiver<News>) {
-        // Twice in the time of a ping: one that is a moment too early comes with the next look.
-        let often = self.every.map_or(LOOK, |every| (every / 2).clamp(Duration::from_millis(1), LOOK));
-        let mut look = tokio::time::interval(often);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    async fn run(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
+        // Twice per watchdog ping: one that is slightly too early is sent at the next tick.
+        let period = self
+            .watchdog_interval
+            .map_or(POLL_INTERVAL, |interval| (interval / 2).clamp(Duration::from_millis(1), POLL_INTERVAL));
+        let mut ticks = tokio::time::interval(period);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                news = told.recv() => match news {
-                    Some(news) => self.take(news),
+                event = events.recv() => match event {
+                    Some(event) => self.handle(event),
                     None => return,
                 },
-                _ = look.tick() => {}
+                _ = ticks.tick() => {}
             }
-            let words = tell(&self.facts());
-            let messages = self.script.next(self.phase, &words, self.begun.elapsed());
+            let state = evaluate(&self.inputs());
+            let messages = self.sent.next(self.phase, &state, self.started_at.elapsed());
             self.send(&messages);
         }
     }
 
-    fn take(&mut self, news: News) {
-        match news {
-            News::Started(vitals) => {
-                self.answered = vitals.api.clone().map(|api| {
-                    let (tell_answered, answered) = watch::channel(Instant::now());
-                    (answered, AbortOnDropHandle::new(tokio::spawn(ask(api, tell_answered))))
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Started(liveness) => {
+                self.api_answered_at = liveness.api.clone().map(|api| {
+                    let (tell_answered, api_answered_at) = watch::channel(Instant::now());
+                    (api_answered_at, AbortOnDropHandle::new(tokio::spawn(probe_api(api, tell_answered))))
                 });
-                (self.vitals, self.phase) = (Some(vitals), Phase::Waiting);
+                (self.liveness, self.phase) = (Some(liveness), Phase::NotReady);
             }
-            News::Ready => {
-                self.script.ready();
+            Event::Ready => {
+                self.sent.ready();
                 self.phase = Phase::Ready;
             }
-            News::Reloading => self.phase = Phase::Reloading,
-            News::Reloaded => self.phase = if self.script.is_ready() { Phase::Ready } else { Phase::Waiting },
-            News::Ending => self.phase = Phase::Ending,
+            Event::Reloading => self.phase = Phase::Reloading,
+            Event::Reloaded => self.phase = if self.sent.is_ready() { Phase::Ready } else { Phase::NotReady },
+            Event::Stopping => self.phase = Phase::Stopping,
         }
     }
 
-    fn facts(&self) -> Facts {
-        let node = self.vitals.as_ref().and_then(|vitals| vitals.node.as_ref());
-        Facts {
+    fn inputs(&self) -> StateInputs {
+        let node = self.liveness.as_ref().and_then(|liveness| liveness.node.as_ref());
+        StateInputs {
             kind: self.kind,
             phase: self.phase,
-            age: self.begun.elapsed(),
+            age: self.started_at.elapsed(),
             docker: node.map_or(Health::Unknown, |(docker, _)| docker.borrow().clone()),
             pods: node.map_or(0, |(_, pods)| pods.borrow().len()),
-            api_silent: self.answered.as_ref().map(|(answered, _)| answered.borrow().elapsed()),
-            stuck: self.vitals.as_ref().map(|vitals| vitals.heartbeats.stuck(Instant::now())).unwrap_or_default(),
-            patience: self.vitals.as_ref().map_or(Duration::MAX, |vitals| vitals.patience),
+            api_unanswered_for: self.api_answered_at.as_ref().map(|(answered_at, _)| answered_at.borrow().elapsed()),
+            stuck: self.liveness.as_ref().map(|liveness| liveness.heartbeats.stuck(Instant::now())).unwrap_or_default(),
+            stuck_after: self.liveness.as_ref().map_or(Duration::MAX, |liveness| liveness.stuck_after),
         }
     }
 
@@ -201,9 +203,10 @@ impl Teller {
                 }
                 Message::Stopping => states.push(NotifyState::Stopping),
                 Message::Status(status) => states.push(NotifyState::Status(status)),
-                Message::Alive => states.push(NotifyState::Watchdog),
-                Message::Longer => states
-                    .push(NotifyState::ExtendTimeoutUsec(u32::try_from(EXTENSION.as_micros()).unwrap_or(u32::MAX))),
+                Message::Watchdog => states.push(NotifyState::Watchdog),
+                Message::ExtendTimeout => states.push(NotifyState::ExtendTimeoutUsec(
+                    u32::try_from(START_TIMEOUT_EXTENSION.as_micros()).unwrap_or(u32::MAX),
+                )),
             }
         }
         if states.is_empty() {
@@ -212,19 +215,19 @@ impl Teller {
         if let Err(error) = sd_notify::notify(&states)
             && !std::mem::replace(&mut self.failed, true)
         {
-            tracing::warn!(%error, "systemd could not be told of the state; its watchdog may end this process");
+            tracing::warn!(%error, "failed to notify systemd; its watchdog may kill this process");
         }
     }
 }
 
-/// Notes when our own API answers, for as long as somebody looks.
-async fn ask(api: LoopbackProbe, answered: watch::Sender<Instant>) {
+/// Probes the API of this process and records when it answers.
+async fn probe_api(api: LoopbackProbe, api_answered_at: watch::Sender<Instant>) {
     loop {
-        match tokio::time::timeout(ANSWER, api.probe()).await {
-            Ok(Ok(())) => drop(answered.send_replace(Instant::now())),
-            Ok(Err(error)) => tracing::debug!(%error, "the API did not answer this process itself"),
-            Err(_) => tracing::debug!("the API did not answer this process itself in time"),
+        match tokio::time::timeout(API_PROBE_TIMEOUT, api.probe()).await {
+            Ok(Ok(())) => drop(api_answered_at.send_replace(Instant::now())),
+            Ok(Err(error)) => tracing::debug!(%error, "probe of the own API failed"),
+            Err(_) => tracing::debug!("probe of the own API timed out"),
         }
-        tokio::time::sleep(ASK).await;
+        tokio::time::sleep(API_PROBE_INTERVAL).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Settings of a control plane for tests, in a directory of theirs.
+//! Configuration of a control plane for tests, with files in a temporary directory.
 
 use std::{net::Ipv4Addr, path::Path};
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// A request.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
-    /// Its name in the table of known differences.
+    /// The name of the step in the table of known differences.
     pub(crate) name: String,
     /// The caller: `admin`, or the name of a node.
     pub(crate) who: &'static str,
@@ -19,7 +19,7 @@ pub(crate) struct Step {
     pub(crate) path: String,
     /// The content type.
     pub(crate) kind: &'static str,
-    /// A string `${PATH POINTER}` in it is replaced by the value that the server has there.
+    /// The body. A string `${PATH POINTER}` in it is replaced by the value on that server.
     pub(crate) body: Value,
     /// The `Accept` header.
     pub(crate) accept: &'static str,

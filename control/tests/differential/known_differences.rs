@@ -34,8 +34,8 @@ const fn to_fix(step: &'static str, at: &'static str, why: &'static str) -> Know
     KnownDifference { step, at, status: Status::ToFix, why }
 }
 
-/// All of them; the first that fits counts. A row that nothing fits any more is an error: of the test of chance where its
-/// step is [`is_random`], else of the written sequence's.
+/// All known differences; the first match counts. A row without a match is an error: in the test of random sequences if
+/// its step is [`is_random`], else in the one of the fixed scenario.
 pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     intended("*", "/body/items/*/apiVersion", "items of a list are served as they are stored; clients read the same"),
     intended("*", "/body/items/*/kind", "the same"),
@@ -84,7 +84,7 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     intended("mirror pod of an administrator*", "*", "only nodes make mirror pods"),
 ];
 
-/// Whether a row is about sequences of chance.
+/// Whether a row is for random sequences.
 pub(crate) fn is_random(row: &KnownDifference) -> bool {
     row.step.starts_with("random: ")
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// A place where two answers differ; `None` is what only the other one has.
+/// A difference of two responses; `None` means missing.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Difference {
     /// A JSON pointer.
@@ -27,8 +27,7 @@ pub(crate) fn normalize(value: &Value) -> Value {
     }
 }
 
-/// Puts zeros for the digits of uids and times, wherever they stand in a text. The form stays: a time with fractions is
-/// another one than a time without.
+/// Replaces the digits of uids and times by zeros in a text. The format stays: times with and without fractions differ.
 fn blanked(text: &str) -> String {
     const UID: &str = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
     const TIME: &str = "dddd-dd-ddTdd:dd:dd";

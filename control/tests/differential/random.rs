@@ -1,4 +1,4 @@
-//! Sequences made by chance from a seed: the same few names again and again, so that one step meets what others have left.
+//! Random request sequences from a seed. They use few names, so that requests meet the objects of earlier ones.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::{
     scenario::{MERGE, NODE, PATCH, STRATEGIC, pod, step, within},
 };
 
-/// A small generator (Marsaglia's xorshift), so that a sequence can be asked again.
+/// A small random generator (Marsaglia's xorshift), so that a sequence can be repeated.
 pub(crate) struct Rng(u64);
 
 impl Rng {

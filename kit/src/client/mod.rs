@@ -6,6 +6,9 @@
 //! expires, connections are dropped and the next request dials again: what swallowed one request swallows those on the
 //! other connections of the pool, too.
 //!
+//! A watch without changes is silent, too: kube-apiserver sends bookmarks only where there was an event before. A broken
+//! connection is detected by the node's lease, every 10 s, and ends watches as well.
+//!
 //! kube's own client has no such timeouts, reads credentials once, knows one server, and cannot configure keep-alive.
 
 mod access;
@@ -30,8 +33,8 @@ pub struct Limits {
 
 impl Limits {
     /// For most requests: kube-apiserver's own limit on a request (`--request-timeout`), after which there is no
-    /// response any more. A watch gets a bookmark every minute.
-    pub const DEFAULT: Self = Self { response: Duration::from_secs(60), watch: Duration::from_secs(90), retry: true };
+    /// response any more. The timeout of every watch is shorter than its limit here.
+    pub const DEFAULT: Self = Self { response: Duration::from_secs(60), watch: Duration::from_secs(300), retry: true };
     /// For lease and node status: the period of kubelet's node status. The next one is due before a retry would be.
     pub const HEARTBEAT: Self = Self { response: Duration::from_secs(10), retry: false, ..Self::DEFAULT };
 }

@@ -7,7 +7,7 @@
 //! all nodes. The revision of a server can only be queried by a list, so nothing is queried after a watch that ended
 //! regularly: a restored store looks like a server that ends a watch early, breaks it off or leaves it silent. Small
 //! selections are listed again then, which costs as much as the query; of large ones the revision is queried, with at
-//! most one object, and they are listed again where it is not ahead of ours.
+//! most one object, and they are listed again where it is behind ours.
 //!
 //! Imports nothing of ours.
 
@@ -22,7 +22,7 @@ use kube::{
     Api, Resource, ResourceExt as _,
     api::{ListParams, VersionMatch, WatchEvent, WatchParams},
     core::{Request, Status},
-    runtime::watcher::{Config, Error, Event, ListSemantic},
+    runtime::watcher::{Config, Error, Event, InitialListStrategy, ListSemantic},
 };
 use serde::{
     Deserialize,
@@ -42,17 +42,22 @@ pub enum Extent {
 
 /// The timeout of a watch unless its configuration has one; kube's own.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(290);
+/// The annotation of the bookmark that ends a streaming list.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// How much faster a server's clock may be.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5);
 
 /// The objects that `config` selects, followed by their changes. After an error, the failed request is repeated when
-/// the next event is polled; the caller adds a back-off. The stream never ends. Streaming lists are not supported.
+/// the next event is polled; the caller adds a back-off. The stream never ends.
+///
+/// With `InitialListStrategy::StreamingList` the list is the start of the watch, one request for both (client-go's
+/// WatchList, which kube-apiserver has by default since 1.32). Where a server rejects it, lists are used from then on.
 pub fn reflect<K>(api: Api<K>, config: Config, extent: Extent) -> impl Stream<Item = Result<Event<K>, Error>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let reflector = Reflector { api, config, extent };
-    stream::unfold((reflector, State::Unknown), async |(reflector, mut state)| {
+    stream::unfold((reflector, State::Unknown), async |(mut reflector, mut state)| {
         loop {
             let (event, next) = reflector.step(state).await;
             state = next;
@@ -78,6 +83,11 @@ enum State<K> {
         more: Option<String>,
         version: String,
     },
+    /// A watch that starts with a list, which ends with a bookmark.
+    Streaming {
+        since: Instant,
+        events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+    },
     /// Everything up to a revision is known. Next: a watch.
     Known {
         version: String,
@@ -96,8 +106,15 @@ impl<K> Reflector<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    async fn step(&self, state: State<K>) -> Step<K> {
+    async fn step(&mut self, state: State<K>) -> Step<K> {
         match state {
+            State::Unknown if self.config.initial_list_strategy == InitialListStrategy::StreamingList => {
+                self.list_by_watch().await
+            }
+            State::Streaming { since, mut events } => {
+                let event = timeout_at(since + self.watch_timeout() + MAX_CLOCK_SKEW, events.next()).await;
+                on_initial_event(event.unwrap_or_default(), since, events)
+            }
             State::Unknown => {
                 let (result, next) = self.list(None).await;
                 (Some(result.map(|()| Event::Init)), next)
@@ -110,7 +127,7 @@ where
                     (result.err().map(Err), next)
                 }
             },
-            State::Known { version, broken: true } => match self.has_grown_past(&version).await {
+            State::Known { version, broken: true } => match self.has_revision(&version).await {
                 Ok(true) => self.watch(version).await,
                 Ok(false) => (None, State::Unknown),
                 Err(error) => (Some(Err(Error::WatchStartFailed(error))), State::Known { version, broken: true }),
@@ -121,6 +138,21 @@ where
                 let result = timeout_at(since + self.watch_timeout() + MAX_CLOCK_SKEW, events.next()).await;
                 self.on_event(result.unwrap_or_default(), version, since, events)
             }
+        }
+    }
+
+    /// Starts a watch that begins with all objects.
+    async fn list_by_watch(&mut self) -> Step<K> {
+        let params = WatchParams { send_initial_events: true, bookmarks: true, ..self.watch_params() };
+        // Without a revision the list is consistent with the store.
+        match self.events(&params, "").await {
+            Ok(events) => (Some(Ok(Event::Init)), State::Streaming { since: Instant::now(), events }),
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
+                tracing::debug!(what = %K::plural(&()), error = %status.message, "the API has no streaming lists; listing instead");
+                self.config.initial_list_strategy = InitialListStrategy::ListWatch;
+                (None, State::Unknown)
+            }
+            Err(error) => (Some(Err(Error::InitialListFailed(error))), State::Unknown),
         }
     }
 
@@ -150,30 +182,34 @@ where
         }
     }
 
-    /// Whether the server has revisions after ours; otherwise its revisions may belong to another history.
-    async fn has_grown_past(&self, version: &str) -> kube::Result<bool> {
+    /// Whether the server has our revision: a store that was restored from a snapshot has not reached it again. One
+    /// without a write since is exactly there, after a bookmark at the end of the watch.
+    async fn has_revision(&self, version: &str) -> kube::Result<bool> {
         // From the store, not from a watch cache that may be behind.
         let last = ListParams { resource_version: None, version_match: None, limit: Some(1), ..self.list_params() };
         let theirs = self.api.list_metadata(&last).await?.metadata.resource_version.unwrap_or_default();
-        let grown = is_ahead(&theirs, version);
-        if !grown {
+        let has = reaches(&theirs, version);
+        if !has {
             tracing::warn!(
                 what = %K::plural(&()), ours = version, theirs,
-                "the API has no revisions after ours, as after a restore from a snapshot; listing all objects again"
+                "the API is at an older revision than this watch, as after a restored snapshot; listing again"
             );
         }
-        Ok(grown)
+        Ok(has)
     }
 
-    async fn watch(&self, version: String) -> Step<K> {
-        let params = WatchParams {
+    fn watch_params(&self) -> WatchParams {
+        WatchParams {
             label_selector: self.config.label_selector.clone(),
             field_selector: self.config.field_selector.clone(),
             timeout: self.config.timeout,
             bookmarks: self.config.bookmarks,
             send_initial_events: false,
-        };
-        match self.events(&params, &version).await {
+        }
+    }
+
+    async fn watch(&self, version: String) -> Step<K> {
+        match self.events(&self.watch_params(), &version).await {
             Ok(events) => (None, State::Watching { version, since: Instant::now(), events }),
             Err(error) => {
                 let next = if is_gone(&error) { State::Unknown } else { self.after_failure(version) };
@@ -248,6 +284,34 @@ where
     }
 }
 
+/// The step after an event of a streaming list; `None` is the end of the watch.
+fn on_initial_event<K>(
+    event: Option<kube::Result<WatchEvent<K>>>,
+    since: Instant,
+    events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+) -> Step<K> {
+    match event {
+        Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+            (Some(Ok(Event::InitApply(object))), State::Streaming { since, events })
+        }
+        Some(Ok(WatchEvent::Bookmark(mark))) if mark.metadata.annotations.contains_key(INITIAL_EVENTS_END) => {
+            (Some(Ok(Event::InitDone)), State::Watching { version: mark.metadata.resource_version, since, events })
+        }
+        Some(Ok(WatchEvent::Bookmark(_))) => (None, State::Streaming { since, events }),
+        Some(Ok(WatchEvent::Error(status))) => (Some(Err(Error::WatchError(status.boxed()))), State::Unknown),
+        // An object that cannot be decoded; those after it can.
+        Some(Err(kube::Error::SerdeError(error))) => {
+            (Some(Err(Error::WatchFailed(kube::Error::SerdeError(error)))), State::Streaming { since, events })
+        }
+        Some(Err(error)) => (Some(Err(Error::InitialListFailed(error))), State::Unknown),
+        // A list contains no deletions, and does not end without its bookmark.
+        Some(Ok(WatchEvent::Deleted(_))) | None => {
+            let error = kube::Error::ReadEvents(io::ErrorKind::UnexpectedEof.into());
+            (Some(Err(Error::InitialListFailed(error))), State::Unknown)
+        }
+    }
+}
+
 /// A line of a watch.
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -291,9 +355,9 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
 }
 
-/// Whether a revision is after another. Both are numbers of etcd; anything else is not comparable.
-fn is_ahead(one: &str, other: &str) -> bool {
-    matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one > other)
+/// Whether a revision equals or follows another. Both are numbers of etcd; anything else is not comparable.
+fn reaches(one: &str, other: &str) -> bool {
+    matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one >= other)
 }
 
 #[cfg(test)]

@@ -40,7 +40,8 @@ fn scripted(script: Vec<Answer>) -> (Api<ConfigMap>, Requests) {
             found.map(|value| format!(" {name}={value}")).unwrap_or_default()
         };
         let what = if query.contains("watch=true") { "watch" } else { "list" };
-        let line = format!("{what}{}{}{}", of("resourceVersion"), of("limit"), of("continue"));
+        let line =
+            format!("{what}{}{}{}{}", of("sendInitialEvents"), of("resourceVersion"), of("limit"), of("continue"));
         seen.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         let next = script.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         async move { answer(next.expect("the script has an answer")) }
@@ -87,9 +88,20 @@ fn line(kind: &str, name: &str, version: &str) -> String {
     serde_json::json!({"type": kind, "object": object(name, version)}).to_string()
 }
 
+/// The bookmark that ends a streaming list.
+fn end_of_list(version: &str) -> String {
+    let mut mark = object("", version);
+    mark["metadata"]["annotations"] = serde_json::json!({"k8s.io/initial-events-end": "true"});
+    serde_json::json!({"type": "BOOKMARK", "object": mark}).to_string()
+}
+
 /// The first `number` events and errors of the stream, each as a word.
 async fn outcomes(api: Api<ConfigMap>, extent: Extent, number: usize) -> Vec<String> {
-    let mut events = std::pin::pin!(reflect(api, Config::default(), extent));
+    outcomes_of(reflect(api, Config::default(), extent), number).await
+}
+
+async fn outcomes_of(events: impl Stream<Item = Result<Event<ConfigMap>, Error>>, number: usize) -> Vec<String> {
+    let mut events = std::pin::pin!(events);
     let mut outcomes = Vec::new();
     while outcomes.len() < number {
         let name = |map: &ConfigMap| map.metadata.name.clone().unwrap_or_default();
@@ -165,19 +177,19 @@ async fn few_are_listed_anew_after_a_watch_that_broke_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_are_listed_anew_only_where_the_server_is_not_ahead() {
+async fn many_are_listed_anew_only_where_the_server_is_behind() {
     let mark = line("BOOKMARK", "", "20");
     // What the server says it has, and whether that is taken for the history that is known.
-    for (theirs, ahead) in [("21", true), ("100", true), ("20", false), ("3", false), ("x", false)] {
+    for (theirs, known) in [("21", true), ("100", true), ("20", true), ("3", false), ("x", false)] {
         let (api, requests) = scripted(vec![
             Answer::List("10", ONE, None),
             Answer::Watch(vec![mark.clone()]),
             Answer::List(theirs, ONE, None),
-            if ahead { Answer::Silence(vec![line("ADDED", "b", "22")]) } else { Answer::List("7", &[], None) },
+            if known { Answer::Silence(vec![line("ADDED", "b", "22")]) } else { Answer::List("7", &[], None) },
         ]);
-        let next = if ahead { "is b" } else { "init" };
+        let next = if known { "is b" } else { "init" };
         assert_eq!(outcomes(api, Extent::Many, 4).await, ["init", "listed a", "all", next], "{theirs}");
-        let last = if ahead { "watch resourceVersion=20" } else { "list limit=500" };
+        let last = if known { "watch resourceVersion=20" } else { "list limit=500" };
         assert_eq!(lines(&requests)[2..], ["list limit=1", last], "{theirs}");
     }
 }
@@ -214,4 +226,55 @@ async fn an_object_that_cannot_be_read_hides_no_other() {
         scripted(vec![Answer::List("10", &[], None), Answer::Silence(vec![odd.to_owned(), line("ADDED", "b", "12")])]);
     assert_eq!(outcomes(api, Extent::Few, 4).await, ["init", "all", "error", "is b"]);
     assert_eq!(lines(&requests).len(), 2);
+}
+
+fn streamed(api: Api<ConfigMap>) -> impl Stream<Item = Result<Event<ConfigMap>, Error>> {
+    reflect(api, Config::default().streaming_lists(), Extent::Few)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streaming_list_and_its_watch_are_one_request() {
+    let (api, requests) = scripted(vec![
+        Answer::Watch(vec![
+            line("ADDED", "a", "3"),
+            line("BOOKMARK", "", "4"),
+            line("ADDED", "b", "4"),
+            end_of_list("10"),
+            line("DELETED", "a", "11"),
+        ]),
+        // It broke off, so everything is listed again.
+        Answer::Silence(vec![line("ADDED", "b", "4"), end_of_list("12"), line("MODIFIED", "b", "13")]),
+    ]);
+    let expected = ["init", "listed a", "listed b", "all", "gone a", "init", "listed b", "all", "is b"];
+    assert_eq!(outcomes_of(streamed(api), expected.len()).await, expected);
+    assert_eq!(lines(&requests), ["watch sendInitialEvents=true resourceVersion="; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streaming_list_that_breaks_off_is_begun_again() {
+    let (api, requests) = scripted(vec![
+        Answer::Code(403),
+        Answer::Watch(vec![line("ADDED", "a", "3")]),
+        Answer::Watch(vec![line("ADDED", "a", "3"), "{\"type\":\"ADDED\",\"object\":{\"data\":3}}".to_owned()]),
+        Answer::Silence(vec![end_of_list("10"), line("ADDED", "b", "11")]),
+    ]);
+    let expected = ["error", "init", "listed a", "error", "init", "listed a", "error", "error", "init", "all", "is b"];
+    assert_eq!(outcomes_of(streamed(api), expected.len()).await, expected);
+    assert_eq!(lines(&requests).len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_streaming_lists_is_asked_for_a_list() {
+    for code in [400, 422] {
+        let (api, requests) = scripted(vec![
+            Answer::Code(code),
+            Answer::List("10", ONE, None),
+            Answer::Watch(vec![]),
+            Answer::List("12", &[], None),
+            Answer::Silence(vec![line("ADDED", "b", "13")]),
+        ]);
+        let expected = ["init", "listed a", "all", "init", "all", "is b"];
+        assert_eq!(outcomes_of(streamed(api), expected.len()).await, expected);
+        assert_eq!(lines(&requests)[1..4], ["list limit=500", "watch resourceVersion=10", "list limit=500"], "{code}");
+    }
 }

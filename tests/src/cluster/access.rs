@@ -1,13 +1,13 @@
-//! What an administrator gives rights to before a Windlass node joins.
+//! The RBAC objects that an administrator creates before a Windlass node joins.
 
 use serde_json::{Value, json};
 
 use crate::windlass;
 
-/// The API server as a client of nodes, as kubeadm has it: no administrator, but whoever may use the node's API.
+/// The API server's user as a client of nodes, as in kubeadm: not an administrator, but allowed to use the node's API.
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
-/// What kubeadm's clusters have beyond what kube-apiserver makes by itself.
+/// The objects of kubeadm's clusters that kube-apiserver does not create by itself.
 pub(crate) fn of_kubeadm() -> Value {
     binding("kubeadm:apiserver-kubelet-client", "system:kubelet-api-admin", "User", KUBELET_CLIENT)
 }
@@ -20,7 +20,7 @@ pub(super) fn binding(name: &str, role: &str, kind: &str, to: &str) -> Value {
     })
 }
 
-/// What nodes of Windlass need beyond a node's rights, as the program itself prints it.
+/// The rights that Windlass nodes need beyond system:node, as `windlass` prints them.
 ///
 /// # Panics
 /// When it prints nothing.

@@ -1,5 +1,5 @@
-//! What lets new nodes into a cluster, as `kubeadm init` makes it: rights of tokens, what may be known before there are any,
-//! and the settings of nodes.
+//! The objects that let new nodes join, as `kubeadm init` creates them: RBAC for bootstrap tokens, the public
+//! cluster-info, and the kubelet configuration.
 
 use std::process::Command;
 
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::{ControlPlane, access::binding};
 use crate::Kubectl;
 
-/// The group of kubeadm's tokens.
+/// The group of kubeadm's bootstrap tokens.
 const TOKENS: &str = "system:bootstrappers:kubeadm:default-node-token";
 const SYSTEM: &str = "kube-system";
 
 impl ControlPlane {
-    /// Lets nodes join that have a token.
+    /// Creates the objects that let nodes join with a token.
     ///
     /// # Panics
     /// When a file of the cluster cannot be read.
@@ -23,7 +23,7 @@ impl ControlPlane {
         kubectl.apply(&objects(&base64::engine::general_purpose::STANDARD.encode(authority)).to_string());
     }
 
-    /// Makes a token that ends then (RFC 3339), or never.
+    /// Creates a token that expires at this time (RFC 3339), or never.
     pub fn token(&self, kubectl: &Kubectl<'_>, id: &str, secret: &str, ends: Option<&str>) {
         let mut data = json!({
             "token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
@@ -37,7 +37,7 @@ impl ControlPlane {
         kubectl.apply(&secret.to_string());
     }
 
-    /// The pin of the cluster's authority, as kubeadm's documentation has it computed.
+    /// The public key pin of the cluster's CA, computed as kubeadm's documentation shows.
     ///
     /// # Panics
     /// Without openssl.
@@ -74,7 +74,7 @@ fn map(namespace: &str, name: &str, key: &str, text: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": {key: text}})
 }
 
-/// The object that kubeadm keeps: as its program marshals it, with zeroes for what was not set.
+/// The kubelet configuration as kubeadm stores it: as Go marshals it, with zeroes for unset fields.
 const KUBELET: &str = "apiVersion: kubelet.config.k8s.io/v1beta1
 authentication:
   anonymous:

@@ -1,4 +1,4 @@
-//! The four programs, started and ended one by one.
+//! The four programs of the control plane, started and stopped one by one.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{Daemon, Kubectl, Testbed, eventually, run};
 
-/// Where the API server listens: on the machine outside, so that what is between the two can be made slow or cut.
+/// The API server's address: outside of the node's namespace, so that the connection can be slowed down or cut.
 pub const ADDRESS: &str = "198.18.0.2";
 /// Its port.
 pub const PORT: u16 = 6443;
@@ -27,19 +27,19 @@ const ETCD: &str = "http://127.0.0.1:2379";
 const SERVICES: &str = "10.96.0.0/16";
 const PODS: &str = "10.244.0.0/16";
 
-/// How long a control plane takes to be there on a busy machine.
+/// The timeout of a control plane's start on a busy machine.
 const START: Duration = Duration::from_secs(180);
 
 /// One of the four programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The store.
+    /// etcd.
     Etcd,
-    /// The API.
+    /// kube-apiserver.
     ApiServer,
-    /// The controllers, also those that sign certificates of nodes.
+    /// kube-controller-manager, which also signs certificates of nodes.
     ControllerManager,
-    /// The scheduler.
+    /// kube-scheduler.
     Scheduler,
 }
 
@@ -47,7 +47,7 @@ impl Part {
     /// All four, in the order in which they start.
     pub const ALL: [Self; 4] = [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler];
 
-    /// The file's name.
+    /// The file name.
     #[must_use]
     pub fn program(self) -> &'static str {
         match self {
@@ -65,16 +65,16 @@ impl Part {
 pub struct ControlPlane {
     assets: PathBuf,
     dir: PathBuf,
-    /// The network namespace of the machine that it runs on.
+    /// The network namespace of the control plane.
     machine: PathBuf,
     pki: Pki,
     running: Mutex<BTreeMap<Part, Daemon>>,
-    /// What a test has given a program beyond its usual arguments.
+    /// Additional arguments of each program.
     further: Mutex<BTreeMap<Part, Vec<String>>>,
 }
 
 impl ControlPlane {
-    /// Starts a control plane on the machine outside, and gives the rights that a node needs beyond its own.
+    /// Starts a control plane, and creates the RBAC objects that Windlass nodes need.
     pub(crate) fn start(testbed: &Testbed) -> Self {
         let plane = Self::start_api(testbed);
         plane.begin(Part::ControllerManager);
@@ -82,12 +82,12 @@ impl ControlPlane {
         let kubectl = Kubectl::new(testbed, plane.admin());
         kubectl.apply(&access::of_kubeadm().to_string());
         kubectl.apply(&access::of_nodes());
-        // Pods are refused until the controller has made the account that they get.
+        // Pods are rejected until the default service account exists.
         kubectl.accounts(&["default"]);
         plane
     }
 
-    /// Starts the store and the API alone: nothing happens there that nobody asked for.
+    /// Starts only etcd and kube-apiserver: no controllers run.
     pub(crate) fn start_api(testbed: &Testbed) -> Self {
         let assets = super::assets().unwrap_or_else(|| {
             panic!("a test on a real control plane needs {}: a folder with etcd, kube-apiserver …", super::ASSETS)
@@ -118,7 +118,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Makes what a node of this name needs to join: a kubeconfig, and a certificate of its own API for these addresses.
+    /// Creates the files that a node of this name needs to join: a kubeconfig, and a serving certificate for these
+    /// addresses.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -138,7 +139,7 @@ impl ControlPlane {
         }
     }
 
-    /// Where the API is.
+    /// The API server's URL.
     #[must_use]
     pub fn url() -> String {
         format!("https://{ADDRESS}:{PORT}")
@@ -156,13 +157,13 @@ impl ControlPlane {
         self.pki.file(name)
     }
 
-    /// A line of JSON for each request that a node has made and that was answered.
+    /// The audit log: a JSON line for each answered request of a node.
     #[must_use]
     pub fn requests(&self) -> String {
         fs::read_to_string(self.dir.join("requests.log")).unwrap_or_default()
     }
 
-    /// What a program has printed.
+    /// A program's output.
     #[must_use]
     pub fn log(&self, part: Part) -> String {
         fs::read_to_string(self.log_file(part)).unwrap_or_default()
@@ -176,14 +177,14 @@ impl ControlPlane {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a program (again), and does not wait for it.
+    /// Starts a program (again) without waiting for it.
     ///
     /// # Panics
     /// When it cannot be started.
     pub fn begin(&self, part: Part) {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.machine.display())).arg(self.assets.join(part.program()));
-        // All that the store keeps is below a directory of its own, whatever it calls it.
+        // etcd keeps all its files below a directory of its own.
         let place = if part == Part::Etcd { self.dir.join("etcd") } else { self.dir.clone() };
         fs::create_dir_all(&place).expect("a directory can be created");
         command.args(self.arguments(part).expect("its files can be written")).current_dir(&place);
@@ -194,7 +195,7 @@ impl ControlPlane {
         self.running().insert(part, daemon);
     }
 
-    /// Starts a program again with further arguments; of an argument that it has twice the later one counts.
+    /// Restarts a program with additional arguments; the last of a repeated argument wins.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -205,7 +206,7 @@ impl ControlPlane {
         self.begin(part);
     }
 
-    /// Ends a program; without a signal that it could act on for [`Signal::SIGKILL`].
+    /// Ends a program with a signal; [`Signal::SIGKILL`] ends it at once.
     pub fn end(&self, part: Part, signal: Signal) {
         let ended = self.running().remove(&part);
         if let Some(mut daemon) = ended {
@@ -233,7 +234,8 @@ impl ControlPlane {
         });
     }
 
-    /// Keeps what the store holds now under a name, for [`restore`](Self::restore). The API is away meanwhile.
+    /// Saves the current content of etcd under a name, for [`restore`](Self::restore). The API is unreachable
+    /// meanwhile.
     ///
     /// # Panics
     /// When it cannot be copied.
@@ -241,7 +243,7 @@ impl ControlPlane {
         self.exchange(|dir| copy(&dir.join("etcd"), &dir.join(name)));
     }
 
-    /// Puts back what [`save`](Self::save) has kept: revisions go back too, as with a snapshot of etcd.
+    /// Restores what [`save`](Self::save) has saved. Revisions go back too, as with an etcd snapshot.
     ///
     /// # Panics
     /// When there is no such copy.
@@ -252,10 +254,10 @@ impl ControlPlane {
         });
     }
 
-    /// Ends everything, changes the store's files, and starts everything again.
+    /// Stops all programs, calls `change` on their directory, and starts all again.
     fn exchange(&self, change: impl FnOnce(&Path)) {
         for part in Part::ALL.into_iter().rev() {
-            // Those of kube-apiserver drain for as long as somebody watches.
+            // kube-apiserver drains as long as there are watches.
             self.end(part, if part == Part::Etcd { Signal::SIGTERM } else { Signal::SIGKILL });
         }
         change(&self.dir);
@@ -274,12 +276,12 @@ impl ControlPlane {
                 format!("--listen-client-urls={ETCD}"),
                 format!("--advertise-client-urls={ETCD}"),
                 "--listen-peer-urls=http://127.0.0.1:2380".to_owned(),
-                // The disk of this machine decides nothing here.
+                // The durability of the disk does not matter here.
                 "--unsafe-no-fsync".to_owned(),
                 "--log-level=warn".to_owned(),
             ],
             Part::ApiServer => {
-                // Told of nodes only, and once each: the cluster's own parts ask much more.
+                // Only requests of nodes, once each: the control plane's own are much more.
                 let policy = json!({
                     "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
                     "rules": [{"level": "Metadata", "userGroups": ["system:nodes"]}, {"level": "None"}],
@@ -326,12 +328,12 @@ impl ControlPlane {
     }
 }
 
-/// What a node needs to join.
+/// The files that a node needs to join.
 #[derive(Debug)]
 pub struct NodeFiles {
-    /// With the node's client certificate in it.
+    /// A kubeconfig with the node's client certificate.
     pub kubeconfig: PathBuf,
-    /// Of the node's own API.
+    /// The serving certificate.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
@@ -346,7 +348,7 @@ impl Drop for ControlPlane {
     fn drop(&mut self) {
         let mut running = std::mem::take(&mut *self.running());
         for part in Part::ALL.into_iter().rev() {
-            // Nothing of it is looked at again, and an orderly end waits for those who watch.
+            // Its data is thrown away, and a graceful stop would wait for watches.
             if let Some(mut daemon) = running.remove(&part) {
                 daemon.end(Signal::SIGKILL);
             }

@@ -1,8 +1,8 @@
-//! A real Kubernetes control plane for tests: etcd, kube-apiserver, kube-controller-manager and kube-scheduler on the
-//! machine outside of a [`Testbed`](crate::World), whose node is one of that cluster.
+//! A real Kubernetes control plane for tests: etcd, kube-apiserver, kube-controller-manager and kube-scheduler run on
+//! the machine outside of a [`Testbed`](crate::Testbed), whose node joins that cluster.
 //!
-//! The programs are not ours and not in this repository. They are looked for in the directory that the variable
-//! `KUBEBUILDER_ASSETS` names (the convention of envtest); [`assets`] says whether it is set.
+//! The programs are not part of this repository. They are read from the directory in the variable `KUBEBUILDER_ASSETS`
+//! (the convention of envtest); [`assets`] returns it if it is set.
 
 mod access;
 mod bootstrap;
@@ -16,24 +16,23 @@ use std::path::PathBuf;
 /// The variable that names the directory of the control plane's programs.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// The variable that says which API the node of a [`Testbed`](crate::World) has: `embedded` (also when it is not set) or
-/// `cluster`.
+/// The variable that selects the API of a [`Testbed`](crate::Testbed)'s node: `embedded` (the default) or `cluster`.
 pub const API: &str = "TEST_API";
 
-/// Which Kubernetes API a node has.
+/// The kind of Kubernetes API of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
-    /// The one of `windlass up`, in the same process.
+    /// The API of `windlass up`, in the same process.
     Embedded,
-    /// That of a real control plane, which `windlass agent` joins.
+    /// A real control plane, which `windlass agent` joins.
     Cluster,
 }
 
 impl Api {
-    /// The one that this run of the tests asks for.
+    /// The API selected by the environment.
     ///
     /// # Panics
-    /// When the variable holds something else.
+    /// When the variable has another value.
     #[must_use]
     pub fn asked() -> Self {
         match std::env::var(API).as_deref() {
@@ -47,7 +46,7 @@ impl Api {
 /// The directory of the control plane's programs, if there is one.
 ///
 /// # Panics
-/// When the variable names a directory that lacks one of them: a run that was asked for must not be skipped.
+/// When the directory lacks one of the programs: a requested run must not be skipped silently.
 #[must_use]
 pub fn assets() -> Option<PathBuf> {
     let folder = PathBuf::from(std::env::var_os(ASSETS).filter(|name| !name.is_empty())?);

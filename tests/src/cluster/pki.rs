@@ -14,12 +14,12 @@ use rcgen::{
 };
 use serde_json::json;
 
-/// Who a certificate is for.
+/// The subject of a certificate.
 pub(crate) struct Holder<'a> {
     pub(crate) file: &'a str,
     pub(crate) user: &'a str,
     pub(crate) group: Option<&'a str>,
-    /// Names and addresses of a server; a client has none.
+    /// Subject alternative names of a server; empty for a client.
     pub(crate) names: &'a [&'a str],
 }
 
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// Makes an authority, and the key that service accounts' tokens are signed with.
+    /// Creates a CA, and the key that signs service account tokens.
     pub(crate) fn new(dir: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&dir)?;
         let key = KeyPair::generate()?;
@@ -61,7 +61,7 @@ impl Pki {
         self.dir.join(name)
     }
 
-    /// Makes a certificate and its key.
+    /// Creates a certificate and its key.
     pub(crate) fn issue(&self, holder: &Holder<'_>) -> anyhow::Result<()> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -90,7 +90,7 @@ impl Pki {
         self.keep(&format!("{}.crt", holder.file), &made.pem())
     }
 
-    /// A kubeconfig that holds a client's certificate.
+    /// A kubeconfig with a client certificate.
     pub(crate) fn kubeconfig(&self, client: &str, server: &str) -> anyhow::Result<PathBuf> {
         let data = |name: &str| fs::read(self.file(name)).map(|b| base64::engine::general_purpose::STANDARD.encode(b));
         let config = json!({

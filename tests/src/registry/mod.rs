@@ -1,4 +1,4 @@
-//! An image registry in a testbed's network namespace that fails as it is asked to.
+//! An image registry in a testbed's network namespace that can inject faults.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::{Daemon, Testbed, eventually};
 
-/// See `serve.py`: what a tag begins with says how its pull ends.
+/// A test registry. The prefix of a tag selects how its pull fails, see `serve.py`.
 #[derive(Debug)]
 pub struct FailingRegistry {
     _server: Daemon,
@@ -17,7 +17,7 @@ pub struct FailingRegistry {
 }
 
 impl FailingRegistry {
-    /// Starts one on this port of the testbed's loopback.
+    /// Starts a registry on this port of the testbed's loopback.
     ///
     /// # Panics
     /// Without Python or the sample images.
@@ -37,13 +37,13 @@ impl FailingRegistry {
         Self { _server: server, port, folder }
     }
 
-    /// The image of a tag.
+    /// The image reference of a tag.
     #[must_use]
     pub fn image(&self, tag: &str) -> String {
         format!("127.0.0.1:{}/any/busybox:{tag}", self.port)
     }
 
-    /// From now on layers break off in the middle, or come whole again.
+    /// Sets whether layers break off in the middle.
     ///
     /// # Panics
     /// When the testbed's directory cannot be written.

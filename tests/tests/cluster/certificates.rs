@@ -1,4 +1,4 @@
-//! Certificates of a node that the cluster gives: by a bootstrap token, renewed under open connections, refused, ended.
+//! Node certificates signed by the cluster: by a bootstrap token, renewed while connections are open, denied, expired.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ crate::tests![
 ];
 
 const TOKEN: (&str, &str) = ("abcdef", "0123456789abcdef");
-/// The group that kubeadm gives rights to.
+/// The group to which kubeadm gives these rights.
 const JOINING: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 fn binding(name: &str, role: &str, group: &str) -> Value {
@@ -40,10 +40,10 @@ fn binding(name: &str, role: &str, group: &str) -> Value {
     })
 }
 
-/// What lets nodes ask, and what has their first requests approved.
+/// The RBAC that lets nodes create signing requests, and that approves their first ones automatically.
 const APPROVAL: &str = "kubeadm:node-autoapprove-bootstrap";
 
-/// Lets nodes in that have the token, as kubeadm does.
+/// Creates the bootstrap token and its rights, like kubeadm.
 fn allow_bootstrap(kubectl: &Kubectl<'_>) {
     let signer = |which: &str| format!("system:certificates.k8s.io:certificatesigningrequests:{which}");
     let secret = json!({
@@ -61,7 +61,7 @@ fn allow_bootstrap(kubectl: &Kubectl<'_>) {
     kubectl.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
 }
 
-/// Starts a node that has nothing but the token.
+/// Starts a node that has only the token.
 fn start_bootstrapping(windlass: &mut Windlass<'_>, testbed: &Testbed) {
     let file = testbed.dir().join("bootstrap.kubeconfig");
     let authority = fs::read(testbed.cluster().certificate("ca.crt")).expect("the cluster has an authority");
@@ -78,12 +78,12 @@ fn start_bootstrapping(windlass: &mut Windlass<'_>, testbed: &Testbed) {
     windlass.start_with(&mut command);
 }
 
-/// Certificates that the signer gives end after so long; a minute is what a test waits for.
+/// The signer's certificate duration; a minute is short enough for a test.
 fn shorten_certificate_lifetimes(testbed: &Testbed) {
     testbed.cluster().change(Part::ControllerManager, &["--cluster-signing-duration=60s"]);
 }
 
-/// A node with short-lived certificates that runs the pods of a controller, and these pods.
+/// A node with short-lived certificates and the pods of a controller on it.
 fn node_with_short_lived_certificates(testbed: &Testbed) -> (Windlass<'_>, Kubectl<'_>, Vec<Value>) {
     shorten_certificate_lifetimes(testbed);
     let mut windlass = testbed.windlass();
@@ -99,7 +99,7 @@ fn current(testbed: &Testbed) -> PathBuf {
     testbed.dir().join("data/pki/kubelet-client-current.pem")
 }
 
-/// The number of the certificate that the node has now.
+/// The serial number of the node's current certificate.
 fn serial(testbed: &Testbed) -> anyhow::Result<String> {
     testbed.try_sh(&format!("openssl x509 -noout -serial -in {}", current(testbed).display()))
 }
@@ -117,7 +117,7 @@ fn ready_since(kubectl: &Kubectl<'_>) -> String {
     kubectl.run(&["get", "node", "node", "-o", path])
 }
 
-/// A kubectl that goes on printing, and its lines.
+/// A kubectl that keeps printing, and its lines.
 struct Stream {
     child: Child,
     lines: Receiver<String>,
@@ -133,7 +133,7 @@ impl Stream {
         Self { child, lines }
     }
 
-    /// It has not ended, and says something that it had not said before the call.
+    /// Checks that it still runs and prints new lines.
     #[track_caller]
     fn lives(&mut self, what: &str) {
         let _ = self.lines.try_iter().count();
@@ -165,14 +165,14 @@ fn short_lived_certificates_are_renewed_under_open_streams() {
         anyhow::ensure!(serials.len() > RENEWALS, "{serials:?}");
         Ok(())
     });
-    // One request for each, and perhaps one that is under way: none was asked for in a loop.
+    // One request per certificate, and perhaps one in progress: no loop of requests.
     let made = requests(&kubectl).expect("the API answers").len();
     assert!(made <= serials.len() + 1, "{made} requests for {} certificates", serials.len());
     command.lives("a command in a pod");
     leases.lives("the watch of leases");
     assert_eq!(ready_since(&kubectl), since, "the cluster has marked the node not ready");
     assert_unchanged(&testbed, &kubectl, &before);
-    // The log holds no key, and no token but by its id.
+    // The log contains no key, and of the token only its id.
     assert!(!windlass.daemon().log().contains(TOKEN.1), "the token's secret is in the log");
 }
 
@@ -204,20 +204,20 @@ fn a_signing_request_is_pending_denied_and_deleted() {
         anyhow::ensure!(log.contains(&format!("kubectl certificate approve {first}")), "{log}");
         Ok(())
     });
-    // A crash asks for no second one.
+    // After a crash there is no second request.
     windlass.kill();
     start_bootstrapping(&mut windlass, &testbed);
     eventually(CLUSTER_TIMEOUT, "the log says it again", || {
-        let said = windlass_log(&testbed).matches("waits to be approved").count();
+        let said = windlass_log(&testbed).matches("certificate signing request is pending").count();
         anyhow::ensure!(said > 1, "{said} times");
         Ok(())
     });
     assert_eq!(requests(&kubectl).expect("the API answers").len(), 1, "one request for the administrator");
 
-    // What was denied is asked for again, under another name.
+    // After a denial there is a new request with another name.
     let _ = kubectl.run(&["certificate", "deny", &first]);
     let second = waiting(std::slice::from_ref(&first));
-    // What was deleted is too.
+    // The same after a deletion.
     let uid = kubectl.run(&["get", "csr", &second, "-o", "jsonpath={.metadata.uid}"]);
     let _ = kubectl.run(&["delete", "csr", &second]);
     let third = eventually(CLUSTER_TIMEOUT, "another request waits", || {
@@ -243,7 +243,7 @@ fn a_certificate_expires_without_a_signer() {
         let line = format!("! openssl x509 -noout -checkend 0 -in {}", current(&testbed).display());
         testbed.try_sh(&line).map(drop)
     });
-    // Nothing can be told or learnt, and what runs goes on.
+    // The node can neither report nor learn anything; pods keep running.
     eventually(CLUSTER_TIMEOUT, "the log says so", || {
         let log = windlass_log(&testbed);
         anyhow::ensure!(log.contains("certificate"), "{log}");
@@ -258,7 +258,7 @@ fn a_client_ca_is_removed_from_the_bundle() {
     let testbed = Testbed::on_cluster();
     let (dir, cluster) = (testbed.dir(), testbed.cluster());
     let at = |name: &str| dir.join(name).display().to_string();
-    // Another authority, and a client of it in the group that may do everything.
+    // Another CA, and a client certificate of it in the group of administrators.
     let _ = testbed.sh(&format!(
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=other -keyout {0} -out {1} && \
          openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /O=system:masters/CN=stranger -keyout {2} -out {3} && \
@@ -292,7 +292,7 @@ fn a_client_ca_is_removed_from_the_bundle() {
     fs::write(&bundle, own).expect("the testbed can be written to");
     eventually(CLUSTER_TIMEOUT, "clients of the other one are known no more", || {
         let code = stranger();
-        // An unknown certificate ends the handshake, or makes its holder nobody.
+        // An unknown certificate either ends the handshake, or its holder is anonymous.
         anyhow::ensure!(matches!(code.as_str(), "000" | "401"), "{code}");
         Ok(())
     });

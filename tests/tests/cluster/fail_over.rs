@@ -1,4 +1,5 @@
-//! Several API servers of one cluster: whichever way those fail that are asked, another one is, and nobody else notices.
+//! Several API servers of one cluster: if the one in use fails in any way, the node uses another one, and pods do not
+//! notice.
 
 use std::time::Duration;
 
@@ -17,13 +18,13 @@ crate::tests![failed_api_servers_are_skipped];
 
 const FRONTS: [u16; 3] = [7443, 7444, 7445];
 
-/// Since when the node has been Ready: the cluster moves it when it has held the node for lost.
+/// The last transition of the node's Ready condition: it changes when the cluster has considered the node lost.
 fn ready_since(kubectl: &Kubectl<'_>) -> String {
     let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status} {.status.conditions[?(@.type=='Ready')].lastTransitionTime}";
     kubectl.run(&["get", "node", "node", "-o", path])
 }
 
-/// The ports that the node has connections to.
+/// The ports to which the node has connections.
 fn connected(testbed: &Testbed) -> Vec<u16> {
     let told = testbed.sh(&format!("ss -Htn state established dst {ADDRESS}"));
     let ports = told.lines().filter_map(|line| line.split_whitespace().nth(3)?.rsplit(':').next()?.parse().ok());
@@ -33,7 +34,7 @@ fn connected(testbed: &Testbed) -> Vec<u16> {
     ports
 }
 
-/// The node renews its lease, and its connections are to one front.
+/// Checks that the node renews its lease, with connections to one front only.
 #[track_caller]
 fn wait_for_failover_to(testbed: &Testbed, kubectl: &Kubectl<'_>, port: u16) {
     let renewed =
@@ -68,17 +69,17 @@ fn failed_api_servers_are_skipped() {
     let (before, since) = (running(&testbed), ready_since(&kubectl));
     assert_eq!(connected(&testbed).iter().filter(|port| FRONTS.contains(port)).collect::<Vec<_>>(), [&FRONTS[0]]);
 
-    // The first is killed: whoever has a connection to it, or wants one, is told so.
+    // The first is killed: connections are reset, new ones refused.
     let rule = |port: u16, what: &str| {
         let line = format!("iptables -I INPUT -i eth0 -p tcp --dport {port} -j {what}");
         testbed.try_sh_outside(&line).expect("root may write rules");
     };
     rule(FRONTS[0], "REJECT --reject-with tcp-reset");
     wait_for_failover_to(&testbed, &kubectl, FRONTS[1]);
-    // The next takes connections and answers nobody.
+    // The next accepts connections and does not respond.
     fronts[1].stop_forwarding();
     wait_for_failover_to(&testbed, &kubectl, FRONTS[2]);
-    // The last loses every packet. The addresses that the cluster itself tells are left.
+    // The last drops every packet. The addresses from the cluster's endpoints are left.
     rule(FRONTS[2], "DROP");
     wait_for_failover_to(&testbed, &kubectl, PORT);
 

@@ -1,4 +1,5 @@
-//! The API is away, slow, silent, older than it was or too busy: pods go on, nothing is deleted, and all comes right after.
+//! The API is unreachable, slow, silent, restored from a backup or overloaded: pods keep running, nothing is deleted,
+//! and the node recovers.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ fn the_api_ends_and_comes_back() {
     for part in Part::ALL.into_iter().rev() {
         cluster.end(part, Signal::SIGKILL);
     }
-    // Meanwhile a container ends: the node runs it again by itself.
+    // Meanwhile a container ends: the node restarts it without the API.
     let victim = testbed.docker(&["ps", "-q", "--no-trunc", "--filter", "label=io.kubernetes.container.name=main"]);
     let victim = victim.lines().next().expect("a container runs").to_owned();
     testbed.docker(&["kill", &victim]);
@@ -55,11 +56,11 @@ fn the_api_does_not_answer() {
     let mut windlass = testbed.windlass();
     let before = started(&mut windlass, &testbed);
     let kubectl = windlass.kubectl();
-    // Packets are lost both ways, and nobody is told.
+    // Packets are dropped both ways, without errors.
     let rule =
         |verb: &str| testbed.sh(&format!("iptables -{verb} INPUT -i eth0 -s {ADDRESS} -p tcp --sport {PORT} -j DROP"));
     let _ = rule("I");
-    // Until the cluster holds the node for lost: a minute, after which whoever reads the node sees Unknown.
+    // Until the cluster considers the node lost: after a minute its condition is Unknown.
     let lost = || {
         let admin = testbed.cluster().admin().display().to_string();
         let tool = kubectl.command().get_program().to_owned();
@@ -116,13 +117,13 @@ fn the_api_is_restored_from_an_old_snapshot() {
     let (kubectl, cluster) = (windlass.kubectl(), testbed.cluster());
     cluster.save("snapshot");
     cluster.answers(&kubectl);
-    // What the snapshot does not know: revisions beyond it, and a pod.
+    // Not in the snapshot: later revisions, and a pod.
     kubectl.apply(&controller("later", 1));
     eventually(CLUSTER_TIMEOUT, "the later pod is Ready", || kubectl.ready_pods("app=later", 1));
     cluster.restore("snapshot");
     cluster.answers(&kubectl);
     assert_unchanged(&testbed, &kubectl, &before);
-    // The cluster has never heard of the later pod, so it goes from the machine as well.
+    // The restored cluster does not know the later pod, so the node removes it.
     eventually(CLUSTER_TIMEOUT, "the later pod is gone", || {
         let named = testbed.docker(&["ps", "--format", "{{.Names}}"]);
         anyhow::ensure!(!named.contains("_later-"), "{named}");
@@ -138,7 +139,7 @@ fn the_node_is_recreated_with_another_pod_cidr() {
     let told =
         |pointer: &str| kubectl.json(&["node", "node"]).map(|node| node.pointer(pointer).cloned().unwrap_or_default());
     let (uid, range) = (told("/metadata/uid").expect("a node"), told("/spec/podCIDR").expect("a node"));
-    // Pods that are bound to a node that is gone are deleted by a controller only when that stays so.
+    // A controller deletes pods of a missing node only after a while.
     let _ = kubectl.run(&["delete", "node", "node"]);
     let node = eventually(CLUSTER_TIMEOUT, "the node has made itself again", || {
         let node = kubectl.json(&["node", "node"])?;
@@ -155,7 +156,7 @@ fn the_node_is_recreated_with_another_pod_cidr() {
         assert_unchanged(&testbed, &kubectl, &before);
         return;
     }
-    // With pods of the old range the new one cannot be used; when they are gone it is.
+    // While pods of the old range exist the new range is not used; afterwards it is.
     let _ = kubectl.run(&["delete", "deployment", "--all", "--cascade=foreground", "--timeout=200s"]);
     kubectl.apply(&controller("new", 2));
     let pods = eventually(CLUSTER_TIMEOUT, "new pods are Ready", || kubectl.ready_pods("app=new", 2));
@@ -170,7 +171,7 @@ fn the_node_is_recreated_with_another_pod_cidr() {
     }
 }
 
-/// What lets one request of nodes through at a time: no other is carried out, none waits.
+/// Flow control that handles one request of nodes at a time, without a queue.
 fn no_time_for_nodes() -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration", "metadata": {"name": "busy"},

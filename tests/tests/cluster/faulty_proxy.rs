@@ -1,4 +1,5 @@
-//! A front of the API server on a port of its own, as a load balancer's or another server's, that can be made to fail.
+//! A TCP proxy in front of the API server with its own port, like a load balancer or a second server, with fault
+//! injection.
 
 use std::{
     io::{Read, Write},
@@ -16,21 +17,21 @@ use windlass_tests::{
     cluster::{ADDRESS, PORT},
 };
 
-/// See the module. It stays until the test's process ends.
+/// A proxy in front of the API server. It exists until the test's process ends.
 pub(crate) struct FaultyProxy {
     silent: Arc<AtomicBool>,
 }
 
 impl FaultyProxy {
-    /// Hands on the bytes of whoever comes to this port of the machine outside; what the server says is held back for a
-    /// time, however much it is.
+    /// Forwards connections to this port of the outside namespace; the server's responses are delayed, whatever their
+    /// length.
     pub(crate) fn start(testbed: &Testbed, port: u16, hold: Duration) -> Self {
         let silent = Arc::new(AtomicBool::new(false));
         let namespace = std::fs::File::open(testbed.outside()).expect("a namespace");
         let (ready, is_ready) = std::sync::mpsc::channel();
         let stop_forwarding = Arc::clone(&silent);
         thread::spawn(move || {
-            // Of this thread alone; those that it makes have it too.
+            // Only for this thread; new threads inherit it.
             nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).expect("root may enter a namespace");
             let listener = TcpListener::bind((ADDRESS, port)).expect("the port is free");
             ready.send(()).expect("somebody waits");
@@ -46,7 +47,7 @@ impl FaultyProxy {
         Self { silent }
     }
 
-    /// From now on nothing is handed on: connections are taken and stay open, and nobody is answered.
+    /// Stops forwarding: connections are accepted and stay open, without responses.
     pub(crate) fn stop_forwarding(&self) {
         self.silent.store(true, Ordering::SeqCst);
     }

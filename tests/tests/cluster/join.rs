@@ -1,7 +1,8 @@
-//! `windlass join` and `windlass leave`, in a cluster that lets nodes in as kubeadm's do.
+//! `windlass join` and `windlass leave` in a cluster with bootstrap tokens like kubeadm's.
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     path::Path,
     process::{Command, Stdio},
 };
@@ -14,7 +15,11 @@ use windlass_tests::{
     eventually,
 };
 
-crate::tests![a_machine_joins_leaves_and_joins_again, a_join_that_is_wrong_is_refused_and_leaves_nothing];
+crate::tests![
+    a_machine_joins_leaves_and_joins_again,
+    a_join_that_is_wrong_is_refused_and_leaves_nothing,
+    a_join_that_is_killed_leaves_a_node_or_none,
+];
 
 const ID: &str = "abcdef";
 const SECRET: &str = "fedcba9876543210";
@@ -23,13 +28,13 @@ fn at() -> String {
     format!("{ADDRESS}:{PORT}")
 }
 
-/// Runs `windlass join` and gives whether it worked and what it said.
+/// Runs `windlass join` and returns success and output.
 fn join(windlass: &Windlass<'_>, token: &str, args: &[&str]) -> (bool, String) {
     use std::io::Write as _;
     let mut command = windlass.command("join");
     command.args([&at(), "--token-file", "-"]).args(args);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("join");
-    // It may have ended before it reads.
+    // It may end before it reads.
     let _ = writeln!(child.stdin.take().expect("piped above"), "{token}");
     let output = child.wait_with_output().expect("join ends");
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
@@ -53,14 +58,14 @@ fn pod(name: &str) -> String {
     .to_string()
 }
 
-/// The files below a directory that hold a text.
+/// The files below a directory that contain a text.
 fn holding(dir: &Path, text: &str) -> String {
     let output = Command::new("grep").args(["-rls", text]).arg(dir).output().expect("grep");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[track_caller]
-fn wait_for_event(text: &str, words: &[&str]) {
+fn assert_contains(text: &str, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "{word:?} is missing in:\n{text}");
     }
@@ -85,14 +90,14 @@ fn a_machine_joins_leaves_and_joins_again() {
         "[files] ",
         "windlass agent ",
     ];
-    wait_for_event(&said, &steps);
+    assert_contains(&said, &steps);
     assert!(
         !said.contains(SECRET) && holding(&data, SECRET).is_empty(),
         "the token is on no disk: {}",
         holding(&data, SECRET)
     );
     let shown = windlass.try_run("config", &["show"]).expect("config show");
-    wait_for_event(
+    assert_contains(
         &shown,
         &[
             "maxPods: 77",
@@ -106,7 +111,7 @@ fn a_machine_joins_leaves_and_joins_again() {
         format!("system:bootstrap:{ID}")
     );
 
-    // The line that it has said runs a node that serves a pod.
+    // The printed command runs a node, which serves a pod.
     let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &testbed.dir().join("windlass.log"))
         .expect("windlass agent");
     ready(&kubectl, &mut node);
@@ -117,33 +122,33 @@ fn a_machine_joins_leaves_and_joins_again() {
     let hostname = ["exec", "first", "--", "hostname"];
     assert_eq!(kubectl.run(&hostname).trim(), "first");
 
-    // A node joins once, also while it is not running, and brings no control plane of its own.
+    // A node joins only once, also while it is not running, and without a control plane of its own.
     let again = ["--discovery-token-ca-cert-hash", &pin];
     let (joined, said) = join(&windlass, &token, &again);
     assert!(!joined, "{said}");
-    wait_for_event(&said, &["a windlass runs on this machine already"]);
+    assert_contains(&said, &["a windlass runs on this machine already"]);
     node.end(Signal::SIGTERM);
     let (joined, said) = join(&windlass, &token, &again);
     assert!(!joined, "{said}");
-    wait_for_event(&said, &["is a node of https://198.18.0.2:6443 already", "windlass leave"]);
+    assert_contains(&said, &["is a node of https://198.18.0.2:6443 already", "windlass leave"]);
     let refused = windlass.try_run("up", &[]).expect_err("it is a node of another cluster").to_string();
-    wait_for_event(&refused, &["windlass leave"]);
+    assert_contains(&refused, &["windlass leave"]);
 
-    // It leaves while it runs, and its pods with it; what is left of the cluster is the administrator's.
+    // It leaves while it runs, and its pods are removed; the cluster's objects are left for the administrator.
     let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &testbed.dir().join("windlass.log"))
         .expect("windlass agent");
     ready(&kubectl, &mut node);
     let unasked = windlass.command("leave").stdin(Stdio::null()).output().expect("windlass leave");
     assert!(!unasked.status.success() && node.runs(), "nobody was asked");
     let said = windlass.try_run("leave", &["--yes"]).expect("windlass leave");
-    wait_for_event(&said, &["kubectl delete node node", "is no node of https://198.18.0.2:6443 any more"]);
+    assert_contains(&said, &["kubectl delete node node", "is no node of https://198.18.0.2:6443 any more"]);
     node.end(Signal::SIGTERM);
     let containers = testbed.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.pod.name"]);
     assert_eq!(containers.trim(), "");
     assert_eq!(holding(&data, "BEGIN"), "", "no key or certificate is left");
-    wait_for_event(&windlass.try_run("leave", &["--yes"]).expect("a second time"), &["there is nothing to leave"]);
+    assert_contains(&windlass.try_run("leave", &["--yes"]).expect("a second time"), &["there is nothing to leave"]);
 
-    // It joins again at once, as the machine that it was, and leaves services to the cluster's proxy, which is there now.
+    // It joins again at once with the same name, and leaves services to the cluster's kube-proxy, which runs now.
     let proxy = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-proxy", "namespace": "kube-system"}, "data": {"config.conf": ""}});
     kubectl.apply(&proxy.to_string());
     let mut command = windlass.command("join");
@@ -155,18 +160,18 @@ fn a_machine_joins_leaves_and_joins_again() {
         anyhow::ensure!(node.log().contains("node node is Ready"), "{}", node.log());
         Ok(())
     });
-    wait_for_event(&node.log(), &["kube-proxy of the cluster writes the rules", "is taken over"]);
+    assert_contains(&node.log(), &["kube-proxy of the cluster writes the rules", "is taken over"]);
     ready(&kubectl, &mut node);
     let _ = kubectl.run(&["delete", "pod", "first", "--ignore-not-found", "--timeout=60s"]);
     kubectl.apply(&pod("second"));
     let is_ready = ["wait", "--for=condition=Ready", "pod/second", "--timeout=5s"];
     eventually(DEFAULT_TIMEOUT, "a pod is Ready", || kubectl.try_run(&is_ready));
 
-    // Evicted first, and the node's object deleted by somebody who may.
+    // Pods are evicted first, and the Node object is deleted by an administrator.
     let admin = windlass.kubeconfig().display().to_string();
     let said =
         windlass.try_run("leave", &["--yes", "--drain", "--kubeconfig", &admin, "--purge"]).expect("windlass leave");
-    wait_for_event(&said, &["evicted default/second", "node node is deleted"]);
+    assert_contains(&said, &["evicted default/second", "node node is deleted"]);
     node.end(Signal::SIGTERM);
     assert!(!data.exists());
     eventually(DEFAULT_TIMEOUT, "the node is gone", || {
@@ -188,7 +193,7 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
         anyhow::ensure!(kubectl.try_run(&signed)?.contains("jws-kubeconfig-abcdef"));
         Ok(())
     });
-    // Another machine that runs has this name; nobody looks whether it still does.
+    // Another machine uses this name; windlass does not check whether it still runs.
     cluster.end(Part::ControllerManager, Signal::SIGKILL);
     let other = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}});
     kubectl.apply(&other.to_string());
@@ -199,7 +204,11 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
     let other_pin = format!("sha256:{}", "0".repeat(64));
     let hash = "--discovery-token-ca-cert-hash";
     for (token, args, words) in [
-        (token.as_str(), vec![hash, &other_pin], &["none of --discovery-token-ca-cert-hash is that", pin.as_str()][..]),
+        (
+            token.as_str(),
+            vec![hash, &other_pin],
+            &["which matches no --discovery-token-ca-cert-hash", pin.as_str()][..],
+        ),
         ("abcdef.fedcba9876543211", vec![hash, &pin], &["the token's secret is another one"]),
         (
             "endedx.fedcba9876543210",
@@ -212,29 +221,81 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
         (
             token.as_str(),
             vec![hash, &pin, "--node-name", "other"],
-            &["which is another machine", "kubectl delete node other"],
+            &["and another machine", "kubectl delete node other"],
         ),
-        (token.as_str(), vec![hash, &pin, "--control-plane"], &["Windlass joins as a node alone"]),
+        (token.as_str(), vec![hash, &pin, "--control-plane"], &["Windlass joins as a worker node only"]),
     ] {
         let (joined, said) = join(&windlass, token, &args);
         assert!(!joined, "{args:?}: {said}");
-        wait_for_event(&said, words);
+        assert_contains(&said, words);
         assert!(!testbed.dir().join("data/join").exists() && !said.contains(SECRET), "{args:?}: {said}");
     }
     assert_eq!(kubectl.run(&["get", "csr", "-o", "name"]), "", "nobody was asked for a certificate");
 
     cluster.begin(Part::ControllerManager);
 
-    // One that nobody approves: it is told, kept, and gone on with once there is somebody.
+    // A request without approval is reported, kept, and used once it is approved.
     let _ = kubectl.run(&["delete", "clusterrolebinding", "kubeadm:node-autoapprove-bootstrap"]);
     let (joined, said) = join(&windlass, &token, &[hash, &pin, "--timeout", "15s"]);
     assert!(!joined, "{said}");
-    wait_for_event(&said, &["kubectl certificate approve node-csr-", "run the same line again once it is approved"]);
+    assert_contains(
+        &said,
+        &["kubectl certificate approve node-csr-", "run the same command again once it is approved"],
+    );
     let name = kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]);
     let _ = kubectl.run(&["certificate", "approve", &name]);
     let (joined, said) = join(&windlass, &token, &["--discovery-token-unsafe-skip-ca-verification"]);
     assert!(joined, "{said}");
-    wait_for_event(&said, &["no certificate authority is pinned"]);
+    assert_contains(&said, &["no certificate authority is pinned"]);
     assert_eq!(kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]), name, "one request");
     let _ = fs::read_to_string(testbed.dir().join("data/join/config.yaml")).expect("it has joined");
+}
+
+/// At each step that it reports; by a discovery file, whose cluster needs no token to be found.
+fn a_join_that_is_killed_leaves_a_node_or_none() {
+    let testbed = Testbed::on_cluster();
+    let windlass = testbed.windlass();
+    let (cluster, kubectl) = (testbed.cluster(), windlass.kubectl());
+    cluster.admit_nodes(&kubectl);
+    cluster.token(&kubectl, ID, SECRET, None);
+    let file = testbed.dir().join("discovery.conf");
+    let authority = cluster.certificate("ca");
+    let found = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("https://{}", at()), "certificate-authority": authority}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}]});
+    fs::write(&file, found.to_string()).expect("the discovery file");
+    let join = || {
+        let mut command = windlass.command("join");
+        command.arg("--discovery-file").arg(&file).args(["--tls-bootstrap-token", &format!("{ID}.{SECRET}")]);
+        command
+    };
+    let (data, mut left) = (testbed.dir().join("data"), 0);
+    for step in ["[preflight] ", "[discovery] ", "[certificate] asked for", "[certificate] ", "[files] "] {
+        let (said, pipe) = std::io::pipe().expect("a pipe");
+        let both = pipe.try_clone().expect("a pipe");
+        let mut child = join().stdin(Stdio::null()).stdout(pipe).stderr(both).spawn().expect("windlass join");
+        let lines: Vec<_> =
+            BufReader::new(said).lines().map_while(Result::ok).take_while(|l| !l.starts_with(step)).collect();
+        child.kill().expect("it is killed");
+        child.wait().expect("it has ended");
+        let place = data.join("join");
+        let is_node = place.exists();
+        assert!(
+            !is_node || place.join("kubelet.conf").exists() && place.join("config.yaml").exists(),
+            "killed at {step:?}, it is half a node: {lines:#?}"
+        );
+        assert_eq!(holding(&data, SECRET), "", "killed at {step:?}");
+        if is_node {
+            left += 1;
+            let _ = windlass.try_run("leave", &["--yes"]).expect("windlass leave");
+        }
+    }
+    let output = join().stdin(Stdio::null()).output().expect("windlass join");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let requests = kubectl.run(&["get", "csr", "-o", "name"]).lines().count();
+    assert!((1..=1 + left).contains(&requests), "{requests} requests for a certificate, {left} times a node before");
+    let mut node = Daemon::start("windlass agent", &mut windlass.command("agent"), &testbed.dir().join("windlass.log"))
+        .expect("windlass agent");
+    ready(&kubectl, &mut node);
+    node.end(Signal::SIGTERM);
 }

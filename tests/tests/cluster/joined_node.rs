@@ -1,4 +1,4 @@
-//! A node joins, and the cluster uses it.
+//! A node joins a cluster, and the cluster runs pods on it.
 
 use serde_json::Value;
 use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
@@ -14,19 +14,19 @@ fn a_node_serves_a_cluster() {
     let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
 
-    // Its controllers and scheduler make pods here, and whoever asks its services is answered.
+    // The cluster's controllers and scheduler create pods here, and services answer.
     kubectl.apply(WEB);
     let pods = eventually(DEFAULT_TIMEOUT, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
     eventually(DEFAULT_TIMEOUT, "the service answers", || {
         testbed.try_sh("curl -fsS --max-time 5 http://127.0.0.1:30080/")
     });
 
-    // It reaches the node's own API, with no other rights than those of kubeadm's clusters.
+    // The API server reaches the node's API with no other rights than in kubeadm's clusters.
     let name = pods[0]["metadata"]["name"].as_str().unwrap_or_default();
     assert!(kubectl.run(&["logs", name]).contains("nginx"));
     assert_eq!(kubectl.run(&["exec", name, "--", "hostname"]).trim(), name);
 
-    // A pod reaches the API by the service's address, and is known there by its token.
+    // A pod reaches the API by the service's address, and is authenticated by its token.
     let ask = "T=/var/run/secrets/kubernetes.io/serviceaccount; curl -sS --cacert $T/ca.crt -H \"Authorization: Bearer $(cat $T/token)\" \
                -o /dev/null -w '%{http_code}' https://kubernetes.default.svc/api/v1/namespaces/default/pods --resolve kubernetes.default.svc:443:10.96.0.1";
     let pod = serde_json::json!({
@@ -42,7 +42,7 @@ fn a_node_serves_a_cluster() {
     );
     assert_eq!(kubectl.run(&["logs", "asks"]), "403", "it is known and may not list pods");
 
-    // What is deleted goes at once.
+    // Deleted pods are removed at once.
     let _ = kubectl.run(&["delete", "rc,pod", "--all", "--timeout=30s"]);
     eventually(DEFAULT_TIMEOUT, "all pods are gone", || kubectl.ready_pods("app=web", 0));
 }

@@ -1,8 +1,9 @@
-//! What needs a real control plane: a node of Windlass in a cluster of kube-apiserver, its controllers and scheduler.
+//! Tests that need a real control plane: a Windlass node in a cluster of kube-apiserver, kube-controller-manager and
+//! kube-scheduler.
 //!
-//! Each test starts a control plane of its own, of the programs in the directory that `KUBEBUILDER_ASSETS` names; where that is
-//! not set all of them are told as ignored. What can be asked of either API stands in `tests/e2e` and `tests/rows` instead,
-//! which run on a real one with `TEST_API=cluster`: `make test-cluster` does all of that.
+//! Each test starts its own control plane from the programs in `KUBEBUILDER_ASSETS`; without that variable all of them
+//! are ignored. Tests that run against either API are in `tests/e2e` and `tests/pod_conformance`; with
+//! `TEST_API=cluster` they run on a real control plane. `make test-cluster` does both.
 
 mod certificates;
 mod fail_over;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 use windlass_tests::cluster::assets;
 
-/// A test's name and itself.
+/// The name and function of a test.
 type Test = (&'static str, fn());
 
 /// The tests of a file, under their own names.

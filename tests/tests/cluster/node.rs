@@ -1,4 +1,4 @@
-//! The node's own object, its lease, its readiness and the rights of its proxy, as a real API judges them.
+//! The Node object, its lease, its readiness and the rights of its proxy, with a real API server.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
@@ -43,12 +43,12 @@ fn the_node_object_is_corrected_and_recreated() {
     let uid = field(&kubectl, &node, ".metadata.uid").expect("the API answers");
     becomes(&kubectl, &LEASE, OWNER, &uid);
 
-    // What others write wrongly is set right in the next round.
+    // Wrong writes of others are corrected in the next round.
     let arch = field(&kubectl, &node, ".metadata.labels['kubernetes\\.io/arch']").expect("the API answers");
     let _ = kubectl.run(&["label", "node", NODE, "kubernetes.io/arch=other", "--overwrite"]);
     becomes(&kubectl, &node, ".metadata.labels['kubernetes\\.io/arch']", &arch);
 
-    // A Node that is deleted comes again, and the lease is the new one's.
+    // A deleted Node is created again, with its own lease.
     let _ = kubectl.run(&["delete", "node", NODE]);
     let anew = eventually(DEFAULT_TIMEOUT, "the Node is made again", || {
         let found = field(&kubectl, &node, ".metadata.uid")?;
@@ -89,7 +89,7 @@ fn readiness_waits_for_a_cni_configuration() {
                  message:docker: network plugin is not ready: cni config uninitialized";
     assert!(why.contains(words), "{why}");
 
-    // Pods of the host's network start, others are told why they wait.
+    // Pods with host networking start, others report why they wait.
     eventually(DEFAULT_TIMEOUT, "pods may be made", || kubectl.try_run(&["get", "serviceaccount", "default"]));
     kubectl.apply(&pod("host", true));
     kubectl.apply(&pod("own", false));
@@ -101,7 +101,7 @@ fn readiness_waits_for_a_cni_configuration() {
         Ok(())
     });
 
-    // A list that is half written is none; a whole one is taken at once.
+    // An incomplete CNI configuration is ignored; a complete one is used at once.
     fs::create_dir(&lists).expect("the testbed can be written to");
     let list = lists.join("10-fixed.conflist");
     fs::write(&list, r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"ty"#).expect("the testbed can be written to");
@@ -116,7 +116,7 @@ fn readiness_waits_for_a_cni_configuration() {
     becomes(&kubectl, &["pod", "own"], ready, "True");
     assert_eq!(field(&kubectl, &["pod", "own"], ".status.podIP").expect("the API answers"), "198.51.100.2");
 
-    // Without it the node is not ready again, and what runs goes on.
+    // Without it the node is not ready, and pods keep running.
     fs::remove_file(&list).expect("the testbed can be written to");
     becomes(&kubectl, &node, ready, "False");
     becomes(&kubectl, &["pod", "own"], ".status.phase", "Running");
@@ -168,14 +168,14 @@ fn a_node_has_an_address_of_each_family() {
     }
     windlass.kill();
 
-    // Another one takes its place, and nothing is left of it.
+    // Another configuration replaces it, and nothing of the old one is left.
     let second = other("2001:db8:18::2");
     let mut windlass = testbed.windlass().with(&["--node-ip", &second]);
     let kubectl = windlass.up();
     becomes(&kubectl, &["node", NODE], ALL, &format!("{NODE_IP} 2001:db8:18::2 {NODE}"));
 }
 
-/// A cluster whose addresses of pods come of somebody else, late.
+/// A cluster whose pod addresses are allocated externally, and late.
 fn host_network_pods_do_not_wait_for_a_pod_cidr() {
     let testbed = Testbed::on_cluster();
     testbed.cluster().change(Part::ControllerManager, &["--allocate-node-cidrs=false"]);

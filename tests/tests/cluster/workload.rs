@@ -1,14 +1,14 @@
-//! Pods that a test watches over, and when a cluster is as it was.
+//! Pods with continuous checks, and the comparison of a cluster's state before and after a fault.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::json;
 use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, Windlass, eventually};
 
-/// How long a cluster takes to see that a node is back, or gone.
+/// The time in which a cluster notices that a node is back, or gone.
 pub(crate) const CLUSTER_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Pods of a controller, and what each of them is in Docker.
+/// Pods of a controller, and their containers in Docker.
 pub(crate) const PODS: usize = 4;
 
 pub(crate) fn controller(name: &str, replicas: usize) -> String {
@@ -20,7 +20,7 @@ pub(crate) fn controller(name: &str, replicas: usize) -> String {
     .to_string()
 }
 
-/// The containers that run, by id.
+/// The ids of the running containers.
 pub(crate) fn running(testbed: &Testbed) -> BTreeSet<String> {
     testbed.docker(&["ps", "-q", "--no-trunc"]).split_whitespace().map(str::to_owned).collect()
 }
@@ -32,7 +32,7 @@ pub(crate) fn started(windlass: &mut Windlass<'_>, testbed: &Testbed) -> BTreeSe
     running(testbed)
 }
 
-/// The node is Ready and the pods are, in the containers of before; and it takes a new one.
+/// Checks that the node and the pods are Ready, in the same containers as before, and that a new pod starts.
 #[track_caller]
 pub(crate) fn assert_unchanged(testbed: &Testbed, kubectl: &Kubectl<'_>, before: &BTreeSet<String>) {
     eventually(CLUSTER_TIMEOUT, "the node is Ready", || {

@@ -1,4 +1,4 @@
-//! `windlass bundle`: what helps is in it. That no secret is, `secrets.rs` looks for.
+//! `windlass bundle`: the content of the archive. `secrets.rs` checks that it contains no secret.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -31,7 +31,7 @@ fn a_support_bundle_is_complete() {
     for kept in ["KUBE-SERVICES", "kinds of rules are taken", "nodeName: \"node\"", "PASSWORD", "MemTotal", "\"web\""] {
         assert!(all.contains(kept), "{kept} is not in the bundle");
     }
-    // It replaces nothing, and does its work without a node too.
+    // It overwrites no file, and works without a node too.
     assert!(windlass.try_run("bundle", &["--output", &name]).unwrap_err().to_string().contains(&name));
     windlass.kill();
     let second = testbed.dir().join("second.tar.gz").display().to_string();

@@ -1,4 +1,4 @@
-//! `windlass check`: tries, tells, and changes nothing.
+//! `windlass check`: reports problems and changes nothing.
 
 use windlass_tests::Testbed;
 
@@ -14,8 +14,8 @@ fn check_probes_the_machine_and_leaves_it_unchanged() {
     assert!(text.contains("it listens at 127.0.0.1:6443,198.18.0.1:6443"), "pods reach the API: {text}");
     let alone = windlass.command("check").args(["--quiet", "--api-bind-address", "127.0.0.1:6443"]).output().unwrap();
     let alone = String::from_utf8_lossy(&alone.stdout).into_owned();
-    assert!(alone.contains("the API in pods") && alone.contains("which no pod reaches"), "{alone}");
-    // This engine was started without it.
+    assert!(alone.contains("the API in pods") && alone.contains("which pods cannot reach"), "{alone}");
+    // This engine was started without live-restore.
     assert!(text.contains("live-restore") && text.contains("daemon.json"), "{text}");
     assert_eq!(rules(), before, "something was changed");
     assert!(!testbed.dir().join("data").exists(), "something was made");

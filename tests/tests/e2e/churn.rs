@@ -1,4 +1,5 @@
-//! Pods come and go while windlass is killed again and again: at the end there is exactly what was asked for, once.
+//! Creates and deletes pods while windlass is killed again and again: in the end exactly the expected containers exist,
+//! once each.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -6,7 +7,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::shell_pod;
 
-/// A small generator, so that a storm that did harm can be raised again.
+/// A small random generator, so that a failing run can be repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -41,7 +42,7 @@ fn random_kills_lose_and_leak_nothing() {
         let output = if wanted.contains(&name) {
             kubectl.output(&["delete", "pod", &name, "--wait=false"], "")
         } else {
-            // The same name may still be on its way out.
+            // The previous object of the name may still terminate.
             let pod = shell_pod(&name, "Always", "trap exit TERM; while :; do sleep 0.2; done")
                 .replace("containers:", "volumes: [{name: m, emptyDir: {medium: Memory}}]\n  containers:");
             kubectl.output(&["create", "-f", "-"], &pod)
@@ -103,7 +104,7 @@ fn random_kills_lose_and_leak_nothing() {
         let folders = entries(&testbed.dir().join("data/pods"));
         anyhow::ensure!(folders.is_empty(), "folders of pods: {folders:?}");
         for uid in &uids {
-            // Groups of other tests' pods may go while this looks.
+            // Cgroups of other tests' pods may vanish meanwhile.
             let cgroups =
                 testbed.sh(&format!("find /sys/fs/cgroup -type d -path '*kubepods*{uid}*' 2>/dev/null || true"));
             anyhow::ensure!(cgroups.is_empty(), "{cgroups}");

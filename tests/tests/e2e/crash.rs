@@ -21,7 +21,7 @@ fn a_killed_windlass_finds_everything_as_it_was() {
     });
     let running = testbed.docker(&["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"]);
 
-    // One connection that stays open over the crash, and new ones all the time.
+    // One connection stays open across the crash, and new ones are opened all the time.
     let (stop, failures, asked) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -33,7 +33,7 @@ fn a_killed_windlass_finds_everything_as_it_was() {
             }
         });
         let long = scope.spawn(|| {
-            // A request is sent down the same connection each half second for eight seconds.
+            // The connection carries a request every half second for eight seconds.
             testbed.try_sh(&format!(
                 "(for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do printf 'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'; sleep 0.5; done) | busybox nc -w 3 {cluster_ip} 80 | grep -c '^HTTP/1.1 200'"
             ))
@@ -49,7 +49,7 @@ fn a_killed_windlass_finds_everything_as_it_was() {
     assert_eq!(failures.load(Ordering::Relaxed), 0, "of {} requests", asked.load(Ordering::Relaxed));
     assert!(asked.load(Ordering::Relaxed) > 20);
 
-    // Adopted, not restarted; and every object is there.
+    // Containers are adopted, not restarted; and every object exists.
     let after = eventually(DEFAULT_TIMEOUT, "two pods are Ready", || kubectl.ready_pods("app=web", 2));
     assert_eq!(after.iter().map(container_id).collect::<Vec<_>>(), ids);
     assert!(after.iter().all(|p| p["status"]["containerStatuses"][0]["restartCount"] == 0));
@@ -57,7 +57,7 @@ fn a_killed_windlass_finds_everything_as_it_was() {
     assert_eq!(kubectl.json(&["configmap", "kept"]).unwrap()["data"]["a"], "b");
     assert_eq!(kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]), cluster_ip);
 
-    // What changed while it was away is caught up: a container that died meanwhile is started again.
+    // Changes during the downtime are handled: a container that died meanwhile is restarted.
     windlass.kill();
     testbed.docker(&["kill", &ids[0]]);
     windlass.up();

@@ -5,7 +5,7 @@ use windlass_tests::{Browser, DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::shell_pod;
 
-/// Uses a part of its CPU and memory, writes to the disk, and knows a secret.
+/// A pod that uses some of its CPU and memory, writes to the disk, and has a secret.
 pub(crate) const BUSY: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -41,7 +41,7 @@ fn holds(browser: &mut Browser, what: &str, expression: &str) {
     });
 }
 
-/// Bounds and marks of each graph, as the page has drawn them.
+/// Bounds and marks of each graph as drawn.
 fn drawn(browser: &mut Browser) -> Value {
     let expression =
         "[...graphs].map(([key, g]) => ({key, points: g.data[0].length, bounds: g.bounds.map(b => [b.label, b.value]),
@@ -95,14 +95,14 @@ fn the_page_shows_node_pods_and_containers_and_moves_on() {
         "/ErrImagePull|ImagePullBackOff/.test(get('rows').textContent)",
     );
 
-    // It moves on by itself.
+    // It updates by itself.
     let before = browser.value("Number(document.body.dataset.rounds)").unwrap();
     let last = browser.value("graphs.values().next().value.data[0].at(-1)").unwrap();
     holds(&mut browser, "the page asks again", &format!("document.body.dataset.rounds > {before} + 1"));
     holds(&mut browser, "the graph goes on", &format!("graphs.values().next().value.data[0].at(-1) > {last}"));
     browser.picture("node-light");
 
-    // Sorting and filtering are the reader's.
+    // The user can sort and filter.
     browser.value("document.querySelector('#heads button').click()").unwrap();
     let first = browser.value("document.querySelector('#rows .name').textContent").unwrap();
     assert_eq!(first, "busy", "by name");
@@ -130,7 +130,7 @@ fn the_page_shows_node_pods_and_containers_and_moves_on() {
     holds(&mut browser, "the colours follow the system", "document.documentElement.dataset.theme === 'dark'");
     browser.picture("pod-dark");
 
-    // A pod that was started again shows where.
+    // A restart is marked in the pod's graph.
     browser.value("location.hash = ''").unwrap();
     holds(&mut browser, "the node is back", "graphs.has('node cpu') && !get('pods').hidden");
     browser.picture("node-dark");
@@ -172,7 +172,7 @@ fn the_page_shows_node_pods_and_containers_and_moves_on() {
     assert!(head.contains("default-src 'none'") && head.contains("nosniff"), "{head}");
     assert!(testbed.try_sh(&format!("curl -fsS {PAGE}windlass/history/pods/nobody")).is_err());
 
-    // A node that ends is told as such, on the page that is still open.
+    // The open page reports that the node has stopped.
     windlass.kill();
     holds(&mut browser, "the page says that nobody answers", "get('link').textContent === 'no answer'");
 }

@@ -1,4 +1,4 @@
-//! A node that defends itself: pods are evicted before it runs out of memory or disk, and unused images go.
+//! Node-pressure eviction: pods are evicted before memory or disk run out, and unused images are deleted.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -8,7 +8,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, Windlass, configuration,
 
 use crate::shared_dir::{SharedDir, events, is_ready, shell, wait_for};
 
-/// Layers of containers are measured once a minute.
+/// Writable layers are measured once a minute.
 const MEASURED: Duration = Duration::from_secs(180);
 
 fn configured<'w>(testbed: &'w Testbed, config: &str) -> Windlass<'w> {
@@ -22,7 +22,7 @@ fn condition(object: &Value, kind: &str) -> Value {
     all.into_iter().find(|c| c["type"] == kind).unwrap_or_default()
 }
 
-/// Waits until a pod was evicted, and gives it.
+/// Waits until a pod is evicted, and returns it.
 fn evicted(kubectl: &Kubectl<'_>, name: &str, within: Duration) -> Value {
     eventually(within, &format!("{name} is evicted"), || {
         let pod = kubectl.json(&["pod", name])?;
@@ -47,7 +47,7 @@ fn node_is_short_of(kubectl: &Kubectl<'_>, kind: &str, taint: &str) {
     });
 }
 
-/// What all pods may have together is made small, so that it does not matter what else this machine does.
+/// The limit of all pods together is small, so that other processes of this machine do not matter.
 #[test]
 fn memory_pressure_evicts_pods() {
     let total = fs::read_to_string("/proc/meminfo").unwrap();
@@ -67,7 +67,7 @@ fn memory_pressure_evicts_pods() {
     lasting["resources"] = json!({"requests": promised, "limits": promised});
     kubectl.apply(&shared.pod("lasting", json!({"containers": [lasting]})));
     wait_for(&kubectl, "lasting", "is ready", is_ready);
-    // A shell variable of 350 MiB. The last command of all would take the shell's place.
+    // A shell variable of 350 MiB. The shell would exec its last command.
     let hog = "x=$(head -c 350m /dev/zero | tr '\\0' x); sleep 1000; true";
     kubectl.apply(&shared.pod("hog", json!({"containers": [container(hog)]})));
 
@@ -94,7 +94,7 @@ fn memory_pressure_evicts_pods() {
 
     node_is_short_of(&kubectl, "MemoryPressure", "node.kubernetes.io/memory-pressure");
     assert!(events(&kubectl, "node").contains("EvictionThresholdMet Attempting to reclaim memory"));
-    // What is put on the node all the same is refused if it was promised nothing.
+    // A BestEffort pod that is bound to the node nevertheless is rejected.
     let mut careless: Value =
         serde_json::from_str(&shared.pod("careless", json!({"containers": [container("exec sleep 1000")]}))).unwrap();
     careless["spec"]["nodeName"] = json!("node");
@@ -108,7 +108,7 @@ fn memory_pressure_evicts_pods() {
     kubectl.apply(&modest.to_string());
     wait_for(&kubectl, "modest", "is ready", is_ready);
     assert_eq!(phase(&kubectl, "lasting"), "Running", "whoever stays within its promise is left alone");
-    // Evicted pods can be deleted as any others.
+    // Evicted pods can be deleted like any others.
     let _ = kubectl.run(&["delete", "pod", "hog", "careless", "--timeout=60s"]);
 }
 
@@ -200,7 +200,7 @@ fn unused_images_are_collected() {
     let shared = SharedDir::new(&testbed);
     kubectl.apply(&shared.pod("user", json!({"containers": [{"name": "main", "command": shell("exec sleep 1000")}]})));
     wait_for(&kubectl, "user", "is ready", is_ready);
-    // A dead container outside Kubernetes is a user too.
+    // A dead container outside of Kubernetes uses an image too.
     let _ = testbed.docker(&["create", "--name", "outsider", "windlass/redis:1", "true"]);
     let images = || testbed.docker(&["images", "--format", "{{.Repository}}:{{.Tag}}"]);
     eventually(MEASURED, "unused images are gone", || {

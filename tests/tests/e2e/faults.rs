@@ -1,4 +1,4 @@
-//! Bad input and broken surroundings: each is answered with a word that helps, and harms nothing else.
+//! Invalid input and missing dependencies: each gives a helpful message, and other pods are not affected.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -15,7 +15,7 @@ fn bad_manifests_are_refused_with_the_field_path() {
     let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     for (manifest, words) in [
-        // Not YAML at all: kubectl itself refuses.
+        // Not YAML: kubectl itself rejects it.
         ("apiVersion: v1\nkind: Pod\n  metadata: {", &["error"][..]),
         // A field that does not exist.
         (
@@ -33,13 +33,13 @@ fn bad_manifests_are_refused_with_the_field_path() {
                 "spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\"",
             ],
         ),
-        // A selector that the template does not carry.
+        // A selector that does not match the template.
         (
             "apiVersion: v1\nkind: ReplicationController\nmetadata: {name: x}\nspec:\n  selector: {a: b}\n  template:\n    metadata: {labels: {a: c}}\n    \
           spec:\n      containers: [{name: c, image: i}]\n",
             &["spec.template.metadata.labels", "`selector` does not match template `labels`"],
         ),
-        // A name that is none.
+        // An invalid name.
         (
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_b}\n",
             &["metadata.name: Invalid value: \"A_b\"", "RFC 1123"],
@@ -69,7 +69,7 @@ fn bad_manifests_are_refused_with_the_field_path() {
         "configmap/kube-root-ca.crt",
         "nothing was half applied"
     );
-    // The server judges what kubectl does not: raw requests.
+    // The server validates what kubectl does not: raw requests.
     let raw = |body: &str| kubectl.output(&["create", "--raw", "/api/v1/namespaces/default/pods", "-f", "-"], body);
     assert!(raw("{\"kind\": \"Pod\", ").err.contains("BadRequest"), "{:?}", raw("{\"kind\": \"Pod\", "));
     assert!(!raw("[]").ok && !raw("").ok);
@@ -113,12 +113,12 @@ fn a_broken_file_among_the_manifests_stops_only_itself() {
     )
     .unwrap();
     eventually(DEFAULT_TIMEOUT, "the mended file is applied", || kubectl.try_run(&["get", "configmap/mended"]));
-    // What the API refused is retried by itself.
+    // A rejected manifest is retried.
     let _ = kubectl.run(&["create", "namespace", "later"]);
     eventually(DEFAULT_TIMEOUT, "the early object is applied", || {
         kubectl.try_run(&["-n", "later", "get", "configmap/early"])
     });
-    // An edit of a file arrives, and nothing else changes.
+    // An edited file is applied, and nothing else changes.
     let version = kubectl.run(&["get", "configmap/mended", "-o", "jsonpath={.metadata.resourceVersion}"]);
     std::fs::write(
         folder.join("b-good.yaml"),
@@ -159,7 +159,7 @@ fn an_image_that_cannot_be_had_holds_up_only_its_pod() {
 #[test]
 fn docker_may_go_and_come_back() {
     let mut testbed = Testbed::new();
-    // The program outlives the borrow of the testbed that stopping Docker needs, so it is driven by hand.
+    // Stopping Docker borrows the testbed mutably, so the program is started by hand.
     let host = format!("unix://{}", testbed.docker_socket().display());
     let _ = host;
     let (kubeconfig, mut daemon) = {
@@ -195,12 +195,12 @@ fn docker_may_go_and_come_back() {
     testbed.stop_docker();
     let why = wait(&testbed, "False");
     assert!(why.contains("KubeletNotReady") && why.to_lowercase().contains("docker"), "{why}");
-    // The API goes on without Docker.
+    // The API keeps working without Docker.
     let _ = testbed.windlass().kubectl().run(&["create", "configmap", "meanwhile"]);
     assert!(daemon.runs());
     testbed.start_docker();
     wait(&testbed, "True");
-    // Docker's own restart ended the container; it is started again.
+    // Docker's restart ended the container; it is started again.
     eventually(DEFAULT_TIMEOUT, "the pod is Ready again", || {
         testbed.windlass().kubectl().ready_pods("test=lasting", 1)
     });
@@ -234,7 +234,7 @@ fn a_taken_port_is_named_with_its_holder() {
 fn without_root_nothing_is_touched() {
     let dir = tempfile::tempdir().unwrap();
     run("chmod", &["777", &dir.path().to_string_lossy()]);
-    // The build directory may be closed to others, so the program is copied to where `nobody` can read it.
+    // `nobody` may not be able to read the build directory, so the program is copied.
     let program = dir.path().join("windlass");
     let built = std::env::var("WINDLASS_BIN")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/debug/windlass").to_owned());
@@ -272,14 +272,14 @@ fn a_foreign_or_damaged_data_directory_is_untouched() {
         let last = said.lines().last().unwrap_or("").to_owned();
         assert!(last.contains(&data.display().to_string()), "{why}: {last}");
     };
-    // Somebody else's directory.
+    // A directory of another user.
     std::fs::create_dir_all(&data).unwrap();
     std::fs::write(data.join("family-photos.tar"), "precious").unwrap();
     gives_up(&mut windlass, "a foreign folder is refused");
     let left: Vec<_> = std::fs::read_dir(&data).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["family-photos.tar"]);
     std::fs::remove_dir_all(&data).unwrap();
-    // A store that was cut short.
+    // A truncated store.
     windlass.up();
     windlass.daemon().end(nix::sys::signal::Signal::SIGTERM);
     let store = walk(&data).into_iter().find(|p| p.extension().is_some_and(|e| e == "redb")).expect("the store's file");

@@ -1,5 +1,5 @@
-//! What a node stands on gives way: Docker hangs, disks fill up, images rot, the clock jumps, pods run wild. Work that
-//! does not need what is broken goes on, nothing is declared dead that is not, and all is as it was afterwards.
+//! Failures of the host: Docker hangs, disks fill up, images are corrupt, the clock jumps, pods use too much.
+//! Unaffected work goes on, nothing healthy is reported dead, and the node recovers.
 
 use std::{fs, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     shell_pod,
 };
 
-/// A process that does not move until this is dropped.
+/// A process that is stopped until this is dropped.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -49,7 +49,7 @@ fn docker_hangs_for_a_minute() {
     let stopped = Stopped::new(&testbed.docker_pid().to_string());
     let mut away_was_told = false;
     for round in 0..30 {
-        // Traffic and the API need no Docker.
+        // Traffic and the API work without Docker.
         testbed.sh("curl -fsS --max-time 5 http://127.0.0.1:30080/");
         let _ = kubectl.run(&["create", "configmap", &format!("c{round}"), "--from-literal=a=b"]);
         for pod in
@@ -83,7 +83,7 @@ fn a_container_that_cannot_be_killed_blocks_only_its_pod() {
     let kubectl = windlass.up();
     kubectl.apply(&shell_pod("stuck", "Always", "sleep 3600"));
     let pod = wait_for(&kubectl, "stuck", "is ready", is_ready);
-    // What carries out the kill for Docker does not answer.
+    // The shim that carries out Docker's kill does not respond.
     let shim = testbed.sh(&format!("pgrep -f -- '[c]ontainerd-shim.* -id {}'", container_id(&pod)));
     let stopped = Stopped::new(&shim);
     let _ = kubectl.run(&["delete", "pod", "stuck", "--wait=false"]);
@@ -127,13 +127,13 @@ fn a_full_disk_loses_nothing() {
         }
     }
     assert!(refused.contains("space"), "it says why: {refused:?}");
-    // What is there is read, and what runs goes on.
+    // Reads succeed, and pods keep running.
     assert!(is_ready(&kubectl.json(&["pod", "p"]).expect("it is read")));
     fs::remove_file(&filler).expect("the disk is emptied");
     eventually(DEFAULT_TIMEOUT, "writes are taken again", || {
         kubectl.try_run(&["create", "configmap", "after", "--from-literal=a=b"])
     });
-    // The same once more, and now it is killed while nothing fits.
+    // Again, and now windlass is killed while the disk is full.
     testbed.sh(&format!("dd if=/dev/zero of={} bs=64k 2>/dev/null || true", filler.display()));
     let _ = kubectl.output(&["create", "configmap", "more", &value], "");
     windlass.kill();
@@ -188,7 +188,7 @@ fn a_fork_bomb_is_held_to_its_pods_pid_limit() {
         anyhow::ensure!((55..=60).contains(&all), "{all} processes");
         Ok(())
     });
-    // Whoever is beside it lives, and it goes when it is told to.
+    // Other pods keep running, and it ends when it is deleted.
     kubectl.apply(&shared.pod("beside", json!({"containers": [{"name": "main", "command": shell("sleep 3600")}]})));
     wait_for(&kubectl, "beside", "is ready", is_ready);
     assert_eq!(kubectl.run(&["exec", "beside", "--", "echo", "alive"]), "alive\n");
@@ -210,7 +210,7 @@ fn a_flood_of_logs_affects_no_other_pod() {
         &shared.pod("flood", container("exec yes a line of a log that nobody can read as fast as it is written")),
     );
     wait_for(&kubectl, "flood", "is ready", is_ready);
-    // A follower that is slower than the flood, and others beside it.
+    // A follower that is slower than the output, and others beside it.
     let mut follower = kubectl.command();
     let follower =
         Daemon::start("kubectl logs -f", follower.args(["logs", "-f", "flood"]), &testbed.dir().join("follower.log"))
@@ -233,7 +233,7 @@ fn a_flood_of_logs_affects_no_other_pod() {
     assert!(kept < 40 << 20, "{kept} bytes of logs");
 }
 
-/// The clock of windlass alone is moved, by a library between it and the kernel.
+/// Only the clock of windlass is changed, by a preloaded library.
 #[test]
 fn the_clock_jumps_a_day_ahead_and_back() {
     const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
@@ -272,7 +272,7 @@ fn the_clock_jumps_a_day_ahead_and_back() {
         let created = pod["metadata"]["creationTimestamp"].as_str().expect("a time").to_owned();
         let today = testbed.sh("date -u +%Y-%m-%d");
         assert_eq!(created.starts_with(today.trim()), offset == "+0", "{created} {offset}: {moved}");
-        // Whoever ran goes on.
+        // Pods keep running.
         let old = kubectl.json(&["pod", "p"]).expect("it is there");
         assert!(is_ready(&old), "{offset}: {}", old["status"]);
         assert_eq!(container_status(&old)["restartCount"], 0);

@@ -1,4 +1,4 @@
-//! A node on which nothing happens does nothing.
+//! An idle node makes no writes and uses hardly any CPU.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::{WEB, shell_pod};
 
-/// Long enough for a loop to show itself, short enough to be waited for.
+/// Long enough for a loop to show, short enough for a test.
 const WINDOW: Duration = Duration::from_secs(4);
 
-/// Requests that write, without the leases by which nodes show that they live.
+/// Write requests, without the renewals of leases.
 fn writes(log: &str) -> Vec<&str> {
     let writing =
         |line: &str| ["POST", "PUT", "PATCH", "DELETE"].iter().any(|m| line.contains(&format!("method={m} ")));

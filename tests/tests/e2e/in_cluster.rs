@@ -1,9 +1,9 @@
-//! The API as pods see it: by the service's address and with the account's token, as every in-cluster client does it; and
-//! as those see it who are not administrators.
+//! The API used from pods: by the service's address with the account's token, as in-cluster clients do; and by users
+//! who are not administrators.
 
 use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
-/// One pod on the pods' network and one on the node's, both with curl.
+/// One pod in the pod network and one in the host network, both with curl.
 const CLIENTS: &str = r"
 apiVersion: v1
 kind: List
@@ -27,7 +27,7 @@ items:
     hostNetwork: true
 ";
 
-/// What a shell in a pod has for the API: `ask PATH [ARGUMENTS]` prints the code and the body.
+/// A shell function for requests from a pod: `ask PATH [ARGUMENTS]` prints the code and the body.
 const ASK: &str = r#"
 account=/var/run/secrets/kubernetes.io/serviceaccount
 api=https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT
@@ -48,10 +48,10 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
     kubectl.apply(CLIENTS);
     eventually(DEFAULT_TIMEOUT, "both pods are Ready", || kubectl.ready_pods("test=client", 2));
     for pod in ["routed", "host"] {
-        // The service's rules may come a moment after the pod.
+        // The service's rules may be written a moment after the pod starts.
         let version = eventually(DEFAULT_TIMEOUT, "the API answers", || shell(&kubectl, pod, "ask /version"));
         assert!(version.contains("gitVersion") && version.ends_with("200\n"), "{pod}: {version}");
-        // By each name that clients use, and at the node's own address: the certificate has them all.
+        // By each name that clients use, and at the node's address: the certificate contains them all.
         for name in ["kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"] {
             let line = format!(
                 "raw --resolve {name}:443:$KUBERNETES_SERVICE_HOST -H \"Authorization: Bearer $(cat $account/token)\" https://{name}/api"
@@ -61,7 +61,7 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
         }
         let said = shell(&kubectl, pod, "api=https://$NODE_IP:6443; ask /api").unwrap();
         assert!(said.ends_with("200\n"), "{pod}: {said}");
-        // It is who it is, and may what a service account without any rules may: look at what there is.
+        // It is authenticated as its service account, and may read without any RBAC objects.
         let review = "-H 'Content-Type: application/json' -d '{}'";
         let said =
             shell(&kubectl, pod, &format!("ask /apis/authentication.k8s.io/v1/selfsubjectreviews {review}")).unwrap();
@@ -70,20 +70,20 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
             let said = shell(&kubectl, pod, &format!("ask {path}")).unwrap();
             assert!(said.ends_with("403\n"), "{pod} {path}: {said}");
         }
-        // Without a token: health and version, nothing else.
+        // Without a token: only health and version.
         for (path, code) in [("/livez", 200), ("/version", 200), ("/api", 401), ("/api/v1/namespaces", 401)] {
             let said = shell(&kubectl, pod, &format!("raw $api{path}")).unwrap();
             assert!(said.ends_with(&format!("{code}\n")), "{pod} {path}: {said}");
         }
         let said = shell(&kubectl, pod, "raw -H 'Authorization: Bearer x' $api/version").unwrap();
         assert!(said.ends_with("401\n"), "{pod}: {said}");
-        // Another authority is not the cluster's: whoever checks is not deceived.
+        // With another CA the client rejects the server.
         let said = shell(&kubectl, pod, "echo > /tmp/none; curl -sS --cacert /tmp/none $api/version; echo $?")
             .unwrap_or_default();
         assert!(!said.contains("gitVersion"), "{pod}: {said}");
     }
 
-    // Who asks to be another is told that nobody can be, instead of being obeyed as himself.
+    // Impersonation is rejected with a message, instead of being ignored.
     for args in [
         &["--as=nobody", "delete", "pod", "host"][..],
         &["--as=nobody", "--as-group=system:masters", "get", "pods"],
@@ -94,7 +94,7 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
     }
     eventually(DEFAULT_TIMEOUT, "nothing was deleted", || kubectl.ready_pods("test=client", 2));
 
-    // The node's own credentials are good for what its pods name, and for nothing else.
+    // The node's credentials give access only to objects that its pods reference.
     let _ = kubectl.run(&["create", "secret", "generic", "mine", "--from-literal=a=b"]);
     let config = testbed.dir().join("data/pki/node.kubeconfig").display().to_string();
     let as_node = |args: &[&str], stdin: &str| {

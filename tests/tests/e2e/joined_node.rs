@@ -1,4 +1,4 @@
-//! The agent as a process of its own, over TLS with a kubeconfig: what it does in an existing cluster.
+//! The agent as a process of its own, over TLS with a kubeconfig, like a node of an existing cluster.
 
 use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 
@@ -35,14 +35,14 @@ fn an_agent_of_its_own_serves_the_same_api_over_tls() {
     let name = pods[0]["metadata"]["name"].as_str().unwrap();
     assert!(kubectl.run(&["logs", name]).contains("nginx"));
 
-    // The node's credentials are the node's: it may not read what is none of its business or act for others.
+    // The node may not read objects unrelated to it, or act for others.
     let mut as_node = kubectl.command();
     as_node.arg("--kubeconfig").arg(pki.join("node.kubeconfig")).args(["delete", "namespace", "default"]);
     let refused = as_node.output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("User \"system:node:node\" cannot"), "{said}");
 
-    // The agent alone dies and comes back; the server alone dies and comes back: pods stay.
+    // Restarts of the agent alone and of the server alone do not affect pods.
     let ids: Vec<String> = pods.iter().map(container_id).collect();
     node.end(nix::sys::signal::Signal::SIGKILL);
     let mut node = agent("agent-run");

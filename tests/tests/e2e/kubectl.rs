@@ -1,4 +1,4 @@
-//! The verbs of kubectl, on the types that are served.
+//! The commands of kubectl on all served types.
 
 use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
@@ -91,7 +91,7 @@ fn kubectl_verbs_work_on_served_types() {
     let stale = kubectl.output(&["replace", "-f", "-"], &whole.replace("tier: back", "tier: other"));
     assert!(!stale.ok && stale.err.contains("the object has been modified"), "{stale:?}");
 
-    // logs, of now and of before
+    // logs, current and previous
     kubectl.apply(&crate::shell_pod("talker", "Always", "echo one; echo two; exec sleep 1000"));
     eventually(DEFAULT_TIMEOUT, "the pod has spoken", || {
         let said = kubectl.try_run(&["logs", "talker"])?;
@@ -112,7 +112,7 @@ fn kubectl_verbs_work_on_served_types() {
     let _ = kubectl.run(&["delete", "namespace", "other", "--timeout=60s"]);
     assert!(!kubectl.output(&["get", "namespace", "other"], "").ok);
 
-    // delete takes the pods along
+    // delete removes the pods too
     let _ = kubectl.run(&["delete", "rc", "web"]);
     eventually(DEFAULT_TIMEOUT, "the pods are gone", || {
         let left = kubectl.pods("app=web")?;

@@ -1,4 +1,4 @@
-//! Probes, hooks and sidecars in one pod each, and across a restart of windlass.
+//! Probes, hooks and sidecars in one pod each, also across a restart of windlass.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn probes() {
     let serve = "mkdir -p /www && echo hi > /www/index.html && httpd -p 8080 -h /www && exec sleep 1000";
     let exec = |file: &str| quick(json!({"exec": {"command": ["test", "-f", format!("/shared/{file}")]}}));
 
-    // Readiness by a command: there and back again.
+    // Readiness by exec: becomes ready and unready again.
     let spec =
         json!({"containers": [{"name": "main", "command": shell("exec sleep 1000"), "readinessProbe": exec("ready")}]});
     kubectl.apply(&shared.pod("exec", spec));
@@ -39,7 +39,7 @@ fn probes() {
     shared.touch("ready");
     let before = wait_for(&kubectl, "exec", "is ready again", is_ready);
 
-    // By port: HTTP at a named one, TCP, and one that nobody listens at.
+    // By port: HTTP at a named port, TCP, and a closed port.
     for (name, probe, ready) in [
         ("http", json!({"httpGet": {"path": "/index.html", "port": "web"}}), true),
         ("http-404", json!({"httpGet": {"path": "/none", "port": 8080}}), false),
@@ -59,7 +59,7 @@ fn probes() {
     }
     assert!(events(&kubectl, "http-404").contains("HTTP probe failed with statuscode: 404"));
 
-    // Liveness waits for the startup probe, and then ends what does not work any more.
+    // Liveness starts after the startup probe succeeds, and then restarts the failing container.
     let mut startup = exec("begun");
     startup["failureThreshold"] = json!(100);
     let spec = json!({"containers": [{"name": "main", "command": shell("exec sleep 1000"),
@@ -80,7 +80,7 @@ fn probes() {
     assert_eq!(container_status(&pod)["lastState"]["terminated"]["exitCode"], 137, "{}", pod["status"]);
     wait_for_event(&kubectl, "live", "Container main failed liveness probe, will be restarted");
 
-    // Results outlive our own restart: nobody is unready for a moment.
+    // Results survive a restart of windlass: no pod becomes unready.
     let since = |pod: &Value| {
         let all = pod["status"]["conditions"].as_array().unwrap();
         all.iter().find(|c| c["type"] == "Ready").unwrap()["lastTransitionTime"].clone()
@@ -106,7 +106,7 @@ fn hooks_and_termination_order() {
         shell(&format!("trap 'echo {word} >> /shared/{file}; exit 0' TERM; while :; do sleep 0.1; done"))
     };
 
-    // After the start, and before the signal.
+    // postStart after the start, preStop before the signal.
     let spec = json!({"terminationGracePeriodSeconds": 20, "containers": [
         {"name": "main", "command": until_told("signal", "hooks"),
          "lifecycle": {"postStart": note("started", "hooks"), "preStop": note("stopping", "hooks")}},
@@ -122,14 +122,14 @@ fn hooks_and_termination_order() {
     let _ = kubectl.run(&["delete", "pod", "hooks"]);
     assert_eq!(shared.lines("hooks"), ["started", "stopping", "signal"]);
 
-    // A hook that fails ends its container.
+    // A failing hook ends its container.
     let spec = json!({"containers": [{"name": "main", "command": shell("exec sleep 1000"),
         "lifecycle": {"postStart": {"exec": {"command": ["false"]}}}}]});
     kubectl.apply(&shared.pod("bad-hook", spec));
     wait_for(&kubectl, "bad-hook", "is restarted", |p| container_status(p)["restartCount"].as_u64() >= Some(1));
     wait_for_event(&kubectl, "bad-hook", "FailedPostStartHook");
 
-    // Sidecars start before and end after the others, the last one first.
+    // Sidecars start before and end after the others, in reverse order.
     let sidecar = |name: &str| {
         json!({"name": name, "restartPolicy": "Always", "command": until_told(name, "ends"),
                "startupProbe": {"exec": {"command": ["sh", "-c", format!("echo {name} >> /shared/begins")]}, "periodSeconds": 1}})
@@ -143,7 +143,7 @@ fn hooks_and_termination_order() {
     let _ = kubectl.run(&["delete", "pod", "sidecars"]);
     assert_eq!(shared.lines("ends"), ["main", "two", "one"]);
 
-    // A pod whose work is done takes its sidecars with it.
+    // When the pod's containers have completed, its sidecars are ended.
     let spec = json!({"restartPolicy": "Never", "initContainers": [
         {"name": "side", "restartPolicy": "Always", "command": until_told("side", "job")}],
         "containers": [{"name": "main", "command": shell("sleep 1")}]});
@@ -151,7 +151,7 @@ fn hooks_and_termination_order() {
     wait_for(&kubectl, "job", "succeeds", |p| p["status"]["phase"] == "Succeeded");
     assert_eq!(shared.lines("job"), ["side"]);
 
-    // Whoever is in a hurry is heard while a container takes its time.
+    // A later request with a shorter grace period is honoured while a container is being stopped.
     let spec = json!({"terminationGracePeriodSeconds": 300,
         "containers": [{"name": "main", "command": shell("trap '' TERM; while :; do sleep 0.1; done")}]});
     kubectl.apply(&shared.pod("slow", spec));

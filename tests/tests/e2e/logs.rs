@@ -1,4 +1,4 @@
-//! What containers have printed, as kubectl asks for it, and as log shippers find it.
+//! Container logs, through kubectl and as files for log shippers.
 
 use std::{fs, process::Stdio};
 
@@ -60,7 +60,7 @@ fn logs_as_kubectl_asks_for_them() {
         assert!(said.contains(why), "{said}");
     }
 
-    // Between two attempts the last one is the log and the previous one alike; then it is the previous one.
+    // Between two attempts the last one is both the current and the previous log; then it is only the previous one.
     kubectl.apply(&shell_pod("again", "Always", "echo attempt; exit 3"));
     eventually(DEFAULT_TIMEOUT, "it has failed", || {
         anyhow::ensure!(logs(&["again", "--previous"])? == "attempt\n");
@@ -68,7 +68,7 @@ fn logs_as_kubectl_asks_for_them() {
     });
 }
 
-/// Lines that are printed: more than fit into one file.
+/// The number of printed lines: more than fit into one file.
 const LINES: usize = 3000;
 
 #[test]
@@ -95,7 +95,7 @@ fn a_follower_sees_every_line_through_rotations() {
     let rotated = rotated.filter(|f| f.file_name().to_string_lossy().contains("json.log.")).count();
     assert!(rotated >= 3, "the log was rotated {rotated} times only");
 
-    // Of all files together: everything, the end, and what shippers follow.
+    // All rotated files together: the whole log, its end, and the files that shippers follow.
     assert_eq!(kubectl.run(&["logs", "loud"]), expected);
     let tail: Vec<&str> = expected.lines().skip(LINES - 2000).collect();
     assert_eq!(kubectl.run(&["logs", "loud", "--tail=2000"]).lines().collect::<Vec<_>>(), tail);
@@ -110,7 +110,7 @@ fn a_follower_sees_every_line_through_rotations() {
         assert!(target.ends_with(&newest), "{}", target.display());
     }
 
-    // The agent starts again: the links and the log are what they were, and the end of the container ends the follower.
+    // After a restart of the agent links and log are the same, and the end of the container ends the follower.
     windlass.kill();
     let kubectl = windlass.up();
     assert_eq!(kubectl.run(&["logs", "loud"]), expected);

@@ -1,5 +1,5 @@
-//! A node, driven as its users drive it: real kubectl, real Docker Engine, real iptables. Each test
-//! has a machine of its own made of network namespaces.
+//! End-to-end tests of a node: real kubectl, real Docker Engine, real iptables. Each test has a machine of its own made
+//! of network namespaces.
 
 mod abuse;
 mod bundle;
@@ -48,7 +48,7 @@ fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A bare pod of one container that runs a shell line.
+/// A pod with one container that runs a shell line.
 fn shell_pod(name: &str, policy: &str, line: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels: {{test: {name}}}\nspec:\n  restartPolicy: {policy}\n  \

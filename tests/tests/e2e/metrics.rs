@@ -1,5 +1,5 @@
-//! The node's metrics as their readers see them: promtool, a real Prometheus, clients of cAdvisor; and the ranges that
-//! upstream's own node tests hold the numbers to.
+//! The node's metrics, read by promtool, a real Prometheus and clients of cAdvisor; and the ranges that upstream's node
+//! tests require.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use crate::shell_pod;
 const NODE: &str = "http://127.0.0.1:10255";
 const PAGES: [&str; 4] = ["/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes"];
 
-/// As upstream's tests have it, with a probe and a claim besides.
+/// The pod of upstream's tests, with a probe and a claim added.
 const POD: &str = r#"
 apiVersion: v1
 kind: PersistentVolume
@@ -57,7 +57,7 @@ fn json(testbed: &Testbed, path: &str) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&get(testbed, path)?)?)
 }
 
-/// The value of the only series with this beginning.
+/// The value of the only series with this prefix.
 fn series(page: &str, name: &str, labels: &[&str]) -> anyhow::Result<f64> {
     let mut found = page.lines().filter(|line| {
         line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
@@ -74,7 +74,7 @@ fn within(what: &str, value: f64, low: f64, high: f64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Section by section what upstream expects of the Summary API for a pod like ours.
+/// Checks the sections of the Summary API against upstream's expectations for such a pod.
 fn check_summary(testbed: &Testbed) -> anyhow::Result<()> {
     let summary = json(testbed, "/stats/summary")?;
     let all = summary["pods"].as_array().cloned().unwrap_or_default();
@@ -196,12 +196,12 @@ fn check_metrics(testbed: &Testbed) -> anyhow::Result<()> {
     within("volume", series(&page, "kubelet_volume_stats_capacity_bytes", &of)?, 1e8, 1e13)
 }
 
-/// A container that no pod owns, as clients of cAdvisor ask for it.
+/// A container outside of pods, as seen by clients of cAdvisor.
 fn check_stranger(testbed: &Testbed) -> anyhow::Result<()> {
     let found = json(testbed, "/api/v1.3/docker/lonely")?;
     let (name, info) = found.as_object().and_then(|m| m.iter().next()).ok_or_else(|| anyhow::anyhow!("none"))?;
     anyhow::ensure!(info["name"] == *name && info["aliases"][0] == "lonely", "{info}");
-    // Its own and its image's, and nothing that we have added.
+    // The labels of the container and its image, without any of ours.
     let labels: Vec<&String> = info["spec"]["labels"].as_object().into_iter().flatten().map(|(key, _)| key).collect();
     anyhow::ensure!(labels == ["bar", "io.windlass.sample"] && info["spec"]["labels"]["bar"] == "baz", "{info}");
     anyhow::ensure!(info["spec"]["memory"]["limit"] == 64 << 20, "{}", info["spec"]);
@@ -244,7 +244,7 @@ fn metrics_are_correct_and_parsed_by_their_clients() {
     eventually(DEFAULT_TIMEOUT, "a container outside pods is told", || check_stranger(&testbed));
 
     for page in PAGES {
-        // 3 is style, which is upstream's; 1 is a page that cannot be read.
+        // Code 3 is a style warning, which upstream has too; 1 is an unreadable page.
         let said = testbed.sh(&format!("curl -fsS {NODE}{page} | promtool check metrics 2>&1; echo code $?"));
         assert!(said.ends_with("code 0\n") || said.ends_with("code 3\n"), "{page}: {said}");
         let open =
@@ -269,7 +269,7 @@ fn metrics_are_correct_and_parsed_by_their_clients() {
     });
 }
 
-/// A real Prometheus takes every page, in the format that it likes best.
+/// A real Prometheus scrapes every page, in its preferred format.
 fn scraped(testbed: &Testbed) {
     let dir = testbed.dir().join("prometheus");
     std::fs::create_dir_all(&dir).expect("its folder");

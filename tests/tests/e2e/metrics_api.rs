@@ -1,4 +1,4 @@
-//! `metrics.k8s.io`, as those read it that scale and those that look.
+//! `metrics.k8s.io` as used by autoscalers and `kubectl top`.
 
 use std::{path::Path, process::Command};
 
@@ -7,8 +7,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::shell_pod;
 
-/// Two containers and labels; the first one keeps a fifth of a core busy: what a machine that has much else to do still
-/// gives at every moment.
+/// Two containers and labels; the first keeps a fifth of a core busy, which even a busy machine can give all the time.
 const BUSY: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -29,7 +28,7 @@ spec:
     command: [sh, -c, "x=$(head -c 20000000 /dev/zero | tr '\\0' x); while :; do sleep 1000; done; echo $x"]
 "#;
 
-/// What the official client says of the API, as JSON.
+/// The API's response to the official client, as JSON.
 const READS: &str = r#"
 import json, sys
 from kubernetes import client, config
@@ -47,7 +46,7 @@ print(json.dumps({
 }))
 "#;
 
-/// The lines of a table without its heading, in cells.
+/// The rows of a table without its heading, as cells.
 fn rows(table: &str) -> Vec<Vec<&str>> {
     table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect()
 }
@@ -69,13 +68,13 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     kubectl.apply(BUSY);
     kubectl.apply(&shell_pod("idle", "Always", "exec sleep 100000"));
 
-    // A new pod shows after two rounds, and is measured over ten seconds from the third on.
+    // A new pod appears after two rounds, and is measured over ten seconds from the third on.
     let table = eventually(2 * DEFAULT_TIMEOUT, "a fifth of a core and 20 MB show", || {
         let table = kubectl.try_run(&["top", "pod", "-n", "work", "busy", "--containers"])?;
         let rows = rows(&table);
         anyhow::ensure!(rows.len() == 2, "{table}");
         anyhow::ensure!((180..=220).contains(&milli(rows[0][2])), "{table}");
-        // The first rate still has the making of the variable in it.
+        // The first rate still contains the creation of the variable.
         anyhow::ensure!(milli(rows[1][2]) < 50 && mebibytes(rows[1][3]) >= 19, "{table}");
         Ok(table)
     });
@@ -98,7 +97,7 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     let node = rows(&node);
     assert!(node.len() == 1 && node[0][0] == "node" && milli(node[0][1]) >= 180, "{node:?}");
     assert!(node[0][2].ends_with('%') && mebibytes(node[0][3]) > 50 && node[0][4].ends_with('%'), "{node:?}");
-    // The computed types beside the stored ones of the same name.
+    // The computed types beside stored ones with the same name.
     let shown = kubectl.run(&["get", "pods.metrics.k8s.io", "-n", "work"]);
     assert!(shown.lines().next().is_some_and(|l| l.contains("CPU") && l.contains("WINDOW")), "{shown}");
     assert!(kubectl.run(&["get", "pods", "-n", "work"]).contains("STATUS"));
@@ -115,7 +114,7 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     assert_eq!(busy["metadata"]["labels"]["app"], "busy", "{busy}");
     let window: f64 = busy["window"].as_str().and_then(|w| w.strip_suffix('s')?.parse().ok()).unwrap_or_default();
     assert!((1.0..=30.0).contains(&window), "{busy}");
-    // The client's own start may take from the container what it would have had in one window.
+    // The client's start may take CPU time from the container for one window.
     eventually(DEFAULT_TIMEOUT, "a fifth of a core in the client", || {
         let burns = read_with_python(&testbed, &windlass.kubeconfig())["busy"]["containers"][0].clone();
         let nano = burns["usage"]["cpu"].as_str().and_then(nano_cores).unwrap_or_default();
@@ -124,7 +123,7 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     });
 }
 
-/// Reads what the API writes: whole cores, thousandths, millionths or billionths.
+/// Parses a CPU quantity: cores, m, u or n.
 fn nano_cores(text: &str) -> Option<i64> {
     let scales = [("n", 1), ("u", 1_000), ("m", 1_000_000)];
     let (number, scale) = scales

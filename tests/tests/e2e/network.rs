@@ -1,4 +1,4 @@
-//! The networks of pods: both families of our own, and the plugins of others.
+//! Pod networks: our own with both address families, and those of other CNI plugins.
 
 use std::{fs, net::IpAddr, path::Path};
 
@@ -25,7 +25,7 @@ fn addresses(pod: &Value) -> Vec<IpAddr> {
     all.iter().filter_map(|ip| ip["ip"].as_str()?.parse().ok()).collect()
 }
 
-/// Asks for the page of the pod `web`, which is its name, until it comes.
+/// Requests the page of the pod `web`, which contains its name, until it is served.
 fn comes(what: &str, mut ask: impl FnMut() -> anyhow::Result<String>) {
     eventually(DEFAULT_TIMEOUT, what, || {
         let page = ask()?;
@@ -43,7 +43,7 @@ fn dual_stack() {
     const RANGES: &str = "10.244.0.0/16,fd00:10:244::/56";
     let testbed = Testbed::new();
     if testbed.api() == Api::Cluster {
-        // There a controller gives nodes their ranges.
+        // There a controller allocates the nodes' pod ranges.
         testbed.cluster().change(Part::ControllerManager, &[&format!("--cluster-cidr={RANGES}")]);
     }
     let mut windlass = testbed.windlass().with(&["--cluster-cidr", RANGES]);
@@ -57,7 +57,7 @@ fn dual_stack() {
     for at in [format!("{four}"), format!("[{six}]")] {
         comes(&format!("the node reaches the pod at {at}"), || testbed.try_sh(&format!("curl -sg -m 3 http://{at}/")));
     }
-    // From another pod, which knows both of its own addresses.
+    // From another pod, whose environment has both of its addresses.
     let line = format!(
         "cat /etc/hosts > /shared/hosts; echo $IPS > /shared/ips; \
          while ! wget -qO- 'http://[{six}]/' > /shared/page; do sleep 0.2; done; exec sleep 1000"
@@ -74,7 +74,7 @@ fn dual_stack() {
     }
     comes("the host's port leads to it", || testbed.try_sh_outside("curl -s -m 3 http://198.18.0.1:8081/"));
 
-    // A restart keeps both; the end frees both.
+    // A restart keeps both; the pod's end frees both.
     windlass.kill();
     let kubectl = windlass.up();
     let again = wait_for(&kubectl, "web", "is ready again", is_ready);
@@ -105,7 +105,7 @@ fn cni_plugins() {
     let mut windlass = testbed.windlass().with(&["--network", "cni", "--cni-conf-dir", &conf_text]);
     windlass.start();
     let kubectl = windlass.kubectl();
-    // Nothing is configured yet: the node says so and takes no pod, and does as soon as something is.
+    // Without a configuration the node is not ready and runs no pod; with one it does.
     eventually(DEFAULT_TIMEOUT, "the node says what it lacks", || {
         let ready = condition(&kubectl.json(&["node", "node"])?, "Ready");
         let message = ready["message"].as_str().unwrap_or_default();
@@ -130,7 +130,7 @@ fn cni_plugins() {
     let leased = leases.join("pods");
     assert_eq!(count(&leased), 1);
 
-    // A crash, and a sandbox that dies while nobody looks: the pod gets a new one, and leaves nothing behind.
+    // The sandbox dies during the downtime: the pod gets a new one, and no address leaks.
     windlass.kill();
     let sandbox = testbed.docker(&["ps", "-q", "--filter", "label=io.kubernetes.docker.type=podsandbox"]);
     let _ = testbed.docker(&["rm", "-f", sandbox.trim()]);
@@ -143,7 +143,7 @@ fn cni_plugins() {
         anyhow::ensure!(count(&leased) == 1, "{} addresses are leased", count(&leased));
         Ok(())
     });
-    // The same again for a pod that is deleted while nobody looks.
+    // The same for a pod that is deleted during the downtime.
     gone(&kubectl, "web");
     eventually(DEFAULT_TIMEOUT, "everything was given back", || {
         anyhow::ensure!(

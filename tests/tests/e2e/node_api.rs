@@ -1,4 +1,4 @@
-//! The node's own HTTP API: what it tells, to whom, and what hostile clients cannot do to it.
+//! The node's HTTP API: its endpoints, their authorization, and limits against hostile clients.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::shell_pod;
 
 const NODE_API: &str = "https://198.18.0.1:10250";
 
-/// Asks the node's API and gives the status code and the body.
+/// Sends a request to the node's API; returns status code and body.
 fn ask(testbed: &Testbed, options: &str, url: &str) -> (String, String) {
     let line = format!("curl -sSk --max-time 20 -w '\\n%{{http_code}}' {options} '{url}'");
     let answer = testbed.sh(&line);
@@ -71,7 +71,7 @@ fn the_node_api_requires_authorization() {
         let (got, said) = ask(&testbed, options, &format!("{NODE_API}{path}"));
         assert!(got == code && said.contains(text), "{options} {path}: {got} {said}");
     }
-    // Known, and without a right to this: each right that would do is named.
+    // Authenticated, but not authorized: the message lists the rights that would allow the request.
     let token = kubectl.run(&["create", "token", "default"]);
     let bearer = format!("-H 'Authorization: Bearer {}'", token.trim());
     for (path, rights) in [("/configz", "configz proxy"), ("/metrics", "metrics"), ("/logs/", "log"), ("/x", "proxy")] {
@@ -83,7 +83,7 @@ fn the_node_api_requires_authorization() {
     }
     assert_eq!(ask(&testbed, &certificate(&testbed, "node"), &format!("{NODE_API}/pods")).0, "403");
 
-    // The door without credentials: on the machine only, without values, and without what shows more.
+    // The read-only port: on loopback only, without values and sensitive endpoints.
     let (code, body) = ask(&testbed, "", "http://127.0.0.1:10255/pods");
     assert!(code == "200" && body.contains("PASSWORD") && !body.contains("swordfish"), "{body}");
     for path in ["/configz", "/runningpods/", "/logs/", "/containerLogs/default/told/main"] {
@@ -92,7 +92,7 @@ fn the_node_api_requires_authorization() {
     assert!(testbed.try_sh_outside("curl -sS --max-time 5 http://198.18.0.1:10255/pods").is_err());
     assert_eq!(ask(&testbed, "", "http://127.0.0.1:10248/pods").0, "404");
 
-    // Docker that does not answer is told of and fails nothing.
+    // An unresponsive Docker is reported and fails no request.
     let docker = nix::unistd::Pid::from_raw(i32::try_from(testbed.docker_pid()).expect("a process id"));
     nix::sys::signal::kill(docker, nix::sys::signal::Signal::SIGKILL).expect("Docker ends");
     eventually(DEFAULT_TIMEOUT, "it is told of", || {
@@ -102,7 +102,7 @@ fn the_node_api_requires_authorization() {
     });
 }
 
-/// Opens more connections than a server keeps, of three kinds, and holds them.
+/// Opens more connections than a server accepts, of three kinds, and holds them.
 const HOSTILE: &str = r#"
 import socket, ssl, sys, time
 context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE
@@ -142,7 +142,7 @@ fn idle_connections_do_not_block_others() {
     assert!(open < 700, "{open} files are open");
 }
 
-/// What a server shows, as PEM.
+/// A server's certificate as PEM.
 fn shown(testbed: &Testbed) -> String {
     testbed.sh("python3 -c 'import ssl; print(ssl.get_server_certificate((\"198.18.0.1\", 10250)))'")
 }
@@ -176,7 +176,7 @@ fn certificates_that_change_are_shown_without_a_new_start() {
         testbed.try_sh(&format!("curl -fsSk --max-time 5 {admin} {healthz}"))
     });
     assert_eq!(shown(&testbed).trim(), first.trim());
-    // A pair that does not match is not taken; one that does is.
+    // A certificate with another key is rejected; a matching pair is loaded.
     fs::write(own.join("tls.crt"), "nonsense").expect("a file");
     eventually(DEFAULT_TIMEOUT, "it is warned of", || {
         anyhow::ensure!(node.log().contains("changed certificates cannot be used"));
@@ -189,7 +189,7 @@ fn certificates_that_change_are_shown_without_a_new_start() {
         Ok(())
     });
     assert_eq!(ask(&testbed, &admin, &healthz).0, "200");
-    // Another authority: who showed a certificate of the first is nobody any more.
+    // Another CA: clients of the first one are anonymous now.
     testbed.sh(&format!(
         "cd {} && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout other.key -out ca.crt -subj /CN=other -days 2 2>&1",
         own.display()

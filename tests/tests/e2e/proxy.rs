@@ -1,10 +1,11 @@
-//! `windlass proxy` where kube-proxy stood: its configuration file, its flags, one at a time, and clean-up.
+//! `windlass proxy` in place of kube-proxy: its configuration file, its flags, the lock against a second one, and
+//! cleanup.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 
-/// A service whose endpoint is a program on the node itself: no agent runs here.
+/// A service with an endpoint on the node itself: no agent runs here.
 const ECHO: &str = "apiVersion: v1
 kind: Service
 metadata: {name: echo}
@@ -63,14 +64,14 @@ fn windlass_proxy_replaces_kube_proxy() {
     assert!(save.contains("-A KUBE-MARK-MASQ -j MARK --set-xmark 0x1000/0x1000"), "{save}");
     assert!(save.contains("cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ"), "masquerade all: {save}");
 
-    // What its people look at.
+    // What operators of kube-proxy look at.
     let walked = windlass.try_run("rules", &["trace", "10.244.0.9", "10.96.7.7:80/tcp", "-o", "json"]).unwrap();
     let walked: Value = serde_json::from_str(&walked).unwrap();
     assert_eq!(walked["outcomes"][0]["end"], format!("to {address}:8080"), "{walked}");
     let tree = windlass.try_run("rules", &["trace", "10.244.0.9", "10.96.7.8:80/tcp"]).unwrap();
     assert!(tree.contains("not translated"), "{tree}");
 
-    // A second one waits; when the first is killed it takes over, and nothing breaks meanwhile.
+    // A second proxy waits; when the first is killed it takes over without an interruption.
     let mut second = start("second.log");
     eventually(DEFAULT_TIMEOUT, "the second waits for the first", || {
         anyhow::ensure!(second.log().contains(&format!("process=\"{}\"", proxy.pid())), "{}", second.log());
@@ -94,7 +95,7 @@ fn windlass_proxy_replaces_kube_proxy() {
     server.end(Signal::SIGTERM);
     assert_eq!(rules(&testbed), before);
 
-    // What cannot be used is said before anything is touched.
+    // Invalid settings are reported before anything is changed.
     std::fs::write(&file, "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n")
         .unwrap();
     let refused = windlass.try_run("proxy", &["--config", &file.to_string_lossy()]).unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! A proxy that is killed while it writes many rules: whoever was served before is served all the time, and the next
-//! one ends with the rules that should be.
+//! A proxy that is killed while it writes many rules: existing services stay reachable, and the next proxy completes
+//! the rules.
 
 use std::{
     fmt::Write as _,
@@ -15,7 +15,7 @@ use nix::{
 use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, Windlass, eventually};
 
 const STEADY: &str = "10.96.9.1:80";
-/// Enough for several transactions.
+/// Enough services for several transactions.
 const SERVICES: usize = 300;
 const ENDPOINTS: usize = 20;
 
@@ -65,11 +65,11 @@ fn a_proxy_killed_during_a_restore_interrupts_no_service() {
                     std::thread::sleep(Duration::from_micros(200));
                 }
             }
-            // Open until the client has ended too.
+            // Stays open until the client has ended too.
             listener
         });
         listening.recv().unwrap();
-        // However this ends, the threads end.
+        // The threads end in any case.
         struct Ending<'a>(&'a AtomicBool);
         impl Drop for Ending<'_> {
             fn drop(&mut self) {
@@ -110,7 +110,7 @@ fn a_proxy_killed_during_a_restore_interrupts_no_service() {
         let created = kubectl.output(&["create", "-f", "-"], &many);
         assert!(created.ok, "{}", created.err);
 
-        // Killed when some of the rules are there, each time further on.
+        // Killed after some of the rules are written, each time later.
         for (run, share) in [4, 2].into_iter().enumerate() {
             let mut proxy = start(testbed, &windlass, &format!("killed{run}.log"));
             let started = Instant::now();

@@ -4,14 +4,14 @@ use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
 
 use crate::WEB;
 
-/// Docker lists images of the same second in any order.
+/// Docker lists images of the same second in random order.
 fn sorted(lines: &str) -> String {
     let mut all: Vec<&str> = lines.lines().collect();
     all.sort_unstable();
     all.join("\n")
 }
 
-/// What must be the same before `up` and after `down --purge`. Packet counters do not count.
+/// The state that must be the same before `up` and after `down --purge`, without packet counters.
 fn traces(testbed: &Testbed) -> Vec<(&'static str, String)> {
     let strip = |text: String| {
         text.lines()
@@ -49,7 +49,7 @@ fn traces(testbed: &Testbed) -> Vec<(&'static str, String)> {
 #[test]
 fn purge_leaves_nothing() {
     let testbed = Testbed::new();
-    // A container that is none of ours must not be touched.
+    // A container that is not managed by windlass must not be touched.
     testbed.docker(&["run", "-d", "--name", "bystander", "windlass/busybox:1", "sleep", "100000"]);
     let before = traces(&testbed);
     let mut windlass = testbed.windlass();
@@ -68,7 +68,7 @@ fn purge_leaves_nothing() {
         anyhow::ensure!(ready == "true", "{ready}");
         Ok(())
     });
-    // Other tests' pods have theirs beside them.
+    // Other tests' pods have cgroups here too.
     let uids = kubectl.run(&["get", "pods", "-A", "-o", "jsonpath={range .items[*]}{.metadata.uid}{' '}{end}"]);
     let cgroups =
         |uid: &str| testbed.sh(&format!("find /sys/fs/cgroup -type d -path '*kubepods*{uid}*' 2>/dev/null || true"));

@@ -6,7 +6,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 
 use crate::{WEB, container_id, name_of};
 
-/// A server outside that tells each client the address it is seen with.
+/// A server outside that responds with the client's address.
 const TELLS_SOURCE: &str = r#"
 import socketserver
 class Tell(socketserver.BaseRequestHandler):
@@ -16,7 +16,7 @@ socketserver.TCPServer.allow_reuse_address = True
 socketserver.TCPServer(("198.18.0.2", 9090), Tell).serve_forever()
 "#;
 
-/// Asks an address until every pod has answered.
+/// Requests a page until every pod has responded.
 fn all_answer(names: &BTreeSet<String>, mut ask: impl FnMut() -> anyhow::Result<String>) {
     let mut seen = BTreeSet::new();
     eventually(DEFAULT_TIMEOUT, "every pod answers", || {
@@ -29,7 +29,7 @@ fn all_answer(names: &BTreeSet<String>, mut ask: impl FnMut() -> anyhow::Result<
     assert_eq!(&seen, names, "somebody else answered");
 }
 
-/// Asks a web server from inside a container. Not with wget: the static one crashes when it looks up a name.
+/// Requests a page from inside a container. Not with wget: the static one crashes when it resolves a name.
 fn ask_from(testbed: &Testbed, container: &str, address: &str, path: &str) -> anyhow::Result<String> {
     let host = format!("unix://{}", testbed.docker_socket().display());
     let line = format!("printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80");
@@ -51,22 +51,22 @@ fn a_service_answers_from_every_pod_wherever_it_is_asked() {
     assert!(cluster_ip.starts_with("10.96."), "{cluster_ip}");
     assert_eq!(service["spec"]["ports"][0]["nodePort"], 30080);
 
-    // From the node: the cluster address, the node port at its own and at the loopback address.
+    // From the node: the cluster address, and the node port at the node's and at the loopback address.
     for target in [format!("{cluster_ip}:80"), "198.18.0.1:30080".to_owned(), "127.0.0.1:30080".to_owned()] {
         all_answer(&names, || testbed.try_sh(&format!("curl -fsS --max-time 5 http://{target}/")));
     }
-    // From another machine, which knows the node only.
+    // From another machine, by the node's address.
     all_answer(&names, || testbed.try_sh_outside("curl -fsS --max-time 5 http://198.18.0.1:30080/"));
-    // From inside each pod, so that each also reaches itself through its service.
+    // From inside each pod, so that each also reaches itself through its service (hairpin).
     for pod in &pods {
         let id = container_id(pod);
         all_answer(&names, || ask_from(&testbed, &id, &cluster_ip, "/"));
     }
-    // Pods reach each other by address, and see each other's address as source.
+    // Pods reach each other by address, without source NAT.
     let addresses: Vec<&str> = pods.iter().map(|p| p["status"]["podIP"].as_str().unwrap()).collect();
     let seen = ask_from(&testbed, &container_id(&pods[0]), addresses[1], "/source").unwrap();
     assert_eq!(seen.trim(), addresses[0]);
-    // A pod that leaves the cluster's range is seen with the node's address.
+    // Traffic from a pod to outside of the cluster's range is masqueraded.
     let mut command = testbed.command_outside("python3");
     command.args(["-c", TELLS_SOURCE]);
     let _listener = Daemon::start("a listener outside", &mut command, &testbed.dir().join("outside.log")).unwrap();
@@ -77,7 +77,7 @@ fn a_service_answers_from_every_pod_wherever_it_is_asked() {
     });
     assert!(outside.contains("198.18.0.1"), "the outside saw: {outside}");
 
-    // The rules carry the names that upstream's proxy gives them.
+    // The rules have the chain names of upstream's proxy.
     let rules = testbed.sh("iptables-save -t nat");
     for chain in [
         ":KUBE-SERVICES ",
@@ -108,12 +108,12 @@ fn a_service_answers_from_every_pod_wherever_it_is_asked() {
     let names: BTreeSet<String> = pods.iter().map(name_of).collect();
     all_answer(&names, || testbed.try_sh(&format!("curl -fsS --max-time 5 http://{cluster_ip}/")));
 
-    // Without pods the service refuses at once instead of hanging.
+    // Without endpoints the service rejects connections at once.
     let _ = kubectl.run(&["scale", "rc", "web", "--replicas=0"]);
     eventually(DEFAULT_TIMEOUT, "the service refuses", || {
         let error = testbed.try_sh(&format!("curl -sS --max-time 5 http://{cluster_ip}/ 2>&1")).err();
         let error = format!("{:#}", error.ok_or_else(|| anyhow::anyhow!("it still answers"))?);
-        // Refused at once, not timed out.
+        // Rejected, not timed out.
         anyhow::ensure!(error.contains("exit status: 7"), "{error}");
         Ok(())
     });

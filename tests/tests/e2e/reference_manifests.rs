@@ -33,7 +33,7 @@ fn images_are_pulled_and_host_ports_opened() {
     let testbed = Testbed::with_registry();
     let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
-    // Policy Always, since the tag is latest: really pulled, through the mirror.
+    // Policy Always, because of the tag latest: really pulled, through the mirror.
     kubectl.apply(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: pulled, labels: {app: pulled}}\nspec:\n  containers: [{name: nginx, image: nginx}]\n",
     );
@@ -46,7 +46,7 @@ fn images_are_pulled_and_host_ports_opened() {
         );
         Ok(())
     });
-    // A controller from JSON with a port of the host.
+    // A controller from JSON with a host port.
     let redis = r#"{"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "redis-controller", "labels": {"name": "redis"}},
         "spec": {"replicas": 1, "selector": {"name": "redis"}, "template": {"metadata": {"labels": {"name": "redis"}},
         "spec": {"containers": [{"name": "redis", "image": "k8stest/redis:test", "imagePullPolicy": "IfNotPresent",
@@ -64,7 +64,7 @@ fn images_are_pulled_and_host_ports_opened() {
         }
         Ok(())
     });
-    // A second pod with the same port of the host has no place to go, and says why.
+    // A second pod with the same host port is not scheduled, with a reason.
     let _ = kubectl.run(&["scale", "rc", "redis-controller", "--replicas=2"]);
     eventually(DEFAULT_TIMEOUT, "the scheduler says why", || {
         let events = kubectl.try_run(&["get", "events"])?;

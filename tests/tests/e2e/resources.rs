@@ -1,4 +1,4 @@
-//! What a pod is given and held to: resources, resizing, bandwidth, names; and containers that come to look.
+//! Resources of pods: limits, resizing, bandwidth, DNS names; and ephemeral containers.
 
 use std::fs;
 
@@ -54,7 +54,7 @@ fn in_place_resize() {
     });
     wait_for_event(&kubectl, "p", "ResizeCompleted");
 
-    // Memory, as its policy says, by running the container again.
+    // Memory, by a restart, as its resize policy says.
     resize(json!({"limits": {"memory": "48Mi"}}));
     let pod = wait_for(&kubectl, "p", "has more memory", |p| {
         container_status(p)["restartCount"] == 1 && container_status(p)["resources"]["limits"]["memory"] == "48Mi"
@@ -62,8 +62,8 @@ fn in_place_resize() {
     assert_ne!(container_status(&pod)["containerID"], id);
     assert_eq!(memory_of(&uid), "50331648");
 
-    // More than the machine has is shown as what it is, and nothing happens. A kube-apiserver says no itself, so that
-    // the node is never asked.
+    // More than the node's capacity is infeasible, and nothing happens. A kube-apiserver rejects it itself, so that the
+    // node never sees it.
     if testbed.api() == Api::Embedded {
         resize(json!({"requests": {"cpu": "4000"}, "limits": {"cpu": "4000"}}));
         let pending = |p: &Value| {
@@ -110,7 +110,7 @@ fn a_resize_is_deferred_until_resources_are_free() {
     let wish = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "700m"}}}]}});
     let _ = kubectl.run(&["patch", "pod", "p", "--subresource", "resize", "-p", &wish.to_string()]);
     wait_for_event(&kubectl, "p", "ResizeDeferred");
-    // A container that is run again meanwhile has what it had.
+    // A container that is restarted meanwhile has its previous resources.
     let id = container_status(&before)["containerID"].as_str().unwrap().trim_start_matches("docker://").to_owned();
     let _ = testbed.docker(&["kill", &id]);
     let again = wait_for(&kubectl, "p", "runs again", |p| container_status(p)["restartCount"] == 1 && is_ready(p));
@@ -120,7 +120,7 @@ fn a_resize_is_deferred_until_resources_are_free() {
         testbed.docker(&["inspect", "-f", "{{.HostConfig.CpuShares}}", &id]).trim().to_owned()
     };
     assert_eq!(shares(&again), "102");
-    // Room comes with another pod's end.
+    // Another pod's end frees the resources.
     let _ = kubectl.run(&["delete", "pod", "large"]);
     let larger = wait_for(&kubectl, "p", "has more", |p| {
         container_status(p)["allocatedResources"]["cpu"] == "700m"
@@ -149,7 +149,7 @@ fn container_restart_rules() {
     kubectl.apply(&shared.pod("p", spec));
     let pod = wait_for(&kubectl, "p", "ends well", |p| p["status"]["phase"] == "Succeeded");
     let count = |word: &str| shared.lines("log").iter().filter(|l| *l == word).count();
-    // One run of each, a restart of one, and all of it once more.
+    // One start of each, a restart of one, and all of it once more.
     assert_eq!((count("init"), count("again"), count("other")), (2, 3, 2), "{:?}", shared.lines("log"));
     assert_eq!(container_status(&pod)["restartCount"], 2);
 }

@@ -1,4 +1,4 @@
-//! A container that is killed.
+//! A killed container is restarted.
 
 use windlass_tests::Testbed;
 

@@ -1,5 +1,5 @@
-//! No secret is told: values are planted wherever users put theirs, a node at debug level does all that it does with
-//! them, and whatever it prints, serves without credentials or packs for others is searched for them.
+//! Secrets do not leak: values are planted wherever users put theirs, a node at debug level uses them, and everything
+//! that it prints, serves without credentials or bundles is searched for them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, eventually};
 
 use crate::shared_dir::is_ready;
 
-/// What stands in every planted value, and in no name.
+/// The marker in every planted value, and in no name.
 const PLANTED: &str = "hunter2";
 
 const PODS: &str = r#"
@@ -101,7 +101,7 @@ fn secrets_appear_in_no_log_or_process() {
     let _ = kubectl.run(&["logs", "web"]);
     let _ = kubectl.output(&["exec", "web", "--", "/no-program", "hunter2-failed-exec"], "");
     let _ = kubectl.output(&["set", "env", "pod/web", "LATE=hunter2-late"], "");
-    // Somebody who is not known, a known one, and one who is let in.
+    // An anonymous client, an authenticated one, and an authorized one.
     for (bearer, port) in
         [("hunter2-bearer", 6443), ("hunter2-bearer", 10250), (token.trim(), 6443), (token.trim(), 10250)]
     {
@@ -109,7 +109,7 @@ fn secrets_appear_in_no_log_or_process() {
             "curl -sk --max-time 5 -H 'Authorization: Bearer {bearer}' 'https://127.0.0.1:{port}/api/v1/pods?token={bearer}'"
         ));
     }
-    // Usage is looked at twice, so that it is there.
+    // Usage is requested twice, so that rates exist.
     std::thread::sleep(Duration::from_secs(2));
 
     let mut told = vec![("its log".to_owned(), node.log())];

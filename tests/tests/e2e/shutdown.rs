@@ -1,5 +1,5 @@
-//! The machine is switched off: pods end in order before it does. The login manager is one of the test's own on a message
-//! bus of the test's own; it speaks the protocol of the real one.
+//! Graceful node shutdown: pods end in order before the machine is switched off. The test has its own message bus and a
+//! login manager that speaks logind's protocol.
 
 use std::{
     io::Read as _,
@@ -15,9 +15,9 @@ use zbus::{connection, object_server::SignalEmitter};
 
 use crate::shared_dir::{SharedDir, condition, is_ready, shell, wait_for};
 
-/// What `org.freedesktop.login1.Manager` has for those who want to end before the machine.
+/// The part of `org.freedesktop.login1.Manager` that inhibitors use.
 struct Manager {
-    /// Our ends of the locks that were given.
+    /// Our ends of the inhibitor locks.
     locks: Arc<Mutex<Vec<UnixStream>>>,
 }
 
@@ -77,7 +77,7 @@ impl Logind {
         self.runtime.block_on(Manager::prepare_for_shutdown(&emitter, start)).expect("the signal is sent");
     }
 
-    /// Waits for a lock beyond `known` and gives our end.
+    /// Waits for a new lock after `known` and returns our end.
     fn lock(&self, known: usize) -> UnixStream {
         eventually(DEFAULT_TIMEOUT, "the node asks the machine to wait", || {
             let locks = self.locks.lock().expect("the locks");
@@ -150,7 +150,7 @@ fn pods_end_in_order_before_the_machine() {
     let late = wait_for(&kubectl, "late", "is refused", |p| p["status"]["phase"] == "Failed");
     assert_eq!(late["status"]["reason"], "NodeShutdown");
 
-    // Somebody has thought better of it.
+    // The shutdown is cancelled.
     logind.tell(false);
     let _lock = logind.lock(1);
     eventually(DEFAULT_TIMEOUT, "the node is Ready again", || {

@@ -1,4 +1,4 @@
-//! Pods of the node's own directory, and what the node itself refuses.
+//! Static pods, and pods that the node rejects at admission.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -7,10 +7,10 @@ use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Kubectl, Testbed, eventually, shar
 
 use crate::container_id;
 
-/// How long nobody serves the API: every watch has failed many times by then, and waits longest between two tries.
+/// The duration without an API: every watch has failed many times by then, and has reached its longest backoff.
 const AWAY: Duration = Duration::from_secs(120);
 
-/// A directory of pods, with editors' manners.
+/// A manifest directory, written to as editors do.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -20,7 +20,7 @@ impl Folder {
         Self(dir)
     }
 
-    /// Written beside and renamed, as editors do.
+    /// Writes a temporary file and renames it, as editors do.
     fn put(&self, file: &str, text: &str) {
         let scratch = self.0.join(format!(".{file}.swp"));
         fs::write(&scratch, text).expect("a file can be written");
@@ -72,7 +72,7 @@ fn static_pods_follow_their_files() {
         Ok(())
     });
 
-    // Deleted in the API: the image comes back, the container never knew.
+    // The mirror pod is deleted in the API: it is created again, and the container is not touched.
     let id = container_id(&first);
     let _ = kubectl.run(&["delete", "pod", "a-node", "--wait=false"]);
     let again = eventually(DEFAULT_TIMEOUT, "the image is there again", || {
@@ -82,7 +82,7 @@ fn static_pods_follow_their_files() {
     });
     assert_eq!(container_id(&again), id);
 
-    // Edited: the old one ends, the new one begins, never both.
+    // Edited: the old pod ends, then the new one starts, never both at a time.
     folder.put("a.yaml", &sleeper("a", "two"));
     let edited = eventually(DEFAULT_TIMEOUT, "the new one is Ready", || {
         assert!(running(&testbed, "a-node").len() < 2, "both run");
@@ -92,7 +92,7 @@ fn static_pods_follow_their_files() {
     });
     assert_ne!(container_id(&edited), id);
 
-    // Half written, and a second file with the same pod: what runs goes on, and the log says why.
+    // An incomplete file, and a second file with the same pod: pods keep running, and the log has the reason.
     let whole = sleeper("a", "three");
     folder.put("a.yaml", &whole[..whole.len() / 2]);
     folder.put("b.yaml", &sleeper("a", "other"));
@@ -105,7 +105,7 @@ fn static_pods_follow_their_files() {
         Ok(())
     });
 
-    // kill -9, and a change while nobody looks.
+    // kill -9, and a change during the downtime.
     windlass.kill();
     folder.take("b.yaml");
     folder.put("a.yaml", &sleeper("a", "two"));
@@ -162,7 +162,7 @@ fn pods_go_on_while_the_api_is_away_and_statuses_catch_up() {
         anyhow::ensure!(!running(&testbed, "s-node").is_empty(), "no static pod");
         Ok(())
     });
-    // The agent itself begins anew without an API: static pods need none, and no container of others is touched.
+    // The agent is restarted without an API: static pods run, and no other pod's container is touched.
     let runs = running(&testbed, "p");
     node.end(nix::sys::signal::Signal::SIGKILL);
     let _node = Daemon::start("windlass agent", &mut command, &log).unwrap();

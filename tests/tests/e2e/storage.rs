@@ -1,4 +1,4 @@
-//! Volumes that outlive pods, tokens, and parts of volumes.
+//! Persistent volumes, token volumes, and subpaths.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn persistent_volume_claims() {
     let shown = kubectl.run(&["get", "pv,pvc"]);
     assert!(shown.contains("default/kept") && shown.contains("RWO"), "{shown}");
 
-    // What a pod uses does not vanish under it.
+    // A claim in use is protected from deletion.
     let _ = kubectl.run(&["delete", "pvc", "kept", "--wait=false"]);
     let _ = kubectl.run(&["delete", "pv", "v1", "--wait=false"]);
     assert!(kubectl.run(&["get", "pvc", "kept"]).contains("Terminating"));
@@ -55,7 +55,7 @@ fn persistent_volume_claims() {
     }
     assert_eq!(fs::read_to_string(data.join("x")).unwrap(), "kept\n", "the data stays");
 
-    // A local volume, for this node and not for another.
+    // A local volume for this node, and one for another.
     let affine = |name: &str| {
         json!({"local": {"path": data}, "claimRef": {"namespace": "default", "name": name},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [
@@ -69,7 +69,7 @@ fn persistent_volume_claims() {
     wait_for(&kubectl, "uses-node", "is ready", is_ready);
     wait_for_event(&kubectl, "uses-elsewhere", "1 node(s) didn't match PersistentVolume's node affinity");
 
-    // What an application has made of its volumes stays so when the agent comes back.
+    // Permissions that an application has set are kept when the agent restarts.
     let _ = kubectl.run(&["delete", "pod", "uses-node"]);
     let line = "stat -c %a /e /d > /shared/.modes; mv /shared/.modes /shared/modes; chmod 0700 /e /d; exec sleep 1000";
     kubectl.apply(&shared.pod(
@@ -94,7 +94,7 @@ fn persistent_volume_claims() {
     testbed.docker(&["kill", &crate::container_id(&owner)]);
     assert_eq!(modes(), ["700", "700"]);
 
-    // A volume that lives as long as its pod.
+    // An ephemeral volume, deleted with its pod.
     kubectl.apply(&volume("v2", json!({"hostPath": {"path": testbed.dir().join("brief")}})));
     kubectl.apply(&shared.pod("brief", json!({
         "containers": [{"name": "main", "command": shell("exec sleep 1000"), "volumeMounts": [{"name": "e", "mountPath": "/e"}]}],
@@ -105,7 +105,7 @@ fn persistent_volume_claims() {
     let _ = kubectl.run(&["wait", "--for=delete", "pvc/brief-e", "--timeout=20s"]);
 }
 
-/// A device of the kernel's that is backed by a file.
+/// A loop device that is backed by a file.
 struct Loop(String);
 
 impl Loop {
@@ -131,7 +131,7 @@ fn block_volumes() {
     let shared = SharedDir::new(&testbed);
     let on_node = json!({"required": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node"]}]}]}});
-    // A directory is no match for a claim of a device, though it is there first.
+    // A directory does not match a claim for a block device, although it comes first.
     kubectl.apply(&volume("folder", json!({"hostPath": {"path": testbed.dir().join("folder")}})));
     kubectl.apply(&volume("raw", json!({"volumeMode": "Block", "local": {"path": device.0}, "nodeAffinity": on_node})));
     let mut raw: Value = serde_json::from_str(&claim("raw")).unwrap();
@@ -199,13 +199,13 @@ fn service_account_tokens() {
     let told = review(&token, json!([]));
     assert_eq!(told["user"]["username"], "system:serviceaccount:default:default", "{told}");
     assert_ne!(review(&token, json!(["vault"]))["authenticated"], true, "false may be left out");
-    // The API knows the caller, and lets it see nothing that nobody gave it.
+    // The API authenticates the caller, who sees only what he is given rights to.
     let server = kubectl.run(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]);
     let asked = testbed.sh(&format!("curl -sk -H 'Authorization: Bearer {token}' {}/api/v1/pods", server.trim()));
     assert!(asked.contains("system:serviceaccount:default:default") && asked.contains("Forbidden"), "{asked}");
     let forged = testbed.sh(&format!("curl -sk -H 'Authorization: Bearer {token}x' {}/api/v1/pods", server.trim()));
     assert!(forged.contains("Unauthorized"), "{forged}");
-    // It ends with its pod.
+    // The token ends with its pod.
     let _ = kubectl.run(&["delete", "pod", "p"]);
     assert_eq!(review(&token, json!([]))["authenticated"], false);
 
@@ -256,10 +256,10 @@ fn sub_paths() {
         }
         Ok(())
     });
-    // A link that leads out is refused, and nothing outside is touched.
+    // A symbolic link that leads outside is rejected, and nothing outside is touched.
     kubectl.apply(&with("thief", json!({"subPath": "out"}), "exec sleep 1000"));
     wait_for_event(&kubectl, "thief", "leads out of its volume");
-    // Read-only goes all the way down where that is asked for.
+    // Read-only is recursive where requested.
     let below = testbed.dir().join("volume/below");
     fs::create_dir_all(&below).unwrap();
     let _ = testbed.sh(&format!("mount -t tmpfs none {}", below.display()));

@@ -1,5 +1,4 @@
-//! What the service manager is told, by a socket that stands in for it: ready, what goes on, that it lives, that
-//! settings are read again.
+//! Notifications to systemd, received on a socket of the test: ready, status, watchdog, reload.
 
 use std::{
     fs,
@@ -15,13 +14,13 @@ use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Testbed, Windlass, configuration, 
 
 use crate::shell_pod;
 
-/// Pings are due each half of it.
+/// The watchdog interval: pings are due each half of it.
 const WATCHDOG: Duration = Duration::from_secs(2);
 
-/// The manager's end.
+/// The manager's socket.
 struct Manager {
     socket: UnixDatagram,
-    /// Every line, in the order in which they came.
+    /// Every line, in the order of arrival.
     lines: Vec<String>,
 }
 
@@ -39,7 +38,7 @@ impl Manager {
         }
     }
 
-    /// Waits for a line that begins so and came after the first `since`; gives where it is.
+    /// Waits for a line with this prefix after the first `since` lines; returns its position.
     #[track_caller]
     fn wait(&mut self, since: usize, line: &str) -> usize {
         eventually(DEFAULT_TIMEOUT, line, || {
@@ -57,7 +56,7 @@ impl Manager {
         let mut command = windlass.command("up");
         command.env("NOTIFY_SOCKET", testbed.dir().join("notify.sock"));
         command.env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
-        // The file decides what is logged.
+        // The file sets the log level.
         command.env_remove("WINDLASS_LOG");
         Daemon::start("windlass up", &mut command, &testbed.dir().join("windlass.log")).expect("windlass up")
     }
@@ -69,7 +68,7 @@ const SETTINGS: &str = "evictionHard: {memory.available: 100Mi}\nimageGCHighThre
 fn systemd_is_notified() {
     let mut testbed = Testbed::new();
     testbed.stop_docker();
-    // A socket that nobody listens at any more, as an engine leaves it that was killed.
+    // A stale socket, as left by a killed engine.
     drop(UnixListener::bind(testbed.docker_socket()).expect("a socket"));
     let file = testbed.dir().join("config.yaml");
     fs::write(&file, configuration(SETTINGS)).expect("the settings");
@@ -79,7 +78,7 @@ fn systemd_is_notified() {
         manager.start(&testbed, &windlass)
     };
     manager.wait(0, "STATUS=starting");
-    // Without Docker it is not ready, and is given the time that it needs.
+    // Without Docker it is not ready, and extends the start timeout.
     let at = manager.wait(0, "STATUS=waiting for Docker: ");
     manager.wait(at, "EXTEND_TIMEOUT_USEC=60000000");
     assert_eq!(manager.count("READY=1"), 0, "{:?}", manager.lines);
@@ -92,7 +91,7 @@ fn systemd_is_notified() {
     let at = manager.wait(ready, "STATUS=Ready with 1 pod");
     manager.wait(manager.lines.len(), "WATCHDOG=1");
 
-    // Docker that hangs is told of, and is no reason to start again.
+    // A hanging Docker is reported, and causes no restart.
     let docker = Pid::from_raw(i32::try_from(testbed.docker_pid()).expect("a process"));
     kill(docker, Signal::SIGSTOP).expect("a signal");
     let at = manager.wait(at, "STATUS=Docker does not answer, 1 pod left alone: ");
@@ -100,7 +99,7 @@ fn systemd_is_notified() {
     kill(docker, Signal::SIGCONT).expect("a signal");
     let at = manager.wait(at, "STATUS=Ready with 1 pod");
 
-    // Settings are read again: what can change does, the rest is named, and a wrong file changes nothing.
+    // Reload: changeable settings take effect, the others are named, and an invalid file changes nothing.
     let pods = windlass.manifests_dir();
     fs::write(pods.join("more.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more}\n").expect("a manifest");
     fs::write(
@@ -130,7 +129,7 @@ fn systemd_is_notified() {
     assert!(log.contains("nothing was changed") && log.contains("did you mean"), "{log}");
     assert!(node.log().lines().last().is_some_and(|l| l.starts_with('{')), "the form of lines stays");
 
-    // A process that does not move says nothing, so that the watchdog ends it; this one is let go again.
+    // A stopped process sends no pings, so that the watchdog would end it; this one is continued.
     node.signal(Signal::SIGSTOP);
     std::thread::sleep(Duration::from_millis(200));
     manager.hear();

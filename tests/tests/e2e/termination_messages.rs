@@ -1,4 +1,4 @@
-//! What is told of containers that ended, and that it outlives windlass: messages, and counts that go on.
+//! Status of ended containers that survives a restart of windlass: termination messages and restart counts.
 
 use serde_json::{Value, json};
 use windlass_tests::Testbed;
@@ -38,7 +38,7 @@ fn termination_messages() {
         let pod = wait_for(&kubectl, name, "has ended", |p| ended(p).is_object());
         assert_eq!(ended(&pod)["message"], message, "{name}");
     }
-    // What a new process finds it tells in the same words.
+    // A new process reports the same status.
     windlass.kill();
     let kubectl = windlass.up();
     let pod = kubectl.json(&["pod", "printed"]).unwrap();
@@ -61,7 +61,7 @@ fn restart_counts_go_on() {
     };
     kill(&["kill"]);
     wait_for(&kubectl, "p", "was restarted", |p| container_status(p)["restartCount"] == 1 && is_ready(p));
-    // Every trace of it in Docker goes while nobody looks: the count goes on.
+    // All its containers are removed during the downtime: the restart count continues.
     windlass.kill();
     let all = testbed.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.container.name=main"]);
     let ids: Vec<&str> = all.lines().collect();

@@ -1,4 +1,4 @@
-//! The stats endpoint follows the load.
+//! The stats endpoint follows the load of a container.
 
 use serde_json::Value;
 use windlass_tests::{DEFAULT_TIMEOUT, Testbed, eventually};
@@ -44,7 +44,7 @@ fn the_summary_shows_node_pods_and_containers_and_moves_with_load() {
         );
         Ok(())
     });
-    // Traffic shows in the pod's network.
+    // Traffic appears in the pod's network statistics.
     let address = kubectl.run(&["get", "pod", "idle", "-o", "jsonpath={.status.podIP}"]);
     let bytes = |testbed: &Testbed| -> anyhow::Result<u64> {
         Ok(pod(&summary(testbed)?, "idle")?["network"]["rxBytes"].as_u64().unwrap_or(0))
@@ -58,7 +58,7 @@ fn the_summary_shows_node_pods_and_containers_and_moves_with_load() {
         anyhow::ensure!(now >= before + 50_000, "{now} bytes after {before}");
         Ok(())
     });
-    // The same figures as metrics, and nothing on that port that needs credentials.
+    // The same values as metrics, and no authenticated endpoint on that port.
     let metrics = testbed.sh("curl -fsS http://127.0.0.1:10255/metrics/resource");
     assert!(metrics.contains("container_cpu_usage_seconds_total{container=\"main\""), "{metrics}");
     assert!(testbed.try_sh("curl -fsS http://127.0.0.1:10255/containerLogs/default/idle/main").is_err());

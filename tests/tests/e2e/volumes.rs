@@ -1,4 +1,4 @@
-//! Volumes of a pod on the node: what they are, and that nothing of them is left when the pod has gone.
+//! Volumes of a pod on the node: their mounts, and that nothing is left after the pod's deletion.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
@@ -7,7 +7,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
 use crate::shared_dir::{SharedDir, container_status, is_ready, shell, wait_for, wait_for_event};
 
-/// Waits until a file of the shared directory has this many lines, and gives them.
+/// Waits until a file of the shared directory has so many lines, and returns them.
 fn lines(shared: &SharedDir, name: &str, count: usize) -> Vec<String> {
     eventually(DEFAULT_TIMEOUT, &format!("{name} has {count} lines"), || {
         let lines = shared.lines(name);
@@ -16,7 +16,7 @@ fn lines(shared: &SharedDir, name: &str, count: usize) -> Vec<String> {
     })
 }
 
-/// Makes a pod of one container that does `line` and stays.
+/// Creates a pod with one container that runs `line` and stays.
 fn tell(kubectl: &Kubectl<'_>, shared: &SharedDir, name: &str, line: &str, container: Value, rest: Value) {
     let mut main = container;
     main["name"] = json!("main");
@@ -50,7 +50,7 @@ fn empty_dirs_and_host_paths() {
     let text = |name: &str| fs::read_to_string(host.join(name)).unwrap();
     assert_eq!((text("file").as_str(), text("made/y").as_str(), host.join("any").is_dir()), ("x\n", "y\n", true));
     assert_eq!(fs::metadata(host.join("made")).unwrap().permissions().mode() & 0o777, 0o755);
-    // What is in an emptyDir outlives a container, and ends with the pod.
+    // The content of an emptyDir survives a container, and ends with the pod.
     let id = testbed.docker(&["ps", "-q", "--filter", "label=io.kubernetes.container.name=main"]);
     let _ = testbed.docker(&["kill", id.trim()]);
     eventually(DEFAULT_TIMEOUT, "the second run finds what the first has left", || {
@@ -61,7 +61,7 @@ fn empty_dirs_and_host_paths() {
     let mounted = "grep ' /v/huge ' /proc/mounts | cut -d' ' -f3 > /shared/huge";
     tell(&kubectl, &shared, "huge", mounted, json!({"volumeMounts": [{"name": "huge", "mountPath": "/v/huge"}]}), huge);
     assert_eq!(lines(&shared, "huge", 1), ["hugetlbfs"]);
-    // A server that cannot be reached, or a node that lacks the program, holds up its pod alone and says why.
+    // An unreachable server, or a missing mount program, delays only its pod, with a reason.
     let nfs = json!({"volumes": [{"name": "n", "nfs": {"server": "127.0.0.1", "path": "/none"}}]});
     tell(&kubectl, &shared, "nfs", "true", json!({"volumeMounts": [{"name": "n", "mountPath": "/n"}]}), nfs);
     wait_for_event(&kubectl, "nfs", "nfs 127.0.0.1:/none could not be mounted");
@@ -104,7 +104,7 @@ fn environment_from_files() {
     assert!(env.windows(2).any(|two| two == ["QUOTED=a", "b"]), "{env:?}");
     assert!(!env.iter().any(|l| l.starts_with("NONE")), "{env:?}");
 
-    // What is missing is named, and nothing outside the volume is read.
+    // Missing keys are named, and nothing outside of the volume is read.
     for (name, write, why) in [
         ("absent", "true", "is not there"),
         ("other", "mkdir /made/conf; echo A=1 > /made/conf/env", "has no key \"PLAIN\""),

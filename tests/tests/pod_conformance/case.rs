@@ -1,4 +1,4 @@
-//! The node that all cases share, and what a case asks of it.
+//! The node that all cases share, and the operations of a case.
 
 use std::{
     collections::BTreeMap,
@@ -14,16 +14,16 @@ use windlass_tests::{
     shared_dir::{SharedDir, shell},
 };
 
-/// The node's address, where the server of [`Case::get`] listens too.
+/// The node's address, on which the server of [`Case::get`] listens.
 pub(crate) const NODE_IP: &str = "198.18.0.1";
 
-/// The cluster's name server, as the node is told; nobody asks it anything.
+/// The cluster DNS address of the node; nothing sends requests to it.
 pub(crate) const CLUSTER_DNS: &str = "10.96.0.10";
 
-/// What several cases read in turn, by area and name: made by whoever comes first.
+/// Results that several cases share, by area and name; created by the first one.
 type Cached = Arc<OnceLock<Vec<String>>>;
 
-/// A machine with a node. Fields are dropped in this order: the program before its machine.
+/// A machine with a node. Fields are dropped in this order: windlass before its testbed.
 pub(crate) struct Node {
     windlass: Mutex<Daemon>,
     server: OnceLock<Daemon>,
@@ -34,14 +34,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Makes a machine with a node, and these namespaces on it.
+    /// Creates a machine with a node, and these namespaces.
     pub(crate) fn start(namespaces: &[String]) -> Self {
         let testbed = Testbed::with_registry();
         let config = testbed.dir().join("config.yaml");
         let text =
             format!("apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\nclusterDNS: [{CLUSTER_DNS}]\n");
         fs::write(&config, text).expect("a file can be written");
-        // How full the disk of this machine is decides nothing here either.
+        // The fullness of this machine's disk must not matter.
         let roomy = ["--eviction-hard", "memory.available<100Mi", "--image-gc-high-threshold", "100"];
         let mut windlass = testbed.windlass().with(&["--config", &config.to_string_lossy()]).with(&roomy);
         let kubectl = windlass.up();
@@ -66,13 +66,13 @@ impl Node {
         self.testbed.dir().join("requests")
     }
 
-    /// Starts the server that probes and hooks ask.
+    /// Starts the HTTP server for probes and hooks.
     fn serve(&self) -> Daemon {
         let dir = self.testbed.dir();
         let (program, certificate) = (dir.join("server.py"), dir.join("server.pem"));
         fs::write(&program, include_str!("server.py")).expect("a file can be written");
         let pem = certificate.display();
-        // Signed by nobody that anyone knows.
+        // A self-signed certificate.
         let _ = self.testbed.sh(&format!(
             "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=nobody -keyout {pem} -out {pem}.crt 2>&1 && cat {pem}.crt >> {pem}"
         ));
@@ -88,7 +88,7 @@ impl Node {
     }
 }
 
-/// What one case works with: a namespace and a directory that its pods have at /shared.
+/// A case: a namespace, and a directory that its pods mount at /shared.
 pub(crate) struct Case<'n> {
     node: &'n Node,
     pub(crate) testbed: &'n Testbed,
@@ -99,14 +99,14 @@ pub(crate) struct Case<'n> {
 }
 
 impl<'n> Case<'n> {
-    /// A case with a namespace of its own, which ends with it.
+    /// A case with a namespace of its own, deleted with it.
     pub(crate) fn new(node: &'n Node, area: &str, name: &str) -> Self {
         Self::in_namespace(node, &namespace_of(area, name), true)
     }
 
     fn in_namespace(node: &'n Node, namespace: &str, brief: bool) -> Self {
         let kubectl = node.testbed.windlass().kubectl();
-        // Those of cases were made with the node.
+        // Namespaces of cases were created with the node.
         if !brief {
             let _ = kubectl.run(&["create", "namespace", namespace]);
             kubectl.accounts(&[namespace]);
@@ -121,7 +121,7 @@ impl<'n> Case<'n> {
         }
     }
 
-    /// What several cases of an area want to know: asked once, in a namespace that stays.
+    /// Computes a result that several cases of an area share, in a namespace that stays.
     pub(crate) fn once(&self, area: &str, ask: impl FnOnce(&Case<'n>) -> Vec<String>) -> Vec<String> {
         let mut all = self.node.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let told = Arc::clone(all.entry(area.to_owned()).or_default());
@@ -129,18 +129,18 @@ impl<'n> Case<'n> {
         told.get_or_init(|| ask(&Self::in_namespace(self.node, area, false))).clone()
     }
 
-    /// Applies objects, all at once.
+    /// Applies objects with one command.
     pub(crate) fn apply(&self, objects: &[Value]) {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         self.kubectl.apply(&list.to_string());
     }
 
-    /// Makes a pod.
+    /// Creates a pod.
     pub(crate) fn pod(&self, name: &str, spec: Value) {
         self.kubectl.apply(&self.shared.pod(name, spec));
     }
 
-    /// Makes a pod with more than a name in its metadata.
+    /// Creates a pod with metadata beyond its name.
     pub(crate) fn pod_with(&self, name: &str, metadata: Value, spec: Value) {
         let text = self.shared.pod(name, spec);
         let mut pod: Value = serde_json::from_str(&text).expect("a pod is JSON");
@@ -150,26 +150,26 @@ impl<'n> Case<'n> {
         self.kubectl.apply(&pod.to_string());
     }
 
-    /// Makes a pod of one container `main` that runs a shell line.
+    /// Creates a pod with one container `main` that runs a shell line.
     pub(crate) fn shell(&self, name: &str, line: &str, container: Value, spec: Value) {
         self.pod(name, one(line, container, spec));
     }
 
-    /// Runs a shell line to its end in a pod of one container, and gives what it printed.
+    /// Runs a shell line in a pod with one container, and returns its output.
     #[track_caller]
     pub(crate) fn run(&self, name: &str, line: &str, container: Value, spec: Value) -> Vec<String> {
         self.start(name, line, json!({}), container, spec);
         self.output(name)
     }
 
-    /// Begins what [`run`](Self::run) does, with more metadata.
+    /// Like [`run`](Self::run), with metadata and without waiting.
     pub(crate) fn start(&self, name: &str, line: &str, metadata: Value, container: Value, mut spec: Value) {
         let line = format!("({line}) > /shared/.{name} 2>&1; mv /shared/.{name} /shared/{name}");
         spec["restartPolicy"] = json!("Never");
         self.pod_with(name, metadata, one(&line, container, spec));
     }
 
-    /// What a pod has written to the file of its name.
+    /// The content of the file that a pod has written under its name.
     #[track_caller]
     pub(crate) fn output(&self, name: &str) -> Vec<String> {
         let file = self.shared.0.join(name);
@@ -217,25 +217,25 @@ impl<'n> Case<'n> {
         windlass_tests::shared_dir::events(&self.kubectl, name)
     }
 
-    /// Runs kubectl, which must work.
+    /// Runs kubectl; panics on failure.
     #[track_caller]
     pub(crate) fn kubectl(&self, args: &[&str]) -> String {
         self.kubectl.run(args)
     }
 
-    /// The ids in Docker of one container of a pod, newest first; the sandbox is `POD`.
+    /// Docker's ids of a container of a pod, newest first; `POD` is the sandbox.
     pub(crate) fn ids(&self, pod: &str, container: &str) -> Vec<String> {
         self.container_ids("-aq", pod, container)
     }
 
-    /// After the API has forgotten a pod: no container of this name runs, and what is dead of it goes.
+    /// For a pod that the API has removed: no such container runs, and dead ones are removed.
     #[track_caller]
     pub(crate) fn wait_containers_removed(&self, pod: &str, container: &str) {
         assert_eq!(self.running_ids(pod, container), [""; 0]);
         self.wait_removed(pod, &[container]);
     }
 
-    /// Waits until Docker has none of these containers any more: it removes what is dead in a moment.
+    /// Waits until Docker has removed these containers.
     #[track_caller]
     pub(crate) fn wait_removed(&self, pod: &str, containers: &[&str]) {
         eventually(DEFAULT_TIMEOUT, "Docker has forgotten the containers", || {
@@ -245,7 +245,7 @@ impl<'n> Case<'n> {
         });
     }
 
-    /// Those that run.
+    /// The running ones.
     pub(crate) fn running_ids(&self, pod: &str, container: &str) -> Vec<String> {
         self.container_ids("-q", pod, container)
     }
@@ -266,7 +266,7 @@ impl<'n> Case<'n> {
         all.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// What Docker says of the newest instance of a container.
+    /// Docker's inspection of the newest instance of a container.
     #[track_caller]
     pub(crate) fn inspect(&self, pod: &str, container: &str) -> Value {
         let ids = self.ids(pod, container);
@@ -275,7 +275,7 @@ impl<'n> Case<'n> {
         all[0].clone()
     }
 
-    /// Makes an image of the sample image and lines of a Dockerfile.
+    /// Builds an image from the sample image and lines of a Dockerfile.
     pub(crate) fn image(&self, name: &str, lines: &str) {
         let dir = self.shared.0.join("image");
         fs::create_dir_all(&dir).expect("a directory can be created");
@@ -284,7 +284,7 @@ impl<'n> Case<'n> {
         let _ = self.testbed.docker(&["build", "-q", "-t", name, &dir.to_string_lossy()]);
     }
 
-    /// Starts a registry on port 5001 that lets in nobody but `me` with the password `secret`, and puts an image in it.
+    /// Starts a registry on port 5001 that requires the user `me` with the password `secret`, and pushes an image.
     pub(crate) fn registry_with_password(&self) {
         let dir = self.testbed.dir();
         let script = "import crypt; print(crypt.crypt(\"secret\", crypt.mksalt(crypt.METHOD_BLOWFISH)))";
@@ -317,7 +317,7 @@ impl<'n> Case<'n> {
         let _ = self.testbed.docker(&["rmi", image]);
     }
 
-    /// What the cgroup of a pod says, in whichever version of cgroups the machine has; `class` is part of a path.
+    /// A cgroup file of a pod, for the machine's cgroup version; `class` is part of a path.
     pub(crate) fn pod_cgroup(&self, uid: &str, class: &str, what: &str) -> String {
         let (controller, file) = match what {
             "cpu quota" => ("cpu", ("cpu.cfs_quota_us", "cpu.max")),
@@ -331,14 +331,14 @@ impl<'n> Case<'n> {
         told.split_whitespace().next().unwrap_or_default().to_owned()
     }
 
-    /// A request to the server that answers with the code that a path ends in, or as its name says: see server.py.
-    /// The server knows this case's requests by their path.
+    /// A URL of the server, which answers with the status code at the end of the path, or as the name says: see
+    /// server.py. The server groups requests of a case by their path.
     pub(crate) fn http_get(&self, what: &str) -> Value {
         let _ = self.node.server.get_or_init(|| self.node.serve());
         json!({"host": NODE_IP, "port": 8101, "path": format!("/{}/{what}", self.namespace)})
     }
 
-    /// The requests of this case that have come: paths without the case's part, and headers.
+    /// The received requests of this case: paths without the case's part, and headers.
     pub(crate) fn requests(&self) -> Vec<Value> {
         let told = fs::read_to_string(self.node.requests()).unwrap_or_default();
         let prefix = format!("/{}/", self.namespace);
@@ -346,8 +346,7 @@ impl<'n> Case<'n> {
         all.filter(|r| text(&r["path"]).starts_with(&prefix)).collect()
     }
 
-    /// What the program has logged so far.
-    /// The largest amount of memory that the node's process has ever held, in MiB.
+    /// The peak memory of the node's process in MiB.
     pub(crate) fn peak_memory_megabytes(&self) -> u64 {
         let pid = self.node.windlass.lock().unwrap_or_else(PoisonError::into_inner).pid();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("windlass runs");
@@ -355,11 +354,12 @@ impl<'n> Case<'n> {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
     }
 
-    /// The registry that fails as it is asked to.
+    /// The registry with fault injection.
     pub(crate) fn failing_registry(&self) -> &FailingRegistry {
         self.node.failing.get_or_init(|| FailingRegistry::start(self.testbed, 5007))
     }
 
+    /// The log of windlass so far.
     pub(crate) fn log(&self) -> String {
         self.node.windlass.lock().unwrap_or_else(PoisonError::into_inner).log()
     }
@@ -379,7 +379,7 @@ pub(crate) fn namespace_of(area: &str, name: &str) -> String {
     name.trim_end_matches('-').to_owned()
 }
 
-/// A spec of one container `main` that runs a shell line, unless it has a command of its own.
+/// A spec with one container `main` that runs a shell line, unless it has a command of its own.
 pub(crate) fn one(line: &str, container: Value, mut spec: Value) -> Value {
     let mut main = container;
     main["name"] = json!("main");
@@ -390,7 +390,7 @@ pub(crate) fn one(line: &str, container: Value, mut spec: Value) -> Value {
     spec
 }
 
-/// What keeps a container running.
+/// A shell line that keeps a container running.
 pub(crate) const SLEEP_FOREVER: &str = "exec sleep 100000";
 
 pub(crate) fn text(value: &Value) -> &str {

@@ -26,7 +26,7 @@ fn pod_scheduled(case: &Case<'_>) {
 }
 
 fn pod_ready_to_start_containers(case: &Case<'_>) {
-    // The sandbox is there before what the container lacks.
+    // The sandbox exists although the container cannot be created.
     let env = json!({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "none", "key": "x"}}}]});
     case.shell("waits", SLEEP_FOREVER, env, json!({}));
     case.wait("waits", "has a sandbox", |p| condition(p, "PodReadyToStartContainers")["status"] == "True");
@@ -118,7 +118,7 @@ fn last_transition_time_moves_only_with_the_status(case: &Case<'_>) {
         "periodSeconds": 1, "failureThreshold": 1}});
     case.shell("p", SLEEP_FOREVER, probe, json!({}));
     let before = case.wait("p", "runs", |p| container_status(p)["state"]["running"].is_object());
-    // Times are whole seconds.
+    // Times have a resolution of seconds.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     case.shared.touch("ready");
     let after = case.wait_ready("p");

@@ -1,4 +1,4 @@
-//! How pods end when they are asked to, and the hooks around a container's life.
+//! Deletion of pods, and the lifecycle hooks of containers.
 
 use serde_json::{Value, json};
 use windlass_tests::{
@@ -41,7 +41,7 @@ crate::cases![
     hook_tcp_socket_is_an_invalid_handler,
 ];
 
-/// A container that notes the signal when it comes, takes its time, and ends well.
+/// A container that records the signal, takes its time, and exits with 0.
 fn notes(word: &str, takes: &str) -> Value {
     let line = format!(
         "trap 'echo {word}+ >> /shared/ends; sleep {takes}; echo {word}- >> /shared/ends; exit 0' TERM; \
@@ -50,7 +50,7 @@ fn notes(word: &str, takes: &str) -> Value {
     shell(&line)
 }
 
-/// Waits until the containers listen to signals.
+/// Waits until the containers have installed their signal handlers.
 fn listens(case: &Case<'_>, words: &[&str]) {
     eventually(DEFAULT_TIMEOUT, "the containers are up", || {
         anyhow::ensure!(words.iter().all(|w| case.shared.0.join(format!("up-{w}")).exists()));
@@ -58,7 +58,7 @@ fn listens(case: &Case<'_>, words: &[&str]) {
     });
 }
 
-/// Makes a pod that stays in the API when it has ended, so that its last word can be read.
+/// Creates a pod that stays in the API by a finalizer, so that its last status can be read.
 fn kept(case: &Case<'_>, name: &str, spec: Value) {
     case.pod_with(name, json!({"finalizers": ["example.com/kept"]}), spec);
 }
@@ -67,7 +67,7 @@ fn delete(case: &Case<'_>, name: &str) {
     let _ = case.kubectl(&["delete", "pod", name, "--wait=false"]);
 }
 
-/// The last state of a kept pod's first container; then the pod may go.
+/// The last state of a kept pod's first container; then the finalizer is removed.
 #[track_caller]
 fn last_word(case: &Case<'_>, name: &str) -> Value {
     let pod = case.wait(name, "has ended", |p| container_status(p)["state"]["terminated"].is_object());
@@ -214,7 +214,7 @@ fn force_deletion(case: &Case<'_>) {
     let _ = case.kubectl(&["delete", "pod", "p", "--force", "--grace-period=0"]);
     let gone = case.kubectl.output(&["get", "pod", "p"], "");
     assert!(gone.err.contains("NotFound"), "{gone:?}");
-    // Its container has the time that the pod's spec gives.
+    // Its container has the grace period of the pod's spec.
     case.wait_removed("p", &["main", "POD"]);
     assert_eq!(case.shared.lines("ends"), ["main+", "main-"]);
 }
@@ -231,7 +231,7 @@ fn sandbox_is_removed_with_the_pod(case: &Case<'_>) {
     assert!(!dir.exists());
     let address = text(&pod["status"]["podIP"]);
     assert!(!case.testbed.sh("ip route").lines().any(|l| l.starts_with(&format!("{address} "))));
-    // The API forgets a pod whose containers are dead; Docker removes them meanwhile.
+    // The API removes a pod whose containers are dead; Docker removes them meanwhile.
     case.wait_removed("p", &["POD"]);
 }
 
@@ -273,7 +273,7 @@ fn killing_event(case: &Case<'_>) {
 }
 
 fn post_start_runs_after_the_start(case: &Case<'_>) {
-    // In the container itself, whose first process runs; and the pod is ready only when it has ended.
+    // The hook runs in the container beside its first process, and the pod is ready only when it has ended.
     let hook = exec("readlink /proc/1/ns/pid > /shared/hook; sleep 1; touch /shared/hooked");
     let line = "readlink /proc/1/ns/pid > /shared/main; exec sleep 100000";
     case.shell("p", line, json!({"lifecycle": {"postStart": hook}}), json!({}));
@@ -296,7 +296,7 @@ fn post_start_http_get(case: &Case<'_>) {
     let asked = case.requests();
     let headers = &asked[0]["headers"];
     assert_eq!((&headers["x-own"], &headers["host"]), (&json!("mine"), &json!("some.example")));
-    // A server that says no makes the hook fail.
+    // An error status makes the hook fail.
     let mut get = case.http_get("500");
     get["scheme"] = json!("HTTP");
     case.shell("bad", SLEEP_FOREVER, json!({"lifecycle": {"postStart": {"httpGet": get}}}), json!({}));
@@ -351,7 +351,7 @@ fn hook_tcp_socket_is_an_invalid_handler(case: &Case<'_>) {
     case.wait_for_event("p", "FailedPostStartHook");
 }
 
-/// Deletes a pod with a second of grace, and gives nothing until nothing of it is left, which is soon.
+/// Deletes a pod with a grace period of one second, and waits until nothing of it is left.
 fn goes_soon(case: &Case<'_>, name: &str, grace: &str) {
     let begun = std::time::Instant::now();
     let _ = case.kubectl(&["delete", "pod", name, grace, "--timeout=30s"]);
@@ -372,10 +372,10 @@ fn goes_soon(case: &Case<'_>, name: &str, grace: &str) {
 
 fn deletion_while_post_start_takes_long(case: &Case<'_>) {
     let hooks = [
-        // A real API takes no sleep that is longer than the grace.
+        // A real API rejects a sleep longer than the grace period.
         ("sleep", json!({"sleep": {"seconds": 3600}})),
         ("exec", json!({"exec": {"command": ["sleep", "3600"]}})),
-        // Nobody answers: packets to this address lead nowhere.
+        // Packets to this address are dropped.
         ("http", json!({"httpGet": {"host": "198.18.0.77", "port": 80}})),
     ];
     for (name, hook) in &hooks {
@@ -408,7 +408,7 @@ fn deletion_during_a_long_pre_stop_shortens_the_grace_period(case: &Case<'_>) {
     goes_soon(case, "p", "--grace-period=1");
 }
 
-/// A pod that somebody keeps tells how it ended, long after nothing of it is left on the node.
+/// A pod with a finalizer shows its last status after everything on the node is removed.
 fn terminal_status_is_reported_before_the_pod_is_deleted(case: &Case<'_>) {
     let line = "trap 'exit 5' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
     kept(case, "p", one(line, json!({}), json!({})));
@@ -421,7 +421,7 @@ fn terminal_status_is_reported_before_the_pod_is_deleted(case: &Case<'_>) {
         anyhow::ensure!(left.trim().is_empty(), "{left}");
         Ok(())
     });
-    // Whoever looks at it anew finds nothing, and says nothing else.
+    // A new agent process finds no containers, and keeps the status.
     let _ = case.kubectl(&["annotate", "pod", "p", "example.com/looked=again"]);
     std::thread::sleep(std::time::Duration::from_secs(2));
     let pod = case.wait("p", "is there", |_| true);

@@ -1,4 +1,4 @@
-//! Variables of containers, and what commands and arguments make of them.
+//! Environment variables of containers, and their expansion in commands and arguments.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::is_ready;
@@ -45,7 +45,7 @@ crate::cases![
     args_expand_variables,
 ];
 
-/// What a pod with every kind of variable sees, and at the end its object.
+/// The environment of a pod with every kind of variable, and its object at the end.
 fn told(case: &Case<'_>) -> Vec<String> {
     case.once("environment", |case| {
         let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
@@ -60,7 +60,7 @@ fn told(case: &Case<'_>) -> Vec<String> {
             json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "my-db"}, "spec": {"clusterIP": "10.96.7.7",
                 "ports": [{"name": "sql", "port": 5432}, {"name": "dns-udp", "port": 53, "protocol": "UDP"}]}}),
         ]);
-        // Services are known to the agent through a watch of their own.
+        // The agent has a watch for services.
         std::thread::sleep(std::time::Duration::from_millis(500));
         let env = json!([
             {"name": "PLAIN", "value": "p"}, {"name": "CLASH", "value": "env"}, {"name": "TWICE", "value": "1"},
@@ -119,7 +119,7 @@ fn objects(case: &Case<'_>) -> Value {
     serde_json::from_str(told(case).last().map_or("", String::as_str)).expect("the objects come last")
 }
 
-/// A container that cannot be made yet says why; as soon as the object is there it starts.
+/// A container that cannot be created has a reason; it starts as soon as the object exists.
 #[track_caller]
 fn waits_for(case: &Case<'_>, container: Value, message: &str, object: Value) {
     case.shell("p", SLEEP_FOREVER, container, json!({}));
@@ -129,7 +129,7 @@ fn waits_for(case: &Case<'_>, container: Value, message: &str, object: Value) {
 }
 
 fn env_order(case: &Case<'_>) {
-    // The last of each is what holds, env after envFrom, and services give way to both.
+    // The last definition wins, env over envFrom, and both over service variables.
     has(case, &["CLASH=env", "TWICE=2", "BOTH=secret", "MY_DB_SERVICE_PORT=mine"]);
 }
 
@@ -142,7 +142,7 @@ fn env_from_passes_every_key(case: &Case<'_>) {
 }
 
 fn env_from_optional(case: &Case<'_>) {
-    // Two of its sources do not exist, and it runs.
+    // Two of its optional sources do not exist, and it runs.
     has(case, &["one=1"]);
 }
 

@@ -1,4 +1,4 @@
-//! Images: when they are pulled, with whose name, and how they are shown.
+//! Images: pull policies, credentials, and the image in the status.
 
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ crate::cases![
     image_by_tag_and_digest,
 ];
 
-/// An image of its own for this case in the public registry.
+/// An image of this case only in the public registry.
 fn published(case: &Case<'_>) -> String {
     let name = format!("127.0.0.1:5000/{}:1", case.namespace);
     case.image(&name, &format!("LABEL row={}", case.namespace));
@@ -106,7 +106,7 @@ fn pull_fails_after_it_has_started(case: &Case<'_>) {
     }
 }
 
-/// The registry that lets nobody in but `me` with `secret`, and two images in it.
+/// The registry that requires `me` with `secret`, and two images in it.
 fn private(case: &Case<'_>) -> String {
     let told = case.once("private-registry", |case| {
         case.registry_with_password();
@@ -175,7 +175,7 @@ fn image_pull_secrets_longest_path_first(case: &Case<'_>) {
     assert_eq!(count(case, "Failed"), 0);
 }
 
-/// What another pod has pulled with its secret lies on the node: that is no reason to give it to everybody.
+/// An image that another pod has pulled with its secret is on the node: that gives access to no other pod.
 fn image_pulled_by_others_needs_credentials(case: &Case<'_>) {
     config(case, "mine", &[("127.0.0.1:5001", "me")]);
     with(case, &["mine"]);
@@ -189,7 +189,7 @@ fn image_pulled_by_others_needs_credentials(case: &Case<'_>) {
     case.wait_waiting("idle", "ErrImageNeverPull");
     case.shell("owner", SLEEP_FOREVER, container, json!({"imagePullSecrets": [{"name": "mine"}]}));
     case.wait_ready("owner");
-    // The very same image, loaded by hand under another name.
+    // The same image, tagged locally with another name.
     case.shell("other", SLEEP_FOREVER, json!({"imagePullPolicy": "Never"}), json!({}));
     case.wait_ready("other");
 }
@@ -203,7 +203,7 @@ fn event_pulled(case: &Case<'_>) {
     assert!(told.contains("including waiting). Image size: ") && told.contains(" bytes."), "{told}");
 }
 
-/// The digest under which the registry has an image.
+/// The digest of an image in the registry.
 fn digest(case: &Case<'_>, image: &str) -> String {
     let _ = case.testbed.docker(&["pull", "-q", image]);
     let told = case.testbed.docker(&["inspect", "-f", "{{index .RepoDigests 0}}", image]);
@@ -232,7 +232,7 @@ fn image_by_digest(case: &Case<'_>) {
 
 fn image_by_tag_and_digest(case: &Case<'_>) {
     let image = published(case);
-    // The digest decides: nobody has such a tag.
+    // The digest decides; the tag does not exist.
     let by = format!("{}:none@{}", image.trim_end_matches(":1"), digest(case, &image));
     case.shell("p", SLEEP_FOREVER, json!({"image": by}), json!({}));
     case.wait_ready("p");

@@ -1,4 +1,4 @@
-//! Phases, what follows the end of a container under each policy, and what a sync of the pod does.
+//! Phases, restart policies, and the sync of a pod.
 
 use serde_json::{Value, json};
 use windlass_tests::{
@@ -56,7 +56,7 @@ fn restarts(pod: &Value, at: usize) -> u64 {
     pod["status"]["containerStatuses"][at]["restartCount"].as_u64().unwrap_or(0)
 }
 
-/// A container that runs out of its memory.
+/// A container that exceeds its memory limit.
 fn hungry(case: &Case<'_>, name: &str, policy: &str) {
     let resources = json!({"resources": {"limits": {"memory": "16Mi"}}});
     let line = "tail /dev/zero";
@@ -147,7 +147,7 @@ fn phase_terminal_only_after_the_last_end(case: &Case<'_>) {
     case.shell("p", slow, json!({}), json!({"terminationGracePeriodSeconds": 20}));
     case.wait_ready("p");
     let _ = case.kubectl(&["patch", "pod", "p", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
-    // Whenever it is told that it has failed, nothing runs any more.
+    // Once the status says that it failed, nothing of it runs.
     let pod = case.wait("p", "fails", |p| {
         let running = container_status(p)["state"]["running"].is_object();
         let failed = p["status"]["phase"] == "Failed";
@@ -303,7 +303,7 @@ fn no_sandbox_once_all_have_ended(case: &Case<'_>) {
     policy(case, "p", "Never", "exit 0");
     case.wait_phase("p", "Succeeded");
     case.wait_removed("p", &["POD"]);
-    // And none comes in its place.
+    // It is not replaced.
     case.wait_for_event("p", "Started");
     assert!(!case.events("p").contains("SandboxChanged"));
 }
@@ -380,7 +380,7 @@ fn ephemeral_container_is_run_once(case: &Case<'_>) {
     let look = |p: &Value| p["status"]["ephemeralContainerStatuses"][0].clone();
     let pod = case.wait("p", "shows how the visitor ended", |p| look(p)["state"]["terminated"]["exitCode"] == 3);
     assert_eq!((&look(&pod)["restartCount"], &pod["status"]["phase"]), (&json!(0), &json!("Running")));
-    // It was among the processes of its target.
+    // It shared the process namespace of its target.
     let target = case.ids("p", "main");
     assert_eq!(case.inspect("p", "look")["HostConfig"]["PidMode"], format!("container:{}", target[0]));
 }
@@ -435,7 +435,7 @@ fn init_containers_that_are_removed_are_not_run_again(case: &Case<'_>) {
     assert_eq!(container_status(&after)["restartCount"], 0);
 }
 
-/// What looks like a pod's and is no pod's that anybody knows ends with the next look at all that Docker has.
+/// A container with a pod's labels but without a known pod is removed at the next relist.
 fn containers_of_an_unknown_pod_are_killed(case: &Case<'_>) {
     let labels = [
         "io.kubernetes.docker.type=container".to_owned(),
@@ -449,7 +449,7 @@ fn containers_of_an_unknown_pod_are_killed(case: &Case<'_>) {
     labels.iter().for_each(|label| args.extend(["--label", label.as_str()]));
     args.extend(["windlass/busybox:1", "sleep", "100000"]);
     let id = case.testbed.docker(&args).trim().to_owned();
-    // The node looks each minute.
+    // The node relists every minute.
     eventually(DEFAULT_TIMEOUT * 2, "the container is removed", || {
         let left = case.testbed.docker(&["ps", "-aq", "--no-trunc", "--filter", &format!("id={id}")]);
         anyhow::ensure!(left.trim().is_empty(), "{left}");

@@ -29,15 +29,15 @@ use libtest_mimic::{Arguments, Trial};
 
 use case::{Case, Node, namespace_of};
 
-/// The name and the body of a test.
+/// The name and body of a case.
 type Test = (&'static str, RunCase);
 
-/// The body of a test.
+/// The body of a case.
 type RunCase = fn(&Case<'_>);
 
 type Start = Box<dyn FnOnce() -> Node + Send>;
 
-/// The tests of a file, under their own names.
+/// The cases of a file, under their own names.
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
         pub(crate) const CASES: &[crate::Test] = &[$((stringify!($name), $name)),*];
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         .filter(|(area, name, _)| wanted(area, name))
         .map(|(area, name, _)| namespace_of(area, name))
         .collect();
-    // Made by the first case that runs: a list, or a filter that fits no case, needs none.
+    // Created by the first case that runs: `--list`, or a filter without matches, needs none.
     let start: Start = Box::new(move || Node::start(&namespaces));
     let node = Arc::new(LazyLock::new(start));
     let trials = tests.into_iter().map(|(area, name, test)| {
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    // The last holder takes the node down, also when cases have failed.
+    // The last reference takes the node down, also after failures.
     drop(node);
     conclusion.exit_code()
 }

@@ -1,4 +1,4 @@
-//! What a container leaves behind as its last words.
+//! Termination messages.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::{container_status, shell};
@@ -60,7 +60,7 @@ fn termination_message_fallback_empty_on_success(case: &Case<'_>) {
 }
 
 fn termination_message_fallback_is_cut(case: &Case<'_>) {
-    // Eighty lines at most, and no more than 2048 bytes of them.
+    // At most 80 lines and 2048 bytes.
     let told = message(case, "for i in $(seq 1000 1200); do echo $i; done; exit 1", fallback());
     let lines: Vec<&str> = text(&told).lines().collect();
     assert_eq!((lines.len(), lines.first(), lines.last()), (80, Some(&"1121"), Some(&"1200")));

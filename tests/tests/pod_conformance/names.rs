@@ -43,7 +43,7 @@ fn hostname_of_the_spec(case: &Case<'_>) {
 }
 
 fn hostname_is_cut_to_63_characters(case: &Case<'_>) {
-    // The 63rd is a dash, which no name ends with.
+    // The 63rd character is a dash, with which no name may end.
     let name = format!("{}-rest", "n".repeat(62));
     case.start(&name, "hostname", json!({}), json!({}), json!({}));
     assert_eq!(case.output(&name), ["n".repeat(62)]);
@@ -143,7 +143,7 @@ fn servers(lines: &[String]) -> Vec<String> {
     lines.iter().filter_map(|l| l.strip_prefix("nameserver ")).map(str::to_owned).collect()
 }
 
-/// What a pod with the cluster's name server is told.
+/// The resolv.conf of a pod with the cluster's DNS.
 #[track_caller]
 fn is_of_cluster(case: &Case<'_>, told: &[String]) {
     assert_eq!(told[0], format!("nameserver {CLUSTER_DNS}"));

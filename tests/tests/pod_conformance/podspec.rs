@@ -1,4 +1,4 @@
-//! Fields of a pod's spec, and of its containers, that have no table of their own.
+//! Fields of a pod's spec and its containers that no other file covers.
 
 use serde_json::{Value, json};
 use windlass_tests::{
@@ -60,7 +60,7 @@ fn node_affinity_required(case: &Case<'_>) {
 }
 
 fn node_name(case: &Case<'_>) {
-    // Nobody schedules it, and a pod of another node is none of ours.
+    // It is not scheduled, and the node ignores pods of other nodes.
     case.shell("here", SLEEP_FOREVER, json!({}), json!({"nodeName": "node"}));
     case.shell("elsewhere", SLEEP_FOREVER, json!({}), json!({"nodeName": "another"}));
     case.wait_ready("here");
@@ -188,7 +188,7 @@ fn image_is_used_by_id(case: &Case<'_>) {
     );
 }
 
-/// What an image with an entrypoint and a command runs, under these fields of a container.
+/// The command line that results from an image with entrypoint and command and these fields of a container.
 fn runs(case: &Case<'_>, container: Value) -> Vec<String> {
     case.image("rows/entry:1", "ENTRYPOINT [\"echo\", \"entry\"]\nCMD [\"command\"]\nWORKDIR /srv/own");
     let mut container = container;
@@ -274,7 +274,7 @@ fn tty(case: &Case<'_>) {
     let log = case.kubectl(&["logs", "p"]);
     let lines: Vec<&str> = log.lines().map(str::trim_end).collect();
     assert_eq!(lines, ["terminal", "error"]);
-    // Both streams are one.
+    // A terminal merges both streams.
     let file = std::fs::read_to_string(text(&case.inspect("p", "main")["LogPath"])).expect("Docker's log is there");
     assert!(!file.contains("\"stderr\""), "{file}");
 }

@@ -1,4 +1,4 @@
-//! Questions that a node asks of containers, and what follows from answers.
+//! Probes, and what follows from their results.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::{container_status, is_ready, shell};
@@ -42,7 +42,7 @@ crate::cases![
     event_unhealthy,
 ];
 
-/// A pod whose container has one probe, asked each second.
+/// A pod whose container has one probe with a period of a second.
 fn probe(case: &Case<'_>, kind: &str, handler: Value) {
     let mut probe = handler;
     for (key, value) in [("periodSeconds", 1), ("failureThreshold", 1)] {
@@ -111,7 +111,7 @@ fn exec_timeout_leaves_no_process(case: &Case<'_>) {
     let id = case.ids("p", "main")[0].clone();
     let told = case.testbed.docker(&["top", &id, "-o", "pid,args"]);
     let left = told.lines().filter(|l| l.contains("sleep 4321")).count();
-    // Those of the probe that is being asked, and of the one before it at most: a shell and two commands each.
+    // Processes of the current probe, and at most of the previous one: a shell and two commands each.
     assert!(left <= 6, "{told}");
 }
 
@@ -197,7 +197,7 @@ fn tcp_socket_refused(case: &Case<'_>) {
     is_bad(case, json!({"tcpSocket": {"port": 8081}}), "failed");
 }
 
-/// A pod in the node's network asks the node's own server: such a probe names no host.
+/// A pod in the host network probes the node's server: such a probe needs no host.
 fn grpc(case: &Case<'_>, service: &str) {
     let _ = case.http_get("");
     let probe = json!({"grpc": {"port": 8103, "service": service}, "periodSeconds": 1, "failureThreshold": 1});
@@ -222,7 +222,7 @@ fn grpc_connection_refused(case: &Case<'_>) {
 fn named_port(case: &Case<'_>) {
     of_pod(case, json!({"httpGet": {"path": "/page", "port": "web"}}));
     case.wait_ready("p");
-    // A name that no port has is no port at all.
+    // A name that matches no port is an error.
     let probe = json!({"tcpSocket": {"port": "none"}, "periodSeconds": 1, "failureThreshold": 1});
     case.shell("q", SLEEP_FOREVER, json!({"readinessProbe": probe}), json!({}));
     case.wait_for_event("q", "Unhealthy");

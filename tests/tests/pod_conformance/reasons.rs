@@ -1,4 +1,4 @@
-//! Why a container waits, how it ended, why a pod failed; and what else a container's status tells.
+//! Reasons: why a container waits, why it terminated, why a pod failed; and other fields of a container's status.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::{condition, container_status, shell};
@@ -114,7 +114,7 @@ fn create_container_config_error(case: &Case<'_>) {
 }
 
 fn create_container_error(case: &Case<'_>) {
-    // Docker wants an absolute one, and says so when the container is to be made.
+    // Docker requires an absolute path, and rejects it at creation.
     case.shell("p", SLEEP_FOREVER, json!({"workingDir": "not/absolute"}), json!({}));
     let waiting = case.wait_waiting("p", "CreateContainerError");
     assert!(text(&waiting["message"]).contains("working directory"), "{waiting}");
@@ -141,7 +141,7 @@ fn failed_create_pod_sandbox(case: &Case<'_>) {
     assert_eq!(condition(&pod, "PodReadyToStartContainers")["status"], "False");
 }
 
-/// How a container ended that runs a line once.
+/// The terminated state of a container that runs a line once.
 fn ended(case: &Case<'_>, line: &str) -> Value {
     case.shell("p", line, json!({}), json!({"restartPolicy": "Never"}));
     let pod = case.wait("p", "has ended", |p| container_status(p)["state"]["terminated"].is_object());
@@ -169,7 +169,7 @@ fn terminated_error_by_sigkill(case: &Case<'_>) {
 }
 
 fn terminated_error_by_sigterm(case: &Case<'_>) {
-    // A shell that is not the first process is ended by the signal; a dollar is written twice.
+    // A shell that is not the first process dies from the signal; `$$` escapes a dollar.
     is(&ended(case, "sh -c 'kill -TERM $$$$'; exit $?"), "Error", 143);
 }
 
@@ -197,7 +197,7 @@ fn deadline_exceeded(case: &Case<'_>) {
     case.wait_for_event("p", "DeadlineExceeded");
 }
 
-/// A pod that somebody put on this node without asking the scheduler.
+/// A pod bound to this node without the scheduler.
 #[track_caller]
 fn refused(case: &Case<'_>, container: Value, mut spec: Value, reason: &str) {
     spec["nodeName"] = json!("node");
@@ -253,7 +253,7 @@ fn status_container_id(case: &Case<'_>) {
 }
 
 fn status_image_and_image_id(case: &Case<'_>) {
-    // One that was pulled has a digest of its registry; one that was only loaded has its own.
+    // A pulled image has a digest of its registry; a loaded one only its own id.
     case.shell("pulled", SLEEP_FOREVER, json!({"image": "busybox:latest"}), json!({}));
     case.shell("loaded", SLEEP_FOREVER, json!({}), json!({}));
     let pulled = case.wait_ready("pulled");

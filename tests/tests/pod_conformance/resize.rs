@@ -1,4 +1,4 @@
-//! Resources that change while a pod runs.
+//! In-place resize of a running pod.
 
 use serde_json::{Value, json};
 use windlass_tests::{
@@ -38,7 +38,7 @@ fn resize(case: &Case<'_>, pod: &str, containers: &[(&str, Value)]) {
     let _ = case.kubectl(&["patch", "pod", pod, "--subresource", "resize", "-p", &patch]);
 }
 
-/// A kube-apiserver judges by the node's allocatable itself, since 1.36, so that its nodes are never asked for more.
+/// Since 1.36 kube-apiserver itself checks the node's allocatable, so that its nodes never see such a resize.
 #[track_caller]
 fn refused_at_once(case: &Case<'_>, wish: &Value, what: &str) {
     let patch = json!({"spec": {"containers": [{"name": "main", "resources": wish}]}}).to_string();
@@ -69,7 +69,7 @@ fn resize_memory_in_place(case: &Case<'_>) {
     let after = has(case, &resources("50m", "24Mi"));
     assert_eq!(container_status(&before)["containerID"], container_status(&after)["containerID"]);
     assert_eq!(container_status(&after)["allocatedResources"]["memory"], "24Mi");
-    // As the container itself sees it, in either version of cgroups.
+    // Read inside the container, in either cgroup version.
     let id = case.ids("p", "main")[0].clone();
     let line = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max";
     assert_eq!(case.testbed.docker(&["exec", &id, "sh", "-c", line]).trim(), "25165824");
@@ -121,7 +121,7 @@ fn resize_infeasible(case: &Case<'_>) {
 }
 
 fn resize_deferred_until_resources_are_free(case: &Case<'_>) {
-    // Two pods that fit one after the other, and not beside each other.
+    // Two pods that fit one after the other, but not at the same time.
     let node = case.kubectl.json(&["node", "node"]).expect("there is a node");
     let cores: u64 = text(&node["status"]["allocatable"]["cpu"]).parse().expect("whole cores");
     let half = json!({"requests": {"cpu": format!("{}m", cores * 500)}});
@@ -158,7 +158,7 @@ fn resize_of_the_pod_cgroup(case: &Case<'_>) {
     });
 }
 
-/// Docker knows no requests of memory: the node judges and grants them all the same.
+/// Docker has no memory requests: the node allocates them itself.
 fn resize_of_a_memory_request_alone(case: &Case<'_>) {
     let asks = |memory: &str| json!({"requests": {"memory": memory}, "limits": {"memory": "4Ti"}});
     let before = running(case, json!({"resources": asks("16Mi")}));

@@ -1,4 +1,4 @@
-//! What containers and pods are held to.
+//! Requests and limits of containers and pods.
 
 use serde_json::{Value, json};
 use windlass_tests::shared_dir::shell;
@@ -58,7 +58,7 @@ fn no_limits(case: &Case<'_>) {
     assert_eq!((&held["Memory"], &held["CpuQuota"], &held["CpuShares"]), (&json!(0), &json!(0), &json!(2)));
 }
 
-/// The class that a pod's status shows, and the parent of its cgroups.
+/// The QoS class in a pod's status, and the parent of its cgroups.
 fn class(case: &Case<'_>, resources: Value) -> (String, String) {
     case.shell("p", SLEEP_FOREVER, json!({"resources": resources}), json!({}));
     let pod = case.wait_ready("p");
@@ -73,7 +73,7 @@ fn is(class: (String, String), name: &str, folder: &str) {
     let slice = if folder.is_empty() { String::new() } else { format!("-{folder}") };
     let folder = if folder.is_empty() { String::new() } else { format!("/{folder}") };
     assert_eq!(class.0, name);
-    // By either driver of cgroups.
+    // For either cgroup driver.
     assert!(
         [format!("/kubepods{folder}/podUID"), format!("kubepods{slice}-podUID.slice")].contains(&class.1),
         "{}",
@@ -114,7 +114,7 @@ fn pod_cgroup_without_a_limit_unless_all_have_one(case: &Case<'_>) {
     let containers =
         json!([limited("a", json!({"limits": {"cpu": "50m", "memory": "16Mi"}})), limited("b", json!({}))]);
     let told = cgroup(case, "/burstable", json!({"containers": containers}));
-    // No limit is -1, a very large number, or the word `max`.
+    // Without a limit it is -1, a very large number, or the word `max`.
     let limited = |text: &str| text.parse::<i64>().is_ok_and(|n| n > 0 && n < 1 << 50);
     assert!(!limited(&told[0]) && !limited(&told[1]), "{told:?}");
 }

@@ -1,4 +1,4 @@
-//! What holds a pod's namespaces, how its containers are named and labelled, and which dead ones stay.
+//! The pod's sandbox container, names and labels of containers, and which dead containers are kept.
 
 use serde_json::{Value, json};
 use windlass_tests::{
@@ -182,13 +182,13 @@ fn exited_containers_of_a_deleted_pod_are_removed(case: &Case<'_>) {
     case.shell("p", "exit 0", json!({}), json!({"restartPolicy": "Never"}));
     case.wait_phase("p", "Succeeded");
     assert_eq!(case.ids("p", "main").len(), 1);
-    // The API forgets a pod that is over at once; what is left of it goes after that.
+    // The API removes a finished pod at once; the rest of it is removed afterwards.
     let _ = case.kubectl(&["delete", "pod", "p"]);
     case.wait_removed("p", &["main", "POD"]);
 }
 
 fn image_of_the_sandbox(case: &Case<'_>) {
-    // It came without any registry.
+    // It is there without any registry.
     let (_, sandbox, _) = pod(case);
     assert!(text(&sandbox["Image"]).starts_with("sha256:"));
     assert!(sandbox["Path"].as_str().is_some_and(|p| p.contains("pause")), "{}", sandbox["Path"]);

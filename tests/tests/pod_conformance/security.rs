@@ -1,4 +1,4 @@
-//! Who containers run as, and what they may do.
+//! Security contexts: users, groups, capabilities.
 
 use std::fs;
 
@@ -46,7 +46,7 @@ crate::cases![
     oom_score_adj_guaranteed,
 ];
 
-/// What a line prints under a pod's and a container's security context.
+/// The output of a line with a pod's and a container's security context.
 #[track_caller]
 fn under(case: &Case<'_>, line: &str, pod: Value, own: Value) -> Vec<String> {
     let lines = case.run("p", line, json!({"securityContext": own}), json!({"securityContext": pod}));
@@ -65,7 +65,7 @@ fn run_as_user_of_the_container_wins(case: &Case<'_>) {
     assert_eq!(under(case, "id -u", json!({"runAsUser": 1000}), json!({"runAsUser": 2000})), ["2000"]);
 }
 
-/// A pod with an image of another user.
+/// A pod with an image that sets another user.
 fn of_image(case: &Case<'_>, user: &str, context: Value) {
     let name = format!("rows/user-{}:1", user.replace(':', "-"));
     case.image(&name, &format!("USER {user}"));
@@ -153,13 +153,13 @@ fn fs_group_on_files_of_objects(case: &Case<'_>) {
 }
 
 fn fs_group_not_on_host_path(case: &Case<'_>) {
-    // The directory that every pod here has is one.
+    // The /shared directory is such a volume.
     let seen = under(case, "stat -c %g /shared", json!({"fsGroup": 4000}), json!({}));
     assert_eq!(seen, ["0"]);
 }
 
 fn fs_group_change_policy_on_root_mismatch(case: &Case<'_>) {
-    // A volume whose root fits already is left as it is, all the way down.
+    // A volume whose root already matches is left unchanged recursively.
     let data = case.testbed.dir().join("fs-group-data");
     fs::create_dir_all(&data).expect("a directory can be created");
     fs::write(data.join("file"), "").expect("a file can be written");
@@ -178,7 +178,7 @@ fn fs_group_change_policy_on_root_mismatch(case: &Case<'_>) {
         case.run(name, "stat -c %g /d/file", json!({"volumeMounts": [{"name": "d", "mountPath": "/d"}]}), spec)
     };
     assert_eq!(look("mismatch", "OnRootMismatch"), ["7"]);
-    // While another pod has it, a local volume is given to no group.
+    // While another pod uses it, a local volume's group is not changed.
     let _ = case.kubectl(&["delete", "pod", "mismatch"]);
     assert_eq!(look("always", "Always"), ["4000"]);
     let _ = case.kubectl(&["delete", "pod", "always"]);
@@ -187,7 +187,7 @@ fn fs_group_change_policy_on_root_mismatch(case: &Case<'_>) {
 }
 
 fn privileged(case: &Case<'_>) {
-    // A machine that lacks some capability cannot start one: what Docker was asked for is seen all the same.
+    // A machine without some capability cannot start it: the request to Docker is visible all the same.
     let spec = json!({"restartPolicy": "Never"});
     case.shell("p", "exit 0", json!({"securityContext": {"privileged": true}}), spec);
     case.wait("p", "is over", |p| ["Succeeded", "Failed"].contains(&text(&p["status"]["phase"])));
@@ -245,7 +245,7 @@ fn seccomp_unconfined(case: &Case<'_>) {
 fn seccomp_localhost(case: &Case<'_>) {
     let dir = case.testbed.dir().join("data/seccomp/rows");
     fs::create_dir_all(&dir).expect("a directory can be created");
-    // Everything is allowed but to make directories.
+    // The profile allows everything but mkdir.
     let profile = json!({"defaultAction": "SCMP_ACT_ALLOW",
         "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]});
     fs::write(dir.join("no-mkdir.json"), profile.to_string()).expect("a file can be written");
@@ -320,7 +320,7 @@ fn sysctl_net_with_host_network(case: &Case<'_>) {
     let sysctls = json!([{"name": "net.ipv4.tcp_syncookies", "value": "1"}]);
     let spec = json!({"hostNetwork": true, "securityContext": {"sysctls": sysctls}});
     if case.testbed.api() == Api::Cluster {
-        // A kube-apiserver refuses such a pod itself, so that only pods of the node's own directory come to the node.
+        // kube-apiserver rejects such a pod itself, so that only static pods reach the node.
         let told = case.kubectl.output(&["apply", "-f", "-"], &case.shared.pod("p", one("true", json!({}), spec)));
         assert!(!told.ok && told.err.contains("may not be specified when 'hostNetwork' is true"), "{}", told.err);
         return;
@@ -343,7 +343,7 @@ fn oom_score_adj_burstable(case: &Case<'_>) {
 }
 
 fn oom_score_adj_guaranteed(case: &Case<'_>) {
-    // Without the right to set negative scores the node sets none.
+    // Without the capability for negative scores the node sets none.
     let own = fs::read_to_string("/proc/self/status").expect("procfs is there");
     let resource =
         own.lines().find_map(|l| l.strip_prefix("CapEff:")).and_then(|c| u64::from_str_radix(c.trim(), 16).ok());

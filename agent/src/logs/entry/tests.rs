@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn printed(line: &str) -> Option<String> {
+fn content(line: &str) -> Option<String> {
     let entry = parse(line.as_bytes())?;
     let mut out = Vec::new();
-    entry.printed.write(&mut out);
+    entry.content.write(&mut out);
     Some(String::from_utf8(out).expect("the table holds text"))
 }
 
@@ -36,13 +36,13 @@ fn lines_of_both_formats() {
         ("2026-01-01T00:00:00.000000001Z stderr P part".into(), "part", false),
         ("2026-01-01T02:00:00.000000001+02:00 stdout F:x:y ".into(), "\n", true),
     ] {
-        assert_eq!(printed(&line).as_deref(), Some(expected), "{line}");
-        assert_eq!(parse(line.as_bytes()).unwrap().printed.ends_line(), ends, "{line}");
+        assert_eq!(content(&line).as_deref(), Some(expected), "{line}");
+        assert_eq!(parse(line.as_bytes()).unwrap().content.ends_line(), ends, "{line}");
     }
 }
 
 #[test]
-fn what_is_no_line() {
+fn lines_of_neither_format() {
     for line in
         ["", "{", r#"{"log":"x"#, "no time stdout F x", "2026-01-01T00:00:00Z stdin F x", "2026-01-01T00:00:00Z stdout"]
     {
@@ -51,7 +51,7 @@ fn what_is_no_line() {
 }
 
 #[test]
-fn times_have_nine_digits() {
+fn timestamps_have_nine_fractional_digits() {
     for (time, expected) in [
         ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000000000Z"),
         ("2026-01-01T00:00:00.5Z", "2026-01-01T00:00:00.500000000Z"),
@@ -70,24 +70,24 @@ fn times_have_nine_digits() {
 proptest! {
     /// What Docker's encoder makes of any text comes back, and serde would say the same.
     #[test]
-    fn any_text_comes_back(text in any::<String>(), newline in any::<bool>()) {
+    fn any_text_round_trips(text in any::<String>(), newline in any::<bool>()) {
         let text = if newline { format!("{text}\n") } else { text };
         let line = serde_json::json!({"log": text, "stream": "stdout", "time": "2026-01-01T00:00:00Z"});
         let log = serde_json::to_string(&line["log"]).unwrap();
         let docker = format!(r#"{{"log":{log},"stream":"stdout","time":"2026-01-01T00:00:00Z"}}"#);
-        prop_assert!(quick(docker.as_bytes()).is_some());
-        prop_assert_eq!(printed(&docker), Some(text.clone()));
-        prop_assert_eq!(parse(docker.as_bytes()).unwrap().printed.ends_line(), text.ends_with('\n'));
-        prop_assert_eq!(printed(&line.to_string()), Some(text));
+        prop_assert!(parse_docker(docker.as_bytes()).is_some());
+        prop_assert_eq!(content(&docker), Some(text.clone()));
+        prop_assert_eq!(parse(docker.as_bytes()).unwrap().content.ends_line(), text.ends_with('\n'));
+        prop_assert_eq!(content(&line.to_string()), Some(text));
     }
 
     /// No bytes are too strange to be looked at, and what is taken for an entry can be written.
     #[test]
-    fn any_bytes_are_read(line in prop::collection::vec(any::<u8>(), 0..200), head in any::<bool>()) {
+    fn any_bytes_parse_without_panic(line in prop::collection::vec(any::<u8>(), 0..200), head in any::<bool>()) {
         let line = if head { [b"{\"log\":\"", line.as_slice(), b"\",\"stream\":\"stdout\",\"time\":\"x\"}"].concat() } else { line };
         if let Some(entry) = parse(&line) {
             let mut out = Vec::new();
-            entry.printed.write(&mut out);
+            entry.content.write(&mut out);
             write_time(&entry.time, &mut out);
         }
     }

@@ -59,8 +59,8 @@ fn read_all(reader: &mut Reader) -> String {
         let left = reader.fill(&mut piece).expect("the log");
         all.extend(piece);
         match left {
-            Left::More => {}
-            Left::Nothing if reader.follow_rotation().expect("the log") => {}
+            ReadState::More => {}
+            ReadState::CaughtUp if reader.follow_rotation().expect("the log") => {}
             _ => return String::from_utf8(all).expect("text"),
         }
     }
@@ -116,11 +116,11 @@ fn parts_of_a_line_are_one_line() {
 }
 
 #[test]
-fn what_is_damaged_is_left_out() {
+fn damaged_entries_are_skipped() {
     let log = Log::new();
     log.print(0..1);
     log.append("garbage\n{\"log\":\n\0\0\0\0");
-    log.append(&"x".repeat(LONGEST_ENTRY + 7));
+    log.append(&"x".repeat(MAX_ENTRY_BYTES + 7));
     log.append("\n");
     log.print(1..3);
     // A crash has cut the last entry's newline off; its own text is whole.
@@ -132,7 +132,7 @@ fn what_is_damaged_is_left_out() {
 }
 
 #[test]
-fn the_text_format_is_read_too() {
+fn cri_format() {
     let log = Log::new();
     log.append("1970-01-01T00:00:01.5Z stdout P half \n1970-01-01T00:00:01.6Z stdout F whole\n1970-01-01T00:00:02Z stderr F \n");
     assert_eq!(log.read(&LogRequest::default()), "half whole\n\n");
@@ -144,7 +144,7 @@ fn following(log: &Log, tail: Option<u64>) -> Reader {
 }
 
 #[test]
-fn a_follower_misses_nothing_of_a_rotation() {
+fn following_over_a_rotation() {
     let log = Log::new();
     log.print(0..3);
     let mut reader = following(&log, Some(1));
@@ -177,7 +177,7 @@ fn a_follower_misses_nothing_of_a_rotation() {
 }
 
 #[test]
-fn a_file_that_is_emptied_in_place_is_read_from_its_start() {
+fn a_truncated_file_is_read_from_its_start() {
     let log = Log::new();
     log.print(0..5);
     let mut reader = following(&log, None);
@@ -231,7 +231,7 @@ proptest! {
     /// Lines in parts, in either format, over a rotation, with or without a last newline: what comes out is what the
     /// entries say one after the other.
     #[test]
-    fn whatever_a_log_holds_is_told_in_order(
+    fn entries_are_written_in_order(
         older in prop::collection::vec(any_entry(), 0..8),
         newer in prop::collection::vec(any_entry(), 0..8),
         cut in any::<bool>(),
@@ -247,8 +247,8 @@ proptest! {
         log.append(&newer);
         let lines = older.split('\n').chain(newer.split('\n'));
         let mut all = Vec::new();
-        lines.filter_map(|line| entry::parse(line.as_bytes())).for_each(|found| found.printed.write(&mut all));
-        let read = |request: LogRequest| crate::logs::whole(&log.path(), request).unwrap();
+        lines.filter_map(|line| entry::parse(line.as_bytes())).for_each(|found| found.content.write(&mut all));
+        let read = |request: LogRequest| crate::logs::read_to_end(&log.path(), request).unwrap();
         prop_assert_eq!(&read(LogRequest::default()), &all);
         let bytes = some.max(1);
         let limited = read(LogRequest { limit: Some(bytes as u64), ..LogRequest::default() });

@@ -1,4 +1,4 @@
-//! Network configurations as CNI defines them: reading what is configured, and what each plugin is told. Pure.
+//! CNI network configuration: parses configuration files and renders plugin input. Pure.
 
 use std::net::IpAddr;
 
@@ -6,22 +6,22 @@ use serde_json::{Map, Value, json};
 
 use super::super::{Attach, Bandwidth};
 
-/// A list of plugins, one after the other.
+/// A network configuration list.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-pub(super) struct List {
+pub(super) struct ConfList {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) plugins: Vec<Map<String, Value>>,
 }
 
-/// Endings of configuration files.
-pub(super) const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
+/// Extensions of configuration files.
+pub(super) const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
 
-/// Reads a file: a list, or a single plugin as a list of one.
+/// Parses a configuration file; a single plugin becomes a list of one.
 ///
 /// # Errors
 /// Says what is missing.
-pub(super) fn read(text: &str) -> Result<List, String> {
+pub(super) fn read(text: &str) -> Result<ConfList, String> {
     let whole: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let name = whole.get("name").and_then(Value::as_str).filter(|n| !n.is_empty()).ok_or("it has no name")?;
     let version = whole.get("cniVersion").and_then(Value::as_str).unwrap_or("0.1.0");
@@ -39,17 +39,17 @@ pub(super) fn read(text: &str) -> Result<List, String> {
     if let Some(nameless) = plugins.iter().position(|p| type_of(p).is_none()) {
         return Err(format!("plugin {nameless} has no type"));
     }
-    Ok(List { name: name.to_owned(), version: version.to_owned(), plugins })
+    Ok(ConfList { name: name.to_owned(), version: version.to_owned(), plugins })
 }
 
-/// The program's name; one that leads out of the plugins' folder is none.
+/// The plugin's binary name; one that would leave the plugin directory is rejected.
 pub(super) fn type_of(plugin: &Map<String, Value>) -> Option<&str> {
     plugin.get("type").and_then(Value::as_str).filter(|t| !t.is_empty() && !t.contains('/') && !t.starts_with('.'))
 }
 
-/// What one plugin of a list is told on its standard input.
+/// The configuration of one plugin of a list, for its standard input.
 pub(super) fn input(
-    list: &List,
+    list: &ConfList,
     plugin: &Map<String, Value>,
     capabilities: &Map<String, Value>,
     previous: Option<&Value>,
@@ -70,7 +70,7 @@ pub(super) fn input(
     Value::Object(out)
 }
 
-/// What plugins that can may be told of a pod.
+/// The runtimeConfig of a pod, by capability.
 pub(super) fn capabilities(request: &Attach) -> Map<String, Value> {
     let mut out = Map::new();
     let ports: Vec<Value> = request
@@ -93,7 +93,7 @@ pub(super) fn capabilities(request: &Attach) -> Map<String, Value> {
         for (name, bits) in [("ingress", request.bandwidth.ingress), ("egress", request.bandwidth.egress)] {
             if let Some(bits) = bits {
                 limits.insert(format!("{name}Rate"), json!(bits));
-                // Upstream's: as large as plugins take.
+                // Upstream's value: the largest that plugins accept.
                 limits.insert(format!("{name}Burst"), json!(i32::MAX));
             }
         }
@@ -102,7 +102,7 @@ pub(super) fn capabilities(request: &Attach) -> Map<String, Value> {
     out
 }
 
-/// `CNI_ARGS`: whom the network is for.
+/// `CNI_ARGS`: the pod.
 pub(super) fn arguments(request: &Attach) -> String {
     format!(
         "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
@@ -110,18 +110,18 @@ pub(super) fn arguments(request: &Attach) -> String {
     )
 }
 
-/// The addresses in a result, in either form that versions of CNI have given it.
+/// The addresses of a result, of CNI versions before and since 0.3.
 pub(super) fn addresses(result: &Value) -> Vec<IpAddr> {
     let new = result["ips"].as_array().into_iter().flatten().map(|ip| &ip["address"]);
     let old = ["ip4", "ip6"].into_iter().map(|family| &result[family]["ip"]);
     new.chain(old).filter_map(|a| a.as_str()?.split('/').next()?.parse().ok()).collect()
 }
 
-/// What a plugin says that failed.
+/// The error message of a plugin.
 pub(super) fn error(output: &[u8]) -> Option<String> {
-    let said: Value = serde_json::from_slice(output).ok()?;
-    let message = said["msg"].as_str()?;
-    Some(match said["details"].as_str().filter(|d| !d.is_empty()) {
+    let error_object: Value = serde_json::from_slice(output).ok()?;
+    let message = error_object["msg"].as_str()?;
+    Some(match error_object["details"].as_str().filter(|d| !d.is_empty()) {
         Some(details) => format!("{message}: {details}"),
         None => message.to_owned(),
     })
@@ -170,9 +170,9 @@ mod tests {
         )
         .unwrap();
         let all = capabilities(&request());
-        let told = input(&list, &list.plugins[0], &all, Some(&json!({"x": 1})));
+        let rendered = input(&list, &list.plugins[0], &all, Some(&json!({"x": 1})));
         assert_eq!(
-            told,
+            rendered,
             json!({"name": "net", "cniVersion": "1.0.0", "type": "portmap", "prevResult": {"x": 1},
                 "runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 8080, "protocol": "udp"}]}})
         );

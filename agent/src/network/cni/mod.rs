@@ -1,6 +1,6 @@
-//! Pods connected by CNI plugins. What a plugin was told and what it answered is on disk before and after each call,
-//! so that a pod can be disconnected after a crash at any point. Which list of plugins is taken is looked at whenever their
-//! folders change. `config` is pure.
+//! Connects pods by CNI plugins. Each plugin's input and result are written to disk before and after the call, so that
+//! a pod can be disconnected after a crash at any point. The configuration is read again whenever its directories
+//! change. `config` is pure.
 
 mod config;
 
@@ -21,37 +21,37 @@ use tokio_util::sync::CancellationToken;
 use windlass_kit::{atomic_file, inotify::Watch};
 
 use super::{Attach, NetworkError, Readiness, links};
-use config::List;
+use config::ConfList;
 
-/// Upstream's limit on one call of a plugin.
-const PATIENCE: Duration = Duration::from_secs(220);
+/// Timeout of one call of a plugin; upstream's.
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(220);
 const INTERFACE: &str = "eth0";
-/// The folders are looked at this often even when nothing tells of a change.
-const LOOK: Duration = Duration::from_secs(20);
-/// And this often while one of them is not there.
-const LOOK_FOR_FOLDERS: Duration = Duration::from_secs(1);
+/// The directories are read this often even without inotify events.
+const POLL_INTERVAL: Duration = Duration::from_secs(20);
+/// The same while one of them does not exist.
+const MISSING_DIR_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where plugins and their configuration are.
 #[derive(Debug, Clone)]
 pub struct CniConfig {
-    /// Configurations; the first by name is taken.
+    /// Configuration files; the first by name is used.
     pub conf_dir: PathBuf,
-    /// Programs; the first folder that has one is taken.
+    /// Plugin binaries; the first directory that has one wins.
     pub bin_dirs: Vec<PathBuf>,
-    /// What plugins did is kept here, one file for each pod.
+    /// The attachments, one file per pod.
     pub state_dir: PathBuf,
 }
 
 impl CniConfig {
-    /// The configuration that is first by name, if it can be read and its plugins are all there. No other one takes its
-    /// place: it may be half written, and pods must not be connected to another network meanwhile.
-    fn configured(&self) -> Result<List, NetworkError> {
+    /// The first configuration by name, if it is valid and its plugins exist. No other one is used instead: the first
+    /// may be half written, and pods must not be connected to another network meanwhile.
+    fn configured(&self) -> Result<ConfList, NetworkError> {
         let dir = &self.conf_dir;
         let attempt = || format!("the network of pods is not configured in {}", dir.display());
         let entries = fs::read_dir(dir).map_err(|e| NetworkError::new(attempt(), e))?;
-        let known =
-            |path: &PathBuf| path.extension().and_then(|e| e.to_str()).is_some_and(|e| config::ENDINGS.contains(&e));
-        let first = entries.flatten().map(|e| e.path()).filter(known).min();
+        let is_config =
+            |path: &PathBuf| path.extension().and_then(|e| e.to_str()).is_some_and(|e| config::EXTENSIONS.contains(&e));
+        let first = entries.flatten().map(|e| e.path()).filter(is_config).min();
         let file = first
             .ok_or_else(|| NetworkError::new(attempt(), "there is no file that ends in .conf, .conflist or .json"))?;
         let read = fs::read_to_string(&file).map_err(|e| e.to_string()).and_then(|text| config::read(&text));
@@ -63,16 +63,16 @@ impl CniConfig {
     fn readiness(&self) -> Readiness {
         match self.configured() {
             Ok(_) => Readiness::Ready,
-            // The first words are upstream's, by which people know what is meant.
+            // Upstream's text, which people search for.
             Err(error) => Readiness::not_ready(&format!("cni config uninitialized: {error}")),
         }
     }
 
-    /// Waits for a change of the folders.
+    /// Waits for a change of the directories.
     async fn changed(&self, watches: &[Watch]) {
-        // A folder that is not there yet cannot be watched, and one that was replaced stays silent.
+        // A missing directory cannot be watched, and a replaced one sends no events.
         let complete = watches.len() == 1 + self.bin_dirs.len();
-        let latest = tokio::time::sleep(if complete { LOOK } else { LOOK_FOR_FOLDERS });
+        let latest = tokio::time::sleep(if complete { POLL_INTERVAL } else { MISSING_DIR_POLL_INTERVAL });
         let any = futures::future::select_all(watches.iter().map(|watch| Box::pin(watch.changed())));
         tokio::select! {
             () = latest => {}
@@ -80,10 +80,10 @@ impl CniConfig {
         }
     }
 
-    fn with_programs(&self, list: List) -> Result<List, String> {
+    fn with_programs(&self, list: ConfList) -> Result<ConfList, String> {
         let mut names = list.plugins.iter().filter_map(config::type_of);
         match names.find(|name| self.program(name).is_none()) {
-            Some(name) => Err(format!("the plugin {name:?} is not in {}", self.folders().join(" or "))),
+            Some(name) => Err(format!("the plugin {name:?} is not in {}", self.bin_dir_names().join(" or "))),
             None => Ok(list),
         }
     }
@@ -92,34 +92,34 @@ impl CniConfig {
         self.bin_dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file())
     }
 
-    fn folders(&self) -> Vec<String> {
+    fn bin_dir_names(&self) -> Vec<String> {
         self.bin_dirs.iter().map(|dir| dir.display().to_string()).collect()
     }
 }
 
-/// What was done for a pod.
+/// The attachment of a pod: what its plugins were called with.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-struct Done {
+struct Attachment {
     pod_uid: String,
     sandbox: String,
     arguments: String,
-    list: List,
+    list: ConfList,
     capabilities: Map<String, Value>,
-    /// Nothing until the last plugin has answered.
+    /// The result; `None` until the last plugin has returned.
     result: Option<Value>,
 }
 
-/// What is known of a pod, and whose turn it is: plugins are called for a pod by one at a time.
+/// A pod's attachment, and the lock under which its plugins are called.
 #[derive(Debug)]
-struct Known {
-    done: Done,
-    turn: Arc<tokio::sync::Mutex<()>>,
+struct Entry {
+    attachment: Attachment,
+    lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Cni {
     config: CniConfig,
-    known: Mutex<BTreeMap<String, Known>>,
+    entries: Mutex<BTreeMap<String, Entry>>,
 }
 
 impl Cni {
@@ -128,25 +128,25 @@ impl Cni {
         let failed =
             |e: io::Error| NetworkError::new(format!("the state of plugins in {} could not be read", dir.display()), e);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-        let mut known = BTreeMap::new();
+        let mut entries = BTreeMap::new();
         for entry in fs::read_dir(dir).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             if path.extension().is_some_and(|e| e == "json")
-                && let Ok(one) = serde_json::from_slice::<Done>(&fs::read(&path).map_err(failed)?)
+                && let Ok(one) = serde_json::from_slice::<Attachment>(&fs::read(&path).map_err(failed)?)
             {
-                known.insert(one.pod_uid.clone(), Known { done: one, turn: Arc::default() });
+                entries.insert(one.pod_uid.clone(), Entry { attachment: one, lock: Arc::default() });
             }
         }
-        Ok(Self { config, known: Mutex::new(known) })
+        Ok(Self { config, entries: Mutex::new(entries) })
     }
 
-    /// Tells whether pods can be connected, whenever that may have changed, until `shutdown`.
-    pub(super) async fn follow(&self, tell: impl Fn(Readiness), shutdown: CancellationToken) {
+    /// Publishes the readiness of the network whenever it may have changed, until `shutdown`.
+    pub(super) async fn watch(&self, publish: impl Fn(Readiness), shutdown: CancellationToken) {
         loop {
-            // Before the look, so that no change falls between.
-            let folders = [&self.config.conf_dir].into_iter().chain(&self.config.bin_dirs);
-            let watches: Vec<Watch> = folders.filter_map(|dir| Watch::new(dir, Watch::CONTENTS).ok()).collect();
-            tell(self.config.readiness());
+            // Watched before reading, so that no change is missed.
+            let dirs = [&self.config.conf_dir].into_iter().chain(&self.config.bin_dirs);
+            let watches: Vec<Watch> = dirs.filter_map(|dir| Watch::new(dir, Watch::CONTENTS).ok()).collect();
+            publish(self.config.readiness());
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = self.config.changed(&watches) => {}
@@ -155,24 +155,28 @@ impl Cni {
     }
 
     pub(super) fn pods(&self) -> Vec<String> {
-        self.lock().keys().cloned().collect()
+        self.entries().keys().cloned().collect()
     }
 
     pub(super) fn addresses_of(&self, pod_uid: &str) -> Vec<IpAddr> {
-        self.lock().get(pod_uid).and_then(|k| k.done.result.as_ref()).map(config::addresses).unwrap_or_default()
+        self.entries()
+            .get(pod_uid)
+            .and_then(|k| k.attachment.result.as_ref())
+            .map(config::addresses)
+            .unwrap_or_default()
     }
 
     pub(super) async fn attach(&self, request: Attach) -> Result<Vec<IpAddr>, NetworkError> {
-        match self.done(&request.pod_uid) {
-            Some(done) if done.sandbox == request.sandbox && done.result.is_some() => {
+        match self.attachment(&request.pod_uid) {
+            Some(attachment) if attachment.sandbox == request.sandbox && attachment.result.is_some() => {
                 return Ok(self.addresses_of(&request.pod_uid));
             }
-            // Another sandbox's, or one that was begun and not ended.
+            // An attachment of another sandbox, or an incomplete one.
             Some(_) => self.detach(&request.pod_uid).await?,
             None => {}
         }
         let list = self.config.configured()?;
-        let mut done = Done {
+        let mut attachment = Attachment {
             pod_uid: request.pod_uid.clone(),
             sandbox: request.sandbox.clone(),
             arguments: config::arguments(&request),
@@ -180,56 +184,56 @@ impl Cni {
             list,
             result: None,
         };
-        self.keep(&done)?;
-        links::loopback(request.pid).await?;
+        self.save(&attachment)?;
+        links::set_loopback_up(request.pid).await?;
         let namespace = format!("/proc/{}/ns/net", request.pid);
         let mut previous = None;
-        for plugin in &done.list.plugins {
-            let told = config::input(&done.list, plugin, &done.capabilities, previous.as_ref());
-            let answer = match self.call("ADD", plugin, &told, &done, &namespace).await {
+        for plugin in &attachment.list.plugins {
+            let input = config::input(&attachment.list, plugin, &attachment.capabilities, previous.as_ref());
+            let answer = match self.call("ADD", plugin, &input, &attachment, &namespace).await {
                 Ok(answer) => answer,
                 Err(error) => {
-                    // What the plugins before it did is undone; what cannot be is tried again with the next sandbox.
+                    // Undo the plugins before it; what fails is retried with the next sandbox.
                     if let Err(undo) = self.detach(&request.pod_uid).await {
-                        tracing::warn!(pod = request.pod_uid, %undo, "a network that came half-way could not be undone");
+                        tracing::warn!(pod = request.pod_uid, %undo, "failed to undo incomplete network attachment; retrying with the next sandbox");
                     }
                     return Err(error);
                 }
             };
             previous = Some(serde_json::from_slice(&answer).map_err(|e| {
                 NetworkError::new(
-                    format!("the answer of the network plugin {:?} cannot be read", config::type_of(plugin)),
+                    format!("the result of the network plugin {:?} cannot be parsed", config::type_of(plugin)),
                     e,
                 )
             })?);
         }
-        done.result = previous;
-        self.keep(&done)?;
+        attachment.result = previous;
+        self.save(&attachment)?;
         let addresses = self.addresses_of(&request.pod_uid);
         if addresses.is_empty() {
             return Err(NetworkError::new(
                 "the network plugins gave the pod no address",
-                format!("list {:?}", done.list.name),
+                format!("list {:?}", attachment.list.name),
             ));
         }
         Ok(addresses)
     }
 
     pub(super) async fn detach(&self, pod_uid: &str) -> Result<(), NetworkError> {
-        let Some(turn) = self.lock().get(pod_uid).map(|k| k.turn.clone()) else { return Ok(()) };
-        // Who comes while another undoes it waits until that is done: a pod's network is gone when this returns.
-        let _turn = turn.lock().await;
-        let Some(done) = self.done(pod_uid) else { return Ok(()) };
-        self.undo(pod_uid, &done).await?;
-        self.lock().remove(pod_uid);
+        let Some(lock) = self.entries().get(pod_uid).map(|k| k.lock.clone()) else { return Ok(()) };
+        // Concurrent callers wait here: the pod's network is removed when this returns.
+        let _guard = lock.lock().await;
+        let Some(attachment) = self.attachment(pod_uid) else { return Ok(()) };
+        self.undo(pod_uid, &attachment).await?;
+        self.entries().remove(pod_uid);
         Ok(())
     }
 
-    async fn undo(&self, pod_uid: &str, done: &Done) -> Result<(), NetworkError> {
-        // The namespace has gone with its sandbox, or goes: plugins must do without it.
-        for plugin in done.list.plugins.iter().rev() {
-            let told = config::input(&done.list, plugin, &done.capabilities, done.result.as_ref());
-            self.call("DEL", plugin, &told, done, "").await?;
+    async fn undo(&self, pod_uid: &str, attachment: &Attachment) -> Result<(), NetworkError> {
+        // The namespace may already be removed with its sandbox: DEL must work without it.
+        for plugin in attachment.list.plugins.iter().rev() {
+            let input = config::input(&attachment.list, plugin, &attachment.capabilities, attachment.result.as_ref());
+            self.call("DEL", plugin, &input, attachment, "").await?;
         }
         let path = self.file(pod_uid);
         match fs::remove_file(&path) {
@@ -244,25 +248,25 @@ impl Cni {
         &self,
         command: &str,
         plugin: &Map<String, Value>,
-        told: &Value,
-        done: &Done,
+        input: &Value,
+        attachment: &Attachment,
         namespace: &str,
     ) -> Result<Vec<u8>, NetworkError> {
         let name = config::type_of(plugin).unwrap_or("");
         let failed = |why: String| NetworkError::new(format!("the network plugin {name:?} failed at {command}"), why);
-        let folders = self.config.folders();
+        let bin_dir_names = self.config.bin_dir_names();
         let program =
-            self.config.program(name).ok_or_else(|| failed(format!("it is not in {}", folders.join(" or "))))?;
+            self.config.program(name).ok_or_else(|| failed(format!("it is not in {}", bin_dir_names.join(" or "))))?;
         let mut process = tokio::process::Command::new(program);
         process
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("CNI_COMMAND", command)
-            .env("CNI_CONTAINERID", &done.sandbox)
+            .env("CNI_CONTAINERID", &attachment.sandbox)
             .env("CNI_NETNS", namespace)
             .env("CNI_IFNAME", INTERFACE)
-            .env("CNI_ARGS", &done.arguments)
-            .env("CNI_PATH", folders.join(":"))
+            .env("CNI_ARGS", &attachment.arguments)
+            .env("CNI_PATH", bin_dir_names.join(":"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -270,43 +274,44 @@ impl Cni {
         let run = async {
             let mut child = process.spawn()?;
             if let Some(mut stdin) = child.stdin.take() {
-                stdin.write_all(told.to_string().as_bytes()).await?;
+                stdin.write_all(input.to_string().as_bytes()).await?;
             }
             child.wait_with_output().await
         };
-        let output = tokio::time::timeout(PATIENCE, run).await;
+        let output = tokio::time::timeout(PLUGIN_TIMEOUT, run).await;
         let output = output
-            .map_err(|_| failed(format!("no answer within {} s", PATIENCE.as_secs())))?
+            .map_err(|_| failed(format!("no answer within {} s", PLUGIN_TIMEOUT.as_secs())))?
             .map_err(|e| failed(e.to_string()))?;
         if output.status.success() {
             return Ok(output.stdout);
         }
-        let said =
+        let message =
             config::error(&output.stdout).unwrap_or_else(|| String::from_utf8_lossy(&output.stderr).trim().to_owned());
-        Err(failed(said))
+        Err(failed(message))
     }
 
     fn file(&self, pod_uid: &str) -> PathBuf {
         self.config.state_dir.join(format!("{pod_uid}.json"))
     }
 
-    fn keep(&self, done: &Done) -> Result<(), NetworkError> {
-        let path = self.file(&done.pod_uid);
-        let written =
-            serde_json::to_vec(done).map_err(io::Error::from).and_then(|text| atomic_file::write(&path, &text, 0o600));
+    fn save(&self, attachment: &Attachment) -> Result<(), NetworkError> {
+        let path = self.file(&attachment.pod_uid);
+        let written = serde_json::to_vec(attachment)
+            .map_err(io::Error::from)
+            .and_then(|text| atomic_file::write(&path, &text, 0o600));
         written.map_err(|e| NetworkError::new(format!("{} could not be written", path.display()), e))?;
-        let mut known = self.lock();
-        let turn = known.get(&done.pod_uid).map(|k| k.turn.clone()).unwrap_or_default();
-        known.insert(done.pod_uid.clone(), Known { done: done.clone(), turn });
+        let mut entries = self.entries();
+        let lock = entries.get(&attachment.pod_uid).map(|k| k.lock.clone()).unwrap_or_default();
+        entries.insert(attachment.pod_uid.clone(), Entry { attachment: attachment.clone(), lock });
         Ok(())
     }
 
-    fn done(&self, pod_uid: &str) -> Option<Done> {
-        self.lock().get(pod_uid).map(|k| k.done.clone())
+    fn attachment(&self, pod_uid: &str) -> Option<Attachment> {
+        self.entries().get(pod_uid).map(|k| k.attachment.clone())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -345,20 +350,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_of_the_folders_is_told_at_once() {
+    async fn changes_of_the_directories_are_published() {
         let dir = tempfile::tempdir().unwrap();
         let (conf, bin) = (dir.path().join("net.d"), dir.path().join("bin"));
         fs::create_dir(&bin).unwrap();
         fs::write(bin.join("bridge"), "").unwrap();
         let config = CniConfig { conf_dir: conf.clone(), bin_dirs: vec![bin], state_dir: dir.path().join("state") };
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (publish, mut published) = tokio::sync::mpsc::unbounded_channel();
         let (cni, stop) = (Cni::open(config).unwrap(), CancellationToken::new());
         let following = tokio::spawn({
             let stop = stop.clone();
-            async move { cni.follow(|readiness| tell.send(readiness).unwrap(), stop).await }
+            async move { cni.watch(|readiness| publish.send(readiness).unwrap(), stop).await }
         });
         let mut next = async |ready: bool| {
-            let until = async { while (told.recv().await.unwrap() == Readiness::Ready) != ready {} };
+            let until = async { while (published.recv().await.unwrap() == Readiness::Ready) != ready {} };
             tokio::time::timeout(Duration::from_secs(15), until).await.expect("nothing was told");
         };
         next(false).await;

@@ -1,7 +1,7 @@
-//! Eviction: ends pods before the machine runs out of memory, disk or process ids.
+//! The eviction manager: evicts pods before the machine runs out of memory, disk or process ids.
 //!
-//! `thresholds`, `state` and `ranking` decide and are pure; `signals` and `usage` look at the machine; this
-//! module is the loop. Ends pods by [`PodKiller`] alone and imports nothing else of `pods`.
+//! `thresholds`, `state` and `ranking` decide and are pure; `signals` and `usage` measure; this module is the loop. Of
+//! `pods` only the killing of pods is imported.
 
 mod ranking;
 mod signals;
@@ -36,215 +36,216 @@ use ranking::Candidate;
 use signals::Observations;
 use state::{State, is_close};
 use thresholds::{Condition, Signal, Threshold};
-use usage::Walks;
+use usage::DiskScans;
 
-/// Between passes; upstream's, and when memory is nearly short.
-const PASS_EVERY: Duration = Duration::from_secs(10);
-const PASS_EVERY_WHEN_CLOSE: Duration = Duration::from_secs(1);
-/// A file system that does not answer in this time is left out of a pass.
-const LOOK: Duration = Duration::from_secs(5);
-/// Seconds that containers have when a hard threshold or a limit is passed; upstream's.
-const AT_ONCE: i64 = 1;
-/// How long an evicted pod is waited for until what it held is free; upstream's.
-const CLEAN_UP: Duration = Duration::from_secs(30);
-/// What no pod needs is removed this often at most.
-const RECLAIM_AGAIN: Duration = Duration::from_secs(60);
-/// What was freed shows in the next look only after a moment.
-const SETTLE: Duration = Duration::from_secs(2);
+/// Interval of monitoring; upstream's, and the one close to a memory threshold.
+const MONITOR_INTERVAL: Duration = Duration::from_secs(10);
+const URGENT_MONITOR_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of reading the signals: file systems may hang.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Grace period in seconds when a hard threshold or a limit is exceeded; upstream's.
+const IMMEDIATE_GRACE_SECONDS: i64 = 1;
+/// How long to wait until an evicted pod's resources are released; upstream's `podCleanupTimeout`.
+const POD_CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
+/// The shortest interval between reclaims of node-level resources.
+const NODE_RECLAIM_INTERVAL: Duration = Duration::from_secs(60);
+/// Delay until released resources show in the signals.
+const SETTLE_DELAY: Duration = Duration::from_secs(2);
 
-/// Settings of eviction.
+/// Configuration of the eviction manager.
 #[derive(Debug, Clone)]
 pub struct EvictionConfig {
     /// The node's name.
     pub node_name: String,
-    /// How little may be left, as [`thresholds::parse`] gives it.
+    /// The thresholds, of [`thresholds::parse`].
     pub thresholds: Vec<Threshold>,
-    /// How long a condition stays after its last threshold was met.
+    /// `evictionPressureTransitionPeriod`: how long a condition holds after its last threshold was met.
     pub transition: Duration,
-    /// Most seconds that containers have when a soft threshold is passed.
+    /// `evictionMaxPodGracePeriod`: most seconds of grace at a soft threshold.
     pub max_pod_grace: i64,
-    /// Bytes of memory that all pods together may have.
+    /// The memory limit of all pods together, in bytes.
     pub pods_memory: i64,
-    /// The folder of pods' folders; its file system is the node's.
+    /// The directory of pod directories, on the nodefs.
     pub pods_dir: PathBuf,
     /// Docker's data root.
     pub image_dir: PathBuf,
 }
 
-/// What eviction works with.
+/// What the eviction manager needs of the agent's other parts.
 #[derive(Debug)]
-pub struct Parts {
+pub struct EvictionInputs {
     /// For events.
     pub recorder: Recorder,
-    /// What pods use.
+    /// Usage of pods.
     pub usage: windlass_cadvisor::Usage,
     /// The pods of this node.
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
-    /// Where evictions are counted.
+    /// Counts evictions.
     pub metrics: Arc<Metrics>,
-    /// Ends pods.
+    /// Kills pods.
     pub killer: PodKiller,
-    /// What is reclaimed before pods.
+    /// Images, which are reclaimed before pods.
     pub images: Images,
-    /// Where the node's state is told.
+    /// The node's pressure conditions.
     pub pressure: watch::Sender<Pressure>,
 }
 
-/// Looks at the machine and acts until `shutdown`.
-pub async fn run(config: EvictionConfig, parts: Parts, shutdown: CancellationToken) {
-    let apart = !signals::same_file_system(&config.pods_dir, &config.image_dir);
-    let walks = Walks::new(config.pods_dir.clone(), shutdown.clone());
+/// Monitors the signals and evicts pods until `shutdown`.
+pub async fn run(config: EvictionConfig, inputs: EvictionInputs, shutdown: CancellationToken) {
+    let dedicated_image_fs = !signals::same_file_system(&config.pods_dir, &config.image_dir);
+    let disk_scans = DiskScans::new(config.pods_dir.clone(), shutdown.clone());
     let mut eviction = Eviction {
         config,
-        parts,
-        apart,
-        walks,
+        inputs,
+        dedicated_image_fs,
+        disk_scans,
         state: State::default(),
-        under_way: None,
+        evicting: None,
         reclaiming: None,
-        said: None,
-        ended: BTreeSet::new(),
+        event_recorded_at: None,
+        evicted: BTreeSet::new(),
     };
     loop {
-        let wait = eviction.pass().await;
+        let wait = eviction.synchronize().await;
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
-            () = done(&mut eviction.under_way) => tokio::time::sleep(SETTLE).await,
+            () = eviction_done(&mut eviction.evicting) => tokio::time::sleep(SETTLE_DELAY).await,
         }
     }
 }
 
-/// Waits for the end of an eviction that is under way.
-async fn done(under_way: &mut Option<JoinHandle<()>>) {
-    match under_way {
+/// Waits for the end of the running eviction.
+async fn eviction_done(evicting: &mut Option<JoinHandle<()>>) {
+    match evicting {
         Some(task) => drop(task.await),
         None => std::future::pending().await,
     }
-    *under_way = None;
+    *evicting = None;
 }
 
 struct Eviction {
     config: EvictionConfig,
-    parts: Parts,
-    /// Docker's data is on a file system of its own.
-    apart: bool,
-    walks: Walks,
+    inputs: EvictionInputs,
+    /// The imagefs is a file system of its own.
+    dedicated_image_fs: bool,
+    disk_scans: DiskScans,
     state: State,
-    under_way: Option<JoinHandle<()>>,
-    /// The last removal of what no pod needs, and when it was begun.
+    evicting: Option<JoinHandle<()>>,
+    /// The last reclaim of node-level resources, and when it started.
     reclaiming: Option<(JoinHandle<()>, Instant)>,
-    /// When it was last told that something is short.
-    said: Option<Instant>,
-    /// Pods that were told to end already: the next in line is chosen instead of asking again.
-    ended: BTreeSet<String>,
+    /// When an event was last recorded.
+    event_recorded_at: Option<Instant>,
+    /// Pods that were already evicted: the next in rank is chosen.
+    evicted: BTreeSet<String>,
 }
 
 impl Eviction {
-    /// One look at the machine and what follows; gives when to look again.
-    async fn pass(&mut self) -> Duration {
-        let seen = self.look().await;
+    /// One pass of upstream's `synchronize`: observe, decide, evict one pod at most. Returns the delay until the next
+    /// pass.
+    async fn synchronize(&mut self) -> Duration {
+        let observed = self.observe().await;
         let config = &self.config;
-        let verdict = self.state.judge(&config.thresholds, config.transition, &seen, Timestamp::now());
-        self.parts.pressure.send_if_modified(|told| std::mem::replace(told, verdict.pressure) != verdict.pressure);
-        let wait = if is_close(&config.thresholds, seen.get(&Signal::Memory).copied()) {
-            PASS_EVERY_WHEN_CLOSE
+        let decision = self.state.evaluate(&config.thresholds, config.transition, &observed, Timestamp::now());
+        self.inputs.pressure.send_if_modified(|told| std::mem::replace(told, decision.pressure) != decision.pressure);
+        let wait = if is_close(&config.thresholds, observed.get(&Signal::Memory).copied()) {
+            URGENT_MONITOR_INTERVAL
         } else {
-            PASS_EVERY
+            MONITOR_INTERVAL
         };
-        let all = Arc::clone(&self.parts.pods.borrow_and_update());
-        let alive: Vec<&Pod> = all.iter().map(AsRef::as_ref).filter(|pod| !is_terminal(pod)).collect();
-        self.ended.retain(|known| alive.iter().any(|pod| pod.metadata.uid.as_deref() == Some(known)));
-        let empty_dirs = usage::empty_dirs_of(alive.iter().copied());
-        if self.under_way.is_some() {
+        let all = Arc::clone(&self.inputs.pods.borrow_and_update());
+        let active: Vec<&Pod> = all.iter().map(AsRef::as_ref).filter(|pod| !is_terminal(pod)).collect();
+        self.evicted.retain(|known| active.iter().any(|pod| pod.metadata.uid.as_deref() == Some(known)));
+        let empty_dirs = usage::empty_dirs_of(active.iter().copied());
+        if self.evicting.is_some() {
             return wait;
         }
-        if verdict.reclaim.is_some_and(|(threshold, _)| threshold.signal.condition() == Condition::Disk) {
-            // Who has filled the disk since the last walk must not be taken for somebody else.
-            self.walks.renew(&empty_dirs).await;
+        if decision.reclaim.is_some_and(|(threshold, _)| threshold.signal.condition() == Condition::Disk) {
+            // Rescan, so that the pod that filled the disk since the last scan is ranked first.
+            self.disk_scans.rescan(&empty_dirs).await;
         } else {
-            self.walks.go_on(&empty_dirs).await;
+            self.disk_scans.start_if_due(&empty_dirs).await;
         }
         let usages = {
-            let found = self.walks.found();
-            usage::by_pod(&self.parts.usage.snapshot(), &self.parts.usage.storage(), &found)
+            let found = self.disk_scans.results();
+            usage::by_pod(&self.inputs.usage.snapshot(), &self.inputs.usage.storage(), &found)
         };
-        let none = ranking::Usage::default();
-        let candidates: Vec<Candidate<'_>> = alive
+        let none = ranking::PodStats::default();
+        let candidates: Vec<Candidate<'_>> = active
             .into_iter()
             .filter_map(|pod| {
-                let uid = pod.metadata.uid.as_deref().filter(|uid| !self.ended.contains(*uid))?;
+                let uid = pod.metadata.uid.as_deref().filter(|uid| !self.evicted.contains(*uid))?;
                 Some(Candidate { pod, usage: usages.get(uid).unwrap_or(&none) })
             })
             .collect();
         let beyond = candidates.iter().filter(|c| !pods::is_critical(c.pod));
         if let Some((pod, (limit, why))) =
-            beyond.clone().find_map(|c| Some((c.pod, ranking::beyond_limits(c.pod, c.usage)?)))
+            beyond.clone().find_map(|c| Some((c.pod, ranking::exceeded_limit(c.pod, c.usage)?)))
         {
-            self.parts.metrics.evictions.add([limit]);
-            self.evict(pod, AT_ONCE, why, BTreeMap::new(), false);
+            self.inputs.metrics.evictions.add([limit]);
+            self.evict(pod, IMMEDIATE_GRACE_SECONDS, why, BTreeMap::new(), false);
             return wait;
         }
-        let Some((threshold, observation)) = verdict.reclaim else { return wait };
+        let Some((threshold, observation)) = decision.reclaim else { return wait };
         let resource = threshold.signal.resource();
-        let say = self.said.is_none_or(|at| at.elapsed() >= PASS_EVERY);
-        if say {
-            self.said = Some(Instant::now());
+        let record_event = self.event_recorded_at.is_none_or(|at| at.elapsed() >= MONITOR_INTERVAL);
+        if record_event {
+            self.event_recorded_at = Some(Instant::now());
             let message = format!("Attempting to reclaim {resource}");
             let node = object_ref::node(&self.config.node_name);
-            self.parts.recorder.record(&node, Severity::Warning, "EvictionThresholdMet", message);
+            self.inputs.recorder.record(&node, Severity::Warning, "EvictionThresholdMet", message);
         }
-        if self.helps(threshold.signal) && !self.reclaim() {
-            return PASS_EVERY_WHEN_CLOSE;
+        if self.frees_signal(threshold.signal) && !self.reclaim_node_resources() {
+            return URGENT_MONITOR_INTERVAL;
         }
         let Some(first) = ranking::rank(threshold.signal, candidates.into_iter()).into_iter().next() else {
-            if say {
-                tracing::warn!(resource, "the node is short of it, and there is no pod left to evict");
+            if record_event {
+                tracing::warn!(resource, "eviction threshold still met, no pod left to evict");
             }
             return wait;
         };
-        let (message, annotations) = ranking::words(&threshold, observation, first);
-        let grace = if threshold.soft.is_some() { self.config.max_pod_grace } else { AT_ONCE };
-        self.parts.metrics.evictions.add([threshold.signal.name()]);
+        let (message, annotations) = ranking::eviction_message(&threshold, observation, first);
+        let grace = if threshold.soft.is_some() { self.config.max_pod_grace } else { IMMEDIATE_GRACE_SECONDS };
+        self.inputs.metrics.evictions.add([threshold.signal.name()]);
         self.evict(first.pod, grace, message, annotations, true);
         wait
     }
 
-    /// What is left of everything; what does not answer in time is left out.
-    async fn look(&self) -> Observations {
+    /// Observes all signals; those of hanging file systems are left out.
+    async fn observe(&self) -> Observations {
         let (pods_dir, image_dir) = (self.config.pods_dir.clone(), self.config.image_dir.clone());
         let read = tokio::task::spawn_blocking(move || signals::read(&pods_dir, &image_dir));
-        let mut seen = match tokio::time::timeout(LOOK, read).await {
-            Ok(Ok(seen)) => seen,
+        let mut observed = match tokio::time::timeout(READ_TIMEOUT, read).await {
+            Ok(Ok(observed)) => observed,
             _ => {
-                tracing::warn!("a file system of the node does not answer; memory alone is looked after");
+                tracing::warn!("reading eviction signals timed out; monitoring memory only");
                 signals::read_memory().into_iter().map(|memory| (Signal::Memory, memory)).collect()
             }
         };
-        let snapshot = self.parts.usage.snapshot();
+        let snapshot = self.inputs.usage.snapshot();
         if !snapshot.pods.is_empty() {
             let sets = snapshot.pods.values().map(|row| row.sample.memory.working_set_bytes());
-            seen.insert(Signal::AllocatableMemory, signals::of_pods(self.config.pods_memory, sets));
+            observed.insert(Signal::AllocatableMemory, signals::allocatable_memory(self.config.pods_memory, sets));
         }
-        seen
+        observed
     }
 
-    /// Whether removing images and dead containers frees what is short. Where Docker's data has a file system of its own
-    /// it does not help the node's.
-    fn helps(&self, signal: Signal) -> bool {
+    /// Whether removing images and exited containers helps a signal: that of the nodefs only if Docker's data is on it
+    /// too.
+    fn frees_signal(&self, signal: Signal) -> bool {
         let images = matches!(signal, Signal::ImageFs | Signal::ImageFsInodes);
-        signal.condition() == Condition::Disk && (images || !self.apart)
+        signal.condition() == Condition::Disk && (images || !self.dedicated_image_fs)
     }
 
-    /// Frees what no pod needs, in the background since Docker takes its time; whether that was done lately, so that it
-    /// is the pods' turn.
-    fn reclaim(&mut self) -> bool {
+    /// Reclaims node-level resources in the background, since Docker takes its time. Returns whether that was done
+    /// lately, so that it is the turn of pods.
+    fn reclaim_node_resources(&mut self) -> bool {
         if let Some((task, at)) = &self.reclaiming
-            && (!task.is_finished() || at.elapsed() < RECLAIM_AGAIN)
+            && (!task.is_finished() || at.elapsed() < NODE_RECLAIM_INTERVAL)
         {
             return task.is_finished();
         }
-        let (killer, images) = (self.parts.killer.clone(), self.parts.images.clone());
+        let (killer, images) = (self.inputs.killer.clone(), self.inputs.images.clone());
         let task = tokio::spawn(async move {
             killer.gc_exited_containers().await;
             images.remove_unused().await;
@@ -253,7 +254,7 @@ impl Eviction {
         false
     }
 
-    /// Ends a pod in the background.
+    /// Evicts a pod in the background.
     fn evict(
         &mut self,
         pod: &Pod,
@@ -263,17 +264,17 @@ impl Eviction {
         disruption: bool,
     ) {
         let Some(uid) = pod.metadata.uid.clone() else { return };
-        tracing::info!(pod = pod.metadata.name, namespace = pod.metadata.namespace, message, "a pod is evicted");
-        let recorder = &self.parts.recorder;
+        tracing::info!(pod = pod.metadata.name, namespace = pod.metadata.namespace, message, "evicting pod");
+        let recorder = &self.inputs.recorder;
         recorder.record_annotated(&pod.object_ref(&()), Severity::Warning, "Evicted", message.clone(), annotations);
-        self.ended.insert(uid.clone());
-        let (killer, mut pods) = (self.parts.killer.clone(), self.parts.pods.clone());
+        self.evicted.insert(uid.clone());
+        let (killer, mut pods) = (self.inputs.killer.clone(), self.inputs.pods.clone());
         let reason = KillReason { reason: "Evicted".to_owned(), message, grace: Some(grace), disruption };
-        self.under_way = Some(tokio::spawn(async move {
-            let answer = killer.kill(&uid, reason).await;
-            tracing::debug!(pod = uid, ?answer, "an eviction has ended");
+        self.evicting = Some(tokio::spawn(async move {
+            let result = killer.kill(&uid, reason).await;
+            tracing::debug!(pod = uid, ?result, "eviction finished");
             let over = pods.wait_for(|all| all.iter().all(|p| p.metadata.uid.as_ref() != Some(&uid) || is_terminal(p)));
-            let _ = tokio::time::timeout(CLEAN_UP, over).await;
+            let _ = tokio::time::timeout(POD_CLEANUP_TIMEOUT, over).await;
         }));
     }
 }

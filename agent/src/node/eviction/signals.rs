@@ -1,4 +1,4 @@
-//! What is left of what may run short. Reads the machine; what it means is decided in `state`.
+//! Reads the eviction signals from the machine; `state` evaluates them.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -6,38 +6,37 @@ use nix::sys::statvfs::statvfs;
 
 use super::thresholds::Signal;
 
-/// How much there is, and how much of it is left.
+/// Capacity and available amount of one signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Observation {
-    /// What is left; bytes, inodes or processes.
+    /// Available; bytes, inodes or processes.
     pub(super) available: i64,
-    /// All of it.
+    /// Capacity.
     pub(super) capacity: i64,
 }
 
-/// What was seen of each signal; one that could not be read is absent.
+/// The observation of each signal; one that could not be read is absent.
 pub(super) type Observations = BTreeMap<Signal, Observation>;
 
 fn number(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// What memory there is and what of it can be had without hurting anybody: what the kernel calls free, and file pages
-/// that nobody has read lately. Upstream's arithmetic for the root cgroup of cgroups v2, which is the same machine
-/// on v1.
+/// Memory capacity, and available memory: free pages and inactive file pages. Upstream's arithmetic for the root cgroup
+/// of cgroups v2, which is the same machine on v1.
 pub(super) fn memory(meminfo: &procfs::Meminfo) -> Observation {
     let idle = meminfo.mem_free.saturating_add(meminfo.inactive_file.unwrap_or(0)).min(meminfo.mem_total);
     Observation { available: number(idle), capacity: number(meminfo.mem_total) }
 }
 
-/// Reads memory alone: cheap enough for each second.
+/// Reads memory only: cheap enough for every second.
 pub(super) fn read_memory() -> Option<Observation> {
     use procfs::Current as _;
     procfs::Meminfo::current().ok().map(|m| memory(&m))
 }
 
-/// Bytes and inodes of the file system of a folder. A dead network file system can hang this.
-fn space(path: &Path) -> Option<(Observation, Observation)> {
+/// Bytes and inodes of the file system of a directory. A dead network file system can hang this.
+fn fs_space(path: &Path) -> Option<(Observation, Observation)> {
     let there = path.ancestors().find(|p| p.exists())?;
     let found = statvfs(there).ok()?;
     let bytes = |blocks: u64| number(blocks.saturating_mul(found.fragment_size()));
@@ -47,22 +46,22 @@ fn space(path: &Path) -> Option<(Observation, Observation)> {
     ))
 }
 
-/// Process ids that are free: `loadavg` is the text of `/proc/loadavg`, whose fourth word ends in how many there are.
+/// Free process ids: `loadavg` is the text of `/proc/loadavg`, whose fourth word ends in the number of processes.
 fn pids(loadavg: &str, max: i64) -> Option<Observation> {
     let running: i64 = loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
     Some(Observation { available: max.saturating_sub(running), capacity: max })
 }
 
-/// Reads everything that does not need to be asked of pods. Blocks.
+/// Reads all signals but the pods' memory. Blocking.
 pub(super) fn read(node_dir: &Path, image_dir: &Path) -> Observations {
     let mut all = BTreeMap::new();
     all.extend(read_memory().map(|memory| (Signal::Memory, memory)));
     for (dir, bytes, inodes) in
         [(node_dir, Signal::NodeFs, Signal::NodeFsInodes), (image_dir, Signal::ImageFs, Signal::ImageFsInodes)]
     {
-        if let Some((space, files)) = space(dir) {
+        if let Some((space, files)) = fs_space(dir) {
             all.insert(bytes, space);
-            // Some file systems make inodes as they need them.
+            // Some file systems allocate inodes dynamically.
             all.extend((files.capacity > 0).then_some((inodes, files)));
         }
     }
@@ -75,13 +74,13 @@ pub(super) fn read(node_dir: &Path, image_dir: &Path) -> Observations {
     all
 }
 
-/// What pods together have left of what they may have.
-pub(super) fn of_pods(limit: i64, working_sets: impl Iterator<Item = u64>) -> Observation {
+/// The memory that all pods together have left of their limit.
+pub(super) fn allocatable_memory(limit: i64, working_sets: impl Iterator<Item = u64>) -> Observation {
     let used = working_sets.fold(0, u64::saturating_add);
     Observation { available: limit.saturating_sub(number(used)), capacity: limit }
 }
 
-/// Whether two folders are on one file system; what cannot be asked is taken to be.
+/// Whether two directories are on one file system; true if unknown.
 pub(super) fn same_file_system(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     let device = |path: &Path| fs::metadata(path.ancestors().find(|p| p.exists())?).ok().map(|m| m.dev());
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_loadavg() {
+    fn loadavg() {
         let found = pids("0.10 0.20 0.30 3/417 12345\n", 1000);
         assert_eq!(found, Some(Observation { available: 583, capacity: 1000 }));
         assert_eq!(pids("", 1000), None);
@@ -104,9 +103,9 @@ mod tests {
     }
 
     #[test]
-    fn pods_have_their_own_limit() {
-        assert_eq!(of_pods(100, [30, 50].into_iter()), Observation { available: 20, capacity: 100 });
-        assert_eq!(of_pods(100, [130].into_iter()).available, -30);
+    fn allocatable_memory_of_pods() {
+        assert_eq!(allocatable_memory(100, [30, 50].into_iter()), Observation { available: 20, capacity: 100 });
+        assert_eq!(allocatable_memory(100, [130].into_iter()).available, -30);
     }
 
     /// The machine that runs the tests has memory, a disk and processes.

@@ -1,4 +1,4 @@
-//! From what is left and the thresholds: what the node says of itself, and what to reclaim. Pure.
+//! Evaluates observations against thresholds: which node conditions hold, and what to reclaim. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,79 +13,79 @@ use super::{
 };
 use crate::Pressure;
 
-/// What earlier passes have seen.
+/// State between evaluations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
-    /// Since when each threshold is met, by its place.
+    /// Since when each threshold is met, by index.
     since: BTreeMap<usize, Timestamp>,
-    /// Those that had lasted long enough in the last pass: they hold until the minimum is reclaimed.
-    acted_on: BTreeSet<usize>,
+    /// Thresholds past their grace period in the last evaluation: they stay met until the minimum is reclaimed.
+    active: BTreeSet<usize>,
     /// When a threshold of each condition was last met.
-    seen: BTreeMap<Condition, Timestamp>,
+    observed: BTreeMap<Condition, Timestamp>,
 }
 
-/// What one pass comes to.
+/// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct Decision {
     pub(super) pressure: Pressure,
-    /// The threshold to be reclaimed for, and what was seen of it.
+    /// The threshold to reclaim for, and its observation.
     pub(super) reclaim: Option<(Threshold, Observation)>,
 }
 
-/// Whether less is left than a threshold allows; with what must be free beyond it if `reclaim`.
-fn is_met(threshold: &Threshold, seen: &Observations, reclaim: bool) -> bool {
-    seen.get(&threshold.signal).is_some_and(|o| {
+/// Whether a threshold is met; with its minimum reclaim added if `reclaim`.
+fn is_met(threshold: &Threshold, observed: &Observations, reclaim: bool) -> bool {
+    observed.get(&threshold.signal).is_some_and(|o| {
         let more = if reclaim { threshold.reclaim.of(o.capacity) } else { 0 };
         o.available < threshold.amount.of(o.capacity).saturating_add(more)
     })
 }
 
 impl State {
-    /// Judges what was seen; `transition` is how long a condition stays after its last threshold was met.
-    pub(super) fn judge(
+    /// Evaluates observations; `transition` is how long a condition holds after its last threshold was met.
+    pub(super) fn evaluate(
         &mut self,
         thresholds: &[Threshold],
         transition: Duration,
-        seen: &Observations,
+        observed: &Observations,
         now: Timestamp,
-    ) -> Verdict {
+    ) -> Decision {
         let met: BTreeSet<usize> = thresholds
             .iter()
             .enumerate()
-            .filter(|(at, t)| is_met(t, seen, self.acted_on.contains(at)))
+            .filter(|(at, t)| is_met(t, observed, self.active.contains(at)))
             .map(|(at, _)| at)
             .collect();
         self.since.retain(|at, _| met.contains(at));
         for at in &met {
             self.since.entry(*at).or_insert(now);
-            self.seen.insert(thresholds[*at].signal.condition(), now);
+            self.observed.insert(thresholds[*at].signal.condition(), now);
         }
         let elapsed = |since: Timestamp| Duration::try_from(now.duration_since(since)).unwrap_or(Duration::ZERO);
         let holds = |condition: Condition| {
             let current = met.iter().any(|at| thresholds[*at].signal.condition() == condition);
-            current || self.seen.get(&condition).is_some_and(|at| elapsed(*at) < transition)
+            current || self.observed.get(&condition).is_some_and(|at| elapsed(*at) < transition)
         };
         let pressure =
             Pressure { memory: holds(Condition::Memory), disk: holds(Condition::Disk), pid: holds(Condition::Pid) };
-        self.acted_on = met
+        self.active = met
             .into_iter()
             .filter(|at| thresholds[*at].soft.is_none_or(|grace| elapsed(self.since[at]) >= grace))
             .collect();
-        // Thresholds are in the order of their urgency, but a hard one leaves less time than a soft one.
-        let urgent = self.acted_on.iter().map(|at| thresholds[*at]);
+        // By condition, hard before soft: a hard threshold leaves less time.
+        let urgent = self.active.iter().map(|at| thresholds[*at]);
         let first = urgent.min_by_key(|t| (t.signal.condition(), t.soft.is_some(), t.signal));
-        Verdict { pressure, reclaim: first.and_then(|t| Some((t, *seen.get(&t.signal)?))) }
+        Decision { pressure, reclaim: first.and_then(|t| Some((t, *observed.get(&t.signal)?))) }
     }
 }
 
-/// Whether memory is so close to a threshold that it is looked at each second.
+/// Whether memory is so close to a threshold that it is monitored every second.
 pub(super) fn is_close(thresholds: &[Threshold], memory: Option<Observation>) -> bool {
-    let Some(seen) = memory else { return false };
+    let Some(observed) = memory else { return false };
     thresholds.iter().any(|t| {
-        let limit = t.amount.of(seen.capacity);
-        // A tenth of the machine, or as much again as the threshold.
+        let limit = t.amount.of(observed.capacity);
+        // Within a tenth of the capacity, or the threshold again.
         t.signal.condition() == Condition::Memory
-            && seen.available < limit.saturating_add(limit.max(seen.capacity / 10))
+            && observed.available < limit.saturating_add(limit.max(observed.capacity / 10))
     })
 }
 
@@ -108,7 +108,7 @@ mod tests {
         Threshold { soft: Some(Duration::from_secs(seconds)), ..hard(signal, amount, 0) }
     }
 
-    fn seen(all: &[(Signal, i64)]) -> Observations {
+    fn observed(all: &[(Signal, i64)]) -> Observations {
         all.iter().map(|(signal, available)| (*signal, Observation { available: *available, capacity: 1000 })).collect()
     }
 
@@ -116,14 +116,14 @@ mod tests {
     fn memory_over_time(thresholds: &[Threshold], rows: &[(i64, i64, bool, bool)]) {
         let mut state = State::default();
         for (time, left, pressure, reclaims) in rows {
-            let verdict = state.judge(thresholds, TRANSITION, &seen(&[(Signal::Memory, *left)]), at(*time));
-            let found = (verdict.pressure.memory, verdict.reclaim.is_some());
+            let decision = state.evaluate(thresholds, TRANSITION, &observed(&[(Signal::Memory, *left)]), at(*time));
+            let found = (decision.pressure.memory, decision.reclaim.is_some());
             assert_eq!(found, (*pressure, *reclaims), "{left} left after {time} s");
         }
     }
 
     #[test]
-    fn a_hard_threshold_acts_at_once_and_is_shown_for_a_while() {
+    fn a_hard_threshold_acts_at_once_and_its_condition_stays() {
         memory_over_time(
             &[hard(Signal::Memory, 100, 0)],
             &[
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soft_one_waits_for_its_grace_without_a_break() {
+    fn a_soft_threshold_waits_for_its_grace_period() {
         memory_over_time(
             &[soft(Signal::Memory, 100, 30)],
             &[
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_minimum_is_reclaimed_before_it_ends() {
+    fn the_minimum_reclaim_is_honored() {
         memory_over_time(
             &[hard(Signal::Memory, 100, 50)],
             &[
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_comes_first_and_hard_before_soft() {
+    fn order_of_reclaim() {
         let all = [
             soft(Signal::Memory, 200, 0),
             hard(Signal::AllocatableMemory, 100, 0),
@@ -179,18 +179,19 @@ mod tests {
             (&[(Signal::NodeFs, 1), (Signal::Memory, 150)], Some(Signal::Memory)),
             (&[(Signal::AllocatableMemory, 1), (Signal::Memory, 150)], Some(Signal::AllocatableMemory)),
             (&[(Signal::Pid, 1)], Some(Signal::Pid)),
-            // What could not be read is no reason to end anybody.
+            // An unreadable signal evicts no pod.
             (&[], None),
         ] {
-            let verdict = State::default().judge(&all, TRANSITION, &seen(left), at(0));
-            assert_eq!(verdict.reclaim.map(|(t, _)| t.signal), first, "{left:?}");
+            let decision = State::default().evaluate(&all, TRANSITION, &observed(left), at(0));
+            assert_eq!(decision.reclaim.map(|(t, _)| t.signal), first, "{left:?}");
         }
-        let both = State::default().judge(&all, TRANSITION, &seen(&[(Signal::NodeFs, 1), (Signal::Pid, 1)]), at(0));
+        let both =
+            State::default().evaluate(&all, TRANSITION, &observed(&[(Signal::NodeFs, 1), (Signal::Pid, 1)]), at(0));
         assert_eq!(both.pressure, Pressure { memory: false, disk: true, pid: true });
     }
 
     #[test]
-    fn near_a_threshold_it_is_looked_at_often() {
+    fn memory_close_to_a_threshold() {
         let thresholds = [hard(Signal::Memory, 100, 0), hard(Signal::NodeFs, 900, 0)];
         let close = |available| is_close(&thresholds, Some(Observation { available, capacity: 1000 }));
         assert_eq!([close(500), close(200), close(199), close(0)], [false, false, true, true]);

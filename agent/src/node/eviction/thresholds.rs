@@ -1,30 +1,30 @@
-//! Thresholds: how little of something the node may have left. Read from settings in kubelet's words. Pure.
+//! Eviction thresholds, parsed from kubelet's settings. Pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use windlass_kit::{duration, quantity::Quantity};
 
-/// What may run short.
+/// An eviction signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
-    /// Memory of the machine.
+    /// Available memory of the machine.
     Memory,
-    /// Memory that all pods together may have.
+    /// Memory left to all pods together.
     AllocatableMemory,
-    /// Bytes of the file system of volumes and logs.
+    /// Free bytes of the nodefs: volumes and logs.
     NodeFs,
     /// Its inodes.
     NodeFsInodes,
-    /// Bytes of the file system of Docker's data root.
+    /// Free bytes of the imagefs: Docker's data root.
     ImageFs,
     /// Its inodes.
     ImageFsInodes,
-    /// Process ids.
+    /// Free process ids.
     Pid,
 }
 
-/// The names that settings use; `allocatableMemory.available` is derived and cannot be set.
-const NAMES: [(&str, Signal); 6] = [
+/// The signals' names in settings; `allocatableMemory.available` is derived and cannot be set.
+const SIGNAL_NAMES: [(&str, Signal); 6] = [
     ("memory.available", Signal::Memory),
     ("nodefs.available", Signal::NodeFs),
     ("nodefs.inodesFree", Signal::NodeFsInodes),
@@ -33,7 +33,7 @@ const NAMES: [(&str, Signal); 6] = [
     ("pid.available", Signal::Pid),
 ];
 
-/// The condition of the node that a signal speaks of.
+/// The node condition of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// `MemoryPressure`
@@ -46,16 +46,16 @@ pub enum Condition {
 
 impl Signal {
     fn named(name: &str) -> Option<Self> {
-        NAMES.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal)
+        SIGNAL_NAMES.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal)
     }
 
     /// Upstream's name.
     #[must_use]
     pub fn name(self) -> &'static str {
-        NAMES.iter().find(|(_, signal)| *signal == self).map_or("allocatableMemory.available", |(name, _)| *name)
+        SIGNAL_NAMES.iter().find(|(_, signal)| *signal == self).map_or("allocatableMemory.available", |(name, _)| *name)
     }
 
-    /// The condition of the node that it decides.
+    /// Its node condition.
     #[must_use]
     pub const fn condition(self) -> Condition {
         match self {
@@ -65,7 +65,7 @@ impl Signal {
         }
     }
 
-    /// The resource that pods starve of, in upstream's words.
+    /// The starved resource, in upstream's words.
     #[must_use]
     pub const fn resource(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl Signal {
     }
 }
 
-/// An amount, or a part of what there is.
+/// An absolute amount, or a percentage of the capacity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
     /// Bytes, inodes or processes.
@@ -118,32 +118,32 @@ impl Amount {
         Ok(Self::Of(quantity.units()))
     }
 
-    /// Upstream takes none and all for "off".
+    /// Upstream takes 0, 0% and 100% for disabled.
     #[allow(clippy::float_cmp, reason = "the two are exact in what people write")]
     fn is_off(self) -> bool {
         self == Self::Of(0) || self == Self::Percent(0.0) || self == Self::Percent(100.0)
     }
 }
 
-/// What happens when how little is left.
+/// An eviction threshold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Threshold {
-    /// Of what.
+    /// The signal.
     pub signal: Signal,
-    /// It is met when less than this is left.
+    /// It is met when less than this is available.
     pub amount: Amount,
-    /// How long a soft one must be met before anything is done; `None` for a hard one.
+    /// The grace period of a soft threshold; `None` for a hard one.
     pub soft: Option<Duration>,
-    /// What must be free beyond it once it was met.
+    /// The minimum reclaim: what must be available beyond it once it was met.
     pub reclaim: Amount,
 }
 
-/// The settings as kubelet's file has them, by signal.
-pub type Setting = BTreeMap<String, String>;
+/// A map of kubelet's settings, by signal.
+pub type ThresholdMap = BTreeMap<String, String>;
 
-/// What is left to whoever sets nothing; upstream's.
+/// The default of `evictionHard`; upstream's.
 #[must_use]
-pub fn default_hard() -> Setting {
+pub fn default_hard() -> ThresholdMap {
     let all = [
         ("memory.available", "100Mi"),
         ("nodefs.available", "10%"),
@@ -154,21 +154,21 @@ pub fn default_hard() -> Setting {
     all.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Reads the four settings. A hard memory threshold also holds for what pods may have together.
+/// Parses the four settings. A hard memory threshold also applies to all pods together.
 ///
 /// # Errors
-/// Every setting that cannot be used, by its name.
+/// Every invalid setting, by its name.
 pub fn parse(
-    hard: &Setting,
-    soft: &Setting,
-    soft_graces: &Setting,
-    reclaim: &Setting,
+    hard: &ThresholdMap,
+    soft: &ThresholdMap,
+    soft_graces: &ThresholdMap,
+    reclaim: &ThresholdMap,
 ) -> Result<Vec<Threshold>, Vec<String>> {
     let mut wrong = Vec::new();
-    let mut amounts = |setting: &'static str, of: &Setting| -> BTreeMap<Signal, Amount> {
+    let mut amounts = |setting: &'static str, of: &ThresholdMap| -> BTreeMap<Signal, Amount> {
         let mut found = BTreeMap::new();
         for (name, text) in of {
-            let known = NAMES.map(|(name, _)| name).join(", ");
+            let known = SIGNAL_NAMES.map(|(name, _)| name).join(", ");
             let signal = Signal::named(name).ok_or_else(|| format!("there is no such signal; those are {known}"));
             match signal.and_then(|signal| Ok((signal, Amount::parse(text.trim())?))) {
                 Ok((signal, amount)) => drop(found.insert(signal, amount)),
@@ -210,14 +210,14 @@ pub fn parse(
     if let Some(memory) = of_pods.copied() {
         all.push(Threshold { signal: Signal::AllocatableMemory, ..memory });
     }
-    // Memory first: it kills fastest.
+    // Memory first, which runs out fastest.
     all.sort_by_key(|t| (t.signal.condition(), t.signal, t.soft.is_some()));
     Ok(all)
 }
 
-/// What hard thresholds keep back of a capacity, as allocatable resources count it.
+/// What hard thresholds reserve of a capacity; upstream's `HardEvictionReservation`.
 #[must_use]
-pub fn kept_back(thresholds: &[Threshold], signal: Signal, capacity: i64) -> i64 {
+pub fn hard_eviction_reservation(thresholds: &[Threshold], signal: Signal, capacity: i64) -> i64 {
     let hard = thresholds.iter().filter(|t| t.signal == signal && t.soft.is_none());
     hard.map(|t| t.amount.of(capacity)).max().unwrap_or(0)
 }
@@ -226,13 +226,13 @@ pub fn kept_back(thresholds: &[Threshold], signal: Signal, capacity: i64) -> i64
 mod tests {
     use super::*;
 
-    fn setting(all: &[(&str, &str)]) -> Setting {
+    fn setting(all: &[(&str, &str)]) -> ThresholdMap {
         all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
     fn the_defaults_are_upstreams() {
-        let none = Setting::new();
+        let none = ThresholdMap::new();
         let all = parse(&default_hard(), &none, &none, &none).unwrap();
         let found: Vec<(&str, i64)> = all.iter().map(|t| (t.signal.name(), t.amount.of(1000 << 20))).collect();
         assert_eq!(
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn soft_ones_have_a_grace_and_a_reclaim() {
+    fn soft_thresholds_have_a_grace_period() {
         let all = parse(
             &setting(&[("nodefs.available", "0%"), ("pid.available", "100%")]),
             &setting(&[("memory.available", "1.5Gi")]),
@@ -268,8 +268,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        let none = Setting::new();
+    fn invalid_settings() {
+        let none = ThresholdMap::new();
         for (hard, soft, graces, reclaim, words) in [
             (
                 &[("memory.free", "1")][..],
@@ -296,15 +296,15 @@ mod tests {
     }
 
     #[test]
-    fn only_hard_ones_keep_back() {
+    fn only_hard_thresholds_reserve() {
         let all = parse(
             &setting(&[("memory.available", "100")]),
             &setting(&[("memory.available", "500")]),
             &setting(&[("memory.available", "1s")]),
-            &Setting::new(),
+            &ThresholdMap::new(),
         )
         .unwrap();
-        assert_eq!(kept_back(&all, Signal::Memory, 1000), 100);
-        assert_eq!(kept_back(&all, Signal::NodeFs, 1000), 0);
+        assert_eq!(hard_eviction_reservation(&all, Signal::Memory, 1000), 100);
+        assert_eq!(hard_eviction_reservation(&all, Signal::NodeFs, 1000), 0);
     }
 }

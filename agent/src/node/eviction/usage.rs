@@ -1,5 +1,4 @@
-//! What pods use, as far as eviction needs it: measured by cadvisor, and emptyDirs by walks of our own that never hold
-//! up the loop.
+//! Usage of pods for eviction: from cadvisor, and scans of emptyDirs and node files that run beside the eviction loop.
 
 use std::{
     collections::BTreeMap,
@@ -14,86 +13,86 @@ use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::{disk_usage, model::Snapshot, model::Storage};
 
-use super::ranking::{Usage, Used};
+use super::ranking::{ContainerStats, PodStats};
 
-/// Walks come this often at most, and take this part of the time at most.
-const WALK_EVERY: Duration = Duration::from_secs(10);
-const SHARE: u32 = 20;
-/// How long a decision waits for a walk.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The shortest interval between scans, and how many times longer than a scan the pause after it is.
+const SCAN_INTERVAL: Duration = Duration::from_secs(10);
+const IDLE_FACTOR: u32 = 20;
+/// How long a decision waits for a scan.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes and inodes that pods have written on the disk beside their layers and logs, by pod.
-pub(super) type Written = BTreeMap<String, WrittenByPod>;
+/// Disk usage of pods beside writable layers and logs, by uid.
+pub(super) type PodsDiskUsage = BTreeMap<String, PodDiskUsage>;
 
-/// The same of one pod.
+/// Disk usage of one pod, in bytes and inodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct WrittenByPod {
+pub(super) struct PodDiskUsage {
     /// By volume.
     pub(super) empty_dirs: BTreeMap<String, (u64, u64)>,
-    /// Files of the node that containers can write: `/etc/hosts`, `/etc/resolv.conf` and termination messages.
+    /// Files on the nodefs that containers can write: `/etc/hosts`, `/etc/resolv.conf` and termination messages.
     pub(super) node_files: (u64, u64),
 }
 
-/// Walks over the emptyDirs of pods, and the files of the node that their containers can write.
+/// Scans emptyDirs of pods, and the node files that their containers can write.
 #[derive(Debug)]
-pub(super) struct Walks {
-    /// Pods' folders are below it, by uid.
+pub(super) struct DiskScans {
+    /// The directory of pod directories, by uid.
     root: PathBuf,
     shutdown: CancellationToken,
-    found: watch::Sender<Written>,
-    under_way: Option<JoinHandle<Duration>>,
+    results: watch::Sender<PodsDiskUsage>,
+    running: Option<JoinHandle<Duration>>,
     next: Instant,
 }
 
-impl Walks {
+impl DiskScans {
     pub(super) fn new(root: PathBuf, shutdown: CancellationToken) -> Self {
-        Self { root, shutdown, found: watch::Sender::default(), under_way: None, next: Instant::now() }
+        Self { root, shutdown, results: watch::Sender::default(), running: None, next: Instant::now() }
     }
 
-    /// Begins a walk if one is due and none is under way.
-    pub(super) async fn go_on(&mut self, pods: &[(String, Vec<String>)]) {
+    /// Starts a scan if one is due and none runs.
+    pub(super) async fn start_if_due(&mut self, pods: &[(String, Vec<String>)]) {
         self.reap().await;
-        if self.under_way.is_none() && self.next <= Instant::now() {
+        if self.running.is_none() && self.next <= Instant::now() {
             self.begin(pods);
         }
     }
 
     async fn reap(&mut self) {
-        if let Some(walk) = self.under_way.take_if(|walk| walk.is_finished()) {
-            let cost = walk.await.unwrap_or_default();
-            self.next = Instant::now() + WALK_EVERY.max(cost * SHARE);
+        if let Some(scan) = self.running.take_if(|scan| scan.is_finished()) {
+            let cost = scan.await.unwrap_or_default();
+            self.next = Instant::now() + SCAN_INTERVAL.max(cost * IDLE_FACTOR);
         }
     }
 
     fn begin(&mut self, pods: &[(String, Vec<String>)]) {
         let (root, pods, shutdown) = (self.root.clone(), pods.to_vec(), self.shutdown.clone());
-        let found = self.found.clone();
-        self.under_way = Some(tokio::task::spawn_blocking(move || {
+        let results = self.results.clone();
+        self.running = Some(tokio::task::spawn_blocking(move || {
             let begun = Instant::now();
             let all = pods.into_iter().map(|(uid, volumes)| {
                 let one = |name: String| measure(&empty_dir(&root, &uid, &name), &shutdown).map(|size| (name, size));
                 let empty_dirs = volumes.into_iter().filter_map(one).collect();
                 let node_files = node_files(&root.join(&uid), &shutdown);
-                (uid, WrittenByPod { empty_dirs, node_files })
+                (uid, PodDiskUsage { empty_dirs, node_files })
             });
-            found.send_replace(all.collect());
+            results.send_replace(all.collect());
             begun.elapsed()
         }));
     }
 
-    /// Walks now and waits for the result, but not for long: a large tree may take its time.
-    pub(super) async fn renew(&mut self, pods: &[(String, Vec<String>)]) {
-        let mut news = self.found.subscribe();
+    /// Scans now and waits for the result, up to a timeout, since a large tree takes long.
+    pub(super) async fn rescan(&mut self, pods: &[(String, Vec<String>)]) {
+        let mut updates = self.results.subscribe();
         self.reap().await;
-        if self.under_way.is_none() {
+        if self.running.is_none() {
             self.begin(pods);
         }
-        let _ = tokio::time::timeout(PATIENCE, news.changed()).await;
+        let _ = tokio::time::timeout(SCAN_TIMEOUT, updates.changed()).await;
     }
 
-    pub(super) fn found(&self) -> watch::Ref<'_, Written> {
-        // The sender keeps what it sent last.
-        self.found.borrow()
+    pub(super) fn results(&self) -> watch::Ref<'_, PodsDiskUsage> {
+        // The sender keeps the last value.
+        self.results.borrow()
     }
 }
 
@@ -101,7 +100,7 @@ fn empty_dir(root: &Path, uid: &str, volume: &str) -> PathBuf {
     root.join(uid).join("volumes/kubernetes.io~empty-dir").join(volume)
 }
 
-/// Nothing for a folder in memory: the kernel keeps that within its size.
+/// `None` for a tmpfs, whose size the kernel enforces.
 fn measure(dir: &Path, shutdown: &CancellationToken) -> Option<(u64, u64)> {
     let device = |path: &Path| fs::symlink_metadata(path).ok().map(|m| m.dev());
     if device(dir)? != device(dir.parent()?)? {
@@ -110,7 +109,7 @@ fn measure(dir: &Path, shutdown: &CancellationToken) -> Option<(u64, u64)> {
     disk_usage(dir, &|| !shutdown.is_cancelled())
 }
 
-/// What is in the files of the node that containers of a pod can write, below the pod's folder.
+/// Usage of the node files that containers of a pod can write, below the pod's directory.
 fn node_files(pod: &Path, shutdown: &CancellationToken) -> (u64, u64) {
     let files = ["etc-hosts", "resolv.conf"]
         .map(|name| fs::symlink_metadata(pod.join(name)).map_or((0, 0), |file| (file.blocks().saturating_mul(512), 1)));
@@ -128,12 +127,16 @@ pub(super) fn empty_dirs_of<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<(Str
     pods.filter_map(of).collect()
 }
 
-/// Puts together what was measured, by pod. Pure.
-pub(super) fn by_pod(snapshot: &Snapshot, storage: &Storage, written: &Written) -> BTreeMap<String, Usage> {
-    let mut all: BTreeMap<String, Usage> = BTreeMap::new();
+/// Combines all measurements by pod. Pure.
+pub(super) fn by_pod(
+    snapshot: &Snapshot,
+    storage: &Storage,
+    disk_usage_by_pod: &PodsDiskUsage,
+) -> BTreeMap<String, PodStats> {
+    let mut all: BTreeMap<String, PodStats> = BTreeMap::new();
     for row in snapshot.rows.iter().filter(|row| !row.target.is_sandbox()) {
         let size = storage.containers.get(&row.target.container_id);
-        let used = Used {
+        let used = ContainerStats {
             memory: Some(row.sample.memory.working_set_bytes()),
             disk: size.map(|s| s.rootfs_bytes.saturating_add(s.logs_bytes)),
             inodes: size.map(|s| s.rootfs_inodes.saturating_add(s.logs_inodes)),
@@ -142,7 +145,7 @@ pub(super) fn by_pod(snapshot: &Snapshot, storage: &Storage, written: &Written) 
         let pod = all.entry(row.target.pod_uid.clone()).or_default();
         pod.containers.insert(row.target.container_name.clone(), used);
     }
-    for (uid, WrittenByPod { empty_dirs, node_files }) in written {
+    for (uid, PodDiskUsage { empty_dirs, node_files }) in disk_usage_by_pod {
         let pod = all.entry(uid.clone()).or_default();
         pod.empty_dirs = empty_dirs.iter().map(|(name, (bytes, _))| (name.clone(), *bytes)).collect();
         pod.empty_dir_inodes = empty_dirs.values().map(|(_, inodes)| inodes).sum();
@@ -156,7 +159,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_pods_have_written_is_measured_in_the_background() {
+    async fn emptydirs_and_node_files_are_scanned() {
         let dir = tempfile::tempdir().unwrap();
         let volume = empty_dir(dir.path(), "u", "v");
         fs::create_dir_all(volume.join("below")).unwrap();
@@ -172,15 +175,15 @@ mod tests {
         .unwrap();
         let wanted = empty_dirs_of([&pod].into_iter());
         assert_eq!(wanted, [("u".to_owned(), vec!["v".to_owned(), "gone".to_owned()])]);
-        let mut walks = Walks::new(dir.path().to_owned(), CancellationToken::new());
-        let mut news = walks.found.subscribe();
-        walks.go_on(&wanted).await;
-        news.changed().await.unwrap();
-        let found = walks.found()["u"].clone();
-        let (bytes, inodes) = found.empty_dirs["v"];
+        let mut scans = DiskScans::new(dir.path().to_owned(), CancellationToken::new());
+        let mut updates = scans.results.subscribe();
+        scans.start_if_due(&wanted).await;
+        updates.changed().await.unwrap();
+        let results = scans.results()["u"].clone();
+        let (bytes, inodes) = results.empty_dirs["v"];
         assert!(bytes >= 64 << 10 && inodes == 3, "{bytes} bytes, {inodes} inodes");
-        assert!(!found.empty_dirs.contains_key("gone"));
-        let (bytes, inodes) = found.node_files;
+        assert!(!results.empty_dirs.contains_key("gone"));
+        let (bytes, inodes) = results.node_files;
         assert!((128 << 10..192 << 10).contains(&bytes) && inodes == 4, "{bytes} bytes, {inodes} inodes");
     }
 }

@@ -8,11 +8,11 @@ use super::{
 fn new(change: impl FnOnce(&mut NodeConfig)) -> Node {
     let mut config = config();
     change(&mut config);
-    new_node(&config, &machine(), &Known::default(), "2026-01-01T00:00:00Z".parse().unwrap())
+    new_node(&config, &machine(), &StatusInputs::default(), "2026-01-01T00:00:00Z".parse().unwrap())
 }
 
 #[test]
-fn a_new_node_is_what_the_settings_ask_for() {
+fn a_new_node_has_the_configured_labels_and_taints() {
     let plain = json!(new(|_| {}));
     assert_eq!(plain["metadata"]["labels"][OS], "linux");
     assert_eq!(plain["metadata"]["labels"][HOST_NAME], "n");
@@ -24,7 +24,7 @@ fn a_new_node_is_what_the_settings_ask_for() {
         c.labels = [("rack".to_owned(), "7".to_owned()), (OS.to_owned(), "other".to_owned())].into();
         c.taints = vec![taint];
         c.provider_id = "cloud://1".into();
-        (c.external_cloud, c.given_address) = (true, true);
+        (c.external_cloud, c.node_ip_configured) = (true, true);
     }));
     assert_eq!((&rich["metadata"]["labels"]["rack"], &rich["metadata"]["labels"][OS]), (&json!("7"), &json!("linux")));
     assert_eq!(
@@ -36,7 +36,7 @@ fn a_new_node_is_what_the_settings_ask_for() {
 }
 
 #[test]
-fn a_node_that_is_there_is_set_right_and_keeps_what_is_others() {
+fn an_existing_node_is_reconciled_and_keeps_others_labels() {
     let found: Node = serde_json::from_value(json!({
         "metadata": {"name": "n", "uid": "u", "labels": {OS: "windows", "topology.kubernetes.io/zone": "a", "rack": "7",
             "node-role.kubernetes.io/worker": ""}, "annotations": {"x": "y"}},
@@ -72,7 +72,7 @@ fn a_node_that_is_there_is_set_right_and_keeps_what_is_others() {
 }
 
 #[test]
-fn labels_and_taints_that_cannot_be_are_told_with_what_to_do() {
+fn invalid_labels_and_taints() {
     let long = "x".repeat(64);
     for (key, value, words) in [
         ("disk", "ssd", None),

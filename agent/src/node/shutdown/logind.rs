@@ -1,4 +1,4 @@
-//! What systemd's login manager tells of the machine's end, and how it is asked to wait (`org.freedesktop.login1`).
+//! systemd-logind: shutdown signals and inhibitor locks (`org.freedesktop.login1`).
 
 use std::{fs, path::Path, time::Duration};
 
@@ -10,7 +10,7 @@ const OBJECT: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
 const SIGNAL: &str = "PrepareForShutdown";
 
-/// What could not be asked or heard.
+/// A failed call to logind.
 #[derive(Debug, thiserror::Error)]
 #[error("{attempt}: {source}; is systemd-logind running, with its socket at hand?")]
 pub(super) struct LogindError {
@@ -22,15 +22,15 @@ fn failed(attempt: &'static str) -> impl FnOnce(zbus::Error) -> LogindError {
     move |source| LogindError { attempt, source }
 }
 
-/// The connection, and the signals that come over it.
+/// The connection to logind, and its signals.
 pub(super) struct Logind {
     connection: Connection,
     signals: MessageStream,
 }
 
-/// The machine's end waits for as long as this is kept.
+/// Delays the shutdown until dropped.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct InhibitorLock {
     _open: OwnedFd,
 }
 
@@ -40,15 +40,15 @@ impl Logind {
         let connection = Connection::system().await.map_err(failed(attempt))?;
         let rule = MatchRule::builder().msg_type(message::Type::Signal).sender(SERVICE);
         let rule = rule.path(OBJECT).interface(MANAGER).member(SIGNAL).build();
-        let attempt = "the end of the machine could not be listened for";
+        let attempt = "the shutdown signal could not be subscribed to";
         let rule = rule.map_err(failed(attempt))?;
         let signals = MessageStream::for_match_rule(rule, &connection, None).await.map_err(failed(attempt))?;
         Ok(Self { connection, signals })
     }
 
-    /// How long it waits for those who asked.
-    pub(super) async fn longest_delay(&self) -> Result<Duration, LogindError> {
-        let attempt = "the longest delay could not be read";
+    /// The longest delay that logind grants to inhibitors.
+    pub(super) async fn max_delay(&self) -> Result<Duration, LogindError> {
+        let attempt = "InhibitDelayMaxSec could not be read";
         let properties = Some("org.freedesktop.DBus.Properties");
         let answer = self
             .connection
@@ -60,9 +60,9 @@ impl Logind {
         Ok(Duration::from_micros(micros))
     }
 
-    /// Asks it to wait for as long as the lock is kept.
-    pub(super) async fn inhibit(&self) -> Result<Lock, LogindError> {
-        let attempt = "the login manager could not be asked to wait with the machine's end";
+    /// Takes an inhibitor lock that delays shutdown.
+    pub(super) async fn inhibit(&self) -> Result<InhibitorLock, LogindError> {
+        let attempt = "the shutdown inhibitor lock could not be taken";
         let why = ("shutdown", "Windlass", "pods have time to end", "delay");
         let answer = self
             .connection
@@ -70,11 +70,11 @@ impl Logind {
             .await
             .map_err(failed(attempt))?;
         let open: OwnedFd = answer.body().deserialize().map_err(failed(attempt))?;
-        Ok(Lock { _open: open })
+        Ok(InhibitorLock { _open: open })
     }
 
-    /// Waits for the next word: `true` when the machine is about to end, `false` when it goes on after all; `None` when
-    /// the bus has gone.
+    /// Waits for the next signal: `true` when the machine is about to shut down, `false` when the shutdown was
+    /// cancelled; `None` when the bus connection is closed.
     pub(super) async fn next(&mut self) -> Option<bool> {
         loop {
             let message = self.signals.next().await?.ok()?;
@@ -85,30 +85,30 @@ impl Logind {
     }
 }
 
-/// Where settings of the login manager may be added to.
+/// The drop-in file for logind's configuration.
 pub(super) const DROP_IN: &str = "/etc/systemd/logind.conf.d/99-windlass.conf";
 
-/// Sets the longest delay, for the login manager to read anew.
+/// Writes the drop-in file with the longest delay.
 pub(super) fn write_delay(file: &Path, delay: Duration) -> std::io::Result<()> {
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir)?;
     }
     let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
     let text = format!(
-        "# Written by Windlass: pods have this long to end before the machine does.\n[Login]\nInhibitDelayMaxSec={seconds}\n"
+        "# WriteKind by Windlass: pods have this long to end before the machine does.\n[Login]\nInhibitDelayMaxSec={seconds}\n"
     );
     windlass_kit::atomic_file::write(file, text.as_bytes(), 0o600)
 }
 
 impl Logind {
-    /// Has the service manager tell the login manager to read its settings.
+    /// Has systemd reload logind's configuration.
     pub(super) async fn reload(&self) -> Result<(), LogindError> {
         let (service, object) = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1");
         let asked = ("systemd-logind.service", "main", nix::libc::SIGHUP);
         self.connection
             .call_method(Some(service), object, Some("org.freedesktop.systemd1.Manager"), "KillUnit", &asked)
             .await
-            .map_err(failed("the login manager could not be told to read its settings"))?;
+            .map_err(failed("logind could not be reloaded"))?;
         Ok(())
     }
 }

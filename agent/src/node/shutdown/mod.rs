@@ -1,10 +1,11 @@
-//! The machine is switched off: pods are ended in order before it is, each with the time that is set for it.
+//! Graceful node shutdown: terminates pods in order of priority before the machine shuts down, each group within its
+//! grace period.
 //!
-//! `turns` decides and is pure; `logind` is how the machine's end is heard of and delayed; this module is the loop. Of
-//! `pods` only what ends pods is imported.
+//! `groups` decides and is pure; `logind` signals and delays the shutdown; this module is the loop. Of `pods` only the
+//! killing of pods is imported.
 
+mod groups;
 mod logind;
-mod turns;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -21,47 +22,47 @@ use crate::{
     metrics::Metrics,
     pods::{KillReason, PodKiller, runtime_uid},
 };
-use logind::{Lock, Logind, LogindError};
-pub use turns::{Share, of_two, whole};
+pub use groups::{GracePeriod, from_two, total};
+use logind::{InhibitorLock, Logind, LogindError};
 
-/// A turn of pods is given this much more than its time until the next begins, for Docker's own work.
-const SETTLE: Duration = Duration::from_secs(1);
+/// Added to the grace period of a group, for Docker's own work.
+const SETTLE_DELAY: Duration = Duration::from_secs(1);
 
-/// What a shutdown needs of the node's other parts.
+/// What the shutdown manager needs of the agent's other parts.
 #[derive(Debug)]
-pub struct Parts {
+pub struct ShutdownInputs {
     /// The node's name.
     pub node_name: String,
-    /// Who has how much time; empty for nobody, and then nothing is listened for.
-    pub shares: Vec<Share>,
+    /// Grace periods by priority; empty disables the manager.
+    pub grace_periods: Vec<GracePeriod>,
     /// For events.
     pub recorder: Recorder,
     /// The pods of this node.
     pub pods: watch::Receiver<Arc<Vec<Arc<Pod>>>>,
-    /// Ends pods.
+    /// Kills pods.
     pub killer: PodKiller,
-    /// Told whether the node is going down: no pod is taken in then, and the node is not ready.
-    pub going_down: watch::Sender<bool>,
-    /// Where begin and end are noted.
+    /// Whether the node is shutting down: then no pod is admitted, and the node is not ready.
+    pub shutting_down: watch::Sender<bool>,
+    /// Metrics of shutdown start and end.
     pub metrics: Arc<Metrics>,
 }
 
-/// Listens for the machine's end until `shutdown`, and ends the pods before it.
-pub async fn run(parts: Parts, shutdown: CancellationToken) {
-    if parts.shares.is_empty() {
+/// Waits for the machine's shutdown and terminates pods before it, until `shutdown`.
+pub async fn run(inputs: ShutdownInputs, shutdown: CancellationToken) {
+    if inputs.grace_periods.is_empty() {
         return shutdown.cancelled().await;
     }
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
     let mut warned = false;
     loop {
-        let listened = tokio::select! {
+        let result = tokio::select! {
             () = shutdown.cancelled() => return,
-            listened = listen(&parts, &mut backoff) => listened,
+            result = listen(&inputs, &mut backoff) => result,
         };
-        if let Err(error) = listened
+        if let Err(error) = result
             && !std::mem::replace(&mut warned, true)
         {
-            tracing::warn!(%error, "pods are not ended before the machine is; it is tried again");
+            tracing::warn!(%error, "failed to inhibit node shutdown, pods are not terminated gracefully; retrying");
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -70,23 +71,23 @@ pub async fn run(parts: Parts, shutdown: CancellationToken) {
     }
 }
 
-/// Keeps the machine waiting and listens, until the bus goes away.
-async fn listen(parts: &Parts, backoff: &mut Backoff) -> Result<(), LogindError> {
+/// Holds the inhibitor lock and listens for signals, until the bus connection is closed.
+async fn listen(inputs: &ShutdownInputs, backoff: &mut Backoff) -> Result<(), LogindError> {
     let mut logind = Logind::connect().await?;
-    let whole = whole(&parts.shares);
-    if logind.longest_delay().await? < whole {
-        ask_for_more(&logind, whole).await?;
+    let total = total(&inputs.grace_periods);
+    if logind.max_delay().await? < total {
+        raise_max_delay(&logind, total).await?;
     }
-    let mut lock: Option<Lock> = Some(logind.inhibit().await?);
+    let mut lock: Option<InhibitorLock> = Some(logind.inhibit().await?);
     backoff.reset();
-    tracing::info!(seconds = whole.as_secs(), "pods have this long to end before the machine does");
+    tracing::info!(seconds = total.as_secs(), "graceful node shutdown enabled");
     while let Some(begins) = logind.next().await {
-        parts.going_down.send_replace(begins);
+        inputs.shutting_down.send_replace(begins);
         if begins {
-            end_pods(parts).await;
+            terminate_pods(inputs).await;
             lock = None;
         } else {
-            tracing::info!("the machine goes on after all");
+            tracing::info!("node shutdown cancelled");
             if lock.is_none() {
                 lock = Some(logind.inhibit().await?);
             }
@@ -96,53 +97,56 @@ async fn listen(parts: &Parts, backoff: &mut Backoff) -> Result<(), LogindError>
     Ok(())
 }
 
-/// The login manager waits for less than the pods may take: it is set to what they need.
-async fn ask_for_more(logind: &Logind, whole: Duration) -> Result<(), LogindError> {
+/// Raises logind's InhibitDelayMaxSec to the sum of the grace periods.
+async fn raise_max_delay(logind: &Logind, total: Duration) -> Result<(), LogindError> {
     let file = Path::new(logind::DROP_IN);
-    if let Err(error) = logind::write_delay(file, whole) {
-        tracing::warn!(%error, file = %file.display(), seconds = whole.as_secs(), "the machine does not wait long enough for its pods: set InhibitDelayMaxSec of logind.conf to that");
+    if let Err(error) = logind::write_delay(file, total) {
+        tracing::warn!(%error, file = %file.display(), seconds = total.as_secs(), "failed to raise InhibitDelayMaxSec; set it to this many seconds in logind.conf");
         return Ok(());
     }
     logind.reload().await?;
-    // It reads its settings when it comes to it.
+    // logind reloads asynchronously.
     for _ in 0..50 {
-        if logind.longest_delay().await? >= whole {
+        if logind.max_delay().await? >= total {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    tracing::warn!(file = %file.display(), seconds = whole.as_secs(), "the machine does not wait long enough for its pods, though it was told to: does another file set InhibitDelayMaxSec?");
+    tracing::warn!(file = %file.display(), seconds = total.as_secs(), "logind does not use the raised InhibitDelayMaxSec; does another drop-in file set it?");
     Ok(())
 }
 
-/// Ends all pods, turn by turn.
-async fn end_pods(parts: &Parts) {
-    tracing::info!("the machine ends: so do its pods, the least important first");
-    let node = object_ref::node(&parts.node_name);
-    parts.recorder.record(&node, Severity::Normal, "NodeShutdown", "Shutdown manager detected shutdown event");
-    parts.metrics.shutdown_begun();
-    let pods = Arc::clone(&parts.pods.borrow());
-    for turn in turns::turns(&parts.shares, pods.iter().map(AsRef::as_ref)) {
-        let ends = turn.uids.iter().filter_map(|uid| pods.iter().find(|p| p.metadata.uid.as_ref() == Some(uid)));
+/// Terminates all pods, group by group.
+async fn terminate_pods(inputs: &ShutdownInputs) {
+    tracing::info!("node is shutting down; terminating pods");
+    let node = object_ref::node(&inputs.node_name);
+    inputs.recorder.record(&node, Severity::Normal, "NodeShutdown", "Shutdown manager detected shutdown event");
+    inputs.metrics.shutdown_started();
+    let pods = Arc::clone(&inputs.pods.borrow());
+    for group in groups::groups(&inputs.grace_periods, pods.iter().map(AsRef::as_ref)) {
+        let ends = group.uids.iter().filter_map(|uid| pods.iter().find(|p| p.metadata.uid.as_ref() == Some(uid)));
         let ends = ends.map(|pod| {
             let reason = KillReason {
                 reason: "Terminated".to_owned(),
                 message: "Pod was terminated in response to imminent node shutdown.".to_owned(),
-                grace: i64::try_from(turn.period.as_secs()).ok(),
+                grace: i64::try_from(group.period.as_secs()).ok(),
                 disruption: true,
             };
-            let killer = parts.killer.clone();
+            let killer = inputs.killer.clone();
             async move { killer.kill(runtime_uid(pod), reason).await }
         });
         let all = futures::future::join_all(ends);
-        if tokio::time::timeout(turn.period + SETTLE, all).await.is_err() {
-            tracing::warn!(seconds = turn.period.as_secs(), "some pods did not end in the time of their turn");
+        if tokio::time::timeout(group.period + SETTLE_DELAY, all).await.is_err() {
+            tracing::warn!(
+                seconds = group.period.as_secs(),
+                "some pods did not terminate within the grace period of their group"
+            );
         }
     }
-    // Their statuses are on their way to the API.
-    let mut pods = parts.pods.clone();
-    let told = pods.wait_for(|all| all.iter().all(|pod| crate::pods::is_terminal(pod)));
-    let _ = tokio::time::timeout(SETTLE, told).await;
-    parts.metrics.shutdown_ended();
-    tracing::info!("pods have ended");
+    // Wait for their statuses to be reported.
+    let mut pods = inputs.pods.clone();
+    let reported = pods.wait_for(|all| all.iter().all(|pod| crate::pods::is_terminal(pod)));
+    let _ = tokio::time::timeout(SETTLE_DELAY, reported).await;
+    inputs.metrics.shutdown_ended();
+    tracing::info!("all pods are terminated");
 }

@@ -2,10 +2,10 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Whether one status is to be followed by the other.
-fn news(seen: &NodeStatus, wanted: &NodeStatus) -> bool {
+/// Whether one status must be replaced by the other.
+fn reports(seen: &NodeStatus, desired_node: &NodeStatus) -> bool {
     let node = |status: &NodeStatus| Node { status: Some(status.clone()), ..Node::default() };
-    is_news(&node(seen), &node(wanted), None)
+    needs_report(&node(seen), &node(desired_node), None)
 }
 
 pub(in crate::node) fn config() -> NodeConfig {
@@ -19,15 +19,15 @@ pub(in crate::node) fn config() -> NodeConfig {
         reserved: Vec::new(),
         thresholds: Vec::new(),
         max_images: 50,
-        hold_pods: true,
-        given_address: false,
+        enforce_node_allocatable: true,
+        node_ip_configured: false,
         labels: BTreeMap::new(),
         taints: Vec::new(),
         provider_id: String::new(),
         external_cloud: false,
         lease_seconds: 40,
-        status_every: Duration::from_secs(10),
-        status_age: Duration::from_secs(300),
+        status_update_interval: Duration::from_secs(10),
+        status_report_interval: Duration::from_secs(300),
     }
 }
 
@@ -47,18 +47,18 @@ fn of(status: &NodeStatus, kind: &str) -> NodeCondition {
 fn the_node_is_ready_when_docker_answers() {
     let (early, late) = (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:01:00Z"));
     let up = Health::Up { version: "20.10".into() };
-    let first = node_status(&config(), &machine(), &up, &Known::default(), &NodeStatus::default(), early);
+    let first = node_status(&config(), &machine(), &up, &StatusInputs::default(), &NodeStatus::default(), early);
     assert_eq!(
         (of(&first, "Ready").status.as_str(), of(&first, "Ready").reason.as_deref()),
         ("True", Some("KubeletReady"))
     );
     assert_eq!(first.node_info.as_ref().unwrap().container_runtime_version, "docker://20.10");
-    let same = node_status(&config(), &machine(), &up, &Known::default(), &first, late);
-    assert!(!news(&first, &same), "a later heartbeat alone is no news");
+    let same = node_status(&config(), &machine(), &up, &StatusInputs::default(), &first, late);
+    assert!(!reports(&first, &same), "a later heartbeat alone is no news");
     assert_eq!(of(&same, "Ready").last_transition_time, of(&first, "Ready").last_transition_time);
     let down = Health::Down { reason: "no socket".into() };
-    let down = node_status(&config(), &machine(), &down, &Known::default(), &same, late);
-    assert!(news(&same, &down));
+    let down = node_status(&config(), &machine(), &down, &StatusInputs::default(), &same, late);
+    assert!(reports(&same, &down));
     let ready = of(&down, "Ready");
     assert_eq!(
         (ready.status.as_str(), ready.reason.as_deref(), ready.message.as_deref()),
@@ -70,7 +70,7 @@ fn the_node_is_ready_when_docker_answers() {
 
 fn status_over(before: &NodeStatus) -> NodeStatus {
     let up = Health::Up { version: "20.10".into() };
-    node_status(&config(), &machine(), &up, &Known::default(), before, at("2026-01-01T00:00:00Z"))
+    node_status(&config(), &machine(), &up, &StatusInputs::default(), before, at("2026-01-01T00:00:00Z"))
 }
 
 fn read(json: Value) -> NodeStatus {
@@ -81,17 +81,17 @@ fn read(json: Value) -> NodeStatus {
 fn pods_may_have_extended_resources() {
     let mut known = status_over(&NodeStatus::default());
     known.capacity.as_mut().unwrap().insert("example.com/dongle".into(), ApiQuantity("3".into()));
-    let wanted = status_over(&known);
-    for list in [&wanted.capacity, &wanted.allocatable] {
+    let desired_node = status_over(&known);
+    for list in [&desired_node.capacity, &desired_node.allocatable] {
         assert_eq!(list.as_ref().unwrap()["example.com/dongle"].0, "3");
     }
-    assert!(news(&known, &wanted), "the scheduler looks at what may be had");
-    let taken = wanted;
-    assert!(!news(&taken, &status_over(&taken)), "and once it is told there is no news");
+    assert!(reports(&known, &desired_node), "the scheduler looks at what may be had");
+    let taken = desired_node;
+    assert!(!reports(&taken, &status_over(&taken)), "and once it is told there is no news");
     // Whoever counted them takes them away.
     let mut fewer = taken.clone();
     fewer.capacity.as_mut().unwrap().remove("example.com/dongle");
-    assert!(news(&fewer, &status_over(&fewer)));
+    assert!(reports(&fewer, &status_over(&fewer)));
 }
 
 #[test]
@@ -105,9 +105,14 @@ fn addresses_of_a_cloud_stay() {
     // The node has moved: its old address goes.
     let old = json!([{"type": "InternalIP", "address": "192.0.2.9"}, {"type": "Hostname", "address": "n"},
         {"type": "ExternalIP", "address": "198.51.100.7"}]);
-    let wanted = status_over(&with(old.clone()));
+    let desired_node = status_over(&with(old.clone()));
     assert_eq!(
-        json!(wanted.addresses).as_array().unwrap().iter().map(|a| a["address"].as_str().unwrap()).collect::<Vec<_>>(),
+        json!(desired_node.addresses)
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|a| a["address"].as_str().unwrap())
+            .collect::<Vec<_>>(),
         ["192.0.2.1", "n", "198.51.100.7"]
     );
 }
@@ -115,8 +120,8 @@ fn addresses_of_a_cloud_stay() {
 #[test]
 fn the_node_is_not_ready_without_a_network() {
     let up = Health::Up { version: "20.10".into() };
-    let mut known = Known { network: Some("network: there is no file".into()), ..Known::default() };
-    let ready = |known: &Known, docker: &Health| {
+    let mut known = StatusInputs { network: Some("network: there is no file".into()), ..StatusInputs::default() };
+    let ready = |known: &StatusInputs, docker: &Health| {
         let status =
             node_status(&config(), &machine(), docker, known, &NodeStatus::default(), at("2026-01-01T00:00:00Z"));
         of(&status, "Ready")
@@ -124,7 +129,7 @@ fn the_node_is_not_ready_without_a_network() {
     let one = ready(&known, &up);
     assert_eq!((one.status.as_str(), one.reason.as_deref()), ("False", Some("KubeletNotReady")));
     assert_eq!(one.message.as_deref(), Some("network: there is no file"));
-    known.going_down = true;
+    known.shutting_down = true;
     let all = ready(&known, &Health::Down { reason: "gone".into() }).message.unwrap();
     assert!(
         all.starts_with("[container runtime is down: gone, ") && all.ends_with(", node is shutting down]"),
@@ -133,8 +138,8 @@ fn the_node_is_not_ready_without_a_network() {
 }
 
 #[test]
-fn pressure_is_told() {
-    let known = Known { pressure: Pressure { memory: true, disk: true, pid: false }, ..Known::default() };
+fn pressure_conditions() {
+    let known = StatusInputs { pressure: Pressure { memory: true, disk: true, pid: false }, ..StatusInputs::default() };
     let before = NodeStatus::default();
     let status = node_status(&config(), &machine(), &Health::Unknown, &known, &before, at("2026-01-01T00:00:00Z"));
     assert_eq!(of(&status, "MemoryPressure").reason.as_deref(), Some("KubeletHasInsufficientMemory"));
@@ -154,24 +159,24 @@ fn the_largest_images_and_a_few_names_of_each() {
 }
 
 #[test]
-fn docker_may_be_away_for_half_a_minute() {
+fn docker_may_be_down_for_half_a_minute() {
     let seconds = |n: i64| Timestamp::from_second(1_700_000_000 + n).unwrap();
     let (up, down) = (Health::Up { version: "20.10".into() }, Health::Down { reason: "gone".into() });
-    let mut belief = Belief::default();
-    assert_eq!(belief.of(down.clone(), seconds(0)), (down.clone(), None), "it never answered");
-    assert_eq!(belief.of(up.clone(), seconds(1)), (up.clone(), None));
-    assert_eq!(belief.of(down.clone(), seconds(10)), (up.clone(), Some(Duration::from_secs(30))));
-    assert_eq!(belief.of(down.clone(), seconds(39)), (up.clone(), Some(Duration::from_secs(1))));
-    assert_eq!(belief.of(down.clone(), seconds(40)), (down.clone(), None));
-    assert_eq!(belief.of(up.clone(), seconds(41)), (up.clone(), None));
-    assert_eq!(belief.of(down, seconds(50)).0, up, "it begins anew");
+    let mut health = RuntimeHealth::default();
+    assert_eq!(health.observe(down.clone(), seconds(0)), (down.clone(), None), "it never answered");
+    assert_eq!(health.observe(up.clone(), seconds(1)), (up.clone(), None));
+    assert_eq!(health.observe(down.clone(), seconds(10)), (up.clone(), Some(Duration::from_secs(30))));
+    assert_eq!(health.observe(down.clone(), seconds(39)), (up.clone(), Some(Duration::from_secs(1))));
+    assert_eq!(health.observe(down.clone(), seconds(40)), (down.clone(), None));
+    assert_eq!(health.observe(up.clone(), seconds(41)), (up.clone(), None));
+    assert_eq!(health.observe(down, seconds(50)).0, up, "it begins anew");
 }
 
 #[test]
-fn swap_is_told_where_there_is_some() {
+fn swap_is_reported_if_there_is_some() {
     let told = |swap_bytes| {
         let machine = Machine { swap_bytes, ..machine() };
-        let (known, before) = (Known::default(), NodeStatus::default());
+        let (known, before) = (StatusInputs::default(), NodeStatus::default());
         let now = at("2026-01-01T00:00:00Z");
         let status = node_status(&config(), &machine, &Health::Unknown, &known, &before, now);
         json!(status.node_info)["swap"].clone()
@@ -186,12 +191,12 @@ fn declared_features_are_in_the_order_that_the_api_demands() {
 }
 
 #[test]
-fn a_node_tells_an_address_of_each_family() {
+fn addresses_of_each_family() {
     let up = Health::Up { version: "20.10".into() };
     let now = at("2026-01-01T00:00:00Z");
     let config = NodeConfig { addresses: "2001:db8::1,192.0.2.1".parse().unwrap(), ..config() };
     let told = |seen: &Node| {
-        let node = wanted(&config, &machine(), &up, &Known::default(), seen, now);
+        let node = desired_node(&config, &machine(), &up, &StatusInputs::default(), seen, now);
         let all = node.status.unwrap().addresses.unwrap().into_iter();
         all.map(|a| format!("{} {}", a.type_, a.address)).collect::<Vec<_>>()
     };
@@ -209,9 +214,9 @@ fn a_node_tells_an_address_of_each_family() {
 fn the_controller_of_an_external_cloud_gives_the_addresses() {
     let up = Health::Up { version: "20.10".into() };
     let now = at("2026-01-01T00:00:00Z");
-    let told = |given_address: bool, external_cloud: bool, seen: &Node| {
-        let config = NodeConfig { given_address, external_cloud, ..config() };
-        let node = wanted(&config, &machine(), &up, &Known::default(), seen, now);
+    let told = |node_ip_configured: bool, external_cloud: bool, seen: &Node| {
+        let config = NodeConfig { node_ip_configured, external_cloud, ..config() };
+        let node = desired_node(&config, &machine(), &up, &StatusInputs::default(), seen, now);
         let addresses: Vec<String> = node.status.unwrap().addresses.unwrap().into_iter().map(|a| a.address).collect();
         (addresses, node.metadata.annotations.unwrap_or_default().remove(PROVIDED_IP))
     };
@@ -229,9 +234,16 @@ fn the_controller_of_an_external_cloud_gives_the_addresses() {
 }
 
 #[test]
-fn each_round_sets_the_system_of_the_node_right() {
+fn os_and_architecture_labels_are_reconciled() {
     let seen: Node = serde_json::from_value(json!({"metadata": {"labels": {OS: "windows", "rack": "7"}}})).unwrap();
-    let node = wanted(&config(), &machine(), &Health::Unknown, &Known::default(), &seen, at("2026-01-01T00:00:00Z"));
+    let node = desired_node(
+        &config(),
+        &machine(),
+        &Health::Unknown,
+        &StatusInputs::default(),
+        &seen,
+        at("2026-01-01T00:00:00Z"),
+    );
     let labels = node.metadata.labels.unwrap();
     assert_eq!([OS, ARCH, "rack"].map(|key| labels[key].as_str()), ["linux", architecture(), "7"]);
 }

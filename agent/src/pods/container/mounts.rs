@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
 use super::env::expand;
-use crate::volumes::Place;
+use crate::volumes::MountSource;
 
 /// What one volume mount is mounted from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(crate) struct Device {
 ///
 /// # Errors
 /// Names the volume that is missing or no device.
-pub(crate) fn devices(container: &Container, places: &BTreeMap<String, Place>) -> Result<Vec<Device>, String> {
+pub(crate) fn devices(container: &Container, places: &BTreeMap<String, MountSource>) -> Result<Vec<Device>, String> {
     let wanted = container.volume_devices.iter().flatten();
     wanted
         .map(|device| {
@@ -124,7 +124,7 @@ mod tests {
             r#"{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v"}],"volumeDevices":[{"name":"d","devicePath":"/dev/x"}]}"#,
         )
         .unwrap();
-        let place = |path: &str, device| Place { path: path.into(), read_only: false, device, image: None };
+        let place = |path: &str, device| MountSource { path: path.into(), read_only: false, device, image: None };
         let mut places =
             BTreeMap::from([("v".to_owned(), place("/host", false)), ("d".to_owned(), place("/dev/loop7", true))]);
         let wanted = Device { path: "/dev/loop7".into(), at: "/dev/x".to_owned(), read_only: false };

@@ -16,7 +16,7 @@ use windlass_kit::{
 
 use crate::{
     cgroup::limits::{HugePages, milli_cpu_to_quota, milli_cpu_to_shares},
-    engine::instance::Limits,
+    engine::inspect::Limits,
     pods::lifecycle::spec,
 };
 

@@ -14,9 +14,9 @@ use windlass_kit::liveness::LoopProbe;
 use crate::{
     engine::{
         Cause, Engine, EngineError, Health,
-        calls::{Info, Listed},
+        containers::{Info, Listed},
         events::Changed,
-        instance::Instance,
+        inspect::Instance,
     },
     metrics::Metrics,
 };

@@ -53,7 +53,7 @@ use super::{
 };
 use crate::{
     ContainerRecord,
-    engine::{Health, calls::Listed, instance::Instance},
+    engine::{Health, containers::Listed, inspect::Instance},
 };
 
 /// A worker that panicked is replaced after this, so that a bug that recurs does not use up the machine.
@@ -332,7 +332,7 @@ impl Dispatcher {
             TaskExit::Returned(WorkerExit::Finished) => {
                 self.workers.remove(&uid);
                 self.context.node.probe_metrics.forget(&uid);
-                self.context.node.volumes.forget(&uid);
+                self.context.node.volumes.remove_pod(&uid);
                 // The API may have the pod again; static pods, which may be added again too, are synced below.
                 let exists = self.sources.api.get(&uid).is_some_and(|p| p.metadata.deletion_timestamp.is_none());
                 if let Some(update) = self.sources.update(&uid).filter(|_| exists) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Dispatcher, PodUpdate, engine_watch, orphan_logs};
-use crate::engine::{calls::Listed, instance::Instance};
+use crate::engine::{containers::Listed, inspect::Instance};
 
 /// Seconds after which a helper container is in use no more.
 const MAX_HELPER_AGE_SECONDS: i64 = 3600;

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::{mpsc, watch};
 
-use crate::{ContainerRecord, engine::calls::Info, pods::steps::context::RunningContainers};
+use crate::{ContainerRecord, engine::containers::Info, pods::steps::context::RunningContainers};
 
 /// Changes within this time are published together.
 const DEBOUNCE: Duration = Duration::from_millis(10);

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{allocated::Allocated, kill::KillReason, probes::ProbeRecords, step_key::StepKey};
 use crate::engine::{
-    instance::{Instance, State},
+    inspect::{Instance, State},
     names::SANDBOX_NAME,
 };
 

@@ -10,7 +10,7 @@ use super::time::saturating_add;
 use crate::{
     ContainerRecord,
     engine::{
-        instance::{Instance, State},
+        inspect::{Instance, State},
         names,
     },
 };
@@ -31,7 +31,7 @@ pub(crate) fn record(instance: &Instance) -> Option<ContainerRecord> {
         is_sandbox: who.container == names::SANDBOX_NAME,
         started_at,
         cpu_shares: u64::try_from(instance.limits.cpu_shares).unwrap_or(0),
-        held_to: vec![instance.limits.memory, instance.limits.cpu_shares, instance.limits.cpu_quota],
+        limits: vec![instance.limits.memory, instance.limits.cpu_shares, instance.limits.cpu_quota],
     })
 }
 

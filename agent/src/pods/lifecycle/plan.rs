@@ -16,7 +16,7 @@ use super::{
     view::{PodOutcome, PodView},
 };
 use crate::engine::{
-    instance::{Exit, Instance, State},
+    inspect::{Exit, Instance, State},
     names::container_hash,
 };
 

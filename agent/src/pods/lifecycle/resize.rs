@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     cgroup::limits::{CPU_PERIOD, container_limits},
-    engine::instance::{Instance, Limits, State},
+    engine::inspect::{Instance, Limits, State},
 };
 
 /// The condition of a resize that is deferred or infeasible.

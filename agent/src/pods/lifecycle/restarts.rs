@@ -12,7 +12,7 @@ use super::{
     time::saturating_add,
 };
 use crate::engine::{
-    instance::{Exit, Instance},
+    inspect::{Exit, Instance},
     names::container_hash,
 };
 

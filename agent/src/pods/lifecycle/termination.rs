@@ -13,7 +13,7 @@ use super::{
     time::after_grace,
     view::PodView,
 };
-use crate::engine::instance::{Instance, State};
+use crate::engine::inspect::{Instance, State};
 
 /// What every container has left at least, in seconds, once its turn comes; upstream's.
 const MIN_GRACE: i64 = 2;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::observed::{Failure, ImageState, Observed};
-use crate::engine::instance::{Instance, State};
+use crate::engine::inspect::{Instance, State};
 
 /// `at` plus a duration; the end of time instead of an overflow.
 pub(crate) fn saturating_add(at: Timestamp, by: Duration) -> Timestamp {

@@ -11,7 +11,7 @@ use super::{
     spec::{self, OnExit, Role},
     time::saturating_add,
 };
-use crate::engine::instance::{Exit, Instance, State};
+use crate::engine::inspect::{Exit, Instance, State};
 
 /// Whether the containers' exits make the pod terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use windlass_kit::objects::resources::class_of;
 use super::context::PodContext;
 use crate::{
     cgroup::{self, limits::pod_cgroup},
-    engine::instance::Limits,
+    engine::inspect::Limits,
     pods::{container::qos, lifecycle::spec},
 };
 

@@ -24,7 +24,7 @@ use crate::{
     cgroup::limits::{CPU_PERIOD, container_limits},
     engine::{
         EngineError,
-        instance::{Instance, State},
+        inspect::{Instance, State},
         names,
     },
     pods::{
@@ -36,7 +36,7 @@ use crate::{
         },
         lifecycle::{reasons, spec},
     },
-    volumes::{Place, follow::Contents, subpath::read_part, threads::Call},
+    volumes::{MountSource, object_watch::ObjectReader, stall_pool::Call, subpath::read_subpath_file},
 };
 
 /// What creating a container needs beside the pod.
@@ -48,9 +48,9 @@ pub(crate) struct CreateRequest {
     pub(crate) image_id: String,
     pub(crate) image_shown: String,
     pub(crate) image_user: String,
-    pub(crate) volumes: Arc<BTreeMap<String, Place>>,
+    pub(crate) volumes: Arc<BTreeMap<String, MountSource>>,
     /// The objects that its environment references.
-    pub(crate) contents: Contents,
+    pub(crate) contents: ObjectReader,
     /// The container whose process namespace an ephemeral one joins.
     pub(crate) target: Option<String>,
     pub(crate) addresses: Vec<IpAddr>,
@@ -210,7 +210,7 @@ async fn files(
     context: &PodContext,
     pod: &Pod,
     container: &Container,
-    volumes: &BTreeMap<String, Place>,
+    volumes: &BTreeMap<String, MountSource>,
 ) -> Result<BTreeMap<(String, String), String>, String> {
     let mut wanted = Vec::new();
     for (volume, path) in env::files(container) {
@@ -223,7 +223,7 @@ async fn files(
     let read = move |_: &Call| {
         let mut all = BTreeMap::new();
         for (volume, path, place) in wanted {
-            if let Some(text) = read_part(&place, &path)? {
+            if let Some(text) = read_subpath_file(&place, &path)? {
                 all.insert((volume, path), text);
             }
         }
@@ -234,7 +234,7 @@ async fn files(
 }
 
 /// The ConfigMaps and Secrets that a container's environment references.
-async fn fetch_sources(pod: &Pod, container: &Container, contents: &Contents) -> Result<EnvSources, StepError> {
+async fn fetch_sources(pod: &Pod, container: &Container, contents: &ObjectReader) -> Result<EnvSources, StepError> {
     let (maps, secrets) = env::references(container);
     let mut sources = EnvSources::default();
     let failed = |e: Arc<kube::Error>| config_error(format!("failed to get an object of the environment: {e}"));

@@ -18,7 +18,7 @@ use windlass_kit::{
 use super::host_facts;
 use crate::{
     Config, ContainerRecord, Pressure,
-    engine::{Engine, EngineError, Health, calls::Info},
+    engine::{Engine, EngineError, Health, containers::Info},
     images::Images,
     metrics::Metrics,
     network::Network,
@@ -32,7 +32,7 @@ use crate::{
         lifecycle::{observed::ResizeDecision, reasons, spec},
     },
     probe_metrics::ProbeMetrics,
-    volumes::{Volumes, follow::Following, placed::Placed},
+    volumes::{Volumes, object_watch::ObjectWatches, registry::VolumeRegistry},
 };
 
 /// Calls of the engine in flight at most: more slow each other down, since Docker serialises much of its work.
@@ -67,7 +67,7 @@ pub struct NodeHandles {
     /// The metrics of probes.
     pub probe_metrics: ProbeMetrics,
     /// Where volumes are mounted.
-    pub volumes: Placed,
+    pub volumes: VolumeRegistry,
 }
 
 impl fmt::Debug for NodeHandles {
@@ -84,7 +84,7 @@ pub(crate) struct PodContext {
     pub(crate) node: NodeHandles,
     pub(crate) volumes: Volumes,
     /// Watches of the ConfigMaps and Secrets that pods reference.
-    pub(crate) object_watches: Following,
+    pub(crate) object_watches: ObjectWatches,
     pub(crate) recorder: Recorder,
     pub(crate) engine_calls: Semaphore,
     pub(crate) exec_probe_starts: Semaphore,
@@ -127,7 +127,7 @@ impl PodContext {
         );
         let context = Self {
             recorder: node.metrics.recorder(node.client.clone(), &node.config.node_name),
-            object_watches: Following::new(node.client.clone()),
+            object_watches: ObjectWatches::new(node.client.clone()),
             node,
             volumes,
             engine_calls: Semaphore::new(MAX_ENGINE_CALLS),

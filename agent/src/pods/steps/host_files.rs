@@ -13,12 +13,12 @@ use super::{container_files, context::PodContext};
 use crate::{
     Config,
     engine::{
-        instance::{Instance, State},
+        exec_attach,
+        inspect::{Instance, State},
         names::Identity,
-        process,
     },
     pods::lifecycle::spec,
-    volumes::mounted,
+    volumes::mountinfo,
 };
 
 /// Bytes of a termination message that are kept, from its end; upstream's limit.
@@ -46,7 +46,7 @@ pub(crate) async fn with_message(context: &PodContext, instance: Instance) -> In
     if let State::Exited(exit) = &mut instance.state
         && wanted
     {
-        match context.node.engine.log_end(&instance.id, MAX_LOG_TAIL_LINES, MAX_LOG_TAIL_BYTES).await {
+        match context.node.engine.log_tail(&instance.id, MAX_LOG_TAIL_LINES, MAX_LOG_TAIL_BYTES).await {
             Ok(end) => exit.message = end,
             Err(error) => {
                 tracing::debug!(%error, container = instance.id, "failed to read the log's tail as termination message")
@@ -65,7 +65,7 @@ pub(crate) fn needs_log_tail(instance: &Instance) -> bool {
 /// Adds the termination message that the container itself has written; and the user of one that runs.
 pub(crate) fn with_written_message(context: &PodContext, mut instance: Instance) -> Instance {
     if let Some(pid) = instance.pid() {
-        instance.user = process::user_of(pid, &instance.id);
+        instance.user = exec_attach::process_user(pid, &instance.id);
     }
     if let State::Exited(exit) = &mut instance.state {
         let who = &instance.identity;
@@ -147,7 +147,7 @@ pub(crate) fn remove_log_dirs(pod_logs: &Path, uid: &str) {
 
 /// Removes a pod's directory, unless something is still mounted below it.
 pub(crate) fn remove_pod_dir(dir: &Path) -> Result<(), String> {
-    let mounts = mounted::below(dir).map_err(|e| format!("failed to read the mount table: {e}"))?;
+    let mounts = mountinfo::mounts_below(dir).map_err(|e| format!("failed to read the mount table: {e}"))?;
     if let Some(mount) = mounts.first() {
         return Err(format!("{} is still mounted below the pod's directory, which is kept", mount.display()));
     }

@@ -16,13 +16,13 @@ use super::{
     outcome::{Outcome, StepError},
 };
 use crate::{
-    engine::{EngineError, images::is_out_of_order},
+    engine::{EngineError, images::is_registry_unavailable},
     images::{
         self,
         credentials::{self, Credentials, Source},
     },
-    metrics::size_word,
-    node_authorizer::past_lag,
+    metrics::image_size_label,
+    node_authorizer::retry_forbidden,
     pods::lifecycle::{observed::ImageState, reasons, spec},
 };
 
@@ -64,7 +64,7 @@ impl ImageRequest<'_> {
         };
         let records = context.node.images.records();
         let mut given = None;
-        let usable = records.is_for_all(self.reference, &found).await || {
+        let usable = records.is_accessible_to_all(self.reference, &found).await || {
             // It was pulled with a secret: a pod that asks for it now must have one, too.
             let given = given.insert(credentials(context, self.pod, self.reference).await);
             !records.must_pull(self.reference, &found, given).await
@@ -81,7 +81,7 @@ impl ImageRequest<'_> {
     async fn pull(&self, given: Vec<Credentials>) -> Result<ImageState, StepError> {
         let (context, image) = (self.context, self.image);
         let records = context.node.images.records();
-        if let Err(error) = records.begin(self.reference).await {
+        if let Err(error) = records.record_intent(self.reference).await {
             let message = format!("Failed to record image pull intent for container image {image:?}: {error}");
             return Err(self.failed(reasons::FAILED, reasons::ERR_IMAGE_PULL, message));
         }
@@ -90,7 +90,7 @@ impl ImageRequest<'_> {
             let with: Vec<_> = given.iter().map(Credentials::for_docker).collect();
             let pull = with_progress(context.node.images.pulls().pull(image, with), || {
                 let progress = context.node.images.progress();
-                let words = progress.borrow().values().find(|p| p.image == image).map(images::Progress::words);
+                let words = progress.borrow().values().find(|p| p.image == image).map(images::PullProgress::summary);
                 let message = format!("Pulling image {image:?}: {}", words.unwrap_or_default());
                 self.event(Severity::Normal, "Pulling", message);
             });
@@ -99,8 +99,8 @@ impl ImageRequest<'_> {
         };
         match pulled.await {
             Ok(Some((found, images::Pulled { took, with, .. }))) => {
-                records.pulled(self.reference, &found.id, with.and_then(|index| given.get(index))).await;
-                context.node.metrics.pulls.observe_duration([size_word(found.size)], took);
+                records.record_pulled(self.reference, &found.id, with.and_then(|index| given.get(index))).await;
+                context.node.metrics.pulls.observe_duration([image_size_label(found.size)], took);
                 let (took, waited) = (took.as_secs_f64(), started.elapsed().as_secs_f64());
                 let message = format!(
                     "Successfully pulled image {image:?} in {took:.3}s ({waited:.3}s including waiting). Image size: {} bytes.",
@@ -110,13 +110,13 @@ impl ImageRequest<'_> {
                 Ok(ImageState::Present { id: found.id, shown: found.shown, user: found.user })
             }
             Ok(None) => {
-                records.failed(self.reference).await;
+                records.record_failed(self.reference).await;
                 let message = format!("image {image:?} was pulled but is not in Docker's store");
                 Err(StepError::new(reasons::ERR_IMAGE_PULL, message))
             }
             Err(error) => {
-                records.failed(self.reference).await;
-                let reason = match is_out_of_order(&error.reason) {
+                records.record_failed(self.reference).await;
+                let reason = match is_registry_unavailable(&error.reason) {
                     true => reasons::REGISTRY_UNAVAILABLE,
                     false => reasons::ERR_IMAGE_PULL,
                 };
@@ -189,9 +189,9 @@ async fn credentials(context: &PodContext, pod: &Pod, image: &Reference) -> Vec<
     let names = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.as_str());
     let (mut configs, mut missing) = (Vec::new(), Vec::new());
     for name in names {
-        match past_lag(|| api.get_opt(name)).await {
+        match retry_forbidden(|| api.get_opt(name)).await {
             Ok(Some(secret)) => {
-                configs.extend(credentials::of_secret(&secret).map(|config| (config, Source::of(&secret))));
+                configs.extend(credentials::config_of_secret(&secret).map(|config| (config, Source::of(&secret))));
             }
             Ok(None) | Err(_) => missing.push(name),
         }

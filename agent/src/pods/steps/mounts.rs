@@ -10,9 +10,9 @@ use crate::{
         lifecycle::spec,
     },
     volumes::{
-        Place,
-        subpath::{Part, mount_part},
-        threads::Call,
+        MountSource,
+        stall_pool::Call,
+        subpath::{SubPath, mount_subpath},
     },
 };
 
@@ -25,7 +25,7 @@ use crate::{
 pub(crate) fn resolve_mounts(
     pod_dir: &Path,
     container: &Container,
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, MountSource>,
     variables: &[(String, String)],
     call: &Call,
 ) -> Result<Vec<Mount>, String> {
@@ -46,18 +46,18 @@ pub(crate) fn resolve_mounts(
             if sub.is_none() && !recursive {
                 // Docker's own error for a path that does not exist is better than one made up here.
                 let _ = std::fs::metadata(&place.path);
-                call.still_wanted()?;
+                call.check_cancelled()?;
                 return Ok(Mount { from: MountOrigin::Host(place.path.clone()), read_only });
             }
             let target =
                 pod_dir.join("volume-subpaths").join(&mount.name).join(&container.name).join(index.to_string());
-            let part = Part {
+            let part = SubPath {
                 volume: &place.path,
                 sub_path: sub.as_deref().unwrap_or(""),
                 target: &target,
-                deep_read_only: recursive,
+                recursive_read_only: recursive,
             };
-            Ok(Mount { from: MountOrigin::Host(mount_part(&part, call)?), read_only })
+            Ok(Mount { from: MountOrigin::Host(mount_subpath(&part, call)?), read_only })
         })
         .collect()
 }
@@ -72,7 +72,7 @@ mod tests {
             r#"{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v"},{"name":"w","mountPath":"/w","readOnly":true}]}"#,
         )
         .unwrap();
-        let place = |read_only| Place { path: "/host".into(), read_only, device: false, image: None };
+        let place = |read_only| MountSource { path: "/host".into(), read_only, device: false, image: None };
         let mut places = BTreeMap::from([("v".to_owned(), place(true)), ("w".to_owned(), place(false))]);
         let made = resolve_mounts(Path::new("/none"), &container, &places, &[], &Call::default()).unwrap();
         assert!(made.iter().all(|s| s.read_only));
@@ -90,7 +90,7 @@ mod tests {
             r#"{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v"},{"name":"v","mountPath":"/w","subPath":"a/b"}]}"#,
         )
         .unwrap();
-        let place = Place { path: "".into(), read_only: true, device: false, image: Some("sha256:1".to_owned()) };
+        let place = MountSource { path: "".into(), read_only: true, device: false, image: Some("sha256:1".to_owned()) };
         let places = BTreeMap::from([("v".to_owned(), place)]);
         let made = resolve_mounts(Path::new("/none"), &container, &places, &[], &Call::default()).unwrap();
         let image = |sub_path: Option<&str>| Mount {
@@ -104,7 +104,7 @@ mod tests {
     fn a_block_device_is_no_mount() {
         let container: Container =
             serde_json::from_str(r#"{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v"}]}"#).unwrap();
-        let place = Place { path: "/dev/loop7".into(), read_only: false, device: true, image: None };
+        let place = MountSource { path: "/dev/loop7".into(), read_only: false, device: true, image: None };
         let places = BTreeMap::from([("v".to_owned(), place)]);
         let refused = resolve_mounts(Path::new("/none"), &container, &places, &[], &Call::default());
         assert!(refused.unwrap_err().contains("volumeDevices"));

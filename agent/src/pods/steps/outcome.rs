@@ -5,9 +5,9 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::prober::ProbeResult;
 use crate::{
-    engine::{EngineError, instance::Instance},
+    engine::{EngineError, inspect::Instance},
     pods::lifecycle::{observed::ImageState, probes::ProbeType},
-    volumes::Prepared,
+    volumes::PreparedVolumes,
 };
 
 /// Why a step failed, in the words that statuses and events show.
@@ -36,7 +36,7 @@ pub(crate) enum Outcome {
         container: String,
         result: Result<ImageState, StepError>,
     },
-    VolumesPrepared(Result<Prepared, StepError>),
+    VolumesPrepared(Result<PreparedVolumes, StepError>),
     /// When the volumes' files are due for another refresh.
     VolumesRefreshed(Result<Option<Timestamp>, StepError>),
     SandboxCreated(Result<Instance, StepError>),

@@ -7,7 +7,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 use windlass_kit::async_fd::readable;
 
-use crate::engine::process;
+use crate::engine::exec_attach;
 
 /// The init process of a container's own process namespace: no process in it outlives it.
 pub(crate) struct InitProcess(AsyncFd<OwnedFd>);
@@ -23,7 +23,7 @@ impl InitProcess {
         let pidfd = pidfd_open(Pid::from_raw(pid.max(0))?, PidfdFlags::NONBLOCK).ok()?;
         // Read after the pidfd was opened: the pid cannot have been reused since.
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        if !process::is_of(pid, container) || !is_init(&status) {
+        if !exec_attach::is_in_container(pid, container) || !is_init(&status) {
             return None;
         }
         readable(pidfd).ok().map(Self)

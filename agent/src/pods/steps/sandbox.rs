@@ -17,7 +17,7 @@ use super::{
 use crate::{
     engine::{
         EngineError,
-        instance::{Instance, Limits, State},
+        inspect::{Instance, Limits, State},
         names::SANDBOX_NAME,
     },
     network::{Attach, Bandwidth, HostPort, Protocol},

@@ -15,7 +15,7 @@ use super::{
     outcome::{Outcome, StepError},
 };
 use crate::{
-    engine::instance::Instance,
+    engine::inspect::Instance,
     pods::lifecycle::{reasons, spec},
 };
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     pods::lifecycle::reasons,
-    volumes::{VolumeImages, follow::Contents},
+    volumes::{VolumeImages, object_watch::ObjectReader},
 };
 
 /// Pulls of images for volumes are cancelled when the pod terminates; setting volumes up is not, since tearing them
@@ -21,7 +21,7 @@ use crate::{
 pub(crate) async fn prepare_volumes(
     context: Arc<PodContext>,
     pod: Arc<Pod>,
-    contents: Contents,
+    contents: ObjectReader,
     cancelled: CancellationToken,
 ) -> Outcome {
     if let Err(why) = write_pod_files(&context, &pod, &[]) {
@@ -41,7 +41,7 @@ pub(crate) async fn prepare_volumes(
 }
 
 /// Rewrites the files of volumes whose sources changed.
-pub(crate) async fn refresh_volumes(context: Arc<PodContext>, pod: Arc<Pod>, contents: Contents) -> Outcome {
+pub(crate) async fn refresh_volumes(context: Arc<PodContext>, pod: Arc<Pod>, contents: ObjectReader) -> Outcome {
     let result = context.volumes.refresh(&pod, &contents).await;
     Outcome::VolumesRefreshed(result.map_err(|e| StepError::new(reasons::FAILED_MOUNT, e.to_string())))
 }

@@ -9,12 +9,12 @@ use windlass_kit::events::Severity;
 
 use super::{Worker, metrics::StartTimes};
 use crate::{
-    engine::instance::Instance,
+    engine::inspect::Instance,
     pods::{
         lifecycle::{action::Action, observed::ImageState, spec, step_key::StepKey, time::after_grace},
         steps::{self, ContainerRef, outcome::Outcome, pidfd::InitProcess},
     },
-    volumes::follow::{Contents, Need},
+    volumes::object_watch::{Freshness, ObjectReader},
 };
 
 impl Worker {
@@ -57,8 +57,8 @@ impl Worker {
     }
 
     /// The ConfigMaps and Secrets that the pod references.
-    fn contents(&self, need: Need) -> Contents {
-        Contents::new(self.context.node.client.clone(), self.object_watches.clone(), need)
+    fn contents(&self, need: Freshness) -> ObjectReader {
+        ObjectReader::new(self.context.node.client.clone(), self.object_watches.clone(), need)
     }
 
     pub(super) fn container(&self, name: &str) -> Option<Container> {
@@ -97,11 +97,11 @@ impl Worker {
             (_, None) => {}
             (Action::PrepareVolumes, Some(pod)) => {
                 let cancelled = self.cancellation(&key);
-                self.push(key, steps::prepare_volumes(context, pod, self.contents(Need::Now), cancelled));
+                self.push(key, steps::prepare_volumes(context, pod, self.contents(Freshness::Live), cancelled));
             }
             (Action::RefreshVolumes, Some(pod)) => {
                 self.observed.refresh_volumes_at = None;
-                self.push(key, steps::refresh_volumes(context, pod, self.contents(Need::Told)));
+                self.push(key, steps::refresh_volumes(context, pod, self.contents(Freshness::Watched)));
             }
             (Action::EnsureImage { container }, Some(pod)) => {
                 if let Some(container) = self.container(&container) {
@@ -216,7 +216,7 @@ impl Worker {
             image_shown: shown,
             image_user: user,
             volumes: Arc::clone(&self.volumes),
-            contents: self.contents(Need::Now),
+            contents: self.contents(Freshness::Live),
             target: self.ephemeral_target(name),
             addresses: self.observed.addresses.clone(),
         };

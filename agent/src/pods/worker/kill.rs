@@ -7,7 +7,7 @@ use super::{
     pod_killer::{KillRequest, KillResult, kill_timeout},
 };
 use crate::{
-    engine::instance::Instance,
+    engine::inspect::Instance,
     pods::lifecycle::{
         kill::{KillReason, kill_grace},
         spec,

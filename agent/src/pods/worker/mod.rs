@@ -54,11 +54,11 @@ use super::{
 };
 use crate::{
     ContainerRecord,
-    engine::{calls::Listed, events::Changed, instance::Instance},
+    engine::{containers::Listed, events::Changed, inspect::Instance},
     network::Readiness,
     volumes::{
-        Place,
-        follow::{Follower, Reference},
+        MountSource,
+        object_watch::{ObjectRef, ObjectWatch},
     },
 };
 
@@ -108,14 +108,14 @@ pub(crate) struct Worker {
     /// No source has the pod any more.
     deleted: bool,
     observed: Observed,
-    volumes: Arc<BTreeMap<String, Place>>,
+    volumes: Arc<BTreeMap<String, MountSource>>,
     steps: FuturesUnordered<BoxFuture<'static, (StepKey, Outcome)>>,
     /// Containers that changed while they were being inspected: the inspection may have been too early.
     inspect_again: BTreeSet<String>,
     /// The tokens of steps in flight that can be cancelled.
     cancellations: BTreeMap<StepKey, CancellationToken>,
     /// Watches of the ConfigMaps and Secrets that the pod references.
-    object_watches: BTreeMap<Reference, Follower>,
+    object_watches: BTreeMap<ObjectRef, ObjectWatch>,
     object_changes: SelectAll<WatchStream<u64>>,
     /// The running containers as they were last published.
     published: Vec<ContainerRecord>,

@@ -10,9 +10,9 @@ use super::Worker;
 use crate::{
     engine::{
         EngineError,
-        instance::{Instance, State},
+        inspect::{Instance, State},
     },
-    metrics::Written,
+    metrics::WriteKind,
     pods::{
         lifecycle::{
             observed::{Failure, INITIAL_BACKOFF, ImageState, MAX_BACKOFF},
@@ -28,7 +28,7 @@ use crate::{
             prober::ProbeResult,
         },
     },
-    volumes::Prepared,
+    volumes::PreparedVolumes,
 };
 
 /// The retry after the engine did not answer: nothing is wrong with the pod, so it comes soon.
@@ -132,11 +132,11 @@ impl Worker {
         }
     }
 
-    fn apply_volumes(&mut self, result: Result<Prepared, StepError>, now: Timestamp) {
+    fn apply_volumes(&mut self, result: Result<PreparedVolumes, StepError>, now: Timestamp) {
         match result {
             Ok(prepared) => {
                 if let Some(pod) = &self.pod {
-                    self.context.node.volumes.tell(pod, &prepared.places);
+                    self.context.node.volumes.update(pod, &prepared.places);
                 }
                 self.volumes = Arc::new(prepared.places);
                 self.refresh_volumes_by(prepared.renew_at);
@@ -230,8 +230,8 @@ impl Worker {
                 // A response that changed nothing would be followed by the same patch at once, for ever.
                 let unchanged = version(&pod) == from;
                 if unchanged {
-                    let written = if self.mirror.is_some() { Written::MirrorStatus } else { Written::PodStatus };
-                    self.context.node.metrics.empty_write(written, spec::name(&pod));
+                    let written = if self.mirror.is_some() { WriteKind::MirrorStatus } else { WriteKind::PodStatus };
+                    self.context.node.metrics.count_empty_write(written, spec::name(&pod));
                 }
                 self.refused_patches.reset();
                 self.patch_after = unchanged.then(|| saturating_add(now, UNCHANGED_STATUS_RETRY));

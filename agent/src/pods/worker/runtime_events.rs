@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{RuntimeEvent, Worker};
 use crate::{
     engine::{
-        calls::Listed,
+        containers::Listed,
         events::{self, Changed},
-        instance::{Exit, Instance, State},
+        inspect::{Exit, Instance, State},
     },
     pods::{
         lifecycle::{step_key::StepKey, time::normalize_times},

@@ -14,7 +14,7 @@ use crate::{
     },
     volumes::{
         Volumes,
-        follow::{Kind as ObjectKind, Reference},
+        object_watch::{Kind as ObjectKind, ObjectRef},
     },
 };
 
@@ -79,7 +79,7 @@ impl Worker {
         self.object_watches.retain(|reference, _| wanted.contains(reference));
         for reference in wanted {
             if let Entry::Vacant(entry) = self.object_watches.entry(reference) {
-                let watch = self.context.object_watches.follow(entry.key());
+                let watch = self.context.object_watches.watch(entry.key());
                 self.object_changes.push(WatchStream::from_changes(watch.changes()));
                 entry.insert(watch);
             }
@@ -127,10 +127,10 @@ fn newer(old: Option<&Arc<Pod>>, new: &Arc<Pod>, origin: Origin) -> Option<Arc<P
 }
 
 /// The ConfigMaps and Secrets that a pod's volumes and environments reference.
-fn references(pod: &Pod) -> Vec<Reference> {
+fn references(pod: &Pod) -> Vec<ObjectRef> {
     let mut out = Volumes::references(pod);
     let namespace = spec::namespace(pod);
-    let reference = |kind, name: &str| Reference { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+    let reference = |kind, name: &str| ObjectRef { kind, namespace: namespace.to_owned(), name: name.to_owned() };
     let mut add = |container: &Container| {
         let (maps, secrets) = env::references(container);
         out.extend(maps.into_iter().map(|name| reference(ObjectKind::ConfigMap, name)));

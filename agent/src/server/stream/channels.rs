@@ -1,45 +1,45 @@
-//! Channels of a command inside the messages of a WebSocket: the first byte says which. Pure.
+//! The channel protocol of WebSocket streams: the first byte of a message is the channel. Pure.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::session::{Ending, Size};
+use super::session::{ExitStatus, Size};
 
 pub(super) const STDIN: u8 = 0;
 pub(super) const STDOUT: u8 = 1;
 pub(super) const STDERR: u8 = 2;
 pub(super) const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
-/// Since version 5: the next byte names a channel that is closed.
+/// Since version 5: the next byte is a channel that is closed.
 const CLOSE: u8 = 255;
 
-/// The protocols, as clients name them; the first that a client offers and that is here is spoken.
+/// The subprotocols; the first that a client offers and that is listed is used.
 pub(super) const PROTOCOLS: [&str; 5] =
     ["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"];
 
-/// How messages are written and read.
+/// The encoding of messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Channels {
     /// Text: the channel's digit and base64.
     base64: bool,
-    /// The last word is a `Status` object rather than a text.
+    /// The final message is a `Status` object rather than a text.
     status: bool,
     /// The client may close one channel.
     closes: bool,
 }
 
-/// What a message of the client says.
+/// A decoded message of the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Input {
     Stdin(Bytes),
     Resize(Size),
     StdinClosed,
-    /// Something for a channel that the client has no use of; upstream takes it too.
+    /// Data for a channel that clients do not write to; ignored, as upstream.
     Nothing,
 }
 
-/// A message that cannot be understood.
+/// An invalid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ChannelError {
     #[error("a message has no channel")]
@@ -51,7 +51,7 @@ pub(super) enum ChannelError {
 }
 
 impl Channels {
-    /// The way of a protocol; `None`, or no name at all, is the oldest.
+    /// The encoding of a subprotocol; `None`, or no name, is the oldest.
     pub(super) fn of(protocol: Option<&str>) -> Self {
         let name = protocol.unwrap_or_default();
         Self {
@@ -61,7 +61,7 @@ impl Channels {
         }
     }
 
-    /// Bytes on a channel.
+    /// Encodes bytes for a channel.
     pub(super) fn write(self, channel: u8, bytes: &[u8]) -> Message {
         if self.base64 {
             let mut text = String::with_capacity(2 + bytes.len().div_ceil(3) * 4);
@@ -75,13 +75,13 @@ impl Channels {
         Message::Binary(all.freeze())
     }
 
-    /// The last word; `None` when there is nothing to say.
-    pub(super) fn end(self, ending: &Ending) -> Option<Message> {
+    /// Encodes the final message; `None` if there is none.
+    pub(super) fn end(self, ending: &ExitStatus) -> Option<Message> {
         let text = if self.status { ending.status().to_string() } else { ending.text() };
         (!text.is_empty()).then(|| self.write(ERROR, text.as_bytes()))
     }
 
-    /// Channel and bytes of a message.
+    /// Splits a message into channel and bytes.
     pub(super) fn split(self, message: Bytes) -> Result<(u8, Bytes), ChannelError> {
         let first = *message.first().ok_or(ChannelError::Empty)?;
         if !self.base64 {
@@ -91,7 +91,7 @@ impl Channels {
         Ok((channel, STANDARD.decode(&message[1..]).map_err(|_| ChannelError::Base64)?.into()))
     }
 
-    /// What a message of the client says. Some clients send text where bytes were agreed: it is taken as bytes.
+    /// Decodes a message of the client. Some clients send text where bytes were negotiated: it is taken as bytes.
     pub(super) fn read(self, message: Bytes) -> Result<Input, ChannelError> {
         if self.closes && message.first() == Some(&CLOSE) {
             return Ok(if message.get(1) == Some(&STDIN) { Input::StdinClosed } else { Input::Nothing });
@@ -99,7 +99,7 @@ impl Channels {
         let (channel, bytes) = self.split(message)?;
         Ok(match channel {
             STDIN if !bytes.is_empty() => Input::Stdin(bytes),
-            // A size that cannot be read changes nothing.
+            // An invalid size is ignored.
             RESIZE => serde_json::from_slice(&bytes).map_or(Input::Nothing, Input::Resize),
             _ => Input::Nothing,
         })
@@ -138,11 +138,11 @@ mod tests {
 
     #[test]
     fn last_words() {
-        let end = |protocol, ending: &Ending| Channels::of(protocol).end(ending).map(|m| m.into_data());
-        assert_eq!(end(None, &Ending::Exited(0)), None);
-        assert!(end(None, &Ending::Exited(3)).is_some_and(|m| m.ends_with(b"exit status 3") && m[0] == ERROR));
-        assert!(end(Some("v4.channel.k8s.io"), &Ending::Exited(0)).is_some_and(|m| m[1] == b'{'));
-        assert!(end(Some("v4.base64.channel.k8s.io"), &Ending::Done).is_some_and(|m| m.starts_with(b"3ey")));
+        let end = |protocol, ending: &ExitStatus| Channels::of(protocol).end(ending).map(|m| m.into_data());
+        assert_eq!(end(None, &ExitStatus::Exited(0)), None);
+        assert!(end(None, &ExitStatus::Exited(3)).is_some_and(|m| m.ends_with(b"exit status 3") && m[0] == ERROR));
+        assert!(end(Some("v4.channel.k8s.io"), &ExitStatus::Exited(0)).is_some_and(|m| m[1] == b'{'));
+        assert!(end(Some("v4.base64.channel.k8s.io"), &ExitStatus::Done).is_some_and(|m| m.starts_with(b"3ey")));
     }
 
     proptest! {

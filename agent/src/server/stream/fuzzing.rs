@@ -1,4 +1,4 @@
-//! What fuzzers and property tests ask of the readers here, whatever bytes a client sends.
+//! Properties of the decoders for fuzzers and property tests, whatever bytes a client sends.
 
 use bytes::Bytes;
 
@@ -7,8 +7,8 @@ use super::{
     spdy::fuzzing as spdy,
 };
 
-/// Bytes of a SPDY connection: they are read without a panic, and as the same frames however they are cut. The first two
-/// bytes say where.
+/// A SPDY connection is decoded without a panic, and into the same frames however the bytes are split. The first two
+/// bytes are the position of the split.
 ///
 /// # Panics
 /// When that does not hold.
@@ -19,8 +19,7 @@ pub fn spdy_connection(bytes: &[u8]) {
     assert_eq!(spdy::frames(&[bytes]), spdy::frames(&[first, second]));
 }
 
-/// Blocks of SPDY headers, one after the other: they are read without a panic and within bounds, and what was read is read
-/// the same when it is written again.
+/// SPDY header blocks are decoded without a panic and within limits, and decode to the same after encoding.
 ///
 /// # Panics
 /// When that does not hold.
@@ -28,8 +27,7 @@ pub fn spdy_headers(bytes: &[u8]) {
     spdy::headers(bytes);
 }
 
-/// A message of a WebSocket in one of the protocols, which the first byte says: what is input is so in the same words when
-/// it is written again.
+/// A WebSocket message in the subprotocol that the first byte selects: input decodes to the same after encoding.
 ///
 /// # Panics
 /// When that does not hold.

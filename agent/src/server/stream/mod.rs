@@ -1,15 +1,15 @@
-//! `/exec`, `/attach`, `/portForward` and `/run`: processes and ports of pods, over connections that are turned over.
+//! `/exec`, `/attach`, `/portForward` and `/run`: processes and ports of pods, over upgraded connections.
 //!
 //! `negotiate`, `channels` and `spdy`'s frames are pure: what clients say, apart from Docker and sockets. `websocket`
-//! and `spdy_session` make a session of a connection; `command` puts a process at its other end, `forward` a pod's
-//! ports. Every queue between holds a few pieces, so that a slow side slows the other down and memory stays bounded.
+//! and `spdy_session` turn a connection into a session; `exec` connects it with a process, `port_forward` with a pod's
+//! ports. Every queue holds a few chunks, so that a slow side slows the other down and memory stays bounded.
 
 mod channels;
-mod command;
-mod forward;
+mod exec;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod negotiate;
+mod port_forward;
 mod session;
 mod spdy;
 mod spdy_session;
@@ -37,26 +37,26 @@ use tokio_util::{
 };
 
 use self::{
-    negotiate::{Refusal, Upgrade, refuse},
-    session::{Activity, Wanted},
+    negotiate::{Upgrade, UpgradeError, refuse},
+    session::{Activity, RequestedStreams},
 };
-use super::{ServerState, known_pod, logs::end_of};
+use super::{ServerState, known_pod, logs::container_exit};
 use crate::{
     engine::{
         EngineError,
+        exec_attach::{self, Process, Streams},
         names::SANDBOX_NAME,
-        process::{self, Process, Streams},
     },
-    network::Namespace,
+    network::NetworkNamespace,
     pods::runtime_uid,
 };
 
-/// How much is read from a socket at once.
-const PIECE: usize = 64 << 10;
-/// What `/run` gives of a command's output.
-const MOST_OUTPUT: usize = 16 << 20;
+/// Bytes of one read from a socket.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Limit of a command's output for `/run`.
+const MAX_RUN_OUTPUT_BYTES: usize = 16 << 20;
 
-/// The connections that were turned over.
+/// Upgraded connections.
 #[derive(Debug, Clone)]
 pub struct Streaming {
     tasks: TaskTracker,
@@ -64,40 +64,40 @@ pub struct Streaming {
 }
 
 impl Streaming {
-    /// None yet; all end with `shutdown`.
+    /// No connections yet; all are closed at `shutdown`.
     #[must_use]
     pub fn new(shutdown: CancellationToken) -> Self {
         Self { tasks: TaskTracker::new(), shutdown }
     }
 
-    /// Waits until all have ended, after the shutdown.
-    pub(super) async fn ended(&self) {
+    /// Waits until all are closed, after shutdown.
+    pub(super) async fn wait_closed(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Answers with the turn, and runs `then` on the connection. An idle one is ended.
-    fn turn_over<F: Future<Output = ()> + Send>(
+    /// Responds with 101 and runs `then` on the upgraded connection. An idle one is closed.
+    fn upgrade_connection<F: Future<Output = ()> + Send>(
         &self,
         upgrade: &Upgrade,
         protocol: Option<&'static str>,
         request: &mut Request,
         then: impl FnOnce(Upgraded, CancellationToken, Activity) -> F + Send + 'static,
     ) -> Response {
-        let turned = hyper::upgrade::on(request);
-        let (gone, activity) = (self.shutdown.child_token(), Activity::new());
+        let upgrading = hyper::upgrade::on(request);
+        let (client_gone, activity) = (self.shutdown.child_token(), Activity::new());
         self.tasks.spawn(async move {
-            let connection = match turned.await {
+            let connection = match upgrading.await {
                 Ok(connection) => connection,
-                Err(error) => return tracing::debug!(%error, "a connection could not be turned over"),
+                Err(error) => return tracing::debug!(%error, "failed to upgrade connection"),
             };
-            let watched = activity.clone();
-            let idle = gone.clone();
-            let work = then(connection, gone, activity);
+            let idle_watch = activity.clone();
+            let idle = client_gone.clone();
+            let work = then(connection, client_gone, activity);
             tokio::pin!(work);
             tokio::select! {
                 () = &mut work => return,
-                () = watched.is_idle() => idle.cancel(),
+                () = idle_watch.wait_idle() => idle.cancel(),
             }
             work.await;
         });
@@ -108,7 +108,7 @@ impl Streaming {
     }
 }
 
-/// The routes; with the uid of a pod, only that one is meant.
+/// The routes; a uid restricts them to that pod.
 pub(super) fn routes() -> Router<ServerState> {
     Router::new()
         .route("/exec/{namespace}/{pod}/{container}", get(exec).post(exec))
@@ -121,9 +121,9 @@ pub(super) fn routes() -> Router<ServerState> {
         .route("/run/{namespace}/{pod}/{uid}/{container}", post(run))
 }
 
-/// What a path names.
+/// The parameters of a path.
 #[derive(Debug, Deserialize)]
-struct Named {
+struct StreamPath {
     namespace: String,
     pod: String,
     uid: Option<String>,
@@ -133,9 +133,9 @@ struct Named {
 
 type Parameters = Query<Vec<(String, String)>>;
 
-async fn find(state: &ServerState, named: &Named) -> Result<Arc<Pod>, Refusal> {
-    let found = known_pod(state, &named.namespace, &named.pod).await;
-    let found = found.filter(|pod| named.uid.as_ref().is_none_or(|uid| pod.metadata.uid.as_ref() == Some(uid)));
+async fn find(state: &ServerState, path: &StreamPath) -> Result<Arc<Pod>, UpgradeError> {
+    let found = known_pod(state, &path.namespace, &path.pod).await;
+    let found = found.filter(|pod| path.uid.as_ref().is_none_or(|uid| pod.metadata.uid.as_ref() == Some(uid)));
     found.ok_or_else(|| refuse(StatusCode::NOT_FOUND, "pod does not exist"))
 }
 
@@ -144,7 +144,7 @@ fn container_of<'p>(pod: &'p Pod, name: &str) -> Option<&'p Container> {
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name)
 }
 
-/// Whether a container of the spec has a terminal; `None` when there is no such container.
+/// Whether a container of the spec has a terminal; `None` if there is no such container.
 fn has_tty(pod: &Pod, name: &str) -> Option<bool> {
     let ephemeral = || {
         let mut all = pod.spec.as_ref()?.ephemeral_containers.iter().flatten();
@@ -153,17 +153,17 @@ fn has_tty(pod: &Pod, name: &str) -> Option<bool> {
     container_of(pod, name).map(|c| c.tty == Some(true)).or_else(ephemeral)
 }
 
-/// The running container, by its Docker id.
-async fn running(state: &ServerState, pod: &Pod, name: &str) -> Result<String, Refusal> {
+/// The Docker id of a running container.
+async fn running(state: &ServerState, pod: &Pod, name: &str) -> Result<String, UpgradeError> {
     let found = state.engine.running(runtime_uid(pod), name).await.map_err(|e| failed(&e))?;
     found.ok_or_else(|| refuse(StatusCode::BAD_REQUEST, format!("container {name:?} is not running")))
 }
 
-fn failed(error: &EngineError) -> Refusal {
+fn failed(error: &EngineError) -> UpgradeError {
     refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for UpgradeError {
     fn into_response(self) -> Response {
         let mut response = super::refuse(self.code, self.why);
         for (name, value) in self.headers {
@@ -173,164 +173,193 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The streams of a query, in the node's names for them.
-fn wanted(query: &[(String, String)]) -> Result<Wanted, Refusal> {
+/// The requested streams, by the kubelet's parameter names.
+fn requested(query: &[(String, String)]) -> Result<RequestedStreams, UpgradeError> {
     let is = |key: &str| query.iter().any(|(k, v)| k == key && matches!(v.as_str(), "1" | "true"));
     let tty = is("tty");
     // A terminal has one stream.
-    let wanted = Wanted { stdin: is("input"), stdout: is("output"), stderr: is("error") && !tty, tty };
-    if wanted.stdin || wanted.stdout || wanted.stderr {
-        Ok(wanted)
+    let requested = RequestedStreams { stdin: is("input"), stdout: is("output"), stderr: is("error") && !tty, tty };
+    if requested.stdin || requested.stdout || requested.stderr {
+        Ok(requested)
     } else {
         Err(refuse(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr"))
     }
 }
 
-async fn exec(state: State<ServerState>, named: Path<Named>, Query(query): Parameters, request: Request) -> Response {
+async fn exec(
+    state: State<ServerState>,
+    path: Path<StreamPath>,
+    Query(query): Parameters,
+    request: Request,
+) -> Response {
     let command: Vec<String> = query.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.clone()).collect();
     if command.is_empty() {
         return refuse(StatusCode::BAD_REQUEST, "you must specify a command").into_response();
     }
-    begin(state.0, named.0, &query, request, Some(command)).await.unwrap_or_else(IntoResponse::into_response)
+    begin(state.0, path.0, &query, request, Some(command)).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn attach(state: State<ServerState>, named: Path<Named>, Query(query): Parameters, request: Request) -> Response {
-    begin(state.0, named.0, &query, request, None).await.unwrap_or_else(IntoResponse::into_response)
+async fn attach(
+    state: State<ServerState>,
+    path: Path<StreamPath>,
+    Query(query): Parameters,
+    request: Request,
+) -> Response {
+    begin(state.0, path.0, &query, request, None).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// A session with a command, or with the container's own process.
+/// Starts a session with a command, or with the container's init process.
 async fn begin(
     state: ServerState,
-    named: Named,
+    path: StreamPath,
     query: &[(String, String)],
     mut request: Request,
     command: Option<Vec<String>>,
-) -> Result<Response, Refusal> {
-    let mut wanted = wanted(query)?;
+) -> Result<Response, UpgradeError> {
+    let mut requested = requested(query)?;
     let upgrade = Upgrade::read(request.headers())?;
     let protocol = upgrade.choose(&channels::PROTOCOLS, &spdy_session::PROTOCOLS)?;
-    let pod = find(&state, &named).await?;
-    let missing = || refuse(StatusCode::NOT_FOUND, format!("container not found ({:?})", named.container));
-    let has_tty = has_tty(&pod, &named.container).ok_or_else(missing)?;
-    let container = running(&state, &pod, &named.container).await?;
+    let pod = find(&state, &path).await?;
+    let missing = || refuse(StatusCode::NOT_FOUND, format!("container not found ({:?})", path.container));
+    let has_tty = has_tty(&pod, &path.container).ok_or_else(missing)?;
+    let container = running(&state, &pod, &path.container).await?;
     if command.is_none() {
-        wanted.tty = has_tty;
-        wanted.stderr &= !has_tty;
+        requested.tty = has_tty;
+        requested.stderr &= !has_tty;
     }
-    let streams = Streams { stdin: wanted.stdin, stdout: wanted.stdout, stderr: wanted.stderr, tty: wanted.tty };
+    let streams =
+        Streams { stdin: requested.stdin, stdout: requested.stdout, stderr: requested.stderr, tty: requested.tty };
     let process = match command {
-        Some(command) => state.engine.prepare(&container, &command, streams).await.map_err(|e| failed(&e))?,
+        Some(command) => state.engine.create_exec(&container, &command, streams).await.map_err(|e| failed(&e))?,
         None => Process::Main { container },
     };
     let streaming = state.streaming.clone();
     let tasks = streaming.tasks.clone();
     let is_websocket = matches!(upgrade, Upgrade::WebSocket { .. });
-    Ok(streaming.turn_over(&upgrade, protocol, &mut request, move |connection, gone, activity| async move {
-        let session = if is_websocket {
-            let socket = websocket::accept(connection).await;
-            let channels = channels::Channels::of(protocol);
-            Some(websocket::session(socket, channels, wanted, &tasks, gone, activity))
-        } else {
-            let connection = spdy_of(connection, &tasks, gone, activity);
-            spdy_session::session(connection, protocol.unwrap_or_default(), wanted, &tasks).await
-        };
-        if let Some(session) = session {
-            command::run(state.engine, process, streams, session).await;
-        }
-    }))
+    Ok(streaming.upgrade_connection(
+        &upgrade,
+        protocol,
+        &mut request,
+        move |connection, client_gone, activity| async move {
+            let session = if is_websocket {
+                let socket = websocket::accept(connection).await;
+                let channels = channels::Channels::of(protocol);
+                Some(websocket::session(socket, channels, requested, &tasks, client_gone, activity))
+            } else {
+                let connection = spdy_of(connection, &tasks, client_gone, activity);
+                spdy_session::session(connection, protocol.unwrap_or_default(), requested, &tasks).await
+            };
+            if let Some(session) = session {
+                exec::run(state.engine, process, streams, session).await;
+            }
+        },
+    ))
 }
 
-fn spdy_of(connection: Upgraded, tasks: &TaskTracker, gone: CancellationToken, activity: Activity) -> spdy::Connection {
+fn spdy_of(
+    connection: Upgraded,
+    tasks: &TaskTracker,
+    client_gone: CancellationToken,
+    activity: Activity,
+) -> spdy::Connection {
     let (read, write) = tokio::io::split(TokioIo::new(connection));
     let mut output = FramedWrite::new(write, BytesCodec::new());
-    output.set_backpressure_boundary(PIECE);
-    spdy::start(ReaderStream::with_capacity(read, PIECE), output, tasks, gone, activity)
+    output.set_backpressure_boundary(CHUNK_BYTES);
+    spdy::start(ReaderStream::with_capacity(read, CHUNK_BYTES), output, tasks, client_gone, activity)
 }
 
 async fn port_forward(
     State(state): State<ServerState>,
-    Path(named): Path<Named>,
+    Path(path): Path<StreamPath>,
     Query(query): Parameters,
     request: Request,
 ) -> Response {
-    forward_ports(state, named, &query, request).await.unwrap_or_else(IntoResponse::into_response)
+    forward_ports(state, path, &query, request).await.unwrap_or_else(IntoResponse::into_response)
 }
 
 async fn forward_ports(
     state: ServerState,
-    named: Named,
+    path: StreamPath,
     query: &[(String, String)],
     mut request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, UpgradeError> {
     let upgrade = Upgrade::read(request.headers())?;
-    let [v4, v4_base64] = forward::LEGACY;
-    let protocol = upgrade.choose(&[forward::TUNNEL, v4, v4_base64], &[forward::SPDY])?;
+    let [v4, v4_base64] = port_forward::LEGACY;
+    let protocol = upgrade.choose(&[port_forward::TUNNEL, v4, v4_base64], &[port_forward::SPDY])?;
     let is_websocket = matches!(upgrade, Upgrade::WebSocket { .. });
-    let is_legacy = is_websocket && protocol != Some(forward::TUNNEL);
-    let ports =
-        if is_legacy { forward::ports(query).map_err(|why| refuse(StatusCode::BAD_REQUEST, why))? } else { Vec::new() };
-    let pod = find(&state, &named).await?;
+    let is_legacy = is_websocket && protocol != Some(port_forward::TUNNEL);
+    let ports = if is_legacy {
+        port_forward::ports(query).map_err(|why| refuse(StatusCode::BAD_REQUEST, why))?
+    } else {
+        Vec::new()
+    };
+    let pod = find(&state, &path).await?;
     let sandbox = running(&state, &pod, SANDBOX_NAME).await?;
     let network = if pod.spec.as_ref().and_then(|s| s.host_network) == Some(true) {
-        Namespace::host()
+        NetworkNamespace::host()
     } else {
         network_of(&state, &sandbox).await?
     };
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let pod = forward::Pod { name: format!("{}/{}, uid {uid}", named.namespace, named.pod).into(), network };
+    let pod = port_forward::Pod { name: format!("{}/{}, uid {uid}", path.namespace, path.pod).into(), network };
     let tasks = state.streaming.tasks.clone();
-    let sandbox_ended = end_of(state.engine.clone(), state.containers.clone(), sandbox);
-    Ok(state.streaming.turn_over(&upgrade, protocol, &mut request, move |connection, gone, activity| async move {
-        let over = gone.clone();
-        let forwarding = async move {
-            if is_legacy {
-                let socket = websocket::accept(connection).await;
-                let channels = channels::Channels::of(protocol);
-                forward::channels(socket, channels, ports, pod, &tasks, gone, activity).await;
-            } else if is_websocket {
-                let (input, output) = websocket::bytes(websocket::accept(connection).await);
-                forward::streams(spdy::start(input, output, &tasks, gone, activity), pod, &tasks).await;
-            } else {
-                forward::streams(spdy_of(connection, &tasks, gone, activity), pod, &tasks).await;
+    let sandbox_ended = container_exit(state.engine.clone(), state.containers.clone(), sandbox);
+    Ok(state.streaming.upgrade_connection(
+        &upgrade,
+        protocol,
+        &mut request,
+        move |connection, client_gone, activity| async move {
+            let forwarding_done = client_gone.clone();
+            let forwarding = async move {
+                if is_legacy {
+                    let socket = websocket::accept(connection).await;
+                    let channels = channels::Channels::of(protocol);
+                    port_forward::channels(socket, channels, ports, pod, &tasks, client_gone, activity).await;
+                } else if is_websocket {
+                    let (input, output) = websocket::bytes(websocket::accept(connection).await);
+                    port_forward::streams(spdy::start(input, output, &tasks, client_gone, activity), pod, &tasks).await;
+                } else {
+                    port_forward::streams(spdy_of(connection, &tasks, client_gone, activity), pod, &tasks).await;
+                }
+            };
+            tokio::pin!(forwarding);
+            tokio::select! {
+                () = &mut forwarding => return,
+                // The open namespace would outlive its pod.
+                () = sandbox_ended => forwarding_done.cancel(),
             }
-        };
-        tokio::pin!(forwarding);
-        tokio::select! {
-            () = &mut forwarding => return,
-            // A namespace that is held open outlives its pod, and leads nowhere then.
-            () = sandbox_ended => over.cancel(),
-        }
-        forwarding.await;
-    }))
+            forwarding.await;
+        },
+    ))
 }
 
-/// The network of a sandbox that runs. Docker's number of its process may be another process's by now.
-async fn network_of(state: &ServerState, sandbox: &str) -> Result<Namespace, Refusal> {
-    let seen = state.engine.inspect(sandbox).await.map_err(|e| failed(&e))?;
-    let gone = || refuse(StatusCode::INTERNAL_SERVER_ERROR, "the pod's sandbox does not run");
-    let pid = seen.and_then(|s| s.pid()).ok_or_else(gone)?;
-    let opened = Namespace::of_process(pid, || process::is_of(pid, sandbox));
+/// The network namespace of a running sandbox; the process id from Docker is verified, since ids are reused.
+async fn network_of(state: &ServerState, sandbox: &str) -> Result<NetworkNamespace, UpgradeError> {
+    let inspected = state.engine.inspect(sandbox).await.map_err(|e| failed(&e))?;
+    let not_running = || refuse(StatusCode::INTERNAL_SERVER_ERROR, "the pod's sandbox does not run");
+    let pid = inspected.and_then(|s| s.pid()).ok_or_else(not_running)?;
+    let opened = NetworkNamespace::of_process(pid, || exec_attach::is_in_container(pid, sandbox));
     opened.map_err(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
 }
 
-/// Runs a command to its end and gives what it printed, both streams as one.
-async fn run(State(state): State<ServerState>, Path(named): Path<Named>, Query(query): Parameters) -> Response {
+/// Runs a command to its end and returns its output, both streams merged.
+async fn run(State(state): State<ServerState>, Path(path): Path<StreamPath>, Query(query): Parameters) -> Response {
     let command = query.iter().find(|(k, _)| k == "cmd").map(|(_, v)| v.as_str()).unwrap_or_default();
     let command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
     if command.is_empty() {
         return refuse(StatusCode::BAD_REQUEST, "you must specify a command").into_response();
     }
     let ran = async {
-        let pod = find(&state, &named).await?;
-        let missing = || refuse(StatusCode::NOT_FOUND, format!("container not found ({:?})", named.container));
-        has_tty(&pod, &named.container).ok_or_else(missing)?;
-        let container = running(&state, &pod, &named.container).await?;
-        let ended = state.engine.exec(&container, &command, MOST_OUTPUT).await.map_err(|e| failed(&e))?;
-        if ended.code == 0 {
-            return Ok(ended.output.into_response());
+        let pod = find(&state, &path).await?;
+        let missing = || refuse(StatusCode::NOT_FOUND, format!("container not found ({:?})", path.container));
+        has_tty(&pod, &path.container).ok_or_else(missing)?;
+        let container = running(&state, &pod, &path.container).await?;
+        let result = state.engine.exec(&container, &command, MAX_RUN_OUTPUT_BYTES).await.map_err(|e| failed(&e))?;
+        if result.code == 0 {
+            return Ok(result.output.into_response());
         }
-        let why = format!("command {:?} exited with {}: {}", command.join(" "), ended.code, ended.output);
+        let why = format!("command {:?} exited with {}: {}", command.join(" "), result.code, result.output);
         Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, why))
     };
-    ran.await.unwrap_or_else(|refused: Refusal| refused.into_response())
+    ran.await.unwrap_or_else(|error: UpgradeError| error.into_response())
 }

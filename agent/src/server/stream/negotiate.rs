@@ -1,4 +1,4 @@
-//! How a client wants its connection turned into streams, from its request's headers. Pure.
+//! Negotiates the upgrade of a connection from the request's headers. Pure.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -7,13 +7,13 @@ const SPDY: &str = "SPDY/3.1";
 const SPDY_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 const SPDY_ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
 
-/// What the client wants its connection to become.
+/// The requested upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Upgrade {
     WebSocket {
-        /// What the client's key is answered with.
+        /// The value of Sec-WebSocket-Accept.
         accept: String,
-        /// Protocols that the client offers, the dearest first.
+        /// Subprotocols that the client offers, most preferred first.
         offered: Vec<String>,
     },
     Spdy {
@@ -21,26 +21,26 @@ pub(super) enum Upgrade {
     },
 }
 
-/// An answer that is no upgrade.
+/// An error response instead of an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct UpgradeError {
     pub(super) code: StatusCode,
     pub(super) why: String,
     pub(super) headers: Vec<(HeaderName, &'static str)>,
 }
 
-pub(super) fn refuse(code: StatusCode, why: impl Into<String>) -> Refusal {
-    Refusal { code, why: why.into(), headers: Vec::new() }
+pub(super) fn refuse(code: StatusCode, why: impl Into<String>) -> UpgradeError {
+    UpgradeError { code, why: why.into(), headers: Vec::new() }
 }
 
-/// The items of headers that may be repeated and may hold several items with commas between.
+/// The items of a header that may be repeated and comma-separated.
 fn items(headers: &HeaderMap, name: HeaderName) -> Vec<String> {
     let values = headers.get_all(name).into_iter().filter_map(|v| v.to_str().ok());
     values.flat_map(|v| v.split(',')).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty()).collect()
 }
 
 impl Upgrade {
-    pub(super) fn read(headers: &HeaderMap) -> Result<Self, Refusal> {
+    pub(super) fn read(headers: &HeaderMap) -> Result<Self, UpgradeError> {
         let has = |name, word: &str| items(headers, name).iter().any(|v| v.eq_ignore_ascii_case(word));
         if !has(header::CONNECTION, "upgrade") {
             return Err(refuse(StatusCode::BAD_REQUEST, "unable to upgrade: missing upgrade headers in request"));
@@ -65,12 +65,12 @@ impl Upgrade {
         ))
     }
 
-    /// The protocol that is spoken: the first of the client's that is known. A WebSocket may go without.
+    /// Selects the protocol: the client's first that is supported. A WebSocket may have none.
     pub(super) fn choose(
         &self,
         websocket: &[&'static str],
         spdy: &[&'static str],
-    ) -> Result<Option<&'static str>, Refusal> {
+    ) -> Result<Option<&'static str>, UpgradeError> {
         let pick = |offered: &[String], known: &[&'static str]| {
             offered.iter().find_map(|o| known.iter().find(|k| **k == o.as_str()).copied())
         };
@@ -87,7 +87,7 @@ impl Upgrade {
                 Err(refuse(StatusCode::BAD_REQUEST, format!("unable to upgrade: {SPDY_VERSION} header is required")))
             }
             Self::Spdy { offered } => {
-                let none = || Refusal {
+                let none = || UpgradeError {
                     code: StatusCode::FORBIDDEN,
                     why: format!(
                         "unable to upgrade: unable to negotiate protocol: client supports {offered:?}, server accepts {spdy:?}"
@@ -99,7 +99,7 @@ impl Upgrade {
         }
     }
 
-    /// The headers of the answer that turns the connection over.
+    /// The headers of the 101 response.
     pub(super) fn headers(&self, protocol: Option<&'static str>) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));

@@ -1,4 +1,5 @@
-//! What lies between a client's connection, whatever it speaks, and a process: bytes, sizes and an ending.
+//! A session between a client's connection, of whatever protocol, and a process: streams, terminal sizes and an exit
+//! status.
 
 use std::{
     sync::{
@@ -16,12 +17,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A connection on which nothing is sent for so long is closed; upstream's `streamingConnectionIdleTimeout`.
-const IDLE: Duration = Duration::from_secs(4 * 3600);
-/// How often a word is sent that needs no answer, so that a dead peer is noticed; clients do the same.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How long a client has to close its side once everything is said.
-pub(super) const LINGER: Duration = Duration::from_secs(5);
+/// Idle connections are closed after this; upstream's `streamingConnectionIdleTimeout`.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
+/// Interval of heartbeats, by which a dead peer is noticed; clients do the same.
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a client has to close its side at the end.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
@@ -31,36 +32,36 @@ pub(super) struct Size {
     pub(super) height: u16,
 }
 
-/// Which streams a client has asked for.
+/// The streams that a client requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct RequestedStreams {
     pub(super) stdin: bool,
     pub(super) stdout: bool,
     pub(super) stderr: bool,
     pub(super) tty: bool,
 }
 
-/// What goes to the client.
+/// Output to the client.
 #[derive(Debug)]
 pub(super) enum Output {
     Stdout(Bytes),
     Stderr(Bytes),
-    /// The last word.
-    End(Ending),
+    /// The final status.
+    End(ExitStatus),
 }
 
 /// How a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum ExitStatus {
     /// A command with its exit code.
     Exited(i64),
-    /// What has no exit code of its own: an attachment.
+    /// An attached process, which has no exit code.
     Done,
-    /// It could not be run, or seen to its end.
+    /// It could not be run, or its exit code is unknown.
     Failed(String),
 }
 
-impl Ending {
+impl ExitStatus {
     /// The `Status` object that clients read since version 4 of the protocol.
     pub(super) fn status(&self) -> Value {
         match self {
@@ -77,7 +78,7 @@ impl Ending {
         }
     }
 
-    /// What clients of older versions read; nothing after a success.
+    /// The text that clients of older versions read; empty on success.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Exited(0) | Self::Done => String::new(),
@@ -87,7 +88,7 @@ impl Ending {
     }
 }
 
-/// A client's side of a command. Every channel holds a few pieces only, so whoever is slow slows the other down.
+/// The client's side of a process. Every channel holds a few chunks only, for backpressure.
 #[derive(Debug)]
 pub(super) struct Session {
     /// `None` when the client did not ask for it; closed when the client has closed it.
@@ -95,10 +96,10 @@ pub(super) struct Session {
     pub(super) sizes: watch::Receiver<Option<Size>>,
     pub(super) output: mpsc::Sender<Output>,
     /// Cancelled when the client is gone.
-    pub(super) gone: CancellationToken,
+    pub(super) client_gone: CancellationToken,
 }
 
-/// When something was last sent or received.
+/// When data was last sent or received.
 #[derive(Debug, Clone)]
 pub(super) struct Activity {
     begun: Instant,
@@ -117,11 +118,11 @@ impl Activity {
     }
 
     fn until(&self) -> Instant {
-        self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed)) + IDLE
+        self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed)) + IDLE_TIMEOUT
     }
 
-    /// Ends when nothing has happened for too long.
-    pub(super) async fn is_idle(&self) {
+    /// Resolves when the connection has been idle for too long.
+    pub(super) async fn wait_idle(&self) {
         while self.until() > Instant::now() {
             tokio::time::sleep_until(self.until()).await;
         }
@@ -134,18 +135,18 @@ mod tests {
 
     #[test]
     fn endings() {
-        assert_eq!(Ending::Exited(0).status(), json!({"metadata": {}, "status": "Success"}));
-        assert_eq!(Ending::Done.text(), "");
-        let status = Ending::Exited(3).status();
+        assert_eq!(ExitStatus::Exited(0).status(), json!({"metadata": {}, "status": "Success"}));
+        assert_eq!(ExitStatus::Done.text(), "");
+        let status = ExitStatus::Exited(3).status();
         assert_eq!(status["details"]["causes"][0], json!({"reason": "ExitCode", "message": "3"}));
-        assert_eq!(Ending::Failed("no".into()).status()["code"], 500);
+        assert_eq!(ExitStatus::Failed("no".into()).status()["code"], 500);
     }
 
     #[test]
     fn what_is_said_puts_the_end_off() {
         let activity = Activity::new();
         let before = activity.until();
-        assert_eq!(before, activity.begun + IDLE);
+        assert_eq!(before, activity.begun + IDLE_TIMEOUT);
         while activity.until() == before {
             activity.clone().touch();
         }

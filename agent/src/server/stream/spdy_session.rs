@@ -1,4 +1,4 @@
-//! A SPDY connection as a session: one stream for each direction of a command.
+//! Exec and attach over a SPDY connection: one stream for each direction of a process.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -7,36 +7,39 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use super::{
-    session::{Output, Session, Size, Wanted},
+    session::{Output, RequestedStreams, Session, Size},
     spdy::{Connection, Stream, Writer},
 };
 
-/// The versions, as clients name them.
+/// The subprotocols.
 pub(super) const PROTOCOLS: [&str; 4] =
     ["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"];
 
 /// How long a client has to open its streams; upstream's.
-const OPENING: Duration = Duration::from_secs(30);
-const OUTPUT_WAITING: usize = 8;
-/// Sizes that are begun and not finished.
-const MOST_SIZE: usize = 4 << 10;
+const STREAM_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+const OUTPUT_QUEUE_CAPACITY: usize = 8;
+/// Limit of an incomplete resize message.
+const MAX_RESIZE_BUFFER_BYTES: usize = 4 << 10;
 
-/// The streams of a command, by the names that their headers give.
-fn expected(wanted: Wanted, resizes: bool) -> Vec<&'static str> {
+/// The expected streams, by their `streamtype` headers.
+fn expected(requested: RequestedStreams, resizes: bool) -> Vec<&'static str> {
     [
         ("error", true),
-        ("stdin", wanted.stdin),
-        ("stdout", wanted.stdout),
-        ("stderr", wanted.stderr && !wanted.tty),
-        ("resize", resizes && wanted.tty),
+        ("stdin", requested.stdin),
+        ("stdout", requested.stdout),
+        ("stderr", requested.stderr && !requested.tty),
+        ("resize", resizes && requested.tty),
     ]
     .into_iter()
     .filter_map(|(name, is)| is.then_some(name))
     .collect()
 }
 
-/// Waits for the client's streams; the error says which did not come.
-async fn gather(connection: &mut Connection, names: &[&'static str]) -> Result<HashMap<&'static str, Stream>, String> {
+/// Accepts the client's streams.
+async fn accept_streams(
+    connection: &mut Connection,
+    names: &[&'static str],
+) -> Result<HashMap<&'static str, Stream>, String> {
     let mut streams = HashMap::new();
     while streams.len() < names.len() {
         let Some(stream) = connection.streams.recv().await else {
@@ -44,28 +47,28 @@ async fn gather(connection: &mut Connection, names: &[&'static str]) -> Result<H
         };
         let kind = stream.headers.get("streamtype").unwrap_or_default();
         let Some(name) = names.iter().copied().find(|n| *n == kind && !streams.contains_key(n)) else {
-            return Err(format!("the client opened a stream {kind:?}, which it has no use for"));
+            return Err(format!("the client opened a stream {kind:?}, which was not expected"));
         };
         streams.insert(name, stream);
     }
     Ok(streams)
 }
 
-/// A session over `connection`; `None` when the client does not open what it asked for.
+/// A session over `connection`; `None` when the client does not open the expected streams.
 pub(super) async fn session(
     mut connection: Connection,
     protocol: &str,
-    wanted: Wanted,
+    requested: RequestedStreams,
     tasks: &TaskTracker,
 ) -> Option<Session> {
     let status = protocol.starts_with("v4.");
-    let names = expected(wanted, status || protocol.starts_with("v3."));
-    let gathered = tokio::time::timeout(OPENING, gather(&mut connection, &names)).await;
-    let mut streams = match gathered.unwrap_or_else(|_| Err("the client did not open its streams in time".to_owned())) {
+    let names = expected(requested, status || protocol.starts_with("v3."));
+    let opened = tokio::time::timeout(STREAM_OPEN_TIMEOUT, accept_streams(&mut connection, &names)).await;
+    let mut streams = match opened.unwrap_or_else(|_| Err("the client did not open its streams in time".to_owned())) {
         Ok(streams) => streams,
         Err(why) => {
-            tracing::debug!(%why, "a command was not begun");
-            connection.gone.cancel();
+            tracing::debug!(%why, "session not started");
+            connection.client_gone.cancel();
             return None;
         }
     };
@@ -85,8 +88,8 @@ pub(super) async fn session(
         tasks.spawn(read_sizes(data, resize));
     }
     let (stdout, stderr) = (take("stdout").map(|s| s.0), take("stderr").map(|s| s.0));
-    let (output, to_write) = mpsc::channel(OUTPUT_WAITING);
-    let gone = connection.gone.clone();
+    let (output, to_write) = mpsc::channel(OUTPUT_QUEUE_CAPACITY);
+    let client_gone = connection.client_gone.clone();
     tasks.spawn(async move {
         write(to_write, status, error, stdout, stderr).await;
         for mut writer in writers {
@@ -94,7 +97,7 @@ pub(super) async fn session(
         }
         connection.close().await;
     });
-    Some(Session { stdin, sizes, output, gone })
+    Some(Session { stdin, sizes, output, client_gone })
 }
 
 async fn write(
@@ -124,7 +127,7 @@ async fn write(
     error.finish().await;
 }
 
-/// Sizes come as JSON objects one after another.
+/// Reads terminal sizes, which are concatenated JSON objects.
 async fn read_sizes(mut data: mpsc::Receiver<bytes::Bytes>, resize: watch::Sender<Option<Size>>) {
     let mut buffer = BytesMut::new();
     while let Some(bytes) = data.recv().await {
@@ -134,12 +137,12 @@ async fn read_sizes(mut data: mpsc::Receiver<bytes::Bytes>, resize: watch::Sende
                 resize.send_replace(Some(size));
             }
             Ok(None) => {}
-            Err(why) => return tracing::debug!(%why, "a client's sizes cannot be understood"),
+            Err(why) => return tracing::debug!(%why, "invalid terminal size"),
         }
     }
 }
 
-/// Takes whole sizes off the buffer and gives the last.
+/// Consumes complete sizes from the buffer and returns the last.
 fn sizes(buffer: &mut BytesMut) -> Result<Option<Size>, String> {
     let mut objects = serde_json::Deserializer::from_slice(buffer).into_iter::<Size>();
     let mut last = None;
@@ -152,7 +155,7 @@ fn sizes(buffer: &mut BytesMut) -> Result<Option<Size>, String> {
     }
     let read = objects.byte_offset();
     buffer.advance(read);
-    if buffer.len() > MOST_SIZE { Err("a size without end".to_owned()) } else { Ok(last) }
+    if buffer.len() > MAX_RESIZE_BUFFER_BYTES { Err("a size without end".to_owned()) } else { Ok(last) }
 }
 
 #[cfg(test)]
@@ -161,10 +164,10 @@ mod tests {
 
     #[test]
     fn streams_of_a_command() {
-        let all = Wanted { stdin: true, stdout: true, stderr: true, tty: true };
+        let all = RequestedStreams { stdin: true, stdout: true, stderr: true, tty: true };
         assert_eq!(expected(all, true), ["error", "stdin", "stdout", "resize"]);
         assert_eq!(expected(all, false), ["error", "stdin", "stdout"]);
-        assert_eq!(expected(Wanted { tty: false, ..all }, true), ["error", "stdin", "stdout", "stderr"]);
+        assert_eq!(expected(RequestedStreams { tty: false, ..all }, true), ["error", "stdin", "stdout", "stderr"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A WebSocket as a session, and as a stream of bytes for the SPDY inside it.
+//! Exec and attach over a WebSocket, and a WebSocket as a byte stream for tunnelled SPDY.
 
 use std::io;
 
@@ -21,83 +21,85 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     channels::{Channels, ERROR, Input, STDERR, STDOUT},
-    session::{Activity, HEARTBEAT, LINGER, Output, Session, Size, Wanted},
+    session::{Activity, CLOSE_TIMEOUT, HEARTBEAT_INTERVAL, Output, RequestedStreams, Session, Size},
 };
 
-/// Longer messages end the connection. Some clients send a whole file in one; upstream takes 32 MiB.
-const MOST_MESSAGE: usize = 32 << 20;
-/// Pieces that wait: of input, which may be as long as a message, and of output.
-const STDIN_WAITING: usize = 1;
-const OUTPUT_WAITING: usize = 8;
+/// Maximum message size. Some clients send a whole file in one message; upstream accepts 32 MiB.
+const MAX_MESSAGE_BYTES: usize = 32 << 20;
+/// Capacity of the queues of input, whose entries may be whole messages, and of output.
+const STDIN_QUEUE_CAPACITY: usize = 1;
+const OUTPUT_QUEUE_CAPACITY: usize = 8;
 
 pub(super) type Socket = WebSocketStream<TokioIo<Upgraded>>;
 type Incoming = SplitStream<Socket>;
 pub(super) type Outgoing = SplitSink<Socket, Message>;
 
-/// A connection that has been turned over, as a WebSocket of its server.
+/// The server side of a WebSocket over an upgraded connection.
 pub(super) async fn accept(upgraded: Upgraded) -> Socket {
-    let config = WebSocketConfig::default().max_message_size(Some(MOST_MESSAGE)).max_frame_size(Some(MOST_MESSAGE));
+    let config =
+        WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE_BYTES)).max_frame_size(Some(MAX_MESSAGE_BYTES));
     WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await
 }
 
-/// A session over `socket`, kept by two tasks until it has ended or the client is gone.
+/// A session over `socket`, served by two tasks until it has ended or the client is gone.
 pub(super) fn session(
     socket: Socket,
     channels: Channels,
-    wanted: Wanted,
+    requested: RequestedStreams,
     tasks: &TaskTracker,
-    gone: CancellationToken,
+    client_gone: CancellationToken,
     activity: Activity,
 ) -> Session {
     let (outgoing, incoming) = socket.split();
-    let (stdin, received) = mpsc::channel(STDIN_WAITING);
+    let (stdin, received) = mpsc::channel(STDIN_QUEUE_CAPACITY);
     let (resize, sizes) = watch::channel(None);
-    let (output, to_write) = mpsc::channel(OUTPUT_WAITING);
-    let ended = CancellationToken::new();
+    let (output, to_write) = mpsc::channel(OUTPUT_QUEUE_CAPACITY);
+    let output_done = CancellationToken::new();
     let reader = Reader {
         channels,
-        stdin: wanted.stdin.then_some(stdin),
+        stdin: requested.stdin.then_some(stdin),
         resize,
-        ended: ended.clone(),
-        gone: gone.clone(),
+        output_done: output_done.clone(),
+        client_gone: client_gone.clone(),
         activity: activity.clone(),
     };
     tasks.spawn(reader.run(incoming));
-    let over = gone.clone();
+    let connection_done = client_gone.clone();
     tasks.spawn(async move {
         tokio::select! {
-            // First: a client that broke off must not be told a good end because the process took it for one.
+            // First: the process may take a broken connection for the end of its input, and must not be reported as
+            // successful.
             biased;
-            () = over.cancelled() => {}
-            written = write(outgoing, to_write, channels, wanted, activity) => match written {
-                Ok(()) => ended.cancel(),
+            () = connection_done.cancelled() => {}
+            written = write(outgoing, to_write, channels, requested, activity) => match written {
+                Ok(()) => output_done.cancel(),
                 Err(why) => {
-                    tracing::debug!(%why, "a client of a command went away");
-                    over.cancel();
+                    tracing::debug!(%why, "client connection closed");
+                    connection_done.cancel();
                 }
             },
         }
     });
-    Session { stdin: wanted.stdin.then_some(received), sizes, output, gone }
+    Session { stdin: requested.stdin.then_some(received), sizes, output, client_gone }
 }
 
 struct Reader {
     channels: Channels,
     stdin: Option<mpsc::Sender<Bytes>>,
     resize: watch::Sender<Option<Size>>,
-    ended: CancellationToken,
-    gone: CancellationToken,
+    output_done: CancellationToken,
+    client_gone: CancellationToken,
     activity: Activity,
 }
 
 impl Reader {
     async fn run(mut self, mut incoming: Incoming) {
-        // Told before the process's input is closed, which would look as if the client had said all that it wanted.
-        let _gone = self.gone.clone().drop_guard();
+        // Cancelled before the process's input is closed, which would look like a regular end of input.
+        let _gone = self.client_gone.clone().drop_guard();
         loop {
             let message = tokio::select! {
-                () = self.gone.cancelled() => return,
-                () = self.ended.cancelled() => break,
+                () = self.client_gone.cancelled() => return,
+                () = self.output_done.cancelled() => break,
                 message = next_payload(&mut incoming) => message,
             };
             let Some(message) = message else { return };
@@ -105,12 +107,12 @@ impl Reader {
             match self.channels.read(message) {
                 Ok(Input::Stdin(bytes)) => {
                     let Some(stdin) = &self.stdin else { continue };
-                    let taken = tokio::select! {
-                        () = self.gone.cancelled() => return,
-                        () = self.ended.cancelled() => break,
+                    let accepted = tokio::select! {
+                        () = self.client_gone.cancelled() => return,
+                        () = self.output_done.cancelled() => break,
                         sent = stdin.send(bytes) => sent.is_ok(),
                     };
-                    if !taken {
+                    if !accepted {
                         self.stdin = None;
                     }
                 }
@@ -120,17 +122,17 @@ impl Reader {
                 }
                 Ok(Input::Nothing) => {}
                 Err(why) => {
-                    tracing::debug!(%why, "a client of a command cannot be understood");
+                    tracing::debug!(%why, "invalid message from client");
                     return;
                 }
             }
         }
         self.stdin = None;
-        linger(&mut incoming, &self.gone).await;
+        drain(&mut incoming, &self.client_gone).await;
     }
 }
 
-/// The bytes of the next message; `None` when no more come.
+/// The payload of the next message; `None` at the end.
 pub(super) async fn next_payload(incoming: &mut Incoming) -> Option<Bytes> {
     loop {
         match incoming.next().await? {
@@ -138,30 +140,29 @@ pub(super) async fn next_payload(incoming: &mut Incoming) -> Option<Bytes> {
             Ok(Message::Close(_)) => return None,
             Ok(_) => {}
             Err(why) => {
-                tracing::debug!(%why, "a WebSocket broke");
+                tracing::debug!(%why, "WebSocket failed");
                 return None;
             }
         }
     }
 }
 
-/// Throws away what still comes until the client has closed too: a socket that is closed with unread bytes loses
-/// what is on the way to the client.
-pub(super) async fn linger(incoming: &mut Incoming, gone: &CancellationToken) {
+/// Discards input until the client has closed too: closing a socket with unread bytes would reset it and lose output.
+pub(super) async fn drain(incoming: &mut Incoming, client_gone: &CancellationToken) {
     let rest = async { while let Some(Ok(_)) = incoming.next().await {} };
     tokio::select! {
-        () = gone.cancelled() => {}
-        _ = tokio::time::timeout(LINGER, rest) => {}
+        () = client_gone.cancelled() => {}
+        _ = tokio::time::timeout(CLOSE_TIMEOUT, rest) => {}
     }
 }
 
-/// The word that needs no answer. It is also what clients wait for when their own is stuck behind their input.
+/// An unsolicited pong, which needs no reply. Clients also wait for it when their own ping is stuck behind their input.
 pub(super) fn heartbeat() -> Message {
     Message::Pong(Bytes::new())
 }
 
-/// The orderly end.
-pub(super) fn goodbye() -> Message {
+/// The regular close frame.
+pub(super) fn close_frame() -> Message {
     Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))
 }
 
@@ -169,19 +170,20 @@ async fn write(
     mut outgoing: Outgoing,
     mut output: mpsc::Receiver<Output>,
     channels: Channels,
-    wanted: Wanted,
+    requested: RequestedStreams,
     activity: Activity,
 ) -> Result<(), Error> {
-    // Clients wait for an empty message on the first channel that they can read.
-    let first = if wanted.stdout {
+    // Clients wait for an empty message on the first readable channel.
+    let first = if requested.stdout {
         STDOUT
-    } else if wanted.stderr {
+    } else if requested.stderr {
         STDERR
     } else {
         ERROR
     };
     outgoing.send(channels.write(first, b"")).await?;
-    let mut beat = tokio::time::interval_at(tokio::time::Instant::now() + HEARTBEAT, HEARTBEAT);
+    let mut heartbeat_timer =
+        tokio::time::interval_at(tokio::time::Instant::now() + HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL);
     loop {
         let next = match output.try_recv() {
             Ok(next) => Some(next),
@@ -189,7 +191,7 @@ async fn write(
                 outgoing.flush().await?;
                 tokio::select! {
                     next = output.recv() => next,
-                    _ = beat.tick() => {
+                    _ = heartbeat_timer.tick() => {
                         outgoing.feed(heartbeat()).await?;
                         continue;
                     }
@@ -204,15 +206,15 @@ async fn write(
                 if let Some(message) = channels.end(&ending) {
                     outgoing.feed(message).await?;
                 }
-                return outgoing.send(goodbye()).await;
+                return outgoing.send(close_frame()).await;
             }
-            // Without a last word: the client was given up meanwhile, and is not told of a good end.
+            // Without a final status: the session was aborted, and no success is reported.
             None => return Err(Error::ConnectionClosed),
         }
     }
 }
 
-/// The bytes inside a WebSocket's binary messages, both ways.
+/// The byte stream inside a WebSocket's binary messages, both ways.
 pub(super) fn bytes(
     socket: Socket,
 ) -> (
@@ -223,7 +225,7 @@ pub(super) fn bytes(
     let incoming = incoming.filter_map(|message| {
         std::future::ready(match message {
             Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
-            Ok(Message::Text(_)) => Some(Err(io::Error::other("a text came where only bytes are spoken"))),
+            Ok(Message::Text(_)) => Some(Err(io::Error::other("unexpected text message"))),
             Ok(_) => None,
             Err(why) => Some(Err(io::Error::other(why))),
         })

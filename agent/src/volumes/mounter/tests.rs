@@ -2,9 +2,9 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use nix::mount::{MsFlags, mount, umount};
 
-use super::{super::atomic::PayloadFile, *};
+use super::{super::atomic_writer::VolumeFile, *};
 
-/// A pod's folder among those of the node, whose mounts go with it.
+/// The pod directories of a node; unmounted when dropped.
 struct Node(tempfile::TempDir);
 
 impl Node {
@@ -12,23 +12,23 @@ impl Node {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn home(&self, pod: &str, plugin: &'static str) -> Home {
-        Home { pod: self.0.path().join("pods").join(pod), plugin, volume: "v".to_owned() }
+    fn volume_dir(&self, pod: &str, plugin: &'static str) -> VolumeDir {
+        VolumeDir { pod: self.0.path().join("pods").join(pod), plugin, volume: "v".to_owned() }
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        for mounted in mounted::below(self.0.path()).unwrap_or_default() {
+        for mounted in mountinfo::mounts_below(self.0.path()).unwrap_or_default() {
             let _ = umount2(&mounted, MntFlags::MNT_DETACH);
         }
     }
 }
 
-fn place(mounter: &Mounter) -> Result<Place, String> {
+fn place(mounter: &Mounter) -> Result<MountSource, String> {
     match mounter.prepare(&Call::default())? {
-        Progress::Done(place) => Ok(place),
-        Progress::Fetch => Err("something is to be fetched".to_owned()),
+        SetUp::Done(place) => Ok(place),
+        SetUp::Fetch => Err("something is to be fetched".to_owned()),
     }
 }
 
@@ -44,46 +44,53 @@ fn tmpfs(at: &Path, options: &str) {
     mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), Some(options)).unwrap();
 }
 
-fn files(home: Home, in_memory: bool, text: &str) -> Mounter {
-    let file = PayloadFile { bytes: text.as_bytes().to_vec(), mode: 0o644, owner: None };
-    Mounter::Files { home, in_memory, payload: [("a".to_owned(), file)].into(), group: None }
+fn files(volume_dir: VolumeDir, in_memory: bool, text: &str) -> Mounter {
+    let file = VolumeFile { bytes: text.as_bytes().to_vec(), mode: 0o644, owner: None };
+    Mounter::Files { volume_dir, in_memory, payload: [("a".to_owned(), file)].into(), group: None }
 }
 
 #[test]
 fn an_empty_dir_belongs_to_its_pod_once_it_is_set_up() {
     let node = Node::new();
     for (pod, medium) in [("disk", Medium::Disk), ("memory", Medium::Memory)] {
-        let home = node.home(pod, "empty-dir");
-        // A crash left a folder that is not ready.
-        host::make_dir(&home.dir()).unwrap();
-        let mounter = Mounter::EmptyDir { home: home.clone(), medium, size: Some(1 << 20), group: Some(4242) };
+        let volume_dir = node.volume_dir(pod, "empty-dir");
+        // A crash left a directory that is not ready.
+        mount::make_dir(&volume_dir.dir()).unwrap();
+        let mounter =
+            Mounter::EmptyDir { volume_dir: volume_dir.clone(), medium, size: Some(1 << 20), group: Some(4242) };
         let made = place(&mounter).unwrap();
-        assert_eq!((made.path.clone(), made.read_only), (home.dir(), false));
+        assert_eq!((made.path.clone(), made.read_only), (volume_dir.dir(), false));
         assert_eq!((mode(&made.path), fs::metadata(&made.path).unwrap().gid()), (0o2777, 4242));
         // What the application made of it stays as it is when the agent comes back.
         chmod(&made.path, 0o700);
         fs::write(made.path.join("kept"), "").unwrap();
         assert_eq!(place(&mounter).unwrap(), made);
         assert_eq!((mode(&made.path), made.path.join("kept").exists()), (0o700, true), "{pod}");
-        tear_down(&home.pod, &Call::default()).unwrap();
-        assert_eq!(fs::read_dir(&home.pod).unwrap().count(), 0, "neither files nor marks are left");
+        tear_down(&volume_dir.pod, &Call::default()).unwrap();
+        assert_eq!(fs::read_dir(&volume_dir.pod).unwrap().count(), 0, "neither files nor marks are left");
         // Of the next pod, or of this one after its volumes were cleared, nothing is taken for ready.
         assert_eq!(mode(&place(&mounter).unwrap().path), 0o2777);
     }
-    let plain = Mounter::EmptyDir { home: node.home("p", "empty-dir"), medium: Medium::Disk, size: None, group: None };
+    let plain = Mounter::EmptyDir {
+        volume_dir: node.volume_dir("p", "empty-dir"),
+        medium: Medium::Disk,
+        size: None,
+        group: None,
+    };
     assert_eq!(mode(&place(&plain).unwrap().path), 0o777);
 }
 
 #[test]
 fn an_empty_dir_that_was_not_finished_is_set_up_again() {
     let node = Node::new();
-    let home = node.home("p", "empty-dir");
-    let mounter = Mounter::EmptyDir { home: home.clone(), medium: Medium::Memory, size: None, group: Some(4242) };
+    let volume_dir = node.volume_dir("p", "empty-dir");
+    let mounter =
+        Mounter::EmptyDir { volume_dir: volume_dir.clone(), medium: Medium::Memory, size: None, group: Some(4242) };
     place(&mounter).unwrap();
-    umount(&home.dir()).unwrap();
-    assert!(!is_mounted(&home.dir()));
+    umount(&volume_dir.dir()).unwrap();
+    assert!(!is_mounted(&volume_dir.dir()));
     place(&mounter).unwrap();
-    assert!(is_mounted(&home.dir()) && mode(&home.dir()) == 0o2777);
+    assert!(is_mounted(&volume_dir.dir()) && mode(&volume_dir.dir()) == 0o2777);
 }
 
 #[test]
@@ -92,15 +99,15 @@ fn a_local_volume_is_given_to_the_group_once() {
     let path = node.0.path().join("data");
     fs::create_dir(&path).unwrap();
     let of = |pod: &str, read_only| Mounter::Local {
-        home: node.home(pod, "local-volume"),
+        volume_dir: node.volume_dir(pod, "local-volume"),
         path: path.clone(),
         read_only,
         group: Some(4242),
-        root_is_enough: false,
+        on_root_mismatch: false,
     };
     assert!(place(&of("reader", true)).unwrap().read_only);
     assert_ne!(fs::metadata(&path).unwrap().gid(), 4242, "who only reads changes nothing");
-    tear_down(&node.home("reader", "").pod, &Call::default()).unwrap();
+    tear_down(&node.volume_dir("reader", "").pod, &Call::default()).unwrap();
     place(&of("first", false)).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().gid(), 4242);
     // A restart of the agent, and a second pod beside the first.
@@ -109,64 +116,67 @@ fn a_local_volume_is_given_to_the_group_once() {
     place(&of("second", false)).unwrap();
     assert_eq!(mode(&path), 0o700);
     for pod in ["first", "second"] {
-        tear_down(&node.home(pod, "").pod, &Call::default()).unwrap();
+        tear_down(&node.volume_dir(pod, "").pod, &Call::default()).unwrap();
     }
     place(&of("third", false)).unwrap();
     assert_eq!(mode(&path), 0o2770);
     fs::remove_dir_all(&path).unwrap();
-    assert!(place(&of("third", false)).unwrap_err().contains("is not there"));
+    assert!(place(&of("third", false)).unwrap_err().contains("does not exist"));
 }
 
 #[test]
 fn the_root_of_an_export_is_the_servers() {
     let node = Node::new();
-    let home = node.home("p", "nfs");
+    let volume_dir = node.volume_dir("p", "nfs");
     let source = NFSVolumeSource { server: "s".to_owned(), path: "/".to_owned(), read_only: None };
-    let mounter = Mounter::Nfs { home: home.clone(), source, options: Vec::new(), read_only: false };
+    let mounter = Mounter::Nfs { volume_dir: volume_dir.clone(), source, options: Vec::new(), read_only: false };
     assert!(
         place(&mounter).unwrap_err().contains("fetched"),
         "the mount point is made, the rest is asked of the helper"
     );
     // What a server exports has modes of its own.
-    tmpfs(&home.dir(), "mode=0777,gid=4242");
+    tmpfs(&volume_dir.dir(), "mode=0777,gid=4242");
     let made = place(&mounter).unwrap();
-    assert_eq!((made.path, mode(&home.dir()), fs::metadata(home.dir()).unwrap().gid()), (home.dir(), 0o777, 4242));
-    fs::write(home.dir().join("kept"), "").unwrap();
+    assert_eq!(
+        (made.path, mode(&volume_dir.dir()), fs::metadata(volume_dir.dir()).unwrap().gid()),
+        (volume_dir.dir(), 0o777, 4242)
+    );
+    fs::write(volume_dir.dir().join("kept"), "").unwrap();
     place(&mounter).unwrap();
-    assert_eq!(mode(&home.dir()), 0o777);
-    tear_down(&home.pod, &Call::default()).unwrap();
-    assert!(!home.dir().exists());
+    assert_eq!(mode(&volume_dir.dir()), 0o777);
+    tear_down(&volume_dir.pod, &Call::default()).unwrap();
+    assert!(!volume_dir.dir().exists());
 }
 
 #[test]
 fn files_are_read_only_and_stay_when_nothing_changed() {
     let node = Node::new();
     for (pod, in_memory) in [("disk", false), ("memory", true)] {
-        let home = node.home(pod, "secret");
-        let made = place(&files(home.clone(), in_memory, "one")).unwrap();
+        let volume_dir = node.volume_dir(pod, "secret");
+        let made = place(&files(volume_dir.clone(), in_memory, "one")).unwrap();
         assert!(made.read_only);
         assert_eq!((mode(&made.path), is_mounted(&made.path)), (0o755, in_memory));
         let current = fs::read_link(made.path.join("..data")).unwrap();
-        place(&files(home.clone(), in_memory, "one")).unwrap();
+        place(&files(volume_dir.clone(), in_memory, "one")).unwrap();
         assert_eq!(fs::read_link(made.path.join("..data")).unwrap(), current);
-        place(&files(home.clone(), in_memory, "two")).unwrap();
+        place(&files(volume_dir.clone(), in_memory, "two")).unwrap();
         assert_eq!(fs::read_to_string(made.path.join("a")).unwrap(), "two");
-        tear_down(&home.pod, &Call::default()).unwrap();
-        assert!(!home.dir().exists());
+        tear_down(&volume_dir.pod, &Call::default()).unwrap();
+        assert!(!volume_dir.dir().exists());
     }
 }
 
 #[test]
 fn an_image_is_unpacked_once() {
     let node = Node::new();
-    let home = node.home("p", "image");
-    let of = |id: &str| Mounter::Image { home: home.clone(), id: id.to_owned() };
+    let volume_dir = node.volume_dir("p", "image");
+    let of = |id: &str| Mounter::Image { volume_dir: volume_dir.clone(), id: id.to_owned() };
     assert!(place(&of("1")).is_err(), "its files are to be fetched");
-    fs::write(home.files().join("half"), "").unwrap();
+    fs::write(volume_dir.files().join("half"), "").unwrap();
     // Died in the middle.
     assert!(place(&of("1")).is_err());
-    assert!(!home.files().join("half").exists());
-    fs::write(home.files().join("whole"), "").unwrap();
+    assert!(!volume_dir.files().join("half").exists());
+    fs::write(volume_dir.files().join("whole"), "").unwrap();
     of("1").unpacked(Timestamp::now()).unwrap();
     let made = place(&of("1")).unwrap();
     assert!(made.read_only && made.path.join("whole").exists());
@@ -174,35 +184,35 @@ fn an_image_is_unpacked_once() {
 }
 
 #[test]
-fn nothing_is_set_up_for_a_pod_that_nobody_waits_for() {
+fn a_cancelled_call_sets_up_nothing() {
     let node = Node::new();
-    let home = node.home("p", "empty-dir");
-    let mounter = Mounter::EmptyDir { home: home.clone(), medium: Medium::Disk, size: None, group: None };
+    let volume_dir = node.volume_dir("p", "empty-dir");
+    let mounter = Mounter::EmptyDir { volume_dir: volume_dir.clone(), medium: Medium::Disk, size: None, group: None };
     let call = Call::default();
-    call.give_up();
+    call.cancel();
     assert!(mounter.prepare(&call).is_err());
-    assert!(!home.pod.exists());
+    assert!(!volume_dir.pod.exists());
 }
 
 #[test]
 fn what_volumes_lead_to_stays_when_they_are_taken_down() {
     let node = Node::new();
-    let (pod, host) = (node.home("p", "").pod, node.0.path().join("host"));
+    let (pod, host) = (node.volume_dir("p", "").pod, node.0.path().join("host"));
     fs::create_dir_all(&host).unwrap();
     fs::write(host.join("kept"), "kept").unwrap();
     // A part that is bound, memory with a mount in it, and a link that somebody made.
     let part = pod.join("volume-subpaths/v/c/0");
-    host::make_dir(&part).unwrap();
+    mount::make_dir(&part).unwrap();
     let none: Option<&str> = None;
     mount(Some(&host), &part, none, MsFlags::MS_BIND, none).unwrap();
     let memory = pod.join("volumes/kubernetes.io~empty-dir/m");
-    host::make_dir(&memory).unwrap();
+    mount::make_dir(&memory).unwrap();
     tmpfs(&memory, "mode=0777");
     fs::create_dir(memory.join("below")).unwrap();
     tmpfs(&memory.join("below"), "mode=0777");
-    host::make_dir(&pod.join("volumes/kubernetes.io~empty-dir/v")).unwrap();
+    mount::make_dir(&pod.join("volumes/kubernetes.io~empty-dir/v")).unwrap();
     symlink(&host, pod.join("volumes/kubernetes.io~empty-dir/v/out")).unwrap();
-    host::make_dir(&pod.join("containers/c")).unwrap();
+    mount::make_dir(&pod.join("containers/c")).unwrap();
     tear_down(&pod, &Call::default()).unwrap();
     assert_eq!(fs::read_to_string(host.join("kept")).unwrap(), "kept");
     let left: Vec<_> = fs::read_dir(&pod).unwrap().flatten().map(|e| e.file_name()).collect();

@@ -1,5 +1,5 @@
-//! `make bench-agent`: what a pod costs beside the same two containers started raw, in the same run, and what the
-//! node takes while nothing happens. Prints lines for docs/performance.md.
+//! `make bench-agent`: the cost of a pod compared with the same two containers started through Docker's API in the same
+//! run, and the cost of an idle node. Prints lines for docs/performance.md.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use windlass_bench::{Pods, Steal, milliseconds, running, wait_until_measured};
 use windlass_tests::{Testbed, Usage, resident_megabytes};
 
-/// How many pods at once and how often; raw and ours take turns so that a change of the machine's speed meets both.
+/// How many pods at once and how often. Docker and Windlass alternate, so that a change of the machine's speed affects
+/// both.
 const BATCHES: [(usize, usize); 3] = [(1, 15), (50, 3), (200, 1)];
 const DELETIONS: usize = 10;
-/// Pods that the idle node holds.
+/// The number of pods on the idle node.
 const HELD: usize = 100;
 const IDLE: Duration = Duration::from_secs(60);
 

@@ -1,5 +1,5 @@
-//! A client that costs little: it shares the cores with what is measured. Like Prometheus and metrics-server it keeps its
-//! connection.
+//! A cheap HTTP client, because it shares the cores with the measured process. Like Prometheus and metrics-server it
+//! keeps its connection.
 
 use std::{
     io::{Read as _, Write as _},
@@ -15,14 +15,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// `takes` is the coding that it accepts, such as `gzip`.
+    /// `takes` is the accepted content coding, such as `gzip`.
     pub(crate) fn connect(port: u16, takes: &'static str) -> anyhow::Result<Self> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, takes, buffer: vec![0; 256 << 10] })
     }
 
-    /// Asks for a page and takes all of it. Answers how long it is.
+    /// Requests a page and reads all of it. Returns its length.
     pub(crate) fn get(&mut self, path: &str) -> anyhow::Result<usize> {
         let takes = self.takes;
         let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: {takes}\r\n\r\n");

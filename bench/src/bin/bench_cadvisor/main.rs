@@ -1,5 +1,5 @@
-//! `make bench-cadvisor`: what a round of measuring costs beside bare reads of the same files in the same run, the memory
-//! that a container takes, and how fast the pages of 250 pods are. Prints lines for docs/performance.md.
+//! `make bench-cadvisor`: the cost of one collection compared with plain reads of the same files in the same run, the
+//! memory per container, and the latency of the endpoints with 250 pods. Prints lines for docs/performance.md.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -21,21 +21,21 @@ use windlass_tests::{DEFAULT_TIMEOUT, RawDocker, Testbed, eventually, page, resi
 
 const IMAGE: &str = "windlass/busybox:1";
 const SLEEP: [&str; 2] = ["sleep", "100000"];
-/// Containers outside pods: they cost measuring and nothing else of ours.
+/// Containers outside of pods: they add to the cost of measuring only.
 const LONE: [usize; 2] = [100, 500];
-/// Rounds that are asked for, at least this far apart: a younger one is not taken again.
+/// The interval of requested rounds: the node does not repeat a more recent one.
 const ROUNDS: usize = 20;
 const APART: Duration = Duration::from_millis(1150);
-/// What the node does by itself meanwhile.
+/// The interval of the node's own rounds.
 const INTERVAL: Duration = Duration::from_secs(10);
 const PODS: usize = 250;
 const CLIENTS: usize = 10;
-/// Long enough that each stretch has a round of the node's own in it.
+/// Long enough to contain one of the node's own rounds.
 const LOAD: Duration = Duration::from_secs(10);
-/// Of a page with a goal the median of as many stretches is told: what another user of the machine takes from one of
-/// them is not ours.
+/// For a page with a target the median of this many stretches counts, because other users of the machine may disturb
+/// one.
 const STRETCHES: usize = 5;
-/// How often the clients ask where they ask together.
+/// The interval of the clients that request at the same moment.
 const BEAT: Duration = Duration::from_millis(100);
 
 fn main() -> anyhow::Result<()> {
@@ -62,7 +62,7 @@ fn main() -> anyhow::Result<()> {
             anyhow::ensure!(seen >= count, "{seen} of {count}");
             Ok(())
         });
-        // Sizes on disk are looked at once for each, and histories begin.
+        // Disk usage is measured once for each, and histories start.
         std::thread::sleep(Duration::from_secs(15));
         let told = inspect_running(&testbed, "{{.State.Pid}}");
         let processes: Vec<i32> = told.lines().map(str::parse).collect::<Result<_, _>>()?;
@@ -109,7 +109,7 @@ fn main() -> anyhow::Result<()> {
         anyhow::ensure!(all >= PODS, "{all} of {PODS}");
         Ok(())
     });
-    // What made the pods has come to rest.
+    // The work of creating the pods has ended.
     std::thread::sleep(Duration::from_secs(30));
     println!(
         "\n| page, {PODS} pods, {CLIENTS} clients at once | all the time: p50 | p99 | size | answers/s | packed: p50 | p99 \
@@ -128,7 +128,7 @@ fn main() -> anyhow::Result<()> {
     ];
     let steal = Steal::begin()?;
     let stretches = |goal: Option<f64>| if goal.is_some() { STRETCHES } else { 1 };
-    // First what loads the machine least.
+    // The lightest load comes first.
     let together = pages.map(|(path, goal)| loads(stretches(goal), path, "gzip", Some(BEAT)));
     for ((path, goal), together) in pages.into_iter().zip(together) {
         let of = |takes| loads(stretches(goal), path, takes, None);
@@ -153,7 +153,7 @@ fn miss(missed: bool) -> &'static str {
     if missed { " ✗" } else { "" }
 }
 
-/// What a round costs.
+/// The cost of a round.
 struct Rounds {
     /// Medians.
     round_ms: f64,
@@ -169,7 +169,7 @@ struct Column {
     kilobytes: f64,
 }
 
-/// Asks for rounds one by one, `awake` having run before each, and sets their cost beside bare reads.
+/// Requests rounds one by one, with `awake` before each, and compares their cost with plain reads.
 fn measure(pid: u32, awake: &[i32]) -> anyhow::Result<Rounds> {
     let files = kept_files(pid)?;
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
@@ -188,15 +188,15 @@ fn measure(pid: u32, awake: &[i32]) -> anyhow::Result<Rounds> {
             continue;
         }
         ours.push(milliseconds((after - before) / u32::try_from(now - rounds)?));
-        // Both sides in turn, so that a change of the machine's speed meets both, and after the same rest, so that neither
-        // finds in the caches what the other has just touched. Whoever reads first after a container ran has the kernel
-        // add its counters up, so they run once more.
+        // Both sides alternate, so that a change of the machine's speed affects both, and after the same pause, so that
+        // neither finds data in the caches that the other has just read. The first read after a container ran makes the
+        // kernel flush its counters, so containers run once more in between.
         std::thread::sleep(APART);
         run_all(awake)?;
         let clock = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID;
         let begun = Duration::from(nix::time::clock_gettime(clock)?);
         for file in &files {
-            // One that is gone answers with an error, as fast.
+            // A missing one fails as fast.
             let _ = file.read_at(&mut buffer, 0);
         }
         bare.push(milliseconds(Duration::from(nix::time::clock_gettime(clock)?) - begun));
@@ -205,7 +205,7 @@ fn measure(pid: u32, awake: &[i32]) -> anyhow::Result<Rounds> {
     Ok(Rounds { round_ms: median(ours), bare_ms: median(bare), ratio })
 }
 
-/// Has these processes run for a moment: one that is stopped and goes on does.
+/// Makes these processes run for a moment, by stopping and continuing them.
 fn run_all(processes: &[i32]) -> anyhow::Result<()> {
     for process in processes {
         for signal in [Signal::SIGSTOP, Signal::SIGCONT] {
@@ -215,7 +215,7 @@ fn run_all(processes: &[i32]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The files that the node keeps open and measures by, opened by us too.
+/// The cgroup files that the node keeps open, opened again here.
 fn kept_files(pid: u32) -> anyhow::Result<Vec<File>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
@@ -228,7 +228,7 @@ fn kept_files(pid: u32) -> anyhow::Result<Vec<File>> {
     Ok(files)
 }
 
-/// CPU time of the threads that take rounds.
+/// CPU time of the threads that collect.
 fn round_cpu(pid: u32) -> anyhow::Result<Duration> {
     let mut sum = 0_u64;
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -261,7 +261,7 @@ struct Load {
     p50: f64,
     p99: f64,
     kilobytes: f64,
-    /// Answers in a second.
+    /// Responses per second.
     rate: f64,
 }
 
@@ -272,7 +272,7 @@ fn loads(stretches: usize, path: &str, takes: &'static str, beat: Option<Duratio
     Ok(Load { p50: of(|l| l.p50), p99: of(|l| l.p99), kilobytes: of(|l| l.kilobytes), rate: of(|l| l.rate) })
 }
 
-/// Many clients at once. Each asks again as soon as it has its answer, or all together at each beat.
+/// Many clients at once. Each sends the next request after a response, or all at the same beat.
 fn load(path: &str, takes: &'static str, beat: Option<Duration>) -> anyhow::Result<Load> {
     let begun = Instant::now();
     let answers: Vec<anyhow::Result<Vec<(f64, usize)>>> = std::thread::scope(|scope| {

@@ -1,5 +1,6 @@
-//! `make bench-cluster`: a node in a real Kubernetes, beside raw Docker in the same run: pods, requests at the API server (as
-//! its audit log counts them) and memory. Prints lines for docs/performance.md; arguments name the parts that are wanted.
+//! `make bench-cluster`: a node in a real Kubernetes cluster compared with plain Docker in the same run: pods, requests
+//! at the API server (counted in its audit log) and memory. Prints lines for docs/performance.md; arguments select
+//! parts.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -10,12 +11,12 @@ use std::time::Duration;
 use windlass_bench::{Pods, Steal};
 use windlass_tests::{Testbed, resident_megabytes};
 
-/// How many pods at once, how often, and the most that is wanted beside raw Docker.
+/// How many pods at once, how often, and the highest accepted difference to Docker.
 const BATCHES: [(usize, usize, f64); 2] = [(1, 15, 1.3), (50, 5, 1.25)];
 const DELETIONS: usize = 10;
-/// Pods whose requests are counted one after the other.
+/// Pods that are created one after the other while requests are counted.
 const LIVES: usize = 10;
-/// Pods that the idle node holds.
+/// The number of pods on the idle node.
 const HELD: usize = 100;
 
 fn main() -> anyhow::Result<()> {
@@ -26,7 +27,7 @@ fn main() -> anyhow::Result<()> {
     }
     let wanted = |part: &str| asked.is_empty() || asked.iter().any(|a| a == part);
     let testbed = Testbed::on_cluster();
-    // As every cluster tells its nodes: without it each pod has an event that says so.
+    // As in every cluster: without it each pod has an event about the missing cluster DNS.
     let config = testbed.dir().join("config.yaml");
     let settings =
         "apiVersion: windlass.io/v1alpha1\nkind: WindlassConfiguration\nclusterDNS: [10.96.0.10]\nmaxPods: 250\n";

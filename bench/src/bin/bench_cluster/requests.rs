@@ -1,4 +1,4 @@
-//! What a node asks of the API server, as its audit log tells it: one line for each request that was answered.
+//! Counts a node's requests in the API server's audit log, which has one line for each answered request.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use windlass_tests::Testbed;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Requests of one stretch of time, by what they ask for.
+/// Requests within a period, by verb and resource.
 pub(super) struct Counts {
     what: String,
     took: Duration,
@@ -21,7 +21,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// As a row, of each of so many.
+    /// A result row with requests per item.
     pub(super) fn row(&self, per: usize, goal: &str) -> String {
         #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
         let share = |count: f64| count / per as f64;
@@ -31,7 +31,7 @@ impl Counts {
         format!("| requests, {}: {} | {all:.1} | | | {goal} |", self.what, parts.join(", "))
     }
 
-    /// Takes out what the node would have asked in that time without them.
+    /// Subtracts the requests that the node would have made anyway in that time.
     fn without(mut self, idle: &Self) -> Self {
         let times = self.took.as_secs_f64() / idle.took.as_secs_f64();
         for (of, count) in &idle.by_kind {
@@ -41,7 +41,7 @@ impl Counts {
     }
 }
 
-/// Prints what pods cost from their creation until the API has forgotten them.
+/// Prints the requests for pods from their creation until their removal from the API.
 pub(super) fn of_lives(testbed: &Testbed, pods: &Pods<'_>, lives: usize) -> anyhow::Result<()> {
     let idle = of_a_minute(testbed, "no pods")?;
     println!("{}", idle.row(1, "13"));
@@ -62,7 +62,7 @@ pub(super) fn of_lives(testbed: &Testbed, pods: &Pods<'_>, lives: usize) -> anyh
     Ok(())
 }
 
-/// What a node asks in a minute in which nothing happens.
+/// The requests of a node in an idle minute.
 pub(super) fn of_a_minute(testbed: &Testbed, with: &str) -> anyhow::Result<Counts> {
     counted(testbed, &format!("an idle minute with {with}"), || {
         std::thread::sleep(MINUTE);
@@ -72,12 +72,12 @@ pub(super) fn of_a_minute(testbed: &Testbed, with: &str) -> anyhow::Result<Count
 
 async fn lived(client: &Client, pod: &Pod) -> anyhow::Result<()> {
     created_and_deleted(client, pod).await?;
-    // Events come after what they tell of.
+    // Events arrive later.
     tokio::time::sleep(Duration::from_millis(500)).await;
     Ok(())
 }
 
-/// A pod that takes contents from a ConfigMap and a Secret.
+/// A pod with volumes from a ConfigMap and a Secret.
 fn rich() -> anyhow::Result<Pod> {
     let mut pod = Pods::obedient("rich")?;
     let spec = pod.spec.as_mut().expect("made with one");
@@ -99,7 +99,7 @@ async fn objects(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was asked while something was done.
+/// The requests during some work.
 fn counted(testbed: &Testbed, what: &str, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Counts> {
     let (before, begun) = (testbed.cluster().requests().lines().count(), Instant::now());
     work()?;
@@ -113,13 +113,13 @@ fn counted(testbed: &Testbed, what: &str, work: impl FnOnce() -> anyhow::Result<
     Ok(Counts { what: what.to_owned(), took, by_kind })
 }
 
-/// Verb and resource of a request, and how it was refused; nothing for the end of a watch, whose beginning was told.
+/// Verb and resource of a request, and its error status; none for the end of a watch, whose start was counted.
 fn kind(request: &Value) -> Option<String> {
     let text = |pointer: &str| request.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (verb, stage) = (text("/verb"), text("/stage"));
     let code = request.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default();
     let refused = code >= 400;
-    // A watch that is refused never begins.
+    // A rejected watch has no start.
     if verb == "watch" && stage == "ResponseComplete" && !refused {
         return None;
     }

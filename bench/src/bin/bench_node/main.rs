@@ -1,5 +1,5 @@
-//! `make bench-node`: commands, logs and copies through the API server beside the same with Docker alone, in the same
-//! run; a restart with 250 pods; images collected while pods start. Prints lines for docs/performance.md.
+//! `make bench-node`: exec, logs and cp through the API server compared with Docker alone in the same run; a restart
+//! with 250 pods; image collection while pods start. Prints lines for docs/performance.md.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -21,7 +21,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, client, eventually, resi
 
 const EXECS: usize = 15;
 const EXECS_AT_ONCE: usize = 200;
-/// A thousand million bytes.
+/// 10^9 bytes.
 const LARGE: u64 = 1_000_000_000;
 const PODS: usize = 250;
 const IMAGES: usize = 500;
@@ -78,7 +78,7 @@ fn kubectl_ready(kubectl: &Kubectl<'_>) -> anyhow::Result<usize> {
     Ok(words.split_whitespace().filter(|word| *word == "True").count())
 }
 
-/// The pod that commands run in; gives Docker's id of its container.
+/// Creates the pod for commands; returns Docker's id of its container.
 async fn target(api: &Client) -> anyhow::Result<String> {
     let pods: Api<Pod> = Api::default_namespaced(api.clone());
     let mut target = pod("target")?;
@@ -144,7 +144,7 @@ fn commands(testbed: &Testbed, kubectl: &Kubectl<'_>, id: &str) -> anyhow::Resul
     Ok(())
 }
 
-/// Runs `work` and gives how much more memory a process had meanwhile, at most, in megabytes.
+/// Runs `work` and returns the peak of a process's additional memory in megabytes.
 fn with_peak(pid: u32, work: impl FnOnce() -> anyhow::Result<Duration>) -> anyhow::Result<(Duration, f64)> {
     let before = resident_megabytes(pid)?;
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -207,7 +207,7 @@ fn copies(testbed: &Testbed, kubectl: &Kubectl<'_>, id: &str, pid: u32) -> anyho
     let _ = kubectl.run(&["exec", "target", "--", "sh", "-c", &format!("head -c {LARGE} /dev/zero > /v/large")]);
     let here = testbed.dir().join("large");
     let path = here.to_string_lossy().into_owned();
-    // Once, unmeasured: the file is in the page cache then.
+    // A warm-up, which brings the file into the page cache.
     quiet(docker(testbed, &["exec", id, "cat", "/v/large"]))?;
     let raw = timed(|| quiet(docker(testbed, &["exec", id, "tar", "cf", "-", "/v/large"])))?;
     let (ours, more) = with_peak(pid, || timed(|| quiet(kubectl_command(kubectl, &["cp", "target:/v/large", &path]))))?;
@@ -236,7 +236,7 @@ fn copies(testbed: &Testbed, kubectl: &Kubectl<'_>, id: &str, pid: u32) -> anyho
     Ok(())
 }
 
-/// A node whose disk is too full for any image while pods start.
+/// A node whose disk is so full that image collection runs while pods start.
 fn collection() -> anyhow::Result<()> {
     let testbed = Testbed::new();
     let seed = testbed.dir().join("seed.tar");

@@ -1,4 +1,4 @@
-//! Services and slices in the API, and their changes.
+//! Creates and changes Services and EndpointSlices in the API.
 
 use std::{net::Ipv4Addr, path::Path};
 
@@ -12,7 +12,7 @@ use kube::{
 };
 use serde_json::json;
 
-/// Where something listens that answers for a service.
+/// The address of the listener that answers for a service.
 pub(crate) const LISTENER: &str = "198.18.0.1:9999";
 
 pub(crate) struct Cluster {
@@ -28,13 +28,13 @@ fn service(i: usize) -> anyhow::Result<Service> {
     }))?)
 }
 
-/// The address of one of 16 million pods.
+/// The address of a pod, one of 16 million.
 fn pod(n: usize) -> String {
     Ipv4Addr::from_bits(0x0b00_0000 + u32::try_from(n).unwrap_or(0)).to_string()
 }
 
 impl Cluster {
-    /// Waits for the API. Services will have as many endpoints.
+    /// Waits for the API. Services are given so many endpoints.
     pub(crate) fn create(kubeconfig: &Path, endpoints: usize) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = windlass_tests::eventually(windlass_tests::DEFAULT_TIMEOUT, "the API answers", || {
@@ -57,7 +57,7 @@ impl Cluster {
     fn slice(&self, i: usize, moved: usize) -> anyhow::Result<EndpointSlice> {
         let list: Vec<_> = (0..self.endpoints)
             .map(|e| {
-                // One endpoint of the service is another with each change.
+                // Each change replaces one endpoint of the service.
                 let n = if e == 0 && moved > 0 { 8_000_000 + i * 100 + moved % 100 } else { i * 100 + e };
                 json!({"addresses": [pod(n)], "nodeName": "elsewhere", "conditions": {"ready": true}})
             })
@@ -87,7 +87,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Leads the first, middle and last service by address to the listener; where they are reached.
+    /// Sends the first, middle and last service by address to the listener; returns their addresses.
     pub(crate) fn answering_services(&self) -> anyhow::Result<(String, String, String)> {
         let services: Api<Service> = Api::default_namespaced(self.client.clone());
         let slices: Api<EndpointSlice> = Api::default_namespaced(self.client.clone());

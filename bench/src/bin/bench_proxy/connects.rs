@@ -1,4 +1,4 @@
-//! How long a connection takes to be made.
+//! Measures the time to open a connection.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
@@ -7,18 +7,18 @@ use std::{
 
 use crate::median;
 
-/// Connections in one round.
+/// The number of connections in a round.
 const COUNT: usize = 500;
-/// Rounds over all destinations, so that what slows the machine for a while slows all alike.
+/// The number of rounds over all destinations, so that a slow phase of the machine affects all of them.
 const ROUNDS: usize = 9;
 
-/// Accepts and closes, on a thread of its own in this network namespace.
+/// Accepts and closes connections on a thread in this network namespace.
 pub(crate) fn listen(address: &str) -> anyhow::Result<std::thread::JoinHandle<()>> {
     let listener = TcpListener::bind(address)?;
     Ok(std::thread::spawn(move || listener.incoming().for_each(drop)))
 }
 
-/// How long a connection to each takes: the median of the rounds' medians.
+/// The connection time for each destination: the median of the rounds' medians.
 pub(crate) fn p50(destinations: &[&str]) -> anyhow::Result<Vec<Duration>> {
     let destinations: Vec<SocketAddr> = destinations.iter().map(|to| to.parse()).collect::<Result<_, _>>()?;
     let mut medians = vec![Vec::new(); destinations.len()];
@@ -37,7 +37,7 @@ fn round(to: SocketAddr) -> anyhow::Result<Duration> {
         let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
         let took = started.elapsed();
         drop(stream);
-        // The first ones warm what is cold.
+        // The first ones are a warm-up.
         if i >= 50 {
             times.push(took);
         }

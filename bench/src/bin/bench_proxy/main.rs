@@ -1,9 +1,9 @@
-//! `make bench-proxy`: what the service proxy costs with many services, beside the bare cost of the same rules in the
-//! same run. Prints tables for docs/performance.md.
+//! `make bench-proxy`: the cost of the service proxy with many services, compared with loading the same rules alone in
+//! the same run. Prints tables for docs/performance.md.
 //!
-//! The API is a real one (`windlass up --no-node`), the proxy a process of its own. What it writes is recorded by
-//! programs that stand in for iptables-restore and call it; the limit is the same texts given to iptables-restore
-//! from files. `SIZES=1000x10,10000x10`, `SECONDS_CHURN=60` change how much is done.
+//! The API is `windlass up --no-node`, the proxy a process of its own. Wrappers around iptables-restore record its
+//! input; the lower bound is iptables-restore reading the same input from files. `SIZES=1000x10,10000x10` and
+//! `SECONDS_CHURN=60` change the amount of work.
 
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 
@@ -21,7 +21,7 @@ use cluster::Cluster;
 use process::{Proxy, now};
 use restore::Programs;
 
-/// As many services as a small cluster has, beside which connections are measured.
+/// The number of services in a small cluster, the baseline of connection times.
 const FEW: usize = 10;
 /// Repetitions of one change.
 const CHANGES: usize = 15;
@@ -72,7 +72,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     let programs = Programs::new(&testbed, nft)?;
     let listener = connects::listen(cluster::LISTENER)?;
 
-    // Connections where there are few services.
+    // Connections with few services.
     cluster.add_services(0..FEW)?;
     let mut proxy = Proxy::start(&testbed, &windlass, &programs.plain(), "auto")?;
     proxy.wait_for_full()?;
@@ -86,7 +86,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     println!("\n### {services} services of {endpoints} endpoints, {back_end}\n");
     println!("| figure | windlass | limit | ratio | goal |\n|---|---|---|---|---|");
 
-    // Recorded once: the texts of a start, of one change and of one service more.
+    // Recorded once: the input for a start, for one change and for one more service.
     let mut proxy = Proxy::start(&testbed, &windlass, &programs.recording(), "auto")?;
     proxy.wait_for_full()?;
     let cold = programs.take()?;
@@ -98,7 +98,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     let before = now();
     cluster.add_service(services)?;
     proxy.written_after(before)?;
-    // Its slice comes first and gives nothing to write.
+    // Its slice comes first and causes no write.
     std::thread::sleep(Duration::from_secs(3));
     let one_service = programs.take()?;
     proxy.stop();
@@ -106,7 +106,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
     windlass.command("proxy").arg("cleanup").env("PATH", programs.plain()).output()?;
     let cleanup = started.elapsed();
 
-    // The limit, into empty tables. Clean-up takes away the kernel's named counters too, which the texts feed.
+    // The lower bound, into empty tables. Cleanup also removes the kernel's nfacct counters, which the rules use.
     Proxy::start(&testbed, &windlass, &programs.plain(), "auto")?.stop_when_full()?;
     programs.empty()?;
     let limit_cold: Duration = cold.iter().map(|f| programs.replay(f)).sum::<anyhow::Result<Duration>>()?;
@@ -132,7 +132,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
         "1.15",
     );
 
-    // Changes come one at a time, each after a rest, as in a quiet cluster.
+    // Single changes with a pause before each, as in a quiet cluster.
     let rest = limit_change * 3 + Duration::from_millis(500);
     let timed = |what: &mut dyn FnMut(usize) -> anyhow::Result<()>,
                  proxy: &mut Proxy|
@@ -142,9 +142,9 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
             std::thread::sleep(Duration::from_millis(1500));
             let before = proxy.usage()?;
             what(i)?;
-            // From the API's answer: how fast its disk is says nothing of the proxy.
+            // Measured from the API's response, so that the speed of its disk does not count.
             let answered = now();
-            // What is left to do behind the write counts too.
+            // Work after the write counts too.
             std::thread::sleep(rest);
             cpus.push(proxy.usage()?.since(&before).cpu);
             walls.push(proxy.written_after(answered)?);
@@ -191,7 +191,7 @@ fn measure(services: usize, endpoints: usize, nft: bool, churn: Duration) -> any
 
     row("clean-up", &seconds(cleanup), "", "", if nft { "10 s" } else { "" });
 
-    // Connections, through trees and through flat chains, beside none of our rules at all.
+    // Connections through chain trees and through flat chains, compared with none of our rules.
     let (first, middle, last) = cluster.answering_services()?;
     proxy.settle()?;
     let names = ["the first service", "the middle one", "the last one", "no service"];

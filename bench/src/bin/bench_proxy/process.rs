@@ -1,4 +1,4 @@
-//! The proxy as a process: what it tells and what it costs.
+//! Starts the proxy as a process, and reads its metrics and resource usage.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -6,14 +6,14 @@ use anyhow::Context as _;
 use nix::sys::signal::Signal;
 use windlass_tests::{Daemon, Testbed, Usage, Windlass, page, resident_megabytes};
 
-/// A cold load of the largest cluster ends before.
+/// The timeout of the initial sync of the largest cluster.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(900);
 
 pub(crate) struct Proxy {
     daemon: Daemon,
 }
 
-/// The time since 1970.
+/// The Unix time.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -54,24 +54,24 @@ impl Proxy {
         })
     }
 
-    /// Writes so far.
+    /// The number of writes so far.
     pub(crate) fn syncs(&self) -> anyhow::Result<u64> {
         Ok(self.metric("kubeproxy_sync_proxy_rules_duration_seconds_count")? as u64)
     }
 
-    /// When rules were last in order, since 1970.
+    /// The Unix time of the last sync.
     fn written_at(&self) -> anyhow::Result<Duration> {
         Ok(Duration::try_from_secs_f64(self.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds")?)?)
     }
 
-    /// Waits until something was written after a moment; how long after. The proxy itself tells when, so that it
-    /// need not be asked meanwhile, which would cost it as much as the write.
+    /// Waits for the first write after a moment; returns the delay. It is taken from the proxy's own metrics
+    /// afterwards, because polling costs the proxy as much as a write.
     pub(crate) fn written_after(&mut self, moment: Duration) -> anyhow::Result<Duration> {
         self.wait("a write", Duration::from_millis(100), |p| Ok(p.written_at()? > moment))?;
         Ok(self.written_at()? - moment)
     }
 
-    /// Waits until nothing is written any more.
+    /// Waits until writes stop.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
         let mut last = u64::MAX;
         loop {
@@ -88,12 +88,12 @@ impl Proxy {
         Usage::of(self.daemon.pid())
     }
 
-    /// In megabytes.
+    /// Memory in megabytes.
     pub(crate) fn resident(&self) -> anyhow::Result<f64> {
         resident_megabytes(self.daemon.pid())
     }
 
-    /// Ends it once all rules are in the kernel.
+    /// Stops the proxy when all rules are in the kernel.
     pub(crate) fn stop_when_full(mut self) -> anyhow::Result<()> {
         self.wait_for_full()?;
         self.stop();

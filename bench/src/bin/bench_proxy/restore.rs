@@ -1,4 +1,4 @@
-//! The iptables programs of one back end, plain and with a recorder before the restoring ones.
+//! The iptables programs of one back end, either plain or with a recorder in front of the restore programs.
 
 use std::{
     fs,
@@ -50,7 +50,7 @@ impl Programs {
                     symlink(&real, recorder)?;
                     continue;
                 }
-                // Numbered by time; the text goes to both.
+                // Files are numbered by time; the input goes to the file and to the program.
                 let script = format!(
                     "#!/bin/sh\nf={}/$(date +%s%N)\ncat > $f.tmp\nmv $f.tmp $f\nexec {} \"$@\" < $f\n",
                     this.records.display(),
@@ -63,17 +63,17 @@ impl Programs {
         Ok(this)
     }
 
-    /// A PATH with only this back end before the rest.
+    /// A PATH with only this back end's programs before the rest.
     pub(crate) fn plain(&self) -> String {
         format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.plain.display())
     }
 
-    /// The same with the recorder.
+    /// Like [`plain`](Self::plain), with the recorder.
     pub(crate) fn recording(&self) -> String {
         format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.recording.display())
     }
 
-    /// The texts since the last call, oldest first.
+    /// The recorded inputs since the last call, oldest first.
     pub(crate) fn take(&self) -> anyhow::Result<Vec<PathBuf>> {
         let taken = self.records.with_extension("taken");
         fs::create_dir_all(&taken)?;
@@ -88,7 +88,7 @@ impl Programs {
         Ok(out)
     }
 
-    /// Gives one text to iptables-restore; how long that takes.
+    /// Runs iptables-restore with one input; returns the duration.
     pub(crate) fn replay(&self, file: &Path) -> anyhow::Result<Duration> {
         let started = Instant::now();
         let output = Command::new("nsenter")
@@ -104,7 +104,7 @@ impl Programs {
         Ok(took)
     }
 
-    /// The same again and again, each time over what the text deletes.
+    /// Repeats it, each time with the rules that the input deletes.
     pub(crate) fn replay_again(&self, file: &Path) -> anyhow::Result<Duration> {
         let text = fs::read_to_string(file)?;
         let deleted: String =
@@ -117,7 +117,7 @@ impl Programs {
         self.replay(file)
     }
 
-    /// Empties both tables, whatever is in them.
+    /// Empties both tables.
     pub(crate) fn empty(&self) -> anyhow::Result<()> {
         let text = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n";
         let file = self.records.with_extension("empty");

@@ -1,5 +1,5 @@
-//! Somebody flushes the nat table while endpoints change ten times a second: services are whole again although the
-//! proxy has rules of its own to write all the time.
+//! Flushes the nat table while endpoints change ten times a second: the proxy restores all rules although it writes
+//! other rules all the time.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use windlass_tests::{Daemon, Testbed, eventually};
 
 use super::kubectl;
 
-/// A service that nobody asks: only its endpoints matter.
+/// A service without clients: only its endpoints matter.
 const CHANGING: &str = "apiVersion: v1
 kind: Service
 metadata: {name: changing}
@@ -20,17 +20,17 @@ addressType: IPv4
 ports: [{port: 80, protocol: TCP}]
 endpoints: [{addresses: [198.51.100.1]}]
 ";
-/// Where kubectl hands requests on, so that a change costs no process of it.
+/// The address of `kubectl proxy`, so that a change needs no process.
 const PORT: u16 = 18_007;
 const CHANGES: u32 = 100;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Flushes in the middle of ten seconds of changes and waits for the rules, which come back before the changes end or
-/// soon after.
+/// Flushes in the middle of ten seconds of changes and waits for the rules, which return before the changes end or soon
+/// after.
 pub(super) fn nat_table_flushed(testbed: &Testbed) {
     let kubectl = kubectl(testbed);
     if !kubectl.output(&["apply", "-f", "-"], CHANGING).ok {
-        // The node is busy with an earlier fault.
+        // The node still handles an earlier fault.
         return;
     }
     let mut command = kubectl.command();

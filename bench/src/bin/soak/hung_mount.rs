@@ -1,11 +1,11 @@
-//! A pod on a mount whose server stops answering for a while.
+//! A pod with a volume on a mount whose server stops answering for a while.
 
 use windlass_tests::{HangingMount, Testbed, try_run};
 
 /// The mount, and the name of the pod on it.
 pub(crate) struct HungMount(HangingMount);
 
-/// There from the beginning to the end.
+/// Exists for the whole run.
 pub(crate) const POD: &str = "far";
 
 impl HungMount {
@@ -13,7 +13,7 @@ impl HungMount {
         Self(HangingMount::new(&testbed.dir().join("far-server"), &testbed.dir().join("far")))
     }
 
-    /// A pod with a part of the mount.
+    /// A pod with a subdirectory of the mount.
     pub(crate) fn pod(&self) -> String {
         format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {POD}, labels: {{app: {POD}}}}}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
@@ -24,7 +24,7 @@ impl HungMount {
         )
     }
 
-    /// Stops the server and kills the pod's container, so that the node asks for the mount.
+    /// Stops the server and kills the pod's container, so that the node accesses the mount.
     pub(crate) fn hang(&self, testbed: &Testbed) {
         self.0.hang();
         let filter = format!("label=io.kubernetes.pod.name={POD}");

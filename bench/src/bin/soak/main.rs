@@ -1,7 +1,7 @@
-//! A node under constant churn while what it stands on breaks at random, and a look at what is left of it afterwards.
+//! A node under constant churn with randomly injected faults, and a search for leaks afterwards.
 //!
-//! `SOAK_MINUTES` says for how long (30), `SOAK_SEED` repeats the choices of an earlier run. Root is needed; all of it
-//! happens in network namespaces of its own.
+//! `SOAK_MINUTES` sets the duration (30), `SOAK_SEED` repeats the choices of an earlier run. Needs root; everything
+//! happens in network namespaces of the program's own.
 
 #![allow(clippy::print_stdout, reason = "it says what it does")]
 
@@ -27,16 +27,16 @@ use writes::AcknowledgedWrites;
 
 /// The disk of the node's data.
 const DISK_MEGABYTES: u32 = 192;
-/// The longest that a container waits for its next start: those that last were ended as often as there were faults.
+/// The longest restart backoff of a container: long-lived ones were killed once per such fault.
 const BACK_OFF: Duration = Duration::from_secs(300);
 const BETWEEN_FAULTS: Duration = Duration::from_secs(12);
 const SAMPLES: Duration = Duration::from_secs(3);
-/// Memory may grow by so much a minute, or by so much in all when it was looked at for a short while.
+/// The accepted growth of memory per minute, and in total for short runs.
 const GROWTH: (f64, f64) = (1.0, 12.0);
-/// The same message, numbers and names apart, is in the log at most so often for each fault.
+/// The accepted number of repetitions of a log message (numbers and names removed) per fault.
 const MOST_LINES: usize = 60;
 
-/// A service with its pods, which is there from the beginning to the end.
+/// A service with its pods, which exists for the whole run.
 const LASTING: &str = include_str!("../../../../examples/web.yaml");
 
 /// xorshift: the same choices for the same seed.
@@ -100,7 +100,7 @@ impl Soak {
         format!("{kind}-{}", self.serial)
     }
 
-    /// One of the objects with a label, if there are any.
+    /// A random object with a label.
     fn any(&mut self, kind: &str) -> Option<String> {
         let listed = call(&self.testbed, &["get", kind, "-l", "churn", "-o", "name"], "").out;
         let names: Vec<&str> = listed.lines().collect();
@@ -153,7 +153,7 @@ impl Soak {
         }
     }
 
-    /// Breaks something and mends it. The process is left alone when `gently`, so that its memory can be followed.
+    /// Injects a fault and removes it. The process is not restarted when `gently`, so that its memory can be followed.
     fn fault(&mut self, gently: bool) {
         let kind = match self.dice.below(if gently { 7 } else { 8 }) {
             0 => {
@@ -176,7 +176,7 @@ impl Soak {
                 let filler = self.testbed.dir().join("data/filler");
                 let line = format!("dd if=/dev/zero of={} bs=64k 2>/dev/null || true", filler.display());
                 self.testbed.sh(&line);
-                // Room inside the store's file is used up first: only a write that is refused meets the full disk.
+                // Free space inside the store's file is used up first: only a write that fails meets the full disk.
                 let mut met = false;
                 for _ in 0..12 {
                     let (name, value) = (self.name("large"), "x".repeat(100_000));
@@ -201,7 +201,7 @@ impl Soak {
                 "restarts of Docker"
             }
             4 => {
-                // Long enough to be given up by the node, or not; others go on meanwhile.
+                // Sometimes long enough for the node's timeout, sometimes not.
                 let until = Instant::now() + Duration::from_secs(5 + self.dice.below(20));
                 self.far.hang(&self.testbed);
                 while Instant::now() < until {
@@ -227,7 +227,7 @@ impl Soak {
         *self.faults.entry(kind).or_default() += 1;
     }
 
-    /// Waits for the node and what lasts on it.
+    /// Waits for the node and the long-lived pods.
     fn settled(&mut self) {
         let (testbed, node) = (&self.testbed, &mut self.node);
         eventually(BACK_OFF + DEFAULT_TIMEOUT * 2, "the node and its lasting pods are Ready", || {
@@ -254,7 +254,7 @@ fn disk(testbed: &Testbed) {
     }
 }
 
-/// Messages at WARN and ERROR without what differs between two of them.
+/// Messages at WARN and ERROR with varying parts removed.
 fn complaints(log: &str) -> BTreeMap<String, usize> {
     let mut all = BTreeMap::new();
     for line in log.lines().filter(|l| l.contains(" WARN ") || l.contains("ERROR ")) {
@@ -301,7 +301,7 @@ fn main() {
     while begun.elapsed() < whole {
         let now = begun.elapsed();
         soak.churn();
-        // In the last half the process lives through, and its memory is followed.
+        // In the last half the process is not restarted, and its memory is followed.
         let gently = now > whole / 2;
         if now > fault_at {
             soak.fault(gently);
@@ -325,7 +325,7 @@ fn main() {
         let _ = kubectl(&soak.testbed).run(&["delete", kind, "-l", "churn", "--timeout=120s"]);
     }
     let mut leaked = Vec::new();
-    // Connections are forgotten after two minutes, threads and idle connections sooner.
+    // conntrack entries expire after two minutes, threads and idle connections sooner.
     let timeout = Instant::now() + Duration::from_secs(180);
     while Instant::now() < timeout {
         leaked = held(&soak.testbed, soak.node.pid()).leaked(&before);
@@ -357,7 +357,7 @@ fn main() {
     for (fault, words) in [("restarts of Docker", "Docker does not answer"), ("full disks", "could not be put on disk")]
     {
         let (made, told) = (soak.faults.get(fault).copied().unwrap_or(0), log.matches(words).count());
-        // One that lasts on into the next is one.
+        // One that continues into the next counts once.
         if told * 2 < made {
             wrong.push(format!("{made} {fault}, and {told} lines of it"));
         }

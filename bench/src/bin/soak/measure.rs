@@ -1,10 +1,10 @@
-//! What a node holds, counted from outside, and whether it grows.
+//! Counts a node's resources from outside (memory, descriptors, mounts, …), and checks that they do not grow.
 
 use std::{fs, time::Duration};
 
 use windlass_tests::{Testbed, resident_megabytes};
 
-/// Numbers of things that must not become more by what has come and gone.
+/// Counts of resources that must not leak.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) counts: Vec<(&'static str, u64, u64)>,
@@ -18,7 +18,7 @@ fn entries(path: &str) -> u64 {
     fs::read_dir(path).map_or(0, |entries| entries.flatten().count() as u64)
 }
 
-/// Names, numbers, and by how much each may be above what it was: pools of threads and connections breathe.
+/// Names, counts, and the accepted growth: pools of threads and connections vary.
 pub(crate) fn held(testbed: &Testbed, pid: u32) -> Held {
     let dir = testbed.dir().display();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -35,7 +35,7 @@ pub(crate) fn held(testbed: &Testbed, pid: u32) -> Held {
             ("rules", lines(testbed, "iptables-save | grep -v '^[#:]'; ip6tables-save | grep -v '^[#:]'"), 0),
             ("mounts", mounts.lines().filter(|l| l.contains(&below)).count() as u64, 0),
             ("containers that run", lines(testbed, &format!("docker -H unix://{dir}/docker.sock ps -q")), 0),
-            // Each container and sandbox that lasts may keep the one that ran before it.
+            // Each long-lived container and sandbox may keep its predecessor.
             ("containers", lines(testbed, &format!("docker -H unix://{dir}/docker.sock ps -aq")), 4),
             ("folders of pods", entries(&format!("{dir}/data/pods")), 0),
             ("folders of logs", entries(&format!("{dir}/log/pods")), 0),
@@ -45,7 +45,7 @@ pub(crate) fn held(testbed: &Testbed, pid: u32) -> Held {
 }
 
 impl Held {
-    /// What there is more of than there was.
+    /// The counts that have grown.
     pub(crate) fn leaked(&self, before: &Self) -> Vec<String> {
         let pairs = self.counts.iter().zip(&before.counts);
         pairs
@@ -66,8 +66,7 @@ impl Memory {
         }
     }
 
-    /// Megabytes a minute by least squares, without the first fifth, in which a process fills its pools; and the
-    /// minutes that were looked at.
+    /// Megabytes per minute by least squares without the first fifth, in which pools fill, and the measured minutes.
     pub(crate) fn slope(&self) -> Option<(f64, f64)> {
         let samples = &self.0[self.0.len() / 5..];
         let count = samples.len() as f64;

@@ -1,4 +1,4 @@
-//! The fault of a registry that breaks off in the middle of a layer.
+//! The fault "registry breaks off in the middle of a layer".
 
 use windlass_tests::{DEFAULT_TIMEOUT, FailingRegistry, Testbed, eventually};
 
@@ -6,7 +6,7 @@ use crate::{call, kubectl};
 
 const PORT: u16 = 5007;
 
-/// The registry, and how many images were pulled from it.
+/// The registry, and the number of pulled images.
 #[derive(Debug)]
 pub(crate) struct Pulls {
     registry: FailingRegistry,
@@ -18,7 +18,7 @@ impl Pulls {
         Self { registry: FailingRegistry::start(testbed, PORT), serial: 0 }
     }
 
-    /// Lets a pull break off, and mends the registry when the pod says so: the pod must come up by itself then.
+    /// Makes a pull break off, and repairs the registry once the pod reports it: the pod must start by itself then.
     pub(crate) fn fail(&mut self, testbed: &Testbed) {
         self.serial += 1;
         let name = format!("pulled-{}", self.serial);

@@ -1,15 +1,15 @@
-//! What the API has acknowledged.
+//! Records which writes the API has acknowledged.
 
 use std::collections::BTreeMap;
 
 use windlass_tests::{Kubectl, Output};
 
-/// What must be there.
+/// The expected state of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     Is(String),
     Gone,
-    /// A write was not answered: either is right.
+    /// A write was not acknowledged: both states are accepted.
     Unknown,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct AcknowledgedWrites {
 }
 
 impl AcknowledgedWrites {
-    /// Those that are there for sure.
+    /// Those that certainly exist.
     pub(crate) fn names(&self) -> Vec<&String> {
         self.entries.iter().filter(|(_, entry)| matches!(entry, Entry::Is(_))).map(|(name, _)| name).collect()
     }
@@ -39,7 +39,7 @@ impl AcknowledgedWrites {
         self.note(name, answer, Entry::Gone);
     }
 
-    /// What was acknowledged and is not so.
+    /// Acknowledged writes that are lost.
     pub(crate) fn lost(&self, kubectl: &Kubectl<'_>) -> anyhow::Result<Vec<String>> {
         let list = kubectl.json(&["configmaps"])?;
         let there: BTreeMap<&str, &str> = list["items"]

@@ -1,5 +1,4 @@
-//! What the machine itself is like, apart from Docker and iptables. What is read is told by [`Facts`]; what it means
-//! is pure.
+//! Checks of the machine apart from Docker and iptables. [`MachineFacts`] is read from it; the findings are pure.
 
 use std::{
     collections::BTreeMap,
@@ -11,8 +10,8 @@ use std::{
 
 use windlass_kit::preflight::Finding;
 
-/// Programs that would do the same work a second time, or take rules away, and what to do about each.
-const OTHERS: [(&str, &str); 8] = [
+/// Programs that conflict with Windlass, with advice.
+const CONFLICTING_PROGRAMS: [(&str, &str); 8] = [
     ("kubelet", "stop it (systemctl disable --now kubelet): two agents would fight for the same containers"),
     ("kube-proxy", "stop it: two proxies would fight for the same rules"),
     ("cri-dockerd", "stop it (systemctl disable --now cri-docker): windlass talks to Docker itself"),
@@ -26,49 +25,49 @@ const OTHERS: [(&str, &str); 8] = [
     ("ufw", "its rules come before those of services: let the pods' range pass (ufw route allow from RANGE)"),
 ];
 
-/// Programs that keep the clock.
-const TIMEKEEPERS: [&str; 6] = ["systemd-timesyn", "chronyd", "ntpd", "openntpd", "ptp4l", "phc2sys"];
-/// Controllers of cgroups that pods' limits need.
+/// Time synchronization daemons.
+const TIME_DAEMONS: [&str; 6] = ["systemd-timesyn", "chronyd", "ntpd", "openntpd", "ptp4l", "phc2sys"];
+/// The cgroup controllers that pods' limits need.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
-/// How long another program may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout of commands.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What there is of cgroups.
+/// The state of cgroups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Cgroups {
     pub(super) version: u8,
-    /// Controllers that are not there.
+    /// Missing controllers.
     pub(super) missing: Vec<String>,
-    /// Why a group could not be made.
+    /// Why a cgroup could not be created.
     pub(super) refused: Option<String>,
 }
 
-/// What was read.
+/// The facts of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Facts {
-    /// Programs that run, and services that are on.
+pub(super) struct MachineFacts {
+    /// Running programs, and enabled firewalls.
     pub(super) programs: Vec<String>,
     /// Values of `/proc/sys`, by their paths below it.
     pub(super) sysctls: BTreeMap<String, String>,
-    /// Lines of `/proc/swaps` without the heading.
+    /// The number of swap areas.
     pub(super) swaps: usize,
-    /// Free and all bytes of the file system that the data is on, or will be.
+    /// Free and total bytes of the file system of the data directory.
     pub(super) disk: Option<(u64, u64)>,
-    /// Free and all inodes of it.
+    /// Its free and total inodes.
     pub(super) inodes: Option<(u64, u64)>,
-    /// No route leads out, so that the node has no address but loopback.
+    /// There is no default route, so the node has only a loopback address.
     pub(super) node_ip_is_loopback: bool,
-    /// Whether the kernel's clock follows another one, where that can be learned.
-    pub(super) clock_follows: Option<bool>,
+    /// Whether the kernel's clock is synchronized, if known.
+    pub(super) clock_synchronized: Option<bool>,
     pub(super) cgroups: Cgroups,
 }
 
-/// Files below `/proc/sys` that are judged.
+/// The sysctls that are checked.
 const SYSCTLS: [&str; 4] =
     ["net/ipv4/ip_forward", "fs/inotify/max_user_instances", "fs/inotify/max_user_watches", "kernel/pid_max"];
 
-/// What a program answers, if it does so soon.
-fn answer(program: &str, args: &[&str]) -> Option<String> {
+/// The output of a command, if it exits in time.
+fn command_output(program: &str, args: &[&str]) -> Option<String> {
     let mut child = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
@@ -76,7 +75,7 @@ fn answer(program: &str, args: &[&str]) -> Option<String> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + COMMAND_TIMEOUT;
     while child.try_wait().ok()?.is_none() {
         if Instant::now() > deadline {
             let _ = child.kill();
@@ -89,16 +88,16 @@ fn answer(program: &str, args: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The kernel tells this by a system call only that has no safe interface in the crates here; systemd asks it.
-fn clock_follows() -> Option<bool> {
-    match answer("timedatectl", &["show", "--property=NTPSynchronized", "--value"])?.as_str() {
+/// Asks systemd, since the crates here have no safe interface to adjtimex.
+fn clock_synchronized() -> Option<bool> {
+    match command_output("timedatectl", &["show", "--property=NTPSynchronized", "--value"])?.as_str() {
         "yes" => Some(true),
         "no" => Some(false),
         _ => None,
     }
 }
 
-/// Looked at by making a group and taking it away again.
+/// Checks by creating a cgroup and removing it.
 fn cgroups(root: &Path) -> Cgroups {
     let unified = fs::read_to_string(root.join("cgroup.controllers")).ok();
     let has = |name: &str| match &unified {
@@ -106,14 +105,14 @@ fn cgroups(root: &Path) -> Cgroups {
         None => root.join(name).is_dir(),
     };
     let missing = CONTROLLERS.iter().filter(|name| !has(name)).map(|name| (*name).to_owned()).collect();
-    let trial = if unified.is_some() { root.to_owned() } else { root.join("memory") };
-    let trial = trial.join(format!("windlass-check-{}", std::process::id()));
-    let refused = fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).err().map(|error| error.to_string());
+    let probe = if unified.is_some() { root.to_owned() } else { root.join("memory") };
+    let probe = probe.join(format!("windlass-check-{}", std::process::id()));
+    let refused = fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)).err().map(|error| error.to_string());
     Cgroups { version: if unified.is_some() { 2 } else { 1 }, missing, refused }
 }
 
-/// Reads everything.
-pub(super) fn read(data_dir: &Path, node_ip_is_loopback: bool) -> Facts {
+/// Reads all facts.
+pub(super) fn read(data_dir: &Path, node_ip_is_loopback: bool) -> MachineFacts {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let mut programs: Vec<String> = fs::read_dir("/proc")
         .into_iter()
@@ -127,11 +126,11 @@ pub(super) fn read(data_dir: &Path, node_ip_is_loopback: bool) -> Facts {
     }
     programs.sort_unstable();
     programs.dedup();
-    // The folder itself may not be there yet.
+    // The directory itself may not exist yet.
     let space = data_dir.ancestors().find_map(|dir| nix::sys::statvfs::statvfs(dir).ok());
     let bytes =
         |s: &nix::sys::statvfs::Statvfs| (s.blocks_available() * s.fragment_size(), s.blocks() * s.fragment_size());
-    Facts {
+    MachineFacts {
         programs,
         sysctls: SYSCTLS
             .iter()
@@ -141,17 +140,17 @@ pub(super) fn read(data_dir: &Path, node_ip_is_loopback: bool) -> Facts {
         disk: space.as_ref().map(bytes),
         inodes: space.as_ref().map(|s| (s.files_available(), s.files())),
         node_ip_is_loopback,
-        clock_follows: clock_follows(),
+        clock_synchronized: clock_synchronized(),
         cgroups: cgroups(Path::new("/sys/fs/cgroup")),
     }
 }
 
-/// Certificates, leases and times of events are as wrong as the clock.
-fn clock(facts: &Facts) -> Finding {
-    let keeper = TIMEKEEPERS.iter().find(|name| facts.programs.iter().any(|p| p == *name));
+/// Certificates, leases and event times depend on the clock.
+fn clock(facts: &MachineFacts) -> Finding {
+    let keeper = TIME_DAEMONS.iter().find(|name| facts.programs.iter().any(|p| p == *name));
     let advice =
         "certificates, tokens and leases of a wrong clock are refused: install and start chrony or systemd-timesyncd";
-    match (facts.clock_follows, keeper) {
+    match (facts.clock_synchronized, keeper) {
         (Some(true), _) => Finding::pass("clock", "synchronised"),
         (None, Some(keeper)) => Finding::pass("clock", format!("{keeper} keeps it")),
         (Some(false), Some(keeper)) => {
@@ -176,8 +175,8 @@ fn limits(cgroups: &Cgroups) -> Finding {
     Finding::warn("cgroup controllers", format!("version {version}, without {}", missing.join(", ")), advice)
 }
 
-/// Judges it; percents of free room are those below which the node would call itself full.
-pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
+/// The findings; the minimums of free space are the default eviction thresholds.
+pub(super) fn findings(facts: &MachineFacts) -> Vec<Finding> {
     let mut all = Vec::new();
     for (what, room, unit) in [("disk", facts.disk, "bytes"), ("inodes", facts.inodes, "inodes")] {
         // File systems without a fixed number of inodes say 0.
@@ -191,7 +190,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
             Finding::pass(what, seen)
         });
     }
-    for (program, advice) in OTHERS {
+    for (program, advice) in CONFLICTING_PROGRAMS {
         if facts.programs.iter().any(|p| p == program) {
             all.push(Finding::warn(format!("other programs: {program}"), "it runs on this machine", advice));
         }
@@ -203,7 +202,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         None => all.push(Finding::fail(
             "forwarding",
             "net.ipv4.ip_forward cannot be read",
-            "mount /proc with its sys folder: pods reach nothing without forwarding",
+            "mount /proc with its sys directory: pods reach nothing without forwarding",
         )),
     }
     for (name, least) in

@@ -1,4 +1,4 @@
-//! `windlass check`: whether this machine can be a node, found by trying; nothing of it is changed.
+//! `windlass check`: preflight checks whether this machine can be a node; nothing is changed.
 
 mod machine;
 
@@ -16,14 +16,13 @@ use windlass_proxy as proxy;
 
 use super::{require_root, runtime, say, table::columns};
 use crate::{
-    assemble::proxy_config,
-    config::{Addresses, Settings},
+    config::{Addresses, Settings, proxy::proxy_config},
     exit,
 };
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only what is not as it should be
+    /// Only findings that are not ok
     #[arg(long, short)]
     quiet: bool,
 }
@@ -31,27 +30,27 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass check")?;
     let findings = runtime()?.block_on(all(settings))?;
-    let shown: Vec<Finding> = findings.iter().filter(|f| !args.quiet || f.status != Status::Pass).cloned().collect();
+    let shown: Vec<Finding> = findings.iter().filter(|f| !args.quiet || f.verdict != Status::Pass).cloned().collect();
     if !shown.is_empty() {
         say(text(&shown));
     }
     say(verdict(&findings));
-    let missing = findings.iter().any(|f| f.status == Status::Fail);
+    let missing = findings.iter().any(|f| f.verdict == Status::Fail);
     Ok(if missing { ExitCode::from(exit::DIFFERS) } else { ExitCode::SUCCESS })
 }
 
-/// For a node with its own API.
+/// The checks of a node with its own API.
 pub(super) async fn all(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
     let mut all = of_node(settings).await?;
-    let listens = settings.api_listens();
+    let listens = settings.api_bind_addresses();
     for address in listens.iter() {
         all.push(port("the Kubernetes API", address).await);
     }
-    all.push(reach(&listens));
+    all.push(api_reachability(&listens));
     Ok(all)
 }
 
-/// For a node of another cluster.
+/// The checks of a node of another cluster.
 pub(super) async fn of_node(settings: &Settings) -> anyhow::Result<Vec<Finding>> {
     let mut all = match Engine::new(&settings.docker_socket.to_string_lossy(), std::sync::Arc::default()) {
         Ok(found) => engine::check(&found).await,
@@ -70,34 +69,34 @@ pub(super) async fn of_node(settings: &Settings) -> anyhow::Result<Vec<Finding>>
             all.push(port(what, address).await);
         }
     }
-    all.extend(settings.stats_bind.and_then(open_to_others));
-    all.extend(machine::judge(&machine::read(&settings.data_dir, settings.node_ip().is_loopback())));
+    all.extend(settings.stats_bind.and_then(read_only_port));
+    all.extend(machine::findings(&machine::read(&settings.data_dir, settings.node_ip().is_loopback())));
     Ok(all)
 }
 
-/// Whether pods reach the API at the address that they are told.
-fn reach(listens: &Addresses) -> Finding {
+/// Whether pods can reach the API at the advertised address.
+fn api_reachability(listens: &Addresses) -> Finding {
     let what = "the API in pods";
-    if listens.leave_the_machine() {
+    if listens.any_beyond_loopback() {
         return Finding::pass(what, format!("it listens at {listens}"));
     }
     let advice = "add the node's address to apiBindAddress, or leave it out";
-    Finding::warn(what, format!("it listens at {listens} alone, which no pod reaches"), advice)
+    Finding::warn(what, format!("it listens at {listens} only, which pods cannot reach"), advice)
 }
 
-/// A read-only port that other machines reach.
-fn open_to_others(address: SocketAddr) -> Option<Finding> {
+/// Whether other machines reach the read-only port.
+fn read_only_port(address: SocketAddr) -> Option<Finding> {
     let advice = "set statsBindAddress to 127.0.0.1:10255, or to nothing; scrapers read the node's API with a certificate or a token";
-    let seen = format!("{address} shows usage, pods and images without credentials to whoever reaches it");
+    let seen = format!("{address} serves usage, pods and images without authentication");
     (!address.ip().is_loopback()).then(|| Finding::warn("read-only port", seen, advice))
 }
 
 async fn port(what: &'static str, address: SocketAddr) -> Finding {
-    judged(what, address, serve::listen(what, address).await.err().map(|error| error.to_string()))
+    port_finding(what, address, serve::listen(what, address).await.err().map(|error| error.to_string()))
 }
 
-/// A port that could be had, or why not.
-fn judged(what: &str, address: SocketAddr, taken: Option<String>) -> Finding {
+/// The finding of a port.
+fn port_finding(what: &str, address: SocketAddr, taken: Option<String>) -> Finding {
     match taken {
         None => Finding::pass(format!("port {}", address.port()), format!("free for {what}")),
         Some(why) if why.contains("(windlass)") => {
@@ -109,12 +108,12 @@ fn judged(what: &str, address: SocketAddr, taken: Option<String>) -> Finding {
     }
 }
 
-/// Worst first, so that nobody has to look for it.
+/// The findings as a table, the worst first.
 pub(super) fn text(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
-    sorted.sort_by_key(|f| std::cmp::Reverse(f.status));
+    sorted.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     let row = |f: &&Finding| {
-        let word = match f.status {
+        let word = match f.verdict {
             Status::Pass => "ok",
             Status::Warn => "doubtful",
             Status::Fail => "missing",
@@ -126,7 +125,7 @@ pub(super) fn text(findings: &[Finding]) -> String {
 }
 
 fn verdict(findings: &[Finding]) -> String {
-    let count = |status: Status| findings.iter().filter(|f| f.status == status).count();
+    let count = |verdict: Verdict| findings.iter().filter(|f| f.verdict == verdict).count();
     match (count(Status::Fail), count(Status::Warn)) {
         (0, 0) => "this machine can be a node".to_owned(),
         (0, doubtful) => format!("this machine can be a node; {doubtful} doubtful"),

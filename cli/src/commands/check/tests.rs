@@ -1,25 +1,25 @@
 use std::collections::BTreeMap;
 
 use super::{
-    machine::{Cgroups, Facts},
+    machine::{Cgroups, MachineFacts},
     *,
 };
 
-fn good() -> Facts {
+fn good() -> MachineFacts {
     let sysctls = [
         ("net/ipv4/ip_forward", "1"),
         ("fs/inotify/max_user_instances", "128"),
         ("fs/inotify/max_user_watches", "65536"),
         ("kernel/pid_max", "4194304"),
     ];
-    Facts {
+    MachineFacts {
         programs: vec!["bash".into(), "dockerd".into()],
         sysctls: sysctls.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         swaps: 0,
         disk: Some((50, 100)),
         inodes: Some((50, 100)),
         node_ip_is_loopback: false,
-        clock_follows: Some(true),
+        clock_synchronized: Some(true),
         cgroups: Cgroups { version: 2, ..Cgroups::default() },
     }
 }
@@ -32,62 +32,69 @@ fn sysctl(name: &str, value: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn a_good_machine_is_fine_and_each_flaw_is_told_once() {
-    assert!(machine::judge(&good()).iter().all(|f| f.status == Status::Pass));
-    for (facts, what, status) in [
-        (Facts { disk: Some((9, 100)), ..good() }, "disk", Status::Warn),
-        (Facts { inodes: Some((4, 100)), ..good() }, "inodes", Status::Warn),
-        (Facts { swaps: 1, ..good() }, "swap", Status::Warn),
-        (Facts { programs: vec!["kubelet".into()], ..good() }, "other programs: kubelet", Status::Warn),
-        (Facts { programs: vec!["ufw".into()], ..good() }, "other programs: ufw", Status::Warn),
-        (Facts { sysctls: sysctl("net/ipv4/ip_forward", ""), ..good() }, "forwarding", Status::Fail),
-        (Facts { sysctls: sysctl("kernel/pid_max", "4096"), ..good() }, "kernel.pid_max", Status::Warn),
-        (Facts { clock_follows: Some(false), ..good() }, "clock", Status::Warn),
-        (Facts { clock_follows: None, ..good() }, "clock", Status::Warn),
-        (Facts { clock_follows: Some(false), programs: vec!["chronyd".into()], ..good() }, "clock", Status::Warn),
+    assert!(machine::findings(&good()).iter().all(|f| f.verdict == Verdict::Fine));
+    for (facts, what, verdict) in [
+        (MachineFacts { disk: Some((9, 100)), ..good() }, "disk", Verdict::Doubtful),
+        (MachineFacts { inodes: Some((4, 100)), ..good() }, "inodes", Verdict::Doubtful),
+        (MachineFacts { swaps: 1, ..good() }, "swap", Verdict::Doubtful),
+        (MachineFacts { programs: vec!["kubelet".into()], ..good() }, "other programs: kubelet", Verdict::Doubtful),
+        (MachineFacts { programs: vec!["ufw".into()], ..good() }, "other programs: ufw", Verdict::Doubtful),
+        (MachineFacts { sysctls: sysctl("net/ipv4/ip_forward", ""), ..good() }, "forwarding", Verdict::Missing),
+        (MachineFacts { sysctls: sysctl("kernel/pid_max", "4096"), ..good() }, "kernel.pid_max", Verdict::Doubtful),
+        (MachineFacts { clock_synchronized: Some(false), ..good() }, "clock", Verdict::Doubtful),
+        (MachineFacts { clock_synchronized: None, ..good() }, "clock", Verdict::Doubtful),
         (
-            Facts { cgroups: Cgroups { missing: vec!["pids".into()], ..Cgroups::default() }, ..good() },
-            "cgroup controllers",
-            Status::Warn,
+            MachineFacts { clock_synchronized: Some(false), programs: vec!["chronyd".into()], ..good() },
+            "clock",
+            Verdict::Doubtful,
         ),
         (
-            Facts { cgroups: Cgroups { refused: Some("read-only".into()), ..Cgroups::default() }, ..good() },
+            MachineFacts { cgroups: Cgroups { missing: vec!["pids".into()], ..Cgroups::default() }, ..good() },
             "cgroup controllers",
-            Status::Fail,
+            Verdict::Doubtful,
         ),
-        (Facts { node_ip_is_loopback: true, ..good() }, "the node's address", Status::Warn),
+        (
+            MachineFacts { cgroups: Cgroups { refused: Some("read-only".into()), ..Cgroups::default() }, ..good() },
+            "cgroup controllers",
+            Verdict::Missing,
+        ),
+        (MachineFacts { node_ip_is_loopback: true, ..good() }, "the node's address", Verdict::Doubtful),
     ] {
-        let bad: Vec<Finding> = machine::judge(&facts).into_iter().filter(|f| f.status != Status::Pass).collect();
+        let bad: Vec<Finding> = machine::findings(&facts).into_iter().filter(|f| f.verdict != Verdict::Fine).collect();
         assert_eq!(bad.len(), 1, "{bad:?}");
-        assert!(bad[0].what == what && bad[0].status == status && !bad[0].advice.is_empty(), "{bad:?}");
+        assert!(bad[0].what == what && bad[0].verdict == verdict && !bad[0].advice.is_empty(), "{bad:?}");
     }
-    // Nobody can be asked, and somebody does it.
-    let kept = Facts { clock_follows: None, programs: vec!["systemd-timesyn".into()], ..good() };
-    assert!(machine::judge(&kept).iter().all(|f| f.status == Status::Pass));
-    // No fixed number of inodes is no lack of them.
-    assert!(machine::judge(&Facts { inodes: Some((0, 0)), ..good() }).iter().all(|f| f.status == Status::Pass));
+    // The state is unknown, but a daemon runs.
+    let kept = MachineFacts { clock_synchronized: None, programs: vec!["systemd-timesyn".into()], ..good() };
+    assert!(machine::findings(&kept).iter().all(|f| f.verdict == Verdict::Fine));
+    // Some file systems have no fixed number of inodes.
+    assert!(
+        machine::findings(&MachineFacts { inodes: Some((0, 0)), ..good() }).iter().all(|f| f.verdict == Verdict::Fine)
+    );
 }
 
 #[test]
 fn a_port_that_windlass_itself_holds_is_fine() {
     let address: SocketAddr = "127.0.0.1:6443".parse().unwrap();
-    assert_eq!(judged("the API", address, None).status, Status::Pass);
-    assert_eq!(judged("the API", address, Some("process 7 (windlass) holds it".into())).status, Status::Pass);
-    let taken = judged("the API", address, Some("process 7 (nginx) holds it".into()));
-    assert!(taken.status == Status::Fail && taken.seen.contains("nginx"), "{taken:?}");
+    assert_eq!(port_finding("the API", address, None).verdict, Verdict::Fine);
+    assert_eq!(port_finding("the API", address, Some("process 7 (windlass) holds it".into())).verdict, Verdict::Fine);
+    let taken = port_finding("the API", address, Some("process 7 (nginx) holds it".into()));
+    assert!(taken.verdict == Verdict::Missing && taken.seen.contains("nginx"), "{taken:?}");
 }
 
 #[test]
 fn an_api_that_pods_do_not_reach_is_doubtful() {
-    let judged = |text: &str| reach(&text.parse().unwrap());
-    assert_eq!(judged("127.0.0.1:6443,192.0.2.1:6443").status, Status::Pass);
-    assert_eq!(judged("0.0.0.0:6443").status, Status::Pass);
+    let judged = |text: &str| api_reachability(&text.parse().unwrap());
+    assert_eq!(judged("127.0.0.1:6443,192.0.2.1:6443").verdict, Verdict::Fine);
+    assert_eq!(judged("0.0.0.0:6443").verdict, Verdict::Fine);
     let alone = judged("127.0.0.1:6443");
-    assert!(alone.status == Status::Warn && alone.advice.contains("apiBindAddress"), "{alone:?}");
+    assert!(alone.verdict == Verdict::Doubtful && alone.advice.contains("apiBindAddress"), "{alone:?}");
 }
 
 #[test]
 fn the_worst_comes_first() {
-    let findings = [Finding::pass("a", "x"), Finding::fail("b", "y", "do this"), Finding::warn("c", "z", "do that")];
+    let findings =
+        [Finding::fine("a", "x"), Finding::missing("b", "y", "do this"), Finding::doubtful("c", "z", "do that")];
     assert_eq!(text(&findings), "missing    b   y -> do this\ndoubtful   c   z -> do that\nok         a   x");
     assert_eq!(verdict(&findings), "this machine cannot be a node yet: 1 missing");
     assert_eq!(verdict(&findings[..1]), "this machine can be a node");

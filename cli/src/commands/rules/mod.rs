@@ -20,7 +20,10 @@ use windlass_proxy::{
 };
 
 use super::{require_root, runtime, say};
-use crate::{assemble, config::Settings, exit};
+use crate::{
+    config::{Settings, connect, proxy::proxy_config},
+    exit,
+};
 use objects::Objects;
 
 #[derive(Debug, clap::Args)]
@@ -114,12 +117,12 @@ impl Source {
         self.family.map_or_else(|| Family::BOTH.to_vec(), |f| vec![f.family()])
     }
 
-    /// The proxy's settings for manifests: nothing of this machine enters the rules.
+    /// The proxy's configuration for manifests, independent of this machine.
     fn config(&self, settings: &Settings) -> Config {
         Config {
             node_ips: settings.node_ip.into_iter().flat_map(NodeIps::iter).collect(),
             nfacct: Some(self.nfacct),
-            ..assemble::proxy_config(settings)
+            ..proxy_config(settings)
         }
     }
 }
@@ -127,20 +130,20 @@ impl Source {
 pub(crate) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     match &args.action {
         Some(Action::Trace(trace)) => run_trace(trace, settings),
-        None if args.source.from.is_empty() => of_kernel(args, settings),
-        None => of_manifests(args, settings),
+        None if args.source.from.is_empty() => kernel_services(args, settings),
+        None => manifest_services(args, settings),
     }
 }
 
-/// The rules that manifests would give.
-fn of_manifests(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+/// The rules for manifests.
+fn manifest_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     let objects = Objects::read(&args.source.from)?;
     let config = args.source.config(settings);
     let families = match args.output {
         Some(Output::Save) => vec![args.source.family.map_or(Family::V4, FamilyName::family)],
         _ => args.source.families(),
     };
-    let mut whole = Explanation::default();
+    let mut explanation = Explanation::default();
     for family in families {
         let text = rules_from_objects(&objects.services, &objects.slices, &objects.nodes, &config, family);
         let kernel = with_base_chains(&text);
@@ -148,31 +151,31 @@ fn of_manifests(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
             say(kernel.trim_end());
             return Ok(ExitCode::SUCCESS);
         }
-        whole.services.extend(explain(&text, &kernel)?.services);
+        explanation.services.extend(explain(&text, &kernel)?.services);
     }
-    show_services(args, &whole, Output::Tree)?;
+    show_services(args, &explanation, Output::Tree)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The kernel's rules beside those that the API's objects ask for.
-fn of_kernel(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
+/// The kernel's rules, compared with those for the API's objects.
+fn kernel_services(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass rules")?;
-    let config = assemble::proxy_config(settings);
+    let config = proxy_config(settings);
     if args.output == Some(Output::Save) {
         say(kernel_rules(&config, args.source.family.map_or(Family::V4, FamilyName::family))?.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     let kubeconfig = args.source.kubeconfig.as_ref().unwrap_or(&settings.admin_kubeconfig);
-    let mut whole = Explanation::default();
+    let mut explanation = Explanation::default();
     runtime()?.block_on(async {
-        let client = assemble::client_of(kubeconfig).await?;
+        let client = connect::client_of(kubeconfig).await?;
         for family in args.source.families() {
             match inspect(&client, &config, family).await {
                 Ok(found) => {
-                    whole.services.extend(found.services);
-                    whole.differences.extend(found.differences);
+                    explanation.services.extend(found.services);
+                    explanation.differences.extend(found.differences);
                 }
-                // A machine without IPv6 has no rules of it; whoever asks for them is told.
+                // A machine without IPv6 has no such rules; an error only if IPv6 was requested.
                 Err(error) if family == Family::V6 && args.source.family.is_none() => {
                     tracing::debug!(%error, "no rules of IPv6");
                 }
@@ -181,26 +184,26 @@ fn of_kernel(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
         }
         anyhow::Ok(())
     })?;
-    show_services(args, &whole, Output::Save)?;
+    show_services(args, &explanation, Output::Save)?;
     if args.output != Some(Output::Json) {
-        for difference in &whole.differences {
+        for difference in &explanation.differences {
             say(format!("differs: {} {} {}", difference.table, difference.chain, difference.problem));
         }
     }
-    Ok(if whole.differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
+    Ok(if explanation.differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::DIFFERS) })
 }
 
-/// Prints services as asked for; without a word, one service as a tree and many as `otherwise`: trees or a list.
-fn show_services(args: &Args, whole: &Explanation, otherwise: Output) -> anyhow::Result<()> {
+/// Prints services; by default one service as a tree and many as `default_output`: trees or a list.
+fn show_services(args: &Args, explanation: &Explanation, default_output: Output) -> anyhow::Result<()> {
     let wanted = |row: &&ServiceRow| args.service.as_ref().is_none_or(|service| row.is_of(service));
-    let rows: Vec<&ServiceRow> = whole.services.iter().filter(wanted).collect();
+    let rows: Vec<&ServiceRow> = explanation.services.iter().filter(wanted).collect();
     if let (true, Some(service)) = (rows.is_empty(), &args.service) {
         anyhow::bail!("there are no rules of a service {service:?}; give it as NAMESPACE/NAME");
     }
     if args.output == Some(Output::Json) {
-        let value = serde_json::json!({"services": rows, "differences": whole.differences});
+        let value = serde_json::json!({"services": rows, "differences": explanation.differences});
         say(serde_json::to_string_pretty(&value)?);
-    } else if args.service.is_some() || args.output == Some(Output::Tree) || otherwise == Output::Tree {
+    } else if args.service.is_some() || args.output == Some(Output::Tree) || default_output == Output::Tree {
         rows.iter().for_each(|row| say(show::tree(row)));
     } else {
         say(show::list(&rows));
@@ -215,7 +218,7 @@ fn run_trace(args: &TraceArgs, settings: &Settings) -> anyhow::Result<ExitCode> 
     let family = Family::of(&packet.source);
     let (text, local) = if args.source.from.is_empty() {
         require_root("windlass rules trace")?;
-        (kernel_rules(&assemble::proxy_config(settings), family)?, LocalAddresses::of_kernel())
+        (kernel_rules(&proxy_config(settings), family)?, LocalAddresses::of_kernel())
     } else {
         let objects = Objects::read(&args.source.from)?;
         let config = args.source.config(settings);

@@ -18,7 +18,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// Reads all files; a folder stands for its `.yaml`, `.yml` and `.json` files.
+    /// Reads all files; of a directory its `.yaml`, `.yml` and `.json` files.
     pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Self> {
         let mut objects = Self::default();
         for path in paths {
@@ -30,19 +30,19 @@ impl Objects {
         Ok(objects)
     }
 
-    /// Reads YAML documents or JSON, with lists; kinds that make no rules are passed over.
+    /// Parses YAML documents or JSON, with lists; other kinds are ignored.
     fn add(&mut self, text: &str) -> anyhow::Result<()> {
         let mut waiting: Vec<Value> = if text.trim_start().starts_with('{') {
             serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>()?
         } else {
             serde_saphyr::from_multiple(text).map_err(|e| anyhow::anyhow!("{e}"))?
         };
-        // Taken from the end: the first document comes first.
+        // Popped from the end, so that the first document comes first.
         waiting.reverse();
         while let Some(mut value) = waiting.pop() {
             let kind = value["kind"].as_str().unwrap_or("").to_owned();
             let name = value["metadata"]["name"].as_str().unwrap_or("without a name").to_owned();
-            // What kubectl would add; rules are named after it.
+            // The default namespace, as kubectl's.
             if value["metadata"].is_object() && value["metadata"]["namespace"].is_null() && kind != "Node" {
                 value["metadata"]["namespace"] = "default".into();
             }
@@ -53,7 +53,7 @@ impl Objects {
                 "Node" => self.nodes.push(json::from_value(&value).with_context(bad)?),
                 kind if kind.ends_with("List") => {
                     if let Value::Array(items) = value["items"].take() {
-                        // A typed list leaves its items' kind out.
+                        // Items of a typed list have no kind.
                         let of = kind.trim_end_matches("List");
                         waiting.extend(items.into_iter().rev().map(|mut item| {
                             if item.is_object() && item["kind"].is_null() && !of.is_empty() {

@@ -1,4 +1,4 @@
-//! Service rules for people's eyes.
+//! Service rules as text.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -6,7 +6,7 @@ use windlass_proxy::explain::{Branch, ServiceRow};
 
 use super::super::table::columns;
 
-/// A line for each way into each service port.
+/// A line per entry of each service port.
 pub(super) fn list(rows: &[&ServiceRow]) -> String {
     let mut table = vec![["SERVICE", "PROTO", "VIA", "ENDPOINTS", "PACKETS"].map(str::to_owned)];
     for row in rows {
@@ -23,7 +23,7 @@ pub(super) fn list(rows: &[&ServiceRow]) -> String {
     columns(&table)
 }
 
-/// One service port: each way in, and below it what its rules do.
+/// One service port: its entries, and below each its rules.
 pub(super) fn tree(row: &ServiceRow) -> String {
     let mut out = format!("{} {}", row.name, row.protocol);
     let mut drawn = BTreeSet::new();

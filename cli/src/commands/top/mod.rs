@@ -15,37 +15,37 @@ use std::{
 };
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use windlass_agent::live::Live;
+use windlass_agent::dashboard::NodeUsage;
 
-use super::{say, stats};
+use super::{read_only_client, say};
 use crate::config::Settings;
-use model::{Sort, View, Wish};
-use screen::{Screen, Wanted};
+use model::{Query, Sort, View};
+use screen::{KeyAction, Screen};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What is listed
     #[arg(value_enum, default_value = "pods")]
     what: View,
-    /// Print what is used now and end: rates are over one second
+    /// Print once and exit; rates are over one second
     #[arg(long)]
     once: bool,
-    /// How it is printed; json means --once
+    /// Output format; json implies --once
     #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
-    /// What comes first
+    /// Sort order
     #[arg(long, value_enum, default_value = "cpu")]
     sort: Sort,
-    /// The other way round
+    /// Reverse the order
     #[arg(long)]
     reverse: bool,
-    /// Only of this namespace
+    /// Only this namespace
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
-    /// Only what has this text in namespace/pod/container or state
+    /// Only lines with this text in namespace/pod/container or state
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     filter: String,
-    /// Seconds between looks
+    /// Seconds between refreshes
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
     interval: u64,
 }
@@ -58,74 +58,74 @@ enum Output {
     Json,
 }
 
-/// How long the two looks of `--once` are apart; the node reads no more often than each second.
-const APART: Duration = Duration::from_millis(1200);
+/// The time between the two samples of `--once`; the node samples at most once a second.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(1200);
 
 pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
-    let wish = Wish {
+    let query = Query {
         view: args.what,
         sort: args.sort,
         reverse: args.reverse,
         namespace: args.namespace.clone(),
         filter: args.filter.clone(),
     };
-    let address = stats::address(settings)?;
+    let address = read_only_client::address(settings)?;
     if args.once || args.output == Output::Json {
-        return once(address, &wish, args.output);
+        return once(address, &query, args.output);
     }
     anyhow::ensure!(
         stdout().is_terminal(),
         "the live view needs a terminal, and standard output is none; use --once, or -o json"
     );
-    live(address, wish, Duration::from_secs(args.interval))
+    run_live(address, query, Duration::from_secs(args.interval))
 }
 
-fn look(address: SocketAddr) -> anyhow::Result<Live> {
-    stats::ask(address, "/windlass/usage")
+fn fetch_usage(address: SocketAddr) -> anyhow::Result<NodeUsage> {
+    read_only_client::get_json(address, "/windlass/usage")
 }
 
-fn once(address: SocketAddr, wish: &Wish, output: Output) -> anyhow::Result<ExitCode> {
-    let before = look(address)?;
-    std::thread::sleep(APART);
-    let shot = model::shot(Some(&before), &look(address)?, wish);
+fn once(address: SocketAddr, query: &Query, output: Output) -> anyhow::Result<ExitCode> {
+    let before = fetch_usage(address)?;
+    std::thread::sleep(SAMPLE_INTERVAL);
+    let snapshot = model::snapshot(Some(&before), &fetch_usage(address)?, query);
     say(match output {
-        Output::Json => serde_json::to_string_pretty(&shot)?,
-        Output::Text => print::text(&shot, wish.view),
+        Output::Json => serde_json::to_string_pretty(&snapshot)?,
+        Output::Text => print::text(&snapshot, query.view),
     });
     Ok(ExitCode::SUCCESS)
 }
 
-fn live(address: SocketAddr, wish: Wish, interval: Duration) -> anyhow::Result<ExitCode> {
-    // Before the screen is taken over, so that a node that is not there is told on a usual line.
-    let first = look(address)?;
-    let mut screen = Screen::new(wish);
+fn run_live(address: SocketAddr, query: Query, interval: Duration) -> anyhow::Result<ExitCode> {
+    // Before the screen is taken over, so that a connection error is printed normally.
+    let first = fetch_usage(address)?;
+    let mut screen = Screen::new(query);
     screen.take(Ok(first));
     let mut terminal = ratatui::try_init()?;
-    let ended = attend(&mut terminal, &mut screen, address, interval);
+    let ended = event_loop(&mut terminal, &mut screen, address, interval);
     ratatui::try_restore()?;
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Draws, waits for a key or for the next look, until asked to end.
-fn attend(
+/// Draws, and waits for keys or the next refresh, until quit.
+fn event_loop(
     terminal: &mut ratatui::DefaultTerminal,
     screen: &mut Screen,
     address: SocketAddr,
     interval: Duration,
 ) -> anyhow::Result<()> {
-    let mut next = Instant::now() + APART;
+    let mut next_refresh = Instant::now() + SAMPLE_INTERVAL;
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
-        if event::poll(next.saturating_duration_since(Instant::now()))? {
+        if event::poll(next_refresh.saturating_duration_since(Instant::now()))? {
             if let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
-                && screen.key(key) == Wanted::Quit
+                && screen.key(key) == KeyAction::Quit
             {
                 return Ok(());
             }
             continue;
         }
-        screen.take(look(address).map_err(|e| format!("{e:#}")));
-        next = Instant::now() + interval;
+        screen.take(fetch_usage(address).map_err(|e| format!("{e:#}")));
+        next_refresh = Instant::now() + interval;
     }
 }

@@ -1,10 +1,10 @@
-//! From two looks at the node to lines: rates, filter and order. Pure.
+//! Computes lines from two usage samples: rates, filter and order. Pure.
 
 use std::cmp::Ordering;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use windlass_agent::live::{Disk, Live, LivePod, Used};
+use windlass_agent::dashboard::{DiskUsage, NodeUsage, PodUsage, UsageSample};
 
 /// What is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -34,9 +34,9 @@ pub(super) enum Sort {
     Name,
 }
 
-/// Which lines are wanted, and in which order.
+/// The filter and order of lines.
 #[derive(Debug, Clone)]
-pub(super) struct Wish {
+pub(super) struct Query {
     pub(super) view: View,
     pub(super) sort: Sort,
     pub(super) reverse: bool,
@@ -45,10 +45,10 @@ pub(super) struct Wish {
     pub(super) filter: String,
 }
 
-/// Bytes a second since the look before; none without one.
+/// Bytes per second since the previous sample; `None` without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Flow {
+pub(super) struct Rates {
     pub(super) rx_bytes_per_second: Option<u64>,
     pub(super) tx_bytes_per_second: Option<u64>,
     pub(super) read_bytes_per_second: Option<u64>,
@@ -65,10 +65,10 @@ pub(super) struct Machine {
     pub(super) cpu_nano_cores: Option<u64>,
     pub(super) memory_bytes: u64,
     pub(super) memory_capacity_bytes: u64,
-    pub(super) disk: Option<Disk>,
-    pub(super) images: Option<Disk>,
+    pub(super) disk: Option<DiskUsage>,
+    pub(super) images: Option<DiskUsage>,
     #[serde(flatten)]
-    pub(super) flow: Flow,
+    pub(super) rates: Rates,
 }
 
 /// A pod or a container.
@@ -85,34 +85,34 @@ pub(super) struct Line {
     pub(super) memory_bytes: Option<u64>,
     pub(super) memory_limit_bytes: Option<i64>,
     #[serde(flatten)]
-    pub(super) flow: Flow,
+    pub(super) rates: Rates,
     pub(super) restarts: i32,
     pub(super) age_seconds: Option<i64>,
 }
 
-/// One look.
+/// The result of a refresh.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Shot {
+pub(super) struct Snapshot {
     pub(super) at: Timestamp,
     pub(super) node: Machine,
     pub(super) items: Vec<Line>,
 }
 
-/// What `now` shows, with rates since `before`.
-pub(super) fn shot(before: Option<&Live>, now: &Live, wish: &Wish) -> Shot {
+/// The snapshot of `now`, with rates since `before`.
+pub(super) fn snapshot(before: Option<&NodeUsage>, now: &NodeUsage, query: &Query) -> Snapshot {
     let node = &now.node;
-    let mut items: Vec<Line> = now.pods.iter().flat_map(|pod| lines(before, now, pod, wish.view)).collect();
-    let filter = wish.filter.to_lowercase();
+    let mut items: Vec<Line> = now.pods.iter().flat_map(|pod| lines(before, now, pod, query.view)).collect();
+    let filter = query.filter.to_lowercase();
     items.retain(|line| {
         let container = line.container.as_deref().unwrap_or("");
         let text = format!("{}/{}/{container} {}", line.namespace, line.pod, line.state).to_lowercase();
-        text.contains(&filter) && wish.namespace.as_ref().is_none_or(|n| *n == line.namespace)
+        text.contains(&filter) && query.namespace.as_ref().is_none_or(|n| *n == line.namespace)
     });
     items.sort_by(|a, b| {
-        let order = compare(a, b, wish.sort);
-        if wish.reverse { order.reverse() } else { order }
+        let order = compare(a, b, query.sort);
+        if query.reverse { order.reverse() } else { order }
     });
-    Shot {
+    Snapshot {
         at: now.at,
         node: Machine {
             name: node.name.clone(),
@@ -123,13 +123,13 @@ pub(super) fn shot(before: Option<&Live>, now: &Live, wish: &Wish) -> Shot {
             memory_capacity_bytes: node.memory_bytes,
             disk: node.disk,
             images: node.images,
-            flow: flow(before.map(|b| &b.node.used), Some(&node.used)),
+            rates: rates(before.map(|b| &b.node.used), Some(&node.used)),
         },
         items,
     }
 }
 
-fn lines(before: Option<&Live>, now: &Live, pod: &LivePod, view: View) -> Vec<Line> {
+fn lines(before: Option<&NodeUsage>, now: &NodeUsage, pod: &PodUsage, view: View) -> Vec<Line> {
     let earlier = before.and_then(|b| b.pods.iter().find(|p| p.uid == pod.uid));
     let age = |since: Option<Timestamp>| since.map(|t| now.at.as_second() - t.as_second());
     let line = Line {
@@ -141,7 +141,7 @@ fn lines(before: Option<&Live>, now: &Live, pod: &LivePod, view: View) -> Vec<Li
         cpu_limit_milli: pod.limits.cpu_milli,
         memory_bytes: pod.used.map(|u| u.memory_bytes),
         memory_limit_bytes: pod.limits.memory_bytes,
-        flow: flow(earlier.and_then(|p| p.used.as_ref()), pod.used.as_ref()),
+        rates: rates(earlier.and_then(|p| p.used.as_ref()), pod.used.as_ref()),
         restarts: pod.restarts,
         age_seconds: age(pod.started),
     };
@@ -149,12 +149,12 @@ fn lines(before: Option<&Live>, now: &Live, pod: &LivePod, view: View) -> Vec<Li
         View::Node => Vec::new(),
         View::Pods => {
             // The node's own traffic would show at each such pod.
-            let flow = if pod.host_network {
-                Flow { rx_bytes_per_second: None, tx_bytes_per_second: None, ..line.flow }
+            let rates = if pod.host_network {
+                Rates { rx_bytes_per_second: None, tx_bytes_per_second: None, ..line.rates }
             } else {
-                line.flow
+                line.rates
             };
-            vec![Line { flow, ..line }]
+            vec![Line { rates, ..line }]
         }
         View::Containers => pod
             .containers
@@ -162,7 +162,7 @@ fn lines(before: Option<&Live>, now: &Live, pod: &LivePod, view: View) -> Vec<Li
             .map(|c| {
                 let earlier =
                     earlier.and_then(|p| p.containers.iter().find(|e| e.name == c.name && e.started == c.started));
-                let flow = flow(earlier.and_then(|e| e.used.as_ref()), c.used.as_ref());
+                let rates = rates(earlier.and_then(|e| e.used.as_ref()), c.used.as_ref());
                 Line {
                     container: Some(c.name.clone()),
                     state: c.state.clone(),
@@ -171,7 +171,7 @@ fn lines(before: Option<&Live>, now: &Live, pod: &LivePod, view: View) -> Vec<Li
                     memory_bytes: c.used.map(|u| u.memory_bytes),
                     memory_limit_bytes: c.limits.memory_bytes,
                     // Containers share the pod's network.
-                    flow: Flow { rx_bytes_per_second: None, tx_bytes_per_second: None, ..flow },
+                    rates: Rates { rx_bytes_per_second: None, tx_bytes_per_second: None, ..rates },
                     restarts: c.restarts,
                     age_seconds: age(c.started),
                     ..line.clone()
@@ -181,11 +181,11 @@ fn lines(before: Option<&Live>, now: &Live, pod: &LivePod, view: View) -> Vec<Li
     }
 }
 
-fn flow(before: Option<&Used>, now: Option<&Used>) -> Flow {
-    let (Some(before), Some(now)) = (before, now) else { return Flow::default() };
+fn rates(before: Option<&UsageSample>, now: Option<&UsageSample>) -> Rates {
+    let (Some(before), Some(now)) = (before, now) else { return Rates::default() };
     let passed = u64::try_from(now.at_ms - before.at_ms).unwrap_or(0);
-    let rate = |of: fn(&Used) -> u64| of(now).checked_sub(of(before))?.saturating_mul(1000).checked_div(passed);
-    Flow {
+    let rate = |of: fn(&UsageSample) -> u64| of(now).checked_sub(of(before))?.saturating_mul(1000).checked_div(passed);
+    Rates {
         rx_bytes_per_second: rate(|u| u.rx_bytes),
         tx_bytes_per_second: rate(|u| u.tx_bytes),
         read_bytes_per_second: rate(|u| u.read_bytes),
@@ -199,8 +199,8 @@ fn compare(a: &Line, b: &Line, sort: Sort) -> Ordering {
     let key = |line: &Line| match sort {
         Sort::Cpu => line.cpu_nano_cores,
         Sort::Memory => line.memory_bytes,
-        Sort::Network => both(line.flow.rx_bytes_per_second, line.flow.tx_bytes_per_second),
-        Sort::Disk => both(line.flow.read_bytes_per_second, line.flow.write_bytes_per_second),
+        Sort::Network => both(line.rates.rx_bytes_per_second, line.rates.tx_bytes_per_second),
+        Sort::Disk => both(line.rates.read_bytes_per_second, line.rates.write_bytes_per_second),
         Sort::Restarts => u64::try_from(line.restarts).ok(),
         Sort::Name => None,
     };

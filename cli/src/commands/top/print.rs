@@ -1,27 +1,27 @@
-//! One look, as text for a terminal or a script. Pure.
+//! A snapshot as text for a terminal or a script. Pure.
 
 use super::{
     super::table::{age, bytes, columns, cores},
-    model::{Line, Machine, Shot, View},
+    model::{Line, Machine, Snapshot, View},
 };
 
 const HEADS: [&str; 11] =
     ["NAMESPACE", "POD", "CONTAINER", "STATE", "CPU", "MEMORY", "RECEIVED", "SENT", "READ", "WRITTEN", "RESTARTS"];
 
-pub(super) fn text(shot: &Shot, view: View) -> String {
-    let mut out = node(&shot.node).join("\n");
+pub(super) fn text(snapshot: &Snapshot, view: View) -> String {
+    let mut out = node(&snapshot.node).join("\n");
     if view == View::Node {
         return out;
     }
     let mut rows = vec![HEADS.map(str::to_owned)];
-    rows.extend(shot.items.iter().map(cells));
+    rows.extend(snapshot.items.iter().map(cells));
     if view == View::Pods {
         let without: Vec<[String; 10]> = rows.iter().map(without_container).collect();
         out.push_str(&format!("\n\n{}", columns(&without)));
     } else {
         out.push_str(&format!("\n\n{}", columns(&rows)));
     }
-    if shot.items.is_empty() {
+    if snapshot.items.is_empty() {
         out.push_str("\nnothing runs that fits");
     }
     out
@@ -42,12 +42,12 @@ pub(super) fn node(node: &Machine) -> Vec<String> {
     for (name, disk) in [("disk", node.disk), ("images", node.images)] {
         lines.extend(disk.map(|d| format!("{name} {} of {}", bytes(d.used_bytes), bytes(d.capacity_bytes))));
     }
-    let flow = &node.flow;
-    lines.push(format!("network {} in, {} out", rate(flow.rx_bytes_per_second), rate(flow.tx_bytes_per_second)));
+    let rates = &node.rates;
+    lines.push(format!("network {} in, {} out", rate(rates.rx_bytes_per_second), rate(rates.tx_bytes_per_second)));
     lines.push(format!(
         "disks {} read, {} written",
-        rate(flow.read_bytes_per_second),
-        rate(flow.write_bytes_per_second)
+        rate(rates.read_bytes_per_second),
+        rate(rates.write_bytes_per_second)
     ));
     lines
 }
@@ -68,7 +68,7 @@ pub(super) fn cells(line: &Line) -> [String; 11] {
         (None, _) => unknown(),
     };
     let milli = |m: i64| cores(u64::try_from(m).unwrap_or(0).saturating_mul(1_000_000));
-    let flow = &line.flow;
+    let rates = &line.rates;
     let restarts = match (line.restarts, line.age_seconds) {
         (restarts, Some(seconds)) => format!("{restarts}, up {}", age(seconds)),
         (restarts, None) => restarts.to_string(),
@@ -80,10 +80,10 @@ pub(super) fn cells(line: &Line) -> [String; 11] {
         line.state.clone(),
         of(line.cpu_nano_cores.map(cores), line.cpu_limit_milli.map(milli)),
         of(line.memory_bytes.map(bytes), line.memory_limit_bytes.and_then(|b| u64::try_from(b).ok()).map(bytes)),
-        rate(flow.rx_bytes_per_second),
-        rate(flow.tx_bytes_per_second),
-        rate(flow.read_bytes_per_second),
-        rate(flow.write_bytes_per_second),
+        rate(rates.rx_bytes_per_second),
+        rate(rates.tx_bytes_per_second),
+        rate(rates.read_bytes_per_second),
+        rate(rates.write_bytes_per_second),
         restarts,
     ]
 }

@@ -1,4 +1,4 @@
-//! The live screen: what keys do, and how it is drawn. Pure but for the frame that it draws on.
+//! The live screen: key handling and drawing. Pure, except for the frame.
 
 use std::collections::VecDeque;
 
@@ -10,103 +10,103 @@ use ratatui::{
     text::{Line as Text, Span},
     widgets::{Block, Cell, Gauge, Paragraph, Row, Sparkline, Table, TableState},
 };
-use windlass_agent::live::Live;
+use windlass_agent::dashboard::NodeUsage;
 
 use super::{
     super::table::{bytes, cores},
-    model::{Shot, Sort, View, Wish, shot},
+    model::{Query, Snapshot, Sort, View, snapshot},
     print::{cells, heads, node},
 };
 
-/// Looks that the node's graphs remember.
-const REMEMBERED: usize = 300;
-/// From so many columns on there is room for all of the list.
-const ROOMY: u16 = 130;
+/// The history of the node's graphs, in samples.
+const HISTORY: usize = 300;
+/// The width from which all columns are shown.
+const WIDE_COLUMNS: u16 = 130;
 
-/// What the screen shows.
+/// The state of the screen.
 #[derive(Debug)]
 pub(super) struct Screen {
-    pub(super) wish: Wish,
-    /// Letters go into the filter.
-    typing: bool,
-    before: Option<Live>,
-    now: Option<Live>,
+    pub(super) query: Query,
+    /// Typed letters edit the filter.
+    editing_filter: bool,
+    previous: Option<NodeUsage>,
+    latest: Option<NodeUsage>,
     /// CPU in thousandths of a core and memory in MiB, the newest last.
-    past: VecDeque<(u64, u64)>,
+    history: VecDeque<(u64, u64)>,
     error: Option<String>,
     table: TableState,
 }
 
-/// What a key asks for.
+/// The result of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// To go on.
-    Stay,
-    /// To end.
+pub(super) enum KeyAction {
+    /// Continue.
+    Continue,
+    /// Quit.
     Quit,
 }
 
 impl Screen {
-    pub(super) fn new(wish: Wish) -> Self {
+    pub(super) fn new(query: Query) -> Self {
         Self {
-            wish,
-            typing: false,
-            before: None,
-            now: None,
-            past: VecDeque::new(),
+            query,
+            editing_filter: false,
+            previous: None,
+            latest: None,
+            history: VecDeque::new(),
             error: None,
             table: TableState::default(),
         }
     }
 
-    /// Takes a look, or the reason why there is none; the one before stays on the screen then.
-    pub(super) fn take(&mut self, look: Result<Live, String>) {
-        match look {
+    /// Updates the screen with a sample; after an error the previous one stays.
+    pub(super) fn take(&mut self, sample: Result<NodeUsage, String>) {
+        match sample {
             Ok(live) => {
                 self.error = None;
-                // The same round told twice has no rates in it.
-                if self.now.as_ref().is_some_and(|n| n.node.used.at_ms == live.node.used.at_ms) {
+                // The same sample again has no rates.
+                if self.latest.as_ref().is_some_and(|n| n.node.used.at_ms == live.node.used.at_ms) {
                     return;
                 }
                 let used = &live.node.used;
-                self.past.push_back((used.cpu_nano.unwrap_or(0) / 1_000_000, used.memory_bytes >> 20));
-                if self.past.len() > REMEMBERED {
-                    self.past.pop_front();
+                self.history.push_back((used.cpu_nano.unwrap_or(0) / 1_000_000, used.memory_bytes >> 20));
+                if self.history.len() > HISTORY {
+                    self.history.pop_front();
                 }
-                self.before = self.now.replace(live);
+                self.previous = self.latest.replace(live);
             }
             Err(error) => self.error = Some(error),
         }
     }
 
-    pub(super) fn key(&mut self, key: KeyEvent) -> Wanted {
+    pub(super) fn key(&mut self, key: KeyEvent) -> KeyAction {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Wanted::Quit } else { Wanted::Stay };
+            return if key.code == KeyCode::Char('c') { KeyAction::Quit } else { KeyAction::Continue };
         }
-        if self.typing {
+        if self.editing_filter {
             match key.code {
                 KeyCode::Esc => {
-                    self.wish.filter.clear();
-                    self.typing = false;
+                    self.query.filter.clear();
+                    self.editing_filter = false;
                 }
-                KeyCode::Enter => self.typing = false,
-                KeyCode::Backspace => drop(self.wish.filter.pop()),
-                KeyCode::Char(letter) => self.wish.filter.push(letter),
+                KeyCode::Enter => self.editing_filter = false,
+                KeyCode::Backspace => drop(self.query.filter.pop()),
+                KeyCode::Char(letter) => self.query.filter.push(letter),
                 _ => {}
             }
-            return Wanted::Stay;
+            return KeyAction::Continue;
         }
         match key.code {
-            KeyCode::Char('q') => return Wanted::Quit,
-            KeyCode::Esc if self.wish.filter.is_empty() => return Wanted::Quit,
-            KeyCode::Esc => self.wish.filter.clear(),
-            KeyCode::Char('/') => self.typing = true,
-            KeyCode::Char('r') => self.wish.reverse = !self.wish.reverse,
-            KeyCode::Char('1') => self.wish.view = View::Pods,
-            KeyCode::Char('2') => self.wish.view = View::Containers,
-            KeyCode::Char('3') => self.wish.view = View::Node,
+            KeyCode::Char('q') => return KeyAction::Quit,
+            KeyCode::Esc if self.query.filter.is_empty() => return KeyAction::Quit,
+            KeyCode::Esc => self.query.filter.clear(),
+            KeyCode::Char('/') => self.editing_filter = true,
+            KeyCode::Char('r') => self.query.reverse = !self.query.reverse,
+            KeyCode::Char('1') => self.query.view = View::Pods,
+            KeyCode::Char('2') => self.query.view = View::Containers,
+            KeyCode::Char('3') => self.query.view = View::Node,
             KeyCode::Tab => {
-                self.wish.view = match self.wish.view {
+                self.query.view = match self.query.view {
                     View::Pods => View::Containers,
                     View::Containers => View::Node,
                     View::Node => View::Pods,
@@ -122,7 +122,7 @@ impl Screen {
                     ('a', Sort::Name),
                 ];
                 if let Some((_, sort)) = sorts.iter().find(|(known, _)| *known == letter) {
-                    self.wish.sort = *sort;
+                    self.query.sort = *sort;
                 }
             }
             KeyCode::Down => self.table.select_next(),
@@ -133,22 +133,22 @@ impl Screen {
             KeyCode::End => self.table.select_last(),
             _ => {}
         }
-        Wanted::Stay
+        KeyAction::Continue
     }
 
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
         let [head, body, foot] =
             Layout::vertical([Constraint::Length(3), Constraint::Min(3), Constraint::Length(1)]).areas(frame.area());
-        let Some(now) = &self.now else {
+        let Some(latest) = &self.latest else {
             let text = self.error.clone().unwrap_or_else(|| "asking the node …".to_owned());
             frame.render_widget(Paragraph::new(text).wrap(ratatui::widgets::Wrap { trim: true }), body);
             return;
         };
-        let shot = shot(self.before.as_ref(), now, &self.wish);
-        gauges(frame, head, &shot);
-        match self.wish.view {
-            View::Node => self.machine(frame, body, &shot),
-            _ => self.list(frame, body, &shot),
+        let snapshot = snapshot(self.previous.as_ref(), latest, &self.query);
+        gauges(frame, head, &snapshot);
+        match self.query.view {
+            View::Node => self.machine(frame, body, &snapshot),
+            _ => self.list(frame, body, &snapshot),
         }
         frame.render_widget(self.footer(), foot);
     }
@@ -157,21 +157,21 @@ impl Screen {
         if let Some(error) = &self.error {
             return Paragraph::new(error.as_str()).style(Style::new().fg(Color::Red));
         }
-        if self.typing || !self.wish.filter.is_empty() {
-            let cursor = if self.typing { "▏" } else { "  (Esc clears)" };
-            return Paragraph::new(format!("/{}{cursor}", self.wish.filter));
+        if self.editing_filter || !self.query.filter.is_empty() {
+            let cursor = if self.editing_filter { "▏" } else { "  (Esc clears)" };
+            return Paragraph::new(format!("/{}{cursor}", self.query.filter));
         }
         Paragraph::new("q quit  Tab pods, containers, node  / filter  sort: c cpu  m memory  n network  d disk  s restarts  a name  r reverse")
             .style(Style::new().add_modifier(Modifier::DIM))
     }
 
-    fn list(&mut self, frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
-        let wide = self.wish.view == View::Containers;
+    fn list(&mut self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
+        let wide = self.query.view == View::Containers;
         // The container's name where pods are listed, and rates where there is no room, are left out.
-        let roomy = area.width >= ROOMY;
-        let shown = |i: usize| (wide || i != 2) && (roomy || !(6..=9).contains(&i));
+        let is_wide = area.width >= WIDE_COLUMNS;
+        let shown = |i: usize| (wide || i != 2) && (is_wide || !(6..=9).contains(&i));
         let pick = |cells: Vec<String>| cells.into_iter().enumerate().filter(move |(i, _)| shown(*i)).map(|(_, c)| c);
-        let rows = shot.items.iter().map(|line| {
+        let rows = snapshot.items.iter().map(|line| {
             let full = line.memory_limit_bytes.zip(line.memory_bytes).is_some_and(|(limit, used)| {
                 u64::try_from(limit).is_ok_and(|limit| used.saturating_mul(10) > limit.saturating_mul(9))
             });
@@ -195,10 +195,10 @@ impl Screen {
         frame.render_stateful_widget(table, area, &mut self.table);
     }
 
-    fn machine(&self, frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
+    fn machine(&self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
         let [text, cpu, memory] =
             Layout::vertical([Constraint::Length(8), Constraint::Fill(1), Constraint::Fill(1)]).areas(area);
-        let lines: Vec<Text<'_>> = node(&shot.node).into_iter().map(Text::from).collect();
+        let lines: Vec<Text<'_>> = node(&snapshot.node).into_iter().map(Text::from).collect();
         frame.render_widget(Paragraph::new(lines), text);
         let graph = |title: &'static str, values: Vec<u64>, most: u64, color: Color| {
             Sparkline::default()
@@ -207,21 +207,21 @@ impl Screen {
                 .max(most)
                 .style(Style::new().fg(color))
         };
-        // As many as fit, the newest at the right edge.
+        // As many as fit, the newest at the right.
         let fits = usize::from(area.width.saturating_sub(2));
-        let skip = self.past.len().saturating_sub(fits);
-        let column = |of: fn(&(u64, u64)) -> u64| self.past.iter().skip(skip).map(of).collect::<Vec<u64>>();
+        let skip = self.history.len().saturating_sub(fits);
+        let column = |of: fn(&(u64, u64)) -> u64| self.history.iter().skip(skip).map(of).collect::<Vec<u64>>();
         let most = |values: &[u64]| values.iter().copied().max().unwrap_or(1).max(1);
-        let (used, held) = (column(|p| p.0), column(|p| p.1));
-        let (most_used, most_held) = (most(&used), most(&held));
-        frame.render_widget(graph(" CPU ", used, most_used, Color::Blue), cpu);
-        frame.render_widget(graph(" memory ", held, most_held, Color::Magenta), memory);
+        let (used, memory_values) = (column(|p| p.0), column(|p| p.1));
+        let (max_used, max_memory) = (most(&used), most(&memory_values));
+        frame.render_widget(graph(" CPU ", used, max_used, Color::Blue), cpu);
+        frame.render_widget(graph(" memory ", memory_values, max_memory, Color::Magenta), memory);
     }
 }
 
-/// CPU and memory of the node, each with its share of all.
-fn gauges(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
-    let node = &shot.node;
+/// CPU and memory of the node, as shares of its capacity.
+fn gauges(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
+    let node = &snapshot.node;
     let [title, cpu, memory] =
         Layout::vertical([Constraint::Length(1), Constraint::Length(1), Constraint::Length(1)]).areas(area);
     let line = vec![Span::from(node.name.clone()).bold(), Span::from(format!("  {}", node.system)).dim()];

@@ -20,7 +20,7 @@ fn pod(name: &str, namespace: &str, state: &str, used: Value) -> Value {
         "hostNetwork": false, "used": used, "requests": none, "limits": limits, "restarts": 2, "containers": [container]})
 }
 
-fn live_at(second: i64, rx: u64) -> Live {
+fn live_at(second: i64, rx: u64) -> NodeUsage {
     let at_ms = second * 1000;
     let node = json!({"name": "here", "cores": 2, "memoryBytes": 4_u64 << 30, "booted": "2026-02-01T00:00:00Z", "system": "Debian",
         "used": used(at_ms, 700_000_000, 1 << 30, rx), "disk": {"usedBytes": 5 << 20, "capacityBytes": 10 << 20}, "images": null});
@@ -33,43 +33,43 @@ fn live_at(second: i64, rx: u64) -> Live {
     serde_json::from_value(json!({"at": at, "node": node, "pods": pods})).unwrap()
 }
 
-fn wish(view: View) -> Wish {
-    Wish { view, sort: Sort::Cpu, reverse: false, namespace: None, filter: String::new() }
+fn query(view: View) -> Query {
+    Query { view, sort: Sort::Cpu, reverse: false, namespace: None, filter: String::new() }
 }
 
-fn names(wish: &Wish) -> Vec<String> {
-    let shot = model::shot(Some(&live_at(0, 0)), &live_at(2, 8192), wish);
-    shot.items.iter().map(|line| line.pod.clone()).collect()
+fn names(query: &Query) -> Vec<String> {
+    let snapshot = model::snapshot(Some(&live_at(0, 0)), &live_at(2, 8192), query);
+    snapshot.items.iter().map(|line| line.pod.clone()).collect()
 }
 
 #[test]
 fn lines_are_sorted_and_filtered() {
-    let all = wish(View::Pods);
+    let all = query(View::Pods);
     assert_eq!(names(&all), ["web", "api", "db"]);
-    assert_eq!(names(&Wish { sort: Sort::Memory, ..all.clone() }), ["api", "web", "db"]);
-    assert_eq!(names(&Wish { sort: Sort::Network, ..all.clone() }), ["api", "web", "db"]);
-    assert_eq!(names(&Wish { sort: Sort::Name, ..all.clone() }), ["web", "api", "db"]);
-    assert_eq!(names(&Wish { reverse: true, ..all.clone() }), ["db", "api", "web"]);
-    assert_eq!(names(&Wish { namespace: Some("work".into()), ..all.clone() }), ["api", "db"]);
-    assert_eq!(names(&Wish { filter: "CRASH".into(), ..all.clone() }), ["db"]);
-    assert_eq!(names(&Wish { filter: "work/api".into(), ..all }), ["api"]);
-    assert!(names(&wish(View::Node)).is_empty());
+    assert_eq!(names(&Query { sort: Sort::Memory, ..all.clone() }), ["api", "web", "db"]);
+    assert_eq!(names(&Query { sort: Sort::Network, ..all.clone() }), ["api", "web", "db"]);
+    assert_eq!(names(&Query { sort: Sort::Name, ..all.clone() }), ["web", "api", "db"]);
+    assert_eq!(names(&Query { reverse: true, ..all.clone() }), ["db", "api", "web"]);
+    assert_eq!(names(&Query { namespace: Some("work".into()), ..all.clone() }), ["api", "db"]);
+    assert_eq!(names(&Query { filter: "CRASH".into(), ..all.clone() }), ["db"]);
+    assert_eq!(names(&Query { filter: "work/api".into(), ..all }), ["api"]);
+    assert!(names(&query(View::Node)).is_empty());
 }
 
 #[test]
 fn rates_are_between_two_looks() {
-    let shot = |before: Option<&Live>| model::shot(before, &live_at(2, 8192), &wish(View::Pods));
-    let api = |shot: &model::Shot| shot.items.iter().find(|l| l.pod == "api").unwrap().flow;
-    assert_eq!(api(&shot(Some(&live_at(0, 0)))).rx_bytes_per_second, Some(4096));
-    assert_eq!(api(&shot(None)).rx_bytes_per_second, None);
-    assert_eq!(api(&shot(Some(&live_at(2, 0)))).rx_bytes_per_second, None, "no time between");
-    assert_eq!(api(&shot(Some(&live_at(0, 9000)))).rx_bytes_per_second, None, "the counter went back");
+    let snapshot = |before: Option<&NodeUsage>| model::snapshot(before, &live_at(2, 8192), &query(View::Pods));
+    let api = |snapshot: &model::Snapshot| snapshot.items.iter().find(|l| l.pod == "api").unwrap().rates;
+    assert_eq!(api(&snapshot(Some(&live_at(0, 0)))).rx_bytes_per_second, Some(4096));
+    assert_eq!(api(&snapshot(None)).rx_bytes_per_second, None);
+    assert_eq!(api(&snapshot(Some(&live_at(2, 0)))).rx_bytes_per_second, None, "no time between");
+    assert_eq!(api(&snapshot(Some(&live_at(0, 9000)))).rx_bytes_per_second, None, "the counter went back");
 }
 
 #[test]
 fn text_and_json_for_scripts() {
-    let shot = model::shot(Some(&live_at(0, 0)), &live_at(2, 8192), &wish(View::Pods));
-    let text = print::text(&shot, View::Pods);
+    let snapshot = model::snapshot(Some(&live_at(0, 0)), &live_at(2, 8192), &query(View::Pods));
+    let text = print::text(&snapshot, View::Pods);
     assert!(text.contains("cpu 700m of 2 cores\nmemory 1.0 GiB of 4.0 GiB\ndisk 5.0 MiB of 10.0 MiB"), "{text}");
     assert!(text.contains("NAMESPACE   POD   STATE"), "{text}");
     assert!(
@@ -77,7 +77,7 @@ fn text_and_json_for_scripts() {
         "{text}"
     );
     assert!(text.contains("work        db    CrashLoopBackOff   -"), "{text}");
-    let containers = model::shot(None, &live_at(2, 0), &wish(View::Containers));
+    let containers = model::snapshot(None, &live_at(2, 0), &query(View::Containers));
     assert!(print::text(&containers, View::Containers).contains("CONTAINER"));
     let json = serde_json::to_value(&containers).unwrap();
     assert_eq!(
@@ -87,8 +87,8 @@ fn text_and_json_for_scripts() {
     assert_eq!((&json["node"]["rxBytesPerSecond"], &json["items"][0]["ageSeconds"]), (&Value::Null, &json!(62)));
 }
 
-fn press(screen: &mut Screen, keys: &str) -> Wanted {
-    let mut wanted = Wanted::Stay;
+fn press(screen: &mut Screen, keys: &str) -> KeyAction {
+    let mut wanted = KeyAction::Continue;
     for letter in keys.chars() {
         let code = match letter {
             '\n' => KeyCode::Enter,
@@ -113,7 +113,7 @@ fn drawn_on(screen: &mut Screen, width: u16) -> String {
 
 #[test]
 fn the_screen_follows_keys_and_looks() {
-    let mut screen = Screen::new(wish(View::Pods));
+    let mut screen = Screen::new(query(View::Pods));
     assert!(drawn(&mut screen).contains("asking the node"));
     screen.take(Ok(live_at(0, 0)));
     screen.take(Ok(live_at(2, 8192)));
@@ -131,7 +131,7 @@ fn the_screen_follows_keys_and_looks() {
     press(&mut screen, "/db\n");
     let shown = drawn(&mut screen);
     assert!(shown.contains("/db") && shown.contains("CrashLoopBackOff") && !shown.contains("web "), "{shown}");
-    assert_eq!(press(&mut screen, "\u{1b}"), Wanted::Stay, "the first Esc clears the filter");
+    assert_eq!(press(&mut screen, "\u{1b}"), KeyAction::Continue, "the first Esc clears the filter");
     assert!(drawn(&mut screen).contains("web"));
     press(&mut screen, "\t");
     assert!(drawn(&mut screen).contains("CONTAINER"));
@@ -140,19 +140,19 @@ fn the_screen_follows_keys_and_looks() {
     screen.take(Err("nobody answers".to_owned()));
     let shown = drawn(&mut screen);
     assert!(shown.contains("nobody answers") && shown.contains("CPU 700m"), "the last look stays: {shown}");
-    assert_eq!(press(&mut screen, "/q"), Wanted::Stay, "letters go into the filter");
-    assert_eq!(press(&mut screen, "\u{1b}q"), Wanted::Quit);
-    assert_eq!(screen.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Wanted::Quit);
+    assert_eq!(press(&mut screen, "/q"), KeyAction::Continue, "letters go into the filter");
+    assert_eq!(press(&mut screen, "\u{1b}q"), KeyAction::Quit);
+    assert_eq!(screen.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), KeyAction::Quit);
 }
 
 #[test]
 fn a_row_can_be_chosen() {
-    let mut screen = Screen::new(wish(View::Pods));
+    let mut screen = Screen::new(query(View::Pods));
     screen.take(Ok(live_at(0, 0)));
     for code in
         [KeyCode::Down, KeyCode::Down, KeyCode::Up, KeyCode::PageDown, KeyCode::Home, KeyCode::End, KeyCode::PageUp]
     {
-        assert_eq!(screen.key(KeyEvent::new(code, KeyModifiers::NONE)), Wanted::Stay);
+        assert_eq!(screen.key(KeyEvent::new(code, KeyModifiers::NONE)), KeyAction::Continue);
         assert!(drawn(&mut screen).contains("api"));
     }
 }

@@ -1,12 +1,12 @@
-//! The settings in force, in kube-proxy's form: for `--write-config-to` and `/configz`.
+//! The effective settings as a KubeProxyConfiguration, for `--write-config-to` and `/configz`.
 
 use serde_json::json;
 use windlass_kit::duration;
 use windlass_proxy::{Config, DetectLocal, NodePortAddresses, Timeout};
 
-use super::{API_VERSION, Conntrack, DetectLocalFile, Iptables, KIND, KubeProxy, OOM_SCORE};
+use super::{API_VERSION, Conntrack, DetectLocalFile, Iptables, KIND, KubeProxy, OOM_SCORE_ADJ};
 
-/// A least time is nobody's setting but our default; a file can only say an exact one.
+/// A minimum is our default only; a file can only set an exact time.
 fn timeout(timeout: Timeout) -> Option<String> {
     match timeout {
         Timeout::Keep => Some("0s".to_owned()),
@@ -20,8 +20,8 @@ fn texts<T: ToString>(list: &[T]) -> Vec<String> {
 }
 
 impl KubeProxy {
-    /// Every setting as it is in force; those that are not the proxy's own are kept.
-    pub(crate) fn in_force(&self, config: &Config) -> Self {
+    /// All effective settings; fields that are not the proxy's are preserved.
+    pub(crate) fn effective(&self, config: &Config) -> Self {
         let (mode, bridge, prefix) = match &config.detect_local {
             DetectLocal::ClusterCidr => ("ClusterCIDR", "", ""),
             DetectLocal::NodeCidr => ("NodeCIDR", "", ""),
@@ -59,7 +59,7 @@ impl KubeProxy {
                 NodePortAddresses::Primary => vec!["primary".to_owned()],
                 NodePortAddresses::Ranges(ranges) => texts(ranges),
             }),
-            oom_score_adj: Some(self.oom_score_adj.unwrap_or(OOM_SCORE)),
+            oom_score_adj: Some(self.oom_score_adj.unwrap_or(OOM_SCORE_ADJ)),
             conntrack: Conntrack {
                 max_per_core: Some(config.conntrack.max_per_core),
                 min: Some(config.conntrack.min),
@@ -75,10 +75,7 @@ impl KubeProxy {
         }
     }
 
-    /// As a file.
-    ///
-    /// # Errors
-    /// A value that YAML cannot hold.
+    /// The text of the file.
     pub(crate) fn yaml(&self) -> anyhow::Result<String> {
         Ok(serde_saphyr::to_string(self)?)
     }
@@ -98,7 +95,7 @@ mod tests {
         let mut config = Config { node_name: "n1".to_owned(), ..Config::default() };
         let (file, _) = super::super::parse(&text).unwrap();
         file.apply(&mut config).unwrap();
-        let written = file.in_force(&config).yaml().unwrap();
+        let written = file.effective(&config).yaml().unwrap();
         let (again, unknown) = super::super::parse(&written).unwrap();
         assert_eq!(unknown, [] as [String; 0]);
         let mut read = Config::default();

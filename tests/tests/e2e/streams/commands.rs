@@ -6,7 +6,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
 use super::{SPOKEN, call, sleeper, started};
 
-/// Bytes that repeat nowhere soon and hold every value.
+/// Bytes with a long period and all values.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut out = Vec::with_capacity(length + 8);
@@ -20,7 +20,7 @@ fn noise(length: usize) -> Vec<u8> {
     out
 }
 
-/// How many processes of a pod's machine have a word in their command line.
+/// The number of processes of a pod with a word in their command line.
 fn processes(word: &str) -> usize {
     let all = fs::read_dir("/proc").expect("processes can be listed").flatten();
     all.filter(|entry| {
@@ -42,7 +42,7 @@ fn commands_in_containers() {
             let all: Vec<&str> = ["exec", "-i", "box", "--"].iter().chain(args).copied().collect();
             call(&kubectl, websockets, &all, stdin)
         };
-        // how it ends, and what it prints where
+        // exit codes and outputs
         let ended = exec(&["true"], b"");
         assert_eq!((ended.code, ended.out.len(), ended.err.as_str()), (0, 0, ""), "{websockets}: {ended:?}");
         let ended = exec(&["sh", "-c", "echo out; echo err >&2; exit 3"], b"");
@@ -51,26 +51,26 @@ fn commands_in_containers() {
         let ended = exec(&["no-such-program"], b"");
         assert!(matches!(ended.code, 126 | 127), "{websockets}: {ended:?}");
         assert!(format!("{}{}", ended.text(), ended.err).contains("no-such-program"), "{ended:?}");
-        // arguments stay as they are
+        // arguments are passed unchanged
         let ended = exec(&["printf", "%s|", "a b", "&c=d", "50%", "+é\"'"], b"");
         assert_eq!(ended.text(), "a b|&c=d|50%|+é\"'|", "{websockets}: {ended:?}");
-        // its streams may close long before it ends
+        // a process may close its streams long before it ends
         let ended = exec(&["sh", "-c", "exec >&- 2>&- <&-; sleep 1; exit 5"], b"");
         assert_eq!(ended.code, 5, "{websockets}: {ended:?}");
-        // input, to its end, and back
+        // input to its end, and output
         assert_eq!(exec(&["cat"], b"hello").text(), "hello");
         let sent = noise(10 << 20);
         let ended = exec(&["cat"], &sent);
         assert!(ended.out == sent, "{websockets}: {} bytes came back: {}", ended.out.len(), ended.err);
         let ended = exec(&["sh", "-c", "md5sum; echo end >&2"], &sent);
         assert!(ended.err.contains("end"), "{websockets}: {ended:?}");
-        // input that nobody reads loses no output
+        // unread input loses no output
         let ended = exec(&["sh", "-c", "echo early; exit 4"], &sent);
         assert_eq!((ended.code, ended.text().as_str()), (4, "early\n"), "{websockets}: {}", ended.err);
         // without input
         let ended = call(&kubectl, websockets, &["exec", "box", "--", "cat", "/etc/hostname"], b"");
         assert_eq!((ended.code, ended.text().as_str()), (0, "box\n"), "{ended:?}");
-        // what is not there
+        // missing containers and commands
         let ended = call(&kubectl, websockets, &["exec", "box", "-c", "other", "--", "true"], b"");
         assert!(ended.code == 1 && ended.err.contains("container other is not valid for pod box"), "{ended:?}");
         let ended = call(&kubectl, websockets, &["exec", "nobody", "--", "true"], b"");
@@ -83,7 +83,7 @@ fn commands_in_containers() {
     windlass.down(&[]);
 }
 
-/// kubectl cp, both ways, of a file and of a directory.
+/// kubectl cp, both ways, with a file and with a directory.
 fn copies(testbed: &Testbed, kubectl: &Kubectl<'_>, websockets: &str, bytes: &[u8]) {
     let dir = testbed.dir().join(format!("copies-{websockets}"));
     fs::create_dir_all(dir.join("there/deep")).expect("a directory can be created");
@@ -108,7 +108,7 @@ fn crowd(kubectl: &Kubectl<'_>) {
         })
         .collect();
     for (i, child) in all {
-        // Its input closes here.
+        // Its input is closed here.
         let output = child.wait_with_output().expect("kubectl ends");
         let code = i32::try_from(i % 3).expect("it is small");
         assert_eq!(output.status.code(), Some(code), "{i}: {}", String::from_utf8_lossy(&output.stderr));
@@ -116,7 +116,7 @@ fn crowd(kubectl: &Kubectl<'_>) {
     }
 }
 
-/// A client that is killed leaves nothing of what it talked to.
+/// A killed client leaves no process behind.
 fn clients_that_go(kubectl: &Kubectl<'_>) {
     for (websockets, line) in [("true", "sleep 98761"), ("false", "sleep 98762")] {
         let args: Vec<&str> = ["exec", "-i", "box", "--"].into_iter().chain(line.split(' ')).collect();
@@ -134,13 +134,13 @@ fn clients_that_go(kubectl: &Kubectl<'_>) {
     }
 }
 
-/// Whoever may do nothing may run nothing.
+/// A user without rights may not exec.
 fn rights(kubectl: &Kubectl<'_>) {
     let token = kubectl.run(&["create", "token", "default"]);
     let server = kubectl.run(&["config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}"]);
     for websockets in SPOKEN {
         let mut command = kubectl.command();
-        // Without the administrator's certificate.
+        // Without the administrator's credentials.
         let output = command
             .args(["--kubeconfig", "/dev/null", "--server", &server, "--insecure-skip-tls-verify"])
             .args(["--token", token.trim(), "exec", "box", "--", "true"])

@@ -6,12 +6,12 @@ use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
 use super::{SPOKEN, running, started};
 
-/// Serves a large file at port 80, and repeats what it hears at port 81.
+/// Serves a large file on port 80, and echoes on port 81.
 const SERVER: &str = "mkdir /tmp/www; dd if=/dev/urandom of=/tmp/www/large bs=1M count=20 2>/dev/null; \
      md5sum </tmp/www/large >/tmp/www/sum; httpd -p 127.0.0.1:80 -h /tmp/www; \
      nc -ll -p 81 -e cat & touch /tmp/ready; exec sleep 100000";
 
-/// kubectl port-forward, with the local ports that it took; killed when dropped.
+/// kubectl port-forward with its local ports; killed when dropped.
 struct Forward {
     child: std::process::Child,
     ports: Vec<u16>,
@@ -32,7 +32,7 @@ impl Forward {
             port.and_then(|p| p.parse().ok()).unwrap_or_else(|| panic!("no port in {line:?}"))
         });
         let ports = local.collect();
-        // What it says of each connection must not stop it.
+        // Its output must be read, so that it does not block.
         std::thread::spawn(move || for _ in lines.by_ref() {});
         Self { child, ports }
     }
@@ -56,7 +56,7 @@ fn port_forward() {
     for websockets in SPOKEN {
         let forward = Forward::new(&kubectl, websockets, "pod/server", &[80, 81, 9]);
         let [web, echo, closed] = forward.ports[..] else { panic!("{:?}", forward.ports) };
-        // several at once, each whole
+        // several at once, each complete
         let fetch = format!("curl -sS --max-time 120 http://127.0.0.1:{web}/large | md5sum");
         std::thread::scope(|scope| {
             let all: Vec<_> = (0..8).map(|_| scope.spawn(|| testbed.sh(&fetch))).collect();
@@ -64,27 +64,27 @@ fn port_forward() {
                 assert_eq!(got.join().expect("it was fetched"), sum, "{websockets}");
             }
         });
-        // one hundred short ones
+        // a hundred short ones
         let many = format!("for i in $(seq 100); do curl -sS --max-time 60 http://127.0.0.1:{web}/sum || exit 1; done");
         assert_eq!(testbed.sh(&many).lines().count(), 100);
-        // half closes: all is answered after the client has said its last
+        // half-closed connections: the response comes after the client's end
         let half = format!(
             "python3 -c 'import socket; s = socket.create_connection((\"127.0.0.1\", {echo})); s.settimeout(60)\n\
              s.sendall(b\"x\" * 300000); s.shutdown(socket.SHUT_WR)\nn = 0\n\
              while True:\n    b = s.recv(65536)\n    n += len(b)\n    if not b: break\nprint(n)'"
         );
         assert_eq!(testbed.sh(&half).trim(), "300000", "{websockets}");
-        // a port that nothing listens on is told, by kubectl too
+        // a closed port is reported, by kubectl too
         let refused = format!("curl -sS --max-time 60 http://127.0.0.1:{closed}/");
         assert!(testbed.try_sh(&refused).is_err());
         let mut forward = forward;
         let mut said = String::new();
         let mut err = forward.child.stderr.take().expect("piped");
-        // kubectl itself gives up the whole connection over it.
+        // kubectl itself closes the whole connection then.
         std::io::Read::read_to_string(&mut err, &mut said).expect("it ends");
         assert!(said.contains("failed to connect to localhost:9 inside"), "{websockets}: {said}");
     }
-    // What is forwarded ends with the pod: its network is nobody else's later.
+    // Forwarding ends with the pod: its address may be reused.
     let mut last = Forward::new(&kubectl, "true", "pod/server", &[80]);
     assert!(testbed.try_sh(&format!("curl -sS --max-time 60 http://127.0.0.1:{}/sum", last.ports[0])).is_ok());
     let _ = kubectl.run(&["delete", "pod", "server", "--now"]);

@@ -1,4 +1,4 @@
-//! What kubectl speaks no more, but others do: the older protocols over WebSockets, with a client of our own.
+//! The older WebSocket protocols, which kubectl no longer uses, with a client of our own.
 
 use std::{fs, path::PathBuf};
 
@@ -8,8 +8,8 @@ use windlass_tests::{Kubectl, Testbed};
 
 use super::{running, sleeper};
 
-/// Sends messages, given in hexadecimal, and prints what comes until the server closes. A message begins with its
-/// kind: 1 for text, 2 for bytes, 8 to close; `wait` waits for a message first.
+/// Sends messages, given in hexadecimal, and prints what comes until the server closes. A message begins with its kind:
+/// 1 for text, 2 for binary, 8 for close; `wait` waits for a message first.
 const CLIENT: &str = r#"
 import base64, os, socket, ssl, struct, sys
 host, port, dir, path, protocol = sys.argv[1:6]
@@ -83,7 +83,7 @@ impl<'w> Client<'w> {
         Self { testbed, dir, host: host.to_owned(), port: port.to_owned() }
     }
 
-    /// What came, line by line.
+    /// The received messages, line by line.
     fn talk(&self, path: &str, protocol: &str, messages: &[&str]) -> Vec<String> {
         let path = format!("/api/v1/namespaces/default/pods/{path}");
         let output = self
@@ -163,7 +163,7 @@ fn older_protocols() {
         }
         assert_eq!(lines.last().map(String::as_str), Some("close 1000"), "{protocol}: {lines:?}");
     }
-    // Text where bytes were agreed, half a close, and what nobody can understand.
+    // Text where binary was agreed, half a close frame, and an invalid frame.
     let cat = "box/exec?stdout=1&stdin=1&command=cat";
     let lines = client.talk(cat, "v5.channel.k8s.io", &[&format!("1{}", hex(b"\0hi")), "2ff00"]);
     assert_eq!(channel(&lines, 1, false), b"hi", "{lines:?}");

@@ -12,10 +12,10 @@ use std::{
 
 use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, eventually};
 
-/// What kubectl speaks: WebSockets, or SPDY where it is told to.
+/// The transport of kubectl: WebSockets, or SPDY if configured.
 const SPOKEN: [&str; 2] = ["true", "false"];
 
-/// What a call printed and how it ended.
+/// Output and exit status of a call.
 #[derive(Debug)]
 struct Ended {
     code: i32,
@@ -29,7 +29,7 @@ impl Ended {
     }
 }
 
-/// A kubectl that speaks WebSockets or SPDY, not started yet.
+/// A kubectl with WebSockets or SPDY, not started yet.
 fn speaking(kubectl: &Kubectl<'_>, websockets: &str, args: &[&str]) -> std::process::Command {
     let mut command = kubectl.command();
     command
@@ -46,12 +46,12 @@ fn started(kubectl: &Kubectl<'_>, websockets: &str, args: &[&str]) -> Child {
     speaking(kubectl, websockets, args).spawn().expect("kubectl starts")
 }
 
-/// Runs kubectl to its end with these bytes as input.
+/// Runs kubectl with these bytes as input.
 fn call(kubectl: &Kubectl<'_>, websockets: &str, args: &[&str], stdin: &[u8]) -> Ended {
     let mut child = started(kubectl, websockets, args);
     let mut input = child.stdin.take().expect("piped above");
     let output = std::thread::scope(|scope| {
-        // Whoever prints while it reads would wait for us otherwise.
+        // A program that prints while it reads would block otherwise.
         scope.spawn(move || input.write_all(stdin));
         child.wait_with_output().expect("kubectl ends")
     });
@@ -72,7 +72,7 @@ fn running(kubectl: &Kubectl<'_>, name: &str, manifest: &str) {
     });
 }
 
-/// A pod that sleeps, to run commands in.
+/// A sleeping pod for commands.
 fn sleeper(kubectl: &Kubectl<'_>, name: &str) {
     running(kubectl, name, &crate::shell_pod(name, "Never", "exec sleep 100000"));
 }

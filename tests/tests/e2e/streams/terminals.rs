@@ -1,4 +1,4 @@
-//! Terminals, and the processes that containers begin with.
+//! Terminals, and a container's first process.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Kubectl, Testbed, eventually};
 
 use super::{SPOKEN, call, running, sleeper, started};
 
-/// Types at a command in a terminal of its own: size, commands, another size, an end.
+/// Uses a command in a terminal: size, input, a new size, the end.
 const TYPIST: &str = r#"
 import fcntl, os, pty, select, signal, struct, sys, termios, time
 def size(rows, cols):
@@ -53,13 +53,13 @@ except OSError:
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
 
-/// Runs kubectl at a terminal and gives its exit code.
+/// Runs kubectl in a terminal and returns its exit code.
 fn typed(testbed: &Testbed, kubectl: &Kubectl<'_>, websockets: &str, args: &[&str]) -> String {
     let command = kubectl.command();
     let output = testbed
         .command("python3")
         .args(["-c", TYPIST])
-        // Its own way into the namespace is the first word of each command here.
+        // The first word of each command enters the namespace.
         .arg(command.get_program())
         .args(command.get_args())
         .args(args)
@@ -96,7 +96,7 @@ fn reader(name: &str, tty: bool, line: &str) -> String {
 }
 
 fn attachments(testbed: &Testbed, kubectl: &Kubectl<'_>, websockets: &str) {
-    // Input goes to the container's own process, and ends with its only client.
+    // Input goes to the container's first process, and is closed with the only client.
     let name = format!("reader-{websockets}");
     running(kubectl, &name, &reader(&name, false, "while read line; do echo got $line; done; echo end"));
     let ended = call(kubectl, websockets, &["attach", "-i", &name], b"one\ntwo\n");
@@ -110,12 +110,12 @@ fn attachments(testbed: &Testbed, kubectl: &Kubectl<'_>, websockets: &str) {
     let ended = call(kubectl, websockets, &["attach", &name], b"");
     assert_ne!(ended.code, 0, "{ended:?}");
 
-    // A terminal of the container's own.
+    // The container's own terminal.
     let name = format!("terminal-{websockets}");
     running(kubectl, &name, &reader(&name, true, "exec sh"));
     assert_eq!(typed(testbed, kubectl, websockets, &["attach", "-it", &name]), "0", "attachments tell no exit code");
 
-    // Whoever only looks on changes nothing.
+    // A client without input changes nothing.
     let name = format!("talker-{websockets}");
     running(kubectl, &name, &crate::shell_pod(&name, "Never", "while true; do echo tick; sleep 1; done"));
     let mut looker = started(kubectl, websockets, &["attach", &name]);
@@ -128,7 +128,7 @@ fn attachments(testbed: &Testbed, kubectl: &Kubectl<'_>, websockets: &str) {
     let pod = kubectl.json(&["pod", &name]).expect("the pod is there");
     assert_eq!(pod["status"]["phase"], "Running");
 
-    // What kubectl makes of both.
+    // kubectl's handling of both.
     let name = format!("once-{websockets}");
     let args =
         ["run", &name, "--rm", "-i", "--restart=Never", "--image=windlass/busybox:1", "--", "sh", "-c", "cat; exit 0"];

@@ -45,7 +45,7 @@ fn with(volumes: Value) -> (Value, Value) {
     (json!({"volumeMounts": mounts}), json!({"volumes": volumes}))
 }
 
-/// What a line prints in a container with these volumes.
+/// The output of a line in a container with these volumes.
 #[track_caller]
 fn say(case: &Case<'_>, line: &str, volumes: Value) -> Vec<String> {
     let (container, spec) = with(volumes);
@@ -117,14 +117,14 @@ fn empty_dir_memory_of_the_pod_limit(case: &Case<'_>) {
     assert_eq!(case.run("p", SIZE, container, spec), ["24576"]);
 }
 
-/// A path of this case on the node, and the volume of one type at it.
+/// A path of this case on the node, and a hostPath volume of a type at it.
 fn host(case: &Case<'_>, name: &str, kind: &str) -> (PathBuf, Value) {
     let path = case.shared.0.join(name);
     let volume = json!([{"name": "h", "hostPath": {"path": path, "type": kind}}]);
     (path, volume)
 }
 
-/// A type that does not fit what is at the path.
+/// A type that does not match the path.
 #[track_caller]
 fn misfit(case: &Case<'_>, volume: Value) {
     stay(case, "wrong", SLEEP_FOREVER, volume);
@@ -185,7 +185,7 @@ fn host_path_char_device(case: &Case<'_>) {
 
 fn host_path_block_device(case: &Case<'_>) {
     misfit(case, json!([{"name": "h", "hostPath": {"path": "/dev/null", "type": "BlockDevice"}}]));
-    // One that exists somewhere on most machines.
+    // A device that exists on most machines.
     let all = fs::read_dir("/dev").into_iter().flatten().flatten();
     let block = all.map(|e| e.path()).find(|p| fs::metadata(p).is_ok_and(|m| m.file_type().is_block_device()));
     if let Some(path) = block {
@@ -204,7 +204,7 @@ fn waits(case: &Case<'_>, volume: Value, words: &str, come: impl FnOnce()) {
     case.wait_ready("p");
 }
 
-/// A claim of this case, bound to a volume made for it.
+/// A claim of this case, bound to a new volume.
 fn claim(case: &Case<'_>, spec: Value, mode: &str) -> Value {
     let name = case.namespace.clone();
     let mut volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec});
@@ -219,7 +219,7 @@ fn claim(case: &Case<'_>, spec: Value, mode: &str) -> Value {
     json!([{"name": "d", "persistentVolumeClaim": {"claimName": "claim"}}])
 }
 
-/// Takes a claim and its volume away, which no namespace does.
+/// Deletes a claim and its volume, which outlives the namespace.
 fn unclaim(case: &Case<'_>) {
     let _ = case.kubectl(&["delete", "pod", "--all"]);
     let _ = case.kubectl(&["delete", "pvc", "claim"]);
@@ -270,7 +270,7 @@ fn image_volume(case: &Case<'_>) {
 }
 
 fn image_volume_has_the_content_of_the_image(case: &Case<'_>) {
-    // An artifact: nothing of what Docker puts into every container belongs to it.
+    // An artifact: it contains nothing of what Docker adds to every container.
     let dir = case.shared.0.join("artifact");
     for folder in ["model/dev", "etc"] {
         fs::create_dir_all(dir.join(folder)).expect("a directory can be created");

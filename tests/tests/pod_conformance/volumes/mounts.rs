@@ -28,7 +28,7 @@ crate::cases![
     hung_mount_affects_its_own_pods_only,
 ];
 
-/// A container that mounts /v/e of the volume `e` with more fields, and its volume: a path of the node.
+/// A container that mounts /v/e of the volume `e` with additional fields, and its hostPath volume.
 fn mounted(case: &Case<'_>, more: Value) -> (PathBuf, Value, Value) {
     let path = case.shared.0.join("data");
     fs::create_dir_all(&path).expect("a directory can be created");
@@ -46,7 +46,7 @@ fn mount_read_only(case: &Case<'_>) {
     assert_eq!(case.run("p", "touch /v/e/x 2>/dev/null || echo read-only", container, spec), ["read-only"]);
 }
 
-/// Whether something mounted below a read-only mount can be written.
+/// Whether a mount below a read-only mount is writable.
 fn below(case: &Case<'_>, how: &str) -> (Vec<String>, Value) {
     let (path, container, spec) = mounted(case, json!({"readOnly": true, "recursiveReadOnly": how}));
     let below = path.join("below");
@@ -70,7 +70,7 @@ fn mount_recursive_read_only_if_possible(case: &Case<'_>) {
 
 fn mount_propagation_host_to_container(case: &Case<'_>) {
     let (path, container, spec) = mounted(case, json!({"mountPropagation": "HostToContainer"}));
-    // Only what is shared on the node comes through.
+    // Only shared mounts of the node propagate.
     let _ = case.testbed.sh(&format!("mount --bind {0} {0}; mount --make-rshared {0}", path.display()));
     case.shell(
         "p",
@@ -153,14 +153,14 @@ fn sub_path_expr_fixed_by_an_annotation(case: &Case<'_>) {
 }
 
 fn mounts_within_mounts(case: &Case<'_>) {
-    // Whatever the order in the spec is.
+    // For any order in the spec.
     let container = json!({"volumeMounts": [{"name": "b", "mountPath": "/v/a/b"}, {"name": "a", "mountPath": "/v/a"}]});
     let spec = json!({"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {"medium": "Memory"}}]});
     let told = case.run("p", "touch /v/a/x /v/a/b/y; ls /v/a; df /v/a/b | tail -1 | awk '{print $1}'", container, spec);
     assert_eq!(told, ["b", "x", "tmpfs"]);
 }
 
-/// When the node last said that it is there.
+/// The node's last heartbeat.
 fn renewed(case: &Case<'_>) -> String {
     case.kubectl(&["get", "lease", "node", "-n", "kube-node-lease", "-o", "jsonpath={.spec.renewTime}"])
 }
@@ -184,7 +184,7 @@ fn hung_mount_affects_its_own_pods_only(case: &Case<'_>) {
     for name in pods {
         let _ = case.testbed.docker(&["kill", &case.ids(name, "main")[0]]);
     }
-    // A new pod waits for the mount too, before anything of it is made.
+    // A new pod waits for the mount too, before anything of it is created.
     stay(case, "late", SLEEP_FOREVER, json!([{"name": "far", "hostPath": {"path": far.path(), "type": "Directory"}}]));
     for name in pods {
         case.wait_waiting(name, "CreateContainerConfigError");
@@ -192,7 +192,7 @@ fn hung_mount_affects_its_own_pods_only(case: &Case<'_>) {
     }
     case.wait_for_event("late", "FailedMount");
     assert!(case.events("late").contains("has not come back"), "{}", case.events("late"));
-    // Meanwhile the node does what it does.
+    // Meanwhile the node keeps working.
     let before = renewed(case);
     stay(case, "other", SLEEP_FOREVER, json!([{"name": "e", "emptyDir": {}}]));
     case.wait_ready("other");

@@ -1,4 +1,4 @@
-//! Volumes made of the API's objects: ConfigMaps, Secrets, the downward API, tokens; alone and projected.
+//! Volumes from API objects: ConfigMaps, Secrets, the downward API, tokens; alone and projected.
 
 use std::fs;
 
@@ -73,7 +73,7 @@ fn config_map_missing(case: &Case<'_>) {
     waits(case, volume, "configmap \"map\" not found", || map(case, json!({"a": "1"})));
 }
 
-/// Copies a file of a volume to the case's directory for ever.
+/// Copies a file of a volume to the case's directory in a loop.
 fn copies(file: &str) -> String {
     format!("while :; do cp {file} /shared/.seen && mv /shared/.seen /shared/seen; sleep 0.1; done")
 }
@@ -187,7 +187,7 @@ fn projected_in_memory(case: &Case<'_>) {
     assert_eq!(say(case, "df /v/p | tail -1 | awk '{print $1}'", volume), ["tmpfs"]);
 }
 
-/// Mode, owner and group of the token that every pod has.
+/// Mode, owner and group of the default token.
 fn token(case: &Case<'_>, security: Value) -> Vec<String> {
     let line = "stat -L -c '%a %u %g' /var/run/secrets/kubernetes.io/serviceaccount/token";
     case.run("p", line, json!({}), json!({"securityContext": security}))
@@ -208,7 +208,7 @@ fn service_account_token_mode_of_a_group(case: &Case<'_>) {
 fn service_account_token_audience_and_expiration(case: &Case<'_>) {
     let source = json!({"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": 600}});
     let volume = json!([{"name": "p", "projected": {"sources": [source]}}]);
-    // The middle part of a token, without the padding that base64 would want.
+    // The payload of a token, without base64 padding.
     let line = "cut -d. -f2 /v/p/t | tr '_-' '/+' | (cat; echo ===) | base64 -d 2>/dev/null";
     let claims = say(case, line, volume).concat();
     let claims: Value =
@@ -228,7 +228,7 @@ fn atomic_writer(case: &Case<'_>) {
     case.wait("p", "runs", |p| container_status(p)["state"]["running"].is_object());
     case.apply(&[json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}, "data": {"a": "two"}})]);
     let told = case.output("p");
-    // One link for each name, one directory that was swapped, and no rest of the old one.
+    // One link per name, one swapped directory, and nothing of the old one.
     assert!(told[0] == "..data/a" && told[1].starts_with("..") && told[2].starts_with(".."), "{told:?}");
     assert!(told[1] != told[2] && told[3..] == ["two", "1", "a"], "{told:?}");
 }
@@ -242,7 +242,7 @@ fn volumes_of_objects_cannot_be_written(case: &Case<'_>) {
     let volumes = json!([{"name": "c", "configMap": {"name": "map"}}, {"name": "s", "secret": {"secretName": "hidden"}},
         downward(json!([field("a", "metadata.name")]))[0], {"name": "p", "projected": {"sources": [
             {"configMap": {"name": "map"}}, {"secret": {"name": "hidden", "items": [{"key": "a", "path": "b"}]}}]}}]);
-    // What is removed or written through a link that the container has put there would be the node's.
+    // A link that the container has created must not lead to changes on the node.
     let line = format!(
         "for v in c s d p; do touch /v/$v/x; rm /v/$v/..data && ln -s {0} /v/$v/..data; ln -s {0} /v/$v/..data_tmp; done \
          > /shared/.tried 2>&1; mv /shared/.tried /shared/tried; \

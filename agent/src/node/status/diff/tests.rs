@@ -43,7 +43,7 @@ fn after(change: impl FnOnce(&mut Value)) -> Option<Value> {
 }
 
 #[test]
-fn what_the_api_writes_otherwise_is_no_difference() {
+fn canonical_forms_are_no_difference() {
     assert_eq!(after(|_| {}), None);
     assert_eq!(
         after(|wanted| {
@@ -101,7 +101,7 @@ fn only_what_differs_is_sent() {
 }
 
 #[test]
-fn a_part_that_vanishes_inside_another_is_taken_away() {
+fn a_removed_nested_field_is_null() {
     let mut seen = answered();
     seen["status"]["nodeInfo"]["swap"] = json!({"capacity": 7});
     let patch = diff(&node(seen), &node(answered())).unwrap();
@@ -109,7 +109,7 @@ fn a_part_that_vanishes_inside_another_is_taken_away() {
 }
 
 #[test]
-fn addresses_replace_those_that_were_there() {
+fn addresses_are_replaced() {
     let two = json!([{"type": "InternalIP", "address": "192.0.2.1"}, {"type": "InternalIP", "address": "2001:db8::1"}]);
     let patch = after(|w| w["status"]["addresses"] = two.clone()).unwrap();
     let sent = patch["status"]["addresses"].as_array().unwrap();
@@ -117,36 +117,36 @@ fn addresses_replace_those_that_were_there() {
 }
 
 #[test]
-fn a_later_heartbeat_alone_is_no_news() {
+fn a_later_heartbeat_alone_needs_no_report() {
     let mut wanted = answered();
     wanted["status"]["conditions"][1]["lastHeartbeatTime"] = json!("2026-01-01T00:05:00Z");
-    assert!(!is_news(&node(answered()), &node(wanted.clone()), None));
+    assert!(!needs_report(&node(answered()), &node(wanted.clone()), None));
     wanted["status"]["conditions"][1]["reason"] = json!("KubeletNotReady");
-    assert!(is_news(&node(answered()), &node(wanted), None));
+    assert!(needs_report(&node(answered()), &node(wanted), None));
     let mut new = answered();
     new["status"]["conditions"] = json!([]);
-    assert!(is_news(&node(new), &node(answered()), None), "it has no condition yet");
+    assert!(needs_report(&node(new), &node(answered()), None), "it has no condition yet");
 }
 
 #[test]
-fn what_the_api_does_not_take_is_not_sent_again() {
+fn refused_fields_are_not_sent_again() {
     let wanted = node(answered());
     // An API that is older than the field.
     let mut older = answered();
     older["status"]["declaredFeatures"] = Value::Null;
     let answer = node(older.clone());
-    assert!(is_news(&answer, &wanted, None));
-    let sent = Sent { wanted: wanted.clone(), answer: answer.clone() };
-    assert!(!is_news(&answer, &wanted, Some(&sent)));
+    assert!(needs_report(&answer, &wanted, None));
+    let sent = LastReport { desired: wanted.clone(), answer: answer.clone() };
+    assert!(!needs_report(&answer, &wanted, Some(&sent)));
     older["status"]["runtimeHandlers"] = Value::Null;
-    assert!(is_news(&node(older), &wanted, Some(&sent)), "another has written to it");
+    assert!(needs_report(&node(older), &wanted, Some(&sent)), "another has written to it");
     let mut other = answered();
     other["status"]["nodeInfo"]["kernelVersion"] = json!("7");
-    assert!(is_news(&answer, &node(other), Some(&sent)), "there is something else to say");
+    assert!(needs_report(&answer, &node(other), Some(&sent)), "there is something else to say");
 }
 
 #[test]
-fn the_later_object_counts() {
+fn newer_resource_versions() {
     let at = |version: &str| node(json!({"metadata": {"resourceVersion": version}}));
     assert!(is_newer(&at("10"), Some("9")) && !is_newer(&at("9"), Some("10")) && !is_newer(&at("9"), Some("9")));
     assert!(is_newer(&at("9"), None) && is_newer(&at("b"), Some("a")) && !is_newer(&at("a"), Some("a")));

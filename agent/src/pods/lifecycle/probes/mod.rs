@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 
 use super::time::{saturating_add, shift};
-use crate::engine::instance::{Instance, State};
+use crate::engine::inspect::{Instance, State};
 
 /// What a probe is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

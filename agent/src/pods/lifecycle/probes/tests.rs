@@ -24,7 +24,7 @@ fn instance(id: &str) -> Instance {
         log_path: String::new(),
         addresses: Vec::new(),
         grace: None,
-        limits: crate::engine::instance::Limits::default(),
+        limits: crate::engine::inspect::Limits::default(),
         message_from_log: false,
         user: None,
     }

@@ -22,7 +22,7 @@ use super::super::{
     time::saturating_add,
     view::{PodOutcome, PodView},
 };
-use crate::engine::instance::{Exit, Instance, State, User};
+use crate::engine::inspect::{Exit, Instance, State, User};
 
 /// The state of a container, and its last one.
 type States = (ContainerState, Option<ContainerState>);

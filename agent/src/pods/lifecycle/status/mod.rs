@@ -17,7 +17,7 @@ use super::{
     spec::{self, Role},
     view::{PodOutcome, PodView},
 };
-use crate::engine::instance::{Instance, State};
+use crate::engine::inspect::{Instance, State};
 
 pub(crate) use canonical::canonical;
 pub(crate) use container::exit_reason;

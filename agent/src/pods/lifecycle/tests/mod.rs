@@ -20,7 +20,7 @@ use super::{
     view::PodView,
 };
 use crate::engine::{
-    instance::{Exit, Instance, Limits, State},
+    inspect::{Exit, Instance, Limits, State},
     names::{Identity, SANDBOX_NAME, container_hash},
 };
 

@@ -223,7 +223,7 @@ fn the_user_of_a_container_is_shown_and_stays() {
     let mut pod = pod("Always", 1);
     let mut observed = ready_sandbox(&pod);
     let mut first = instance("c0", 0, running(1));
-    first.user = Some(crate::engine::instance::User { uid: 1000, gid: 7, groups: vec![7, 50] });
+    first.user = Some(crate::engine::inspect::User { uid: 1000, gid: 7, groups: vec![7, 50] });
     observed.upsert(first.clone());
     pod.status = Some(shown(&pod, &observed, 2));
     first.user = None;

@@ -1,13 +1,13 @@
-//! Frames to bytes and back. Pure.
+//! SPDY frames: decoding and encoding. Pure.
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
 const VERSION: u16 = 3;
 const FIN: u8 = 1;
-/// The longest control frame that is read; those of clients have some hundred bytes.
-const MOST_CONTROL: usize = 64 << 10;
-/// How much a data frame can carry.
-pub(super) const MOST_DATA: usize = (1 << 24) - 1;
+/// Maximum length of a control frame; those of clients have some hundred bytes.
+const MAX_CONTROL_FRAME_BYTES: usize = 64 << 10;
+/// Maximum payload of a data frame.
+pub(super) const MAX_DATA_FRAME_BYTES: usize = (1 << 24) - 1;
 
 const SYN_STREAM: u16 = 1;
 const SYN_REPLY: u16 = 2;
@@ -16,21 +16,21 @@ const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
 
-/// The peer opened a stream that is not wanted.
+/// Status: the stream was refused.
 pub(super) const REFUSED_STREAM: u32 = 3;
-/// The stream is no longer wanted.
+/// Status: the stream was cancelled.
 pub(super) const CANCEL: u32 = 5;
 
-/// What the peer sent. Data comes in pieces, as it arrives; `fin` is on the last one.
+/// A frame of the peer. Data frames are split as bytes arrive; `fin` is on the last part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Frame {
     Open {
         stream: u32,
         fin: bool,
-        /// Name-value pairs, compressed.
+        /// The compressed header block.
         block: Bytes,
     },
-    /// Of a stream that is open, or an answer to its opening.
+    /// Headers of an open stream, or the reply to its opening.
     Headers {
         stream: u32,
         fin: bool,
@@ -48,7 +48,7 @@ pub(super) enum Frame {
     GoAway,
 }
 
-/// Bytes that are no SPDY/3.
+/// A protocol violation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
     #[error("a frame of SPDY version {0} came where version 3 was agreed")]
@@ -59,7 +59,7 @@ pub(super) enum FrameError {
     NoStream,
 }
 
-/// A data frame of which only a part has arrived.
+/// An incomplete data frame.
 #[derive(Debug)]
 struct Partial {
     stream: u32,
@@ -67,7 +67,7 @@ struct Partial {
     left: usize,
 }
 
-/// Takes bytes in any pieces and gives frames.
+/// Decodes frames from bytes in any chunks.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     buffer: BytesMut,
@@ -79,7 +79,7 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame; `None` until more bytes come. After an error nothing more can be read.
+    /// The next frame; `None` until more bytes are pushed. After an error the connection is unusable.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
         loop {
             if let Some(partial) = &mut self.partial {
@@ -112,7 +112,7 @@ impl Decoder {
             if version != VERSION {
                 return Err(FrameError::Version(version));
             }
-            if length > MOST_CONTROL {
+            if length > MAX_CONTROL_FRAME_BYTES {
                 return Err(FrameError::Length { kind, length });
             }
             if self.buffer.len() < 8 + length {
@@ -127,16 +127,16 @@ impl Decoder {
     }
 }
 
-/// Reads a control frame; `None` for those that ask for nothing (settings, windows, types to come).
+/// Decodes a control frame; `None` for ignored types (settings, window updates, unknown).
 fn control(kind: u16, flags: u8, mut body: Bytes) -> Result<Option<Frame>, FrameError> {
     let length = body.len();
-    let least = match kind {
+    let min_length = match kind {
         SYN_STREAM => 10,
         SYN_REPLY | HEADERS | PING => 4,
         RST_STREAM | GOAWAY => 8,
         _ => return Ok(None),
     };
-    if length < least {
+    if length < min_length {
         return Err(FrameError::Length { kind, length });
     }
     let number = body.get_u32();
@@ -167,10 +167,10 @@ fn head(kind: u16, flags: u8, length: usize) -> BytesMut {
 }
 
 fn put_length(out: &mut BytesMut, flags: u8, length: usize) {
-    out.put_u32(u32::from(flags) << 24 | u32::try_from(length.min(MOST_DATA)).unwrap_or(0));
+    out.put_u32(u32::from(flags) << 24 | u32::try_from(length.min(MAX_DATA_FRAME_BYTES)).unwrap_or(0));
 }
 
-/// The answer to a stream's opening.
+/// The reply to a stream's opening.
 pub(super) fn reply(stream: u32, block: &[u8]) -> Bytes {
     let mut out = head(SYN_REPLY, 0, 4 + block.len());
     out.put_u32(stream);
@@ -178,7 +178,7 @@ pub(super) fn reply(stream: u32, block: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// Bytes of a stream, at most [`MOST_DATA`].
+/// Bytes of a stream, at most [`MAX_DATA_FRAME_BYTES`].
 pub(super) fn data(stream: u32, fin: bool, bytes: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(8 + bytes.len());
     out.put_u32(stream & 0x7fff_ffff);
@@ -187,7 +187,7 @@ pub(super) fn data(stream: u32, fin: bool, bytes: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// The abrupt end of a stream.
+/// Resets a stream.
 pub(super) fn reset(stream: u32, status: u32) -> Bytes {
     let mut out = head(RST_STREAM, 0, 8);
     out.put_u32(stream);
@@ -195,14 +195,14 @@ pub(super) fn reset(stream: u32, status: u32) -> Bytes {
     out.freeze()
 }
 
-/// A question whether the peer lives, or the answer to one.
+/// A ping, or the reply to one.
 pub(super) fn ping(id: u32) -> Bytes {
     let mut out = head(PING, 0, 4);
     out.put_u32(id);
     out.freeze()
 }
 
-/// The end of the connection, for no reason in particular.
+/// Closes the connection normally.
 pub(super) fn go_away(last: u32) -> Bytes {
     let mut out = head(GOAWAY, 0, 8);
     out.put_u32(last);

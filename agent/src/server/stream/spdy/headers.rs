@@ -1,11 +1,11 @@
-//! Blocks of headers: name-value pairs, compressed with one state for the life of a connection. Pure.
+//! SPDY header blocks: name-value pairs, compressed with one state per connection. Pure.
 
 use std::sync::LazyLock;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// How long a block may become: more than any client sends.
-const MOST: usize = 64 << 10;
+/// Maximum size of a decompressed block.
+const MAX_HEADER_BLOCK_BYTES: usize = 64 << 10;
 
 /// Words of the dictionary that SPDY/3 prescribes, each with its length before it.
 const WORDS: [&str; 65] = [
@@ -75,7 +75,7 @@ const WORDS: [&str; 65] = [
     "keep-alive",
     "origin",
 ];
-/// Its plain end.
+/// Its tail, without lengths.
 const TAIL: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505\
     203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized\
     403 Forbidden404 Not Found500 Internal Server Error501 Not Implemented503 Service Unavailable\
@@ -97,12 +97,12 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A block that cannot be read.
+/// An invalid header block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum HeaderError {
     #[error("a block of headers cannot be decompressed: {0}")]
     Compression(String),
-    #[error("a block of headers has more than {MOST} bytes")]
+    #[error("a block of headers has more than {MAX_HEADER_BLOCK_BYTES} bytes")]
     TooLong,
     #[error("a block of headers ends in the middle")]
     Short,
@@ -139,7 +139,7 @@ impl Headers {
         };
         for _ in 0..count {
             let (name, value) = (text(&mut block)?, text(&mut block)?);
-            // Several values of a name stand in one, with zero bytes between.
+            // Several values of a name are joined by zero bytes.
             for value in value.split('\0') {
                 all.push((name.to_ascii_lowercase(), value.to_owned()));
             }
@@ -148,7 +148,7 @@ impl Headers {
     }
 }
 
-/// Reads the blocks of one direction, in the order of their frames.
+/// Decompresses the blocks of one direction, in the order of their frames.
 pub(super) struct Inflater(Decompress);
 
 impl Inflater {
@@ -156,7 +156,7 @@ impl Inflater {
         Self(Decompress::new(true))
     }
 
-    /// After an error the connection is of no use: the state is lost.
+    /// After an error the compression state is lost, and the connection unusable.
     pub(super) fn read(&mut self, block: &[u8]) -> Result<Headers, HeaderError> {
         let wrong = |e: &dyn std::fmt::Display| HeaderError::Compression(e.to_string());
         let mut out = Vec::with_capacity(1 << 10);
@@ -174,7 +174,7 @@ impl Inflater {
                 }
                 Err(error) => return Err(wrong(&error)),
             }
-            if out.len() > MOST {
+            if out.len() > MAX_HEADER_BLOCK_BYTES {
                 return Err(HeaderError::TooLong);
             }
             if out.len() == out.capacity() {
@@ -187,7 +187,7 @@ impl Inflater {
     }
 }
 
-/// Writes the blocks of one direction.
+/// Compresses the blocks of one direction.
 pub(super) struct Deflater(Compress);
 
 impl Deflater {
@@ -212,7 +212,7 @@ impl Deflater {
             self.0
                 .compress_vec(rest, &mut out, FlushCompress::Sync)
                 .map_err(|e| HeaderError::Compression(e.to_string()))?;
-            // Room that is left over means that everything is out.
+            // Free capacity means that all output is flushed.
             if out.len() < out.capacity() {
                 return Ok(out);
             }

@@ -69,7 +69,7 @@ async fn a_stream_from_its_opening_to_its_end() {
     client.send(frame::ping(5)).await;
     assert_eq!(client.next().await, Some(Frame::Ping(5)));
     drop(stream);
-    let gone = connection.gone.clone();
+    let gone = connection.client_gone.clone();
     connection.close().await;
     assert_eq!(client.next().await, Some(Frame::GoAway));
     assert_eq!(client.next().await, None);
@@ -102,7 +102,7 @@ async fn resets_of_both_sides() {
 async fn too_many_streams_are_refused_one_by_one() {
     let (mut client, mut connection) = begin();
     let mut kept = Vec::new();
-    for i in 0..u32::try_from(MOST_STREAMS).unwrap() {
+    for i in 0..u32::try_from(MAX_STREAMS).unwrap() {
         client.open(1 + 2 * i, false).await;
         assert!(matches!(client.next().await, Some(Frame::Headers { .. })));
         kept.push(connection.streams.recv().await.unwrap());
@@ -120,12 +120,12 @@ async fn what_no_client_may_do_ends_the_connection() {
         client.open(1, true).await;
         let _ = client.next().await;
         client.open(id, true).await;
-        connection.gone.cancelled().await;
+        connection.client_gone.cancelled().await;
     }
     let (mut client, connection) = begin();
     client.send(Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n\xff\xff\xff\xff")).await;
     drop(client);
-    connection.gone.cancelled().await;
+    connection.client_gone.cancelled().await;
 }
 
 #[tokio::test]
@@ -136,13 +136,15 @@ async fn who_does_not_read_is_not_written_to() {
     let stream = connection.streams.recv().await.unwrap();
     // The client takes nothing: what is under way stays within the queue, and the sender waits.
     let mut sent = 0;
-    while let Ok(true) =
-        tokio::time::timeout(std::time::Duration::from_millis(200), stream.writer.send(Bytes::from_static(&[0; PIECE])))
-            .await
+    while let Ok(true) = tokio::time::timeout(
+        std::time::Duration::from_millis(200),
+        stream.writer.send(Bytes::from_static(&[0; CHUNK_BYTES])),
+    )
+    .await
     {
         sent += 1;
     }
-    assert!(sent <= TO_WRITE + 4, "{sent}");
+    assert!(sent <= FRAME_QUEUE_CAPACITY + 4, "{sent}");
     // The other way: a stream that is not read holds its client up.
     let mut taken = 0;
     while let Ok(Ok(())) = tokio::time::timeout(
@@ -153,7 +155,7 @@ async fn who_does_not_read_is_not_written_to() {
     {
         taken += 1;
     }
-    assert!(taken <= WAITING + 4, "{taken}");
+    assert!(taken <= STREAM_QUEUE_CAPACITY + 4, "{taken}");
 }
 
 proptest! {
@@ -175,7 +177,7 @@ proptest! {
             }
             drop(send);
             while connection.streams.recv().await.is_some() {}
-            connection.gone.cancelled().await;
+            connection.client_gone.cancelled().await;
             drain.abort();
         });
     }

@@ -1,0 +1,245 @@
+//! Interactive processes: commands that run in a container (exec) and a container's own process (attach).
+
+use std::{collections::HashMap, time::Duration};
+
+use bollard::{
+    models::ExecConfig,
+    query_parameters::{ListContainersOptions, ResizeContainerTTYOptions, ResizeExecOptions},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::{Engine, EngineError, containers::short, hijack::Attached, inspect::User, names};
+
+/// Docker detaches from a process when these keys are typed in a row, and detaching cannot be turned off. The default
+/// (ctrl-p ctrl-q) is used in shells, so this is a sequence that nobody types.
+const DETACH_KEYS: &str = "ctrl-@,ctrl-@,ctrl-@,ctrl-@,ctrl-@,ctrl-@,ctrl-@,ctrl-@";
+
+/// Which streams of a process are attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Streams {
+    pub(crate) stdin: bool,
+    pub(crate) stdout: bool,
+    pub(crate) stderr: bool,
+    pub(crate) tty: bool,
+}
+
+/// A process to attach to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// An exec instance, by its id, and the container that it belongs to.
+    Command { exec: String, container: String },
+    /// A container's init process.
+    Main { container: String },
+}
+
+/// The first and the longest interval between polls for an exit code: Docker learns of an exit a moment after the
+/// streams have ended.
+const EXIT_POLL_MIN: Duration = Duration::from_millis(2);
+const EXIT_POLL_MAX: Duration = Duration::from_millis(200);
+
+impl Engine {
+    /// The running container of this name in a pod; with [`names::SANDBOX_NAME`] its sandbox.
+    pub(crate) async fn running(&self, pod_uid: &str, container: &str) -> Result<Option<String>, EngineError> {
+        let labels = [(names::POD_UID, pod_uid), (names::CONTAINER_NAME, container)];
+        let filters = HashMap::from([
+            ("label".to_owned(), labels.iter().map(|(key, value)| format!("{key}={value}")).collect()),
+            ("status".to_owned(), vec!["running".to_owned()]),
+        ]);
+        let options = ListContainersOptions { filters: Some(filters), ..ListContainersOptions::default() };
+        let found = self.docker().list_containers(Some(options)).await;
+        let found = found.map_err(|e| EngineError::new("the container could not be looked up", &e))?;
+        // The newest comes first.
+        Ok(found.into_iter().find_map(|c| c.id))
+    }
+
+    /// Creates an exec instance in a running container.
+    pub(crate) async fn create_exec(
+        &self,
+        container: &str,
+        command: &[String],
+        streams: Streams,
+    ) -> Result<Process, EngineError> {
+        let config = ExecConfig {
+            cmd: Some(command.to_vec()),
+            attach_stdin: Some(streams.stdin),
+            attach_stdout: Some(streams.stdout),
+            attach_stderr: Some(streams.stderr && !streams.tty),
+            tty: Some(streams.tty),
+            detach_keys: Some(DETACH_KEYS.to_owned()),
+            ..ExecConfig::default()
+        };
+        let made = self.counted("exec", self.docker().create_exec(container, config)).await.map_err(|e| {
+            EngineError::new(format!("a command could not be run in container {}", short(container)), &e)
+        })?;
+        Ok(Process::Command { exec: made.id, container: container.to_owned() })
+    }
+
+    /// Starts a command, or attaches to a container's process, and returns the streams.
+    pub(crate) async fn attach(&self, process: &Process, streams: Streams) -> Result<Attached, EngineError> {
+        match process {
+            Process::Command { exec, container } => {
+                let body = serde_json::json!({"Detach": false, "Tty": streams.tty}).to_string();
+                let attempt = format!("a command could not be run in container {}", short(container));
+                self.hijack(&format!("/exec/{exec}/start"), body, streams.tty, &attempt).await
+            }
+            Process::Main { container } => {
+                let path = format!(
+                    "/containers/{container}/attach?stream=1&logs=0&stdin={}&stdout={}&stderr={}&detachKeys={DETACH_KEYS}",
+                    u8::from(streams.stdin),
+                    u8::from(streams.stdout),
+                    u8::from(streams.stderr),
+                );
+                let attempt = format!("container {} could not be attached to", short(container));
+                self.hijack(&path, String::new(), streams.tty, &attempt).await
+            }
+        }
+    }
+
+    /// Resizes a process's terminal, in characters.
+    pub(crate) async fn resize(&self, process: &Process, width: u16, height: u16) -> Result<(), EngineError> {
+        let (w, h) = (i32::from(width), i32::from(height));
+        let result = match process {
+            Process::Command { exec, .. } => self.docker().resize_exec(exec, ResizeExecOptions { w, h }).await,
+            Process::Main { container } => {
+                self.docker().resize_container_tty(container, ResizeContainerTTYOptions { w, h }).await
+            }
+        };
+        result.map_err(|e| EngineError::new("a terminal could not be resized", &e))
+    }
+
+    /// Waits for the exit code of a command whose streams have ended.
+    pub(crate) async fn exit_code(&self, exec: &str) -> Result<i64, EngineError> {
+        let mut wait = EXIT_POLL_MIN;
+        loop {
+            let exec_state = self.docker().inspect_exec(exec).await;
+            let exec_state =
+                exec_state.map_err(|e| EngineError::new("the exit code of a command could not be read", &e))?;
+            match (exec_state.running, exec_state.exit_code) {
+                (Some(true), _) => {}
+                // Docker has no exit code for a command that it could not start.
+                (_, code) => return Ok(code.unwrap_or(126)),
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(EXIT_POLL_MAX);
+        }
+    }
+
+    /// Sends a signal to a running command. Docker's API has no call for it.
+    pub(crate) async fn signal(&self, exec: &str, container: &str, signal: Signal) -> Result<(), EngineError> {
+        let exec_state = self.docker().inspect_exec(exec).await;
+        let exec_state = exec_state.map_err(|e| EngineError::new("a command could not be inspected", &e))?;
+        let pid = exec_state.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
+        let (Some(true), Some(pid)) = (exec_state.running, pid) else { return Ok(()) };
+        signal_process(pid, container, signal);
+        Ok(())
+    }
+}
+
+/// Sends a signal to a process if it belongs to the container.
+fn signal_process(pid: i32, container: &str, signal: Signal) {
+    if is_in_container(pid, container) {
+        let _ = kill(Pid::from_raw(pid), signal);
+    }
+}
+
+/// Kills a process of a container and all its descendants.
+pub(super) fn kill_tree(pid: i32, container: &str) {
+    let mut tree = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = tree.get(next) {
+        // A stopped process cannot fork while its children are listed.
+        signal_process(pid, container, Signal::SIGSTOP);
+        tree.extend(children(pid));
+        next += 1;
+    }
+    for pid in tree {
+        signal_process(pid, container, Signal::SIGKILL);
+    }
+}
+
+/// The child processes of a process; none where the kernel does not list them.
+fn children(pid: i32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        .collect()
+}
+
+/// The user and groups of a container's process, from /proc; `None` when it has exited or belongs to another container.
+pub(crate) fn process_user(pid: i32, container: &str) -> Option<User> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // Checked after reading: the process id may have been reused by a process outside the container.
+    user(&status).filter(|_| is_in_container(pid, container))
+}
+
+fn user(status: &str) -> Option<User> {
+    let numbers = |key: &str| -> Option<Vec<u32>> {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_ascii_whitespace().map(|n| n.parse().ok()).collect()
+    };
+    let mut groups = numbers("Groups:")?;
+    groups.sort_unstable();
+    Some(User { uid: *numbers("Uid:")?.first()?, gid: *numbers("Gid:")?.first()?, groups })
+}
+
+/// Whether a process id that Docker reports belongs to a container, by its cgroup. Docker may count in another PID
+/// namespace, and ids are reused: no process is touched unless this says so.
+pub(crate) fn is_in_container(pid: i32, container: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroup| cgroup.contains(container))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    #[test]
+    fn user_and_groups_are_read_from_status() {
+        let status = "Name:\tsh\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\nGroups:\t50 7 \n";
+        assert_eq!(user(status), Some(User { uid: 1000, gid: 7, groups: vec![7, 50] }));
+        assert_eq!(user("Name:\tsh\n"), None);
+        assert!(process_user(i32::try_from(std::process::id()).unwrap(), "0123456789abcdef").is_none());
+    }
+
+    fn is_there(pid: i32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // A zombie waits to be reaped by its parent.
+        status.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
+    }
+
+    fn spawn_tree() -> (Child, Vec<i32>) {
+        let child = Command::new("sh").args(["-c", "sh -c 'sleep 300 & sleep 300' & sleep 300"]).spawn().unwrap();
+        let first = i32::try_from(child.id()).unwrap();
+        let all =
+            || children(first).into_iter().flat_map(|pid| [vec![pid], children(pid)].concat()).collect::<Vec<_>>();
+        for _ in 0..500 {
+            if all().len() == 4 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(all().len(), 4);
+        (child, all())
+    }
+
+    #[test]
+    fn a_command_is_killed_with_its_descendants() {
+        let (mut child, others) = spawn_tree();
+        kill_tree(i32::try_from(child.id()).unwrap(), "of another container");
+        assert!(others.iter().all(|pid| is_there(*pid)));
+        kill_tree(i32::try_from(child.id()).unwrap(), "");
+        assert!(!child.wait().unwrap().success());
+        for _ in 0..500 {
+            if !others.iter().any(|pid| is_there(*pid)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("some of {others:?} run yet");
+    }
+}

@@ -1,0 +1,217 @@
+//! Unmanaged containers: those that run on this node but belong to no pod. Their usage is reported too.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use bollard::{
+    models::{ContainerInspectResponse, HealthStatusEnum, HostConfig},
+    query_parameters::{EventsOptions, InspectContainerOptions, ListContainersOptions},
+};
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Engine, EngineError, events, names};
+
+/// Containers are listed again this often, in case an event was lost.
+const RELIST_INTERVAL: Duration = Duration::from_secs(300);
+/// Delay between attempts to reach Docker.
+const RECONNECT_DELAY: Duration = Duration::from_secs(5);
+
+/// Docker's events that add, remove or change a container.
+const WATCHED_EVENTS: [&str; 6] = ["start", "die", "destroy", "health_status", "rename", "update"];
+
+/// A running container that belongs to no pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnmanagedContainer {
+    /// Docker's id, 64 hex digits.
+    pub id: String,
+    /// Its init process, in the host's PID namespace.
+    pub pid: i32,
+    /// Docker's name, without its slash.
+    pub name: String,
+    /// The image as the container names it.
+    pub image: String,
+    /// Since when it runs.
+    pub started_at: Timestamp,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Docker's restart count.
+    pub restarts: u64,
+    /// The result of its health check; `None` without one.
+    pub healthy: Option<bool>,
+    /// It shares the network namespace of another container, where the traffic is counted.
+    pub shares_network: bool,
+    /// All its limits in the order of [`limits`]: a different list means that they were updated.
+    pub limits: Vec<i64>,
+}
+
+/// The limits of a container that an update may change.
+fn limits(host: &HostConfig) -> Vec<i64> {
+    [
+        host.memory,
+        host.memory_reservation,
+        host.memory_swap,
+        host.cpu_shares,
+        host.cpu_period,
+        host.cpu_quota,
+        host.nano_cpus,
+        host.pids_limit,
+    ]
+    .map(|limit| limit.unwrap_or(0))
+    .to_vec()
+}
+
+impl UnmanagedContainer {
+    /// Reads Docker's response; `None` for containers that do not run and those of pods.
+    fn read(answer: ContainerInspectResponse) -> Option<Self> {
+        let state = answer.state?;
+        let pid = i32::try_from(state.pid?).ok().filter(|pid| *pid > 0)?;
+        let config = answer.config.unwrap_or_default();
+        let labels: BTreeMap<String, String> = config.labels.unwrap_or_default().into_iter().collect();
+        if labels.contains_key(names::TYPE) {
+            return None;
+        }
+        let host = answer.host_config.unwrap_or_default();
+        let health = state.health.and_then(|health| health.status);
+        Some(Self {
+            id: answer.id?,
+            pid,
+            name: answer.name.unwrap_or_default().trim_start_matches('/').to_owned(),
+            image: config.image.unwrap_or_default(),
+            started_at: state.started_at.and_then(|at| at.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH),
+            labels,
+            restarts: answer.restart_count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0),
+            healthy: match health {
+                None | Some(HealthStatusEnum::EMPTY | HealthStatusEnum::NONE) => None,
+                Some(status) => Some(status == HealthStatusEnum::HEALTHY),
+            },
+            limits: limits(&host),
+            shares_network: host.network_mode.unwrap_or_default().starts_with("container:"),
+        })
+    }
+}
+
+/// Publishes the unmanaged containers until `shutdown`.
+pub async fn watch_all(
+    engine: Engine,
+    publish: watch::Sender<Arc<Vec<UnmanagedContainer>>>,
+    shutdown: CancellationToken,
+) {
+    loop {
+        let mut known = BTreeMap::new();
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            ended = engine.watch_unmanaged(&mut known, &publish) => if let Err(error) = ended {
+                tracing::debug!(%error, "failed to watch unmanaged containers; retrying");
+            }
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(RECONNECT_DELAY) => {}
+        }
+    }
+}
+
+impl Engine {
+    async fn watch_unmanaged(
+        &self,
+        known: &mut BTreeMap<String, UnmanagedContainer>,
+        publish: &watch::Sender<Arc<Vec<UnmanagedContainer>>>,
+    ) -> Result<(), EngineError> {
+        let filters = HashMap::from([
+            ("type".to_owned(), vec!["container".to_owned()]),
+            ("event".to_owned(), WATCHED_EVENTS.map(str::to_owned).to_vec()),
+        ]);
+        // Since before the list, so that no event falls between.
+        let options = EventsOptions { filters: Some(filters), since: Some(events::now()), ..EventsOptions::default() };
+        let mut events = self.docker().events(Some(options));
+        let mut relist = tokio::time::interval(RELIST_INTERVAL);
+        loop {
+            let changed = tokio::select! {
+                _ = relist.tick() => {
+                    *known = self.list_unmanaged().await?;
+                    true
+                }
+                event = events.next() => {
+                    let Some(event) = event else { return Ok(()) };
+                    let event = event.map_err(|e| EngineError::new("Docker's events could not be followed", &e))?;
+                    let Some(actor) = event.actor else { continue };
+                    let of_pod = actor.attributes.is_some_and(|labels| labels.contains_key(names::TYPE));
+                    let (Some(id), false) = (actor.id, of_pod) else { continue };
+                    match event.action.as_deref() {
+                        Some("die" | "destroy") => known.remove(&id).is_some(),
+                        _ => match self.inspect_unmanaged(&id).await? {
+                            Some(container) => known.insert(id, container.clone()).as_ref() != Some(&container),
+                            None => known.remove(&id).is_some(),
+                        },
+                    }
+                }
+            };
+            if changed {
+                publish.send_replace(Arc::new(known.values().cloned().collect()));
+            }
+        }
+    }
+
+    async fn list_unmanaged(&self) -> Result<BTreeMap<String, UnmanagedContainer>, EngineError> {
+        let all = self.docker().list_containers(None::<ListContainersOptions>).await;
+        let all = all.map_err(|e| EngineError::new("the containers that run could not be listed", &e))?;
+        let mut found = BTreeMap::new();
+        for container in all {
+            let of_pod = container.labels.is_some_and(|labels| labels.contains_key(names::TYPE));
+            if let (Some(id), false) = (container.id, of_pod)
+                && let Some(unmanaged) = self.inspect_unmanaged(&id).await?
+            {
+                found.insert(id, unmanaged);
+            }
+        }
+        Ok(found)
+    }
+
+    async fn inspect_unmanaged(&self, id: &str) -> Result<Option<UnmanagedContainer>, EngineError> {
+        match self.docker().inspect_container(id, None::<InspectContainerOptions>).await {
+            Ok(answer) => Ok(UnmanagedContainer::read(answer)),
+            Err(error) => {
+                let error = EngineError::new(format!("container {id} could not be inspected"), &error);
+                if error.is_not_found() { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Option<UnmanagedContainer> {
+        UnmanagedContainer::read(serde_json::from_str(json).unwrap())
+    }
+
+    #[test]
+    fn unmanaged_containers_are_read() {
+        let found = read(
+            r#"{"Id":"abc","Name":"/web","RestartCount":2,"HostConfig":{"NetworkMode":"container:xyz"},
+                "State":{"Pid":42,"StartedAt":"2026-02-03T04:05:06Z","Health":{"Status":"starting"}},
+                "Config":{"Image":"nginx:1","Labels":{"a":"b"}}}"#,
+        )
+        .unwrap();
+        assert_eq!((found.name.as_str(), found.pid, found.restarts, found.healthy), ("web", 42, 2, Some(false)));
+        assert_eq!((found.image.as_str(), found.labels["a"].as_str(), found.shares_network), ("nginx:1", "b", true));
+        let updated = |memory: u64| {
+            let host = format!(r#"{{"Memory":{memory},"PidsLimit":9}}"#);
+            read(&format!(r#"{{"Id":"abc","State":{{"Pid":42}},"HostConfig":{host}}}"#)).unwrap()
+        };
+        assert!(updated(1) == updated(1) && updated(1) != updated(2), "another limit is a change");
+        let plain = read(r#"{"Id":"abc","Name":"/web","State":{"Pid":42,"Health":{"Status":"none"}}}"#).unwrap();
+        assert_eq!((plain.healthy, plain.shares_network), (None, false));
+        assert_eq!(read(r#"{"Id":"abc","State":{"Pid":0}}"#), None);
+        let of_pod =
+            format!(r#"{{"Id":"abc","State":{{"Pid":1}},"Config":{{"Labels":{{"{}":"container"}}}}}}"#, names::TYPE);
+        assert_eq!(read(&of_pod), None);
+    }
+}

@@ -1,0 +1,434 @@
+//! Records of the images that this node has pulled and the credentials that it used: an image in the store may have
+//! been pulled with a secret that the next pod does not have. Stored on disk in kubelet's form (`image_manager/pulling`
+//! and `image_manager/pulled`, one file for each record), so that they survive a restart. Whether a pod may use an
+//! image is decided by pure functions.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use windlass_kit::{atomic_file, blocking, objects::image::Reference};
+
+use super::credentials::{Credentials, Source};
+use crate::engine::images::{Image, ImageSummary, familiar};
+
+/// When pods must present credentials for an image that is in the store: `imagePullCredentialsVerificationPolicy`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum PullVerificationPolicy {
+    /// Never.
+    Never,
+    /// For images that this node has pulled; those that were preloaded are free to use.
+    #[default]
+    NotPreloaded,
+    /// For all but these repositories; a prefix ends in `/*`.
+    NotListed(Vec<String>),
+    /// For all images.
+    Always,
+}
+
+impl PullVerificationPolicy {
+    /// Parses the policy and its allowlist, which belongs to one of the policies.
+    ///
+    /// # Errors
+    /// When either is not valid.
+    pub fn read(policy: &str, list: &[String]) -> Result<Self, String> {
+        let read = match policy {
+            "NeverVerify" => Self::Never,
+            "NeverVerifyPreloadedImages" => Self::NotPreloaded,
+            "AlwaysVerify" => Self::Always,
+            "NeverVerifyAllowlistedImages" => {
+                return match list.iter().find(|pattern| !is_pattern(pattern)) {
+                    None => Ok(Self::NotListed(list.to_vec())),
+                    Some(wrong) => Err(format!(
+                        "preloadedImagesVerificationAllowlist {wrong:?} is neither an image without tag and digest, nor a prefix that ends in /*"
+                    )),
+                };
+            }
+            other => {
+                return Err(format!(
+                    "imagePullCredentialsVerificationPolicy {other:?} is none of NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages and AlwaysVerify"
+                ));
+            }
+        };
+        if list.is_empty() {
+            return Ok(read);
+        }
+        Err("preloadedImagesVerificationAllowlist is set, which imagePullCredentialsVerificationPolicy \
+             NeverVerifyAllowlistedImages alone reads"
+            .to_owned())
+    }
+
+    /// Whether a pod must present credentials for an image, given whether this node has pulled it.
+    fn requires_verification(&self, image: &Reference, pulled: bool) -> bool {
+        match self {
+            Self::Never => false,
+            Self::NotPreloaded => pulled,
+            Self::Always => true,
+            Self::NotListed(list) => {
+                let name = image.repository();
+                !list.iter().any(|one| one.strip_suffix('*').map_or(*one == name, |start| name.starts_with(start)))
+            }
+        }
+    }
+}
+
+fn is_pattern(text: &str) -> bool {
+    match text.strip_suffix("/*") {
+        Some(start) => !start.is_empty() && !start.contains(['*', ' ']),
+        None => Reference::parse(text).is_some_and(|image| image.repository() == text),
+    }
+}
+
+/// Which pods may use an image under one of its names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Access {
+    /// All pods of the node: it was pulled with the node's credentials, or anonymously.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    node_pods_accessible: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kubernetes_secrets: Vec<Secret>,
+}
+
+/// A pull secret that an image was pulled with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Secret {
+    uid: String,
+    namespace: String,
+    name: String,
+    credential_hash: String,
+}
+
+impl Secret {
+    fn of(credentials: &Credentials) -> Option<Self> {
+        let Source::Secret { uid, namespace, name } = &credentials.source else { return None };
+        let (uid, namespace, name) = (uid.clone(), namespace.clone(), name.clone());
+        Some(Self { uid, namespace, name, credential_hash: credentials.hash() })
+    }
+
+    fn same_object(&self, other: &Self) -> bool {
+        (&self.uid, &self.namespace, &self.name) == (&other.uid, &other.namespace, &other.name)
+    }
+}
+
+impl Access {
+    /// The access that a successful pull with these credentials proves.
+    fn from_pull(credentials: Option<&Credentials>) -> Self {
+        match credentials.and_then(Secret::of) {
+            Some(secret) => Self { kubernetes_secrets: vec![secret], ..Self::default() },
+            None => Self { node_pods_accessible: true, ..Self::default() },
+        }
+    }
+
+    /// Adds the access that another pull has proved. A secret whose content has changed replaces its former record.
+    fn merge(&mut self, new: Self) {
+        self.node_pods_accessible |= new.node_pods_accessible;
+        for secret in new.kubernetes_secrets {
+            self.kubernetes_secrets.retain(|known| !known.same_object(&secret));
+            self.kubernetes_secrets.push(secret);
+        }
+        let excess = self.kubernetes_secrets.len().saturating_sub(MAX_SECRETS);
+        self.kubernetes_secrets.drain(..excess);
+    }
+}
+
+/// Most secrets in the record of one image, so that short-lived namespaces do not grow its file without bound.
+const MAX_SECRETS: usize = 100;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PulledRecord {
+    kind: String,
+    api_version: String,
+    last_updated_time: Timestamp,
+    /// The image's id in Docker.
+    image_ref: String,
+    /// By repository: the name without tag and digest.
+    #[serde(default)]
+    credential_mapping: BTreeMap<String, Access>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PullIntent {
+    kind: String,
+    api_version: String,
+    image: String,
+}
+
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+
+/// What a pod does with an image that is in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PullDecision {
+    Use,
+    /// Use it and record this access: a secret of the same content, or the same secret with another content.
+    UseAndRecord(Access),
+    Pull,
+}
+
+/// `record` is that of the image, if there is one; an image that was `pulled` under this name may have none.
+fn decide(
+    policy: &PullVerificationPolicy,
+    image: &Reference,
+    pulled: bool,
+    record: Option<&PulledRecord>,
+    credentials: &[Credentials],
+) -> PullDecision {
+    if !policy.requires_verification(image, pulled) {
+        return PullDecision::Use;
+    }
+    let Some(access) = record.and_then(|r| r.credential_mapping.get(&image.repository())) else {
+        return PullDecision::Pull;
+    };
+    if access.node_pods_accessible {
+        return PullDecision::Use;
+    }
+    for own in credentials.iter().filter_map(Secret::of) {
+        let same = access.kubernetes_secrets.iter().filter(|known| known.credential_hash == own.credential_hash);
+        let here: Vec<&Secret> = same.collect();
+        if here.iter().any(|known| known.same_object(&own)) {
+            return PullDecision::Use;
+        }
+        if !here.is_empty() || access.kubernetes_secrets.iter().any(|known| known.same_object(&own)) {
+            return PullDecision::UseAndRecord(Access { kubernetes_secrets: vec![own], ..Access::default() });
+        }
+    }
+    PullDecision::Pull
+}
+
+#[derive(Debug, Default)]
+struct State {
+    records: BTreeMap<String, PulledRecord>,
+    /// Names of files that cannot be parsed: their images were pulled with unknown credentials.
+    unreadable: BTreeSet<String>,
+    /// Pulls in progress, by name of the image; zero for intents of an earlier process.
+    pulling: BTreeMap<String, usize>,
+}
+
+/// The pull records of the node; clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct PullRecords {
+    dir: PathBuf,
+    policy: Arc<PullVerificationPolicy>,
+    /// Locked while a file is written, so that disk and memory agree on the last write.
+    state: Arc<tokio::sync::Mutex<State>>,
+}
+
+impl PullRecords {
+    /// Reads the records of earlier processes below `dir`.
+    pub(super) fn open(dir: PathBuf, policy: PullVerificationPolicy) -> Self {
+        let mut state = State::default();
+        for (name, text) in read_files(&dir.join("pulled")) {
+            match serde_json::from_str::<PulledRecord>(&text) {
+                Ok(record) => drop(state.records.insert(record.image_ref.clone(), record)),
+                Err(error) => {
+                    tracing::warn!(file = name, %error, "failed to parse image pull record; pulling the image again when it is used");
+                    state.unreadable.insert(name);
+                }
+            }
+        }
+        for (name, text) in read_files(&dir.join("pulling")) {
+            match serde_json::from_str::<PullIntent>(&text) {
+                Ok(intent) => drop(state.pulling.insert(intent.image, 0)),
+                Err(error) => tracing::warn!(file = name, %error, "failed to parse image pull intent"),
+            }
+        }
+        Self { dir, policy: Arc::new(policy), state: Arc::new(tokio::sync::Mutex::new(state)) }
+    }
+
+    /// Whether every pod may use an image of the store: no pull secrets need to be read then.
+    pub(crate) async fn is_accessible_to_all(&self, image: &Reference, found: &Image) -> bool {
+        let state = self.state.lock().await;
+        state.decide(&self.policy, image, found, &[]) == PullDecision::Use
+    }
+
+    /// Whether a pod with these credentials must pull an image that is in the store.
+    pub(crate) async fn must_pull(&self, image: &Reference, found: &Image, credentials: &[Credentials]) -> bool {
+        let mut state = self.state.lock().await;
+        match state.decide(&self.policy, image, found, credentials) {
+            PullDecision::Use => false,
+            PullDecision::Pull => true,
+            PullDecision::UseAndRecord(access) => {
+                self.record_access(&mut state, image, &found.id, Some(access)).await;
+                false
+            }
+        }
+    }
+
+    /// Records a pull before it starts, so that after a crash in the middle of it the image is not taken for a
+    /// preloaded one.
+    ///
+    /// # Errors
+    /// When the intent cannot be written.
+    pub(crate) async fn record_intent(&self, image: &Reference) -> io::Result<()> {
+        let mut state = self.state.lock().await;
+        let image = image.to_string();
+        if !state.pulling.contains_key(&image) {
+            let intent =
+                PullIntent { kind: "ImagePullIntent".into(), api_version: API_VERSION.into(), image: image.clone() };
+            self.write("pulling", &image, serde_json::to_vec(&intent)?).await?;
+        }
+        *state.pulling.entry(image).or_default() += 1;
+        Ok(())
+    }
+
+    /// Records a successful pull and the credentials that the registry accepted, if it wanted any.
+    pub(crate) async fn record_pulled(&self, image: &Reference, id: &str, with: Option<&Credentials>) {
+        let mut state = self.state.lock().await;
+        if self.record_access(&mut state, image, id, Some(Access::from_pull(with))).await {
+            self.end_intent(&mut state, &image.to_string()).await;
+        }
+    }
+
+    /// Records a failed pull.
+    pub(crate) async fn record_failed(&self, image: &Reference) {
+        let mut state = self.state.lock().await;
+        self.end_intent(&mut state, &image.to_string()).await;
+    }
+
+    /// Removes records of images that are no longer in the store, unless they were pulled after it was `listed`, and
+    /// adds records of images whose pull an earlier process did not see end.
+    pub(super) async fn prune_unknown(&self, stored: &[ImageSummary], listed: Timestamp) {
+        let mut state = self.state.lock().await;
+        let left: Vec<String> =
+            state.pulling.iter().filter(|(_, n)| **n == 0).map(|(image, _)| image.clone()).collect();
+        for name in left {
+            let Some(image) = Reference::parse(&name) else { continue };
+            let called = familiar(&name);
+            let there = stored.iter().find(|s| s.tags.iter().chain(&s.digests).any(|known| *known == called));
+            if let Some(there) = there
+                && self.record_access(&mut state, &image, &there.id, None).await
+            {
+                self.end_intent(&mut state, &name).await;
+            }
+        }
+        let gone = |record: &PulledRecord| {
+            record.last_updated_time < listed && !stored.iter().any(|image| image.id == record.image_ref)
+        };
+        let gone: Vec<String> = state.records.values().filter(|r| gone(r)).map(|r| r.image_ref.clone()).collect();
+        for id in gone {
+            self.remove("pulled", &id).await;
+            state.records.remove(&id);
+        }
+    }
+
+    /// Adds access to the record of an image. Returns whether it is on disk.
+    async fn record_access(&self, state: &mut State, image: &Reference, id: &str, access: Option<Access>) -> bool {
+        let known = state.records.get(id);
+        let mut record = known.cloned().unwrap_or_else(|| PulledRecord {
+            kind: "ImagePulledRecord".into(),
+            api_version: API_VERSION.into(),
+            last_updated_time: Timestamp::now(),
+            image_ref: id.to_owned(),
+            credential_mapping: BTreeMap::new(),
+        });
+        if let Some(access) = access {
+            record.credential_mapping.entry(image.repository()).or_default().merge(access);
+        }
+        if known == Some(&record) {
+            return true;
+        }
+        record.last_updated_time = Timestamp::now();
+        let written = match serde_json::to_vec(&record) {
+            Ok(text) => self.write("pulled", id, text).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = &written {
+            tracing::warn!(%image, %error, "failed to write image pull record; the image is pulled again after a restart");
+        }
+        state.unreadable.remove(&file_name(id));
+        state.records.insert(id.to_owned(), record);
+        written.is_ok()
+    }
+
+    async fn end_intent(&self, state: &mut State, image: &str) {
+        match state.pulling.get_mut(image) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) => {
+                self.remove("pulling", image).await;
+                state.pulling.remove(image);
+            }
+            None => {}
+        }
+    }
+
+    async fn write(&self, subdir: &str, name: &str, text: Vec<u8>) -> io::Result<()> {
+        let dir = self.dir.join(subdir);
+        let file = dir.join(file_name(name));
+        let writing = move || {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+            atomic_file::write(&file, &text, 0o600)
+        };
+        blocking::io(writing).await
+    }
+
+    async fn remove(&self, subdir: &str, name: &str) {
+        let file = self.dir.join(subdir).join(file_name(name));
+        let path = file.display().to_string();
+        match tokio::task::spawn_blocking(move || fs::remove_file(file)).await {
+            Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(file = path, %error, "failed to remove image pull record");
+            }
+            _ => {}
+        }
+    }
+}
+
+impl State {
+    fn decide(
+        &self,
+        policy: &PullVerificationPolicy,
+        image: &Reference,
+        found: &Image,
+        credentials: &[Credentials],
+    ) -> PullDecision {
+        let record = self.records.get(&found.id);
+        // A private pull of an image does not restrict a preloaded copy under another name. A pod that names the image
+        // by its id needs access under any of its names.
+        let by_this_name = |record: &PulledRecord| {
+            let known = &record.credential_mapping;
+            !found.named || known.is_empty() || known.contains_key(&image.repository())
+        };
+        let pulled = record.is_some_and(by_this_name)
+            || self.unreadable.contains(&file_name(&found.id))
+            || self.pulling.contains_key(&image.to_string());
+        decide(policy, image, pulled, record, credentials)
+    }
+}
+
+/// The records of a directory, by file name; temporary files are left out.
+fn read_files(dir: &Path) -> Vec<(String, String)> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!(dir = %dir.display(), %error, "failed to read image pull records");
+            }
+            return Vec::new();
+        }
+    };
+    let name = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let records = entries.flatten().filter(|entry| name(entry).starts_with("sha256-"));
+    records.map(|entry| (name(&entry), fs::read_to_string(entry.path()).unwrap_or_default())).collect()
+}
+
+fn file_name(name: &str) -> String {
+    format!("sha256-{}", sha256_hex(name.as_bytes()))
+}
+
+/// The SHA-256 digest in hexadecimal.
+pub(super) fn sha256_hex(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Connects a client's session with a process: exec and attach.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use nix::sys::signal::Signal;
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::unix::OwnedWriteHalf,
+    sync::{mpsc, watch},
+};
+
+use super::session::{ExitStatus, Output, Session, Size};
+use crate::engine::{
+    Engine,
+    exec_attach::{Process, Streams},
+    hijack::{Chunk, OutputReader},
+};
+
+/// Grace periods of a command without its client: after its terminal was hung up, and after its standard input was
+/// closed. Upstream leaves it running for ever.
+const HANGUP_GRACE: Duration = Duration::from_secs(2);
+const STDIN_CLOSED_GRACE: Duration = Duration::from_secs(10);
+/// Resizing fails until the process has started, which Docker does not report.
+const RESIZE_RETRY_DELAY: Duration = Duration::from_millis(10);
+const RESIZE_ATTEMPTS: u32 = 8;
+
+/// Runs a process for a client until either ends.
+pub(super) async fn run(engine: Engine, process: Process, streams: Streams, session: Session) {
+    let Session { stdin, sizes, output, client_gone } = session;
+    let mut attached = match engine.attach(&process, streams).await {
+        Ok(attached) => attached,
+        Err(error) => return send_status(&output, ExitStatus::Failed(error.to_string())).await,
+    };
+    let input = tokio::spawn(copy_stdin(stdin, attached.input));
+    let resizing = streams.tty.then(|| tokio::spawn(resize_terminal(engine.clone(), process.clone(), sizes)));
+    if let Some(ended) = copy_output(&mut attached.output, &output, &client_gone).await {
+        let status = match (ended, &process) {
+            (Err(why), _) => Some(ExitStatus::Failed(format!("Docker's connection to the process broke: {why}"))),
+            (Ok(()), Process::Main { .. }) => Some(ExitStatus::Done),
+            (Ok(()), Process::Command { exec, .. }) => tokio::select! {
+                // The client is gone before the exit code is known: report no success.
+                () = client_gone.cancelled() => None,
+                code = engine.exit_code(exec) => {
+                    Some(code.map_or_else(|e| ExitStatus::Failed(e.to_string()), ExitStatus::Exited))
+                }
+            },
+        };
+        if let Some(status) = status {
+            send_status(&output, status).await;
+        }
+    } else {
+        drop(output);
+        terminate_orphan(&engine, &process, streams, attached.output).await;
+    }
+    input.abort();
+    if let Some(task) = resizing {
+        task.abort();
+    }
+}
+
+async fn send_status(output: &mpsc::Sender<Output>, status: ExitStatus) {
+    // A client that is gone receives nothing.
+    let _ = output.send(Output::End(status)).await;
+}
+
+/// Copies the output to the client; `None` when the client is gone first.
+async fn copy_output(
+    reader: &mut OutputReader,
+    output: &mpsc::Sender<Output>,
+    client_gone: &tokio_util::sync::CancellationToken,
+) -> Option<std::io::Result<()>> {
+    loop {
+        let chunk = tokio::select! {
+            biased;
+            () = client_gone.cancelled() => return None,
+            chunk = reader.next() => chunk,
+        };
+        let frame = match chunk {
+            Ok(Some(Chunk::Stdout(bytes))) => Output::Stdout(bytes),
+            Ok(Some(Chunk::Stderr(bytes))) => Output::Stderr(bytes),
+            Ok(None) => return Some(Ok(())),
+            Err(error) => return Some(Err(error)),
+        };
+        tokio::select! {
+            () = client_gone.cancelled() => return None,
+            sent = output.send(frame) => if sent.is_err() { return None },
+        }
+    }
+}
+
+/// Terminates a command whose client is gone if it had a terminal or standard input. One that had neither keeps
+/// running, as upstream: it may be meant to.
+async fn terminate_orphan(engine: &Engine, process: &Process, streams: Streams, mut reader: OutputReader) {
+    let Process::Command { exec, container } = process else { return };
+    let grace = if streams.tty {
+        if let Err(error) = engine.signal(exec, container, Signal::SIGHUP).await {
+            tracing::warn!(%error, "failed to signal a command whose client is gone; it may still run");
+        }
+        HANGUP_GRACE
+    } else if streams.stdin {
+        STDIN_CLOSED_GRACE
+    } else {
+        return;
+    };
+    let rest = async { while let Ok(Some(_)) = reader.next().await {} };
+    let _ = tokio::time::timeout(grace, rest).await;
+    if let Err(error) = engine.signal(exec, container, Signal::SIGKILL).await {
+        tracing::warn!(%error, "failed to signal a command whose client is gone; it may still run");
+    }
+}
+
+/// Copies standard input to the process, and closes it when the client does.
+async fn copy_stdin(stdin: Option<mpsc::Receiver<Bytes>>, mut input: OwnedWriteHalf) {
+    let Some(mut stdin) = stdin else {
+        // Some engines would end the output too if it was shut down.
+        return std::future::pending().await;
+    };
+    while let Some(bytes) = stdin.recv().await {
+        // The process reads no more, but the client still waits for its exit.
+        if input.write_all(&bytes).await.is_err() {
+            break;
+        }
+    }
+    let _ = input.shutdown().await;
+    std::future::pending().await
+}
+
+/// Resizes the terminal to the latest size.
+async fn resize_terminal(engine: Engine, process: Process, mut sizes: watch::Receiver<Option<Size>>) {
+    loop {
+        let size = *sizes.borrow_and_update();
+        if let Some(Size { width, height }) = size.filter(|s| s.width > 0 && s.height > 0) {
+            let mut wait = RESIZE_RETRY_DELAY;
+            for _ in 0..RESIZE_ATTEMPTS {
+                if engine.resize(&process, width, height).await.is_ok() {
+                    break;
+                }
+                tokio::time::sleep(wait).await;
+                wait *= 2;
+            }
+        }
+        if sizes.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A control plane and, by default, a node of it in one process.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use windlass_control::{ControlPlane, api::UserInfo, controllers, manifests, scheduler};
+use windlass_kit::supervise::Supervisor;
+
+use super::{AgentAccess, Node, STUCK_AFTER, build_agent, start_agent, start_proxy, usage};
+use crate::{
+    config::{
+        Settings,
+        connect::install_crypto,
+        control::{control_config, controllers_config},
+        proxy::proxy_config,
+    },
+    systemd::Liveness,
+};
+
+/// Starts the control plane and, unless `node` is false, a node of it.
+pub(crate) async fn standalone(settings: &Settings, node: bool) -> anyhow::Result<Node> {
+    install_crypto();
+    let plane = ControlPlane::open(control_config(settings)?).await?;
+    let listeners = plane.listen().await?;
+    if !settings.api_bind_addresses().any_beyond_loopback() {
+        tracing::warn!(
+            address = %settings.api_bind_addresses(),
+            "the API listens on loopback only, so pods cannot reach it; add the node's address to apiBindAddress to change that"
+        );
+    }
+    plane.write_kubeconfigs()?;
+
+    let mut tasks = Supervisor::new(CancellationToken::new());
+    let token = tasks.token();
+    let mut liveness = Liveness::new(STUCK_AFTER);
+    liveness.api = Some(plane.loopback_probe()?);
+    if node {
+        start_node(settings, &plane, &mut liveness, &mut tasks).await?;
+    }
+    let (server, stop) = (plane.clone(), token.clone());
+    tasks.spawn("API server", async move { server.serve(listeners, stop).await });
+    tasks.spawn("certificate renewal", plane.clone().renew(token.clone()));
+    tasks.spawn("store", plane.clone().watch_store(token.clone()));
+    tasks.spawn("event sweeper", plane.clone().expire_events(token.clone()));
+    let as_controllers = plane.client(UserInfo::internal("system:kube-controller-manager"));
+    let config = controllers_config(settings, plane.root_ca());
+    tasks.spawn("controllers", controllers::run(as_controllers, config, token.clone()));
+    let as_scheduler = plane.client(UserInfo::internal("system:kube-scheduler"));
+    tasks.spawn("scheduler", scheduler::run(as_scheduler, token.clone()));
+    let as_manifests = plane.client(UserInfo::internal("system:manifests"));
+    tasks.spawn("manifests directory", manifests::run(as_manifests, settings.manifests_dir.clone(), token));
+    let client = plane.client(UserInfo::internal("system:windlass"));
+    Ok(Node { tasks, client, liveness: Some(liveness), plane: Some(plane) })
+}
+
+/// Starts agent and proxy. The agent has a node's rights only, as it would against any API server.
+async fn start_node(
+    settings: &Settings,
+    plane: &ControlPlane,
+    liveness: &mut Liveness,
+    tasks: &mut Supervisor,
+) -> anyhow::Result<()> {
+    let as_node = plane.client(UserInfo::node(&settings.node_name));
+    let client_ca = settings.data_dir.join("pki/ca.crt");
+    let access = AgentAccess {
+        client: as_node.clone(),
+        heartbeat: as_node,
+        tls: plane.node_tls(),
+        client_ca: Some(&client_ca),
+        in_process: Some(plane.in_process_node_listener()),
+        metrics: Arc::default(),
+    };
+    let agent = build_agent(settings, access, liveness, tasks).await?;
+    let rounds = usage::readings(&agent.usage, &settings.node_name, tasks.token());
+    start_agent(settings, agent, tasks).await?;
+    tasks.spawn("metrics API", plane.clone().follow_usage(rounds, tasks.token()));
+    start_proxy(proxy_config(settings), plane.client(UserInfo::proxy()), liveness, tasks);
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! The control plane's configuration from the settings.
+
+use std::net::Ipv4Addr;
+
+use anyhow::Context as _;
+use tokio::sync::watch;
+use windlass_control::{Config, controllers, pki::Lifetimes};
+
+use super::{Ranges, Settings};
+
+/// The configuration of the API server and its store.
+///
+/// # Errors
+/// When serviceCIDR has no IPv4 range.
+pub(crate) fn control_config(settings: &Settings) -> anyhow::Result<Config> {
+    Ok(Config {
+        data_dir: settings.data_dir.clone(),
+        listen: settings.api_bind_addresses().iter().collect(),
+        advertise: settings.api_advertise_address(),
+        cluster_domain: settings.cluster_domain.clone(),
+        service_cidr: ipv4(&settings.service_cidr, "serviceCIDR")?,
+        node_ports: settings.node_ports.clone(),
+        max_token_seconds: settings.max_token_seconds(),
+        node_name: settings.node_name.clone(),
+        node_addresses: settings.node_ips().iter().collect(),
+        admin_kubeconfig: settings.admin_kubeconfig.clone(),
+        lifetimes: Lifetimes::default(),
+    })
+}
+
+/// The configuration of the controllers.
+pub(crate) fn controllers_config(settings: &Settings, root_ca: watch::Receiver<String>) -> controllers::Config {
+    controllers::Config { cluster_cidr: settings.cluster_cidr.to_string(), root_ca, ..controllers::Config::default() }
+}
+
+fn ipv4(ranges: &Ranges, setting: &str) -> anyhow::Result<(Ipv4Addr, u8)> {
+    ranges.ipv4().with_context(|| format!("{setting} {ranges} has no IPv4 range"))
+}

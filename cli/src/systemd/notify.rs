@@ -1,0 +1,139 @@
+//! Decides which messages systemd gets: each change once, watchdog pings at their interval. Pure; time is passed in.
+
+use std::time::Duration;
+
+use super::state::{Phase, State};
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Message {
+    Ready,
+    Reloading,
+    Stopping,
+    Status(String),
+    Watchdog,
+    /// Startup makes progress and gets more time.
+    ExtendTimeout,
+}
+
+/// The state that systemd has been notified of.
+#[derive(Debug)]
+pub(super) struct SentState {
+    /// The interval of watchdog pings; `None` without a watchdog.
+    watchdog_interval: Option<Duration>,
+    ready: bool,
+    /// The phase that systemd was notified of.
+    state: Phase,
+    status: String,
+    last_ping_at: Option<Duration>,
+}
+
+impl SentState {
+    pub(super) fn new(watchdog_interval: Option<Duration>) -> Self {
+        Self { watchdog_interval, ready: false, state: Phase::Starting, status: String::new(), last_ping_at: None }
+    }
+
+    /// Marks the service as started; a reload returns to Ready.
+    pub(super) fn ready(&mut self) {
+        self.ready = true;
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// The messages due at `now`.
+    pub(super) fn next(&mut self, phase: Phase, state_of: &State, now: Duration) -> Vec<Message> {
+        let mut all = Vec::new();
+        // Until it is first Ready, systemd sees a service that starts, unless it stops.
+        let state = if self.ready || phase == Phase::Stopping { phase } else { Phase::NotReady };
+        if state != self.state {
+            match state {
+                Phase::Ready => all.push(Message::Ready),
+                Phase::Reloading => all.push(Message::Reloading),
+                Phase::Stopping => all.push(Message::Stopping),
+                Phase::Starting | Phase::NotReady => {}
+            }
+            self.state = state;
+        }
+        if state_of.status != self.status {
+            self.status.clone_from(&state_of.status);
+            all.push(Message::Status(state_of.status.clone()));
+        }
+        if !state_of.alive {
+            return all;
+        }
+        if state_of.starting {
+            all.push(Message::ExtendTimeout);
+        }
+        if let Some(watchdog_interval) = self.watchdog_interval
+            && self.last_ping_at.is_none_or(|at| now.saturating_sub(at) >= watchdog_interval)
+        {
+            self.last_ping_at = Some(now);
+            all.push(Message::Watchdog);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state_of(status: &str, alive: bool, starting: bool) -> State {
+        State { status: status.to_owned(), alive, starting }
+    }
+
+    fn status(text: &str) -> Message {
+        Message::Status(text.to_owned())
+    }
+
+    #[test]
+    fn a_life() {
+        let mut script = SentState::new(Some(Duration::from_secs(30)));
+        let at = |script: &mut SentState, seconds, phase, state_of: &State| {
+            script.next(phase, state_of, Duration::from_secs(seconds))
+        };
+        let starting = state_of("starting", true, true);
+        assert_eq!(
+            at(&mut script, 0, Phase::Starting, &starting),
+            [status("starting"), Message::ExtendTimeout, Message::Watchdog]
+        );
+        assert_eq!(at(&mut script, 5, Phase::NotReady, &starting), [Message::ExtendTimeout]);
+        // A start that reads its settings again is still a start.
+        assert_eq!(at(&mut script, 6, Phase::Reloading, &starting), [Message::ExtendTimeout]);
+        script.ready();
+        let fine = state_of("Ready", true, false);
+        assert_eq!(at(&mut script, 7, Phase::Ready, &fine), [Message::Ready, status("Ready")]);
+        assert_eq!(at(&mut script, 29, Phase::Ready, &fine), []);
+        assert_eq!(at(&mut script, 30, Phase::Ready, &fine), [Message::Watchdog]);
+        assert_eq!(at(&mut script, 59, Phase::Ready, &fine), []);
+        let reading = state_of("reading", true, false);
+        assert_eq!(
+            at(&mut script, 60, Phase::Reloading, &reading),
+            [Message::Reloading, status("reading"), Message::Watchdog]
+        );
+        assert_eq!(at(&mut script, 61, Phase::Ready, &fine), [Message::Ready, status("Ready")]);
+        // Whoever hangs says so, and says no more that it lives.
+        let hangs = state_of("hangs", false, false);
+        assert_eq!(at(&mut script, 95, Phase::Ready, &hangs), [status("hangs")]);
+        assert_eq!(at(&mut script, 300, Phase::Ready, &hangs), []);
+        assert_eq!(at(&mut script, 301, Phase::Ready, &fine), [status("Ready"), Message::Watchdog]);
+        assert_eq!(at(&mut script, 302, Phase::Stopping, &fine), [Message::Stopping]);
+        assert_eq!(at(&mut script, 303, Phase::Stopping, &fine), []);
+    }
+
+    #[test]
+    fn a_start_that_hangs_is_given_no_more_time_and_one_without_a_watchdog_pings_nobody() {
+        let mut script = SentState::new(None);
+        assert_eq!(script.next(Phase::Starting, &state_of("hangs", false, true), Duration::ZERO), [status("hangs")]);
+        assert_eq!(
+            script.next(Phase::Ready, &state_of("Ready", true, false), Duration::from_secs(99)),
+            [status("Ready")]
+        );
+        assert_eq!(
+            script.next(Phase::Stopping, &state_of("ending", true, false), Duration::from_secs(99)),
+            [Message::Stopping, status("ending")]
+        );
+    }
+}
