@@ -259,7 +259,7 @@ fn a_join_that_is_killed_leaves_a_node_or_none() {
     cluster.admit_nodes(&kubectl);
     cluster.token(&kubectl, ID, SECRET, None);
     let file = testbed.dir().join("discovery.conf");
-    let authority = cluster.certificate("ca");
+    let authority = cluster.certificate("ca").with_extension("crt");
     let found = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": format!("https://{}", at()), "certificate-authority": authority}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}]});
