@@ -136,6 +136,49 @@ mod tests {
         }
     }
 
+    const INTRO: &str = "\
+# Configuration
+
+Written by `UPDATE_GOLDEN=1 cargo test --lib --bins reference`; do not edit.
+
+Settings come from `/etc/windlass/config.yaml` (`--config FILE`) and from flags, which win. In a cluster that was joined the
+cluster's own settings are a layer below the file. `windlass config default` prints a file with every setting explained,
+`windlass config check` what is wrong with one, with line, reason and the nearest name, and `windlass config show` what is in
+effect. A change counts after a restart, which takes seconds and touches no pod; what is logged also at `windlass reload`.
+
+| setting | flag | default | meaning |
+|---|---|---|---|
+";
+
+    /// Markdown of all settings.
+    fn reference(entries: &[Entry], help: &clap::Command) -> String {
+        let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+        let mut out = INTRO.to_owned();
+        for entry in entries {
+            let words = explained(entry, help);
+            let (meaning, default) = match words.rsplit_once(" [default: ") {
+                Some((meaning, default)) => (meaning, default.trim_end_matches(']').to_owned()),
+                None => {
+                    (words.as_str(), if entry.value.is_null() { String::new() } else { format!("`{}`", entry.value) })
+                }
+            };
+            let flag = entry.flag.map_or_else(|_| String::new(), |flag| format!("`--{flag}`"));
+            let _ = writeln!(out, "| `{}` | {flag} | {} | {} |", entry.name, cell(&default), cell(meaning));
+        }
+        out
+    }
+
+    #[test]
+    fn the_reference_is_as_the_code() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+        let now = reference(&entries(&Settings::example()), &Cli::command());
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(file, &now).unwrap();
+        }
+        let before = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(before == now, "docs/configuration.md is not as the settings are; UPDATE_GOLDEN=1 writes it");
+    }
+
     #[test]
     fn what_is_shown_can_be_read_again() {
         let mut settings = Settings::example();

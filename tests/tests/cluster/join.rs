@@ -85,7 +85,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     let steps = [
         "[preflight] ",
         "[discovery] ",
-        "[certificate] asked for",
+        "[certificate] requested as",
         "cpuManagerPolicy (there is no such setting",
         "[files] ",
         "windlass agent ",
@@ -141,7 +141,7 @@ fn a_machine_joins_leaves_and_joins_again() {
     let unasked = windlass.command("leave").stdin(Stdio::null()).output().expect("windlass leave");
     assert!(!unasked.status.success() && node.runs(), "nobody was asked");
     let said = windlass.try_run("leave", &["--yes"]).expect("windlass leave");
-    assert_contains(&said, &["kubectl delete node node", "is no node of https://198.18.0.2:6443 any more"]);
+    assert_contains(&said, &["kubectl delete node node", "is no longer a node of https://198.18.0.2:6443"]);
     node.end(Signal::SIGTERM);
     let containers = testbed.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.pod.name"]);
     assert_eq!(containers.trim(), "");
@@ -160,7 +160,7 @@ fn a_machine_joins_leaves_and_joins_again() {
         anyhow::ensure!(node.log().contains("node node is Ready"), "{}", node.log());
         Ok(())
     });
-    assert_contains(&node.log(), &["kube-proxy of the cluster writes the rules", "is taken over"]);
+    assert_contains(&node.log(), &["kube-proxy of the cluster is the service proxy", "taking it over"]);
     ready(&kubectl, &mut node);
     let _ = kubectl.run(&["delete", "pod", "first", "--ignore-not-found", "--timeout=60s"]);
     kubectl.apply(&pod("second"));
@@ -213,7 +213,7 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
         (
             "endedx.fedcba9876543210",
             vec![hash, &pin, "--timeout", "1s"],
-            &["not signed with the token endedx", "has ended"],
+            &["not signed with the token endedx", "has expired"],
         ),
         ("nobody.fedcba9876543210", vec![hash, &pin, "--timeout", "1s"], &["not signed with the token nobody"]),
         (token.as_str(), vec![], &["--discovery-token-ca-cert-hash is needed"]),
@@ -259,7 +259,7 @@ fn a_join_that_is_killed_leaves_a_node_or_none() {
     cluster.admit_nodes(&kubectl);
     cluster.token(&kubectl, ID, SECRET, None);
     let file = testbed.dir().join("discovery.conf");
-    let authority = cluster.certificate("ca");
+    let authority = cluster.certificate("ca").with_extension("crt");
     let found = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": format!("https://{}", at()), "certificate-authority": authority}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}]});
@@ -270,7 +270,7 @@ fn a_join_that_is_killed_leaves_a_node_or_none() {
         command
     };
     let (data, mut left) = (testbed.dir().join("data"), 0);
-    for step in ["[preflight] ", "[discovery] ", "[certificate] asked for", "[certificate] ", "[files] "] {
+    for step in ["[preflight] ", "[discovery] ", "[certificate] requested as", "[certificate] ", "[files] "] {
         let (said, pipe) = std::io::pipe().expect("a pipe");
         let both = pipe.try_clone().expect("a pipe");
         let mut child = join().stdin(Stdio::null()).stdout(pipe).stderr(both).spawn().expect("windlass join");

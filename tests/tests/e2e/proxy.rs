@@ -91,7 +91,7 @@ fn windlass_proxy_replaces_kube_proxy() {
     second.end(Signal::SIGTERM);
     assert!(testbed.sh("iptables-save").contains("default/echo"), "rules outlive the proxy");
     let said = windlass.try_run("proxy", &["cleanup"]).unwrap();
-    assert!(said.contains("are gone"), "{said}");
+    assert!(said.contains("are removed"), "{said}");
     server.end(Signal::SIGTERM);
     assert_eq!(rules(&testbed), before);
 
