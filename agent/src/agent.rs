@@ -15,7 +15,7 @@ use windlass_cadvisor::Usage;
 use windlass_kit::{
     events::Recorder,
     liveness::Heartbeats,
-    serve::{Inside, ServeError, Tls},
+    serve::{InProcessListener, ServeError, Tls},
     supervise::Supervisor,
 };
 
@@ -91,7 +91,7 @@ pub struct AgentInputs {
     /// The serving certificate of the node's API, and the authority of its clients.
     pub tls: Tls,
     /// Connections to the node's API from this process.
-    pub in_process: Option<Inside>,
+    pub in_process: Option<InProcessListener>,
     /// The liveness of loops.
     pub heartbeats: Heartbeats,
     /// The agent's metrics.

@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn harmful_settings_are_reported_with_advice() {
-        assert!(evaluate(&good()).iter().all(|f| f.verdict == Status::Pass));
-        for (info, what, verdict) in [
+        assert!(evaluate(&good()).iter().all(|f| f.status == Status::Pass));
+        for (info, what, status) in [
             (DockerInfo { version: "19.03.15".into(), ..good() }, "docker", Status::Fail),
             (DockerInfo { rootless: true, ..good() }, "docker's rights", Status::Fail),
             (DockerInfo { limits_memory: false, ..good() }, "limits of memory", Status::Fail),
@@ -116,12 +116,12 @@ mod tests {
             (DockerInfo { storage: "vfs".into(), ..good() }, "docker's storage", Status::Warn),
             (DockerInfo { warnings: vec!["No swap limit support".into()], ..good() }, "docker warns", Status::Warn),
         ] {
-            let bad: Vec<Finding> = evaluate(&info).into_iter().filter(|f| f.verdict != Status::Pass).collect();
+            let bad: Vec<Finding> = evaluate(&info).into_iter().filter(|f| f.status != Status::Pass).collect();
             assert_eq!(bad.len(), 1, "{bad:?}");
-            assert!(bad[0].what == what && bad[0].verdict == verdict && !bad[0].advice.is_empty(), "{bad:?}");
+            assert!(bad[0].what == what && bad[0].status == status && !bad[0].advice.is_empty(), "{bad:?}");
         }
         assert!(
-            evaluate(&DockerInfo { version: "master-dev".into(), ..good() }).iter().all(|f| f.verdict == Status::Pass)
+            evaluate(&DockerInfo { version: "master-dev".into(), ..good() }).iter().all(|f| f.status == Status::Pass)
         );
     }
 }

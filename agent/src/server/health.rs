@@ -47,7 +47,7 @@ fn answer(state: &ServerState, checks: &[&str], verbose: bool) -> Response {
 }
 
 /// Whether all checks pass, and the report in upstream's form.
-fn report(checks: &[&str], stuck: &[Stuck], docker: &Health, verbose: bool) -> (bool, String) {
+fn report(checks: &[&str], stuck: &[StuckLoop], docker: &Health, verbose: bool) -> (bool, String) {
     let healthy = stuck.is_empty() || !checks.contains(&"syncloop");
     if healthy && !verbose {
         return (true, "ok".to_owned());
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_is_healthy() {
-        let stuck = [Stuck { name: "pods", which: String::new(), silent: Duration::from_secs(301) }];
+        let stuck = [StuckLoop { name: "pods", instance: String::new(), since_report: Duration::from_secs(301) }];
         let (up, down) = (Health::Up { version: "20".into() }, Health::Down { reason: "no socket".into() });
         let failed = "[+]ping ok\n[+]log ok\n[-]syncloop failed: pods has not moved for 301 s\n";
         for (checks, stuck, docker, verbose, healthy, text) in [

@@ -39,7 +39,7 @@ pub(super) async fn count(State(request_metrics): State<RequestMetrics>, request
     let begun = Instant::now();
     let response = next.run(request).await;
     request_metrics.metrics.requests.add(labels);
-    request_metrics.metrics.request_seconds.took(labels, begun.elapsed());
+    request_metrics.metrics.request_seconds.observe_duration(labels, begun.elapsed());
     response
 }
 

@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_cadvisor::Usage;
 use windlass_kit::{
     liveness::Heartbeats,
-    serve::{self, Inside, Reserved, ServeError, Tls},
+    serve::{self, InProcessListener, ReservedAddresses, ServeError, Tls},
 };
 
 pub use stream::Streaming;
@@ -151,13 +151,13 @@ pub struct Listeners {
     secure: TcpListener,
     read_only: Option<TcpListener>,
     health: TcpListener,
-    inside: Option<Inside>,
+    inside: Option<InProcessListener>,
 }
 
 impl Listeners {
     /// Adds the in-process listener.
     #[must_use]
-    pub fn with_inside(self, inside: Inside) -> Self {
+    pub fn with_inside(self, inside: InProcessListener) -> Self {
         Self { inside: Some(inside), ..self }
     }
 }
@@ -212,7 +212,7 @@ pub async fn run(
     };
     tokio::join!(
         inside,
-        serve::serve_tls("kubelet", listeners.secure, tls, secure, Reserved::default(), shutdown.clone()),
+        serve::serve_tls("kubelet", listeners.secure, tls, secure, ReservedAddresses::default(), shutdown.clone()),
         reading,
         serve::serve_plain("kubelet_healthz", listeners.health, health, shutdown),
     );

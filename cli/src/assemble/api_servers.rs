@@ -10,7 +10,7 @@ use std::{
 use k8s_openapi::api::core::v1::Endpoints;
 use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
-use windlass_kit::{client::Access, files};
+use windlass_kit::{atomic_file, client::Access};
 
 /// The poll interval, and the least time between polls after failed connections.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ pub(super) async fn watch(access: Access, client: Client, file: PathBuf, shutdow
             Ok(current) if current.is_empty() || current == known => {}
             Ok(current) => {
                 access.learn(&current);
-                if let Err(error) = files::replace(&file, format_addresses(&current).as_bytes(), 0o600) {
+                if let Err(error) = atomic_file::write_durable(&file, format_addresses(&current).as_bytes(), 0o600) {
                     tracing::warn!(%error, file = %file.display(), "failed to save the addresses of the API servers; a start without the configured server will not find the others");
                 }
                 known = current;
@@ -75,7 +75,7 @@ pub(super) async fn watch(access: Access, client: Client, file: PathBuf, shutdow
 }
 
 fn load(file: &Path) -> Vec<SocketAddr> {
-    match files::read(file) {
+    match atomic_file::read(file) {
         Ok(text) => parse(&text.unwrap_or_default()),
         Err(error) => {
             tracing::warn!(%error, file = %file.display(), "failed to read the saved addresses of the API servers; reading them from the cluster");

@@ -21,7 +21,7 @@ pub(super) async fn watch(access: Access, kubeconfig: PathBuf, shutdown: Cancell
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(POLL_INTERVAL) => {}
-            () = async { tokio::time::sleep(MIN_POLL_INTERVAL).await; access.refused().await } => {}
+            () = async { tokio::time::sleep(MIN_POLL_INTERVAL).await; access.unauthorized().await } => {}
         }
         let replaced = match access_of(&kubeconfig).await {
             Ok(config) => access.replace(config).with_context(|| unusable(&kubeconfig)),

@@ -20,7 +20,7 @@ use windlass_agent::{Agent, AgentInputs, metrics::Metrics};
 use windlass_control::ControlPlane;
 use windlass_kit::{
     client::{Access, Limits},
-    serve::{Inside, Tls},
+    serve::{InProcessListener, Tls},
     supervise::Supervisor,
 };
 use windlass_proxy as proxy;
@@ -149,7 +149,7 @@ struct AgentAccess<'a> {
     /// The file of the authority of the node API's clients, if any.
     client_ca: Option<&'a Path>,
     /// Connections from this process.
-    in_process: Option<Inside>,
+    in_process: Option<InProcessListener>,
     metrics: Arc<Metrics>,
 }
 

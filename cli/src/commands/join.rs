@@ -272,11 +272,11 @@ async fn join(
 async fn preflight(args: &Args, settings: &Settings) -> anyhow::Result<()> {
     step("preflight", "checking the machine");
     let findings = check::of_node(settings).await?;
-    let wrong: Vec<_> = findings.iter().filter(|f| f.verdict != Status::Pass).cloned().collect();
+    let wrong: Vec<_> = findings.iter().filter(|f| f.status != Status::Pass).cloned().collect();
     if !wrong.is_empty() {
         say(check::text(&wrong));
     }
-    let missing = wrong.iter().filter(|f| f.verdict == Status::Fail).count();
+    let missing = wrong.iter().filter(|f| f.status == Status::Fail).count();
     anyhow::ensure!(
         missing == 0 || args.force,
         "this machine cannot be a node yet: {missing} missing, see above; use --force to continue anyway"

@@ -34,7 +34,6 @@ pub(crate) use kubelet::KubeletSettings;
 pub(crate) use problem::Problem;
 pub(crate) use ranges::Ranges;
 pub(crate) use registration::Registration;
-use windlass_agent::node::eviction::thresholds;
 use windlass_kit::{duration, net::NodeIps};
 
 use crate::join::join_dir::JoinDir;

@@ -48,7 +48,7 @@ pub(super) struct StateInputs {
     /// How long the API of this process has not answered; `None` if it has none.
     pub(super) api_unanswered_for: Option<Duration>,
     /// Loops without a heartbeat for too long.
-    pub(super) stuck: Vec<Stuck>,
+    pub(super) stuck: Vec<StuckLoop>,
     /// A loop without a heartbeat for longer fails the liveness of the process. Longer than requests to a remote API
     /// may take.
     pub(super) stuck_after: Duration,
@@ -89,7 +89,7 @@ fn liveness_failure(inputs: &StateInputs) -> Option<String> {
     if let Some(silent) = inputs.api_unanswered_for.filter(|silent| *silent > API_TIMEOUT) {
         return Some(format!("the API has not answered for {} s", silent.as_secs()));
     }
-    let lost = inputs.stuck.iter().find(|one| one.name != POD_WORKER && one.silent > inputs.stuck_after);
+    let lost = inputs.stuck.iter().find(|one| one.name != POD_WORKER && one.since_report > inputs.stuck_after);
     lost.map(ToString::to_string)
 }
 
@@ -139,8 +139,8 @@ mod tests {
         }
     }
 
-    fn stuck(name: &'static str, seconds: u64) -> Vec<Stuck> {
-        vec![Stuck { name, which: String::new(), silent: Duration::from_secs(seconds) }]
+    fn stuck(name: &'static str, seconds: u64) -> Vec<StuckLoop> {
+        vec![StuckLoop { name, instance: String::new(), since_report: Duration::from_secs(seconds) }]
     }
 
     #[test]

@@ -30,12 +30,12 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings) -> anyhow::Result<ExitCode> {
     require_root("windlass check")?;
     let findings = runtime()?.block_on(all(settings))?;
-    let shown: Vec<Finding> = findings.iter().filter(|f| !args.quiet || f.verdict != Status::Pass).cloned().collect();
+    let shown: Vec<Finding> = findings.iter().filter(|f| !args.quiet || f.status != Status::Pass).cloned().collect();
     if !shown.is_empty() {
         say(text(&shown));
     }
     say(verdict(&findings));
-    let missing = findings.iter().any(|f| f.verdict == Status::Fail);
+    let missing = findings.iter().any(|f| f.status == Status::Fail);
     Ok(if missing { ExitCode::from(exit::DIFFERS) } else { ExitCode::SUCCESS })
 }
 
@@ -111,9 +111,9 @@ fn port_finding(what: &str, address: SocketAddr, taken: Option<String>) -> Findi
 /// The findings as a table, the worst first.
 pub(super) fn text(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
-    sorted.sort_by_key(|f| std::cmp::Reverse(f.verdict));
+    sorted.sort_by_key(|f| std::cmp::Reverse(f.status));
     let row = |f: &&Finding| {
-        let word = match f.verdict {
+        let word = match f.status {
             Status::Pass => "ok",
             Status::Warn => "doubtful",
             Status::Fail => "missing",
@@ -125,7 +125,7 @@ pub(super) fn text(findings: &[Finding]) -> String {
 }
 
 fn verdict(findings: &[Finding]) -> String {
-    let count = |verdict: Verdict| findings.iter().filter(|f| f.verdict == verdict).count();
+    let count = |status: Status| findings.iter().filter(|f| f.status == status).count();
     match (count(Status::Fail), count(Status::Warn)) {
         (0, 0) => "this machine can be a node".to_owned(),
         (0, doubtful) => format!("this machine can be a node; {doubtful} doubtful"),

@@ -32,63 +32,63 @@ fn sysctl(name: &str, value: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn a_good_machine_is_fine_and_each_flaw_is_told_once() {
-    assert!(machine::findings(&good()).iter().all(|f| f.verdict == Verdict::Fine));
-    for (facts, what, verdict) in [
-        (MachineFacts { disk: Some((9, 100)), ..good() }, "disk", Verdict::Doubtful),
-        (MachineFacts { inodes: Some((4, 100)), ..good() }, "inodes", Verdict::Doubtful),
-        (MachineFacts { swaps: 1, ..good() }, "swap", Verdict::Doubtful),
-        (MachineFacts { programs: vec!["kubelet".into()], ..good() }, "other programs: kubelet", Verdict::Doubtful),
-        (MachineFacts { programs: vec!["ufw".into()], ..good() }, "other programs: ufw", Verdict::Doubtful),
-        (MachineFacts { sysctls: sysctl("net/ipv4/ip_forward", ""), ..good() }, "forwarding", Verdict::Missing),
-        (MachineFacts { sysctls: sysctl("kernel/pid_max", "4096"), ..good() }, "kernel.pid_max", Verdict::Doubtful),
-        (MachineFacts { clock_synchronized: Some(false), ..good() }, "clock", Verdict::Doubtful),
-        (MachineFacts { clock_synchronized: None, ..good() }, "clock", Verdict::Doubtful),
+    assert!(machine::findings(&good()).iter().all(|f| f.status == Status::Pass));
+    for (facts, what, status) in [
+        (MachineFacts { disk: Some((9, 100)), ..good() }, "disk", Status::Warn),
+        (MachineFacts { inodes: Some((4, 100)), ..good() }, "inodes", Status::Warn),
+        (MachineFacts { swaps: 1, ..good() }, "swap", Status::Warn),
+        (MachineFacts { programs: vec!["kubelet".into()], ..good() }, "other programs: kubelet", Status::Warn),
+        (MachineFacts { programs: vec!["ufw".into()], ..good() }, "other programs: ufw", Status::Warn),
+        (MachineFacts { sysctls: sysctl("net/ipv4/ip_forward", ""), ..good() }, "forwarding", Status::Fail),
+        (MachineFacts { sysctls: sysctl("kernel/pid_max", "4096"), ..good() }, "kernel.pid_max", Status::Warn),
+        (MachineFacts { clock_synchronized: Some(false), ..good() }, "clock", Status::Warn),
+        (MachineFacts { clock_synchronized: None, ..good() }, "clock", Status::Warn),
         (
             MachineFacts { clock_synchronized: Some(false), programs: vec!["chronyd".into()], ..good() },
             "clock",
-            Verdict::Doubtful,
+            Status::Warn,
         ),
         (
             MachineFacts { cgroups: Cgroups { missing: vec!["pids".into()], ..Cgroups::default() }, ..good() },
             "cgroup controllers",
-            Verdict::Doubtful,
+            Status::Warn,
         ),
         (
             MachineFacts { cgroups: Cgroups { refused: Some("read-only".into()), ..Cgroups::default() }, ..good() },
             "cgroup controllers",
-            Verdict::Missing,
+            Status::Fail,
         ),
-        (MachineFacts { node_ip_is_loopback: true, ..good() }, "the node's address", Verdict::Doubtful),
+        (MachineFacts { node_ip_is_loopback: true, ..good() }, "the node's address", Status::Warn),
     ] {
-        let bad: Vec<Finding> = machine::findings(&facts).into_iter().filter(|f| f.verdict != Verdict::Fine).collect();
+        let bad: Vec<Finding> = machine::findings(&facts).into_iter().filter(|f| f.status != Status::Pass).collect();
         assert_eq!(bad.len(), 1, "{bad:?}");
-        assert!(bad[0].what == what && bad[0].verdict == verdict && !bad[0].advice.is_empty(), "{bad:?}");
+        assert!(bad[0].what == what && bad[0].status == status && !bad[0].advice.is_empty(), "{bad:?}");
     }
     // The state is unknown, but a daemon runs.
     let kept = MachineFacts { clock_synchronized: None, programs: vec!["systemd-timesyn".into()], ..good() };
-    assert!(machine::findings(&kept).iter().all(|f| f.verdict == Verdict::Fine));
+    assert!(machine::findings(&kept).iter().all(|f| f.status == Status::Pass));
     // Some file systems have no fixed number of inodes.
     assert!(
-        machine::findings(&MachineFacts { inodes: Some((0, 0)), ..good() }).iter().all(|f| f.verdict == Verdict::Fine)
+        machine::findings(&MachineFacts { inodes: Some((0, 0)), ..good() }).iter().all(|f| f.status == Status::Pass)
     );
 }
 
 #[test]
 fn a_port_that_windlass_itself_holds_is_fine() {
     let address: SocketAddr = "127.0.0.1:6443".parse().unwrap();
-    assert_eq!(port_finding("the API", address, None).verdict, Verdict::Fine);
-    assert_eq!(port_finding("the API", address, Some("process 7 (windlass) holds it".into())).verdict, Verdict::Fine);
+    assert_eq!(port_finding("the API", address, None).status, Status::Pass);
+    assert_eq!(port_finding("the API", address, Some("process 7 (windlass) holds it".into())).status, Status::Pass);
     let taken = port_finding("the API", address, Some("process 7 (nginx) holds it".into()));
-    assert!(taken.verdict == Verdict::Missing && taken.seen.contains("nginx"), "{taken:?}");
+    assert!(taken.status == Status::Fail && taken.seen.contains("nginx"), "{taken:?}");
 }
 
 #[test]
 fn an_api_that_pods_do_not_reach_is_doubtful() {
     let judged = |text: &str| api_reachability(&text.parse().unwrap());
-    assert_eq!(judged("127.0.0.1:6443,192.0.2.1:6443").verdict, Verdict::Fine);
-    assert_eq!(judged("0.0.0.0:6443").verdict, Verdict::Fine);
+    assert_eq!(judged("127.0.0.1:6443,192.0.2.1:6443").status, Status::Pass);
+    assert_eq!(judged("0.0.0.0:6443").status, Status::Pass);
     let alone = judged("127.0.0.1:6443");
-    assert!(alone.verdict == Verdict::Doubtful && alone.advice.contains("apiBindAddress"), "{alone:?}");
+    assert!(alone.status == Status::Warn && alone.advice.contains("apiBindAddress"), "{alone:?}");
 }
 
 #[test]

@@ -8,7 +8,10 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use windlass_kit::net::{Cidr, Family, parse_ip};
+use windlass_kit::{
+    duration,
+    net::{Cidr, Family, parse_ip},
+};
 use windlass_proxy::{Config, DetectLocal, NodePortAddresses, Timeout};
 
 use super::Ranges;
@@ -121,30 +124,7 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<(KubeProxy, Vec<String>)> {
 
 /// Parses a duration in Go's syntax: `30s`, `1m30s`, `24h0m0s`, `500ms`; a bare 0 too.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration such as 30s or 1h15m");
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut total = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-        let number: f64 = rest[..digits].parse().map_err(|_| wrong())?;
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        total += number
-            * match &rest[..unit] {
-                "h" => 3600.0,
-                "m" => 60.0,
-                "s" => 1.0,
-                "ms" => 1e-3,
-                "us" | "µs" => 1e-6,
-                "ns" => 1e-9,
-                _ => return Err(wrong()),
-            };
-        rest = &rest[unit..];
-    }
-    if text.is_empty() { Err(wrong()) } else { Duration::try_from_secs_f64(total).map_err(|_| wrong()) }
+    duration::parse(text).ok_or_else(|| format!("{text:?} is not a duration such as 30s or 1h15m"))
 }
 
 /// Parses a listen address; without a port it gets `port`.
