@@ -112,8 +112,9 @@ async fn known_loads_are_measured_within_five_percent() {
         return;
     };
     let started = jiff::Timestamp::now();
-    // Half a core by quota; 100 MB in a memory file system that the cgroup is charged for; 50 MiB written to the
-    // layer past the page cache, since v1 does not know whose pages are written back; 10 MB sent over the bridge to its gateway.
+    // Half a core by quota; 100 MB in a memory file system that the cgroup is charged for; 50 MiB written to the layer
+    // past the page cache, since v1 does not know whose pages are written back; 10 MB sent over the bridge to its
+    // gateway.
     let busy = made.run(&["--cpus", "0.5", "--network", "none"], "while :; do :; done").expect("busy container");
     // Newer kernels count on v1 only where there is a limit; this one is never reached.
     let limit = format!("{}:10gb", disk().expect("the device of Docker's data"));

@@ -1,5 +1,5 @@
-//! Log files in either format, with partial lines: reading never panics, and the output is that of its entries in order,
-//! for any request.
+//! Log files in either format, with partial lines: reading never panics, and the output is that of its entries in
+//! order, for any request.
 #![no_main]
 
 use std::{fs, path::PathBuf, sync::LazyLock};

@@ -1,6 +1,6 @@
 //! Directories of configMap, secret and projected volumes with any content: the node writes its files, and changes
-//! nothing outside. The bytes are instructions for a process that may write to the volume: directories, files, links that
-//! lead out of it, removals; the node writes its files in between.
+//! nothing outside. The bytes are instructions for a process that may write to the volume: directories, files, links
+//! that lead out of it, removals; the node writes its files in between.
 #![no_main]
 
 use std::{

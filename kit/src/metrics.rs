@@ -10,7 +10,8 @@ use std::{
 
 use crate::prometheus::{Kind, Text};
 
-/// Buckets in seconds for work that takes between milliseconds and minutes: Prometheus's default buckets, and three longer ones.
+/// Buckets in seconds for work that takes between milliseconds and minutes: Prometheus's default buckets, and three
+/// longer ones.
 pub const DURATION_BUCKETS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 

@@ -69,8 +69,8 @@ pub struct Config {
     pub node_port_addresses: NodePortAddresses,
     /// Node ports answer at 127.0.0.1 as well.
     pub localhost_node_ports: bool,
-    /// How often rules are compared with the kernel on legacy. A change that is pending for twice as long makes `/healthz`
-    /// fail.
+    /// How often rules are compared with the kernel on legacy. A change that is pending for twice as long makes
+    /// `/healthz` fail.
     pub sync_period: Duration,
     /// The minimum time between two writes under constant change.
     pub min_sync_period: Duration,
@@ -251,8 +251,8 @@ impl Config {
 }
 
 impl Config {
-    /// Where the servers of health check node ports listen for a family: at all addresses, at those of the Node, or at the
-    /// local ones inside the ranges for node ports.
+    /// Where the servers of health check node ports listen for a family: at all addresses, at those of the Node, or at
+    /// the local ones inside the ranges for node ports.
     pub(crate) fn health_check_addresses(&self, family: Family, node: &NodeFacts, local: &[IpAddr]) -> Vec<IpAddr> {
         let any = match family {
             Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),

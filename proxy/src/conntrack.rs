@@ -77,8 +77,8 @@ impl UdpFrontends {
         self.addresses.is_empty() && self.node_ports.is_empty()
     }
 
-    /// Whether the service that an entry was opened to no longer has its endpoint. A node port counts only at an address
-    /// of this node.
+    /// Whether the service that an entry was opened to no longer has its endpoint. A node port counts only at an
+    /// address of this node.
     #[must_use]
     pub fn is_stale(&self, flow: &Flow, local: &LocalAddresses) -> bool {
         let here = |ip: IpAddr| local.contains(&ip);

@@ -1,5 +1,5 @@
-//! The local addresses of this network namespace, as iptables' `--dst-type LOCAL` matches them: those of interfaces, and
-//! the destinations of other local routes (`ip route add local 192.0.2.0/24 dev lo`).
+//! The local addresses of this network namespace, as iptables' `--dst-type LOCAL` matches them: those of interfaces,
+//! and the destinations of other local routes (`ip route add local 192.0.2.0/24 dev lo`).
 
 use std::{
     collections::HashSet,

@@ -220,8 +220,8 @@ impl Netlink {
         Ok(out)
     }
 
-    /// Dumps a table of the kernel; `each` gets the protocol's header and the attributes of one entry. `Interrupted` when
-    /// the table changed meanwhile, so that entries may be missing.
+    /// Dumps a table of the kernel; `each` gets the protocol's header and the attributes of one entry. `Interrupted`
+    /// when the table changed meanwhile, so that entries may be missing.
     pub(crate) fn dump(&mut self, mut request: Request, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<()> {
         let flags = u16::from_ne_bytes([request.bytes[6], request.bytes[7]]) | NLM_F_DUMP;
         request.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
@@ -244,8 +244,8 @@ impl Netlink {
         }
     }
 
-    /// Reads all queued notifications without waiting: type, family and attributes of each. Returns whether it is all of
-    /// them: a full queue loses some.
+    /// Reads all queued notifications without waiting: type, family and attributes of each. Returns whether it is all
+    /// of them: a full queue loses some.
     pub(crate) fn read_notifications(&self, mut each: impl FnMut(u16, u8, &[u8])) -> bool {
         let mut buffer = vec![0; 64 * 1024];
         let mut complete = true;

@@ -1,5 +1,5 @@
-//! What the proxy does to the kernel before its first rule: finds the iptables programs, records the state of the tables
-//! for clean-up, and sets the sysctls that services need. Everything here blocks.
+//! What the proxy does to the kernel before its first rule: finds the iptables programs, records the state of the
+//! tables for clean-up, and sets the sysctls that services need. Everything here blocks.
 
 use crate::{
     apply::{Backend, Error, Runner},
@@ -9,7 +9,8 @@ use crate::{
     sysctls::{self, ChangedSysctls},
 };
 
-/// Finds the iptables programs of both families. Those of the node's first address must work; the others may be missing.
+/// Finds the iptables programs of both families. Those of the node's first address must work; the others may be
+/// missing.
 pub(crate) fn find_backends(config: &Config) -> Result<Vec<Backend>, Error> {
     let runner = Runner::new(config.command_prefix.clone());
     let disabled = runner.read("/proc/sys/net/ipv6/conf/all/disable_ipv6").map_or(true, |text| text.trim() == "1");

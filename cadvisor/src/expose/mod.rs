@@ -1,5 +1,5 @@
-//! The formats of the kubelet and cAdvisor. Pure: a [`View`] in, serializable structs or text out. May import the model,
-//! `rates` and `history`.
+//! The formats of the kubelet and cAdvisor. Pure: a [`View`] in, serializable structs or text out. May import the
+//! model, `rates` and `history`.
 
 pub mod prom_cadvisor;
 pub(crate) mod prom_kubelet;

@@ -98,8 +98,8 @@ pub(crate) fn path_of<'a>(proc_cgroup: &'a [u8], controller: &str) -> Option<&'a
     })
 }
 
-/// The path up to the element with the container's id: its processes may be in cgroups below it. `None` when there is no
-/// such element, so the process is not (or no longer) the container's.
+/// The path up to the element with the container's id: its processes may be in cgroups below it. `None` when there is
+/// no such element, so the process is not (or no longer) the container's.
 pub(crate) fn cut_at<'a>(path: &'a str, container_id: &str) -> Option<&'a str> {
     let at = path.find(container_id).filter(|_| !container_id.is_empty())?;
     let end = path.get(at..)?.find('/').map_or(path.len(), |slash| at + slash);
@@ -116,7 +116,8 @@ pub(crate) fn pod_of<'a>(path: &'a str, pod_uid: &str) -> Option<&'a str> {
     named.then_some(parent)
 }
 
-/// The writable layer of the overlay that is mounted on `/`; relative ones are Docker's short form below its driver's home.
+/// The writable layer of the overlay that is mounted on `/`; relative ones are Docker's short form below its driver's
+/// home.
 pub(crate) fn upper_dir(mountinfo: &str, overlay_home: &Path) -> Option<PathBuf> {
     let root = mountinfo
         .lines()

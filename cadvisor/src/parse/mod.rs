@@ -1,5 +1,5 @@
-//! Parsers of kernel files: bytes in, samples out. Pure: no files, no clock, no tokio; they never panic, and leave a field
-//! unchanged that is missing or malformed.
+//! Parsers of kernel files: bytes in, samples out. Pure: no files, no clock, no tokio; they never panic, and leave a
+//! field unchanged that is missing or malformed.
 
 use memchr::{memchr, memchr_iter};
 

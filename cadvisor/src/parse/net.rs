@@ -55,8 +55,8 @@ fn hex(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok())
 }
 
-/// The number of sockets of a protocol, TIME_WAIT included, in `/proc/PID/net/sockstat` and `sockstat6`; `None` when they
-/// do not list it.
+/// The number of sockets of a protocol, TIME_WAIT included, in `/proc/PID/net/sockstat` and `sockstat6`; `None` when
+/// they do not list it.
 pub(crate) fn in_use(text: &[u8], protocol: &str) -> Option<u64> {
     let line = lines(text).find_map(|line| line.strip_prefix(protocol.as_bytes())?.strip_prefix(b":"))?;
     let mut words = words(line);

@@ -15,8 +15,8 @@ pub struct Kill {
     pub pid: i64,
 }
 
-/// Parses one record of `/dev/kmsg`: `6,1234,5678,-;oom-kill:constraint=…,task_memcg=…,task=name,pid=1,uid=0`, or, before
-/// Linux 5.0, `…;Task in /a killed as a result of limit of /b`.
+/// Parses one record of `/dev/kmsg`: `6,1234,5678,-;oom-kill:constraint=…,task_memcg=…,task=name,pid=1,uid=0`, or,
+/// before Linux 5.0, `…;Task in /a killed as a result of limit of /b`.
 pub(crate) fn kill(record: &str) -> Option<Kill> {
     let text = record.split_once(';')?.1.lines().next()?;
     if let Some(rest) = text.strip_prefix("Task in ") {

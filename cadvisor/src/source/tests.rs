@@ -146,7 +146,8 @@ fn of_a_container_that_sleeps_only_what_would_tell_is_read() {
             assert!(text.contains(&from), "{} has no {from}: {text}", path.display());
             fs::write(path, text.replace(&from, to)).unwrap();
         };
-        // A counter that changes while nothing runs, those that show that something ran, and one that is read only then.
+        // A counter that changes while nothing runs, those that show that something ran, and one that is read only
+        // then.
         change(&of("memory", "memory.stat"), format!("{} {}", rss, first.memory.rss_bytes), &format!("{rss} 4096"));
         change(&dir.path().join("proc/4242/net/dev"), first.network[0].rx_bytes.to_string(), "777");
         let mut buffer = Buffer::new();
@@ -265,8 +266,8 @@ fn what_stands_still_on_the_machine_is_not_read_of_its_cgroups() {
     let unified = under(dir.path(), &cgroups(dir.path()).unwrap().v2_dir(&files.cgroup).unwrap());
     let (mut used, mut total) = (first.cpu.usage_ns, 0);
     let mut buffer = Buffer::new();
-    // Before each read the container has run and each of its files has the next number, so a number shows when its file was
-    // read.
+    // Before each read the container has run and each of its files has the next number, so a number shows when its file
+    // was read.
     let mut read_with = |files: &mut ContainerFiles, all: bool, machine: Option<[u64; 4]>| {
         (used, total) = (used + 1000, total + 1);
         write("cpuacct", "cpuacct.usage", &format!("{used}\n"));

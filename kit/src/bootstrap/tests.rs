@@ -53,8 +53,8 @@ fn signatures_are_kubeadms() {
     }
 }
 
-/// A self-signed certificate of P-256, and what `openssl x509 -pubkey | openssl pkey -pubin -outform der | sha256sum` says
-/// of it.
+/// A self-signed certificate of P-256, and what `openssl x509 -pubkey | openssl pkey -pubin -outform der | sha256sum`
+/// says of it.
 const CERTIFICATE: &str = include_str!("tests/ca.crt");
 const PIN: &str = include_str!("tests/ca.pin");
 

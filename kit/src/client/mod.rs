@@ -6,8 +6,8 @@
 //! expires, connections are dropped and the next request dials again: what swallowed one request swallows those on the
 //! other connections of the pool, too.
 //!
-//! A watch without changes is silent, too: kube-apiserver sends bookmarks only where there was an event before. A broken
-//! connection is detected by the node's lease, every 10 s, and ends watches as well.
+//! A watch without changes is silent, too: kube-apiserver sends bookmarks only where there was an event before. A
+//! broken connection is detected by the node's lease, every 10 s, and ends watches as well.
 //!
 //! kube's own client has no such timeouts, reads credentials once, knows one server, and cannot configure keep-alive.
 

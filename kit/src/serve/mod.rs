@@ -147,8 +147,8 @@ pub async fn serve_plain(name: &'static str, listener: TcpListener, router: Rout
         .await;
 }
 
-/// Serves over TLS until `shutdown`, then lets open requests end. Requests carry a [`ClientIdentity`] extension when the client
-/// has shown a certificate. Connections from `reserved` addresses always have a place.
+/// Serves over TLS until `shutdown`, then lets open requests end. Requests carry a [`ClientIdentity`] extension when
+/// the client has shown a certificate. Connections from `reserved` addresses always have a place.
 pub async fn serve_tls(
     name: &'static str,
     listener: TcpListener,

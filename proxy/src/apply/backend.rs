@@ -218,9 +218,8 @@ impl Backend {
 
     /// Restores one batch.
     ///
-    /// # Errors
-    /// [`Error::Rule`] names a refused rule and its line; a locked or exhausted kernel is [`Error::Failed`]. Each table is
-    /// committed atomically, but filter may be committed when nat fails.
+    /// # Errors [`Error::Rule`] names a refused rule and its line; a locked or exhausted kernel is [`Error::Failed`].
+    /// Each table is committed atomically, but filter may be committed when nat fails.
     pub fn restore(&self, batch: &RestoreBatch) -> Result<(), Error> {
         self.restore_text(&batch.text)
     }

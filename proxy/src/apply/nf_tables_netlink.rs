@@ -1,5 +1,5 @@
-//! The netlink interface of nf_tables, as far as iptables lacks it: the generation id of the ruleset, the use count of a
-//! table, the deletion of a table unless the ruleset changed, and the deletion of many chains, for which
+//! The netlink interface of nf_tables, as far as iptables lacks it: the generation id of the ruleset, the use count of
+//! a table, the deletion of a table unless the ruleset changed, and the deletion of many chains, for which
 //! `iptables-restore` needs minutes. And a monitor of transactions that other processes commit.
 
 use std::io;
@@ -150,8 +150,8 @@ impl NfTables {
         self.0.query(vec![begin, order, Request::raw(NFNL_MSG_BATCH_END, 0, &BATCH_HEADER)]).map(drop)
     }
 
-    /// Flushes chains in the given order and then deletes them, many in one transaction. No rule outside of them may jump
-    /// to them. Transactions before one that fails stay committed.
+    /// Flushes chains in the given order and then deletes them, many in one transaction. No rule outside of them may
+    /// jump to them. Transactions before one that fails stay committed.
     pub(crate) fn delete_chains(&mut self, family: Family, table: &str, chains: &[&str]) -> io::Result<()> {
         let head = [address_family(family), 0, 0, 0];
         let empty = |chain: &&str, flags| {

@@ -32,8 +32,8 @@ pub struct CleanupError {
 }
 
 /// Removes every rule and chain of the proxy from both families and both back ends, and what kube-proxy left in its
-/// iptables, IPVS or nftables mode; restores the sysctls that the proxy changed. Rules of other programs stay. Fails while
-/// a proxy runs in this network namespace, which would write all rules again. Blocks.
+/// iptables, IPVS or nftables mode; restores the sysctls that the proxy changed. Rules of other programs stay. Fails
+/// while a proxy runs in this network namespace, which would write all rules again. Blocks.
 ///
 /// # Errors
 /// Everything that failed; the rest was done nevertheless.
@@ -153,7 +153,8 @@ fn remove_rules(backend: &Backend, snapshot: Option<&TableSnapshot>) -> Result<(
         match NfTables::open().and_then(|mut netlink| netlink.delete_chains(backend.family(), table.name(), chains)) {
             Ok(()) => {}
             Err(error) => {
-                // Another program deleted some of them: the remaining ones are deleted with iptables-restore, which is slow.
+                // Another program deleted some of them: the remaining ones are deleted with iptables-restore, which is
+                // slow.
                 tracing::debug!(%error, table = table.name(), "failed to delete chains over netlink; using iptables-restore");
                 let text = backend.save(false)?;
                 let now = backend.parse(&text)?;

@@ -61,8 +61,8 @@ pub(super) fn shares_firewall(text: &str) -> bool {
     ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"].iter().any(|n| text.contains(n))
 }
 
-/// What to remove: first the jumps from other chains, then the chains, in the order in which a packet traverses them, so
-/// that none meets half a service.
+/// What to remove: first the jumps from other chains, then the chains, in the order in which a packet traverses them,
+/// so that none meets half a service.
 pub(super) struct Removal<'a> {
     pub(super) jumps: Vec<(Table, String)>,
     pub(super) chains: Vec<(Table, Vec<&'a str>)>,

@@ -67,7 +67,8 @@ fn is_balancer(chain: &str) -> bool {
     chain.starts_with("KUBE-SVC-") || chain.starts_with("KUBE-SVL-")
 }
 
-/// Rules visited for one entry: more than any service has; ends foreign rules that jump to each other in ever more ways.
+/// Rules visited for one entry: more than any service has; ends foreign rules that jump to each other in ever more
+/// ways.
 const MAX_RULES: usize = 100_000;
 
 /// The rules of a chain and all that follows them.

@@ -1,6 +1,6 @@
 //! What kube-proxy's IPVS mode leaves in the kernel beside iptables rules: the device with the addresses of services,
-//! virtual services of IPVS, and the IP sets that its rules match. Each is removed over netlink, so that
-//! neither `ipset` nor `ipvsadm` has to be installed. Everything here blocks, and acts on this thread's network namespace.
+//! virtual services of IPVS, and the IP sets that its rules match. Each is removed over netlink, so that neither
+//! `ipset` nor `ipvsadm` has to be installed. Everything here blocks, and acts on this thread's network namespace.
 
 use std::{fmt, io, path::Path};
 
@@ -124,8 +124,8 @@ impl Leftover {
     }
 }
 
-/// Finds what IPVS mode left, in the order of removal: sets come last, since rules use them. Virtual services without any
-/// other leftover of kube-proxy belong to another program, such as `keepalived`.
+/// Finds what IPVS mode left, in the order of removal: sets come last, since rules use them. Virtual services without
+/// any other leftover of kube-proxy belong to another program, such as `keepalived`.
 pub(crate) fn find_leftovers() -> io::Result<Vec<Leftover>> {
     let sets = sets()?;
     let device = has_device()?;

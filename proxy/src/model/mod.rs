@@ -306,9 +306,9 @@ impl Model {
         self.services.get_key_value(id)
     }
 
-    /// The endpoints behind one port of a Service, one for each address and port, sorted as text
-    /// (`10.2.2.22:80` before `10.2.2.2:80`), which is kube-proxy's order. An endpoint in two slices counts once; one that
-    /// is not terminating wins.
+    /// The endpoints behind one port of a Service, one for each address and port, sorted as text (`10.2.2.22:80` before
+    /// `10.2.2.2:80`), which is kube-proxy's order. An endpoint in two slices counts once; one that is not terminating
+    /// wins.
     #[must_use]
     pub fn endpoints(&self, service: &str, port: &Port, family: Family) -> Vec<Endpoint> {
         let mut found: Vec<Endpoint> = Vec::new();

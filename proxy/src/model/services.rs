@@ -112,8 +112,8 @@ fn port_number(number: i32) -> Option<u16> {
 }
 
 impl Service {
-    /// Converts the API object; `None` for one that gets no rules: headless, ExternalName, without address, or assigned to
-    /// another proxy by label.
+    /// Converts the API object; `None` for one that gets no rules: headless, ExternalName, without address, or assigned
+    /// to another proxy by label.
     #[must_use]
     pub fn of(object: &objects::Service) -> Option<Self> {
         let spec = object.spec.as_ref()?;

@@ -14,10 +14,10 @@ use crate::{
 };
 
 impl RulesetState {
-    /// The next batch to restore; `None` when all changes were handed out. Rules are rendered as they are handed out, so
-    /// that a large write is never in memory as a whole. Call [`commit`](Self::commit) for each batch that was applied,
-    /// before the next but one is requested; hand one that failed back to [`abandon`](Self::abandon): each rule is handed
-    /// out once.
+    /// The next batch to restore; `None` when all changes were handed out. Rules are rendered as they are handed out,
+    /// so that a large write is never in memory as a whole. Call [`commit`](Self::commit) for each batch that was
+    /// applied, before the next but one is requested; hand one that failed back to [`abandon`](Self::abandon): each
+    /// rule is handed out once.
     pub fn next_batch(&mut self, model: &Model, limit: BatchLimit) -> Option<RestoreBatch> {
         let mut pass = match self.pass.take() {
             Some(pass) => pass,
@@ -86,8 +86,8 @@ impl RulesetState {
         rest.pop_front()
     }
 
-    /// The batches that follow the chains of Services: static chains, trees, jumps, deletions. `builder` contains the last
-    /// chains of Services.
+    /// The batches that follow the chains of Services: static chains, trees, jumps, deletions. `builder` contains the
+    /// last chains of Services.
     fn remaining_batches(&mut self, mut builder: BatchBuilder, chunked: bool, bound: usize) -> VecDeque<RestoreBatch> {
         let (static_chains, trees) = self.render_shared_chains();
         let tree_lines: usize = trees.iter().map(|(_, body)| lines(body)).sum();

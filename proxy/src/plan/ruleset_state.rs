@@ -128,14 +128,14 @@ impl RulesetState {
         Self { quarantine, undeletable, ..Self::new(self.settings.clone()) }
     }
 
-    /// Starts over from the kernel's chains, known by name only: each one of ours will be written or deleted. The caller
-    /// marks all Services dirty afterwards.
+    /// Starts over from the kernel's chains, known by name only: each one of ours will be written or deleted. The
+    /// caller marks all Services dirty afterwards.
     pub fn resync_from_kernel(&mut self, kernel: &SavedRuleset<'_>) {
         self.resync(KernelState::of(kernel), VerifiedChains::default());
     }
 
-    /// Starts over from the kernel's chains. Those in `verified` are right and are not written again; all others of ours
-    /// will be written or deleted. The caller marks all Services dirty afterwards.
+    /// Starts over from the kernel's chains. Those in `verified` are right and are not written again; all others of
+    /// ours will be written or deleted. The caller marks all Services dirty afterwards.
     pub fn resync(&mut self, kernel: KernelState, verified: VerifiedChains) {
         *self = self.empty_copy();
         self.stale_tree_chains = kernel.tree_chains.iter().cloned().collect();
@@ -211,7 +211,8 @@ impl RulesetState {
     }
 
     /// Quarantines a service port, given by its full name, whose rules the kernel refuses: it is rendered without
-    /// endpoints from now on, and omitted when those rules are refused too. False when it is omitted already, or unknown.
+    /// endpoints from now on, and omitted when those rules are refused too. False when it is omitted already, or
+    /// unknown.
     pub fn quarantine_port(&mut self, model: &Model, full_name: &str) -> bool {
         let id = full_name.split(':').next().unwrap_or(full_name);
         let Some((id, service)) = model.service_entry(id) else { return false };
@@ -437,8 +438,8 @@ impl RulesetState {
         }
     }
 
-    /// The service port that a line of restore input belongs to: by a chain of the service port that the line names, else
-    /// by its comment.
+    /// The service port that a line of restore input belongs to: by a chain of the service port that the line names,
+    /// else by its comment.
     #[must_use]
     pub fn service_port_of_rule(&self, line: &str) -> Option<Arc<str>> {
         let by_chain =

@@ -1,5 +1,5 @@
-//! Renders rules as `iptables-restore` input: chain names, static chains, dispatch trees and the chains of service ports.
-//! Pure: no kernel, no clock; imports only the model and the topology.
+//! Renders rules as `iptables-restore` input: chain names, static chains, dispatch trees and the chains of service
+//! ports. Pure: no kernel, no clock; imports only the model and the topology.
 
 mod dispatch;
 mod names;

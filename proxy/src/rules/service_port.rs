@@ -315,8 +315,8 @@ impl Renderer<'_> {
             let _ =
                 writeln!(text, "-A {chain} -m comment --comment \"{name} loadbalancer IP\" -s {range} -j {external}");
         }
-        // The node itself is allowed: packets it sends to the load balancer's address may be routed back to it with that
-        // address as their source.
+        // The node itself is allowed: packets it sends to the load balancer's address may be routed back to it with
+        // that address as their source.
         if self.settings.node_ip.is_some_and(|ip| ranges.iter().any(|r| r.contains(&ip))) {
             for ip in self.of_family(&self.service.lb_ips) {
                 let _ =
@@ -330,8 +330,8 @@ impl Renderer<'_> {
         text
     }
 
-    /// Session affinity first, then a random choice: one rule for each endpoint as kube-proxy writes it, or a tree whose
-    /// nodes weight their children by the number of endpoints below them.
+    /// Session affinity first, then a random choice: one rule for each endpoint as kube-proxy writes it, or a tree
+    /// whose nodes weight their children by the number of endpoints below them.
     fn load_balance(
         &self,
         chain: ChainId,

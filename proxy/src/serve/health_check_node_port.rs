@@ -75,8 +75,8 @@ impl HealthCheckServers {
         Self { status, events, servers: BTreeMap::new(), unavailable: BTreeSet::new(), tasks: TaskTracker::new(), stop }
     }
 
-    /// Opens, closes and moves the servers of a family; returns whether all of them are open. Those that failed to open are
-    /// retried with the next call.
+    /// Opens, closes and moves the servers of a family; returns whether all of them are open. Those that failed to open
+    /// are retried with the next call.
     pub(crate) async fn set(&mut self, family: Family, wanted: LocalEndpoints, addresses: &[IpAddr]) -> bool {
         self.servers.retain(|(id, at), server| {
             let stays = Family::of(&at.ip()) != family

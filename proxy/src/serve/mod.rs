@@ -1,5 +1,5 @@
-//! The HTTP servers of the proxy: health, metrics, and health check node ports of Services. Reads the [`Status`] that the
-//! loop writes, and may import the model; never `sync` or `apply`.
+//! The HTTP servers of the proxy: health, metrics, and health check node ports of Services. Reads the [`Status`] that
+//! the loop writes, and may import the model; never `sync` or `apply`.
 
 mod health_check_node_port;
 mod metrics;

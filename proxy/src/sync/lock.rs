@@ -73,8 +73,8 @@ pub(crate) fn acquire_blocking(name: &[u8]) -> Result<Option<Lock>, i32> {
     try_acquire(name)
 }
 
-/// Tries to acquire the lock; `Err` is the id of the root process that holds it. `None`: it is not available for another
-/// reason, which does not prevent the caller from proceeding.
+/// Tries to acquire the lock; `Err` is the id of the root process that holds it. `None`: it is not available for
+/// another reason, which does not prevent the caller from proceeding.
 fn try_acquire(name: &[u8]) -> Result<Option<Lock>, i32> {
     match bind(name) {
         Ok(lock) => Ok(Some(lock)),
@@ -86,8 +86,8 @@ fn try_acquire(name: &[u8]) -> Result<Option<Lock>, i32> {
     }
 }
 
-/// Waits until no other proxy writes rules in this network namespace; `None` when the shutdown comes first, and when the
-/// holder cannot be a proxy.
+/// Waits until no other proxy writes rules in this network namespace; `None` when the shutdown comes first, and when
+/// the holder cannot be a proxy.
 pub(super) async fn acquire(name: &[u8], shutdown: &CancellationToken) -> Option<Lock> {
     let (mut known, mut attempts) = (None, 0_u32);
     loop {

@@ -1,6 +1,6 @@
 //! The loop: watches Services, EndpointSlices and our Node; owns the model and the sync state of both families; writes
-//! changes; repairs rules that other programs changed; deletes stale UDP conntrack entries. May import everything else of
-//! the crate.
+//! changes; repairs rules that other programs changed; deletes stale UDP conntrack entries. May import everything else
+//! of the crate.
 
 mod family;
 mod forbidden;
@@ -52,9 +52,9 @@ const CHANGE_QUEUE_CAPACITY: usize = 4096;
 /// Runs the proxy until `shutdown` is cancelled. The rules stay in the kernel then, so that established connections and
 /// new traffic are not interrupted; [`cleanup`](crate::cleanup()) removes them. The loop reports to `heartbeats`.
 ///
-/// # Errors
-/// An invalid configuration, no working iptables for the node's first address family, or an address that cannot be bound
-/// while [`Config::bind_hard_fail`] is set. Later failures are retried, and reported by health and metrics.
+/// # Errors An invalid configuration, no working iptables for the node's first address family, or an address that
+/// cannot be bound while [`Config::bind_hard_fail`] is set. Later failures are retried, and reported by health and
+/// metrics.
 pub async fn run(
     client: Client,
     config: Config,

@@ -6,8 +6,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::apply::nf_tables_netlink::{Commit, NftMonitor};
 
-/// A monitor that is open only between our own writes: while a socket listens, the kernel builds a notification for every
-/// changed rule, which would slow down the loading of a large table.
+/// A monitor that is open only between our own writes: while a socket listens, the kernel builds a notification for
+/// every changed rule, which would slow down the loading of a large table.
 #[derive(Debug, Default)]
 pub(super) struct RulesetMonitor {
     socket: Option<AsyncFd<NftMonitor>>,
@@ -24,8 +24,8 @@ pub(super) enum RulesetChange {
     Unknown,
 }
 
-/// `AsyncFd::new` is deprecated in favour of an unsafe function; its condition, that the value owns its descriptor for as
-/// long as it lives, is met by the socket.
+/// `AsyncFd::new` is deprecated in favour of an unsafe function; its condition, that the value owns its descriptor for
+/// as long as it lives, is met by the socket.
 #[allow(deprecated, reason = "see above")]
 fn open() -> io::Result<AsyncFd<NftMonitor>> {
     AsyncFd::new(NftMonitor::open()?)

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 /// Writes that may follow each other before the minimum period applies.
 const BURST: u32 = 3;
 
-/// A token bucket: after a pause, changes are written at once, [`BURST`] times in a row, using at most half of the time;
-/// under constant change writes keep the minimum period, and never take more than a fifth of the time.
+/// A token bucket: after a pause, changes are written at once, [`BURST`] times in a row, using at most half of the
+/// time; under constant change writes keep the minimum period, and never take more than a fifth of the time.
 #[derive(Debug)]
 pub(crate) struct SyncRateLimiter {
     min_period: Duration,

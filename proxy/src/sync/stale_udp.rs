@@ -1,6 +1,6 @@
 //! Deletes conntrack entries of UDP services whose endpoint was removed, as kube-proxy's `CleanStaleEntries`
-//! (pkg/proxy/conntrack/cleanup.go). The search runs beside the loop, so that a table of a million entries does not delay
-//! changes of the other family.
+//! (pkg/proxy/conntrack/cleanup.go). The search runs beside the loop, so that a table of a million entries does not
+//! delay changes of the other family.
 
 use std::{
     collections::BTreeSet,
@@ -91,8 +91,8 @@ fn delete_stale(family: Family, frontends: &UdpFrontends) -> io::Result<usize> {
 }
 
 impl Loop {
-    /// Starts a search for a family, if one is requested. The next write of the family waits for its end: the search must
-    /// not delete entries that are right once that write is done.
+    /// Starts a search for a family, if one is requested. The next write of the family waits for its end: the search
+    /// must not delete entries that are right once that write is done.
     pub(super) fn find_stale_udp(&mut self, i: usize) {
         let external_ips = self.config.external_ips;
         let family = &mut self.families[i];

@@ -115,8 +115,8 @@ impl InitialSync {
         self.have_node
     }
 
-    /// Applies a change to the model; returns whether Services changed, whether slices changed, and the new facts of our
-    /// Node if these changed (inner `None`: it was deleted).
+    /// Applies a change to the model; returns whether Services changed, whether slices changed, and the new facts of
+    /// our Node if these changed (inner `None`: it was deleted).
     pub(super) fn apply(
         &mut self,
         change: Change,

@@ -1,8 +1,8 @@
 //! Traces the first packet of a connection through the rules as netfilter does: every rule that matches, and where the
 //! packet can end. Pure: the text of `iptables-save` goes in.
 //!
-//! Rules with a probability are followed both ways, with their shares. What the text does not determine (an unknown match,
-//! an unspecified interface, a client's earlier connections) counts as no match, and is reported.
+//! Rules with a probability are followed both ways, with their shares. What the text does not determine (an unknown
+//! match, an unspecified interface, a client's earlier connections) counts as no match, and is reported.
 
 mod matches;
 mod text;
