@@ -17,7 +17,7 @@ pub(crate) fn proxy_config(settings: &Settings) -> Config {
             RulesLayout::Flat => Layout::Flat,
             RulesLayout::Tree => Layout::Tree,
         },
-        record: settings.run_dir.join("proxy-before.json"),
+        table_snapshot: settings.run_dir.join("proxy-before.json"),
         ..Config::default()
     }
 }
