@@ -13,12 +13,12 @@ use super::{Engine, EngineError, names};
 pub(crate) struct Changed {
     pub(crate) id: String,
     pub(crate) pod_uid: String,
-    pub(crate) action: Action,
+    pub(crate) action: EventAction,
 }
 
 /// What happened to the container. Other events (exec, attach, resize …) change nothing that the agent decides on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum EventAction {
     Started,
     Died,
     Destroyed,
@@ -47,9 +47,9 @@ impl Engine {
                 Ok(event) => {
                     let actor = event.actor?;
                     let action = match event.action.as_deref()? {
-                        "start" => Action::Started,
-                        "die" => Action::Died,
-                        "destroy" => Action::Destroyed,
+                        "start" => EventAction::Started,
+                        "die" => EventAction::Died,
+                        "destroy" => EventAction::Destroyed,
                         _ => return None,
                     };
                     let pod_uid = actor.attributes?.get(names::POD_UID)?.clone();

@@ -1,4 +1,5 @@
-//! Reads and verifies the public description of a cluster (the ConfigMap `kube-public/cluster-info`). Pure.
+//! Reads and verifies the public description of a cluster (the ConfigMap `kube-public/cluster-info`). No I/O besides the
+//! certificate authority that a discovery file may name by its path.
 
 use std::collections::BTreeMap;
 

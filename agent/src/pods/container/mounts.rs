@@ -13,7 +13,7 @@ use crate::volumes::MountSource;
 
 /// What one volume mount is mounted from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mount {
+pub(crate) struct ContainerMount {
     pub(crate) from: MountOrigin,
     pub(crate) read_only: bool,
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Container;
 
 use crate::{
     pods::{
-        container::mounts::{Mount, MountOrigin, sub_path},
+        container::mounts::{ContainerMount, MountOrigin, sub_path},
         lifecycle::spec,
     },
     volumes::{
@@ -28,7 +28,7 @@ pub(crate) fn resolve_mounts(
     places: &BTreeMap<String, MountSource>,
     variables: &[(String, String)],
     call: &Call,
-) -> Result<Vec<Mount>, String> {
+) -> Result<Vec<ContainerMount>, String> {
     let mounts = container.volume_mounts.iter().flatten().enumerate();
     mounts
         .map(|(index, mount)| {
@@ -41,13 +41,13 @@ pub(crate) fn resolve_mounts(
             let read_only = mount.read_only == Some(true) || place.read_only;
             let (sub, recursive) = (sub_path(mount, variables)?, spec::is_recursive_read_only(mount));
             if let Some(id) = place.image.clone() {
-                return Ok(Mount { from: MountOrigin::Image { id, sub_path: sub }, read_only });
+                return Ok(ContainerMount { from: MountOrigin::Image { id, sub_path: sub }, read_only });
             }
             if sub.is_none() && !recursive {
                 // Docker's own error for a path that does not exist is better than one made up here.
                 let _ = std::fs::metadata(&place.path);
                 call.check_cancelled()?;
-                return Ok(Mount { from: MountOrigin::Host(place.path.clone()), read_only });
+                return Ok(ContainerMount { from: MountOrigin::Host(place.path.clone()), read_only });
             }
             let target =
                 pod_dir.join("volume-subpaths").join(&mount.name).join(&container.name).join(index.to_string());
@@ -57,7 +57,7 @@ pub(crate) fn resolve_mounts(
                 target: &target,
                 recursive_read_only: recursive,
             };
-            Ok(Mount { from: MountOrigin::Host(mount_subpath(&part, call)?), read_only })
+            Ok(ContainerMount { from: MountOrigin::Host(mount_subpath(&part, call)?), read_only })
         })
         .collect()
 }
@@ -93,7 +93,7 @@ mod tests {
         let place = MountSource { path: "".into(), read_only: true, device: false, image: Some("sha256:1".to_owned()) };
         let places = BTreeMap::from([("v".to_owned(), place)]);
         let made = resolve_mounts(Path::new("/none"), &container, &places, &[], &Call::default()).unwrap();
-        let image = |sub_path: Option<&str>| Mount {
+        let image = |sub_path: Option<&str>| ContainerMount {
             from: MountOrigin::Image { id: "sha256:1".to_owned(), sub_path: sub_path.map(str::to_owned) },
             read_only: true,
         };

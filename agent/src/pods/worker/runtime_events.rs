@@ -6,7 +6,7 @@ use super::{RuntimeEvent, Worker};
 use crate::{
     engine::{
         containers::Listed,
-        events::{self, Changed},
+        events::{Changed, EventAction},
         inspect::{Exit, Instance, State},
     },
     pods::{
@@ -40,11 +40,11 @@ impl Worker {
     fn on_changed(&mut self, Changed { id, action, .. }: Changed) {
         let known = self.observed.instance(&id);
         let is_known = match action {
-            events::Action::Started => known.is_some_and(Instance::is_running),
-            events::Action::Died => known.is_some_and(|i| i.exit().is_some()),
-            events::Action::Destroyed => known.is_none(),
+            EventAction::Started => known.is_some_and(Instance::is_running),
+            EventAction::Died => known.is_some_and(|i| i.exit().is_some()),
+            EventAction::Destroyed => known.is_none(),
         };
-        if action == events::Action::Died
+        if action == EventAction::Died
             && self.is_terminating()
             && let Some(sandbox) = known.filter(|i| i.is_sandbox() && i.is_running()).cloned()
         {
@@ -55,7 +55,7 @@ impl Worker {
         }
         // A step in flight inspects the container when it is done, but may have inspected it before it died.
         let busy = self.observed.in_flight.contains(&StepKey::Container(id.clone()));
-        if !is_known && (!busy || action == events::Action::Died) {
+        if !is_known && (!busy || action == EventAction::Died) {
             self.inspect(id);
         }
     }

@@ -3,16 +3,15 @@
 use std::{collections::HashMap, net::IpAddr, path::Path};
 
 use bollard::models::{
-    ContainerCreateBody, DeviceMapping, HealthConfig, HostConfig, HostConfigLogConfig, Mount as DockerMount,
-    MountBindOptions, MountBindOptionsPropagationEnum, MountImageOptions, MountType, RestartPolicy,
-    RestartPolicyNameEnum,
+    ContainerCreateBody, DeviceMapping, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
+    MountBindOptionsPropagationEnum, MountImageOptions, MountType, RestartPolicy, RestartPolicyNameEnum,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
 use windlass_kit::objects::resources::class_of;
 
 use super::{
     env::expand,
-    mounts::{Device, Mount, MountOrigin},
+    mounts::{ContainerMount, Device, MountOrigin},
     qos,
     security::SecurityContexts,
 };
@@ -134,7 +133,7 @@ pub(crate) struct ContainerRequest<'a> {
     pub(crate) target: Option<&'a str>,
     pub(crate) image: ContainerImage<'a>,
     pub(crate) variables: &'a [(String, String)],
-    pub(crate) mounts: &'a [Mount],
+    pub(crate) mounts: &'a [ContainerMount],
     pub(crate) devices: &'a [Device],
     /// The file on the host that receives its termination message.
     pub(crate) message_file: &'a Path,
@@ -263,12 +262,12 @@ fn device(device: &Device) -> DeviceMapping {
     }
 }
 
-fn mounts(request: &ContainerRequest<'_>, host: &HostContext<'_>) -> Vec<DockerMount> {
+fn mounts(request: &ContainerRequest<'_>, host: &HostContext<'_>) -> Vec<Mount> {
     let message_path = message_path(request.container);
     let wanted = || request.container.volume_mounts.iter().flatten();
     let taken: Vec<&str> = wanted().map(|m| m.mount_path.trim_end_matches('/')).collect();
     let volumes = wanted().zip(request.mounts);
-    let mut out: Vec<DockerMount> = volumes.map(|(mount, source)| volume_mount(mount, source)).collect();
+    let mut out: Vec<Mount> = volumes.map(|(mount, source)| volume_mount(mount, source)).collect();
     for (file, target) in [("etc-hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")] {
         if !taken.contains(&target) {
             out.push(bind(&host.pod_dir.join(file), target, false, None));
@@ -280,7 +279,7 @@ fn mounts(request: &ContainerRequest<'_>, host: &HostContext<'_>) -> Vec<DockerM
     out
 }
 
-fn volume_mount(mount: &VolumeMount, source: &Mount) -> DockerMount {
+fn volume_mount(mount: &VolumeMount, source: &ContainerMount) -> Mount {
     let propagation = match mount.mount_propagation.as_deref() {
         Some("HostToContainer") => Some(MountBindOptionsPropagationEnum::RSLAVE),
         Some("Bidirectional") => Some(MountBindOptionsPropagationEnum::RSHARED),
@@ -290,30 +289,25 @@ fn volume_mount(mount: &VolumeMount, source: &Mount) -> DockerMount {
     };
     match &source.from {
         MountOrigin::Host(path) => bind(path, &mount.mount_path, source.read_only, propagation),
-        MountOrigin::Image { id, sub_path } => DockerMount {
+        MountOrigin::Image { id, sub_path } => Mount {
             typ: Some(MountType::IMAGE),
             source: Some(id.clone()),
             target: Some(mount.mount_path.clone()),
             read_only: Some(true),
             image_options: sub_path.clone().map(|part| MountImageOptions { subpath: Some(part) }),
-            ..DockerMount::default()
+            ..Mount::default()
         },
     }
 }
 
-fn bind(
-    source: &Path,
-    target: &str,
-    read_only: bool,
-    propagation: Option<MountBindOptionsPropagationEnum>,
-) -> DockerMount {
-    DockerMount {
+fn bind(source: &Path, target: &str, read_only: bool, propagation: Option<MountBindOptionsPropagationEnum>) -> Mount {
+    Mount {
         typ: Some(MountType::BIND),
         source: Some(source.to_string_lossy().into_owned()),
         target: Some(target.to_owned()),
         read_only: Some(read_only),
         bind_options: propagation.map(|p| MountBindOptions { propagation: Some(p), ..MountBindOptions::default() }),
-        ..DockerMount::default()
+        ..Mount::default()
     }
 }
 

@@ -6,7 +6,7 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
     ))
     .unwrap();
     let pod_spec = pod.spec.as_ref().unwrap();
-    let mounts = [Mount { from: MountOrigin::Host("/vol/v".into()), read_only: false }];
+    let mounts = [ContainerMount { from: MountOrigin::Host("/vol/v".into()), read_only: false }];
     let host = HostContext {
         systemd_cgroups: false,
         negative_oom: false,
@@ -154,7 +154,7 @@ fn an_unmasked_proc_hides_nothing() {
 #[test]
 fn what_is_mounted_and_what_every_pod_gets() {
     let mounts = |rest: &str| build(&one(rest), "").unwrap().host_config.unwrap().mounts.unwrap();
-    let of = |mounts: &[DockerMount], target: &str| {
+    let of = |mounts: &[Mount], target: &str| {
         mounts.iter().find(|m| m.target.as_deref() == Some(target)).and_then(|m| m.source.clone())
     };
     let all = mounts(r#","volumeMounts":[{"name":"v","mountPath":"/data","mountPropagation":"HostToContainer"}]"#);
@@ -205,7 +205,7 @@ fn an_ephemeral_container_joins_the_process_namespace_of_its_target() {
 fn an_image_is_mounted_by_docker_itself() {
     let mount: VolumeMount = serde_json::from_str(r#"{"name":"v","mountPath":"/v","subPath":"a"}"#).unwrap();
     let from = MountOrigin::Image { id: "sha256:1".to_owned(), sub_path: Some("a".to_owned()) };
-    let made = serde_json::to_value(volume_mount(&mount, &Mount { from, read_only: true })).unwrap();
+    let made = serde_json::to_value(volume_mount(&mount, &ContainerMount { from, read_only: true })).unwrap();
     let wanted = serde_json::json!({"Type": "image", "Source": "sha256:1", "Target": "/v", "ReadOnly": true,
         "ImageOptions": {"Subpath": "a"}});
     assert_eq!(made, wanted);
