@@ -93,8 +93,7 @@ fn an_api_that_pods_do_not_reach_is_doubtful() {
 
 #[test]
 fn the_worst_comes_first() {
-    let findings =
-        [Finding::pass("a", "x"), Finding::fail("b", "y", "do this"), Finding::warn("c", "z", "do that")];
+    let findings = [Finding::pass("a", "x"), Finding::fail("b", "y", "do this"), Finding::warn("c", "z", "do that")];
     assert_eq!(text(&findings), "missing    b   y -> do this\ndoubtful   c   z -> do that\nok         a   x");
     assert_eq!(verdict(&findings), "this machine cannot be a node yet: 1 missing");
     assert_eq!(verdict(&findings[..1]), "this machine can be a node");
