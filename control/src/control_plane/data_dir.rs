@@ -29,7 +29,8 @@ enum DataDirState {
 /// Classifies a directory by its content. A marked one holds a cluster, whose store must exist: an empty store in its
 /// place would be another cluster, and the agent would remove the pods of this one.
 fn classify(marked: bool, names: &[String]) -> Result<DataDirState, String> {
-    let begun = ["store.new", "windlass-data.new"];
+    // Temporary files of a start that was killed; the last name is that of earlier versions.
+    let begun = ["store.new", ".windlass-data.new", "windlass-data.new"];
     let has_store = names.iter().any(|name| name == STORE_FILE);
     // Present in the root of a separate file system.
     let other = names.iter().find(|n| *n != "lost+found" && *n != STORE_FILE && !begun.contains(&n.as_str()));
@@ -129,7 +130,9 @@ mod tests {
         assert!(classify(false, &held(&["pki"])).unwrap_err().contains("pki"));
         assert!(classify(false, &held(&["pki", "store.redb"])).unwrap_err().contains("pki"));
         assert_eq!(classify(false, &held(&["lost+found", "store.new"])), Ok(DataDirState::Empty));
-        assert_eq!(classify(false, &held(&["store.redb", "windlass-data.new"])), Ok(DataDirState::Interrupted));
+        for temporary in [".windlass-data.new", "windlass-data.new"] {
+            assert_eq!(classify(false, &held(&["store.redb", temporary])), Ok(DataDirState::Interrupted));
+        }
         assert_eq!(classify(true, &held(&["store.redb", "pki", "windlass-data"])), Ok(DataDirState::Initialized));
 
         let dir = tempfile::tempdir().unwrap();
