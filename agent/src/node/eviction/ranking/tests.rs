@@ -150,7 +150,7 @@ fn local_storage_limits() {
     };
     for (containers, volumes, said) in [
         (&[("a", gib), ("c", gib)][..], &[][..], None),
-        (&[("a", 1)], &[("v", gib + 1)], Some("PodStats of EmptyDir volume \"v\" exceeds the limit \"1Gi\". ")),
+        (&[("a", 1)], &[("v", gib + 1)], Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Gi\". ")),
         (&[("a", gib + 1)], &[], Some("Container a exceeded its local ephemeral storage limit \"1Gi\". ")),
         (
             &[("c", gib + 1)],
