@@ -132,7 +132,7 @@ impl CertifiedKey {
     ///
     /// # Errors
     /// When either is missing.
-    pub fn of(text: &str) -> Result<Self, CertificateError> {
+    pub fn from_pem(text: &str) -> Result<Self, CertificateError> {
         let (mut cert, mut key) = (String::new(), String::new());
         for section in sections(text) {
             if section.contains("PRIVATE KEY-----") { key.push_str(&section) } else { cert.push_str(&section) }

@@ -81,7 +81,7 @@ impl Store {
             Err(error) => return Err(error),
         }
         let Some(text) = atomic_file::read(&current)? else { return Ok(None) };
-        CertifiedKey::of(&text)
+        CertifiedKey::from_pem(&text)
             .map(Some)
             .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", current.display())))
     }

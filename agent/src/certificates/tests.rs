@@ -30,7 +30,7 @@ use super::{
 use crate::metrics::Metrics;
 
 const DAY: i64 = 86_400;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn wanted(node: &str) -> CertificateTemplate {
     CertificateTemplate::client(node)
@@ -119,11 +119,13 @@ fn certificates_are_judged_by_whose_they_are_and_when() {
         Err(CertificateError::Malformed(_))
     ));
     assert_eq!(
-        CertifiedKey::of(&good.text()).unwrap().check(&wanted("n1"), 150),
+        CertifiedKey::from_pem(&good.text()).unwrap().check(&wanted("n1"), 150),
         Ok(Validity { not_before: 100, not_after: 200 })
     );
     assert!(
-        CertifiedKey::of(&good.cert).is_err() && CertifiedKey::of(&good.key).is_err() && CertifiedKey::of("").is_err()
+        CertifiedKey::from_pem(&good.cert).is_err()
+            && CertifiedKey::from_pem(&good.key).is_err()
+            && CertifiedKey::from_pem("").is_err()
     );
     // Names that are gone are no harm; those that came are.
     let two = pair(&serving(&["n1", "old"], &["10.0.0.1", "10.0.0.2"]), 100, 200);
@@ -366,7 +368,7 @@ fn run(signer: &Signer, dir: &std::path::Path) -> Running {
 
 impl Running {
     async fn until(&mut self, what: impl FnMut(&CertificateState) -> bool) -> CertificateState {
-        tokio::time::timeout(PATIENCE, self.standing.wait_for(what)).await.expect("it stands still").unwrap().clone()
+        tokio::time::timeout(TIMEOUT, self.standing.wait_for(what)).await.expect("it stands still").unwrap().clone()
     }
 }
 

@@ -149,7 +149,7 @@ impl Inner {
         let started = Instant::now();
         let mut layers = Layers::default();
         let mut update = |message: PullStatus| {
-            layers.take(message);
+            layers.apply(message);
             self.progress.send_modify(|all| {
                 if let Some(progress) = all.get_mut(&number) {
                     layers.write_to(progress);
@@ -183,7 +183,7 @@ struct Layer {
 }
 
 impl Layers {
-    fn take(&mut self, message: PullStatus) {
+    fn apply(&mut self, message: PullStatus) {
         // Messages about the whole image, such as its digest, belong to no layer.
         let layer = match message.status.as_str() {
             "Pulling fs layer" | "Waiting" | "Downloading" | "Verifying Checksum" | "Download complete"
@@ -243,7 +243,7 @@ mod tests {
             message("b", "Extracting", 5, 2 << 20),
             message("", "Digest: sha256:00", 0, 0),
         ] {
-            layers.take(line);
+            layers.apply(line);
         }
         let mut progress = PullProgress {
             image: "nginx".into(),
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(progress.summary(), "waiting for other pulls");
         layers.write_to(&mut progress);
         assert_eq!(progress.summary(), "3.0 MiB of 6.0 MiB, 1 of 3 layers in place");
-        layers.take(message("c", "Pull complete", 0, 0));
+        layers.apply(message("c", "Pull complete", 0, 0));
         layers.write_to(&mut progress);
         assert_eq!(progress.summary(), "6.0 MiB of 6.0 MiB, 2 of 3 layers in place");
     }

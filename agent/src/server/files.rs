@@ -46,7 +46,7 @@ pub(super) async fn root(state: State<ServerState>, request: Request) -> Respons
 pub(super) async fn serve(State(state): State<ServerState>, Path(path): Path<String>, request: Request) -> Response {
     let logs = &state.system_logs;
     if logs.query
-        && let Some(query) = NodeLogQuery::of(&query_pairs(request.uri()))
+        && let Some(query) = NodeLogQuery::parse(&query_pairs(request.uri()))
     {
         return match query {
             _ if !path.is_empty() => refuse(StatusCode::NOT_ACCEPTABLE, format!("{path} not allowed in query mode")),

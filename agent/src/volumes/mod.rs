@@ -252,7 +252,7 @@ impl Volumes {
             let size = limit.filter(|s| *s > 0).into_iter().chain(self.memory_limit(pod)).min();
             Mounter::EmptyDir {
                 volume_dir: volume_dir("empty-dir"),
-                medium: Medium::of(source.medium.as_deref())?,
+                medium: Medium::parse(source.medium.as_deref())?,
                 size,
                 group,
             }

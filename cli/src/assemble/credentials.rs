@@ -89,7 +89,7 @@ pub(super) fn client_certificate(config: &kube::Config) -> anyhow::Result<Option
     };
     let (cert, key) = (text("client-certificate-data", cert)?, text("client-key-data", key)?);
     // One file may hold both, as upstream's does.
-    Ok(Some(CertifiedKey::of(&format!("{cert}\n{key}")).map_or(CertifiedKey { cert, key }, |pair| pair)))
+    Ok(Some(CertifiedKey::from_pem(&format!("{cert}\n{key}")).map_or(CertifiedKey { cert, key }, |pair| pair)))
 }
 
 /// The same cluster, with a client certificate as credentials.

@@ -57,7 +57,7 @@ impl NodeLogQuery {
     ///
     /// # Errors
     /// All violations of upstream's rules, in one text.
-    pub(super) fn of(parameters: &[(String, String)]) -> Option<Result<Self, String>> {
+    pub(super) fn parse(parameters: &[(String, String)]) -> Option<Result<Self, String>> {
         let (mut query, mut wrong, mut any) = (Self::default(), Vec::new(), false);
         for (name, value) in parameters {
             let time = |wrong: &mut Vec<String>| match value.parse() {

@@ -4,7 +4,7 @@ use super::*;
 
 fn read(text: &str) -> Option<Result<NodeLogQuery, String>> {
     let pairs: Vec<(String, String)> = form_urlencoded(text);
-    NodeLogQuery::of(&pairs)
+    NodeLogQuery::parse(&pairs)
 }
 
 /// `a=b&c=d`, nothing escaped.

@@ -66,7 +66,7 @@ pub(super) enum Medium {
 }
 
 impl Medium {
-    pub(super) fn of(text: Option<&str>) -> Result<Self, String> {
+    pub(super) fn parse(text: Option<&str>) -> Result<Self, String> {
         match text.unwrap_or("") {
             "" => Ok(Self::Disk),
             "Memory" => Ok(Self::Memory),

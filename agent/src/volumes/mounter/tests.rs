@@ -230,9 +230,9 @@ fn media_are_known_or_refused() {
         (Some("HugePages"), Medium::HugePages(None)),
         (Some("HugePages-2Mi"), Medium::HugePages(Some("2Mi".to_owned()))),
     ] {
-        assert_eq!(Medium::of(text), Ok(medium));
+        assert_eq!(Medium::parse(text), Ok(medium));
     }
     for other in ["memory", "HugePages2Mi", "Tape"] {
-        assert!(Medium::of(Some(other)).unwrap_err().contains("not supported"));
+        assert!(Medium::parse(Some(other)).unwrap_err().contains("not supported"));
     }
 }

@@ -99,7 +99,7 @@ fn run_live(address: SocketAddr, query: Query, interval: Duration) -> anyhow::Re
     // Before the screen is taken over, so that a connection error is printed normally.
     let first = fetch_usage(address)?;
     let mut screen = Screen::new(query);
-    screen.take(Ok(first));
+    screen.update(Ok(first));
     let mut terminal = ratatui::try_init()?;
     let ended = event_loop(&mut terminal, &mut screen, address, interval);
     ratatui::try_restore()?;
@@ -125,7 +125,7 @@ fn event_loop(
             }
             continue;
         }
-        screen.take(fetch_usage(address).map_err(|e| format!("{e:#}")));
+        screen.update(fetch_usage(address).map_err(|e| format!("{e:#}")));
         next_refresh = Instant::now() + interval;
     }
 }

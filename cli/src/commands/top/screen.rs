@@ -60,7 +60,7 @@ impl Screen {
     }
 
     /// Updates the screen with a sample; after an error the previous one stays.
-    pub(super) fn take(&mut self, sample: Result<NodeUsage, String>) {
+    pub(super) fn update(&mut self, sample: Result<NodeUsage, String>) {
         match sample {
             Ok(live) => {
                 self.error = None;

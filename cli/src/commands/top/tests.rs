@@ -115,8 +115,8 @@ fn drawn_on(screen: &mut Screen, width: u16) -> String {
 fn the_screen_follows_keys_and_looks() {
     let mut screen = Screen::new(query(View::Pods));
     assert!(drawn(&mut screen).contains("asking the node"));
-    screen.take(Ok(live_at(0, 0)));
-    screen.take(Ok(live_at(2, 8192)));
+    screen.update(Ok(live_at(0, 0)));
+    screen.update(Ok(live_at(2, 8192)));
     let shown = drawn(&mut screen);
     assert!(shown.contains("CPU 700m of 2") && shown.contains("4.0 KiB/s") && shown.contains("web"), "{shown}");
     assert!(shown.find("web").unwrap() < shown.find("api").unwrap(), "{shown}");
@@ -137,7 +137,7 @@ fn the_screen_follows_keys_and_looks() {
     assert!(drawn(&mut screen).contains("CONTAINER"));
     press(&mut screen, "\t");
     assert!(drawn(&mut screen).contains(" memory ") && drawn(&mut screen).contains("disk 5.0 MiB"));
-    screen.take(Err("nobody answers".to_owned()));
+    screen.update(Err("nobody answers".to_owned()));
     let shown = drawn(&mut screen);
     assert!(shown.contains("nobody answers") && shown.contains("CPU 700m"), "the last look stays: {shown}");
     assert_eq!(press(&mut screen, "/q"), KeyAction::Continue, "letters go into the filter");
@@ -148,7 +148,7 @@ fn the_screen_follows_keys_and_looks() {
 #[test]
 fn a_row_can_be_chosen() {
     let mut screen = Screen::new(query(View::Pods));
-    screen.take(Ok(live_at(0, 0)));
+    screen.update(Ok(live_at(0, 0)));
     for code in
         [KeyCode::Down, KeyCode::Down, KeyCode::Up, KeyCode::PageDown, KeyCode::Home, KeyCode::End, KeyCode::PageUp]
     {
