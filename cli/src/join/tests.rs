@@ -288,7 +288,7 @@ fn the_clusters_proxy_and_a_node_of_our_name_are_seen() {
 fn steps_of_the_certificate_are_told() {
     assert_eq!(certificate::describe(&CertificateState::Idle), None);
     for (standing, words) in [
-        (CertificateState::Requested("r".into()), "request r"),
+        (CertificateState::Requested("r".into()), "requested as r"),
         (CertificateState::Pending { name: "r".into(), advice: "approve it".into() }, "approve it"),
         (CertificateState::Approved("r".into()), "r is approved"),
         (CertificateState::Valid { not_after: 0 }, "1970-01-01"),
