@@ -95,7 +95,7 @@ pub(super) fn write_delay(file: &Path, delay: Duration) -> std::io::Result<()> {
     }
     let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
     let text = format!(
-        "# WriteKind by Windlass: pods have this long to end before the machine does.\n[Login]\nInhibitDelayMaxSec={seconds}\n"
+        "# Written by Windlass: pods have this long to end before the machine does.\n[Login]\nInhibitDelayMaxSec={seconds}\n"
     );
     windlass_kit::atomic_file::write(file, text.as_bytes(), 0o600)
 }

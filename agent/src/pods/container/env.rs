@@ -13,7 +13,7 @@ use crate::pods::lifecycle::spec;
 pub(crate) struct EnvSources {
     pub(crate) config_maps: BTreeMap<String, Arc<ConfigMap>>,
     pub(crate) secrets: BTreeMap<String, Arc<Secret>>,
-    /// ObjectReader of files in the pod's volumes, by volume and path.
+    /// Contents of files in the pod's volumes, by volume and path.
     pub(crate) files: BTreeMap<(String, String), String>,
 }
 
