@@ -195,9 +195,12 @@ pub fn canonical(rule: &str) -> Vec<String> {
 
 fn canonical_group(mut group: Vec<String>) -> Option<String> {
     let at = usize::from(group[0] == "!");
-    let value = group.get(at + 1).cloned().unwrap_or_default();
+    if matches!(group[at].as_str(), "-m" | "--reject-with" | "--mask" | "--rsource") {
+        return None;
+    }
+    // An option at the end of a truncated line has no value to be written differently.
+    let Some(value) = group.get(at + 1).cloned() else { return Some(group.join(" ")) };
     match group[at].as_str() {
-        "-m" | "--reject-with" | "--mask" | "--rsource" => return None,
         "--or-mark" => group = vec!["--set-xmark".into(), format!("{0}/{0}", hex(&value))],
         "--xor-mark" => group = vec!["--set-xmark".into(), format!("{}/0x0", hex(&value))],
         "--set-xmark" | "--mark" => group[at + 1] = value.split('/').map(hex).collect::<Vec<_>>().join("/"),

@@ -49,6 +49,17 @@ fn what_is_written_and_what_is_printed_are_the_same() {
 }
 
 #[test]
+fn an_option_without_a_value_is_kept_as_it_is() {
+    for option in ["--mark", "--set-xmark", "--or-mark", "-s", "--probability", "--ctstate", "! -d"] {
+        assert_eq!(canonical(&format!("-j X {option}")), {
+            let mut expected = [option.to_owned(), "-j X".to_owned()];
+            expected.sort_unstable();
+            expected
+        });
+    }
+}
+
+#[test]
 fn jumps_are_recognised_in_both_spellings() {
     for jump in &JUMPS {
         assert!(is_jump(&jump.rule(), jump), "{}", jump.rule());

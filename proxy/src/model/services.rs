@@ -107,6 +107,12 @@ pub(super) fn id(meta: &ObjectMeta) -> ServiceId {
     format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default()).into()
 }
 
+/// Whether a name may stand in the text of `iptables-restore`, where a line break would begin another rule. API servers
+/// accept no other names; manifests of `windlass rules --from` may have any.
+fn is_safe_name(name: &str) -> bool {
+    name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
+}
+
 fn port_number(number: i32) -> Option<u16> {
     u16::try_from(number).ok().filter(|n| *n != 0)
 }
@@ -136,6 +142,9 @@ impl Service {
             return None;
         }
         let id = id(&object.metadata);
+        if !id.split('/').all(is_safe_name) {
+            return None;
+        }
         let mut ports: Vec<Port> = Vec::new();
         for port in spec.ports.as_deref().unwrap_or_default() {
             let (Some(protocol), Some(number)) = (Protocol::parse(port.protocol.as_deref()), port_number(port.port))
@@ -143,6 +152,9 @@ impl Service {
                 continue;
             };
             let name = port.name.as_deref().unwrap_or_default();
+            if !is_safe_name(name) {
+                continue;
+            }
             let full_name = if name.is_empty() { id.clone() } else { format!("{id}:{name}").into() };
             // Chain names are hashes of name and protocol: a second port with the same pair replaces the first.
             ports.retain(|p| !(*p.name == *name && p.protocol == protocol));

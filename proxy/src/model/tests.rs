@@ -45,6 +45,19 @@ fn services_without_rules_are_left_out() {
 }
 
 #[test]
+fn names_that_would_end_a_line_of_rules_are_left_out() {
+    let with = |name: &str, port: &str| {
+        service(json!({"metadata": {"name": name, "namespace": "ns"},
+            "spec": {"clusterIP": "172.30.0.1", "ports": [{"name": port, "port": 80}, {"name": "b", "port": 81}]}}))
+        .map(|found| found.ports.len())
+    };
+    assert_eq!(with("svc", "a"), Some(2));
+    assert_eq!(with("svc", "a\n-A INPUT -j ACCEPT"), Some(1));
+    assert_eq!(with("svc\n-A INPUT -j ACCEPT", "a"), None);
+    assert_eq!(with("s v\"c", "a"), None);
+}
+
+#[test]
 fn a_service_becomes_a_compact_value() {
     let found = service(json!({
         "metadata": {"name": "svc", "namespace": "ns"},
