@@ -38,7 +38,7 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// There was no response, or no more of it, within the timeout.
 #[derive(Debug, thiserror::Error)]
-#[error("no response to {request_line} within {limit:?}; dropping its connection")]
+#[error("no answer to {request_line} within {limit:?}; dropping its connection")]
 struct ResponseTimeout {
     request_line: RequestLine,
     limit: Duration,
