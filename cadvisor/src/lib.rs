@@ -4,7 +4,7 @@
 //! - [`model`], [`history`], `parse/`, `rates`, `expose/`: plain data and pure functions. No clock, no files, no tokio.
 //! - `source/`: the only module that accesses `/proc`, `/sys` and directories of containers.
 //! - `stall_pool`: threads for reads that may stall. `sampler`, `disk_usage`: the two tasks that own state; [`Usage`]
-//! is the handle to both.
+//!   is the handle to both.
 //!
 //! May import `windlass-kit` and nothing else of this workspace. Knows neither Docker nor Kubernetes clients: the
 //! caller passes the running containers as [`Target`]s.
