@@ -16,7 +16,7 @@ use windlass_tests::{DEFAULT_TIMEOUT, Testbed, page};
 /// When it does not in time.
 pub fn wait_until_measured(count: usize, begun: Instant) -> anyhow::Result<Duration> {
     loop {
-        let pods = page(10255, "/stats/summary").map_or(0, |told| told.matches("\"containers\":[{").count());
+        let pods = page(10255, "/stats/summary").map_or(0, |summary| summary.matches("\"containers\":[{").count());
         if pods >= count {
             return Ok(begun.elapsed());
         }
@@ -61,7 +61,7 @@ impl Steal {
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn told(&self) -> anyhow::Result<String> {
+    pub fn summary(&self) -> anyhow::Result<String> {
         let share = (stolen()? - self.before).as_secs_f64() / self.begun.elapsed().as_secs_f64() * 100.0;
         Ok(format!("Meanwhile {share:.1} % of a core were taken by others on the same hardware (steal)."))
     }

@@ -348,9 +348,9 @@ impl Testbed {
         let numbers =
             fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
         for pid in numbers.collect::<Vec<i32>>() {
-            let said = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let said = String::from_utf8_lossy(&said);
-            if !said.contains("containerd-shim") || !said.contains(&place) {
+            let output = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let output = String::from_utf8_lossy(&output);
+            if !output.contains("containerd-shim") || !output.contains(&place) {
                 continue;
             }
             let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();

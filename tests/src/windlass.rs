@@ -137,9 +137,12 @@ impl<'w> Windlass<'w> {
             let daemon = self.daemon.as_mut().expect("started above");
             anyhow::ensure!(daemon.runs(), "windlass ended:\n{}", daemon.log());
             let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}/{.spec.taints}";
-            let told = kubectl.try_run(&["get", "node", NODE, "-o", path])?;
+            let printed = kubectl.try_run(&["get", "node", NODE, "-o", path])?;
             // In a real cluster a controller has to remove the taint of new nodes.
-            anyhow::ensure!(told.starts_with("True/") && !told.contains("not-ready"), "Ready and taints are {told:?}");
+            anyhow::ensure!(
+                printed.starts_with("True/") && !printed.contains("not-ready"),
+                "Ready and taints are {printed:?}"
+            );
             Ok(())
         });
         kubectl

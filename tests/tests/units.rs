@@ -11,7 +11,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 /// The outputs of a program.
-fn told(program: &str, args: &[&str]) -> String {
+fn output_of(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).env("SYSTEMD_COLORS", "0").output().expect(program);
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
@@ -22,7 +22,7 @@ fn told(program: &str, args: &[&str]) -> String {
 fn units_are_no_more_exposed_than_they_say() {
     for (unit, most) in [("windlass.service", 53), ("windlass-proxy.service", 28)] {
         let path = file(unit).display().to_string();
-        let text = told("systemd-analyze", &["security", "--offline=true", "--no-pager", &path]);
+        let text = output_of("systemd-analyze", &["security", "--offline=true", "--no-pager", &path]);
         let level = text.lines().find_map(|l| l.split_once("exposure level for")).map(|(_, rest)| rest.to_owned());
         let number = level.as_deref().and_then(|l| l.split_once(": ")?.1.split(' ').next()?.parse::<f64>().ok());
         let number = number.unwrap_or_else(|| panic!("no exposure level: {text}"));
@@ -33,7 +33,7 @@ fn units_are_no_more_exposed_than_they_say() {
 #[test]
 fn systemd_knows_every_setting_of_the_units() {
     for unit in ["windlass.service", "windlass-proxy.service"] {
-        let text = told("systemd-analyze", &["verify", "--man=no", &file(unit).display().to_string()]);
+        let text = output_of("systemd-analyze", &["verify", "--man=no", &file(unit).display().to_string()]);
         // The program is not installed at the unit's path.
         let other: Vec<&str> = text.lines().filter(|l| !l.contains("is not executable")).collect();
         assert!(other.is_empty(), "{unit}: {text}");
@@ -45,8 +45,8 @@ fn the_shipped_configuration_is_the_programs_own() {
     let named = std::env::var("WINDLASS_BIN");
     let program = named.unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/debug/windlass").to_owned());
     let shipped = std::fs::read_to_string(file("config.yaml")).expect("packaging/systemd/config.yaml");
-    let own = told(&program, &["config", "default"]);
+    let own = output_of(&program, &["config", "default"]);
     assert_eq!(shipped, own, "write it anew: windlass config default >packaging/systemd/config.yaml");
-    let judged = told(&program, &["config", "check", &file("config.yaml").display().to_string()]);
+    let judged = output_of(&program, &["config", "check", &file("config.yaml").display().to_string()]);
     assert!(judged.contains("can be used"), "{judged}");
 }

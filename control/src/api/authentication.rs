@@ -78,8 +78,8 @@ pub(super) fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 /// The token among a client's WebSocket subprotocols.
 pub(super) fn protocol_token(headers: &HeaderMap) -> Option<String> {
     use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-    let shown = protocols(headers).find_map(|p| p.strip_prefix(TOKEN_PROTOCOL))?;
-    String::from_utf8(URL_SAFE_NO_PAD.decode(shown).ok()?).ok()
+    let protocol_token = protocols(headers).find_map(|p| p.strip_prefix(TOKEN_PROTOCOL))?;
+    String::from_utf8(URL_SAFE_NO_PAD.decode(protocol_token).ok()?).ok()
 }
 
 /// Refuses impersonation, which is not supported: handled as the caller's own, the request would do what the caller
@@ -104,7 +104,7 @@ impl Api {
     /// The service account of a token, if the account and the object that the token is bound to exist.
     pub(super) fn authenticate_token(&self, token: &str, audiences: &[&str]) -> Option<(UserInfo, String)> {
         let claims = self.inner.tokens.as_ref()?.verify(token, Timestamp::now().as_second())?;
-        let meant = claims["aud"].as_array().into_iter().flatten().any(|a| audiences.iter().any(|w| a == w));
+        let audience_matches = claims["aud"].as_array().into_iter().flatten().any(|a| audiences.iter().any(|w| a == w));
         let private = &claims["kubernetes.io"];
         let namespace = private["namespace"].as_str()?;
         let lives = |plural: &str, reference: &Value| {
@@ -113,7 +113,7 @@ impl Api {
             found.is_some_and(|object| object.value()["metadata"]["uid"] == reference["uid"])
         };
         let account = &private["serviceaccount"];
-        let good = meant
+        let good = audience_matches
             && lives("serviceaccounts", account)
             && (private["pod"].is_null() || lives("pods", &private["pod"]))
             && (private["secret"].is_null() || lives("secrets", &private["secret"]));

@@ -195,8 +195,8 @@ impl ApiError {
         });
         if let Some(details) = self.details.as_object() {
             // Upstream omits empty fields: the core group's name, and the name of a collection.
-            let said = details.iter().filter(|(_, value)| *value != "");
-            status["details"] = said.map(|(key, value)| (key.clone(), value.clone())).collect::<Map<_, _>>().into();
+            let present = details.iter().filter(|(_, value)| *value != "");
+            status["details"] = present.map(|(key, value)| (key.clone(), value.clone())).collect::<Map<_, _>>().into();
         }
         if let Some(token) = &self.continue_ {
             status["metadata"]["continue"] = json!(token);

@@ -100,8 +100,8 @@ mod tests {
         drop(adopt_data_dir(&folder).unwrap());
         drop(adopt_data_dir(&folder).unwrap());
         fs::write(folder.join(MARKER_FILE), "2\n").unwrap();
-        let said = adopt_data_dir(&folder).unwrap_err().to_string();
-        assert!(said.contains("layout is \"2\"") && said.contains("a newer one"), "{said}");
+        let message = adopt_data_dir(&folder).unwrap_err().to_string();
+        assert!(message.contains("layout is \"2\"") && message.contains("a newer one"), "{message}");
         assert_eq!(fs::read_to_string(folder.join(MARKER_FILE)).unwrap(), "2\n");
     }
 
@@ -113,8 +113,8 @@ mod tests {
         let foreign = dir.path().join("foreign");
         fs::create_dir(&foreign).unwrap();
         fs::write(foreign.join("letter"), "").unwrap();
-        let said = adopt_data_dir(&foreign).unwrap_err().to_string();
-        assert!(said.contains("letter") && said.contains("nothing was touched"), "{said}");
+        let message = adopt_data_dir(&foreign).unwrap_err().to_string();
+        assert!(message.contains("letter") && message.contains("nothing was touched"), "{message}");
         assert!(!foreign.join(MARKER_FILE).exists());
     }
 
@@ -124,8 +124,8 @@ mod tests {
         for names in
             [&["windlass-data"][..], &["windlass-data", "pki"], &["windlass-data", "pods", "lost+found", "store.new"]]
         {
-            let said = classify(true, &held(names)).unwrap_err();
-            assert!(said.contains("store.redb is missing") && said.contains("down --purge"), "{said}");
+            let message = classify(true, &held(names)).unwrap_err();
+            assert!(message.contains("store.redb is missing") && message.contains("down --purge"), "{message}");
         }
         assert!(classify(false, &held(&["pki"])).unwrap_err().contains("pki"));
         assert!(classify(false, &held(&["pki", "store.redb"])).unwrap_err().contains("pki"));
@@ -141,8 +141,8 @@ mod tests {
         fs::create_dir(folder.join("pki")).unwrap();
         let kept = fs::read(folder.join(STORE_FILE)).unwrap();
         fs::remove_file(folder.join(STORE_FILE)).unwrap();
-        let said = adopt_data_dir(&folder).unwrap_err().to_string();
-        assert!(said.contains("store.redb is missing") && !folder.join(STORE_FILE).exists(), "{said}");
+        let message = adopt_data_dir(&folder).unwrap_err().to_string();
+        assert!(message.contains("store.redb is missing") && !folder.join(STORE_FILE).exists(), "{message}");
         fs::write(folder.join(STORE_FILE), kept).unwrap();
         drop(adopt_data_dir(&folder).unwrap());
         // As after an end between the store and the mark, and before the store was whole.

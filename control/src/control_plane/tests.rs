@@ -51,7 +51,7 @@ impl Served {
 }
 
 /// The certificate that a server shows to a client that trusts the authority.
-async fn shown(pki: &Pki, address: SocketAddr) -> Vec<u8> {
+async fn served_certificate(pki: &Pki, address: SocketAddr) -> Vec<u8> {
     let connector = tokio_rustls::TlsConnector::from(Arc::new(client_tls(pki).expect("the client's TLS")));
     let stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
     let stream = connector.connect(address.ip().into(), stream).await.expect("a handshake");
@@ -78,11 +78,11 @@ async fn renewed_certificates_are_served_without_a_restart() {
     };
     let served = Served::new(dir.path(), lifetimes).await;
     let (plane, address) = (&served.plane, served.address);
-    let (first, first_file) = (shown(&plane.pki(), address).await, served.kubeconfig());
-    assert_eq!(first, shown(&plane.pki(), address).await);
+    let (first, first_file) = (served_certificate(&plane.pki(), address).await, served.kubeconfig());
+    assert_eq!(first, served_certificate(&plane.pki(), address).await);
     let before = plane.node_tls().ends_at();
     assert!(plane.renew_once().unwrap());
-    assert_ne!(first, shown(&plane.pki(), address).await);
+    assert_ne!(first, served_certificate(&plane.pki(), address).await);
     assert_ne!(first_file, served.kubeconfig());
     assert!(plane.node_tls().ends_at() >= before);
     served.end().await;
@@ -115,12 +115,12 @@ async fn clients_of_the_old_and_the_renewed_ca_are_served() {
     works(&new_file).await;
     let alone = new.ca_pem.strip_suffix(&old.ca_pem).unwrap().to_owned();
     let trusting = Pki { ca_pem: alone, ..Pki::clone(&new) };
-    let before = shown(&trusting, served.address).await;
+    let before = served_certificate(&trusting, served.address).await;
 
     // A certificate that is made from now on is good for who trusts the old one alone.
     fs::remove_file(dir.path().join("data/pki/apiserver.crt")).unwrap();
     assert!(plane.renew_once().unwrap());
-    assert_ne!(before, shown(&old, served.address).await);
+    assert_ne!(before, served_certificate(&old, served.address).await);
     works(&old_file).await;
     served.end().await;
 }

@@ -90,7 +90,7 @@ fn certificates_are_renewed_before_they_expire() {
 }
 
 /// The files of a directory with what they hold.
-fn held(dir: &Path) -> std::collections::BTreeMap<PathBuf, String> {
+fn files_in(dir: &Path) -> std::collections::BTreeMap<PathBuf, String> {
     let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
     entries.map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
@@ -107,10 +107,10 @@ fn an_incomplete_ca_is_refused() {
         for file in gone {
             std::fs::remove_file(dir.path().join(file)).unwrap();
         }
-        let before = held(dir.path());
+        let before = files_in(dir.path());
         let error = Pki::open(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap_err().to_string();
         assert!(error.contains(blamed) && error.contains(advice), "{gone:?}: {error}");
-        assert_eq!(held(dir.path()), before, "{gone:?}: nothing was made");
+        assert_eq!(files_in(dir.path()), before, "{gone:?}: nothing was made");
     }
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for dir in [&dir, &other] {
@@ -162,10 +162,10 @@ fn a_running_process_keeps_its_ca_and_signing_key() {
             Some(source) => drop(std::fs::copy(source.path().join(file), &path).unwrap()),
             None => std::fs::remove_file(&path).unwrap(),
         }
-        let before = held(dir.path());
+        let before = files_in(dir.path());
         let error = used.renewed(dir.path(), &names("192.0.2.1"), Lifetimes::default()).unwrap_err().to_string();
         assert!(error.contains(file) && error.contains(words), "{error}");
-        assert_eq!(held(dir.path()), before);
+        assert_eq!(files_in(dir.path()), before);
         std::fs::write(&path, kept).unwrap();
     }
 }

@@ -107,8 +107,8 @@ struct Report {
 }
 
 /// The name of the object in a response or event, and a pointer relative to the object.
-fn place_in_object(told: &Value, around: &str, at: &str) -> Option<(String, String)> {
-    let name = told.pointer(around)?.pointer("/metadata/name")?.as_str()?;
+fn place_in_object(response: &Value, around: &str, at: &str) -> Option<(String, String)> {
+    let name = response.pointer(around)?.pointer("/metadata/name")?.as_str()?;
     Some((name.to_owned(), at.strip_prefix(around)?.to_owned()))
 }
 
@@ -204,16 +204,16 @@ async fn run_steps(real: &ApiServer, ours: &ApiServer, steps: &[Step], report: &
         }
     }
     for (all, (kind, path, last)) in revisions.iter().zip(watches()) {
-        let mut told = Vec::new();
+        let mut by_side = Vec::new();
         for (side, all) in sides.into_iter().zip(all) {
             side.ask(&last).await?;
             let events = side.watched(&path, all[0], "last").await?;
-            told.push(by_step(events, all)?);
+            by_side.push(by_step(events, all)?);
             let gone = step("last", "admin", "DELETE", &format!("{path}/last?gracePeriodSeconds=0"), JSON, Value::Null);
             side.ask(&gone).await?;
         }
         for (index, step) in steps.iter().enumerate() {
-            let (real, ours) = (&told[0][index], &told[1][index]);
+            let (real, ours) = (&by_side[0][index], &by_side[1][index]);
             let name = format!("{}: watch of {kind}", step.name);
             let line = |event: &Value| format!("{} {}", event["type"], event["object"]["metadata"]["name"]);
             let lines = |events: &[Value]| json!(events.iter().map(line).collect::<Vec<_>>());

@@ -53,7 +53,7 @@ fn blanked(text: &str) -> String {
 
 fn has_form(bytes: &[u8], form: &str) -> bool {
     bytes.len() >= form.len()
-        && form.bytes().zip(bytes).all(|(wanted, byte)| match wanted {
+        && form.bytes().zip(bytes).all(|(expected, byte)| match expected {
             b'x' => byte.is_ascii_hexdigit(),
             b'd' => byte.is_ascii_digit(),
             other => other == *byte,
@@ -111,16 +111,16 @@ pub(crate) fn matches_pattern(pattern: &str, text: &str) -> bool {
 }
 
 pub(crate) fn generated_values_are_blanked() {
-    let told = serde_json::json!({
+    let actual = serde_json::json!({
         "metadata": {"uid": "0f0e6a3c-8d9a-4b43-9f5e-0123456789ab", "resourceVersion": "12", "managedFields": [{}],
                      "creationTimestamp": "2026-01-02T03:04:05Z"},
         "message": "uid 0f0e6a3c-8d9a-4b43-9f5e-0123456789ab at 2026-01-02T03:04:05.678901Z, ende — ä",
     });
-    let wanted = serde_json::json!({
+    let expected = serde_json::json!({
         "metadata": {"uid": "00000000-0000-0000-0000-000000000000", "creationTimestamp": "0000-00-00T00:00:00Z"},
         "message": "uid 00000000-0000-0000-0000-000000000000 at 0000-00-00T00:00:00.000000Z, ende — ä",
     });
-    assert_eq!(normalize(&told), wanted);
+    assert_eq!(normalize(&actual), expected);
 }
 
 pub(crate) fn differences_are_located_by_pointer() {
@@ -132,7 +132,7 @@ pub(crate) fn differences_are_located_by_pointer() {
 }
 
 pub(crate) fn patterns_match_with_wildcards() {
-    for (pattern, text, wanted) in [
+    for (pattern, text, expected) in [
         ("a", "a", true),
         ("a", "ab", false),
         ("a*", "ab", true),
@@ -141,6 +141,6 @@ pub(crate) fn patterns_match_with_wildcards() {
         ("a*c*e", "abcde", true),
         ("*", "", true),
     ] {
-        assert_eq!(matches_pattern(pattern, text), wanted, "{pattern} {text}");
+        assert_eq!(matches_pattern(pattern, text), expected, "{pattern} {text}");
     }
 }

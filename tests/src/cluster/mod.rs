@@ -34,7 +34,7 @@ impl Api {
     /// # Panics
     /// When the variable has another value.
     #[must_use]
-    pub fn asked() -> Self {
+    pub fn from_env() -> Self {
         match std::env::var(API).as_deref() {
             Err(_) | Ok("" | "embedded") => Self::Embedded,
             Ok("cluster") => Self::Cluster,

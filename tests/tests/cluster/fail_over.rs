@@ -26,8 +26,8 @@ fn ready_since(kubectl: &Kubectl<'_>) -> String {
 
 /// The ports to which the node has connections.
 fn connected(testbed: &Testbed) -> Vec<u16> {
-    let told = testbed.sh(&format!("ss -Htn state established dst {ADDRESS}"));
-    let ports = told.lines().filter_map(|line| line.split_whitespace().nth(3)?.rsplit(':').next()?.parse().ok());
+    let output = testbed.sh(&format!("ss -Htn state established dst {ADDRESS}"));
+    let ports = output.lines().filter_map(|line| line.split_whitespace().nth(3)?.rsplit(':').next()?.parse().ok());
     let mut ports: Vec<u16> = ports.collect();
     ports.sort_unstable();
     ports.dedup();

@@ -71,8 +71,8 @@ fn the_api_does_not_answer() {
             .command_outside(program)
             .args(["--kubeconfig", &admin, "get", "node", "node", "-o", path])
             .output()?;
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        anyhow::ensure!(told == "Unknown", "Ready is {told:?}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        anyhow::ensure!(printed == "Unknown", "Ready is {printed:?}");
         Ok(())
     };
     eventually(CLUSTER_TIMEOUT, "the cluster holds the node for lost", lost);
@@ -136,9 +136,9 @@ fn the_node_is_recreated_with_another_pod_cidr() {
     let mut windlass = testbed.windlass();
     let before = started(&mut windlass, &testbed);
     let kubectl = windlass.kubectl();
-    let told =
+    let printed =
         |pointer: &str| kubectl.json(&["node", "node"]).map(|node| node.pointer(pointer).cloned().unwrap_or_default());
-    let (uid, range) = (told("/metadata/uid").expect("a node"), told("/spec/podCIDR").expect("a node"));
+    let (uid, range) = (printed("/metadata/uid").expect("a node"), printed("/spec/podCIDR").expect("a node"));
     // A controller deletes pods of a missing node only after a while.
     let _ = kubectl.run(&["delete", "node", "node"]);
     let node = eventually(CLUSTER_TIMEOUT, "the node has made itself again", || {

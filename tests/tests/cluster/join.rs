@@ -45,8 +45,8 @@ fn ready(kubectl: &Kubectl<'_>, node: &mut Daemon) {
     eventually(DEFAULT_TIMEOUT, "the node is Ready", || {
         anyhow::ensure!(node.runs(), "windlass ended:\n{}", node.log());
         let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}/{.spec.taints}";
-        let told = kubectl.try_run(&["get", "node", "node", "-o", path])?;
-        anyhow::ensure!(told.starts_with("True/") && !told.contains("not-ready"), "{told}");
+        let printed = kubectl.try_run(&["get", "node", "node", "-o", path])?;
+        anyhow::ensure!(printed.starts_with("True/") && !printed.contains("not-ready"), "{printed}");
         Ok(())
     });
 }
@@ -80,8 +80,8 @@ fn a_machine_joins_leaves_and_joins_again() {
     let (token, pin) = (format!("{ID}.{SECRET}"), cluster.pin());
     let data = testbed.dir().join("data");
 
-    let (joined, said) = join(&windlass, &token, &["--discovery-token-ca-cert-hash", &pin]);
-    assert!(joined, "{said}");
+    let (joined, result) = join(&windlass, &token, &["--discovery-token-ca-cert-hash", &pin]);
+    assert!(joined, "{result}");
     let steps = [
         "[preflight] ",
         "[discovery] ",
@@ -90,9 +90,9 @@ fn a_machine_joins_leaves_and_joins_again() {
         "[files] ",
         "windlass agent ",
     ];
-    assert_contains(&said, &steps);
+    assert_contains(&result, &steps);
     assert!(
-        !said.contains(SECRET) && holding(&data, SECRET).is_empty(),
+        !result.contains(SECRET) && holding(&data, SECRET).is_empty(),
         "the token is on no disk: {}",
         holding(&data, SECRET)
     );
@@ -124,13 +124,13 @@ fn a_machine_joins_leaves_and_joins_again() {
 
     // A node joins only once, also while it is not running, and without a control plane of its own.
     let again = ["--discovery-token-ca-cert-hash", &pin];
-    let (joined, said) = join(&windlass, &token, &again);
-    assert!(!joined, "{said}");
-    assert_contains(&said, &["a windlass runs on this machine already"]);
+    let (joined, result) = join(&windlass, &token, &again);
+    assert!(!joined, "{result}");
+    assert_contains(&result, &["a windlass runs on this machine already"]);
     node.end(Signal::SIGTERM);
-    let (joined, said) = join(&windlass, &token, &again);
-    assert!(!joined, "{said}");
-    assert_contains(&said, &["is a node of https://198.18.0.2:6443 already", "windlass leave"]);
+    let (joined, result) = join(&windlass, &token, &again);
+    assert!(!joined, "{result}");
+    assert_contains(&result, &["is a node of https://198.18.0.2:6443 already", "windlass leave"]);
     let refused = windlass.try_run("up", &[]).expect_err("it is a node of another cluster").to_string();
     assert_contains(&refused, &["windlass leave"]);
 
@@ -140,8 +140,8 @@ fn a_machine_joins_leaves_and_joins_again() {
     ready(&kubectl, &mut node);
     let unasked = windlass.command("leave").stdin(Stdio::null()).output().expect("windlass leave");
     assert!(!unasked.status.success() && node.runs(), "nobody was asked");
-    let said = windlass.try_run("leave", &["--yes"]).expect("windlass leave");
-    assert_contains(&said, &["kubectl delete node node", "is no longer a node of https://198.18.0.2:6443"]);
+    let result = windlass.try_run("leave", &["--yes"]).expect("windlass leave");
+    assert_contains(&result, &["kubectl delete node node", "is no longer a node of https://198.18.0.2:6443"]);
     node.end(Signal::SIGTERM);
     let containers = testbed.docker(&["ps", "-aq", "--filter", "label=io.kubernetes.pod.name"]);
     assert_eq!(containers.trim(), "");
@@ -169,9 +169,9 @@ fn a_machine_joins_leaves_and_joins_again() {
 
     // Pods are evicted first, and the Node object is deleted by an administrator.
     let admin = windlass.kubeconfig().display().to_string();
-    let said =
+    let result =
         windlass.try_run("leave", &["--yes", "--drain", "--kubeconfig", &admin, "--purge"]).expect("windlass leave");
-    assert_contains(&said, &["evicted default/second", "node node is deleted"]);
+    assert_contains(&result, &["evicted default/second", "node node is deleted"]);
     node.end(Signal::SIGTERM);
     assert!(!data.exists());
     eventually(DEFAULT_TIMEOUT, "the node is gone", || {
@@ -225,10 +225,10 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
         ),
         (token.as_str(), vec![hash, &pin, "--control-plane"], &["Windlass joins as a worker node only"]),
     ] {
-        let (joined, said) = join(&windlass, token, &args);
-        assert!(!joined, "{args:?}: {said}");
-        assert_contains(&said, words);
-        assert!(!testbed.dir().join("data/join").exists() && !said.contains(SECRET), "{args:?}: {said}");
+        let (joined, result) = join(&windlass, token, &args);
+        assert!(!joined, "{args:?}: {result}");
+        assert_contains(&result, words);
+        assert!(!testbed.dir().join("data/join").exists() && !result.contains(SECRET), "{args:?}: {result}");
     }
     assert_eq!(kubectl.run(&["get", "csr", "-o", "name"]), "", "nobody was asked for a certificate");
 
@@ -236,17 +236,17 @@ fn a_join_that_is_wrong_is_refused_and_leaves_nothing() {
 
     // A request without approval is reported, kept, and used once it is approved.
     let _ = kubectl.run(&["delete", "clusterrolebinding", "kubeadm:node-autoapprove-bootstrap"]);
-    let (joined, said) = join(&windlass, &token, &[hash, &pin, "--timeout", "15s"]);
-    assert!(!joined, "{said}");
+    let (joined, result) = join(&windlass, &token, &[hash, &pin, "--timeout", "15s"]);
+    assert!(!joined, "{result}");
     assert_contains(
-        &said,
+        &result,
         &["kubectl certificate approve node-csr-", "run the same command again once it is approved"],
     );
     let name = kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]);
     let _ = kubectl.run(&["certificate", "approve", &name]);
-    let (joined, said) = join(&windlass, &token, &["--discovery-token-unsafe-skip-ca-verification"]);
-    assert!(joined, "{said}");
-    assert_contains(&said, &["no certificate authority is pinned"]);
+    let (joined, result) = join(&windlass, &token, &["--discovery-token-unsafe-skip-ca-verification"]);
+    assert!(joined, "{result}");
+    assert_contains(&result, &["no certificate authority is pinned"]);
     assert_eq!(kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"]), name, "one request");
     let _ = fs::read_to_string(testbed.dir().join("data/join/config.yaml")).expect("it has joined");
 }
@@ -271,11 +271,11 @@ fn a_join_that_is_killed_leaves_a_node_or_none() {
     };
     let (data, mut left) = (testbed.dir().join("data"), 0);
     for step in ["[preflight] ", "[discovery] ", "[certificate] requested as", "[certificate] ", "[files] "] {
-        let (said, pipe) = std::io::pipe().expect("a pipe");
+        let (result, pipe) = std::io::pipe().expect("a pipe");
         let both = pipe.try_clone().expect("a pipe");
         let mut child = join().stdin(Stdio::null()).stdout(pipe).stderr(both).spawn().expect("windlass join");
         let lines: Vec<_> =
-            BufReader::new(said).lines().map_while(Result::ok).take_while(|l| !l.starts_with(step)).collect();
+            BufReader::new(result).lines().map_while(Result::ok).take_while(|l| !l.starts_with(step)).collect();
         child.kill().expect("it is killed");
         child.wait().expect("it has ended");
         let place = data.join("join");

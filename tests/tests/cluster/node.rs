@@ -96,8 +96,8 @@ fn readiness_waits_for_a_cni_configuration() {
     becomes(&kubectl, &["pod", "host"], ready, "True");
     let waits = ["events", "--field-selector", "involvedObject.name=own,reason=NetworkNotReady"];
     eventually(DEFAULT_TIMEOUT, "the other one is told why", || {
-        let told = field(&kubectl, &waits, ".items[*].message")?;
-        anyhow::ensure!(told.starts_with("network is not ready: container runtime network not ready"), "{told:?}");
+        let output = field(&kubectl, &waits, ".items[*].message")?;
+        anyhow::ensure!(output.starts_with("network is not ready: container runtime network not ready"), "{output:?}");
         Ok(())
     });
 
@@ -128,9 +128,9 @@ fn the_proxy_waits_for_permission_to_watch_services() {
     let _ = windlass.kubectl().run(&["delete", "clusterrolebinding", "windlass:node", "--ignore-not-found"]);
     let kubectl = windlass.up();
     let log = || fs::read_to_string(testbed.dir().join("windlass.log")).unwrap_or_default();
-    let said = || log().matches("windlass rbac | kubectl apply -f -").count();
+    let printed = || log().matches("windlass rbac | kubectl apply -f -").count();
     eventually(DEFAULT_TIMEOUT, "the log says what is missing", || {
-        anyhow::ensure!(said() > 0, "{}", log());
+        anyhow::ensure!(printed() > 0, "{}", log());
         Ok(())
     });
     let rights = windlass.command("rbac").output().expect("windlass runs");
@@ -141,7 +141,7 @@ fn the_proxy_waits_for_permission_to_watch_services() {
         anyhow::ensure!(log().contains("the API lets the proxy watch these now"), "not yet");
         Ok(())
     });
-    assert_eq!(said(), 1, "it is said once");
+    assert_eq!(printed(), 1, "it is said once");
 }
 
 fn a_node_has_an_address_of_each_family() {
@@ -184,8 +184,8 @@ fn host_network_pods_do_not_wait_for_a_pod_cidr() {
     let kubectl = windlass.kubectl();
     let why = ".status.conditions[?(@.type=='Ready')].message";
     eventually(DEFAULT_TIMEOUT, "the node says what it waits for", || {
-        let told = field(&kubectl, &["node", NODE], why)?;
-        anyhow::ensure!(told.contains("spec.podCIDR"), "{told:?}");
+        let output = field(&kubectl, &["node", NODE], why)?;
+        anyhow::ensure!(output.contains("spec.podCIDR"), "{output:?}");
         Ok(())
     });
     eventually(DEFAULT_TIMEOUT, "pods may be made", || kubectl.try_run(&["get", "serviceaccount", "default"]));

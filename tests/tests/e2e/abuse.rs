@@ -213,16 +213,16 @@ fn hunger_starves_nobody(testbed: &Testbed, windlass: &mut Windlass<'_>, kubectl
             anyhow::ensure!(count != "0", "no {reason} at {server}");
         }
         let log = windlass.daemon().log();
-        for (said, by) in REFUSALS {
-            let named = log.lines().filter(|l| l.contains(said)).any(|l| l.contains(by));
-            anyhow::ensure!(named, "the log does not say that {by} was refused: {said}");
+        for (output, by) in REFUSALS {
+            let named = log.lines().filter(|l| l.contains(output)).any(|l| l.contains(by));
+            anyhow::ensure!(named, "the log does not say that {by} was refused: {output}");
         }
         Ok(())
     });
     client.end(Signal::SIGKILL);
     assert!(most < 200.0, "{most} MB");
     let log = windlass.daemon().log();
-    for line in REFUSALS.iter().map(|(said, _)| *said).chain(["too many connections"]) {
+    for line in REFUSALS.iter().map(|(output, _)| *output).chain(["too many connections"]) {
         let times = log.lines().filter(|l| l.contains(line)).count();
         assert!(times < 60, "{line} stands {times} times in the log");
     }

@@ -24,8 +24,8 @@ fn a_support_bundle_is_complete() {
     let file = testbed.dir().join("bundle.tar.gz");
     let name = file.display().to_string();
     let kubeconfig = windlass.kubeconfig().display().to_string();
-    let told = windlass.try_run("bundle", &["--output", &name, "--kubeconfig", &kubeconfig]).unwrap();
-    assert!(told.contains("0 failed parts"), "{told}");
+    let output = windlass.try_run("bundle", &["--output", &name, "--kubeconfig", &kubeconfig]).unwrap();
+    assert!(output.contains("0 failed parts"), "{output}");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let all = testbed.sh(&format!("tar xzOf {name}"));
     for kept in ["KUBE-SERVICES", "kinds of rules are taken", "nodeName: \"node\"", "PASSWORD", "MemTotal", "\"web\""] {

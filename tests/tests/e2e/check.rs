@@ -38,8 +38,8 @@ fn check_probes_the_machine_and_leaves_it_unchanged() {
     drop(holder);
 
     let elsewhere = windlass.command("check").args(["--docker-socket", "/nowhere/docker.sock"]).output().unwrap();
-    let told = String::from_utf8_lossy(&elsewhere.stdout).into_owned();
-    assert!(elsewhere.status.code() == Some(3) && told.contains("/nowhere/docker.sock"), "{told}");
+    let output = String::from_utf8_lossy(&elsewhere.stdout).into_owned();
+    assert!(elsewhere.status.code() == Some(3) && output.contains("/nowhere/docker.sock"), "{output}");
 
     let _ = windlass.up();
     let text = windlass.try_run("check", &[]).unwrap();

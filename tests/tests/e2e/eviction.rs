@@ -84,9 +84,9 @@ fn memory_pressure_evicts_pods() {
     assert_eq!((&disrupted["status"], &disrupted["reason"]), (&json!("True"), &json!("TerminationByKubelet")));
     let state = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
     assert_eq!(state["exitCode"], 137, "{state}");
-    let told = kubectl.run(&["describe", "pod", "hog"]);
+    let output = kubectl.run(&["describe", "pod", "hog"]);
     for words in ["Status:           Failed", "Reason:           Evicted", "Warning  Evicted", "Killing"] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(output.contains(words), "{words}: {output}");
     }
     let all = kubectl.json(&["events", "--field-selector", "involvedObject.name=hog,reason=Evicted"]).unwrap();
     assert_eq!(all["items"][0]["metadata"]["annotations"]["starved_resource"], "memory");
@@ -138,9 +138,9 @@ fn disk_pressure_reclaims_space() {
         anyhow::ensure!(!written.exists(), "{} is there", written.display());
         Ok(())
     });
-    let told = kubectl.run(&["describe", "node", "node"]);
+    let output = kubectl.run(&["describe", "node", "node"]);
     for words in ["KubeletHasDiskPressure", "kubelet has disk pressure", "Attempting to reclaim ephemeral-storage"] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(output.contains(words), "{words}: {output}");
     }
     assert_eq!(phase(&kubectl, "lasting"), "Running");
 }
@@ -213,9 +213,9 @@ fn unused_images_are_collected() {
         assert!(left.contains(name), "{name}: {left}");
     }
     eventually(DEFAULT_TIMEOUT, "the node says that it was not enough", || {
-        let told = events(&kubectl, "node");
+        let output = events(&kubectl, "node");
         let words = "FreeDiskSpaceFailed Failed to garbage collect required amount of images. Attempted to free ";
-        anyhow::ensure!(told.contains(words), "{told}");
+        anyhow::ensure!(output.contains(words), "{output}");
         Ok(())
     });
     let node = kubectl.json(&["node", "node"]).unwrap();

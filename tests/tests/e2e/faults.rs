@@ -220,11 +220,11 @@ fn a_taken_port_is_named_with_its_holder() {
             testbed.try_sh(&format!("curl -s -o /dev/null http://127.0.0.1:{port}/"))
         });
         windlass.start();
-        let said = eventually(DEFAULT_TIMEOUT, "windlass gives up", || {
+        let printed = eventually(DEFAULT_TIMEOUT, "windlass gives up", || {
             anyhow::ensure!(!windlass.daemon().runs());
             Ok(windlass.daemon().log())
         });
-        let last = said.lines().rev().take(5).collect::<Vec<_>>().join("\n");
+        let last = printed.lines().rev().take(5).collect::<Vec<_>>().join("\n");
         assert!(last.contains(&port.to_string()), "{kind}: {last}");
         assert!(last.contains("python") && last.contains(&holder.pid().to_string()), "{kind}: {last}");
     }
@@ -252,8 +252,8 @@ fn without_root_nothing_is_touched() {
             ])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("needs root"), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && printed.contains("needs root"), "{printed}");
         assert!(!dir.path().join("data").exists() && !dir.path().join("run").exists());
     }
 }
@@ -265,11 +265,11 @@ fn a_foreign_or_damaged_data_directory_is_untouched() {
     let data = testbed.dir().join("data");
     let gives_up = |windlass: &mut windlass_tests::Windlass<'_>, why: &str| {
         windlass.start();
-        let said = eventually(DEFAULT_TIMEOUT, why, || {
+        let printed = eventually(DEFAULT_TIMEOUT, why, || {
             anyhow::ensure!(!windlass.daemon().runs());
             Ok(windlass.daemon().log())
         });
-        let last = said.lines().last().unwrap_or("").to_owned();
+        let last = printed.lines().last().unwrap_or("").to_owned();
         assert!(last.contains(&data.display().to_string()), "{why}: {last}");
     };
     // A directory of another user.

@@ -56,31 +56,34 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
             let line = format!(
                 "raw --resolve {name}:443:$KUBERNETES_SERVICE_HOST -H \"Authorization: Bearer $(cat $account/token)\" https://{name}/api"
             );
-            let said = shell(&kubectl, pod, &line).unwrap();
-            assert!(said.contains("APIVersions") && said.ends_with("200\n"), "{pod} {name}: {said}");
+            let printed = shell(&kubectl, pod, &line).unwrap();
+            assert!(printed.contains("APIVersions") && printed.ends_with("200\n"), "{pod} {name}: {printed}");
         }
-        let said = shell(&kubectl, pod, "api=https://$NODE_IP:6443; ask /api").unwrap();
-        assert!(said.ends_with("200\n"), "{pod}: {said}");
+        let printed = shell(&kubectl, pod, "api=https://$NODE_IP:6443; ask /api").unwrap();
+        assert!(printed.ends_with("200\n"), "{pod}: {printed}");
         // It is authenticated as its service account, and may read without any RBAC objects.
         let review = "-H 'Content-Type: application/json' -d '{}'";
-        let said =
+        let printed =
             shell(&kubectl, pod, &format!("ask /apis/authentication.k8s.io/v1/selfsubjectreviews {review}")).unwrap();
-        assert!(said.contains("system:serviceaccount:default:default") && said.ends_with("201\n"), "{pod}: {said}");
+        assert!(
+            printed.contains("system:serviceaccount:default:default") && printed.ends_with("201\n"),
+            "{pod}: {printed}"
+        );
         for path in ["/api/v1/namespaces/default/secrets", "/api/v1/namespaces/default/pods", "/api/v1/nodes"] {
-            let said = shell(&kubectl, pod, &format!("ask {path}")).unwrap();
-            assert!(said.ends_with("403\n"), "{pod} {path}: {said}");
+            let printed = shell(&kubectl, pod, &format!("ask {path}")).unwrap();
+            assert!(printed.ends_with("403\n"), "{pod} {path}: {printed}");
         }
         // Without a token: only health and version.
         for (path, code) in [("/livez", 200), ("/version", 200), ("/api", 401), ("/api/v1/namespaces", 401)] {
-            let said = shell(&kubectl, pod, &format!("raw $api{path}")).unwrap();
-            assert!(said.ends_with(&format!("{code}\n")), "{pod} {path}: {said}");
+            let printed = shell(&kubectl, pod, &format!("raw $api{path}")).unwrap();
+            assert!(printed.ends_with(&format!("{code}\n")), "{pod} {path}: {printed}");
         }
-        let said = shell(&kubectl, pod, "raw -H 'Authorization: Bearer x' $api/version").unwrap();
-        assert!(said.ends_with("401\n"), "{pod}: {said}");
+        let printed = shell(&kubectl, pod, "raw -H 'Authorization: Bearer x' $api/version").unwrap();
+        assert!(printed.ends_with("401\n"), "{pod}: {printed}");
         // With another CA the client rejects the server.
-        let said = shell(&kubectl, pod, "echo > /tmp/none; curl -sS --cacert /tmp/none $api/version; echo $?")
+        let printed = shell(&kubectl, pod, "echo > /tmp/none; curl -sS --cacert /tmp/none $api/version; echo $?")
             .unwrap_or_default();
-        assert!(!said.contains("gitVersion"), "{pod}: {said}");
+        assert!(!printed.contains("gitVersion"), "{pod}: {printed}");
     }
 
     // Impersonation is rejected with a message, instead of being ignored.
@@ -112,16 +115,16 @@ fn pods_use_the_api_with_their_own_token_and_no_more_than_it_allows() {
         (&["create", "token", "default"], "", "node requested token not bound to a pod"),
         (&["delete", "node", "node"], "", "cannot delete resource \"nodes\""),
     ] {
-        let (done, said) = as_node(args, stdin);
-        assert!(!done && said.contains(words), "{args:?}: {said}");
+        let (done, printed) = as_node(args, stdin);
+        assert!(!done && printed.contains(words), "{args:?}: {printed}");
     }
     kubectl.apply(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: names}\nspec:\n  containers:\n  - name: c\n    image: windlass/busybox:1\n    \
          command: [sleep, '3600']\n    envFrom: [{secretRef: {name: mine}}]\n",
     );
     let read = eventually(DEFAULT_TIMEOUT, "the pod is on the node", || {
-        let (done, said) = as_node(&["get", "secret", "mine"], "");
-        anyhow::ensure!(done, "{said}");
+        let (done, printed) = as_node(&["get", "secret", "mine"], "");
+        anyhow::ensure!(done, "{printed}");
         Ok(done)
     });
     assert!(read);

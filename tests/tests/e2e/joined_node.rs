@@ -39,8 +39,8 @@ fn an_agent_of_its_own_serves_the_same_api_over_tls() {
     let mut as_node = kubectl.command();
     as_node.arg("--kubeconfig").arg(pki.join("node.kubeconfig")).args(["delete", "namespace", "default"]);
     let refused = as_node.output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("User \"system:node:node\" cannot"), "{said}");
+    let output = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && output.contains("User \"system:node:node\" cannot"), "{output}");
 
     // Restarts of the agent alone and of the server alone do not affect pods.
     let ids: Vec<String> = pods.iter().map(container_id).collect();

@@ -94,8 +94,8 @@ fn kubectl_verbs_work_on_served_types() {
     // logs, current and previous
     kubectl.apply(&crate::shell_pod("talker", "Always", "echo one; echo two; exec sleep 1000"));
     eventually(DEFAULT_TIMEOUT, "the pod has spoken", || {
-        let said = kubectl.try_run(&["logs", "talker"])?;
-        anyhow::ensure!(said == "one\ntwo\n", "{said:?}");
+        let output = kubectl.try_run(&["logs", "talker"])?;
+        anyhow::ensure!(output == "one\ntwo\n", "{output:?}");
         Ok(())
     });
     assert_eq!(kubectl.run(&["logs", "talker", "--tail=1"]), "two\n");

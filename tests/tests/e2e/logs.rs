@@ -56,8 +56,8 @@ fn logs_as_kubectl_asks_for_them() {
         (kubectl.try_run(&["get", "--raw", &format!("{path}&tailLines=-1")]), "must be greater than or equal to 0"),
         (kubectl.try_run(&["get", "--raw", &format!("{path}&sinceTime=yesterday")]), "sinceTime"),
     ] {
-        let said = refused.expect_err(why).to_string();
-        assert!(said.contains(why), "{said}");
+        let output = refused.expect_err(why).to_string();
+        assert!(output.contains(why), "{output}");
     }
 
     // Between two attempts the last one is both the current and the previous log; then it is only the previous one.

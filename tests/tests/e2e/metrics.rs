@@ -245,8 +245,8 @@ fn metrics_are_correct_and_parsed_by_their_clients() {
 
     for page in PAGES {
         // Code 3 is a style warning, which upstream has too; 1 is an unreadable page.
-        let said = testbed.sh(&format!("curl -fsS {NODE}{page} | promtool check metrics 2>&1; echo code $?"));
-        assert!(said.ends_with("code 0\n") || said.ends_with("code 3\n"), "{page}: {said}");
+        let printed = testbed.sh(&format!("curl -fsS {NODE}{page} | promtool check metrics 2>&1; echo code $?"));
+        assert!(printed.ends_with("code 0\n") || printed.ends_with("code 3\n"), "{page}: {printed}");
         let open =
             testbed.sh(&format!("curl -fsSi -H 'Accept: application/openmetrics-text;version=1.0.0' {NODE}{page}"));
         assert!(
@@ -309,10 +309,10 @@ fn scraped(testbed: &Testbed) {
         anyhow::ensure!(ask("prober_probe_total{pod=\"stats\",result=\"successful\"}")?.len() == 1);
         Ok(())
     });
-    let told = testbed.sh("curl -fsS http://127.0.0.1:9090/metrics");
+    let output = testbed.sh("curl -fsS http://127.0.0.1:9090/metrics");
     for refused in ["sample_duplicate_timestamp", "sample_out_of_order", "sample_out_of_bounds"] {
         let name = format!("prometheus_target_scrapes_{refused}_total");
-        assert_eq!(series(&told, &name, &[]).expect("its own count"), 0.0, "{refused}");
+        assert_eq!(series(&output, &name, &[]).expect("its own count"), 0.0, "{refused}");
     }
 }
 

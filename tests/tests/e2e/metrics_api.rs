@@ -105,12 +105,12 @@ fn kubectl_top_and_the_official_python_client_read_usage() {
     let deleted = kubectl.output(&["delete", "pods.metrics.k8s.io", "busy", "-n", "work"], "");
     assert!(!deleted.ok && deleted.err.contains("not supported"), "{deleted:?}");
 
-    let told = read_with_python(&testbed, &windlass.kubeconfig());
-    assert_eq!(told["nodes"]["items"].as_array().map(Vec::len), Some(1), "{told}");
-    assert_eq!(told["node"]["kind"], "NodeMetrics");
-    assert!(told["groups"].as_array().is_some_and(|all| all.contains(&"metrics.k8s.io".into())), "{told}");
-    assert_eq!(told["selected"]["items"][0]["metadata"]["name"], "busy", "{told}");
-    let busy = &told["busy"];
+    let printed = read_with_python(&testbed, &windlass.kubeconfig());
+    assert_eq!(printed["nodes"]["items"].as_array().map(Vec::len), Some(1), "{printed}");
+    assert_eq!(printed["node"]["kind"], "NodeMetrics");
+    assert!(printed["groups"].as_array().is_some_and(|all| all.contains(&"metrics.k8s.io".into())), "{printed}");
+    assert_eq!(printed["selected"]["items"][0]["metadata"]["name"], "busy", "{printed}");
+    let busy = &printed["busy"];
     assert_eq!(busy["metadata"]["labels"]["app"], "busy", "{busy}");
     let window: f64 = busy["window"].as_str().and_then(|w| w.strip_suffix('s')?.parse().ok()).unwrap_or_default();
     assert!((1.0..=30.0).contains(&window), "{busy}");

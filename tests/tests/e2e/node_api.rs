@@ -68,18 +68,18 @@ fn the_node_api_requires_authorization() {
         ("", "/healthz", "401", "Unauthorized"),
         ("-H 'Authorization: Bearer nonsense'", "/pods", "401", "Unauthorized"),
     ] {
-        let (got, said) = ask(&testbed, options, &format!("{NODE_API}{path}"));
-        assert!(got == code && said.contains(text), "{options} {path}: {got} {said}");
+        let (got, output) = ask(&testbed, options, &format!("{NODE_API}{path}"));
+        assert!(got == code && output.contains(text), "{options} {path}: {got} {output}");
     }
     // Authenticated, but not authorized: the message lists the rights that would allow the request.
     let token = kubectl.run(&["create", "token", "default"]);
     let bearer = format!("-H 'Authorization: Bearer {}'", token.trim());
     for (path, rights) in [("/configz", "configz proxy"), ("/metrics", "metrics"), ("/logs/", "log"), ("/x", "proxy")] {
-        let said = ask(&testbed, &bearer, &format!("{NODE_API}{path}"));
+        let output = ask(&testbed, &bearer, &format!("{NODE_API}{path}"));
         let text = format!(
             "Forbidden (user=system:serviceaccount:default:default, verb=get, resource=nodes, subresource(s)=[{rights}])"
         );
-        assert_eq!(said, ("403".to_owned(), text), "{path}");
+        assert_eq!(output, ("403".to_owned(), text), "{path}");
     }
     assert_eq!(ask(&testbed, &certificate(&testbed, "node"), &format!("{NODE_API}/pods")).0, "403");
 
@@ -143,7 +143,7 @@ fn idle_connections_do_not_block_others() {
 }
 
 /// A server's certificate as PEM.
-fn shown(testbed: &Testbed) -> String {
+fn served_certificate(testbed: &Testbed) -> String {
     testbed.sh("python3 -c 'import ssl; print(ssl.get_server_certificate((\"198.18.0.1\", 10250)))'")
 }
 
@@ -175,17 +175,17 @@ fn certificates_that_change_are_shown_without_a_new_start() {
         anyhow::ensure!(node.runs(), "{}", node.log());
         testbed.try_sh(&format!("curl -fsSk --max-time 5 {admin} {healthz}"))
     });
-    assert_eq!(shown(&testbed).trim(), first.trim());
+    assert_eq!(served_certificate(&testbed).trim(), first.trim());
     // A certificate with another key is rejected; a matching pair is loaded.
     fs::write(own.join("tls.crt"), "nonsense").expect("a file");
     eventually(DEFAULT_TIMEOUT, "it is warned of", || {
         anyhow::ensure!(node.log().contains("changed certificates cannot be used"));
         Ok(())
     });
-    assert_eq!(shown(&testbed).trim(), first.trim());
+    assert_eq!(served_certificate(&testbed).trim(), first.trim());
     let second = copy("apiserver");
     eventually(DEFAULT_TIMEOUT, "the other certificate is shown", || {
-        anyhow::ensure!(shown(&testbed).trim() == second.trim());
+        anyhow::ensure!(served_certificate(&testbed).trim() == second.trim());
         Ok(())
     });
     assert_eq!(ask(&testbed, &admin, &healthz).0, "200");

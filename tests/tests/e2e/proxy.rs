@@ -90,8 +90,8 @@ fn windlass_proxy_replaces_kube_proxy() {
     });
     second.end(Signal::SIGTERM);
     assert!(testbed.sh("iptables-save").contains("default/echo"), "rules outlive the proxy");
-    let said = windlass.try_run("proxy", &["cleanup"]).unwrap();
-    assert!(said.contains("are removed"), "{said}");
+    let output = windlass.try_run("proxy", &["cleanup"]).unwrap();
+    assert!(output.contains("are removed"), "{output}");
     server.end(Signal::SIGTERM);
     assert_eq!(rules(&testbed), before);
 

@@ -200,13 +200,13 @@ fn host_names_and_bandwidth_limits() {
     let mut windlass = testbed.windlass();
     let kubectl = windlass.up();
     let shared = SharedDir::new(&testbed);
-    let told = shell("hostname > /shared/name; cat /etc/hosts > /shared/hosts; exec sleep 1000");
+    let output = shell("hostname > /shared/name; cat /etc/hosts > /shared/hosts; exec sleep 1000");
     let mut pod: Value = serde_json::from_str(&shared.pod(
         "p",
         json!({
         "hostname": "here", "subdomain": "web", "setHostnameAsFQDN": true,
         "hostAliases": [{"ip": "192.0.2.9", "hostnames": ["a", "b"]}],
-        "containers": [{"name": "main", "command": told}]}),
+        "containers": [{"name": "main", "command": output}]}),
     ))
     .unwrap();
     pod["metadata"]["annotations"] =

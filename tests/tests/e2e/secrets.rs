@@ -112,12 +112,12 @@ fn secrets_appear_in_no_log_or_process() {
     // Usage is requested twice, so that rates exist.
     std::thread::sleep(Duration::from_secs(2));
 
-    let mut told = vec![("its log".to_owned(), node.log())];
+    let mut output = vec![("its log".to_owned(), node.log())];
     let file = testbed.dir().join("bundle.tar.gz").display().to_string();
     let kubeconfig = windlass.kubeconfig().display().to_string();
-    let said = windlass.try_run("bundle", &["--output", &file, "--kubeconfig", &kubeconfig]).expect("a bundle");
-    told.push(("what bundle says".to_owned(), said));
-    told.push(("the bundle".to_owned(), testbed.sh(&format!("tar xzOf {file}"))));
+    let printed = windlass.try_run("bundle", &["--output", &file, "--kubeconfig", &kubeconfig]).expect("a bundle");
+    output.push(("what bundle says".to_owned(), printed));
+    output.push(("the bundle".to_owned(), testbed.sh(&format!("tar xzOf {file}"))));
     let uid =
         kubectl.json(&["pod", "web"]).expect("it is there")["metadata"]["uid"].as_str().expect("a uid").to_owned();
     let history = format!("windlass/history/pods/{uid}");
@@ -142,19 +142,19 @@ fn secrets_appear_in_no_log_or_process() {
     ] {
         let page =
             testbed.try_sh(&format!("curl -s --max-time 20 'http://127.0.0.1:{port}/{path}'")).unwrap_or_default();
-        told.push((format!(":{port}/{path}"), page));
+        output.push((format!(":{port}/{path}"), page));
     }
     for command in ["status", "top"] {
         let args: &[&str] = if command == "top" { &["containers", "--once"] } else { &[] };
-        told.push((command.to_owned(), windlass.try_run(command, args).unwrap_or_else(|error| error.to_string())));
+        output.push((command.to_owned(), windlass.try_run(command, args).unwrap_or_else(|error| error.to_string())));
     }
-    assert!(told[0].1.contains("DEBUG"), "it is at debug level");
-    assert!(told.iter().filter(|(_, text)| text.contains("web")).count() >= 5, "what is searched tells of the pod");
+    assert!(output[0].1.contains("DEBUG"), "it is at debug level");
+    assert!(output.iter().filter(|(_, text)| text.contains("web")).count() >= 5, "what is searched tells of the pod");
     let mut planted = vec![PLANTED.to_owned(), auth, account.trim().to_owned(), token.trim().to_owned()];
     planted.extend(["PRIVATE KEY", "client-key-data"].map(str::to_owned));
     planted.extend(["hunter2-object", "hunter2-registry", "hunter2-map"].map(|value| BASE64_STANDARD.encode(value)));
     for secret in planted {
-        for (place, text) in &told {
+        for (place, text) in &output {
             if let Some(at) = text.find(&secret) {
                 let around: String = text[..at].chars().rev().take(200).collect::<Vec<_>>().into_iter().rev().collect();
                 panic!("{place} tells {}…: {around}", &secret[..7]);

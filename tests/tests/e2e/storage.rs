@@ -170,12 +170,12 @@ fn service_account_tokens() {
     let kubectl = windlass.up();
     let shared = SharedDir::new(&testbed);
     let dir = "/var/run/secrets/kubernetes.io/serviceaccount";
-    let told =
+    let output =
         format!("cat {dir}/token > /shared/token; cat {dir}/namespace {dir}/ca.crt > /shared/rest; exec sleep 1000");
     kubectl.apply(&shared.pod(
         "p",
         json!({
-        "containers": [{"name": "main", "command": shell(&told),
+        "containers": [{"name": "main", "command": shell(&output),
             "volumeMounts": [{"name": "own", "mountPath": "/own"}]}],
         "volumes": [{"name": "own", "projected": {"sources": [
             {"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": 600}}]}}]}),
@@ -196,8 +196,8 @@ fn service_account_tokens() {
         );
         serde_json::from_slice::<Value>(out.out.as_bytes()).unwrap()["status"].clone()
     };
-    let told = review(&token, json!([]));
-    assert_eq!(told["user"]["username"], "system:serviceaccount:default:default", "{told}");
+    let output = review(&token, json!([]));
+    assert_eq!(output["user"]["username"], "system:serviceaccount:default:default", "{output}");
     assert_ne!(review(&token, json!(["vault"]))["authenticated"], true, "false may be left out");
     // The API authenticates the caller, who sees only what he is given rights to.
     let server = kubectl.run(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]);

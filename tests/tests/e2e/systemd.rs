@@ -107,8 +107,8 @@ fn systemd_is_notified() {
         configuration(&format!("{SETTINGS}log: debug,windlass_control::api=trace\nlogFormat: json\nmaxPods: 17\n")),
     )
     .expect("the settings");
-    let told = windlass.try_run("reload", &[]).expect("it is told");
-    assert!(told.contains("in force: log, logFormat; needs a restart: maxPods"), "{told}");
+    let output = windlass.try_run("reload", &[]).expect("it is told");
+    assert!(output.contains("in force: log, logFormat; needs a restart: maxPods"), "{output}");
     let reloading = manager.wait(at, "RELOADING=1");
     assert!(manager.lines[reloading + 1].starts_with("MONOTONIC_USEC="), "{:?}", &manager.lines[reloading..]);
     let again = manager.wait(reloading, "READY=1");

@@ -16,12 +16,12 @@ fn top_shows_usage_once_and_live() {
     let kubectl = windlass.up();
     kubectl.apply(BUSY);
     let busy = eventually(DEFAULT_TIMEOUT, "the busy pod shows", || {
-        let told: Value = serde_json::from_str(&windlass.try_run("top", &["containers", "-o", "json"])?)?;
-        let items = told["items"].as_array().cloned().unwrap_or_default();
+        let output: Value = serde_json::from_str(&windlass.try_run("top", &["containers", "-o", "json"])?)?;
+        let items = output["items"].as_array().cloned().unwrap_or_default();
         let busy = items.into_iter().find(|i| i["container"] == "main");
-        let busy = busy.ok_or_else(|| anyhow::anyhow!("not yet: {told}"))?;
+        let busy = busy.ok_or_else(|| anyhow::anyhow!("not yet: {output}"))?;
         anyhow::ensure!(busy["cpuNanoCores"].as_u64() > Some(200_000_000), "{busy}");
-        anyhow::ensure!(told["node"]["cpuNanoCores"].as_u64() > Some(200_000_000), "{told}");
+        anyhow::ensure!(output["node"]["cpuNanoCores"].as_u64() > Some(200_000_000), "{output}");
         Ok(busy)
     });
     assert_eq!((busy["pod"].as_str(), busy["cpuLimitMilli"].as_u64()), (Some("busy"), Some(400)), "{busy}");

@@ -124,9 +124,9 @@ impl<'n> Case<'n> {
     /// Computes a result that several cases of an area share, in a namespace that stays.
     pub(crate) fn once(&self, area: &str, ask: impl FnOnce(&Case<'n>) -> Vec<String>) -> Vec<String> {
         let mut all = self.node.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = Arc::clone(all.entry(area.to_owned()).or_default());
+        let output = Arc::clone(all.entry(area.to_owned()).or_default());
         drop(all);
-        told.get_or_init(|| ask(&Self::in_namespace(self.node, area, false))).clone()
+        output.get_or_init(|| ask(&Self::in_namespace(self.node, area, false))).clone()
     }
 
     /// Applies objects with one command.
@@ -327,8 +327,8 @@ impl<'n> Case<'n> {
         };
         let one = format!("/sys/fs/cgroup/{controller}/kubepods{class}/pod{uid}/{}", file.0);
         let two = format!("/sys/fs/cgroup/kubepods{class}/pod{uid}/{}", file.1);
-        let told = fs::read_to_string(one).or_else(|_| fs::read_to_string(two)).unwrap_or_default();
-        told.split_whitespace().next().unwrap_or_default().to_owned()
+        let output = fs::read_to_string(one).or_else(|_| fs::read_to_string(two)).unwrap_or_default();
+        output.split_whitespace().next().unwrap_or_default().to_owned()
     }
 
     /// A URL of the server, which answers with the status code at the end of the path, or as the name says: see
@@ -340,9 +340,9 @@ impl<'n> Case<'n> {
 
     /// The received requests of this case: paths without the case's part, and headers.
     pub(crate) fn requests(&self) -> Vec<Value> {
-        let told = fs::read_to_string(self.node.requests()).unwrap_or_default();
+        let output = fs::read_to_string(self.node.requests()).unwrap_or_default();
         let prefix = format!("/{}/", self.namespace);
-        let all = told.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        let all = output.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
         all.filter(|r| text(&r["path"]).starts_with(&prefix)).collect()
     }
 

@@ -46,9 +46,9 @@ fn initialized_false_containers_not_initialized(case: &Case<'_>) {
     let init = json!([{"name": "a", "command": shell(SLEEP_FOREVER)}, {"name": "b", "command": shell("exit 0")}]);
     case.shell("p", SLEEP_FOREVER, json!({}), json!({"initContainers": init}));
     let pod = case.wait("p", "runs init", |p| p["status"]["initContainerStatuses"][0]["state"]["running"].is_object());
-    let told = condition(&pod, "Initialized");
-    assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "ContainersNotInitialized"));
-    assert_eq!(told["message"], "containers with incomplete status: [a b]");
+    let found = condition(&pod, "Initialized");
+    assert_eq!((text(&found["status"]), text(&found["reason"])), ("False", "ContainersNotInitialized"));
+    assert_eq!(found["message"], "containers with incomplete status: [a b]");
 }
 
 fn containers_ready_false_containers_not_ready(case: &Case<'_>) {
@@ -56,9 +56,9 @@ fn containers_ready_false_containers_not_ready(case: &Case<'_>) {
     case.shell("p", SLEEP_FOREVER, never, json!({}));
     let pod = case.wait("p", "runs", |p| container_status(p)["state"]["running"].is_object());
     for kind in ["ContainersReady", "Ready"] {
-        let told = condition(&pod, kind);
-        assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "ContainersNotReady"));
-        assert_eq!(told["message"], "containers with unready status: [main]");
+        let found = condition(&pod, kind);
+        assert_eq!((text(&found["status"]), text(&found["reason"])), ("False", "ContainersNotReady"));
+        assert_eq!(found["message"], "containers with unready status: [main]");
     }
 }
 
@@ -66,8 +66,8 @@ fn containers_ready_false_pod_completed(case: &Case<'_>) {
     case.shell("p", "exit 0", json!({}), json!({"restartPolicy": "Never"}));
     let pod = case.wait_phase("p", "Succeeded");
     for kind in ["ContainersReady", "Ready"] {
-        let told = condition(&pod, kind);
-        assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "PodCompleted"));
+        let found = condition(&pod, kind);
+        assert_eq!((text(&found["status"]), text(&found["reason"])), ("False", "PodCompleted"));
     }
 }
 
@@ -75,8 +75,8 @@ fn containers_ready_false_pod_failed(case: &Case<'_>) {
     case.shell("p", "exit 1", json!({}), json!({"restartPolicy": "Never"}));
     let pod = case.wait_phase("p", "Failed");
     for kind in ["ContainersReady", "Ready"] {
-        let told = condition(&pod, kind);
-        assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "PodFailed"));
+        let found = condition(&pod, kind);
+        assert_eq!((text(&found["status"]), text(&found["reason"])), ("False", "PodFailed"));
     }
 }
 
@@ -89,8 +89,8 @@ fn ready(case: &Case<'_>) {
 fn ready_false_readiness_gates_not_ready(case: &Case<'_>) {
     case.shell("p", SLEEP_FOREVER, json!({}), json!({"readinessGates": [{"conditionType": "example.com/gate"}]}));
     let pod = case.wait("p", "has ready containers", |p| condition(p, "ContainersReady")["status"] == "True");
-    let told = condition(&pod, "Ready");
-    assert_eq!((text(&told["status"]), text(&told["reason"])), ("False", "ReadinessGatesNotReady"));
+    let found = condition(&pod, "Ready");
+    assert_eq!((text(&found["status"]), text(&found["reason"])), ("False", "ReadinessGatesNotReady"));
     let open = |status: &str| {
         let patch = json!({"status": {"conditions": [{"type": "example.com/gate", "status": status}]}});
         let _ = case.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", &patch.to_string()]);

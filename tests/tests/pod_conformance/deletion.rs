@@ -59,7 +59,7 @@ fn listens(case: &Case<'_>, words: &[&str]) {
 }
 
 /// Creates a pod that stays in the API by a finalizer, so that its last status can be read.
-fn kept(case: &Case<'_>, name: &str, spec: Value) {
+fn create_kept(case: &Case<'_>, name: &str, spec: Value) {
     case.pod_with(name, json!({"finalizers": ["example.com/kept"]}), spec);
 }
 
@@ -101,7 +101,7 @@ fn sidecars_end_in_reverse_order(case: &Case<'_>) {
 
 fn grace_ends_in_sigkill(case: &Case<'_>) {
     let line = "trap '' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
-    kept(case, "p", one(line, json!({}), json!({})));
+    create_kept(case, "p", one(line, json!({}), json!({})));
     listens(case, &["x"]);
     delete(case, "p");
     assert_eq!(last_word(case, "p")["exitCode"], 137);
@@ -411,7 +411,7 @@ fn deletion_during_a_long_pre_stop_shortens_the_grace_period(case: &Case<'_>) {
 /// A pod with a finalizer shows its last status after everything on the node is removed.
 fn terminal_status_is_reported_before_the_pod_is_deleted(case: &Case<'_>) {
     let line = "trap 'exit 5' TERM; touch /shared/up-x; while :; do sleep 0.05; done";
-    kept(case, "p", one(line, json!({}), json!({})));
+    create_kept(case, "p", one(line, json!({}), json!({})));
     listens(case, &["x"]);
     delete(case, "p");
     case.wait("p", "is over", |p| p["status"]["phase"] == "Failed");

@@ -46,7 +46,7 @@ crate::cases![
 ];
 
 /// The environment of a pod with every kind of variable, and its object at the end.
-fn told(case: &Case<'_>) -> Vec<String> {
+fn environment(case: &Case<'_>) -> Vec<String> {
     case.once("environment", |case| {
         let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
         let amount = |name: &str, resource: &str, divisor: &str| {
@@ -109,14 +109,14 @@ fn told(case: &Case<'_>) -> Vec<String> {
 
 #[track_caller]
 fn has(case: &Case<'_>, wanted: &[&str]) {
-    let told = told(case);
+    let environment = environment(case);
     for line in wanted {
-        assert!(told.iter().any(|l| l == line), "{line} is not in {told:#?}");
+        assert!(environment.iter().any(|l| l == line), "{line} is not in {environment:#?}");
     }
 }
 
 fn objects(case: &Case<'_>) -> Value {
-    serde_json::from_str(told(case).last().map_or("", String::as_str)).expect("the objects come last")
+    serde_json::from_str(environment(case).last().map_or("", String::as_str)).expect("the objects come last")
 }
 
 /// A container that cannot be created has a reason; it starts as soon as the object exists.
@@ -266,8 +266,8 @@ fn secret_key_ref_missing(case: &Case<'_>) {
 }
 
 fn key_ref_optional(case: &Case<'_>) {
-    let told = told(case);
-    assert!(!told.iter().any(|l| l.starts_with("NO_MAP=") || l.starts_with("NO_KEY=")), "{told:#?}");
+    let environment = environment(case);
+    assert!(!environment.iter().any(|l| l.starts_with("NO_MAP=") || l.starts_with("NO_KEY=")), "{environment:#?}");
 }
 
 fn service_variables(case: &Case<'_>) {

@@ -101,18 +101,18 @@ fn pull_fails_after_it_has_started(case: &Case<'_>) {
         case.wait_waiting(pod, "ErrImagePull");
         case.wait_for_event(pod, &format!("Failed Failed to pull image \"{image}\": "));
         case.wait_for_event(pod, "Failed Error: ErrImagePull");
-        let told = case.wait_waiting(pod, "ImagePullBackOff");
-        assert!(text(&told["message"]).contains(why), "{told}");
+        let output = case.wait_waiting(pod, "ImagePullBackOff");
+        assert!(text(&output["message"]).contains(why), "{output}");
     }
 }
 
 /// The registry that requires `me` with `secret`, and two images in it.
 fn private(case: &Case<'_>) -> String {
-    let told = case.once("private-registry", |case| {
+    let output = case.once("private-registry", |case| {
         case.registry_with_password();
         vec![String::new()]
     });
-    assert_eq!(told.len(), 1);
+    assert_eq!(output.len(), 1);
     "127.0.0.1:5001/private/busybox:1".to_owned()
 }
 
@@ -199,16 +199,16 @@ fn event_pulled(case: &Case<'_>) {
     case.shell("p", SLEEP_FOREVER, json!({"image": image}), json!({}));
     case.wait_ready("p");
     case.wait_for_event("p", &format!("Pulled Successfully pulled image \"{image}\" in "));
-    let told = case.events("p");
-    assert!(told.contains("including waiting). Image size: ") && told.contains(" bytes."), "{told}");
+    let output = case.events("p");
+    assert!(output.contains("including waiting). Image size: ") && output.contains(" bytes."), "{output}");
 }
 
 /// The digest of an image in the registry.
 fn digest(case: &Case<'_>, image: &str) -> String {
     let _ = case.testbed.docker(&["pull", "-q", image]);
-    let told = case.testbed.docker(&["inspect", "-f", "{{index .RepoDigests 0}}", image]);
+    let output = case.testbed.docker(&["inspect", "-f", "{{index .RepoDigests 0}}", image]);
     let _ = case.testbed.docker(&["rmi", image]);
-    told.trim().rsplit('@').next().unwrap_or_default().to_owned()
+    output.trim().rsplit('@').next().unwrap_or_default().to_owned()
 }
 
 fn image_id_is_the_repo_digest(case: &Case<'_>) {

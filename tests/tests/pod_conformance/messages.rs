@@ -61,20 +61,20 @@ fn termination_message_fallback_empty_on_success(case: &Case<'_>) {
 
 fn termination_message_fallback_is_cut(case: &Case<'_>) {
     // At most 80 lines and 2048 bytes.
-    let told = message(case, "for i in $(seq 1000 1200); do echo $i; done; exit 1", fallback());
-    let lines: Vec<&str> = text(&told).lines().collect();
+    let output = message(case, "for i in $(seq 1000 1200); do echo $i; done; exit 1", fallback());
+    let lines: Vec<&str> = text(&output).lines().collect();
     assert_eq!((lines.len(), lines.first(), lines.last()), (80, Some(&"1121"), Some(&"1200")));
 }
 
 fn termination_message_is_its_last_4096_bytes(case: &Case<'_>) {
-    let told = message(case, "(yes x | head -c 9000; printf end) > /dev/termination-log", json!({}));
-    assert_eq!((text(&told).len(), text(&told).ends_with("end")), (4096, true));
+    let output = message(case, "(yes x | head -c 9000; printf end) > /dev/termination-log", json!({}));
+    assert_eq!((text(&output).len(), text(&output).ends_with("end")), (4096, true));
 }
 
 fn termination_message_as_large_as_a_disk(case: &Case<'_>) {
     let line = "printf end | dd of=/dev/termination-log bs=1 seek=8000000000 conv=notrunc; exit 1";
-    let told = message(case, line, json!({}));
-    assert_eq!((text(&told).len(), text(&told).ends_with("end")), (4096, true));
+    let output = message(case, line, json!({}));
+    assert_eq!((text(&output).len(), text(&output).ends_with("end")), (4096, true));
     assert!(case.peak_memory_megabytes() < 1024, "{} MiB", case.peak_memory_megabytes());
 }
 
@@ -85,7 +85,7 @@ fn termination_messages_of_a_pod_share_12_kib(case: &Case<'_>) {
     case.pod("p", json!({"restartPolicy": "Never", "containers": all}));
     let pod = case.wait_phase("p", "Succeeded");
     for at in 0..4 {
-        let told = &pod["status"]["containerStatuses"][at]["state"]["terminated"]["message"];
-        assert_eq!(text(told).len(), 12 * 1024 / 4);
+        let output = &pod["status"]["containerStatuses"][at]["state"]["terminated"]["message"];
+        assert_eq!(text(output).len(), 12 * 1024 / 4);
     }
 }

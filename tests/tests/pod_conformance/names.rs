@@ -50,9 +50,9 @@ fn hostname_is_cut_to_63_characters(case: &Case<'_>) {
 }
 
 fn hostname_as_fqdn(case: &Case<'_>) {
-    let told = say(case, "hostname", json!({"hostname": "a", "subdomain": "web", "setHostnameAsFQDN": true}));
-    assert_eq!(told[0].len().min(64), told[0].len());
-    assert_eq!(told, [format!("a.web.{}.svc.cluster.local", case.namespace)]);
+    let output = say(case, "hostname", json!({"hostname": "a", "subdomain": "web", "setHostnameAsFQDN": true}));
+    assert_eq!(output[0].len().min(64), output[0].len());
+    assert_eq!(output, [format!("a.web.{}.svc.cluster.local", case.namespace)]);
 }
 
 fn hostname_as_fqdn_too_long(case: &Case<'_>) {
@@ -73,18 +73,18 @@ fn hostname_of_the_host_network(case: &Case<'_>) {
 }
 
 fn fqdn_of_a_subdomain(case: &Case<'_>) {
-    let told = say(case, "hostname; cat /etc/hosts", json!({"hostname": "a", "subdomain": "web"}));
-    assert_eq!(told[0], "a");
+    let output = say(case, "hostname; cat /etc/hosts", json!({"hostname": "a", "subdomain": "web"}));
+    assert_eq!(output[0], "a");
     let names = format!("\ta.web.{}.svc.cluster.local\ta", case.namespace);
-    assert!(told.iter().any(|l| l.ends_with(&names)), "{told:?}");
+    assert!(output.iter().any(|l| l.ends_with(&names)), "{output:?}");
 }
 
 fn etc_hosts_content(case: &Case<'_>) {
-    let told = say(case, "cat /etc/hosts", json!({}));
+    let output = say(case, "cat /etc/hosts", json!({}));
     let pod = case.wait_phase("p", "Succeeded");
     let own = format!("{}\tp", text(&pod["status"]["podIP"]));
     assert_eq!(
-        told,
+        output,
         [
             "# Kubernetes-managed hosts file.",
             "127.0.0.1\tlocalhost",
@@ -105,9 +105,9 @@ fn etc_hosts_mode(case: &Case<'_>) {
 fn etc_hosts_aliases(case: &Case<'_>) {
     let aliases =
         json!([{"ip": "192.0.2.9", "hostnames": ["a", "b.example"]}, {"ip": "192.0.2.10", "hostnames": ["c"]}]);
-    let told = say(case, "cat /etc/hosts; grep -c . /etc/hosts", json!({"hostAliases": aliases}));
-    let at = told.iter().position(|l| l == "# Entries added by HostAliases.").expect("a header of their own");
-    assert_eq!(told[at + 1..at + 3], ["192.0.2.9\ta\tb.example", "192.0.2.10\tc"]);
+    let output = say(case, "cat /etc/hosts; grep -c . /etc/hosts", json!({"hostAliases": aliases}));
+    let at = output.iter().position(|l| l == "# Entries added by HostAliases.").expect("a header of their own");
+    assert_eq!(output[at + 1..at + 3], ["192.0.2.9\ta\tb.example", "192.0.2.10\tc"]);
 }
 
 fn etc_hosts_of_the_container_itself(case: &Case<'_>) {
@@ -119,11 +119,11 @@ fn etc_hosts_of_the_container_itself(case: &Case<'_>) {
 
 fn etc_hosts_of_the_host_network(case: &Case<'_>) {
     let aliases = json!([{"ip": "192.0.2.9", "hostnames": ["alias"]}]);
-    let told = say(case, "cat /etc/hosts", json!({"hostNetwork": true, "hostAliases": aliases}));
-    assert_eq!(told[0], "# Kubernetes-managed hosts file (host network).");
+    let output = say(case, "cat /etc/hosts", json!({"hostNetwork": true, "hostAliases": aliases}));
+    assert_eq!(output[0], "# Kubernetes-managed hosts file (host network).");
     let own = fs::read_to_string("/etc/hosts").expect("a machine has one");
-    assert_eq!(told[1..=own.lines().count()].join("\n"), own.trim_end());
-    assert_eq!(told.last().map(String::as_str), Some("192.0.2.9\talias"));
+    assert_eq!(output[1..=own.lines().count()].join("\n"), own.trim_end());
+    assert_eq!(output.last().map(String::as_str), Some("192.0.2.9\talias"));
 }
 
 fn machine() -> (Vec<String>, Vec<String>) {
@@ -145,13 +145,13 @@ fn servers(lines: &[String]) -> Vec<String> {
 
 /// The resolv.conf of a pod with the cluster's DNS.
 #[track_caller]
-fn is_of_cluster(case: &Case<'_>, told: &[String]) {
-    assert_eq!(told[0], format!("nameserver {CLUSTER_DNS}"));
+fn is_of_cluster(case: &Case<'_>, output: &[String]) {
+    assert_eq!(output[0], format!("nameserver {CLUSTER_DNS}"));
     let domains = format!("search {}.svc.cluster.local svc.cluster.local cluster.local", case.namespace);
     let mut search = vec![domains];
     search.extend(machine().1);
-    assert_eq!(told[1], search.join(" "));
-    assert_eq!(told[2..], ["options ndots:5"]);
+    assert_eq!(output[1], search.join(" "));
+    assert_eq!(output[2..], ["options ndots:5"]);
 }
 
 fn dns_policy_cluster_first(case: &Case<'_>) {
@@ -159,8 +159,8 @@ fn dns_policy_cluster_first(case: &Case<'_>) {
 }
 
 fn dns_policy_cluster_first_and_host_network_is_default(case: &Case<'_>) {
-    let told = resolv_conf(case, json!({"hostNetwork": true}));
-    assert_eq!(servers(&told), machine().0.into_iter().take(3).collect::<Vec<_>>());
+    let output = resolv_conf(case, json!({"hostNetwork": true}));
+    assert_eq!(servers(&output), machine().0.into_iter().take(3).collect::<Vec<_>>());
 }
 
 fn dns_policy_cluster_first_with_host_net(case: &Case<'_>) {
@@ -168,8 +168,8 @@ fn dns_policy_cluster_first_with_host_net(case: &Case<'_>) {
 }
 
 fn dns_policy_default(case: &Case<'_>) {
-    let told = resolv_conf(case, json!({"dnsPolicy": "Default"}));
-    assert_eq!(servers(&told), machine().0.into_iter().take(3).collect::<Vec<_>>());
+    let output = resolv_conf(case, json!({"dnsPolicy": "Default"}));
+    assert_eq!(servers(&output), machine().0.into_iter().take(3).collect::<Vec<_>>());
 }
 
 fn dns_policy_none(case: &Case<'_>) {
@@ -182,27 +182,27 @@ fn dns_config_is_added(case: &Case<'_>) {
     let (own, _) = machine();
     let first = own.first().cloned().unwrap_or_else(|| "192.0.2.1".to_owned());
     let spec = json!({"dnsPolicy": "Default", "dnsConfig": {"nameservers": [first, "192.0.2.54"], "searches": ["added.example"]}});
-    let told = resolv_conf(case, spec);
+    let output = resolv_conf(case, spec);
     let mut wanted = own.clone();
     wanted.extend([first.clone(), "192.0.2.54".to_owned()].into_iter().filter(|s| !own.contains(s)));
-    assert_eq!(servers(&told), wanted.into_iter().take(3).collect::<Vec<_>>());
-    assert!(told.iter().any(|l| l.starts_with("search ") && l.ends_with("added.example")), "{told:?}");
+    assert_eq!(servers(&output), wanted.into_iter().take(3).collect::<Vec<_>>());
+    assert!(output.iter().any(|l| l.starts_with("search ") && l.ends_with("added.example")), "{output:?}");
 }
 
 fn dns_config_options_override(case: &Case<'_>) {
     let options = json!([{"name": "ndots", "value": "3"}, {"name": "ndots", "value": "4"}]);
-    let told = resolv_conf(
+    let output = resolv_conf(
         case,
         json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.53"], "options": options}}),
     );
-    assert_eq!(told.last().map(String::as_str), Some("options ndots:4"));
+    assert_eq!(output.last().map(String::as_str), Some("options ndots:4"));
 }
 
 fn dns_limits(case: &Case<'_>) {
     let own: Vec<String> = machine().0;
     let more = json!(["192.0.2.1", "192.0.2.2", "192.0.2.3"]);
     assert!(!own.is_empty(), "the machine has a name server");
-    let told = resolv_conf(case, json!({"dnsPolicy": "Default", "dnsConfig": {"nameservers": more}}));
-    assert_eq!(servers(&told).len(), 3);
+    let output = resolv_conf(case, json!({"dnsPolicy": "Default", "dnsConfig": {"nameservers": more}}));
+    assert_eq!(servers(&output).len(), 3);
     case.wait_for_event("p", "DNSConfigForming");
 }

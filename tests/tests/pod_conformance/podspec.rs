@@ -71,14 +71,14 @@ fn service_account_name(case: &Case<'_>) {
     let _ = case.kubectl(&["create", "serviceaccount", "own"]);
     let line = "cut -d. -f2 /var/run/secrets/kubernetes.io/serviceaccount/token | tr '_-' '/+' | \
                 (cat; echo ===) | base64 -d 2>/dev/null";
-    let told = case.run("p", line, json!({}), json!({"serviceAccountName": "own"})).concat();
-    assert!(told.contains(&format!("system:serviceaccount:{}:own", case.namespace)), "{told}");
+    let output = case.run("p", line, json!({}), json!({"serviceAccountName": "own"})).concat();
+    assert!(output.contains(&format!("system:serviceaccount:{}:own", case.namespace)), "{output}");
 }
 
 fn automount_service_account_token_false(case: &Case<'_>) {
     let line = "ls /var/run/secrets/kubernetes.io/serviceaccount";
-    let told = case.run("p", line, json!({}), json!({"automountServiceAccountToken": false}));
-    assert!(told.concat().contains("No such file"), "{told:?}");
+    let output = case.run("p", line, json!({}), json!({"automountServiceAccountToken": false}));
+    assert!(output.concat().contains("No such file"), "{output:?}");
 }
 
 /// The namespaces of a pod's container: network, processes, IPC and names.

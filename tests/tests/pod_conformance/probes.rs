@@ -109,10 +109,10 @@ fn exec_timeout_leaves_no_process(case: &Case<'_>) {
     case.wait_for_event("p", "Unhealthy Readiness probe failed");
     std::thread::sleep(std::time::Duration::from_secs(6));
     let id = case.ids("p", "main")[0].clone();
-    let told = case.testbed.docker(&["top", &id, "-o", "pid,args"]);
-    let left = told.lines().filter(|l| l.contains("sleep 4321")).count();
+    let output = case.testbed.docker(&["top", &id, "-o", "pid,args"]);
+    let left = output.lines().filter(|l| l.contains("sleep 4321")).count();
     // Processes of the current probe, and at most of the previous one: a shell and two commands each.
-    assert!(left <= 6, "{told}");
+    assert!(left <= 6, "{output}");
 }
 
 fn get(case: &Case<'_>, what: &str) -> Value {

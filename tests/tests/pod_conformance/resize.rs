@@ -42,9 +42,9 @@ fn resize(case: &Case<'_>, pod: &str, containers: &[(&str, Value)]) {
 #[track_caller]
 fn refused_at_once(case: &Case<'_>, wish: &Value, what: &str) {
     let patch = json!({"spec": {"containers": [{"name": "main", "resources": wish}]}}).to_string();
-    let told = case.kubectl.output(&["patch", "pod", "p", "--subresource", "resize", "-p", &patch], "");
+    let output = case.kubectl.output(&["patch", "pod", "p", "--subresource", "resize", "-p", &patch], "");
     let words = format!("node didn't have enough allocatable resources: {what}");
-    assert!(!told.ok && told.err.contains(&words), "{}{}", told.out, told.err);
+    assert!(!output.ok && output.err.contains(&words), "{}{}", output.out, output.err);
 }
 
 #[track_caller]

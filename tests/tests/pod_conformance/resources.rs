@@ -21,41 +21,44 @@ crate::cases![
     pod_cgroup_counts_sidecars,
 ];
 
-fn held(case: &Case<'_>, resources: Value) -> Value {
+fn host_config(case: &Case<'_>, resources: Value) -> Value {
     case.shell("p", SLEEP_FOREVER, json!({"resources": resources}), json!({}));
     case.wait_ready("p");
     case.inspect("p", "main")["HostConfig"].clone()
 }
 
 fn cpu_shares_of_the_request(case: &Case<'_>) {
-    assert_eq!(held(case, json!({"requests": {"cpu": "250m"}}))["CpuShares"], 256);
+    assert_eq!(host_config(case, json!({"requests": {"cpu": "250m"}}))["CpuShares"], 256);
 }
 
 fn cpu_shares_of_the_limit(case: &Case<'_>) {
-    assert_eq!(held(case, json!({"limits": {"cpu": "100m"}}))["CpuShares"], 102);
+    assert_eq!(host_config(case, json!({"limits": {"cpu": "100m"}}))["CpuShares"], 102);
 }
 
 fn cpu_shares_at_least_two(case: &Case<'_>) {
-    assert_eq!(held(case, json!({"requests": {"cpu": "1m"}}))["CpuShares"], 2);
+    assert_eq!(host_config(case, json!({"requests": {"cpu": "1m"}}))["CpuShares"], 2);
 }
 
 fn cpu_quota(case: &Case<'_>) {
-    let held = held(case, json!({"limits": {"cpu": "250m"}}));
-    assert_eq!((&held["CpuQuota"], &held["CpuPeriod"]), (&json!(25_000), &json!(100_000)));
+    let host_config = host_config(case, json!({"limits": {"cpu": "250m"}}));
+    assert_eq!((&host_config["CpuQuota"], &host_config["CpuPeriod"]), (&json!(25_000), &json!(100_000)));
 }
 
 fn cpu_quota_at_least_one_millisecond(case: &Case<'_>) {
-    assert_eq!(held(case, json!({"limits": {"cpu": "5m"}}))["CpuQuota"], 1000);
+    assert_eq!(host_config(case, json!({"limits": {"cpu": "5m"}}))["CpuQuota"], 1000);
 }
 
 fn memory_and_no_swap(case: &Case<'_>) {
-    let held = held(case, json!({"limits": {"memory": "32Mi"}}));
-    assert_eq!((&held["Memory"], &held["MemorySwap"]), (&json!(32 << 20), &json!(32 << 20)));
+    let host_config = host_config(case, json!({"limits": {"memory": "32Mi"}}));
+    assert_eq!((&host_config["Memory"], &host_config["MemorySwap"]), (&json!(32 << 20), &json!(32 << 20)));
 }
 
 fn no_limits(case: &Case<'_>) {
-    let held = held(case, json!({}));
-    assert_eq!((&held["Memory"], &held["CpuQuota"], &held["CpuShares"]), (&json!(0), &json!(0), &json!(2)));
+    let host_config = host_config(case, json!({}));
+    assert_eq!(
+        (&host_config["Memory"], &host_config["CpuQuota"], &host_config["CpuShares"]),
+        (&json!(0), &json!(0), &json!(2))
+    );
 }
 
 /// The QoS class in a pod's status, and the parent of its cgroups.
@@ -106,23 +109,23 @@ fn cgroup(case: &Case<'_>, class: &str, spec: Value) -> [String; 3] {
 
 fn pod_cgroup_is_the_sum(case: &Case<'_>) {
     let each = json!({"limits": {"cpu": "50m", "memory": "16Mi"}});
-    let told = cgroup(case, "", json!({"containers": [limited("a", each.clone()), limited("b", each)]}));
-    assert_eq!(told[..2], [(32 << 20).to_string(), "10000".to_owned()]);
+    let output = cgroup(case, "", json!({"containers": [limited("a", each.clone()), limited("b", each)]}));
+    assert_eq!(output[..2], [(32 << 20).to_string(), "10000".to_owned()]);
 }
 
 fn pod_cgroup_without_a_limit_unless_all_have_one(case: &Case<'_>) {
     let containers =
         json!([limited("a", json!({"limits": {"cpu": "50m", "memory": "16Mi"}})), limited("b", json!({}))]);
-    let told = cgroup(case, "/burstable", json!({"containers": containers}));
+    let output = cgroup(case, "/burstable", json!({"containers": containers}));
     // Without a limit it is -1, a very large number, or the word `max`.
     let limited = |text: &str| text.parse::<i64>().is_ok_and(|n| n > 0 && n < 1 << 50);
-    assert!(!limited(&told[0]) && !limited(&told[1]), "{told:?}");
+    assert!(!limited(&output[0]) && !limited(&output[1]), "{output:?}");
 }
 
 fn pod_cgroup_counts_sidecars(case: &Case<'_>) {
     let each = json!({"limits": {"cpu": "50m", "memory": "16Mi"}});
     let mut side = limited("side", each.clone());
     side["restartPolicy"] = json!("Always");
-    let told = cgroup(case, "", json!({"initContainers": [side], "containers": [limited("main", each)]}));
-    assert_eq!(told[..2], [(32 << 20).to_string(), "10000".to_owned()]);
+    let output = cgroup(case, "", json!({"initContainers": [side], "containers": [limited("main", each)]}));
+    assert_eq!(output[..2], [(32 << 20).to_string(), "10000".to_owned()]);
 }

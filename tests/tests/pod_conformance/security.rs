@@ -323,8 +323,8 @@ fn sysctl_net_with_host_network(case: &Case<'_>) {
     let spec = json!({"hostNetwork": true, "securityContext": {"sysctls": sysctls}});
     if case.testbed.api() == Api::Cluster {
         // kube-apiserver rejects such a pod itself, so that only static pods reach the node.
-        let told = case.kubectl.output(&["apply", "-f", "-"], &case.shared.pod("p", one("true", json!({}), spec)));
-        assert!(!told.ok && told.err.contains("may not be specified when 'hostNetwork' is true"), "{}", told.err);
+        let output = case.kubectl.output(&["apply", "-f", "-"], &case.shared.pod("p", one("true", json!({}), spec)));
+        assert!(!output.ok && output.err.contains("may not be specified when 'hostNetwork' is true"), "{}", output.err);
         return;
     }
     forbidden(case, spec, "not allowed with host net enabled");

@@ -62,6 +62,6 @@ fn main() -> anyhow::Result<()> {
     println!("| restart with {HELD} pods: all looked after | {:.0} ms | | | 1 s |", milliseconds(taken_over));
     println!("| — resident memory half a minute later | {taken:.1} MB | | | 50 MB |");
     println!("| — containers left alone | {} | | | all |", if untouched { "all" } else { "NOT all" });
-    println!("\n{}", steal.told()?);
+    println!("\n{}", steal.summary()?);
     Ok(())
 }

@@ -57,15 +57,15 @@ fn main() -> anyhow::Result<()> {
         }
         made = count;
         eventually(DEFAULT_TIMEOUT, "all are measured", || {
-            let told = page(10255, "/metrics/cadvisor")?;
-            let seen = told.lines().filter(|l| l.starts_with("container_start_time_seconds{")).count();
+            let output = page(10255, "/metrics/cadvisor")?;
+            let seen = output.lines().filter(|l| l.starts_with("container_start_time_seconds{")).count();
             anyhow::ensure!(seen >= count, "{seen} of {count}");
             Ok(())
         });
         // Disk usage is measured once for each, and histories start.
         std::thread::sleep(Duration::from_secs(15));
-        let told = inspect_running(&testbed, "{{.State.Pid}}");
-        let processes: Vec<i32> = told.lines().map(str::parse).collect::<Result<_, _>>()?;
+        let output = inspect_running(&testbed, "{{.State.Pid}}");
+        let processes: Vec<i32> = output.lines().map(str::parse).collect::<Result<_, _>>()?;
         let ran = measure(pid, &processes)?;
         let slept = measure(pid, &[])?;
         #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
@@ -103,9 +103,9 @@ fn main() -> anyhow::Result<()> {
     let pods: String = (0..PODS).map(pod).collect();
     kubectl.apply(&pods);
     eventually(DEFAULT_TIMEOUT * 5, "all pods are measured", || {
-        let told: serde_json::Value = serde_json::from_str(&page(10255, "/stats/summary")?)?;
+        let output: serde_json::Value = serde_json::from_str(&page(10255, "/stats/summary")?)?;
         let all =
-            told["pods"].as_array().map_or(0, |all| all.iter().filter(|p| p["containers"][0].is_object()).count());
+            output["pods"].as_array().map_or(0, |all| all.iter().filter(|p| p["containers"][0].is_object()).count());
         anyhow::ensure!(all >= PODS, "{all} of {PODS}");
         Ok(())
     });
@@ -145,7 +145,7 @@ fn main() -> anyhow::Result<()> {
             goal.map_or(String::new(), |goal| format!("{goal:.0} ms"))
         );
     }
-    println!("\n{}", steal.told()?);
+    println!("\n{}", steal.summary()?);
     Ok(())
 }
 
@@ -243,9 +243,9 @@ fn round_cpu(pid: u32) -> anyhow::Result<Duration> {
 }
 
 fn rounds() -> anyhow::Result<u64> {
-    let told = page(10255, "/metrics")?;
+    let output = page(10255, "/metrics")?;
     let line =
-        told.lines().find_map(|l| l.strip_prefix("windlass_usage_rounds_total ")).context("no count of rounds")?;
+        output.lines().find_map(|l| l.strip_prefix("windlass_usage_rounds_total ")).context("no count of rounds")?;
     Ok(line.parse()?)
 }
 

@@ -65,6 +65,6 @@ fn main() -> anyhow::Result<()> {
         let resident = resident_megabytes(windlass.daemon().pid())?;
         println!("| resident memory with {HELD} pods | {resident:.1} MB | | | 40 MB |");
     }
-    println!("\n{}", steal.told()?);
+    println!("\n{}", steal.summary()?);
     Ok(())
 }

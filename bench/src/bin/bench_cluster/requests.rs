@@ -25,8 +25,8 @@ impl Counts {
     pub(super) fn row(&self, per: usize, goal: &str) -> String {
         #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
         let share = |count: f64| count / per as f64;
-        let told = self.by_kind.iter().filter(|(_, count)| share(**count).abs() >= 0.05);
-        let parts: Vec<String> = told.map(|(of, count)| format!("{of} {:.1}", share(*count))).collect();
+        let output = self.by_kind.iter().filter(|(_, count)| share(**count).abs() >= 0.05);
+        let parts: Vec<String> = output.map(|(of, count)| format!("{of} {:.1}", share(*count))).collect();
         let all = share(self.by_kind.values().sum());
         format!("| requests, {}: {} | {all:.1} | | | {goal} |", self.what, parts.join(", "))
     }

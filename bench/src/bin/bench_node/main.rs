@@ -63,7 +63,7 @@ fn main() -> anyhow::Result<()> {
         println!("| — resident memory | {:.1} MB | | | |", resident_megabytes(windlass.daemon().pid())?);
     }
     collection()?;
-    println!("\n{}", steal.told()?);
+    println!("\n{}", steal.summary()?);
     Ok(())
 }
 

@@ -99,8 +99,8 @@ impl Programs {
             .stderr(Stdio::piped())
             .output()?;
         let took = started.elapsed();
-        let said = String::from_utf8_lossy(&output.stderr);
-        anyhow::ensure!(output.status.success(), "{}: {said}", file.display());
+        let printed = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "{}: {printed}", file.display());
         Ok(took)
     }
 

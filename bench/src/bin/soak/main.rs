@@ -356,10 +356,10 @@ fn main() {
     }
     for (fault, words) in [("restarts of Docker", "Docker does not answer"), ("full disks", "could not be put on disk")]
     {
-        let (made, told) = (soak.faults.get(fault).copied().unwrap_or(0), log.matches(words).count());
+        let (made, output) = (soak.faults.get(fault).copied().unwrap_or(0), log.matches(words).count());
         // One that continues into the next counts once.
-        if told * 2 < made {
-            wrong.push(format!("{made} {fault}, and {told} lines of it"));
+        if output * 2 < made {
+            wrong.push(format!("{made} {fault}, and {output} lines of it"));
         }
     }
     if wrong.is_empty() {

@@ -6,7 +6,7 @@ use windlass_tests::{Testbed, resident_megabytes};
 
 /// Counts of resources that must not leak.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct Resources {
     pub(crate) counts: Vec<(&'static str, u64, u64)>,
 }
 
@@ -19,12 +19,12 @@ fn entries(path: &str) -> u64 {
 }
 
 /// Names, counts, and the accepted growth: pools of threads and connections vary.
-pub(crate) fn held(testbed: &Testbed, pid: u32) -> Held {
+pub(crate) fn count_resources(testbed: &Testbed, pid: u32) -> Resources {
     let dir = testbed.dir().display();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let below = format!(" {dir}/");
     let tracked = testbed.try_sh("cat /proc/sys/net/netfilter/nf_conntrack_count").unwrap_or_default();
-    Held {
+    Resources {
         counts: vec![
             ("descriptors", entries(&format!("/proc/{pid}/fd")), 24),
             ("threads", entries(&format!("/proc/{pid}/task")), 20),
@@ -44,7 +44,7 @@ pub(crate) fn held(testbed: &Testbed, pid: u32) -> Held {
     }
 }
 
-impl Held {
+impl Resources {
     /// The counts that have grown.
     pub(crate) fn leaked(&self, before: &Self) -> Vec<String> {
         let pairs = self.counts.iter().zip(&before.counts);

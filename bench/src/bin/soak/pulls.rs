@@ -35,8 +35,8 @@ impl Pulls {
         });
         eventually(DEFAULT_TIMEOUT, "the pull fails and says so", || {
             let reason = "jsonpath={.status.containerStatuses[0].state.waiting.reason}";
-            let told = kubectl(testbed).try_run(&["get", "pod", &name, "-o", reason])?;
-            anyhow::ensure!(matches!(told.as_str(), "ErrImagePull" | "ImagePullBackOff"), "{told:?}");
+            let output = kubectl(testbed).try_run(&["get", "pod", &name, "-o", reason])?;
+            anyhow::ensure!(matches!(output.as_str(), "ErrImagePull" | "ImagePullBackOff"), "{output:?}");
             Ok(())
         });
         self.registry.cut_layers(false);

@@ -68,9 +68,9 @@ async fn usage_covers_stored_objects_with_samples() {
     }
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let user = UserInfo::internal("test");
-    let shown = send(&api, &user, "GET", &format!("{BASE}/namespaces/n/pods/b"), "", table, "").await;
-    assert_eq!(shown.body["rows"][0]["cells"], json!(["b", "6m", "10Mi", "10s"]));
-    assert_eq!(shown.body["columnDefinitions"].as_array().unwrap().len(), 4);
+    let table_row = send(&api, &user, "GET", &format!("{BASE}/namespaces/n/pods/b"), "", table, "").await;
+    assert_eq!(table_row.body["rows"][0]["cells"], json!(["b", "6m", "10Mi", "10s"]));
+    assert_eq!(table_row.body["columnDefinitions"].as_array().unwrap().len(), 4);
 
     for (method, path, code) in [
         ("GET", "namespaces/n/pods/gone", 404),
@@ -86,6 +86,6 @@ async fn usage_covers_stored_objects_with_samples() {
     }
     let node = UserInfo::node("here");
     assert_eq!(send(&api, &node, "GET", &format!("{BASE}/pods"), "", "", "").await.code, 403);
-    let told = call(&api, "GET", BASE, Value::Null).await;
-    assert_eq!(told.body["resources"][1]["verbs"], json!(["get", "list"]));
+    let listed = call(&api, "GET", BASE, Value::Null).await;
+    assert_eq!(listed.body["resources"][1]["verbs"], json!(["get", "list"]));
 }

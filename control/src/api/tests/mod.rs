@@ -454,8 +454,8 @@ async fn impersonation_is_refused() {
             let response = api.router().oneshot(request.body(Body::from(body.to_string())).unwrap()).await.unwrap();
             assert_eq!(response.status().as_u16(), 403, "{header} {method} {path}");
             let bytes = response.into_body().collect().await.unwrap().to_bytes();
-            let said: Value = serde_json::from_slice(&bytes).unwrap();
-            assert!(said["message"].as_str().unwrap().contains("impersonation is not supported"), "{said}");
+            let response: Value = serde_json::from_slice(&bytes).unwrap();
+            assert!(response["message"].as_str().unwrap().contains("impersonation is not supported"), "{response}");
         }
     }
     assert_eq!(call(&api, "GET", &format!("{MAPS}/m"), Value::Null).await.code, 200, "it is still there");

@@ -23,7 +23,7 @@ async fn listed(api: &Api, query: &str) -> (u64, Listed) {
 }
 
 /// All that a watch tells until the object that was made last for it.
-async fn told(api: &Api, query: &str, last: &str) -> Vec<Value> {
+async fn watch_until(api: &Api, query: &str, last: &str) -> Vec<Value> {
     let request = Request::builder()
         .uri(format!("{MAPS}?watch=1&{query}"))
         .extension(UserInfo::internal("test"))
@@ -86,7 +86,7 @@ proptest! {
             for (at, (query, lists)) in queries.iter().zip(&lists).enumerate() {
                 for (from, list) in lists {
                     let query = format!("{query}&resourceVersion={from}");
-                    let events = told(&api, &query, if at == 2 { "m1" } else { "end" }).await;
+                    let events = watch_until(&api, &query, if at == 2 { "m1" } else { "end" }).await;
                     let (mut replayed, mut events) = (list.clone(), events.iter().peekable());
                     for (at, wanted) in lists.range(from + 1..) {
                         while let Some(event) = events.next_if(|e| revision(&e["object"]) <= *at) {

@@ -175,8 +175,8 @@ async fn a_write_that_is_only_tried_takes_nothing() {
     other["spec"]["clusterIP"] = made["spec"]["clusterIP"].clone();
     for path in [SERVICES.to_owned(), format!("{SERVICES}?dryRun=All")] {
         let refused = call(&api, "POST", &path, other.clone()).await;
-        let said = refused.body["message"].as_str().unwrap();
-        assert!(refused.code == 422 && said.contains("provided IP is already allocated"), "{said}");
+        let message = refused.body["message"].as_str().unwrap();
+        assert!(refused.code == 422 && message.contains("provided IP is already allocated"), "{message}");
     }
 }
 

@@ -67,7 +67,7 @@ fn only_some_fields_of_a_living_pod_may_change() {
 
 #[test]
 fn changes_that_are_refused() {
-    let told = |kind: &str, old: Value, new: Value| -> Vec<String> {
+    let update_errors = |kind: &str, old: Value, new: Value| -> Vec<String> {
         let (old, new) = (defaulted(kind, old), defaulted(kind, new));
         validate_update(gvk(kind), &new, &old).into_iter().map(|e| format!("{}: {}", e.field, e.detail)).collect()
     };
@@ -77,27 +77,31 @@ fn changes_that_are_refused() {
         json!({"metadata": {"name": "s"}, "spec": spec})
     };
     assert_eq!(
-        told("Service", service(json!({"clusterIP": "10.96.0.1"})), service(json!({"clusterIP": "10.96.0.2"}))),
+        update_errors(
+            "Service",
+            service(json!({"clusterIP": "10.96.0.1"})),
+            service(json!({"clusterIP": "10.96.0.2"}))
+        ),
         ["spec.clusterIPs[0]: Invalid value: \"10.96.0.2\": may not change once set"]
     );
     let external = json!({"metadata": {"name": "s"}, "spec": {"type": "ExternalName", "externalName": "x.org", "clusterIP": "10.96.0.1"}});
     assert!(
-        told("Service", service(json!({"clusterIP": "10.96.0.1"})), external).is_empty(),
+        update_errors("Service", service(json!({"clusterIP": "10.96.0.1"})), external).is_empty(),
         "the address goes with the type"
     );
     let config =
         |data: &str, immutable: bool| json!({"metadata": {"name": "m"}, "data": {"a": data}, "immutable": immutable});
     assert_eq!(
-        told("ConfigMap", config("1", true), config("2", true)),
+        update_errors("ConfigMap", config("1", true), config("2", true)),
         ["data: Forbidden: field is immutable when `immutable` is set"]
     );
     assert_eq!(
-        told("ConfigMap", config("1", true), config("1", false)),
+        update_errors("ConfigMap", config("1", true), config("1", false)),
         ["immutable: Forbidden: field is immutable when `immutable` is set"]
     );
-    assert!(told("ConfigMap", config("1", false), config("2", true)).is_empty());
+    assert!(update_errors("ConfigMap", config("1", false), config("2", true)).is_empty());
     let secret = |kind: &str| json!({"metadata": {"name": "t"}, "type": kind});
-    assert_eq!(told("Secret", secret("a"), secret("b")), ["type: Invalid value: \"b\": field is immutable"]);
+    assert_eq!(update_errors("Secret", secret("a"), secret("b")), ["type: Invalid value: \"b\": field is immutable"]);
     let pod = |extra: Value| {
         let mut pod = json!({"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
         for (key, value) in extra.as_object().unwrap() {
@@ -106,21 +110,21 @@ fn changes_that_are_refused() {
         pod
     };
     let toleration = json!([{"key": "k", "operator": "Exists"}]);
-    assert!(told("Pod", pod(json!({})), pod(json!({"tolerations": toleration}))).is_empty());
-    assert_eq!(told("Pod", pod(json!({"tolerations": toleration})), pod(json!({}))).len(), 1);
-    assert!(told("Pod", pod(json!({})), pod(json!({"activeDeadlineSeconds": 5}))).is_empty());
+    assert!(update_errors("Pod", pod(json!({})), pod(json!({"tolerations": toleration}))).is_empty());
+    assert_eq!(update_errors("Pod", pod(json!({"tolerations": toleration})), pod(json!({}))).len(), 1);
+    assert!(update_errors("Pod", pod(json!({})), pod(json!({"activeDeadlineSeconds": 5}))).is_empty());
     assert_eq!(
-        told("Pod", pod(json!({"activeDeadlineSeconds": 5})), pod(json!({"activeDeadlineSeconds": 6}))),
+        update_errors("Pod", pod(json!({"activeDeadlineSeconds": 5})), pod(json!({"activeDeadlineSeconds": 6}))),
         ["spec.activeDeadlineSeconds: Invalid value: 6: must be less than or equal to previous value"]
     );
-    let renamed = told(
+    let renamed = update_errors(
         "Pod",
         pod(json!({})),
         pod(json!({"nodeName": "n", "containers": [{"name": "c", "image": "i:2", "command": ["x"]}]})),
     );
     assert!(renamed[0].ends_with("changed: spec.containers[0].command, spec.nodeName"), "{renamed:?}");
     assert_eq!(
-        told(
+        update_errors(
             "Pod",
             pod(json!({})),
             pod(json!({"containers": [{"name": "c", "image": "i:1"}, {"name": "d", "image": "i:1"}]}))
@@ -128,5 +132,5 @@ fn changes_that_are_refused() {
         ["spec.containers: Forbidden: pod updates may not add or remove containers"]
     );
     let node = |cidr: &str| json!({"metadata": {"name": "n"}, "spec": {"podCIDRs": [cidr]}});
-    assert_eq!(told("Node", node("10.0.0.0/24"), node("10.0.1.0/24")).len(), 1);
+    assert_eq!(update_errors("Node", node("10.0.0.0/24"), node("10.0.1.0/24")).len(), 1);
 }

@@ -69,7 +69,7 @@ impl Errors {
     }
 
     pub(super) fn invalid(&mut self, field: impl Into<String>, value: &Value, why: &str) {
-        self.push(field, Cause::Invalid, format!("Invalid value: {}: {why}", shown(value)));
+        self.push(field, Cause::Invalid, format!("Invalid value: {}: {why}", quoted(value)));
     }
 
     pub(super) fn invalid_text(&mut self, field: impl Into<String>, value: &str, why: &str) {
@@ -81,11 +81,11 @@ impl Errors {
     }
 
     pub(super) fn duplicate(&mut self, field: impl Into<String>, value: &Value) {
-        self.push(field, Cause::Duplicate, format!("Duplicate value: {}", shown(value)));
+        self.push(field, Cause::Duplicate, format!("Duplicate value: {}", quoted(value)));
     }
 
     pub(super) fn not_found(&mut self, field: impl Into<String>, value: &Value) {
-        self.push(field, Cause::NotFound, format!("Not found: {}", shown(value)));
+        self.push(field, Cause::NotFound, format!("Not found: {}", quoted(value)));
     }
 
     pub(super) fn too_long(&mut self, field: impl Into<String>, max: usize) {
@@ -105,7 +105,7 @@ impl Errors {
         self.push(
             field,
             Cause::NotSupported,
-            format!("Unsupported value: {}: supported values: {}", shown(value), allowed.join(", ")),
+            format!("Unsupported value: {}: supported values: {}", quoted(value), allowed.join(", ")),
         );
     }
 
@@ -132,7 +132,7 @@ impl Errors {
 }
 
 /// A value as refusals repeat it: what is missing is an empty text.
-fn shown(value: &Value) -> String {
+fn quoted(value: &Value) -> String {
     if value.is_null() { "\"\"".to_owned() } else { value.to_string() }
 }
 

@@ -45,8 +45,8 @@ fn acknowledged_writes_survive_a_kill_and_revisions_are_unique() {
         for seen in [last.revision, beats.revision] {
             let mut watch = store.watch(THINGS, seen).unwrap();
             let next = store.write(put(&format!("after-{seen}"), Expected::Absent, "1")).await.unwrap();
-            let told = watch.next().await.unwrap();
-            assert_eq!(told.last().unwrap().object.revision, next.revision);
+            let event = watch.next().await.unwrap();
+            assert_eq!(event.last().unwrap().object.revision, next.revision);
             assert!(next.revision > beats.revision + 1);
         }
         // A further life knows of the one before the last, too.
@@ -155,11 +155,11 @@ fn a_start_after_a_failed_sync_builds_on_nothing_that_only_the_kernel_has() {
         assert!(matches!(error, Error::OutcomeUnknown(_)), "{error}");
         medium.kill();
         let store = medium.open();
-        let shown = (store.list(THINGS, None).0.len(), store.list(BEATS, None).0.len());
+        let lengths = (store.list(THINGS, None).0.len(), store.list(BEATS, None).0.len());
         store.write(put("y", Expected::Absent, "1")).await.unwrap();
         medium.cut_power();
         let store = medium.open();
-        assert_eq!((store.list(THINGS, None).0.len() - 1, store.list(BEATS, None).0.len()), shown);
+        assert_eq!((store.list(THINGS, None).0.len() - 1, store.list(BEATS, None).0.len()), lengths);
     });
 }
 
@@ -237,8 +237,8 @@ impl Follower {
         match store.watch(resource, self.after) {
             Ok(mut watch) => {
                 while watch.revision() < at {
-                    let Ok(told) = tokio::time::timeout(Duration::from_millis(1), watch.next()).await else { break };
-                    for change in told.unwrap() {
+                    let Ok(event) = tokio::time::timeout(Duration::from_millis(1), watch.next()).await else { break };
+                    for change in event.unwrap() {
                         if change.deleted {
                             self.objects.remove(&change.key.name);
                         } else {

@@ -93,8 +93,8 @@ fn data_of_a_newer_program_is_refused_and_left_as_it_is() {
         transaction.commit().unwrap();
     };
     set(2);
-    let said = Disk::open(&path).unwrap_err().to_string();
-    assert!(said.contains("layout 2") && said.contains("a newer one"), "{said}");
+    let message = Disk::open(&path).unwrap_err().to_string();
+    assert!(message.contains("layout 2") && message.contains("a newer one"), "{message}");
     let database = redb::Database::open(&path).unwrap();
     let transaction = database.begin_read().unwrap();
     assert_eq!(transaction.open_table(META).unwrap().get("schema").unwrap().unwrap().value(), 2);
@@ -213,8 +213,8 @@ fn a_damaged_record_is_reported_by_its_key() {
         let record = |key: &str| Record { key: key.to_owned(), bytes: Some(Bytes::copy_from_slice(bytes)) };
         let counters = Counters { revision: 5, ceiling: 5, ..Counters::default() };
         engine.commit(&[record("things/n/hurt"), record("other/n/unknown")], &counters).unwrap();
-        let said = Store::open(Box::new(engine.clone()), &TYPES).unwrap_err().to_string();
-        assert!(said.contains("things/n/hurt in the store is damaged"), "{said}");
+        let message = Store::open(Box::new(engine.clone()), &TYPES).unwrap_err().to_string();
+        assert!(message.contains("things/n/hurt in the store is damaged"), "{message}");
         // What is of no type of ours is not judged.
         engine.commit(&[Record { key: "things/n/hurt".to_owned(), bytes: None }], &counters).unwrap();
         Store::open(Box::new(engine), &TYPES).unwrap();

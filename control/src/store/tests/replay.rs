@@ -45,16 +45,16 @@ proptest! {
                 for (from, list) in lists {
                     let (mut replayed, mut watch) = (list.clone(), store.watch(resource, *from).unwrap());
                     watch.batch = 3;
-                    let mut told = Vec::new();
+                    let mut events = Vec::new();
                     while watch.revision() < last {
                         match tokio::time::timeout(Duration::from_millis(1), watch.next()).await {
-                            Ok(found) => told.extend(found.unwrap()),
+                            Ok(found) => events.extend(found.unwrap()),
                             Err(_) => break,
                         }
                     }
-                    let mut told = told.into_iter().peekable();
+                    let mut events = events.into_iter().peekable();
                     for (at, wanted) in lists.range(from + 1..) {
-                        while let Some(change) = told.next_if(|c| c.object.revision <= *at) {
+                        while let Some(change) = events.next_if(|c| c.object.revision <= *at) {
                             let before = replayed.get(&change.key).copied();
                             assert_eq!(before, change.previous.as_ref().map(|p| p.revision), "the state before");
                             if change.deleted {
@@ -65,7 +65,7 @@ proptest! {
                         }
                         assert_eq!(&replayed, wanted, "{resource} from {from} at {at}");
                     }
-                    assert!(told.next().is_none());
+                    assert!(events.next().is_none());
                 }
             }
         });

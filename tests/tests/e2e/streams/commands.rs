@@ -147,7 +147,7 @@ fn rights(kubectl: &Kubectl<'_>) {
             .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", websockets)
             .output()
             .expect("kubectl ends");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("Forbidden"), "{websockets}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && printed.contains("Forbidden"), "{websockets}: {printed}");
     }
 }

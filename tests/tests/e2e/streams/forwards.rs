@@ -78,11 +78,11 @@ fn port_forward() {
         let refused = format!("curl -sS --max-time 60 http://127.0.0.1:{closed}/");
         assert!(testbed.try_sh(&refused).is_err());
         let mut forward = forward;
-        let mut said = String::new();
+        let mut output = String::new();
         let mut err = forward.child.stderr.take().expect("piped");
         // kubectl itself closes the whole connection then.
-        std::io::Read::read_to_string(&mut err, &mut said).expect("it ends");
-        assert!(said.contains("failed to connect to localhost:9 inside"), "{websockets}: {said}");
+        std::io::Read::read_to_string(&mut err, &mut output).expect("it ends");
+        assert!(output.contains("failed to connect to localhost:9 inside"), "{websockets}: {output}");
     }
     // Forwarding ends with the pod: its address may be reused.
     let mut last = Forward::new(&kubectl, "true", "pod/server", &[80]);

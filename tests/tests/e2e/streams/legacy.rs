@@ -95,8 +95,8 @@ impl<'w> Client<'w> {
             .args(messages)
             .output()
             .expect("python3 starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{path} {protocol}: {said}");
+        let result = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{path} {protocol}: {result}");
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 }
@@ -154,12 +154,12 @@ fn older_protocols() {
         assert_eq!(first, if base64 { "1 31" } else { "2 01" }, "{protocol}: {lines:?}");
         assert_eq!(channel(&lines, 1, base64), b"got-x\n", "{protocol}: {lines:?}");
         assert_eq!(channel(&lines, 2, base64), b"err\n", "{protocol}: {lines:?}");
-        let told = String::from_utf8(channel(&lines, 3, base64)).expect("text");
+        let printed = String::from_utf8(channel(&lines, 3, base64)).expect("text");
         if protocol.starts_with('v') {
-            let status: Value = serde_json::from_str(&told).expect("a Status");
+            let status: Value = serde_json::from_str(&printed).expect("a Status");
             assert_eq!(status["details"]["causes"][0]["message"], "3", "{protocol}");
         } else {
-            assert!(told.contains("exit status 3"), "{protocol}: {told}");
+            assert!(printed.contains("exit status 3"), "{protocol}: {printed}");
         }
         assert_eq!(lines.last().map(String::as_str), Some("close 1000"), "{protocol}: {lines:?}");
     }
@@ -187,9 +187,9 @@ fn forwards(kubectl: &Kubectl<'_>, client: &Client<'_>) {
         assert_eq!(channel(&lines, 0, base64), [&81_u16.to_le_bytes()[..], b"hi\n"].concat(), "{protocol}: {lines:?}");
         assert_eq!(channel(&lines, 1, base64), 81_u16.to_le_bytes(), "{protocol}: {lines:?}");
         assert_eq!(channel(&lines, 2, base64), 9_u16.to_le_bytes(), "{protocol}: {lines:?}");
-        let told = channel(&lines, 3, base64);
-        assert_eq!(told[..2], 9_u16.to_le_bytes(), "{protocol}: {lines:?}");
-        let why = String::from_utf8_lossy(&told[2..]).into_owned();
+        let printed = channel(&lines, 3, base64);
+        assert_eq!(printed[..2], 9_u16.to_le_bytes(), "{protocol}: {lines:?}");
+        let why = String::from_utf8_lossy(&printed[2..]).into_owned();
         assert!(why.contains("failed to connect to localhost:9"), "{protocol}: {why}");
     }
     assert_eq!(client.talk("echo/portforward", "v4.channel.k8s.io", &[])[0], "HTTP/1.1 400 Bad Request");

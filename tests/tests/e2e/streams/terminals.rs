@@ -68,8 +68,8 @@ fn typed(testbed: &Testbed, kubectl: &Kubectl<'_>, websockets: &str, args: &[&st
         .stdin(Stdio::null())
         .output()
         .expect("python3 starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{websockets}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{websockets}: {printed}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 

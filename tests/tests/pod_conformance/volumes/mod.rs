@@ -97,12 +97,12 @@ fn empty_dir_is_removed_with_the_pod(case: &Case<'_>) {
 }
 
 fn empty_dir_memory(case: &Case<'_>) {
-    let told = say(
+    let output = say(
         case,
         "stat -c %a /v/m; df /v/m | tail -1 | awk '{print $1}'",
         json!([{"name": "m", "emptyDir": {"medium": "Memory"}}]),
     );
-    assert_eq!(told, ["777", "tmpfs"]);
+    assert_eq!(output, ["777", "tmpfs"]);
 }
 
 const SIZE: &str = "df -k /v/m | tail -1 | awk '{print $2}'";
@@ -282,9 +282,9 @@ fn image_volume_has_the_content_of_the_image(case: &Case<'_>) {
         .expect("a file can be written");
     let _ = case.testbed.docker(&["build", "-q", "-t", "windlass/artifact:1", &dir.to_string_lossy()]);
     let volume = json!([{"name": "i", "image": {"reference": "windlass/artifact:1", "pullPolicy": "Never"}}]);
-    let told = say(case, "cd /v/i; find . | sort", volume);
+    let output = say(case, "cd /v/i; find . | sort", volume);
     assert_eq!(
-        told,
+        output,
         [".", "./etc", "./etc/model.conf", "./model", "./model/dev", "./model/dev/notes", "./model/weights"]
     );
 }

@@ -52,12 +52,12 @@ fn below(case: &Case<'_>, how: &str) -> (Vec<String>, Value) {
     let below = path.join("below");
     fs::create_dir_all(&below).expect("a directory can be created");
     let _ = case.testbed.sh(&format!("mount -t tmpfs none {}", below.display()));
-    let told = case.run("p", "touch /v/e/below/x 2>/dev/null && echo written || echo refused", container, spec);
+    let output = case.run("p", "touch /v/e/below/x 2>/dev/null && echo written || echo refused", container, spec);
     let pod = case.wait_phase("p", "Succeeded");
     let _ = case.kubectl(&["delete", "pod", "p"]);
     let _ = case.testbed.sh(&format!("umount {}", below.display()));
     let mounts = container_status(&pod)["volumeMounts"].as_array().cloned().unwrap_or_default();
-    (told, mounts.into_iter().find(|m| m["name"] == "e").unwrap_or_default()["recursiveReadOnly"].clone())
+    (output, mounts.into_iter().find(|m| m["name"] == "e").unwrap_or_default()["recursiveReadOnly"].clone())
 }
 
 fn mount_recursive_read_only_enabled(case: &Case<'_>) {
@@ -156,8 +156,9 @@ fn mounts_within_mounts(case: &Case<'_>) {
     // For any order in the spec.
     let container = json!({"volumeMounts": [{"name": "b", "mountPath": "/v/a/b"}, {"name": "a", "mountPath": "/v/a"}]});
     let spec = json!({"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {"medium": "Memory"}}]});
-    let told = case.run("p", "touch /v/a/x /v/a/b/y; ls /v/a; df /v/a/b | tail -1 | awk '{print $1}'", container, spec);
-    assert_eq!(told, ["b", "x", "tmpfs"]);
+    let output =
+        case.run("p", "touch /v/a/x /v/a/b/y; ls /v/a; df /v/a/b | tail -1 | awk '{print $1}'", container, spec);
+    assert_eq!(output, ["b", "x", "tmpfs"]);
 }
 
 /// The node's last heartbeat.

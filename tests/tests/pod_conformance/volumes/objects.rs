@@ -147,8 +147,8 @@ fn downward_api_labels_and_annotations(case: &Case<'_>) {
     let line = "cd /v/d; cat labels; echo; grep ^note notes; for f in one name space; do cat $f; echo; done";
     case.start("p", line, metadata, container, spec);
     let wanted = ["a=\"1\"", "b=\"2\"", "note=\"say \\\"it\\\"\\nnow\"", "2", "p", &case.namespace];
-    let told: Vec<String> = case.output("p").into_iter().filter(|l| !l.is_empty()).collect();
-    assert_eq!(told, wanted);
+    let output: Vec<String> = case.output("p").into_iter().filter(|l| !l.is_empty()).collect();
+    assert_eq!(output, wanted);
 }
 
 fn downward_api_resource_field_ref(case: &Case<'_>) {
@@ -227,10 +227,10 @@ fn atomic_writer(case: &Case<'_>) {
     case.start("p", line, json!({}), container, spec);
     case.wait("p", "runs", |p| container_status(p)["state"]["running"].is_object());
     case.apply(&[json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}, "data": {"a": "two"}})]);
-    let told = case.output("p");
+    let output = case.output("p");
     // One link per name, one swapped directory, and nothing of the old one.
-    assert!(told[0] == "..data/a" && told[1].starts_with("..") && told[2].starts_with(".."), "{told:?}");
-    assert!(told[1] != told[2] && told[3..] == ["two", "1", "a"], "{told:?}");
+    assert!(output[0] == "..data/a" && output[1].starts_with("..") && output[2].starts_with(".."), "{output:?}");
+    assert!(output[1] != output[2] && output[3..] == ["two", "1", "a"], "{output:?}");
 }
 
 fn volumes_of_objects_cannot_be_written(case: &Case<'_>) {
