@@ -48,7 +48,7 @@ impl Testbed {
     /// When any of it fails, for example without root or the packages that `make test` installs.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_docker(Api::asked())
+        Self::with_docker(Api::from_env())
     }
 
     /// Like [`new`](Self::new), for a node of a real control plane, whatever `TEST_API` says.
@@ -90,7 +90,7 @@ impl Testbed {
         let name = format!("wlt{}-{serial}", std::process::id());
         let dir = tempfile::Builder::new().prefix("windlass-test-").tempdir().expect("a temporary directory");
         let guard = Guard::new(&name, dir.path());
-        let (api, cluster) = (Api::asked(), OnceLock::new());
+        let (api, cluster) = (Api::from_env(), OnceLock::new());
         let testbed = Self { name, dir, api, cluster, dockerd: None, registry: None, guard };
         testbed.connect();
         testbed

@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use windlass_tests::{DEFAULT_TIMEOUT, Daemon, Kubectl, Output, Testbed, eventually, run, try_run};
 
 use hung_mount::HungMount;
-use measure::{Memory, held};
+use measure::{Memory, count_resources};
 use pulls::Pulls;
 use writes::AcknowledgedWrites;
 
@@ -291,7 +291,7 @@ fn main() {
     });
     soak.settled();
     std::thread::sleep(Duration::from_secs(5));
-    let before = held(&soak.testbed, soak.node.pid());
+    let before = count_resources(&soak.testbed, soak.node.pid());
     println!("before: {:?}", before.counts);
 
     let begun = Instant::now();
@@ -328,14 +328,14 @@ fn main() {
     // conntrack entries expire after two minutes, threads and idle connections sooner.
     let timeout = Instant::now() + Duration::from_secs(180);
     while Instant::now() < timeout {
-        leaked = held(&soak.testbed, soak.node.pid()).leaked(&before);
+        leaked = count_resources(&soak.testbed, soak.node.pid()).leaked(&before);
         if leaked.is_empty() {
             break;
         }
         std::thread::sleep(Duration::from_secs(5));
     }
     wrong.extend(leaked);
-    println!("after: {:?}", held(&soak.testbed, soak.node.pid()).counts);
+    println!("after: {:?}", count_resources(&soak.testbed, soak.node.pid()).counts);
     match memory.slope() {
         Some((slope, minutes)) => {
             let most = GROWTH.0.max(GROWTH.1 / minutes.max(0.1));
