@@ -208,8 +208,8 @@ fn a_signing_request_is_pending_denied_and_deleted() {
     windlass.kill();
     start_bootstrapping(&mut windlass, &testbed);
     eventually(CLUSTER_TIMEOUT, "the log says it again", || {
-        let output = windlass_log(&testbed).matches("certificate signing request is pending").count();
-        anyhow::ensure!(output > 1, "{output} times");
+        let reports = windlass_log(&testbed).matches("certificate signing request is pending").count();
+        anyhow::ensure!(reports > 1, "{output} times");
         Ok(())
     });
     assert_eq!(requests(&kubectl).expect("the API answers").len(), 1, "one request for the administrator");

@@ -128,9 +128,9 @@ fn the_proxy_waits_for_permission_to_watch_services() {
     let _ = windlass.kubectl().run(&["delete", "clusterrolebinding", "windlass:node", "--ignore-not-found"]);
     let kubectl = windlass.up();
     let log = || fs::read_to_string(testbed.dir().join("windlass.log")).unwrap_or_default();
-    let printed = || log().matches("windlass rbac | kubectl apply -f -").count();
+    let reports = || log().matches("windlass rbac | kubectl apply -f -").count();
     eventually(DEFAULT_TIMEOUT, "the log says what is missing", || {
-        anyhow::ensure!(printed() > 0, "{}", log());
+        anyhow::ensure!(reports() > 0, "{}", log());
         Ok(())
     });
     let rights = windlass.command("rbac").output().expect("windlass runs");
@@ -141,7 +141,7 @@ fn the_proxy_waits_for_permission_to_watch_services() {
         anyhow::ensure!(log().contains("the API lets the proxy watch these now"), "not yet");
         Ok(())
     });
-    assert_eq!(printed(), 1, "it is said once");
+    assert_eq!(reports(), 1, "it is said once");
 }
 
 fn a_node_has_an_address_of_each_family() {

@@ -356,10 +356,10 @@ fn main() {
     }
     for (fault, words) in [("restarts of Docker", "Docker does not answer"), ("full disks", "could not be put on disk")]
     {
-        let (made, output) = (soak.faults.get(fault).copied().unwrap_or(0), log.matches(words).count());
+        let (made, logged) = (soak.faults.get(fault).copied().unwrap_or(0), log.matches(words).count());
         // One that continues into the next counts once.
-        if output * 2 < made {
-            wrong.push(format!("{made} {fault}, and {output} lines of it"));
+        if logged * 2 < made {
+            wrong.push(format!("{made} {fault}, and {logged} lines of it"));
         }
     }
     if wrong.is_empty() {
