@@ -209,7 +209,7 @@ fn a_signing_request_is_pending_denied_and_deleted() {
     start_bootstrapping(&mut windlass, &testbed);
     eventually(CLUSTER_TIMEOUT, "the log says it again", || {
         let reports = windlass_log(&testbed).matches("certificate signing request is pending").count();
-        anyhow::ensure!(reports > 1, "{output} times");
+        anyhow::ensure!(reports > 1, "{reports} times");
         Ok(())
     });
     assert_eq!(requests(&kubectl).expect("the API answers").len(), 1, "one request for the administrator");
