@@ -102,7 +102,7 @@ async fn a_request_without_an_answer_ends_and_the_next_one_dials_anew() {
     let api = maps(config);
     let first = tokio::time::timeout(LONG_TIMEOUT, api.list(&ListParams::default())).await.unwrap();
     let error = first.unwrap_err().to_string();
-    assert!(error.contains("no response to GET /api/v1/namespaces/n/configmaps within 300ms"), "{error}");
+    assert!(error.contains("no answer to GET /api/v1/namespaces/n/configmaps within 300ms"), "{error}");
     api.list(&ListParams::default()).await.unwrap();
     api.list(&ListParams::default()).await.unwrap();
     assert_eq!(dialled.load(Ordering::SeqCst), 2, "the connection that answers is used again");
