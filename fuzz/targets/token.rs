@@ -6,14 +6,14 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
-use windlass_control::service_account_tokens::{ISSUER, Tokens};
+use windlass_control::service_account_tokens::{ISSUER, TokenIssuer};
 use windlass_kit::serve::bearer;
 
 const NOW: i64 = 150;
 
-static TOKENS: LazyLock<(Tokens, String)> = LazyLock::new(|| {
+static TOKENS: LazyLock<(TokenIssuer, String)> = LazyLock::new(|| {
     let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
-    let tokens = Tokens::from_pem(&key).expect("a key of tokens");
+    let tokens = TokenIssuer::from_pem(&key).expect("a key of tokens");
     let claims = json!({"iss": ISSUER, "sub": "system:serviceaccount:a:b", "nbf": 100, "exp": 200});
     let good = tokens.sign(&claims).expect("a token");
     assert!(tokens.verify(&good, NOW).is_some());

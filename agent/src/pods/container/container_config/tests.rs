@@ -71,6 +71,27 @@ fn a_container_joins_its_sandbox_and_carries_its_identity() {
 }
 
 #[test]
+fn the_sandbox_is_never_privileged() {
+    let spec = one(r#","securityContext":{"privileged":true}"#);
+    assert_eq!(build(&spec, "").unwrap().host_config.unwrap().privileged, Some(true));
+    let pod: Pod = serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#)).unwrap();
+    let host = HostContext {
+        systemd_cgroups: false,
+        negative_oom: false,
+        node_memory: 1,
+        pod_dir: Path::new("/p"),
+        seccomp: None,
+        runtime: None,
+        log_limits: crate::LogLimits::default(),
+    };
+    let spec = pod.spec.as_ref().unwrap();
+    let request = SandboxRequest { pod: &pod, spec, attempt: 0, addresses: &[], hostname: "p", image: "sha256:pause" };
+    let made = sandbox(&request, &host).1.host_config.unwrap();
+    assert_ne!(made.privileged, Some(true));
+    assert_eq!(made.cap_add, None);
+}
+
+#[test]
 fn a_negative_score_is_left_out_where_it_cannot_be_set() {
     let guaranteed = one(r#","resources":{"limits":{"cpu":"1","memory":"64Mi"}}"#);
     let host = build(&guaranteed, "").unwrap().host_config.unwrap();
