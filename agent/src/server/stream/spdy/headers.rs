@@ -6,6 +6,9 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 /// Maximum size of a decompressed block.
 const MAX_HEADER_BLOCK_BYTES: usize = 64 << 10;
+/// Maximum size of all names and values of a block, a name counted with each of its values: a block of one long name and
+/// thousands of empty values would be a gigabyte otherwise. Bytes that are not UTF-8 become three.
+const MAX_HEADERS_BYTES: usize = 3 * MAX_HEADER_BLOCK_BYTES;
 
 /// Words of the dictionary that SPDY/3 prescribes, each with its length before it.
 const WORDS: [&str; 65] = [
@@ -130,7 +133,7 @@ impl Headers {
             usize::try_from(u32::from_be_bytes(*head)).map_err(|_| HeaderError::TooLong)
         };
         let count = number(&mut block)?;
-        let mut all = Vec::new();
+        let (mut all, mut size) = (Vec::new(), 0);
         let text = |block: &mut &[u8]| -> Result<String, HeaderError> {
             let length = number(block)?;
             let (text, rest) = block.split_at_checked(length).ok_or(HeaderError::Short)?;
@@ -141,6 +144,10 @@ impl Headers {
             let (name, value) = (text(&mut block)?, text(&mut block)?);
             // Several values of a name are joined by zero bytes.
             for value in value.split('\0') {
+                size += name.len() + value.len();
+                if size > MAX_HEADERS_BYTES {
+                    return Err(HeaderError::TooLong);
+                }
                 all.push((name.to_ascii_lowercase(), value.to_owned()));
             }
         }
@@ -250,6 +257,18 @@ mod tests {
         let block = deflater.write(&[("a", &"x".repeat(4 << 20))]).unwrap();
         assert!(block.len() < 64 << 10, "{}", block.len());
         assert_eq!(Inflater::new().read(&block), Err(HeaderError::TooLong));
+    }
+
+    #[test]
+    fn a_name_of_too_many_values_is_refused() {
+        let block = |values: usize| {
+            let mut plain = vec![0, 0, 0, 1];
+            put(&mut plain, &[b'n'; 1 << 10]);
+            put(&mut plain, &vec![0; values - 1]);
+            Headers::parse(&plain).map(|headers| headers.0.len())
+        };
+        assert_eq!(block(MAX_HEADERS_BYTES >> 10), Ok(MAX_HEADERS_BYTES >> 10));
+        assert_eq!(block((MAX_HEADERS_BYTES >> 10) + 1), Err(HeaderError::TooLong));
     }
 
     #[test]
