@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_kit::{backoff::Backoff, liveness::LoopProbe};
 
-use super::schedule;
+use super::heartbeat_schedule;
 use crate::metrics::{Metrics, WriteKind};
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -104,7 +104,7 @@ pub(super) async fn renew(
                 metrics.record_write(WriteKind::Lease, &config.node, before.as_deref(), after.as_deref());
                 known = lease;
                 backoff.reset();
-                schedule::renew_interval(config.seconds, schedule::random_fraction())
+                heartbeat_schedule::renew_interval(config.seconds, heartbeat_schedule::random_fraction())
             }
             Err(error) => {
                 // Someone else may have changed it.

@@ -1,17 +1,17 @@
 //! The node status manager: registration, the Node's status and conditions, the lease.
 //!
-//! `status`, `capacity`, `registration`, `skew` and `schedule` decide what is reported and when, and are pure;
+//! `status`, `capacity`, `registration`, `skew` and `heartbeat_schedule` decide what is reported and when, and are pure;
 //! `machine` reads the host; `register`, `lease` and `pod_cidr` use the API; `eviction` and `shutdown` are managers of
 //! their own; this module is the status loop. Imports of `pods` only the killing of pods.
 
 mod capacity;
 pub mod eviction;
+mod heartbeat_schedule;
 mod lease;
 mod machine;
 mod pod_cidr;
 mod register;
 mod registration;
-mod schedule;
 pub mod shutdown;
 mod skew;
 mod status;
@@ -49,6 +49,7 @@ use crate::{
 };
 pub use capacity::{Amounts, parse_reserved};
 use eviction::thresholds::Threshold;
+use heartbeat_schedule::ReportSchedule;
 use machine::Machine;
 pub use machine::boot_id;
 pub use pod_cidr::{
@@ -56,7 +57,6 @@ pub use pod_cidr::{
 };
 pub use register::register;
 pub use registration::{label_problem, taint_problem};
-use schedule::ReportSchedule;
 use skew::Version;
 pub use skew::{Skew, evaluate as evaluate_skew};
 use status::{LastReport, RuntimeHealth, StatusInputs};
@@ -365,7 +365,7 @@ impl StatusReporter {
                 let version = |node: &Node| node.metadata.resource_version.clone();
                 let (before, after) = (version(&self.observed), version(&updated));
                 self.metrics.record_write(WriteKind::NodeStatus, &config.name, before.as_deref(), after.as_deref());
-                self.schedule.reported(clock, needs_report, schedule::random_fraction());
+                self.schedule.reported(clock, needs_report, heartbeat_schedule::random_fraction());
                 self.last_report = Some(LastReport { desired, answer: updated.clone() });
                 self.on_updated(updated);
                 Ok(false)

@@ -1,13 +1,14 @@
 //! The volume manager: sets up volumes of pods on the host, which containers mount.
 //!
 //! What a volume needs is first read from the API and put into a [`mounter::Mounter`], which implements the life cycle
-//! of each kind; its calls run on the [`stall_pool`], since a mount may hang. `projected` computes a volume's files and
+//! of each kind; its calls run on the [`call_pool`], since a mount may hang. `projected` computes a volume's files and
 //! is pure, as is most of `pvc`; `atomic_writer` writes files so that readers never see half a change; `dirfd` works on
 //! directories that containers may write to; `mount` and `subpath` create and mount, `nfs` and `image` fetch,
 //! `mountinfo` reads the mount table; `tokens` and `object_watch` use the API; `registry` publishes volumes for
 //! measuring. Imports nothing of `pods` but the pure `downward_api`.
 
 pub mod atomic_writer;
+pub(crate) mod call_pool;
 mod dirfd;
 mod go_quote;
 mod image;
@@ -19,7 +20,6 @@ pub(crate) mod object_watch;
 mod projected;
 mod pvc;
 pub mod registry;
-pub(crate) mod stall_pool;
 pub(crate) mod subpath;
 mod tokens;
 
@@ -38,11 +38,11 @@ use windlass_kit::{
 };
 
 use crate::{engine::Engine, metrics::Metrics};
+use call_pool::{Call, VolumeCallPool};
 use mounter::{Medium, Mounter, SetUp, VolumeDir};
 use object_watch::{Kind, ObjectReader, ObjectRef};
 use projected::Objects;
 use pvc::PersistentSource;
-use stall_pool::{Call, StallTolerantPool};
 use tokens::Tokens;
 
 /// A failed volume setup.
@@ -100,7 +100,7 @@ pub struct Volumes {
     tokens: Tokens,
     engine: Engine,
     allocatable: BTreeMap<String, Quantity>,
-    pool: StallTolerantPool,
+    pool: VolumeCallPool,
 }
 
 impl std::fmt::Debug for Volumes {
@@ -120,7 +120,7 @@ impl Volumes {
         allocatable: BTreeMap<String, Quantity>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (tokens, pool) = (Tokens::new(client.clone()), StallTolerantPool::new(metrics));
+        let (tokens, pool) = (Tokens::new(client.clone()), VolumeCallPool::new(metrics));
         Self { root, node_name, tokens, client, engine, allocatable, pool }
     }
 
@@ -167,7 +167,7 @@ impl Volumes {
         Ok(made.renew_at)
     }
 
-    /// Runs file-system calls on a pod's volumes in the stall-tolerant pool; `target` names what they work on.
+    /// Runs file-system calls on a pod's volumes in the call pool; `target` names what they work on.
     ///
     /// # Errors
     /// Those of `work`, and when it stalls.

@@ -18,7 +18,7 @@ use nix::{
     sys::stat::{Mode, mkdirat},
 };
 
-use super::{mountinfo, stall_pool::Call};
+use super::{call_pool::Call, mountinfo};
 
 /// A subPath mount.
 #[derive(Debug, Clone, Copy)]

@@ -168,10 +168,10 @@ impl NfTables {
             for part in chains.chunks(MAX_BATCH_CHAINS) {
                 let last = part.len() - 1;
                 // An error is reported before the acknowledgement of the last message.
-                let orders =
+                let messages =
                     part.iter().enumerate().map(|(i, chain)| order(chain, if i == last { NLM_F_ACK } else { 0 }));
                 let mut batch = vec![Request::raw(NFNL_MSG_BATCH_BEGIN, 0, &BATCH_HEADER)];
-                batch.extend(orders);
+                batch.extend(messages);
                 batch.push(Request::raw(NFNL_MSG_BATCH_END, 0, &BATCH_HEADER));
                 self.0.query(batch)?;
                 self.0.discard_replies();

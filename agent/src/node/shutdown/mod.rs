@@ -4,8 +4,8 @@
 //! `groups` decides and is pure; `logind` signals and delays the shutdown; this module is the loop. Of `pods` only the
 //! killing of pods is imported.
 
-mod groups;
 mod logind;
+mod priority_groups;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ use crate::{
     metrics::Metrics,
     pods::{KillReason, PodKiller, runtime_uid},
 };
-pub use groups::{GracePeriod, from_two, total};
 use logind::{InhibitorLock, Logind, LogindError};
+pub use priority_groups::{GracePeriod, from_two, total};
 
 /// Added to the grace period of a group, for Docker's own work.
 const SETTLE_DELAY: Duration = Duration::from_secs(1);
@@ -123,7 +123,7 @@ async fn terminate_pods(inputs: &ShutdownInputs) {
     inputs.recorder.record(&node, Severity::Normal, "NodeShutdown", "Shutdown manager detected shutdown event");
     inputs.metrics.shutdown_started();
     let pods = Arc::clone(&inputs.pods.borrow());
-    for group in groups::groups(&inputs.grace_periods, pods.iter().map(AsRef::as_ref)) {
+    for group in priority_groups::groups(&inputs.grace_periods, pods.iter().map(AsRef::as_ref)) {
         let ends = group.uids.iter().filter_map(|uid| pods.iter().find(|p| p.metadata.uid.as_ref() == Some(uid)));
         let ends = ends.map(|pod| {
             let reason = KillReason {

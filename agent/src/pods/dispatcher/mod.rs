@@ -8,7 +8,7 @@ mod admit;
 mod engine_watch;
 mod orphan_logs;
 mod orphans;
-mod running;
+mod running_containers;
 mod service_watch;
 mod sources;
 mod static_pods;
@@ -124,8 +124,8 @@ impl Pods {
         tasks.spawn(static_pods::run(config.static_pods_dir, config.node_name, static_tx, shutdown.clone()));
         let node = context.node.node.clone();
         tasks.spawn(static_pods::mirror_pods::run(client.clone(), node, mirror_pods, shutdown.clone()));
-        tasks.spawn(running::publish_runtimes(context.engine_info.clone(), runtimes));
-        tasks.spawn(running::publish_running(channels.running, containers));
+        tasks.spawn(running_containers::publish_runtimes(context.engine_info.clone(), runtimes));
+        tasks.spawn(running_containers::publish_running(channels.running, containers));
         let watcher = EngineWatcher {
             engine: context.node.engine.clone(),
             health: channels.engine_health,

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     cgroup,
     pods::lifecycle::{reasons, spec},
-    volumes::stall_pool::Call,
+    volumes::call_pool::Call,
 };
 
 /// Removes network, volumes, directory, logs and cgroups of a pod.

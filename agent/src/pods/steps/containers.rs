@@ -36,7 +36,7 @@ use crate::{
         },
         lifecycle::{reasons, spec},
     },
-    volumes::{MountSource, object_watch::ObjectReader, stall_pool::Call, subpath::read_subpath_file},
+    volumes::{MountSource, call_pool::Call, object_watch::ObjectReader, subpath::read_subpath_file},
 };
 
 /// What creating a container needs beside the pod.

@@ -11,7 +11,7 @@ use crate::{
     },
     volumes::{
         MountSource,
-        stall_pool::Call,
+        call_pool::Call,
         subpath::{SubPath, mount_subpath},
     },
 };

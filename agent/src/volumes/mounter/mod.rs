@@ -1,6 +1,6 @@
 //! The life cycle of a volume on the node, by kind: set up once, verified after a restart of the agent, refreshed when
 //! its content has changed, torn down with its pod. A [`Mounter`] has everything that comes from the API, so here are
-//! file-system calls only, which run on the [`stall_pool`](super::stall_pool).
+//! file-system calls only, which run on the [`call_pool`](super::call_pool).
 
 use std::{
     ffi::OsStr,
@@ -16,9 +16,9 @@ use nix::mount::{MntFlags, umount2};
 use super::{
     MountSource,
     atomic_writer::{self, VolumeFiles},
+    call_pool::Call,
     dirfd, image, mount,
     mountinfo::{self, is_mounted},
-    stall_pool::Call,
 };
 
 /// The directories of a volume of a pod.

@@ -7,15 +7,7 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
     .unwrap();
     let pod_spec = pod.spec.as_ref().unwrap();
     let mounts = [ContainerMount { from: MountOrigin::Host("/vol/v".into()), read_only: false }];
-    let host = HostContext {
-        systemd_cgroups: false,
-        negative_oom: false,
-        node_memory: 1 << 30,
-        pod_dir: Path::new("/pods/u"),
-        seccomp: Some("{}"),
-        runtime: None,
-        log_limits: crate::LogLimits::default(),
-    };
+    let host = HostContext { node_memory: 1 << 30, pod_dir: Path::new("/pods/u"), seccomp: Some("{}"), ..host() };
     let variables = [("A".to_owned(), "1".to_owned())];
     let request = ContainerRequest {
         pod: &pod,
@@ -38,6 +30,18 @@ fn build(spec: &str, image_user: &str) -> Result<ContainerCreateBody, String> {
 
 fn one(rest: &str) -> String {
     format!(r#"{{"containers":[{{"name":"c","image":"i"{rest}}}],"volumes":[{{"name":"v"}}]}}"#)
+}
+
+fn host() -> HostContext<'static> {
+    HostContext {
+        systemd_cgroups: false,
+        negative_oom: false,
+        node_memory: 1,
+        pod_dir: Path::new("/p"),
+        seccomp: None,
+        runtime: None,
+        log_limits: crate::LogLimits::default(),
+    }
 }
 
 #[test]
@@ -75,15 +79,7 @@ fn the_sandbox_is_never_privileged() {
     let spec = one(r#","securityContext":{"privileged":true}"#);
     assert_eq!(build(&spec, "").unwrap().host_config.unwrap().privileged, Some(true));
     let pod: Pod = serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#)).unwrap();
-    let host = HostContext {
-        systemd_cgroups: false,
-        negative_oom: false,
-        node_memory: 1,
-        pod_dir: Path::new("/p"),
-        seccomp: None,
-        runtime: None,
-        log_limits: crate::LogLimits::default(),
-    };
+    let host = host();
     let spec = pod.spec.as_ref().unwrap();
     let request = SandboxRequest { pod: &pod, spec, attempt: 0, addresses: &[], hostname: "p", image: "sha256:pause" };
     let made = sandbox(&request, &host).1.host_config.unwrap();
@@ -193,15 +189,7 @@ fn what_is_mounted_and_what_every_pod_gets() {
 fn an_ephemeral_container_joins_the_process_namespace_of_its_target() {
     let pod: Pod = serde_json::from_str(r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c"}]}}"#).unwrap();
     let spec = pod.spec.as_ref().unwrap();
-    let host = HostContext {
-        systemd_cgroups: false,
-        negative_oom: false,
-        node_memory: 1,
-        pod_dir: Path::new("/p"),
-        seccomp: None,
-        runtime: None,
-        log_limits: crate::LogLimits::default(),
-    };
+    let host = host();
     let made = |target| {
         let request = ContainerRequest {
             pod: &pod,

@@ -67,13 +67,20 @@ impl PodView<'_> {
             pod_ip: addresses.first().map(|a| a.ip.clone()),
             pod_ips: Some(addresses),
             phase: Some(phase.to_owned()),
-            qos_class: Some(class_of(self.pod).name().to_owned()),
             reason,
             message,
-            start_time: Some(before.start_time.unwrap_or(Time(self.now))),
+            ..self.base_status(before.start_time)
+        })
+    }
+
+    /// The fields that every status of the pod has, rejected or not.
+    fn base_status(&self, start_time: Option<Time>) -> PodStatus {
+        PodStatus {
+            qos_class: Some(class_of(self.pod).name().to_owned()),
+            start_time: Some(start_time.unwrap_or(Time(self.now))),
             observed_generation: self.pod.metadata.generation,
             ..PodStatus::default()
-        })
+        }
     }
 
     fn reason_and_message(&self, before: &PodStatus, phase: &str) -> (Option<String>, Option<String>) {
@@ -109,12 +116,9 @@ impl PodView<'_> {
         PodStatus {
             conditions: Some(foreign),
             phase: before.phase.filter(|phase| spec::is_phase_terminal(phase)).or_else(|| Some("Failed".to_owned())),
-            qos_class: Some(class_of(self.pod).name().to_owned()),
             reason,
             message,
-            start_time: Some(before.start_time.unwrap_or(Time(self.now))),
-            observed_generation: self.pod.metadata.generation,
-            ..PodStatus::default()
+            ..self.base_status(before.start_time)
         }
     }
 

@@ -53,9 +53,7 @@ fn a_kill_shortens_the_grace_of_a_container_that_is_being_stopped() {
 
 #[test]
 fn sidecars_get_what_is_left_of_the_grace() {
-    let mut pod = pod("Always", 1);
-    pod.spec.as_mut().unwrap().init_containers =
-        serde_json::from_str(r#"[{"name":"side","image":"i:1","restartPolicy":"Always"}]"#).unwrap();
+    let pod = pod_with_sidecar("Always");
     let mut observed = ready_sandbox(&pod);
     observed.upsert(instance("side", 0, running(1)));
     observed.upsert(instance("c0", 0, running(1)));

@@ -40,6 +40,14 @@ fn pod(policy: &str, containers: usize) -> Pod {
     .unwrap()
 }
 
+/// One container `c0` beside the sidecar `side`.
+fn pod_with_sidecar(policy: &str) -> Pod {
+    let mut pod = pod(policy, 1);
+    pod.spec.as_mut().unwrap().init_containers =
+        serde_json::from_str(r#"[{"name":"side","image":"i:1","restartPolicy":"Always"}]"#).unwrap();
+    pod
+}
+
 fn instance(name: &str, attempt: u32, state: State) -> Instance {
     Instance {
         id: format!("{name}-{attempt}"),

@@ -48,9 +48,7 @@ fn a_run_that_vanished_is_shown_as_unknown() {
 
 #[test]
 fn how_a_sidecar_ends_says_nothing_of_the_pod() {
-    let mut pod = pod("Never", 1);
-    pod.spec.as_mut().unwrap().init_containers =
-        serde_json::from_str(r#"[{"name":"side","image":"i:1","restartPolicy":"Always"}]"#).ok();
+    let pod = pod_with_sidecar("Never");
     let mut observed = ready_sandbox(&pod);
     observed.upsert(instance("side", 0, exited(9, 1, 5)));
     observed.upsert(instance("c0", 0, exited(0, 2, 4)));

@@ -75,7 +75,7 @@ impl Call {
 /// runs.
 struct CallGuard {
     call: Arc<Call>,
-    pool: StallTolerantPool,
+    pool: VolumeCallPool,
     number: u64,
 }
 
@@ -109,20 +109,20 @@ struct State {
 
 /// The pool of the node; clones share it.
 #[derive(Clone)]
-pub(crate) struct StallTolerantPool {
+pub(crate) struct VolumeCallPool {
     limits: PoolLimits,
     metrics: Arc<Metrics>,
     slots: Arc<Semaphore>,
     state: Arc<Mutex<State>>,
 }
 
-impl fmt::Debug for StallTolerantPool {
+impl fmt::Debug for VolumeCallPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StallTolerantPool").field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("VolumeCallPool").field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
-impl StallTolerantPool {
+impl VolumeCallPool {
     /// A pool whose stalled calls are counted in `metrics`.
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         Self::bounded(DEFAULT_LIMITS, metrics)
@@ -242,7 +242,7 @@ fn stall_error(hung: &RunningCall) -> String {
 
 /// The thread's entry among the calls, removed when the call returns, however it ended.
 struct CallEntry {
-    pool: StallTolerantPool,
+    pool: VolumeCallPool,
     number: u64,
 }
 
@@ -267,12 +267,12 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(30);
 
-    fn pool(concurrency: usize, stall_timeout: Duration) -> StallTolerantPool {
+    fn pool(concurrency: usize, stall_timeout: Duration) -> VolumeCallPool {
         let limits = PoolLimits { concurrency, slow_after: SHORT, max_slow: 16, stall_timeout, max_stalled_per_pod: 2 };
-        StallTolerantPool::bounded(limits, Arc::default())
+        VolumeCallPool::bounded(limits, Arc::default())
     }
 
-    fn stalled(pool: &StallTolerantPool) -> i64 {
+    fn stalled(pool: &VolumeCallPool) -> i64 {
         pool.metrics.hung_volume_calls.load(Ordering::Relaxed)
     }
 
