@@ -1,10 +1,11 @@
 //! The embedded control plane: API server, store, controllers, scheduler.
 //!
 //! Controllers and scheduler are clients of the API and do not know the store; the API does not know Docker or
-//! iptables. Imports `kit` only.
+//! iptables. Imports `kit` and `apimachinery` only.
 
 pub mod api;
 pub mod controllers;
+pub mod kinds;
 pub mod manifests;
 pub mod metrics;
 pub mod patch;
@@ -12,7 +13,7 @@ pub mod pki;
 pub mod registry;
 pub mod scheduler;
 pub mod schema;
-pub mod selectors;
+pub mod selectable_fields;
 pub mod service_account_tokens;
 pub mod store;
 pub mod table;

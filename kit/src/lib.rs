@@ -1,6 +1,6 @@
 //! What several crates of Windlass need and none of them owns.
 //!
-//! Imports nothing of ours, and contains no domain code: no pods, rules, cgroups or objects; the one exception is
+//! Imports `apimachinery` only, for quantities, and contains no domain code: no pods, rules, cgroups or objects; the one exception is
 //! `objects`, the semantics of API objects that the API server and the node must agree on. What only one crate needs
 //! belongs in that crate.
 
@@ -30,7 +30,6 @@ pub mod objects;
 pub mod percent;
 pub mod preflight;
 pub mod prometheus;
-pub mod quantity;
 #[cfg(feature = "redact")]
 pub mod redact;
 #[cfg(feature = "reflector")]
@@ -38,3 +37,5 @@ pub mod reflector;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod supervise;
+
+pub use windlass_apimachinery::quantity;

@@ -1,6 +1,8 @@
 //! Authorization: administrators have all rights, nodes those of the Node authorizer, kube-proxy those of its role,
 //! others none. Pure.
 
+use windlass_apimachinery::selectors::FieldSelector;
+
 use super::{
     ApiRequest,
     authentication::UserInfo,
@@ -8,7 +10,7 @@ use super::{
     node_authorizer::{self, Relations},
     request_info::{RequestInfo, RequestOptions},
 };
-use crate::selectors::FieldSelector;
+use crate::selectable_fields;
 
 /// Attributes of an authorization decision, for requests and access reviews.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,7 +29,8 @@ pub(super) struct Attributes<'a> {
 pub(super) fn narrow_to_name(verb: &str, info: &RequestInfo, options: &RequestOptions) -> RequestInfo {
     let mut info = info.clone();
     if info.name.is_none() && matches!(verb, "list" | "watch") {
-        let fields = FieldSelector::parse(&options.fields, &info.resource.gvk).unwrap_or_default();
+        let fields =
+            FieldSelector::parse(&options.fields, selectable_fields::of_kind(&info.resource.gvk)).unwrap_or_default();
         info.name = fields.exact("metadata.name").filter(|name| is_path_segment(name)).map(str::to_owned);
     }
     info
@@ -46,7 +49,8 @@ pub(super) fn authorize(
     options: &RequestOptions,
     relations: &dyn Relations,
 ) -> Result<(), String> {
-    let fields = FieldSelector::parse(&options.fields, &info.resource.gvk).unwrap_or_default();
+    let fields =
+        FieldSelector::parse(&options.fields, selectable_fields::of_kind(&info.resource.gvk)).unwrap_or_default();
     let attributes = Attributes {
         verb,
         group: info.resource.gvk.group,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use serde_json::{Value, json};
+use windlass_apimachinery::selectors::{FieldSelector, LabelSelector};
 
 use super::{
     ApiRequest, ApiResult,
@@ -13,7 +14,7 @@ use super::{
     request_info::{RequestInfo, RequestOptions},
 };
 use crate::{
-    selectors::{FieldSelector, LabelSelector},
+    selectable_fields,
     store::{Error, Key, Object},
 };
 
@@ -35,8 +36,8 @@ impl Selectors {
         if let Some(name) = info.name.as_ref().filter(|_| options.watch) {
             query = format!("{query},metadata.name={name}");
         }
-        let fields =
-            FieldSelector::parse(&query, &info.resource.gvk).map_err(|e| ApiError::bad_request(e.to_string()))?;
+        let fields = FieldSelector::parse(&query, selectable_fields::of_kind(&info.resource.gvk))
+            .map_err(|e| ApiError::bad_request(e.to_string()))?;
         Ok(Self { labels, fields })
     }
 

@@ -5,6 +5,7 @@ use axum::{
     http::{Method, StatusCode},
 };
 use serde_json::{Value, json};
+use windlass_apimachinery::selectors::FieldSelector;
 
 use super::{
     ApiRequest, ApiResult, MAX_REVIEW_BODY_BYTES, REVIEW_BODY_TIMEOUT,
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     registry::of_kind,
     schema::{self, ContentType},
-    selectors::FieldSelector,
+    selectable_fields,
 };
 
 /// The reviews: group, resource, and whether it is about other users, which needs a right.
@@ -122,7 +123,10 @@ fn access(request: &ApiRequest, user: &UserInfo, spec: &Value) -> Value {
 fn selected_node(selector: &Value) -> Option<String> {
     let pods = of_kind("Pod")?;
     if let Some(raw) = selector["rawSelector"].as_str() {
-        return FieldSelector::parse(raw, &pods.gvk).ok()?.exact("spec.nodeName").map(str::to_owned);
+        return FieldSelector::parse(raw, selectable_fields::of_kind(&pods.gvk))
+            .ok()?
+            .exact("spec.nodeName")
+            .map(str::to_owned);
     }
     let requirements = selector["requirements"].as_array()?;
     let of_node = requirements.iter().find(|r| r["key"] == "spec.nodeName" && r["operator"] == "In")?;

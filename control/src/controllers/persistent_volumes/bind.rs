@@ -6,9 +6,8 @@ use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec},
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
+use windlass_apimachinery::selectors;
 use windlass_kit::{objects::resources::amount, quantity::Quantity};
-
-use crate::selectors;
 
 /// The decision for an unbound claim.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,9 @@
-//! Label and field selectors, as queries write them. Pure.
+//! Label and field selectors, as queries write them. Pure. Knows no kind: a type's selectable fields are passed in.
 
 mod fields;
 mod labels;
 
-pub use fields::FieldSelector;
+pub use fields::{FieldSelector, SelectableField};
 pub use labels::LabelSelector;
 
 /// An invalid selector; the message is the API's.

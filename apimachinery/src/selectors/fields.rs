@@ -1,0 +1,149 @@
+//! Field selectors: `metadata.name=x,spec.nodeName!=y`, on the selectable fields of each type.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::SelectorError;
+
+/// A field by which objects of a type can be selected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectableField {
+    /// The name in selectors.
+    pub label: Cow<'static, str>,
+    /// Dotted paths; the first with a text, number or boolean that is not empty counts. A number is an item of a list:
+    /// `status.podIPs.0.ip`.
+    pub paths: Cow<'static, [Cow<'static, str>]>,
+    /// The value of an absent field.
+    pub absent: Cow<'static, str>,
+}
+
+impl SelectableField {
+    /// A field whose label is its path, and which is empty when it is absent.
+    #[must_use]
+    pub const fn path(path: &'static str) -> Self {
+        Self { label: Cow::Borrowed(path), paths: Cow::Borrowed(&[]), absent: Cow::Borrowed("") }
+    }
+
+    /// A field whose label is its path, with the value of an absent one.
+    #[must_use]
+    pub const fn with_absent(path: &'static str, absent: &'static str) -> Self {
+        Self { label: Cow::Borrowed(path), paths: Cow::Borrowed(&[]), absent: Cow::Borrowed(absent) }
+    }
+
+    /// A field that is found at the first of several paths.
+    #[must_use]
+    pub const fn at(label: &'static str, paths: &'static [Cow<'static, str>]) -> Self {
+        Self { label: Cow::Borrowed(label), paths: Cow::Borrowed(paths), absent: Cow::Borrowed("") }
+    }
+
+    /// The field's value in an object.
+    #[must_use]
+    pub fn value(&self, object: &Value) -> String {
+        let own = [Cow::Borrowed(&*self.label)];
+        let paths: &[Cow<'_, str>] = if self.paths.is_empty() { &own } else { &self.paths };
+        paths.iter().find_map(|path| text_at(object, path)).unwrap_or_else(|| self.absent.clone().into_owned())
+    }
+}
+
+/// Every type has these.
+static METADATA: [SelectableField; 2] =
+    [SelectableField::path("metadata.name"), SelectableField::path("metadata.namespace")];
+
+/// A parsed field selector; the empty one matches everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FieldSelector {
+    /// Field, wanted value, whether it must be equal.
+    requirements: Vec<(SelectableField, String, bool)>,
+}
+
+impl FieldSelector {
+    /// Parses the query parameter. `selectable` are the fields of the type beside name and namespace.
+    ///
+    /// # Errors
+    /// For fields that are not selectable, and for malformed text.
+    pub fn parse(text: &str, selectable: &[SelectableField]) -> Result<Self, SelectorError> {
+        let mut requirements = Vec::new();
+        for part in text.split(',').filter(|p| !p.is_empty()) {
+            let (path, value, equal) = if let Some((path, value)) = part.split_once("!=") {
+                (path, value, false)
+            } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+                (path, value, true)
+            } else {
+                return Err(SelectorError(format!("invalid selector: {text:?}; can't understand {part:?}")));
+            };
+            let field = METADATA.iter().chain(selectable).find(|field| field.label == path);
+            let Some(field) = field else {
+                return Err(SelectorError(format!("field label not supported: {path}")));
+            };
+            requirements.push((field.clone(), value.to_owned(), equal));
+        }
+        Ok(Self { requirements })
+    }
+
+    /// The value that the selector requires of `field`, if any: `metadata.name=x` makes a list a single read.
+    #[must_use]
+    pub fn exact(&self, field: &str) -> Option<&str> {
+        let found = self.requirements.iter().find(|(known, _, equal)| *equal && known.label == field);
+        found.map(|(_, value, _)| value.as_str())
+    }
+
+    /// Whether the selector matches everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// Whether an object matches.
+    #[must_use]
+    pub fn matches(&self, object: &Value) -> bool {
+        self.requirements.iter().all(|(field, wanted, equal)| (field.value(object) == *wanted) == *equal)
+    }
+}
+
+/// The text, number or boolean at a path, unless it is absent or empty.
+fn text_at(object: &Value, path: &str) -> Option<String> {
+    let found = path.split('.').try_fold(object, |value, key| match value {
+        Value::Array(items) => items.get(key.parse::<usize>().ok()?),
+        value => value.get(key),
+    })?;
+    match found {
+        Value::String(text) => (!text.is_empty()).then(|| text.clone()),
+        Value::Bool(_) | Value::Number(_) => Some(found.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static POD: [SelectableField; 4] = [
+        SelectableField::path("spec.nodeName"),
+        SelectableField::with_absent("spec.hostNetwork", "false"),
+        SelectableField::path("status.phase"),
+        SelectableField::at("address", &[Cow::Borrowed("status.podIP"), Cow::Borrowed("status.podIPs.0.ip")]),
+    ];
+
+    #[test]
+    fn fields() {
+        let pod = serde_json::json!({"metadata": {"name": "a"}, "spec": {"nodeName": "n"}, "status": {"phase": "Running", "podIP": "", "podIPs": [{"ip": "10.0.0.1"}]}});
+        for (selector, matches) in [
+            ("", true),
+            ("metadata.name=a", true),
+            ("metadata.name!=a", false),
+            ("spec.nodeName=n,status.phase!=Failed", true),
+            ("spec.nodeName=", false),
+            ("spec.hostNetwork=false", true),
+            ("address=10.0.0.1", true),
+            ("address=10.0.0.2", false),
+        ] {
+            assert_eq!(FieldSelector::parse(selector, &POD).unwrap().matches(&pod), matches, "{selector}");
+        }
+        let error = FieldSelector::parse("spec.color=red", &POD).unwrap_err().to_string();
+        assert_eq!(error, "field label not supported: spec.color");
+        assert!(FieldSelector::parse("nonsense", &POD).is_err());
+        let fields = FieldSelector::parse("metadata.name=a,spec.nodeName!=n", &POD).unwrap();
+        assert_eq!((fields.exact("metadata.name"), fields.exact("spec.nodeName")), (Some("a"), None));
+    }
+}

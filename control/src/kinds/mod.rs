@@ -1,0 +1,3 @@
+//! What is known of built-in kinds. Imports nothing of `api`.
+
+pub mod types;
