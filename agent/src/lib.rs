@@ -8,6 +8,7 @@ mod cadvisor_inputs;
 pub mod certificates;
 mod cgroup;
 pub mod dashboard;
+mod downward_api;
 pub mod engine;
 pub mod images;
 pub mod logs;

@@ -164,6 +164,59 @@ fn only_apply_and_the_pod_network_run_iptables() {
     }
 }
 
+/// The modules below the crate's root that a file names: of `crate::a::b` and of each `a` in `use crate::{a::b, …}`.
+fn root_modules(code: &str) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    let name_at = |text: &'_ str| text.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(text.len());
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        let Some(list) = rest.strip_prefix('{') else {
+            found.insert(&rest[..name_at(rest)]);
+            continue;
+        };
+        let (mut depth, mut starts) = (0, true);
+        for (i, c) in list.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => starts = true,
+                c if starts && !c.is_whitespace() => {
+                    found.insert(&list[i..i + name_at(&list[i..])]);
+                    starts = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Folders of one crate that must not import others, so that there are no circles: who, whom.
+const FORBIDDEN_IMPORTS: [(&str, &[&str]); 6] = [
+    ("agent/src/volumes/", &["pods", "server"]),
+    ("agent/src/engine/", &["pods", "volumes", "node", "server"]),
+    ("agent/src/network/", &["pods", "volumes", "node", "server"]),
+    ("agent/src/pods/", &["server"]),
+    ("control/src/controllers/", &["store", "api", "apiserver"]),
+    ("control/src/scheduler/", &["store", "api", "apiserver", "controllers"]),
+];
+
+#[test]
+fn folders_import_one_way() {
+    let grouped = root_modules("use crate::{\n    a::{b, c},\n    d,\n};\nfn f() { crate::e::g() }");
+    assert_eq!(grouped, BTreeSet::from(["a", "d", "e"]));
+    let sources = shipped();
+    for (folder, forbidden) in FORBIDDEN_IMPORTS {
+        let inside: Vec<_> = sources.iter().filter(|(path, _)| path.starts_with(folder)).collect();
+        assert!(!inside.is_empty(), "{folder} does not exist");
+        for (path, code) in inside {
+            let found = root_modules(code).into_iter().find(|module| forbidden.contains(module));
+            assert!(found.is_none(), "{path} imports crate::{found:?}");
+        }
+    }
+}
+
 /// The agent writes limits into cgroups; how much they use is read in one place.
 #[test]
 fn only_the_source_module_reads_usage_from_cgroups() {

@@ -21,7 +21,6 @@ mod tests;
 mod worker;
 
 pub use admission::unsafe_sysctl_problems;
-pub(crate) use container::downward_api;
 pub use dispatcher::{PodFeeds, Pods};
 pub use lifecycle::kill::KillReason;
 pub use lifecycle::spec::is_mirror_pod;

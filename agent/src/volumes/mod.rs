@@ -5,7 +5,7 @@
 //! is pure, as is most of `pvc`; `atomic_writer` writes files so that readers never see half a change; `dirfd` works on
 //! directories that containers may write to; `mount` and `subpath` create and mount, `nfs` and `image` fetch,
 //! `mountinfo` reads the mount table; `tokens` and `object_watch` use the API; `registry` publishes volumes for
-//! measuring. Imports nothing of `pods` but the pure `downward_api`.
+//! measuring. Imports nothing of `pods`.
 
 pub mod atomic_writer;
 pub(crate) mod call_pool;

@@ -11,7 +11,7 @@ use super::{
     atomic_writer::{VolumeFile, VolumeFiles},
     go_quote::quote,
 };
-use crate::pods::downward_api;
+use crate::downward_api;
 
 /// The objects that a volume references; missing ones are absent.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, ObjectFieldSelector, Pod, Secret};
 use windlass_kit::{net::NodeIps, quantity::Quantity};
 
-use super::{downward_api, env_file};
-use crate::pods::lifecycle::spec;
+use super::env_file;
+use crate::{downward_api, pods::lifecycle::spec};
 
 /// The objects that a container's environment references, by name; those that do not exist are absent.
 #[derive(Debug, Clone, Default)]

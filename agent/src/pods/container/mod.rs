@@ -5,7 +5,6 @@
 //! folders.
 
 pub(crate) mod container_config;
-pub(crate) mod downward_api;
 pub(crate) mod env;
 mod env_file;
 pub(crate) mod hosts_and_dns;

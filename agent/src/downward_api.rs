@@ -1,4 +1,5 @@
-//! The downward API: values of a pod's own fields and resources, for environments and volumes. Pure.
+//! The downward API: values of a pod's own fields and resources, for environments (`pods`) and volumes (`volumes`), which
+//! both import it. Pure; imports nothing of this crate.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,6 @@ use windlass_kit::{
     quantity::Quantity,
 };
 
-use crate::pods::lifecycle::spec;
-
 /// The value of a path below `metadata`: a name, or one label or annotation; `None` for any other path.
 pub(crate) fn metadata_value(pod: &Pod, path: &str) -> Option<String> {
     let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
@@ -17,9 +16,9 @@ pub(crate) fn metadata_value(pod: &Pod, path: &str) -> Option<String> {
         map.as_ref().and_then(|m| m.get(key).cloned()).unwrap_or_default()
     };
     match path {
-        "metadata.name" => Some(spec::name(pod).to_owned()),
-        "metadata.namespace" => Some(spec::namespace(pod).to_owned()),
-        "metadata.uid" => Some(spec::uid(pod).to_owned()),
+        "metadata.name" => Some(pod.metadata.name.clone().unwrap_or_default()),
+        "metadata.namespace" => Some(pod.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned())),
+        "metadata.uid" => Some(pod.metadata.uid.clone().unwrap_or_default()),
         _ => keyed("metadata.labels['")
             .map(|key| found(&pod.metadata.labels, key))
             .or_else(|| keyed("metadata.annotations['").map(|key| found(&pod.metadata.annotations, key))),
@@ -39,7 +38,12 @@ pub(crate) fn resource_value(
 ) -> Result<String, String> {
     let named = field.container_name.as_deref().filter(|n| !n.is_empty());
     let of = match (named, pod.spec.as_ref()) {
-        (Some(name), Some(spec)) => spec::find_container(spec, name)
+        (Some(name), Some(spec)) => spec
+            .init_containers
+            .iter()
+            .flatten()
+            .chain(&spec.containers)
+            .find(|container| container.name == name)
             .ok_or_else(|| format!("container {name:?} of resourceFieldRef is not in the pod"))?,
         _ => own.ok_or_else(|| "resourceFieldRef needs a containerName here".to_owned())?,
     };
