@@ -3,12 +3,14 @@
 
 mod node;
 pub mod table;
+mod wire_order;
 
 pub use node::{
     Inline, Junctors, Kind, ListType, MapType, NamedType, Object, PatchStrategy, Presence, Property, Schema,
     ValidationRule, Validations,
 };
 pub use table::{TableError, TypeIndex};
+pub use wire_order::{Member, WireOrder};
 
 #[cfg(test)]
 mod tests;

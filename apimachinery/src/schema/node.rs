@@ -11,6 +11,8 @@ use std::{
 
 use serde_json::Value;
 
+use super::WireOrder;
+
 /// What is known of one value: an object, a field, an item of a list or a value of a map.
 ///
 /// Attributes of a field stand in the node of its value, as in OpenAPI. Where [`Schema::kind`] is [`Kind::Named`], they
@@ -102,6 +104,8 @@ pub struct Object {
     pub properties: BTreeMap<Arc<str>, Property>,
     /// The structs that Go inlines: their fields are among the properties, in protobuf they are messages of their own.
     pub inline: Vec<Inline>,
+    /// What is on the wire, for [`crate::protobuf`]; made from the other two when it is first needed.
+    pub wire_order: WireOrder,
 }
 
 /// A field of an object.
@@ -344,6 +348,15 @@ impl Schema {
     #[must_use]
     pub fn object(&self) -> Option<&Object> {
         match &self.resolved().kind {
+            Kind::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+
+    /// The fields of this node, if it is an object type itself.
+    #[must_use]
+    pub fn as_object(&self) -> Option<&Object> {
+        match &self.kind {
             Kind::Object(object) => Some(object),
             _ => None,
         }

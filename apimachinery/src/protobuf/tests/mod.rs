@@ -1,0 +1,5 @@
+mod hostile;
+mod lossless;
+mod recorded;
+mod scalars;
+mod shapes;
