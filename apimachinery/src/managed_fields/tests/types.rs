@@ -10,7 +10,7 @@ pub(super) fn object<const N: usize>(fields: [(&str, Schema); N]) -> Schema {
     let property = |schema| Property { schema, ..Property::default() };
     let properties: BTreeMap<Arc<str>, Property> =
         fields.into_iter().map(|(name, schema)| (name.into(), property(schema))).collect();
-    Schema::new(Kind::Object(Arc::new(Object { properties, inline: Vec::new() })))
+    Schema::new(Kind::Object(Arc::new(Object { properties, ..Object::default() })))
 }
 
 pub(super) fn map(values: Schema) -> Schema {
