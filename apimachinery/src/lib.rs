@@ -4,6 +4,7 @@
 //! a store nor a client: imports nothing of ours. Pure: no I/O, no clock, no tokio.
 
 pub mod managed_fields;
+pub mod openapi;
 pub mod protobuf;
 pub mod quantity;
 pub mod schema;
