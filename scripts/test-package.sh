@@ -57,7 +57,11 @@ for mark in 'DYN (Position-Independent Executable' GNU_RELRO 'NOW'; do
 done
 grep GNU_STACK <<<"$elf" | grep -v RWE >/dev/null || fail "the program's stack can be run"
 needed=$(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$elf" | sort | xargs)
-[ "$needed" = "ld-linux-x86-64.so.2 libc.so.6 libgcc_s.so.1 libm.so.6" ] || fail "the program links $needed"
+# Of these alone; whether the loader is named among them depends on the linker.
+for library in $needed; do
+    case $library in ld-linux-x86-64.so.2 | libc.so.6 | libgcc_s.so.1 | libm.so.6) ;; *) fail "the program links $library" ;; esac
+done
+[[ " $needed " == *" libc.so.6 "* ]] || fail "the program links $needed"
 rm target/package/looked-at
 ok "position-independent, read-only relocations, no running stack; links $needed"
 
