@@ -15,9 +15,22 @@ use crate::schema::{Kind, Member, Object, Presence, Property, Schema};
 /// # Errors
 /// When the bytes are no message of the type, or need more than their share of memory or stack.
 pub fn decode(schema: &Schema, bytes: &[u8]) -> Result<Value, Error> {
+    decode_root(schema, bytes, true)
+}
+
+/// As [`decode`], without the zero values that Go writes of fields that are no pointers: what is left is what the sender
+/// set, as in a manifest.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_compact(schema: &Schema, bytes: &[u8]) -> Result<Value, Error> {
+    decode_root(schema, bytes, false)
+}
+
+fn decode_root(schema: &Schema, bytes: &[u8], writes_zeros: bool) -> Result<Value, Error> {
     let object = schema.object().filter(|object| !object.by_number().is_empty());
     let object = object.ok_or_else(|| Problem::NotOnWire(schema.to_string()))?;
-    let mut decoder = Decoder { values: 0 };
+    let mut decoder = Decoder { values: 0, writes_zeros };
     Ok(Value::Object(decoder.message(object, bytes, 1)?))
 }
 
@@ -28,6 +41,8 @@ const MAX_VALUES: usize = 1 << 20;
 struct Decoder {
     /// How many values were made so far.
     values: usize,
+    /// Whether zero values of fields that are no pointers are kept.
+    writes_zeros: bool,
 }
 
 /// A message that is read when all of its parts are known: they may be apart in the bytes.
@@ -102,11 +117,18 @@ impl Decoder {
                 Member::Property(name) => {
                     let Some(property) = object.properties.get(name) else { continue };
                     match property.presence {
+                        Presence::Always if !self.writes_zeros => {
+                            if out.get(&**name).is_some_and(|value| is_empty(&property.schema, value)) {
+                                out.remove(&**name);
+                            }
+                        }
                         Presence::Always if !out.contains_key(&**name) => {
                             let zero = self.zero(&property.schema, depth)?;
                             out.insert((**name).to_owned(), zero);
                         }
-                        Presence::Value if out.get(&**name).is_some_and(is_empty) => drop(out.remove(&**name)),
+                        Presence::Value if out.get(&**name).is_some_and(|value| is_empty(&property.schema, value)) => {
+                            out.remove(&**name);
+                        }
                         _ => {}
                     }
                 }
@@ -372,8 +394,10 @@ fn int_or_string(message: &[u8]) -> Result<Value, Error> {
 }
 
 /// What Go leaves out where a field says `omitempty`.
-fn is_empty(value: &Value) -> bool {
+fn is_empty(schema: &Schema, value: &Value) -> bool {
     match value {
+        // Any JSON is something.
+        _ if matches!(schema.kind, Kind::Json | Kind::RawExtension | Kind::FieldsV1) => value.is_null(),
         Value::Null | Value::Bool(false) => true,
         Value::Bool(true) => false,
         Value::Number(number) => number.as_f64() == Some(0.0),

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use serde_json::Value;
 
 use super::{
-    Error, Problem, decode, encode_into,
+    Error, Problem, decode_compact, encode_into,
     wire::{Payload, Reader, write_bytes_field, write_nested, write_varint},
 };
 use crate::schema::Schema;
@@ -67,7 +67,7 @@ fn text(bytes: &[u8]) -> Result<&str, Problem> {
     std::str::from_utf8(bytes).map_err(|_| Problem::Utf8)
 }
 
-/// Reads an object with its envelope. `schema_of` knows the type of an `apiVersion` and a kind.
+/// Reads an object with its envelope, without zero values. `schema_of` knows the type of an `apiVersion` and a kind.
 ///
 /// # Errors
 /// When the bytes are no envelope, or hold no object of the type.
@@ -77,7 +77,7 @@ pub fn decode_object(
 ) -> Result<Value, Error> {
     let envelope = open(bytes)?;
     let schema = schema_of(&envelope)?;
-    let mut value = decode(&schema, envelope.raw)?;
+    let mut value = decode_compact(&schema, envelope.raw)?;
     if let Value::Object(fields) = &mut value {
         for (name, text) in [("apiVersion", envelope.api_version), ("kind", envelope.kind)] {
             if !text.is_empty() {

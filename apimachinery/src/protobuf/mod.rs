@@ -14,7 +14,7 @@ mod field_set;
 mod scalars;
 pub(crate) mod wire;
 
-pub use decode::decode;
+pub use decode::{decode, decode_compact};
 pub use encode::{encode, encode_into, is_on_wire};
 pub use error::{Error, Problem};
 

@@ -28,7 +28,9 @@ fn an_answer_is_an_envelope_around_the_message() {
     assert_eq!(bytes.escape_ascii().to_string(), expected.concat().escape_ascii().to_string());
     let opened = envelope::open(&bytes).unwrap();
     assert_eq!((opened.api_version, opened.kind, opened.content_type), ("v1", "Status", ""));
-    assert_eq!(envelope::decode_object(&bytes, |_| Ok(schema("meta/v1.Status"))).unwrap(), status);
+    let mut compact = status.clone();
+    compact.as_object_mut().unwrap().remove("metadata");
+    assert_eq!(envelope::decode_object(&bytes, |_| Ok(schema("meta/v1.Status"))).unwrap(), compact);
 }
 
 #[test]
