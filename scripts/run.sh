@@ -24,7 +24,12 @@ kubectl=$(scripts/kubectl.sh)
 "$program" up --detach >/dev/null
 "$kubectl" --kubeconfig $kubeconfig apply -f examples/
 echo "waiting for the pods of examples/web.yaml"
-"$kubectl" --kubeconfig $kubeconfig wait pod -l app=web --for=condition=Ready --timeout=60s >/dev/null
+if ! "$kubectl" --kubeconfig $kubeconfig wait pod -l app=web --for=condition=Ready --timeout=60s >/dev/null; then
+    printf '\nThe node runs, but the pods are not ready. Its warnings:\n\n' >&2
+    "$kubectl" --kubeconfig $kubeconfig get events -A --field-selector type=Warning >&2
+    printf '\nIts conditions: %s --kubeconfig %s describe nodes\n' "$kubectl" "$kubeconfig" >&2
+    exit 1
+fi
 
 cat <<TEXT
 
