@@ -3,12 +3,20 @@
 //! Types are values, read from the tables of built-in types or from a CustomResourceDefinition. Knows no kind, and neither
 //! a store nor a client: imports nothing of ours. Pure: no I/O, no clock, no tokio.
 
+pub mod decode;
+pub mod duration;
+pub mod field;
 pub mod managed_fields;
+pub mod names;
 pub mod openapi;
+pub mod patch;
 pub mod protobuf;
 pub mod quantity;
 pub mod schema;
 pub mod selectors;
+
+/// How deep lists and objects may nest; bodies that are deeper are refused, and every walk ends there.
+pub const MAX_DEPTH: usize = 100;
 
 #[cfg(test)]
 mod testing;

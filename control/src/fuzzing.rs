@@ -1,8 +1,12 @@
 //! Entry points of the fuzzers: decoders and patches without a server.
 
+use std::sync::Arc;
+
 use serde_json::Value;
+use windlass_apimachinery::schema::Schema;
 
 use crate::{
+    kinds::types,
     patch::{self, PatchKind},
     registry::TYPES,
     schema::{self, ContentType},
@@ -27,10 +31,16 @@ pub fn body(bytes: &[u8]) {
 pub fn patch(text: &[u8]) {
     let Ok(decoded) = schema::decode(text, ContentType::Json) else { return };
     let (current, patch) = (&decoded.value[0], &decoded.value[1]);
+    let resource = TYPES.iter().find(|t| current["kind"] == t.gvk.kind);
+    let schema = resource.map_or_else(|| Arc::new(Schema::any()), |resource| types::of_kind(&resource.gvk));
     for kind in [PatchKind::Json, PatchKind::Merge, PatchKind::Strategic, PatchKind::Apply] {
-        let Ok(patched) = patch::apply(kind, current, patch) else { continue };
+        let Ok(patched) = patch::apply(kind, &schema, current, patch) else { continue };
         if kind == PatchKind::Merge {
-            assert_eq!(patch::apply(kind, &patched, patch).as_ref(), Ok(&patched), "merging twice is merging once");
+            assert_eq!(
+                patch::apply(kind, &schema, &patched, patch).as_ref(),
+                Ok(&patched),
+                "merging twice is merging once"
+            );
         }
         object(patched);
     }

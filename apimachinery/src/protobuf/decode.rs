@@ -268,7 +268,7 @@ impl Decoder {
                         duration = number.cast_signed();
                     }
                 }
-                scalars::format_duration(duration).into()
+                crate::duration::format(duration).into()
             }
             (Kind::FieldsV1 | Kind::RawExtension | Kind::Json, payload) => {
                 self.raw(member(bytes_of(schema, payload)?, 1)?, depth)?

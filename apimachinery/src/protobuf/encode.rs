@@ -156,7 +156,7 @@ fn content(out: &mut Vec<u8>, schema: &Schema, value: Option<&Value>, depth: usi
             written.ok_or_else(|| wrong(value))?;
         }
         (Kind::Duration, value) => {
-            let duration = value.map_or(Some(0), |value| value.as_str().and_then(scalars::parse_duration));
+            let duration = value.map_or(Some(0), |value| value.as_str().and_then(crate::duration::parse));
             let duration = duration.ok_or_else(|| wrong(value.unwrap_or(&Value::Null)))?;
             write_varint_field(out, 1, duration.cast_unsigned());
         }

@@ -1,6 +1,6 @@
-//! Times, durations and raw JSON between their JSON and protobuf forms.
+//! Times and raw JSON between their JSON and protobuf forms.
 
-use std::{fmt::Write as _, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
 use jiff::{
     SignedDuration,
@@ -75,78 +75,6 @@ fn read_numbers(message: &[u8]) -> Result<[i64; 2], Problem> {
         numbers[place] = value.cast_signed();
     }
     Ok(numbers)
-}
-
-/// Nanoseconds of a duration in Go's form: `1h2m0.5s`.
-pub(super) fn parse_duration(text: &str) -> Option<i64> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at(end);
-        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit_end);
-        let unit = DURATION_UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanoseconds)| *nanoseconds)?;
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || number.len() > 30 {
-            return None;
-        }
-        let digits: i128 = format!("0{whole}{fraction}").parse().ok()?;
-        let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-        total = total.checked_add(digits.checked_mul(unit)? / scale)?;
-        rest = after;
-    }
-    i64::try_from(if negative { -total } else { total }).ok()
-}
-
-const DURATION_UNITS: [(&str, i128); 8] = [
-    ("ns", 1),
-    ("us", 1000),
-    ("µs", 1000),
-    ("μs", 1000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-];
-
-/// A duration as Go's `Duration.String` writes it.
-pub(super) fn format_duration(nanoseconds: i64) -> String {
-    let amount = nanoseconds.unsigned_abs();
-    let sign = if nanoseconds < 0 { "-" } else { "" };
-    let with_fraction = |whole: u64, fraction: u64, digits: usize, unit: &str| {
-        let fraction = format!("{fraction:0digits$}");
-        let fraction = fraction.trim_end_matches('0');
-        let point = if fraction.is_empty() { "" } else { "." };
-        format!("{whole}{point}{fraction}{unit}")
-    };
-    let text = match amount {
-        0 => return "0s".to_owned(),
-        1..1000 => format!("{amount}ns"),
-        1000..1_000_000 => with_fraction(amount / 1000, amount % 1000, 3, "µs"),
-        1_000_000..1_000_000_000 => with_fraction(amount / 1_000_000, amount % 1_000_000, 6, "ms"),
-        _ => {
-            let (seconds, fraction) = (amount / 1_000_000_000, amount % 1_000_000_000);
-            let mut text = String::new();
-            if seconds >= 3600 {
-                let _ = write!(text, "{}h", seconds / 3600);
-            }
-            if seconds >= 60 {
-                let _ = write!(text, "{}m", seconds / 60 % 60);
-            }
-            text + &with_fraction(seconds % 60, fraction, 9, "s")
-        }
-    };
-    format!("{sign}{text}")
 }
 
 /// A number as Go writes a `float64` in JSON: without a fraction if it has none.

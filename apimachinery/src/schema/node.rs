@@ -11,6 +11,8 @@ use std::{
 
 use serde_json::Value;
 
+use super::Pattern;
+
 use super::WireOrder;
 
 /// What is known of one value: an object, a field, an item of a list or a value of a map.
@@ -30,6 +32,9 @@ pub struct Schema {
     pub patch_strategy: PatchStrategy,
     /// The field that identifies items of a list in a strategic merge patch.
     pub merge_key: Option<Arc<str>>,
+    /// Whether a CustomResourceDefinition declares no type: then any value is of the type, also where [`Schema::kind`] says
+    /// what an object or list would contain.
+    pub untyped: bool,
     /// Whether `null` is a value of its own. Only in the schema of a CustomResourceDefinition.
     pub nullable: bool,
     /// Whether fields that the schema does not name are kept, with everything inside them.
@@ -102,6 +107,8 @@ pub enum Kind {
 pub struct Object {
     /// All fields in JSON, also those of inlined types.
     pub properties: BTreeMap<Arc<str>, Property>,
+    /// What fields of other names hold: `additionalProperties: true` beside properties in a CustomResourceDefinition.
+    pub additional: Option<Arc<Schema>>,
     /// The structs that Go inlines: their fields are among the properties, in protobuf they are messages of their own.
     pub inline: Vec<Inline>,
     /// What is on the wire, for [`crate::protobuf`]; made from the other two when it is first needed.
@@ -223,14 +230,14 @@ impl fmt::Debug for NamedType {
 }
 
 /// Value validations, as OpenAPI has them; empty in most nodes.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Validations {
     /// The allowed values.
     pub enumeration: Vec<Value>,
     /// The format of a text or number, such as `date-time` or `int32`.
     pub format: Option<Arc<str>>,
     /// A regular expression (RE2) that a text must match somewhere.
-    pub pattern: Option<Arc<str>>,
+    pub pattern: Option<Pattern>,
     /// The least number.
     pub minimum: Option<f64>,
     /// Whether the number must be above [`Validations::minimum`].
@@ -270,7 +277,7 @@ pub struct Validations {
 }
 
 /// What joins several validations.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Junctors {
     /// All must hold.
     pub all_of: Vec<Validations>,
@@ -309,6 +316,7 @@ impl Schema {
             map_type: None,
             patch_strategy: PatchStrategy { merge: false, retain_keys: false, replace: false },
             merge_key: None,
+            untyped: false,
             nullable: false,
             preserve_unknown_fields: false,
             embedded_resource: false,
@@ -368,11 +376,14 @@ impl Schema {
         self.object()?.properties.get(name)
     }
 
-    /// What a field of this name holds: of an object its property, of a map its values.
+    /// What a field of this name holds: of an object its property, or what others hold; of a map its values.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Self> {
         match &self.resolved().kind {
-            Kind::Object(object) => object.properties.get(name).map(|property| &property.schema),
+            Kind::Object(object) => match object.properties.get(name) {
+                Some(property) => Some(&property.schema),
+                None => object.additional.as_deref(),
+            },
             Kind::Map(values) => Some(values),
             _ => None,
         }
@@ -423,11 +434,13 @@ impl Schema {
     #[must_use]
     pub fn alternative(&self, value: &Value) -> Option<&Self> {
         let Kind::Union(forms) = &self.resolved().kind else { return None };
-        let has_form = |schema: &Self| match (&schema.resolved().kind, value) {
-            (Kind::List(_), Value::Array(_))
-            | (Kind::Bool, Value::Bool(_))
-            | (Kind::Object(_) | Kind::Map(_), Value::Object(_)) => true,
-            _ => false,
+        let has_form = |schema: &Self| {
+            matches!(
+                (&schema.resolved().kind, value),
+                (Kind::List(_), Value::Array(_))
+                    | (Kind::Bool, Value::Bool(_))
+                    | (Kind::Object(_) | Kind::Map(_), Value::Object(_))
+            )
         };
         forms.properties.values().map(|form| &form.schema).find(|schema| has_form(schema))
     }

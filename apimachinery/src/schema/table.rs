@@ -1,12 +1,12 @@
 //! Reads the tables of built-in types.
 //!
 //! A table is the text of one package, `core/v1` for example. A line that begins with a name begins a type; the lines that
-//! begin with a tab are its fields. Columns are separated by tabs:
+//! begin with a tab are its fields. Columns are separated by tabs (→):
 //!
 //! ```text
 //! Container
-//! 	name	string	1	always	required
-//! 	ports	list<ContainerPort>	6	patch=merge:containerPort	list=map:containerPort,protocol
+//! → name → string → 1 → always → required
+//! → ports → list<ContainerPort> → 6 → patch=merge:containerPort → list=map:containerPort,protocol
 //! ```
 //!
 //! | column | is |

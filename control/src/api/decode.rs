@@ -10,6 +10,7 @@ use super::{
     request_info::{FieldValidation, RequestOptions},
 };
 use crate::{
+    kinds::types,
     patch::{self, PatchKind},
     registry::Gvk,
     schema::{self, Cause, ContentType},
@@ -34,10 +35,11 @@ impl PatchBody {
     /// # Errors
     /// When the patch cannot be applied, or its result is invalid.
     pub(super) fn apply(&self, gvk: &Gvk, options: &RequestOptions, old: &Value) -> Result<Read, ApiError> {
-        let mut value = patch::apply(self.kind, old, &self.patch).map_err(|e| match e.code() {
-            422 => ApiError::new(422, "Invalid", e.to_string()),
-            _ => ApiError::bad_request(e.to_string()),
-        })?;
+        let mut value =
+            patch::apply(self.kind, &types::of_kind(gvk), old, &self.patch).map_err(|e| match e.code() {
+                422 => ApiError::new(422, "Invalid", e.to_string()),
+                _ => ApiError::bad_request(e.to_string()),
+            })?;
         if self.kind == PatchKind::Strategic {
             // A strategic patch is merged into the typed object, which keeps its own kind.
             for field in ["kind", "apiVersion"] {

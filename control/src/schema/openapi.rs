@@ -9,8 +9,10 @@ use std::{
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use windlass_apimachinery::schema::{ListType, MapType, Schema};
+
 use crate::{
-    patch::{is_atomic_map, is_set, list_keys, merge_key, retains_keys},
+    kinds::types,
     registry::{self, ResourceType},
 };
 
@@ -96,24 +98,6 @@ fn gvk(resource: &ResourceType) -> Value {
     json!({"group": resource.gvk.group, "version": resource.gvk.version, "kind": resource.gvk.kind})
 }
 
-/// Types that server-side apply takes as one whole.
-const ATOMIC_FIELDS: &[&str] = &[
-    "ConfigMapKeySelector",
-    "EndpointAddress",
-    "EndpointPort",
-    "LabelSelector",
-    "LocalObjectReference",
-    "NodeSelector",
-    "NodeSelectorTerm",
-    "ObjectFieldSelector",
-    "ObjectReference",
-    "OwnerReference",
-    "ResourceFieldSelector",
-    "SecretKeySelector",
-    "SecretReference",
-    "TypedLocalObjectReference",
-];
-
 /// Adds the merge keys, from which kubectl computes its patches.
 fn annotate(type_name: &str, schema: &mut Value) {
     let short = type_name.rsplit('.').next().unwrap_or("");
@@ -132,45 +116,51 @@ fn annotate(type_name: &str, schema: &mut Value) {
                 schema.insert("format".to_owned(), json!("int-or-string"));
             }
         }
-        if ATOMIC_FIELDS.contains(&short) {
-            schema.insert("x-kubernetes-map-type".to_owned(), json!("atomic"));
-        }
     }
-    // The field that holds this type, as the table of merge keys has it.
-    let holder = match short {
-        "ObjectMeta" => "metadata",
-        "Container" => "containers",
-        "EphemeralContainer" => "ephemeralContainers",
-        "ServiceAccount" => "",
-        _ if short.ends_with("Spec") => "spec",
-        _ if short.ends_with("Status") => "status",
-        _ => "-",
-    };
+    // `io.k8s.api.core.v1.Pod` is `core/v1.Pod` in the tables.
+    let mut parts = type_name.rsplit('.').skip(1);
+    let (version, package) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let Ok(of) = types::TYPES.named(&format!("{package}/{version}.{short}")) else { return };
+    if let Some(schema) = schema.as_object_mut() {
+        annotate_map(of.definition(), schema);
+    }
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
     for (field, property) in properties.iter_mut().filter_map(|(f, p)| Some((f, p.as_object_mut()?))) {
-        if !property.get("type").is_some_and(|t| t == "array") {
-            if property.contains_key("additionalProperties") && is_atomic_map(field) {
-                property.insert("x-kubernetes-map-type".to_owned(), json!("atomic"));
-            }
-            continue;
+        if let Some(schema) = of.definition().field(field) {
+            annotate_map(schema, property);
+            annotate_list(schema, property);
         }
-        let mut set = |key: &str, value: Value| drop(property.insert(format!("x-kubernetes-{key}"), value));
-        if let Some(key) = merge_key(holder, field) {
-            set("patch-merge-key", json!(key));
-            set("patch-strategy", json!(if retains_keys(field) { "merge,retainKeys" } else { "merge" }));
-        }
-        let keys = list_keys(holder, field);
-        if !keys.is_empty() {
+    }
+}
+
+fn annotate_map(schema: &Schema, property: &mut Map<String, Value>) {
+    let map_type = match schema.map_type {
+        Some(MapType::Atomic) => "atomic",
+        Some(MapType::Granular) => "granular",
+        None => return,
+    };
+    property.insert("x-kubernetes-map-type".to_owned(), json!(map_type));
+}
+
+fn annotate_list(schema: &Schema, property: &mut Map<String, Value>) {
+    let mut set = |key: &str, value: Value| drop(property.insert(format!("x-kubernetes-{key}"), value));
+    match &schema.list_type {
+        Some(ListType::Atomic) => set("list-type", json!("atomic")),
+        Some(ListType::Set) => set("list-type", json!("set")),
+        Some(ListType::Map(keys)) => {
             set("list-type", json!("map"));
-            set("list-map-keys", json!(keys));
-        } else if is_set(holder, field) {
-            set("patch-strategy", json!("merge"));
-            set("list-type", json!("set"));
-        } else if (short, field.as_str()) == ("Endpoint", "addresses") {
-            set("list-type", json!("set"));
-        } else {
-            set("list-type", json!("atomic"));
+            set("list-map-keys", keys.iter().map(|key| Value::from(&**key)).collect());
         }
+        None => {}
+    }
+    if let Some(key) = &schema.merge_key {
+        set("patch-merge-key", json!(**key));
+    }
+    let strategy = schema.patch_strategy;
+    let words = [("merge", strategy.merge), ("retainKeys", strategy.retain_keys), ("replace", strategy.replace)];
+    let words: Vec<&str> = words.iter().filter(|(_, set)| *set).map(|(word, _)| *word).collect();
+    if !words.is_empty() {
+        set("patch-strategy", json!(words.join(",")));
     }
 }
 

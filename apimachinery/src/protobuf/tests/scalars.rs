@@ -1,6 +1,9 @@
 use serde_json::{Value, json};
 
-use crate::protobuf::scalars::{format_duration, json_number, parse_duration, read_time, write_time};
+use crate::{
+    duration::{format as format_duration, parse as parse_duration},
+    protobuf::scalars::{json_number, read_time, write_time},
+};
 
 fn time_bytes(text: &str, is_micro: bool) -> Option<Vec<u8>> {
     let mut out = Vec::new();

@@ -1,1 +1,4 @@
+mod patterns;
+mod recorded;
 mod table;
+mod walks;

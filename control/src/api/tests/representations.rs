@@ -12,7 +12,7 @@ async fn clients_that_write_out_what_is_empty_and_clients_that_leave_it_out_upda
     for resource in TYPES {
         let gvk = &resource.gvk;
         let left_out = |object: &Value| schema::canonical(gvk, object);
-        let written_out = |object: &Value| schema::written_out(gvk, object);
+        let written_out = |object: &Value| schema::forms::written_out(gvk, object);
         for (name, forms) in [
             ("x", [&left_out as &dyn Fn(&Value) -> Value, &written_out]),
             ("y", [&written_out as &dyn Fn(&Value) -> Value, &left_out]),

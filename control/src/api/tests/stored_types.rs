@@ -71,7 +71,7 @@ async fn run(resource: &'static ResourceType, steps: Vec<Step>) {
     let api = with_namespace().await;
     let base = collection(resource);
     let path = format!("{base}/x");
-    let fields = schema::pointers(&resource.gvk);
+    let fields = schema::forms::pointers(&resource.gvk);
     let user = UserInfo::internal("test");
     for (field, value, how, keep) in steps {
         let (pointer, fitting) = field.get(&fields);

@@ -7,6 +7,8 @@ use std::sync::{Arc, LazyLock};
 
 use windlass_apimachinery::schema::{Schema, TypeIndex};
 
+use crate::registry::Gvk;
+
 macro_rules! table {
     ($package:literal, $file:literal) => {
         ($package, include_str!($file))
@@ -50,6 +52,14 @@ pub fn schema(name: &str) -> Arc<Schema> {
     TYPES.get(name).unwrap_or_else(|_| Arc::new(Schema::any()))
 }
 
+/// The node of a built-in kind. The package is named after the first label of the group: `rbac.authorization.k8s.io` is
+/// `rbac`.
+#[must_use]
+pub fn of_kind(gvk: &Gvk) -> Arc<Schema> {
+    let package = if gvk.group.is_empty() { "core" } else { gvk.group.split('.').next().unwrap_or_default() };
+    schema(&format!("{package}/{}.{}", gvk.version, gvk.kind))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +71,14 @@ mod tests {
         assert!(names.len() > 600, "{}", names.len());
         for name in names {
             assert!(TYPES.get(name).is_ok(), "{name}: {:?}", TYPES.get(name).err());
+        }
+    }
+
+    #[test]
+    fn every_served_kind_has_a_type() {
+        for resource in crate::registry::all() {
+            let schema = of_kind(&resource.gvk);
+            assert!(schema.property("metadata").is_some(), "{:?}", resource.gvk);
         }
     }
 }

@@ -14,7 +14,7 @@ mod volume;
 
 use serde_json::Value;
 
-use super::typed::canonical;
+use super::canonical;
 use crate::registry::Gvk;
 pub use errors::{Cause, FieldError};
 use errors::{Errors, text};

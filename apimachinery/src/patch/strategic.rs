@@ -4,20 +4,22 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-use super::{
-    PatchError,
-    keys::{is_set, merge_key},
-};
+use super::{PatchError, check_object};
+use crate::schema::{Kind, Schema};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN: &str = "$retainKeys";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const ORDER: &str = "$setElementOrder/";
 
-pub(super) fn merge(current: &Value, patch: &Value) -> Result<Value, PatchError> {
+/// Applies a strategic merge patch to an object of the type `schema`, which says how each list is merged.
+///
+/// # Errors
+/// When the patch is no object or nested too deep, when a directive is unknown, or an item of a list lacks its merge key.
+pub fn strategic(schema: &Schema, current: &Value, patch: &Value) -> Result<Value, PatchError> {
+    check_object(patch)?;
     let empty = Map::new();
-    let patch = patch.as_object().unwrap_or(&empty);
-    merge_objects(current.as_object().unwrap_or(&empty), patch, "")
+    merge_objects(Some(schema), current.as_object().unwrap_or(&empty), patch.as_object().unwrap_or(&empty))
 }
 
 fn directive(fields: &Map<String, Value>) -> Result<Option<&str>, PatchError> {
@@ -30,11 +32,20 @@ fn directive(fields: &Map<String, Value>) -> Result<Option<&str>, PatchError> {
     }
 }
 
+/// Whether a key of a patch is a directive; fields such as `$ref` are none.
+fn is_directive(key: &str) -> bool {
+    matches!(key, DIRECTIVE | RETAIN) || key.starts_with(DELETE_FROM) || key.starts_with(ORDER)
+}
+
 fn listed<'a>(field: &str, value: &'a Value) -> Result<&'a Vec<Value>, PatchError> {
     value.as_array().ok_or_else(|| PatchError::Malformed(format!("{field} in the patch must be a list")))
 }
 
-fn merge_objects(current: &Map<String, Value>, patch: &Map<String, Value>, parent: &str) -> Result<Value, PatchError> {
+fn merge_objects(
+    schema: Option<&Schema>,
+    current: &Map<String, Value>,
+    patch: &Map<String, Value>,
+) -> Result<Value, PatchError> {
     match directive(patch)? {
         Some("replace") => return Ok(Value::Object(without_directives(patch))),
         Some("delete") => return Ok(Value::Object(Map::new())),
@@ -44,7 +55,7 @@ fn merge_objects(current: &Map<String, Value>, patch: &Map<String, Value>, paren
     if let Some(keep) = patch.get(RETAIN) {
         let keep = listed(RETAIN, keep)?;
         if let Some(extra) =
-            patch.iter().find(|(k, v)| !k.starts_with('$') && !v.is_null() && !keep.iter().any(|kept| kept == *k))
+            patch.iter().find(|(k, v)| !is_directive(k) && !v.is_null() && !keep.iter().any(|kept| kept == *k))
         {
             return Err(PatchError::Malformed(format!(
                 "{RETAIN} in the patch must name {:?}, which the patch sets",
@@ -61,15 +72,19 @@ fn merge_objects(current: &Map<String, Value>, patch: &Map<String, Value>, paren
             }
         }
     }
-    for (field, value) in patch.iter().filter(|(field, _)| !field.starts_with('$')) {
+    for (field, value) in patch.iter().filter(|(field, _)| !is_directive(field)) {
+        let schema = field_of(schema, field);
         let merged = match (out.get(field), value) {
             (_, Value::Null) => {
                 out.remove(field);
                 continue;
             }
-            (Some(Value::Object(old)), Value::Object(new)) => merge_objects(old, new, field)?,
-            (_, Value::Object(new)) => merge_objects(&Map::new(), new, field)?,
-            (Some(Value::Array(old)), Value::Array(new)) if !old.is_empty() => merge_lists(old, new, parent, field)?,
+            (_, Value::Object(new)) if schema.is_some_and(|schema| schema.patch_strategy.replace) => {
+                merge_objects(schema, &Map::new(), new)?
+            }
+            (Some(Value::Object(old)), Value::Object(new)) => merge_objects(schema, old, new)?,
+            (_, Value::Object(new)) => merge_objects(schema, &Map::new(), new)?,
+            (Some(Value::Array(old)), Value::Array(new)) if !old.is_empty() => merge_lists(schema, old, new, field)?,
             // Without a current list there is nothing to merge with: two items with the same key, such as a port for
             // TCP and UDP, both stay.
             (_, Value::Array(new)) => Value::Array(additions(new)?),
@@ -82,7 +97,8 @@ fn merge_objects(current: &Map<String, Value>, patch: &Map<String, Value>, paren
             let order = listed(field, order)?;
             let before = current.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             if let Some(items) = out.get_mut(list).and_then(Value::as_array_mut) {
-                set_element_order(items, order, before, merge_key(parent, list));
+                let key = field_of(schema, list).and_then(|schema| schema.merge_key.as_deref());
+                set_element_order(items, order, before, key);
             }
         }
     }
@@ -101,16 +117,17 @@ fn additions(new: &[Value]) -> Result<Vec<Value>, PatchError> {
     Ok(out)
 }
 
-fn merge_lists(old: &[Value], new: &[Value], parent: &str, field: &str) -> Result<Value, PatchError> {
-    if is_set(parent, field) {
+fn merge_lists(schema: Option<&Schema>, old: &[Value], new: &[Value], field: &str) -> Result<Value, PatchError> {
+    let Some(schema) = schema.filter(|schema| schema.patch_strategy.merge) else {
+        return additions(new).map(Value::Array);
+    };
+    let Some(key) = &schema.merge_key else {
         let mut out = old.to_vec();
         out.extend(new.iter().filter(|item| !old.contains(item)).cloned());
         set_element_order(&mut out, new, old, None);
         return Ok(Value::Array(out));
-    }
-    let Some(key) = merge_key(parent, field) else {
-        return additions(new).map(Value::Array);
     };
+    let key = &**key;
     if new.iter().any(|item| item.get(DIRECTIVE).and_then(Value::as_str) == Some("replace")) {
         return additions(new).map(Value::Array);
     }
@@ -134,13 +151,22 @@ fn merge_lists(old: &[Value], new: &[Value], parent: &str, field: &str) -> Resul
         match out.iter().position(|o| o.get(key) == Some(id)) {
             Some(at) => {
                 let current = out[at].as_object().cloned().unwrap_or_default();
-                out[at] = merge_objects(&current, fields, field)?;
+                out[at] = merge_objects(schema.items(), &current, fields)?;
             }
-            None => out.push(merge_objects(&Map::new(), fields, field)?),
+            None => out.push(merge_objects(schema.items(), &Map::new(), fields)?),
         }
     }
     set_element_order(&mut out, &named, old, Some(key));
     Ok(Value::Array(out))
+}
+
+/// What a field holds; a union has the fields of the form that is an object.
+fn field_of<'a>(schema: Option<&'a Schema>, field: &str) -> Option<&'a Schema> {
+    let schema = schema?;
+    match &schema.resolved().kind {
+        Kind::Union(_) => schema.alternative(&Value::Object(Map::new()))?.field(field),
+        _ => schema.field(field),
+    }
 }
 
 /// Sorts items by `order`; items that it does not name stay before those that they preceded.
@@ -176,5 +202,5 @@ fn clean(value: &Value) -> Value {
 }
 
 fn without_directives(fields: &Map<String, Value>) -> Map<String, Value> {
-    fields.iter().filter(|(k, v)| !k.starts_with('$') && !v.is_null()).map(|(k, v)| (k.clone(), clean(v))).collect()
+    fields.iter().filter(|(k, v)| !is_directive(k) && !v.is_null()).map(|(k, v)| (k.clone(), clean(v))).collect()
 }

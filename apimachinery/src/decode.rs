@@ -1,11 +1,13 @@
-//! Decodes JSON, YAML and protobuf bodies to JSON values, with the paths of duplicate keys.
+//! Decodes JSON and YAML bodies to JSON values, with the paths of duplicate keys. Pure.
 
 use std::{cell::RefCell, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// The encoding of a body. `application/vnd.kubernetes.protobuf` is detected by its magic prefix, under either.
+use crate::{MAX_DEPTH, field::Path};
+
+/// The encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentType {
     /// `application/json`.
@@ -23,18 +25,11 @@ pub struct Decoded {
     pub duplicates: Vec<String>,
 }
 
-/// Maximum nesting depth of lists and objects.
-const MAX_DEPTH: usize = 100;
-
-/// Decodes `bytes`. A body with the protobuf prefix is decoded as such, for the kinds that kubectl sends in it.
+/// Decodes `bytes`.
 ///
 /// # Errors
 /// When the body is malformed or nested deeper than 100 levels: the reason, with line and column where they are known.
 pub fn decode(bytes: &[u8], content_type: ContentType) -> Result<Decoded, String> {
-    // The prefix is neither JSON nor YAML, so the content type does not matter.
-    if bytes.starts_with(super::protobuf::MAGIC) {
-        return super::protobuf::decode(bytes).map(|value| Decoded { value, duplicates: Vec::new() });
-    }
     let notes = Notes::default();
     let seed = Node { notes: &notes, depth: 0 };
     let value = match content_type {
@@ -87,17 +82,16 @@ fn first_line(text: &str) -> String {
 /// The current path, and the duplicate keys so far.
 #[derive(Debug, Default)]
 struct Notes {
-    path: RefCell<String>,
+    path: RefCell<Path>,
     duplicates: RefCell<Vec<String>>,
 }
 
 impl Notes {
     /// Runs `inside` with the path extended by `step`.
-    fn within<T>(&self, step: impl FnOnce(&mut String), inside: impl FnOnce() -> T) -> T {
-        let before = self.path.borrow().len();
-        step(&mut self.path.borrow_mut());
+    fn within<T>(&self, step: impl FnOnce(&mut Path) -> usize, inside: impl FnOnce() -> T) -> T {
+        let before = step(&mut self.path.borrow_mut());
         let result = inside();
-        self.path.borrow_mut().truncate(before);
+        self.path.borrow_mut().leave(before);
         result
     }
 }
@@ -173,8 +167,8 @@ impl<'de> Visitor<'de> for Node<'_> {
         let inner = self.inner()?;
         let mut list = Vec::new();
         loop {
-            let step = |path: &mut String| path.push_str(&format!("[{}]", list.len()));
-            match self.notes.within(step, || items.next_element_seed(inner))? {
+            let at = list.len();
+            match self.notes.within(|path| path.enter_item(at), || items.next_element_seed(inner))? {
                 Some(item) => list.push(item),
                 None => return Ok(Value::Array(list)),
             }
@@ -185,15 +179,10 @@ impl<'de> Visitor<'de> for Node<'_> {
         let inner = self.inner()?;
         let mut fields = Map::new();
         while let Some(key) = entries.next_key_seed(Key)? {
-            let step = |path: &mut String| {
-                if !path.is_empty() {
-                    path.push('.');
-                }
-                path.push_str(&key);
-            };
-            let value = self.notes.within(step, || {
+            let enter = |path: &mut Path| path.enter_field(&key);
+            let value = self.notes.within(enter, || {
                 if fields.contains_key(&key) {
-                    let path = self.notes.path.borrow().clone();
+                    let path = self.notes.path.borrow().as_str().to_owned();
                     let mut duplicates = self.notes.duplicates.borrow_mut();
                     if !duplicates.contains(&path) {
                         duplicates.push(path);

@@ -1,0 +1,78 @@
+//! Patches, as functions from an object and a patch to an object: JSON patch, merge patch, strategic merge patch. Pure.
+//! Server-side apply is no patch but has owners, see `managed_fields`.
+
+mod json;
+mod strategic;
+
+use serde_json::Value;
+
+pub use json::json;
+pub use strategic::strategic;
+
+use crate::MAX_DEPTH;
+
+/// Why a patch cannot be applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatchError {
+    /// The patch is malformed.
+    #[error("{0}")]
+    Malformed(String),
+    /// A test or path of a JSON patch fails.
+    #[error("the server rejected our request due to an error in our request: {0}")]
+    Unfit(String),
+}
+
+impl PatchError {
+    /// The HTTP status.
+    #[must_use]
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Malformed(_) => 400,
+            Self::Unfit(_) => 422,
+        }
+    }
+}
+
+/// Applies a JSON merge patch, RFC 7386.
+///
+/// # Errors
+/// When the patch is no object, or nested too deep.
+pub fn merge(current: &Value, patch: &Value) -> Result<Value, PatchError> {
+    check_object(patch)?;
+    let mut out = current.clone();
+    json_patch::merge(&mut out, patch);
+    Ok(out)
+}
+
+/// Refuses a patch that is no object, and one that no body can hold.
+fn check_object(patch: &Value) -> Result<(), PatchError> {
+    if !patch.is_object() {
+        return Err(PatchError::Malformed("the patch must be a JSON object".to_owned()));
+    }
+    check_depth(patch)
+}
+
+fn check_depth(value: &Value) -> Result<(), PatchError> {
+    if depth(value) > MAX_DEPTH {
+        return Err(PatchError::Malformed(format!("nested deeper than {MAX_DEPTH} levels")));
+    }
+    Ok(())
+}
+
+/// How deep a value is nested; counted without recursion.
+fn depth(value: &Value) -> usize {
+    let mut deepest = 0;
+    let mut waiting = vec![(value, 0)];
+    while let Some((value, depth)) = waiting.pop() {
+        deepest = deepest.max(depth);
+        match value {
+            Value::Array(items) => waiting.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(fields) => waiting.extend(fields.values().map(|field| (field, depth + 1))),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+use proptest::prelude::*;
+use serde_json::{Value, json as object};
+
+use super::{json, merge, strategic};
+use crate::{MAX_DEPTH, testing::schema};
+
+const POD: &str = "core/v1.Pod";
+
+fn patched(kind: &str, current: Value, patch: Value) -> Value {
+    strategic(&schema(kind), &current, &patch).unwrap()
+}
+
+#[test]
+fn lists_are_merged_by_their_keys() {
+    let pod = object!({"spec": {"containers": [{"name": "a", "image": "1", "env": [{"name": "X", "value": "1"}]}, {"name": "b", "image": "1"}]}});
+    let patch = object!({"spec": {"containers": [{"name": "a", "image": "2", "env": [{"name": "Y", "value": "2"}]}, {"name": "c", "image": "3"}]}});
+    let merged = patched(POD, pod, patch);
+    let containers = merged["spec"]["containers"].as_array().unwrap();
+    assert_eq!(containers.iter().map(|c| c["name"].as_str().unwrap()).collect::<Vec<_>>(), ["a", "c", "b"]);
+    assert_eq!(containers[0]["image"], "2");
+    assert_eq!(containers[0]["env"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn directives() {
+    let current = object!({"spec": {"containers": [{"name": "a"}, {"name": "b"}], "nodeSelector": {"x": "1", "y": "2"}},
+        "metadata": {"finalizers": ["f", "g"]}});
+    for (patch, path, wanted) in [
+        (
+            object!({"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}),
+            "/spec/containers",
+            object!([{"name": "b"}]),
+        ),
+        (
+            object!({"spec": {"containers": [{"$patch": "replace"}, {"name": "z"}]}}),
+            "/spec/containers",
+            object!([{"name": "z"}]),
+        ),
+        (
+            object!({"spec": {"nodeSelector": {"$patch": "replace", "z": "3"}}}),
+            "/spec/nodeSelector",
+            object!({"z": "3"}),
+        ),
+        (
+            object!({"spec": {"nodeSelector": {"$retainKeys": ["x", "z"], "z": "3"}}}),
+            "/spec/nodeSelector",
+            object!({"x": "1", "z": "3"}),
+        ),
+        (object!({"spec": {"nodeSelector": {"x": null}}}), "/spec/nodeSelector", object!({"y": "2"})),
+        (object!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["f"]}}), "/metadata/finalizers", object!(["g"])),
+        (object!({"metadata": {"finalizers": ["h"]}}), "/metadata/finalizers", object!(["h", "f", "g"])),
+        (
+            object!({"spec": {"$setElementOrder/containers": [{"name": "c"}, {"name": "b"}, {"name": "a"}], "containers": [{"name": "c"}]}}),
+            "/spec/containers",
+            object!([{"name": "c"}, {"name": "b"}, {"name": "a"}]),
+        ),
+        (
+            object!({"spec": {"$setElementOrder/containers": [{"name": "c"}, {"name": "a"}], "containers": [{"name": "c"}]}}),
+            "/spec/containers",
+            object!([{"name": "c"}, {"name": "a"}, {"name": "b"}]),
+        ),
+        (
+            object!({"metadata": {"$setElementOrder/finalizers": ["g", "f"]}}),
+            "/metadata/finalizers",
+            object!(["g", "f"]),
+        ),
+        (object!({"spec": {"nodeSelector": {"$patch": "delete"}}}), "/spec/nodeSelector", object!({})),
+        (
+            object!({"spec": {"tolerations": [{"key": "k", "value": null}]}}),
+            "/spec/tolerations",
+            object!([{"key": "k"}]),
+        ),
+        (
+            object!({"spec": {"volumes": [{"name": "gone", "$patch": "delete"}, {"name": "v"}]}}),
+            "/spec/volumes",
+            object!([{"name": "v"}]),
+        ),
+    ] {
+        assert_eq!(patched(POD, current.clone(), patch.clone()).pointer(path), Some(&wanted), "{patch}");
+    }
+}
+
+#[test]
+fn ports_have_the_key_of_their_holder() {
+    let service = object!({"spec": {"ports": [{"port": 80, "nodePort": 30080}]}});
+    let moved = object!({"spec": {"$setElementOrder/ports": [{"port": 8080}], "ports": [{"port": 8080}, {"port": 80, "$patch": "delete"}]}});
+    assert_eq!(patched("core/v1.Service", service, moved)["spec"]["ports"], object!([{"port": 8080}]));
+    let pod = object!({"spec": {"containers": [{"name": "a", "ports": [{"containerPort": 80}]}]}});
+    let named = object!({"spec": {"containers": [{"name": "a", "ports": [{"containerPort": 80, "name": "http"}]}]}});
+    assert_eq!(
+        patched(POD, pod, named)["spec"]["containers"][0]["ports"],
+        object!([{"containerPort": 80, "name": "http"}])
+    );
+}
+
+#[test]
+fn wrong_patches_are_refused() {
+    let current = object!({"a": 1});
+    let code = |result: Result<Value, super::PatchError>| result.unwrap_err().code();
+    assert_eq!(code(json(&current, &object!({}))), 400);
+    assert_eq!(code(json(&current, &object!([{"op": "nonsense"}]))), 400);
+    assert_eq!(code(json(&current, &object!([{"op": "test", "path": "/a", "value": 2}]))), 422);
+    assert_eq!(code(json(&current, &object!([{"op": "remove", "path": "/b"}]))), 422);
+    assert_eq!(code(merge(&current, &object!([]))), 400);
+    let strategic = |patch: Value| strategic(&schema(POD), &current, &patch);
+    assert_eq!(code(strategic(object!({"x": {"$patch": "explode"}}))), 400);
+    assert_eq!(code(strategic(object!({"x": {"$retainKeys": ["a"], "b": 1}}))), 400);
+    let pod = object!({"spec": {"containers": [{"name": "a"}]}});
+    let nameless = object!({"spec": {"containers": [{"image": "no name"}]}});
+    let error = super::strategic(&schema(POD), &pod, &nameless).unwrap_err();
+    assert!(error.code() == 400 && error.to_string().contains("\"name\""), "{error}");
+}
+
+#[test]
+fn how_a_list_is_merged_is_a_matter_of_its_type_not_of_its_name() {
+    // A ConfigMap's data may be called anything, and so may the fields of a custom resource.
+    let current = object!({"data": {"containers": "a"}, "containers": [{"name": "a"}]});
+    let patch = object!({"containers": [{"name": "b"}]});
+    assert_eq!(patched("core/v1.ConfigMap", current, patch)["containers"], object!([{"name": "b"}]));
+    // A selector of this type is replaced, others are merged.
+    let current = object!({"spec": {"selector": {"matchLabels": {"a": "b"}}}});
+    let patch = object!({"spec": {"selector": {"matchLabels": {"c": "d"}}}});
+    let replaced = patched("policy/v1.PodDisruptionBudget", current.clone(), patch.clone());
+    assert_eq!(replaced["spec"]["selector"]["matchLabels"], object!({"c": "d"}));
+    let merged = patched("apps/v1.Deployment", current, patch);
+    assert_eq!(merged["spec"]["selector"]["matchLabels"], object!({"a": "b", "c": "d"}));
+}
+
+#[test]
+fn a_field_may_begin_like_a_directive() {
+    let current = object!({"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": {"$ref": "a", "not": {"title": "t"}}}}]}});
+    let patch = object!({"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": {"$ref": "b"}}}]}});
+    // Versions are atomic.
+    let merged = patched("apiextensions/v1.CustomResourceDefinition", current, patch);
+    assert_eq!(merged["spec"]["versions"][0]["schema"]["openAPIV3Schema"], object!({"$ref": "b"}));
+}
+
+#[test]
+fn a_json_patch_cannot_fill_the_memory() {
+    let doubling: Vec<Value> = (0..64).map(|n| object!({"op": "copy", "from": "", "path": format!("/x{n}")})).collect();
+    assert_eq!(json(&object!({"a": "b"}), &Value::Array(doubling)).unwrap_err().code(), 400);
+    let many = vec![object!({"op": "test", "path": "/a", "value": 1}); 10_001];
+    assert_eq!(json(&object!({"a": 1}), &Value::Array(many)).unwrap_err().code(), 400);
+}
+
+#[test]
+fn no_patch_nests_an_object_deeper_than_it_can_be_read() {
+    let mut nested = Value::Null;
+    for _ in 0..MAX_DEPTH - 1 {
+        nested = object!({"a": nested});
+    }
+    let mut operations = vec![object!({"op": "add", "path": "/a", "value": nested})];
+    assert!(json(&object!({}), &Value::Array(operations.clone())).is_ok());
+    let deeper = object!({"op": "add", "path": "/a".repeat(MAX_DEPTH), "value": {"a": 1}});
+    let error = json(&object!({}), &Value::Array(vec![operations[0].clone(), deeper])).unwrap_err();
+    assert_eq!(error.code(), 400, "{error}");
+    for step in 0..20 {
+        let path = "/a".repeat(MAX_DEPTH + step * (MAX_DEPTH - 1));
+        operations.push(object!({"op": "add", "path": path, "value": nested}));
+    }
+    let error = json(&object!({}), &Value::Array(operations)).unwrap_err();
+    assert!(error.to_string().contains("too deep"), "{error}");
+    let moves: Vec<Value> = (0..2000).map(|_| object!({"op": "copy", "from": "", "path": "/a"})).collect();
+    assert_eq!(json(&object!({}), &Value::Array(moves)).unwrap_err().code(), 400);
+    for _ in 0..1_500 {
+        nested = Value::Array(vec![nested]);
+    }
+    let bomb = Value::Object([("spec".to_owned(), nested)].into_iter().collect());
+    assert_eq!(strategic(&schema(POD), &object!({}), &bomb).unwrap_err().code(), 400);
+    assert_eq!(merge(&object!({}), &bomb).unwrap_err().code(), 400);
+}
+
+#[test]
+fn a_new_list_keeps_ports_that_differ_by_protocol() {
+    let ports = object!([{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]);
+    let made = patched("core/v1.Service", object!({"spec": {}}), object!({"spec": {"ports": ports}}));
+    assert_eq!(made["spec"]["ports"], ports);
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(object!(null)),
+        any::<bool>().prop_map(Value::from),
+        (0i64..9).prop_map(Value::from),
+        "[a-c]{0,2}".prop_map(Value::from)
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+            prop::collection::hash_map("(name|containers|ports|port|spec|env|\\$patch|a|b)", inner, 0..4)
+                .prop_map(|m| Value::Object(m.into_iter().collect())),
+        ]
+    })
+}
+
+/// Types whose fields have the names of [`any_json`].
+const TYPES: [&str; 4] = [POD, "core/v1.PodSpec", "core/v1.Container", "core/v1.ServiceSpec"];
+
+proptest! {
+    #[test]
+    fn no_patch_panics(current in any_json(), patch in any_json()) {
+        let _ = json(&current, &patch);
+        let _ = merge(&current, &patch);
+        for of in TYPES {
+            let _ = strategic(&schema(of), &current, &patch);
+        }
+    }
+
+    #[test]
+    fn an_empty_patch_changes_nothing(current in any_json()) {
+        if current.is_object() {
+            for of in TYPES {
+                prop_assert_eq!(&strategic(&schema(of), &current, &object!({})).unwrap(), &current);
+            }
+            prop_assert_eq!(&merge(&current, &object!({})).unwrap(), &current);
+            prop_assert_eq!(&json(&current, &object!([])).unwrap(), &current);
+        }
+    }
+
+    #[test]
+    fn a_generated_json_patch_turns_one_object_into_the_other(a in any_json(), b in any_json()) {
+        let difference = serde_json::to_value(json_patch::diff(&a, &b)).unwrap();
+        prop_assert_eq!(&json(&a, &difference).unwrap(), &b);
+    }
+
+    #[test]
+    fn applying_a_patch_twice_changes_nothing_more(current in any_json(), patch in any_json()) {
+        if let Ok(once) = merge(&current, &patch) {
+            prop_assert_eq!(&merge(&once, &patch).unwrap(), &once);
+        }
+        for of in TYPES {
+            let Ok(once) = strategic(&schema(of), &current, &patch) else { continue };
+            let Ok(twice) = strategic(&schema(of), &once, &patch) else { continue };
+            prop_assert_eq!(&once, &twice, "{}", of);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The canonical forms of objects, as a typed decoder would produce them: the stored form and the form for comparison.
+
+use serde_json::{Map, Value};
+
+use super::{
+    Kind, Object, Presence, Schema,
+    prune::prune,
+    scalars::{self, ZERO_TIME, matches_kind, zero},
+};
+use crate::MAX_DEPTH;
+
+/// Converts an object to the form that upstream's types produce by decoding and encoding it: unknown fields and omitted
+/// empty values are removed, quantities and times are canonical. Of a custom resource only the metadata is a Go type: from
+/// the rest, unknown fields and nulls that mean nothing are removed.
+pub fn canonicalize(schema: &Schema, value: &mut Value) {
+    prune(schema, value);
+    normalize(schema, value, &mut Form { compared: false, typed: false, depth: 0 });
+}
+
+/// The form in which equal objects have equal values.
+#[must_use]
+pub fn canonical(schema: &Schema, value: &Value) -> Value {
+    let mut value = value.clone();
+    prune(schema, &mut value);
+    normalize(schema, &mut value, &mut Form { compared: true, typed: false, depth: 0 });
+    value
+}
+
+/// Whether two objects are equal to upstream's types: `null`, `[]`, `{}` and absent are equal, and so are absent and
+/// `false`, 0 or `""` in non-pointer fields.
+#[must_use]
+pub fn same(schema: &Schema, one: &Value, other: &Value) -> bool {
+    one == other || canonical(schema, one) == canonical(schema, other)
+}
+
+/// Removes fields of Go's types that cannot be decoded, and returns their paths. For objects of versions that validated
+/// less.
+pub fn drop_invalid_fields(schema: &Schema, value: &mut Value) -> Vec<String> {
+    let mut dropped = Vec::new();
+    drop_invalid(schema, value, "", &mut dropped, Inside { typed: false, depth: 0 });
+    dropped
+}
+
+/// What a walk produces.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    /// Without any zero value that equals an absent field; otherwise as upstream's encoder writes it, without adding
+    /// fields that it always writes.
+    compared: bool,
+    /// Whether the walk is inside one of Go's types.
+    typed: bool,
+    depth: usize,
+}
+
+fn normalize(schema: &Schema, value: &mut Value, form: &mut Form) {
+    if form.depth > MAX_DEPTH {
+        return;
+    }
+    let outer = *form;
+    form.depth += 1;
+    let schema = match &schema.kind {
+        Kind::Named(of) => {
+            form.typed = true;
+            of.definition()
+        }
+        _ => schema,
+    };
+    match (&schema.kind, value) {
+        (Kind::List(items), Value::Array(values)) => values.iter_mut().for_each(|value| element(items, value, form)),
+        (Kind::Map(values), Value::Object(fields)) => {
+            fields.values_mut().for_each(|value| element(values, value, form));
+            if !form.typed && !values.nullable && values.default.is_none() {
+                fields.retain(|_, value| !value.is_null());
+            }
+        }
+        (Kind::Object(object), Value::Object(fields)) => normalize_fields(object, fields, form),
+        (Kind::Union(_), value) => {
+            if let Some(alternative) = schema.alternative(value) {
+                normalize(alternative, value, form);
+            }
+        }
+        (kind, value) if form.typed => scalars::canonicalize(kind, value),
+        (Kind::Integer(_), value) => scalars::canonicalize_integer(value),
+        _ => {}
+    }
+    *form = outer;
+}
+
+fn normalize_fields(object: &Object, fields: &mut Map<String, Value>, form: &mut Form) {
+    fields.retain(|key, value| {
+        let Some(property) = object.properties.get(key.as_str()) else { return true };
+        if value.is_null() {
+            let schema = &property.schema;
+            return !form.typed && (schema.nullable || schema.default.is_some());
+        }
+        normalize(&property.schema, value, form);
+        !is_omitted(&property.schema, property.presence, value, form.compared)
+    });
+    if form.typed && !form.compared {
+        for (key, property) in &object.properties {
+            if property.required && matches!(property.schema.kind, Kind::Time | Kind::MicroTime) {
+                fields.entry(&**key).or_insert_with(|| ZERO_TIME.into());
+            }
+        }
+    }
+}
+
+/// An item of a list or map, where Go's types make the zero value of null.
+fn element(schema: &Schema, value: &mut Value, form: &mut Form) {
+    if value.is_null() && (form.typed || matches!(schema.kind, Kind::Named(_))) {
+        *value = zero(schema);
+    }
+    normalize(schema, value, form);
+}
+
+/// Whether a field with this value is omitted.
+fn is_omitted(schema: &Schema, presence: Presence, value: &Value, compared: bool) -> bool {
+    if presence == Presence::Pointer {
+        return false;
+    }
+    let kind = &schema.resolved().kind;
+    let empty = match value {
+        Value::Null => true,
+        Value::Array(items) => return items.is_empty() && (compared || presence == Presence::Value),
+        Value::Object(fields) if matches!(kind, Kind::Map(_)) => {
+            return fields.is_empty() && (compared || presence == Presence::Value);
+        }
+        Value::Object(fields) => return fields.is_empty() && compared,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => match kind {
+            Kind::Quantity => text == "0",
+            Kind::Duration => text == "0s",
+            Kind::Time | Kind::MicroTime => text.starts_with("0001-01-01T00:00:00"),
+            _ => text.is_empty(),
+        },
+    };
+    empty && (compared || presence == Presence::Value)
+}
+
+/// Where a walk is.
+#[derive(Debug, Clone, Copy)]
+struct Inside {
+    typed: bool,
+    depth: usize,
+}
+
+fn drop_invalid(schema: &Schema, value: &mut Value, path: &str, dropped: &mut Vec<String>, inside: Inside) {
+    if inside.depth > MAX_DEPTH {
+        return;
+    }
+    let typed = inside.typed || matches!(schema.kind, Kind::Named(_));
+    let below = Inside { typed, depth: inside.depth + 1 };
+    let mut keep = |schema: &Schema, value: &mut Value, path: &str| {
+        if typed && !value.is_null() && !matches_kind(schema, value) {
+            dropped.push(path.to_owned());
+            return false;
+        }
+        drop_invalid(schema, value, path, dropped, below);
+        true
+    };
+    match (&schema.resolved().kind, value) {
+        (Kind::List(items), Value::Array(values)) => {
+            let mut at = 0;
+            values.retain_mut(|value| {
+                let path = format!("{path}[{at}]");
+                at += 1;
+                keep(items, value, &path)
+            });
+        }
+        (Kind::Map(values), Value::Object(fields)) => {
+            fields.retain(|key, value| keep(values, value, &format!("{path}[{key}]")));
+        }
+        (Kind::Object(object), Value::Object(fields)) => fields.retain(|key, value| {
+            let Some(property) = object.properties.get(key.as_str()) else { return true };
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            keep(&property.schema, value, &path)
+        }),
+        _ => {}
+    }
+}

@@ -1,0 +1,359 @@
+//! The rules for an `openAPIV3Schema`, with upstream's messages. Works on its JSON, whose fields were checked by its type.
+
+use serde_json::{Map, Value, json};
+
+use super::{invariants, read::is_true};
+use crate::{
+    MAX_DEPTH,
+    field::{Errors, FieldError, Path},
+};
+
+/// Validates the `openAPIV3Schema` at `path`. `status` is whether the version has a status subresource.
+///
+/// CEL rules are checked for their form, but are not compiled.
+#[must_use]
+pub fn validate(schema: &Value, path: &str, status: bool) -> Vec<FieldError> {
+    let mut rules = Rules { path: Path::new(path), errors: Errors::default(), unsupported: false, depth: 0 };
+    if is_true(schema, "nullable") {
+        rules.errors.forbidden(format!("{path}.nullable"), "nullable cannot be true at the root");
+    }
+    if status {
+        rules.status_root(schema);
+    }
+    rules.node(schema);
+    let mut errors = rules.errors.0;
+    if rules.unsupported {
+        // Upstream cannot make a structural schema of it.
+        return errors;
+    }
+    let structural = invariants::check(schema, path);
+    if structural.is_empty() && errors.is_empty() {
+        errors.extend(super::defaults::check(schema, path));
+    }
+    errors.extend(structural);
+    errors
+}
+
+/// Fields that the root may have beside a status subresource, as upstream's type calls them.
+const AT_ROOT: [(&str, &str); 22] = [
+    ("Description", "description"),
+    ("Type", "type"),
+    ("Format", "format"),
+    ("Title", "title"),
+    ("Maximum", "maximum"),
+    ("ExclusiveMaximum", "exclusiveMaximum"),
+    ("Minimum", "minimum"),
+    ("ExclusiveMinimum", "exclusiveMinimum"),
+    ("MaxLength", "maxLength"),
+    ("MinLength", "minLength"),
+    ("Pattern", "pattern"),
+    ("MaxItems", "maxItems"),
+    ("MinItems", "minItems"),
+    ("UniqueItems", "uniqueItems"),
+    ("MultipleOf", "multipleOf"),
+    ("Required", "required"),
+    ("Items", "items"),
+    ("Properties", "properties"),
+    ("ExternalDocs", "externalDocs"),
+    ("Example", "example"),
+    ("XPreserveUnknownFields", "x-kubernetes-preserve-unknown-fields"),
+    ("XValidations", "x-kubernetes-validations"),
+];
+
+const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
+
+pub(super) fn type_of(schema: &Value) -> &str {
+    schema["type"].as_str().unwrap_or_default()
+}
+
+/// Whether a field is set to more than its zero value.
+pub(super) fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(true) | Value::Number(_) => true,
+    }
+}
+
+/// A walk through everything that a schema contains.
+struct Rules {
+    path: Path,
+    errors: Errors,
+    /// Whether there is something that a structural schema cannot hold.
+    unsupported: bool,
+    depth: usize,
+}
+
+impl Rules {
+    fn status_root(&mut self, schema: &Value) {
+        let fields = schema.as_object().into_iter().flatten();
+        let other =
+            fields.clone().any(|(name, value)| is_set(value) && !AT_ROOT.iter().any(|(_, known)| known == name));
+        if other {
+            let names: Vec<&str> = AT_ROOT.iter().map(|(name, _)| *name).collect();
+            let why = format!(
+                "only [{}] fields are allowed at the root of the schema if the status subresource is enabled",
+                names.join(" ")
+            );
+            self.errors.invalid(self.path.as_str(), schema, &why);
+        }
+    }
+
+    fn node(&mut self, schema: &Value) {
+        if self.depth > MAX_DEPTH {
+            let why = format!("must not be nested deeper than {MAX_DEPTH} levels");
+            self.errors.forbidden(self.path.as_str(), &why);
+            return;
+        }
+        self.depth += 1;
+        self.unsupported(schema);
+        self.topology(schema);
+        self.rules(schema);
+        for word in ["properties", "definitions", "dependencies"] {
+            let fields = schema[word].as_object().into_iter().flatten().filter(|(_, value)| value.is_object());
+            for (name, inside) in fields {
+                self.inside(word, Some(name), None, inside);
+            }
+        }
+        for word in ["allOf", "oneOf", "anyOf"] {
+            for (at, inside) in schema[word].as_array().into_iter().flatten().enumerate() {
+                self.inside(word, None, Some(at), inside);
+            }
+        }
+        for word in ["not", "items", "additionalProperties"] {
+            if schema[word].is_object() {
+                self.inside(word, None, None, &schema[word]);
+            }
+        }
+        self.depth -= 1;
+    }
+
+    fn inside(&mut self, word: &str, key: Option<&String>, at: Option<usize>, schema: &Value) {
+        let before = self.path.enter_field(word);
+        if let Some(key) = key {
+            self.path.enter_key(key);
+        }
+        if let Some(at) = at {
+            self.path.enter_item(at);
+        }
+        self.node(schema);
+        self.path.leave(before);
+    }
+
+    fn field(&self, name: &str) -> String {
+        self.path.field(name)
+    }
+
+    fn unsupported(&mut self, schema: &Value) {
+        for word in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
+            if schema.get(word).is_some_and(|value| !value.is_null() && value != "" && value != &json!({})) {
+                self.errors.forbidden(self.field(word), &format!("{word} is not supported"));
+                self.unsupported = true;
+            }
+        }
+        let of = type_of(schema);
+        if !of.is_empty() && !TYPES.contains(&of) {
+            self.errors.not_supported(self.field("type"), &schema["type"], &TYPES);
+        }
+        if of == "null" {
+            let why = "type cannot be set to null, use nullable as an alternative";
+            self.errors.forbidden(self.field("type"), why);
+        }
+        if schema["items"].is_array() {
+            self.errors.forbidden(self.field("items"), "items must be a schema object and not an array");
+            self.unsupported = true;
+        }
+        if is_true(schema, "uniqueItems") {
+            let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+            self.errors.forbidden(self.field("uniqueItems"), why);
+        }
+        let additional = schema.get("additionalProperties").filter(|additional| !additional.is_null());
+        if is_set(&schema["properties"]) && additional.is_some_and(|additional| additional != true) {
+            let why = "additionalProperties and properties are mutual exclusive";
+            self.errors.forbidden(self.field("additionalProperties"), why);
+        }
+        if schema["x-kubernetes-preserve-unknown-fields"] == false {
+            let field = self.field("x-kubernetes-preserve-unknown-fields");
+            self.errors.invalid(field, &Value::Bool(false), "must be true or undefined");
+        }
+    }
+
+    /// The type that an extension wants.
+    fn wants(&mut self, schema: &Value, of: &str, extension: &str) -> bool {
+        let why = format!("must be {of} if {extension} is specified");
+        match type_of(schema) {
+            found if found == of => return true,
+            "" => self.errors.required(self.field("type"), &why),
+            found => self.errors.invalid_text(self.field("type"), found, &why),
+        }
+        false
+    }
+
+    fn topology(&mut self, schema: &Value) {
+        const MAP_TYPE: &str = "x-kubernetes-map-type";
+        const LIST_TYPE: &str = "x-kubernetes-list-type";
+        const KEYS: &str = "x-kubernetes-list-map-keys";
+        if schema[MAP_TYPE].is_string() {
+            self.wants(schema, "object", MAP_TYPE);
+            if !matches!(schema[MAP_TYPE].as_str(), Some("atomic" | "granular")) {
+                self.errors.not_supported(self.field(MAP_TYPE), &schema[MAP_TYPE], &["atomic", "granular"]);
+            }
+        }
+        let list_type = schema[LIST_TYPE].as_str();
+        if let Some(of) = list_type
+            && self.wants(schema, "array", LIST_TYPE)
+            && !matches!(of, "atomic" | "set" | "map")
+        {
+            self.errors.not_supported(self.field(LIST_TYPE), &schema[LIST_TYPE], &["atomic", "set", "map"]);
+        }
+        let keys: Vec<&str> = schema[KEYS].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let why = "must be map if x-kubernetes-list-map-keys is non-empty";
+        match list_type {
+            Some("map") if keys.is_empty() => {
+                self.errors.required(self.field(KEYS), "must not be empty if x-kubernetes-list-type is map");
+            }
+            Some("map") => self.map_items(schema, &keys),
+            None if !keys.is_empty() => self.errors.required(self.field(LIST_TYPE), why),
+            Some(of) if !keys.is_empty() => self.errors.invalid_text(self.field(LIST_TYPE), of, why),
+            _ => {}
+        }
+        if list_type == Some("set") {
+            self.set_items(schema);
+        }
+    }
+
+    /// Items of a map are objects with scalar keys that are always there.
+    fn map_items(&mut self, schema: &Value, keys: &[&str]) {
+        let items = &schema["items"];
+        if !items.is_object() {
+            return;
+        }
+        let field = |name: &str| format!("{}.{name}", self.path.field("items"));
+        if is_true(items, "nullable") {
+            self.errors.forbidden(field("nullable"), "cannot be nullable when x-kubernetes-list-type is map");
+        }
+        let of = type_of(items);
+        let why = "must be object if parent array's x-kubernetes-list-type is map";
+        match of {
+            "object" => {}
+            "" => return self.errors.required(field("type"), why),
+            of => return self.errors.invalid_text(field("type"), of, why),
+        }
+        let list = self.path.field("x-kubernetes-list-map-keys");
+        let required: Vec<&str> =
+            items["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        for (at, key) in keys.iter().enumerate() {
+            if keys[..at].contains(key) {
+                continue;
+            }
+            let Some(property) = items["properties"].get(*key) else {
+                self.errors.invalid(list.as_str(), &json!(keys), "entries must all be names of item properties");
+                continue;
+            };
+            let here = field(&format!("properties[{key}]"));
+            if matches!(type_of(property), "object" | "array") {
+                let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                self.errors.invalid_text(format!("{here}.type"), of, why);
+                continue;
+            }
+            if property.get("default").is_none_or(Value::is_null) && !required.contains(key) {
+                let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+                self.errors.required(format!("{here}.default"), why);
+            }
+            if is_true(property, "nullable") {
+                let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+                self.errors.forbidden(format!("{here}.nullable"), why);
+            }
+        }
+        if keys.iter().enumerate().any(|(at, key)| keys[..at].contains(key)) {
+            self.errors.invalid(list, &json!(keys), "must not contain duplicate entries");
+        }
+    }
+
+    /// Items of a set are scalars, or as a whole one.
+    fn set_items(&mut self, schema: &Value) {
+        const WHY: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
+        let items = &schema["items"];
+        let field = |name: &str| format!("{}.{name}", self.path.field("items"));
+        if is_true(items, "nullable") {
+            self.errors.forbidden(field("nullable"), "cannot be nullable when x-kubernetes-list-type is set");
+        }
+        let mut refuse = |name: &str| {
+            let value = if items[name].is_null() { "null".to_owned() } else { items[name].to_string() };
+            self.errors.push(field(name), crate::field::Cause::Invalid, format!("Invalid value: {value}: {WHY}"));
+        };
+        match (type_of(items), items["x-kubernetes-list-type"].as_str(), items["x-kubernetes-map-type"].as_str()) {
+            ("array", Some(of), _) if of != "atomic" => refuse("x-kubernetes-list-type"),
+            ("object", _, of) if of != Some("atomic") => refuse("x-kubernetes-map-type"),
+            _ => {}
+        }
+    }
+
+    fn rules(&mut self, schema: &Value) {
+        for (at, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
+            let before = self.path.enter_field("x-kubernetes-validations");
+            self.path.enter_item(at);
+            self.rule(rule, schema);
+            self.path.leave(before);
+        }
+    }
+
+    fn rule(&mut self, rule: &Value, schema: &Value) {
+        let text = |name: &str| rule[name].as_str().unwrap_or_default();
+        let expression = text("rule");
+        if expression.trim().is_empty() {
+            return self.errors.required(self.field("rule"), "rule is not specified");
+        }
+        let message = text("message");
+        if !message.is_empty() && message.trim().is_empty() {
+            self.errors.invalid_text(self.field("message"), message, "must be non-empty if specified");
+        } else if message.trim().contains(['\n', '\r']) {
+            self.errors.invalid_text(self.field("message"), message, "must not contain line breaks");
+        } else if expression.trim().contains(['\n', '\r']) && message.is_empty() {
+            self.errors.required(self.field("message"), "message must be specified if rule contains line breaks");
+        }
+        let of_message = text("messageExpression");
+        if !of_message.is_empty() && of_message.trim().is_empty() {
+            let why = "messageExpression must be non-empty if specified";
+            self.errors.required(self.field("messageExpression"), why);
+        }
+        if rule["reason"].is_string() && !REASONS.contains(&text("reason")) {
+            self.errors.not_supported(self.field("reason"), &rule["reason"], &REASONS);
+        }
+        let path = text("fieldPath");
+        if !path.is_empty() && !is_path_of(path, schema) {
+            self.errors.invalid_text(self.field("fieldPath"), path, "must be a valid path");
+        }
+        if rule["optionalOldSelf"].is_boolean() && !expression.contains("oldSelf") {
+            let why = "may not be set if oldSelf is not used in rule";
+            self.errors.invalid(self.field("optionalOldSelf"), &rule["optionalOldSelf"], why);
+        }
+    }
+}
+
+/// Whether a path such as `.spec.a` or `['a-b'].c` leads to a field that the schema describes.
+fn is_path_of(path: &str, schema: &Value) -> bool {
+    let empty = Map::new();
+    let (mut rest, mut here) = (path, schema);
+    while !rest.is_empty() {
+        let (name, after) = if let Some(field) = rest.strip_prefix('.') {
+            field.split_at(field.find(['.', '[']).unwrap_or(field.len()))
+        } else if let Some(key) = rest.strip_prefix("['") {
+            let Some(split) = key.split_once("']") else { return false };
+            split
+        } else {
+            return false;
+        };
+        let properties = here["properties"].as_object().unwrap_or(&empty);
+        here = match properties.get(name) {
+            Some(property) if !name.is_empty() => property,
+            _ if here["additionalProperties"].is_object() && !name.is_empty() => &here["additionalProperties"],
+            _ => return false,
+        };
+        rest = after;
+    }
+    !std::ptr::eq(here, schema)
+}

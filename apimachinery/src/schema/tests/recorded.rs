@@ -1,0 +1,103 @@
+//! What kube-apiserver 1.36 answered: to CustomResourceDefinitions with good and bad schemas, and to objects of custom types.
+
+use serde_json::{Value, json};
+
+use crate::{
+    field::FieldError,
+    schema::{canonicalize, check, default, structural, unknown_formats, validate},
+    testing,
+};
+
+fn recorded(file: &str) -> Vec<Value> {
+    let path = format!("{}/tests/structural/{file}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Errors as the API writes their causes; upstream's order follows its maps, which have none.
+fn causes(errors: &[FieldError]) -> Vec<Value> {
+    let mut causes: Vec<Value> =
+        errors.iter().map(|error| json!([error.cause.as_str(), error.field, shortened(&error.detail)])).collect();
+    causes.sort_by_key(ToString::to_string);
+    causes.dedup();
+    causes
+}
+
+/// Where the value is a whole schema, upstream writes Go's own form of it.
+fn shortened(detail: &str) -> String {
+    match detail.find(": only [Description") {
+        Some(at) => format!("Invalid value: …{}", &detail[at..]),
+        None => detail.to_owned(),
+    }
+}
+
+fn sorted(list: &Value) -> Vec<Value> {
+    let mut list = list.as_array().cloned().unwrap_or_default();
+    list.sort_by_key(ToString::to_string);
+    list
+}
+
+#[test]
+fn schemas_are_refused_in_the_words_of_kube_apiserver() {
+    let mut wrong = Vec::new();
+    let cases = recorded("schemas");
+    assert!(cases.len() > 100);
+    for case in cases {
+        let status = case["status"] == true;
+        let errors = structural::validate(&case["schema"], "spec.validation.openAPIV3Schema", status);
+        if causes(&errors) != sorted(&case["causes"]) {
+            wrong.push(format!("{}: {:#?} instead of {:#?}", case["name"], causes(&errors), sorted(&case["causes"])));
+        }
+        let schema = structural::read(&case["schema"], &testing::schema("meta/v1.ObjectMeta"));
+        let warnings: Vec<String> =
+            unknown_formats(&schema).iter().map(|format| format!("unrecognized format {format:?}")).collect();
+        if errors.is_empty() && json!(warnings) != json!(case["warnings"].as_array().cloned().unwrap_or_default()) {
+            wrong.push(format!("{}: the warnings {warnings:?} instead of {}", case["name"], case["warnings"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn custom_objects_are_pruned_defaulted_and_validated_as_by_kube_apiserver() {
+    let types = recorded("types");
+    let mut wrong = Vec::new();
+    let cases = recorded("objects");
+    assert!(cases.len() > 200);
+    for case in cases {
+        let of = types.iter().find(|of| of["name"] == case["schema"]).unwrap();
+        let schema = structural::read(&of["schema"], &testing::schema("meta/v1.ObjectMeta"));
+        let mut object = case["object"].clone();
+        if object["metadata"]["name"].is_null() {
+            object["metadata"]["name"] = json!("x");
+        }
+        let mut tell = |what: &str, found: Value, expected: Value| {
+            if found != expected {
+                wrong.push(format!("{} {}: {what}: {found:#} instead of {expected:#}", case["schema"], case["object"]));
+            }
+        };
+        let problems = check(&schema, &object, "Wi");
+        let warnings: Vec<Value> =
+            problems.unknown.iter().map(|path| json!(format!("unknown field {path:?}"))).collect();
+        tell("warnings", json!(sorted(&json!(warnings))), json!(sorted(&case["warnings"])));
+        if let Some(refused) = case["refused"].as_str() {
+            tell("refused", json!(problems.wrong), json!([refused]));
+            continue;
+        }
+        tell("wrong", json!(problems.wrong), json!([]));
+        canonicalize(&schema, &mut object);
+        default(&schema, &mut object);
+        let errors = validate(&schema, &object, None);
+        tell("causes", json!(causes(&errors)), json!(sorted(&case["causes"])));
+        if case["causes"].is_null() {
+            let mut expected = case.get("result").unwrap_or(&case["object"]).clone();
+            expected["metadata"]["name"] = object["metadata"]["name"].clone();
+            tell("result", object.clone(), expected);
+            assert!(validate(&schema, &object, Some(&object)).is_empty());
+        }
+        let once = object.clone();
+        canonicalize(&schema, &mut object);
+        default(&schema, &mut object);
+        assert_eq!(object, once, "once more changes nothing");
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}

@@ -1,0 +1,78 @@
+//! Embedded objects: each has a well-formed `apiVersion`, `kind` and `metadata`.
+
+use serde_json::Value;
+
+use crate::{
+    MAX_DEPTH,
+    field::{Errors, FieldError, Path},
+    names,
+    schema::{Kind, Schema},
+};
+
+/// Checks all embedded objects inside of `value`; of the object itself (`root`) the API takes care.
+pub(super) fn check(schema: &Schema, value: &Value, path: &mut Path, root: bool, errors: &mut Vec<FieldError>) {
+    walk(schema, value, path, root, errors, 0);
+}
+
+fn walk(schema: &Schema, value: &Value, path: &mut Path, root: bool, errors: &mut Vec<FieldError>, depth: usize) {
+    if depth > MAX_DEPTH || matches!(schema.kind, Kind::Named(_)) {
+        return;
+    }
+    match value {
+        Value::Object(fields) => {
+            if schema.embedded_resource && !root {
+                errors.extend(check_one(value, path).0);
+            }
+            for (key, value) in fields {
+                if let Some(schema) = schema.field(key) {
+                    let before = path.enter_field(key);
+                    walk(schema, value, path, false, errors, depth + 1);
+                    path.leave(before);
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(schema) = schema.items() else { return };
+            for (at, value) in items.iter().enumerate() {
+                let before = path.enter_item(at);
+                walk(schema, value, path, false, errors, depth + 1);
+                path.leave(before);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn check_one(value: &Value, path: &Path) -> Errors {
+    let mut errors = Errors::default();
+    match value["apiVersion"].as_str() {
+        None => errors.required(path.field("apiVersion"), ""),
+        Some("") => errors.invalid_text(path.field("apiVersion"), "", "must not be empty"),
+        Some(text) if text.matches('/').count() > 1 => {
+            let why = format!("unexpected GroupVersion string: {text}");
+            errors.invalid_text(path.field("apiVersion"), text, &why);
+        }
+        Some(_) => {}
+    }
+    match value["kind"].as_str() {
+        None => errors.required(path.field("kind"), ""),
+        Some("") => errors.invalid_text(path.field("kind"), "", "must not be empty"),
+        Some(kind) => {
+            if let Some(why) = names::dns1035_label(&kind.to_lowercase()) {
+                let why = format!("may have mixed case, but should otherwise match: {why}");
+                errors.invalid_text(path.field("kind"), kind, &why);
+            }
+        }
+    }
+    let metadata = path.field("metadata");
+    let field = |name: &str| format!("{metadata}.{name}");
+    for (key, value) in value["metadata"]["labels"].as_object().into_iter().flatten() {
+        errors.unless(field("labels"), key, names::qualified(key));
+        let value = value.as_str().unwrap_or_default();
+        errors.unless(field("labels"), value, names::label_value(value));
+    }
+    for key in value["metadata"]["annotations"].as_object().into_iter().flatten().map(|(key, _)| key) {
+        errors.unless(field("annotations"), key, names::qualified(&key.to_lowercase()));
+    }
+    errors
+}

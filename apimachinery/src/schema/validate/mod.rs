@@ -1,0 +1,164 @@
+//! Validates custom objects against their structural schema, with the messages of upstream's validator (`kube-openapi`).
+
+mod embedded;
+mod formats;
+mod lists;
+mod number;
+pub(super) mod pattern;
+mod value;
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::{Map, Value};
+
+use self::value::Found;
+use super::{Kind, ListType, Schema};
+use crate::{
+    MAX_DEPTH,
+    field::{Cause, FieldError, Path},
+};
+
+/// Validates an object that was pruned and defaulted. `old` is the stored object of an update: what has not changed is not
+/// complained about again.
+///
+/// CEL rules are not run, and the object's own metadata is not validated.
+#[must_use]
+pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = values(schema, value, old, &mut Path::default());
+    embedded::check(schema, value, &mut Path::default(), true, &mut errors);
+    let mut duplicates = Vec::new();
+    lists::check(schema, value, &mut Path::default(), &mut duplicates, 0);
+    if !duplicates.is_empty() && old.is_none_or(|old| lists::are_unique(schema, old)) {
+        errors.append(&mut duplicates);
+    }
+    errors
+}
+
+/// Names in the schema that no format is known for, each once, in order: upstream warns about them.
+#[must_use]
+pub fn unknown_formats(schema: &Schema) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    formats::unknown(schema, &mut found, 0);
+    found.into_iter().collect()
+}
+
+/// The errors of embedded objects alone.
+pub(super) fn embedded_problems(schema: &Schema, value: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    embedded::check(schema, value, &mut Path::default(), false, &mut errors);
+    errors
+}
+
+/// The errors of values alone, without those of embedded objects and of sets and maps.
+pub(super) fn values(schema: &Schema, value: &Value, old: Option<&Value>, path: &mut Path) -> Vec<FieldError> {
+    let mut walk = Walk { path: std::mem::take(path), found: Found::default(), depth: 0 };
+    walk.node(schema, value, old);
+    *path = walk.path;
+    walk.found.errors
+}
+
+/// A walk through one object.
+struct Walk {
+    path: Path,
+    found: Found,
+    depth: usize,
+}
+
+impl Walk {
+    fn node(&mut self, schema: &Schema, value: &Value, old: Option<&Value>) {
+        if old == Some(value) {
+            return;
+        }
+        if self.depth > MAX_DEPTH {
+            let detail = format!("Too long: nested deeper than {MAX_DEPTH} levels");
+            self.found.push(self.path.as_str(), Cause::TooLong, detail);
+            return;
+        }
+        self.depth += 1;
+        // `metadata` is one of Go's types; only what the schema says of its fields is validated here.
+        let typed = matches!(schema.kind, Kind::Named(_));
+        if !typed {
+            self.type_of(schema, value);
+        }
+        if let Some(validations) = &schema.validations {
+            value::check(validations, value, &mut self.path, &mut self.found, self.depth);
+        }
+        if !typed {
+            self.inside(schema, value, old);
+        }
+        self.depth -= 1;
+    }
+
+    /// What a value must be, before anything else is said of it.
+    fn type_of(&mut self, schema: &Schema, value: &Value) {
+        let wanted = match schema.kind {
+            _ if schema.untyped && !matches!(schema.kind, Kind::IntOrString) => return,
+            Kind::IntOrString => "integer,string",
+            Kind::String => "string",
+            Kind::Bool => "boolean",
+            Kind::Integer(_) => "integer",
+            Kind::Number => "number",
+            Kind::List(_) => "array",
+            Kind::Object(_) | Kind::Map(_) => "object",
+            _ => return,
+        };
+        let found = type_name(value);
+        let fits = wanted.split(',').any(|wanted| wanted == found || (wanted == "number" && found == "integer"));
+        if fits || (value.is_null() && schema.nullable) {
+            return;
+        }
+        let path = self.path.as_str();
+        let detail = format!("Invalid value: {found:?}: {path} in body must be of type {wanted}: {found:?}");
+        self.found.push(path, Cause::TypeInvalid, detail);
+        if found == "number" && wanted == "integer" {
+            let why = format!("Checked value must be of type integer (default format) in {path}");
+            self.found.push_whole(&why);
+        }
+    }
+
+    fn inside(&mut self, schema: &Schema, value: &Value, old: Option<&Value>) {
+        match value {
+            Value::Object(fields) => {
+                let old = old.and_then(Value::as_object);
+                for (key, value) in fields {
+                    if let Some(schema) = schema.field(key) {
+                        let before = self.path.enter_field(key);
+                        self.node(schema, value, old.and_then(|old| old.get(key)));
+                        self.path.leave(before);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                let Kind::List(item) = &schema.kind else { return };
+                let old = old.and_then(Value::as_array).filter(|_| matches!(schema.list_type, Some(ListType::Map(_))));
+                let old: HashMap<String, &Value> =
+                    old.into_iter().flatten().map(|old| (lists::identity(schema, old), old)).collect();
+                for (at, value) in items.iter().enumerate() {
+                    let before = self.path.enter_item(at);
+                    let old = if old.is_empty() { None } else { old.get(&lists::identity(schema, value)).copied() };
+                    self.node(item, value, old);
+                    self.path.leave(before);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A value's type in JSON Schema; a number without fraction is an integer, up to the largest that a double holds exactly.
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number::is_integer(number) => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Whether a required field is there.
+fn has(fields: &Map<String, Value>, name: &str) -> bool {
+    fields.contains_key(name)
+}

@@ -1,0 +1,113 @@
+//! Limits of numbers. Upstream compares integers with limits that are cut to integers.
+
+use serde_json::{Number, Value};
+
+use super::value::Found;
+use crate::{
+    field::{Cause, Path},
+    schema::Validations,
+};
+
+/// The largest number of which a double holds all smaller integers.
+const MAX_EXACT: f64 = 9_007_199_254_740_991.0;
+
+/// Whether a number is an integer to JSON Schema: `1.0` is one.
+pub(super) fn is_integer(number: &Number) -> bool {
+    number.is_i64() || number.as_f64().is_some_and(|n| n.fract() == 0.0 && n.abs() <= MAX_EXACT)
+}
+
+/// A number as Go prints it.
+pub(super) fn text(number: &Number) -> String {
+    if number.is_f64() { float(number.as_f64().unwrap_or_default()) } else { number.to_string() }
+}
+
+/// A double as Go's `%v` prints it: `1e-06`, `1e+21`, and plain in between.
+pub(super) fn float(number: f64) -> String {
+    let size = number.abs();
+    if size == 0.0 || (1e-4..1e21).contains(&size) {
+        return format!("{number}");
+    }
+    let text = format!("{number:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+/// A limit as it is compared with a number of this kind.
+fn limit(limit: f64, integer: bool) -> f64 {
+    if integer { limit.trunc() } else { limit }
+}
+
+pub(super) fn check(validations: &Validations, number: &Number, path: &Path, found: &mut Found) {
+    let field = path.as_str();
+    let Some(n) = number.as_f64() else { return };
+    let integer = number.is_i64();
+    let value = Value::Number(number.clone());
+    if let Some(factor) = validations.multiple_of.map(|factor| limit(factor, integer)) {
+        if factor <= 0.0 {
+            let detail = format!(
+                "Invalid value: {0}: factor MultipleOf declared for {field} must be positive: {0}",
+                float(factor)
+            );
+            found.push(field, Cause::Invalid, detail);
+        } else if !is_multiple(number, n, factor) {
+            found.invalid(field, &value, &format!("should be a multiple of {}", float(factor)));
+        }
+    }
+    if let Some(max) = validations.maximum.map(|max| limit(max, integer)) {
+        let exclusive = validations.exclusive_maximum;
+        if above(number, n, max) || (exclusive && !above(number, n, max) && !below(number, n, max)) {
+            let words = if exclusive { "less than" } else { "less than or equal to" };
+            found.invalid(field, &value, &format!("should be {words} {}", float(max)));
+        }
+    }
+    if let Some(min) = validations.minimum.map(|min| limit(min, integer)) {
+        let exclusive = validations.exclusive_minimum;
+        if below(number, n, min) || (exclusive && !above(number, n, min) && !below(number, n, min)) {
+            let words = if exclusive { "greater than" } else { "greater than or equal to" };
+            found.invalid(field, &value, &format!("should be {words} {}", float(min)));
+        }
+    }
+    check_format(validations, number, n, path, found);
+}
+
+/// Compares exactly where both are integers: a double has only 53 bits of one.
+fn compare(number: &Number, n: f64, limit: f64) -> std::cmp::Ordering {
+    match number.as_i64() {
+        #[expect(clippy::cast_possible_truncation, reason = "a limit beyond 64 bits becomes the largest of them")]
+        Some(exact) if limit.fract() == 0.0 && limit.abs() < 9.2e18 => exact.cmp(&(limit as i64)),
+        _ => n.partial_cmp(&limit).unwrap_or(std::cmp::Ordering::Equal),
+    }
+}
+
+fn above(number: &Number, n: f64, limit: f64) -> bool {
+    compare(number, n, limit).is_gt()
+}
+
+fn below(number: &Number, n: f64, limit: f64) -> bool {
+    compare(number, n, limit).is_lt()
+}
+
+fn is_multiple(number: &Number, n: f64, factor: f64) -> bool {
+    match number.as_i64() {
+        #[expect(clippy::cast_possible_truncation, reason = "checked to be in range")]
+        Some(exact) if factor < 9.2e18 => exact % (factor as i64) == 0,
+        _ => (n / factor).fract() == 0.0,
+    }
+}
+
+fn check_format(validations: &Validations, number: &Number, n: f64, path: &Path, found: &mut Found) {
+    let fits = |of: &str, fits: bool, found: &mut Found| {
+        if !fits {
+            found.push_whole(&format!("Checked value must be of type {of} in {path}"));
+        }
+    };
+    match validations.format.as_deref() {
+        Some("int32") if is_integer(number) => {
+            let small = (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&n);
+            fits("integer with format int32", small, found);
+        }
+        Some("float") => fits("number with format float", n.abs() <= f64::from(f32::MAX), found),
+        _ => {}
+    }
+}

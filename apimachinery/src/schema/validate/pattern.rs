@@ -1,0 +1,286 @@
+//! Regular expressions of Go (RE2) on the regular expressions of Rust, which differ in classes and escapes.
+
+use std::sync::{Arc, OnceLock};
+
+use regex::Regex;
+
+/// A regular expression in Go's syntax, compiled when it is first used.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    text: Arc<str>,
+    /// Nothing if it cannot be compiled: it was refused when it was written, and takes any text.
+    compiled: OnceLock<Option<Regex>>,
+}
+
+impl Pattern {
+    /// The expression, which is not looked at yet.
+    #[must_use]
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self { text: text.into(), compiled: OnceLock::new() }
+    }
+
+    /// The expression as it is written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a part of the text matches.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
+        let compiled = self.compiled.get_or_init(|| compile(&self.text).ok());
+        compiled.as_ref().is_none_or(|regex| regex.is_match(text))
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+/// Compiles an expression in Go's syntax.
+///
+/// # Errors
+/// What Go's compiler says, where it is one of its usual complaints.
+pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
+    let translated = Translation::of(pattern).map_err(|why| format!("error parsing regexp: {why}"))?;
+    Regex::new(&translated).map_err(|error| {
+        let text = error.to_string();
+        let line = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        format!("error parsing regexp: {line}: `{pattern}`")
+    })
+}
+
+/// A walk through an expression in Go's syntax, which writes the same one in Rust's.
+struct Translation<'a> {
+    pattern: &'a str,
+    at: usize,
+    out: String,
+    /// Where each open group begins.
+    groups: Vec<usize>,
+    /// Whether something stands before that can be repeated.
+    repeatable: bool,
+    /// The repetition that stands before, with what may follow it.
+    repetition: Option<usize>,
+}
+
+impl<'a> Translation<'a> {
+    fn of(pattern: &'a str) -> Result<String, String> {
+        let mut walk = Translation {
+            pattern,
+            at: 0,
+            out: String::with_capacity(pattern.len()),
+            groups: Vec::new(),
+            repeatable: false,
+            repetition: None,
+        };
+        while let Some(c) = walk.next() {
+            walk.step(c)?;
+        }
+        if walk.groups.is_empty() { Ok(walk.out) } else { Err(format!("missing closing ): `{pattern}`")) }
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.pattern[self.at..]
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let c = self.rest().chars().next()?;
+        self.at += c.len_utf8();
+        Some(c)
+    }
+
+    fn step(&mut self, c: char) -> Result<(), String> {
+        let begin = self.at - c.len_utf8();
+        match c {
+            '*' | '+' | '?' => return self.repeat(begin, &c.to_string()),
+            '{' => match repetition(&self.pattern[begin..]) {
+                Some(text) => {
+                    self.at = begin + text.len();
+                    let limit = |number: &str| number.parse::<u32>().is_ok_and(|n| n <= 1000);
+                    let mut numbers = text.trim_matches(['{', '}']).split(',').filter(|number| !number.is_empty());
+                    if !numbers.all(limit) {
+                        return Err(format!("invalid repeat count: `{text}`"));
+                    }
+                    return self.repeat(begin, text);
+                }
+                None => self.out.push_str("\\{"),
+            },
+            '}' => self.out.push_str("\\}"),
+            ']' => self.out.push_str("\\]"),
+            '(' => return self.group(begin),
+            ')' => {
+                if self.groups.pop().is_none() {
+                    return Err(format!("unexpected ): `{}`", self.pattern));
+                }
+                self.out.push(')');
+            }
+            '|' => {
+                self.out.push('|');
+                (self.repeatable, self.repetition) = (false, None);
+                return Ok(());
+            }
+            '[' => self.class(begin)?,
+            '\\' => self.escape(false)?,
+            c => self.out.push(c),
+        }
+        (self.repeatable, self.repetition) = (true, None);
+        Ok(())
+    }
+
+    fn repeat(&mut self, begin: usize, operator: &str) -> Result<(), String> {
+        if !self.repeatable {
+            return Err(format!("missing argument to repetition operator: `{operator}`"));
+        }
+        let lazy = self.rest().starts_with('?');
+        if lazy {
+            self.at += 1;
+        }
+        if let Some(before) = self.repetition {
+            return Err(format!("invalid nested repetition operator: `{}`", &self.pattern[before..self.at]));
+        }
+        self.out.push_str(&self.pattern[begin..self.at]);
+        self.repetition = Some(begin);
+        Ok(())
+    }
+
+    fn group(&mut self, begin: usize) -> Result<(), String> {
+        self.groups.push(begin);
+        self.out.push('(');
+        (self.repeatable, self.repetition) = (false, None);
+        let Some(flags) = self.rest().strip_prefix('?') else { return Ok(()) };
+        let named = flags.strip_prefix("P<").or_else(|| flags.strip_prefix('<').filter(|r| !r.starts_with(['=', '!'])));
+        if let Some(name) = named {
+            let Some(end) = name.find('>') else {
+                return Err(format!("invalid named capture: `{}`", &self.pattern[begin..]));
+            };
+            let fine = !name[..end].is_empty() && name[..end].chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            if !fine {
+                let until = self.at + 1 + flags.len() - name.len() + end + 1;
+                return Err(format!("invalid named capture: `{}`", &self.pattern[begin..until]));
+            }
+            self.out.push_str("?P<");
+            self.out.push_str(&name[..=end]);
+            self.at = self.pattern.len() - name.len() + end + 1;
+            return Ok(());
+        }
+        let end = flags.find(|c: char| !"imsU-".contains(c)).unwrap_or(flags.len());
+        if !flags[end..].starts_with([':', ')']) {
+            let until =
+                (self.at + 1 + end + flags[end..].chars().next().map_or(0, char::len_utf8)).min(self.pattern.len());
+            let text = &self.pattern[begin..until];
+            return Err(format!("invalid or unsupported Perl syntax: `{text}`"));
+        }
+        self.out.push('?');
+        self.out.push_str(&flags[..end]);
+        self.at += 1 + end;
+        if flags[end..].starts_with(':') {
+            self.at += 1;
+            self.out.push(':');
+        }
+        Ok(())
+    }
+
+    /// A class: `&&`, `--`, `~~` and `[` are plain characters in Go's.
+    fn class(&mut self, begin: usize) -> Result<(), String> {
+        let missing = || Err(format!("missing closing ]: `{}`", &self.pattern[begin..]));
+        self.out.push('[');
+        if self.rest().starts_with('^') {
+            self.at += 1;
+            self.out.push('^');
+        }
+        let mut first = true;
+        // Whether a hyphen has opened a range, which the next character ends.
+        let mut in_range = false;
+        loop {
+            let ends_range = std::mem::take(&mut in_range);
+            match self.next() {
+                None => return missing(),
+                Some(']') if !first => break,
+                Some(']') => self.out.push_str("\\]"),
+                Some('[') => match self.rest().strip_prefix(':').and_then(|rest| rest.split_once(":]")) {
+                    Some((name, _)) => {
+                        let known = name.trim_start_matches('^').chars().all(|c| c.is_ascii_lowercase());
+                        let text = format!("[:{name}:]");
+                        if !known {
+                            return Err(format!("invalid character class range: `{text}`"));
+                        }
+                        self.at += text.len() - 1;
+                        self.out.push_str(&text);
+                    }
+                    None => self.out.push_str("\\["),
+                },
+                Some('\\') => self.escape(true)?,
+                Some(c @ ('&' | '~')) => {
+                    self.out.push('\\');
+                    self.out.push(c);
+                }
+                // A hyphen is a range only between two characters.
+                Some('-') if first || ends_range || self.rest().starts_with(']') => self.out.push_str("\\-"),
+                Some(c) => {
+                    in_range = c == '-';
+                    self.out.push(c);
+                }
+            }
+            first = false;
+        }
+        self.out.push(']');
+        Ok(())
+    }
+
+    /// Escapes: Go's classes are of ASCII, and any punctuation stands for itself.
+    fn escape(&mut self, in_class: bool) -> Result<(), String> {
+        let Some(c) = self.next() else { return Err("trailing backslash at end of expression: ``".to_owned()) };
+        let class = |inside: &str| if in_class { inside.to_owned() } else { format!("[{inside}]") };
+        match c {
+            'd' => self.out.push_str(&class("0-9")),
+            'w' => self.out.push_str(&class("0-9A-Za-z_")),
+            's' => self.out.push_str(&class("\\t\\n\\f\\r ")),
+            'D' => self.out.push_str("[^0-9]"),
+            'W' => self.out.push_str("[^0-9A-Za-z_]"),
+            'S' => self.out.push_str("[^\\t\\n\\f\\r ]"),
+            'b' | 'B' if !in_class => {
+                self.out.push_str("(?-u:\\");
+                self.out.push(c);
+                self.out.push(')');
+            }
+            'A' | 'z' if !in_class => {
+                self.out.push('\\');
+                self.out.push(c);
+            }
+            'Q' if !in_class => {
+                let rest = self.rest();
+                let quoted = rest.split_once("\\E").map_or(rest, |(quoted, _)| quoted);
+                self.at = (self.at + quoted.len() + 2).min(self.pattern.len());
+                self.out.push_str(&regex::escape(quoted));
+            }
+            'a' | 'f' | 't' | 'n' | 'r' | 'v' | 'x' | 'p' | 'P' => {
+                self.out.push('\\');
+                self.out.push(c);
+            }
+            '0' | '1'..='7' => {
+                let digits: String = std::iter::once(c)
+                    .chain(self.rest().chars().take(2).take_while(|c| ('0'..='7').contains(c)))
+                    .collect();
+                if c != '0' && digits.len() == 1 {
+                    return Err(format!("invalid escape sequence: `\\{c}`"));
+                }
+                self.at += digits.len() - 1;
+                let code = u32::from_str_radix(&digits, 8).unwrap_or_default();
+                self.out.push_str(&format!("\\x{{{code:x}}}"));
+            }
+            c if c.is_ascii_punctuation() => self.out.push_str(&format!("\\x{{{:x}}}", u32::from(c))),
+            c => return Err(format!("invalid escape sequence: `\\{c}`")),
+        }
+        Ok(())
+    }
+}
+
+/// A counted repetition at the beginning of a text; in Go any other brace stands for itself.
+fn repetition(text: &str) -> Option<&str> {
+    let (inside, _) = text.strip_prefix('{')?.split_once('}')?;
+    let (least, most) = inside.split_once(',').unwrap_or((inside, ""));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    (!least.is_empty() && digits(least) && digits(most)).then(|| &text[..inside.len() + 2])
+}
