@@ -63,6 +63,17 @@ fn imports_point_one_way() {
     }
 }
 
+/// The API machinery knows no kind, no client and no runtime: what compiles without them cannot.
+#[test]
+fn the_api_machinery_knows_no_kind() {
+    let manifest = windlass_tests::sources::repository().join("apimachinery/Cargo.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap_or_else(|e| panic!("{}: {e}", manifest.display()));
+    for name in ["axum", "hyper", "k8s-openapi", "kube", "schemars", "tokio", "tower", "tracing", "windlass-"] {
+        let depends = text.lines().any(|line| line.starts_with(name));
+        assert!(!depends, "apimachinery must not depend on {name}");
+    }
+}
+
 /// Every crate of a build of the whole workspace with its features; more than once where host programs need others.
 fn features(edges: &str) -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))

@@ -44,6 +44,12 @@ impl Path {
         before
     }
 
+    /// Stays where it is.
+    #[must_use]
+    pub fn enter_nothing(&self) -> usize {
+        self.0.len()
+    }
+
     /// Goes back to where the path was `before` entering.
     pub fn leave(&mut self, before: usize) {
         self.0.truncate(before);

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Kind, NamedType, Schema,
+    Kind, NamedType, Object, Schema,
     scalars::{bytes, matches_kind},
 };
 use crate::{MAX_DEPTH, field::Path};
@@ -109,13 +109,13 @@ impl Check {
             match schema.field(key) {
                 Some(field) => {
                     let before = self.path.enter_field(key);
-                    let is_field = matches!(schema.kind, Kind::Object(_));
-                    let before_field = is_field.then(|| self.fields.enter_field(key));
+                    let before_field = match &schema.kind {
+                        Kind::Object(object) => enter(&mut self.fields, object, key),
+                        _ => self.fields.enter_nothing(),
+                    };
                     self.value(field, value, within);
                     self.path.leave(before);
-                    if let Some(before) = before_field {
-                        self.fields.leave(before);
-                    }
+                    self.fields.leave(before_field);
                 }
                 None if schema.preserve_unknown_fields => {}
                 None => self.problems.unknown.push(self.path.field(key)),
@@ -163,14 +163,22 @@ impl Check {
     fn type_mismatch(&mut self, schema: &Schema, value: &Value, within: &Within<'_>) {
         let found = match value {
             Value::String(_) => "string".to_owned(),
-            Value::Number(number) if matches!(schema.kind, Kind::Integer(_)) => format!("number {number}"),
+            Value::Number(number) if matches!(schema.kind, Kind::Integer(_) | Kind::IntOrString) => {
+                format!("number {number}")
+            }
             Value::Number(_) => "number".to_owned(),
             Value::Bool(_) => "bool".to_owned(),
             Value::Array(_) => "array".to_owned(),
             _ => "object".to_owned(),
         };
         let place = self.place(within.holder);
-        self.problems.wrong.push(format!("json: cannot unmarshal {found} into Go {place} of type {schema}"));
+        let of = match schema.kind {
+            // What upstream's own decoders of these types read.
+            Kind::IntOrString => "int32".to_owned(),
+            Kind::Time | Kind::MicroTime | Kind::Duration => "string".to_owned(),
+            _ => schema.to_string(),
+        };
+        self.problems.wrong.push(format!("json: cannot unmarshal {found} into Go {place} of type {of}"));
     }
 
     /// Where the walk is, in the words of upstream's decoder.
@@ -180,4 +188,19 @@ impl Check {
             fields => format!("struct field {holder}.{fields}"),
         }
     }
+}
+
+/// Goes into a field of one of Go's types; on the way to one of an inlined struct stands the struct.
+fn enter(fields: &mut Path, object: &Object, key: &str) -> usize {
+    let before = fields.enter_nothing();
+    let mut object = Some(object);
+    while let Some(inline) = object.and_then(|object| {
+        let is_inlined = object.properties.get(key).is_some_and(|property| property.inlined);
+        object.inline.iter().find(|inline| is_inlined && inline.of.definition().property(key).is_some())
+    }) {
+        fields.enter_field(inline.of.short_name());
+        object = inline.of.definition().object();
+    }
+    fields.enter_field(key);
+    before
 }

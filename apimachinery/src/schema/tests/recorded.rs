@@ -1,4 +1,5 @@
-//! What kube-apiserver 1.36 answered: to CustomResourceDefinitions with good and bad schemas, and to objects of custom types.
+//! What kube-apiserver 1.36 answered: to mistyped fields, to CustomResourceDefinitions with good and bad schemas, and to
+//! objects of custom types.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use crate::{
 };
 
 fn recorded(file: &str) -> Vec<Value> {
-    let path = format!("{}/tests/structural/{file}.json", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/tests/{file}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -37,9 +38,20 @@ fn sorted(list: &Value) -> Vec<Value> {
 }
 
 #[test]
+fn mistyped_fields_of_built_in_types_are_told_as_by_kube_apiserver() {
+    for case in recorded("decoding") {
+        let of = testing::schema(case["type"].as_str().unwrap());
+        let wrong =
+            check(&of, &case["object"], of.type_name().and_then(|name| name.rsplit('.').next()).unwrap_or_default())
+                .wrong;
+        assert_eq!(json!(wrong), json!([case["wrong"]]), "{}", case["object"]);
+    }
+}
+
+#[test]
 fn schemas_are_refused_in_the_words_of_kube_apiserver() {
     let mut wrong = Vec::new();
-    let cases = recorded("schemas");
+    let cases = recorded("structural/schemas");
     assert!(cases.len() > 100);
     for case in cases {
         let status = case["status"] == true;
@@ -59,9 +71,9 @@ fn schemas_are_refused_in_the_words_of_kube_apiserver() {
 
 #[test]
 fn custom_objects_are_pruned_defaulted_and_validated_as_by_kube_apiserver() {
-    let types = recorded("types");
+    let types = recorded("structural/types");
     let mut wrong = Vec::new();
-    let cases = recorded("objects");
+    let cases = recorded("structural/objects");
     assert!(cases.len() > 200);
     for case in cases {
         let of = types.iter().find(|of| of["name"] == case["schema"]).unwrap();
