@@ -10,7 +10,7 @@ running=()
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$triple"
-for target in bodies channel_message kernel_state log_entry log_reader manifests patches spdy_connection spdy_headers token volume_tree; do
+for target in bodies channel_message kernel_state log_entry log_reader manifests patches schemas spdy_connection spdy_headers token volume_tree; do
   corpus=target/fuzz/corpus/$target
   mkdir -p "$corpus"
   case $target in
@@ -28,6 +28,8 @@ for target in bodies channel_message kernel_state log_entry log_reader manifests
     patches)
       printf '%s' '[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}},{"spec":{"$setElementOrder/containers":[{"name":"c"}],"containers":[{"name":"c","$patch":"delete"},{"name":"d","image":"j"}],"nodeSelector":{"a":null}}}]' >"$corpus/strategic"
       printf '%s' '[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"b"}},[{"op":"copy","from":"/data/a","path":"/data/c"},{"op":"test","path":"/kind","value":"ConfigMap"},{"op":"move","from":"/data/c","path":"/data/d"}]]' >"$corpus/json" ;;
+    schemas)
+      printf '%s' '[{"type":"object","properties":{"spec":{"type":"object","properties":{"l":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"items":{"type":"object","required":["k"],"properties":{"k":{"type":"string","pattern":"^[a-c]+$"},"n":{"type":"integer","default":1,"maximum":5}}}},"p":{"x-kubernetes-int-or-string":true},"e":{"type":"object","x-kubernetes-embedded-resource":true,"x-kubernetes-preserve-unknown-fields":true}},"anyOf":[{"required":["l"]},{"required":["p"]}]}}},{"spec":{"l":[{"k":"a"},{"k":"b","n":9}],"p":"50%","e":{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":null}}}}},{"spec":{"l":[{"k":"b","n":9}]}}]' >"$corpus/map" ;;
     manifests) cp proxy/tests/golden/*.yaml "$corpus" ;;
     # Two writes with a link out of the volume in between.
     volume_tree) printf '\5\0\0\1\0\1x\3\0\4\2\0\4\0\5\0\0\1\0\1y' >"$corpus/links" ;;

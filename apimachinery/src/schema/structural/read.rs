@@ -8,6 +8,7 @@ use crate::{
     MAX_DEPTH,
     schema::{
         Junctors, Kind, ListType, MapType, Object, Pattern, Presence, Property, Schema, ValidationRule, Validations,
+        canonicalize,
     },
 };
 
@@ -65,8 +66,6 @@ impl Reader<'_> {
             Some("granular") => Some(MapType::Granular),
             _ => None,
         };
-        // A default of null is none.
-        schema.default = json.get("default").filter(|default| !default.is_null()).cloned().map(Arc::new);
         schema.title = text(json, "title");
         schema.description = text(json, "description");
         let mut validations = validations(json, depth);
@@ -77,6 +76,12 @@ impl Reader<'_> {
         if schema.embedded_resource && matches!(schema.kind, Kind::Object(_)) {
             let metadata = json["properties"].get("metadata").map(|metadata| nested(metadata, depth));
             self.embed(&mut schema, metadata);
+        }
+        // A default of null is none; any other is set in the form that is stored.
+        if let Some(default) = json.get("default").filter(|default| !default.is_null()) {
+            let mut default = default.clone();
+            canonicalize(&schema, &mut default);
+            schema.default = Some(Arc::new(default));
         }
         schema
     }
