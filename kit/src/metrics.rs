@@ -4,16 +4,48 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use crate::prometheus::{Kind, Text};
+use crate::prometheus::{Format, Kind, Text};
 
 /// Buckets in seconds for work that takes between milliseconds and minutes: Prometheus's default buckets, and three
 /// longer ones.
 pub const DURATION_BUCKETS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// The parts of a process that write to one page of metrics; clones are the same registry.
+#[derive(Clone, Default)]
+pub struct Registry {
+    collectors: Arc<Mutex<Vec<Collector>>>,
+}
+
+type Collector = Arc<dyn Fn(&mut Text) + Send + Sync>;
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("collectors", &lock(&self.collectors).len()).finish()
+    }
+}
+
+impl Registry {
+    /// Adds whole families, written by `collector` whenever the page is rendered. No two collectors write the same one.
+    pub fn register(&self, collector: impl Fn(&mut Text) + Send + Sync + 'static) {
+        lock(&self.collectors).push(Arc::new(collector));
+    }
+
+    /// The page, in the order of registration.
+    #[must_use]
+    pub fn page(&self, format: Format) -> String {
+        // Rendered without the lock: a collector may take others.
+        let collectors = lock(&self.collectors).clone();
+        let mut page = Text::of(format);
+        collectors.iter().for_each(|collect| collect(&mut page));
+        page.finish()
+    }
+}
 
 /// A counter with `N` labels. The values of labels must come from a bounded set.
 #[derive(Debug)]
@@ -144,6 +176,22 @@ mod tests {
             "# HELP ends_total Ends.\n# TYPE ends_total counter\n\
              ends_total{reason=\"a\"} 1\nends_total{reason=\"b\"} 2\n\
              # HELP none_total None.\n# TYPE none_total counter\nnone_total 0\n"
+        );
+    }
+
+    #[test]
+    fn a_page_is_written_by_all_that_are_registered() {
+        let registry = Registry::default();
+        for name in ["one_total", "two_total"] {
+            registry.clone().register(move |page| {
+                page.family(name, "N.", Kind::Counter);
+                page.sample(name, &[], 1.0);
+            });
+        }
+        let page = registry.page(Format::OpenMetrics);
+        assert_eq!(
+            page,
+            "# HELP one N.\n# TYPE one counter\none_total 1\n# HELP two N.\n# TYPE two counter\ntwo_total 1\n# EOF\n"
         );
     }
 

@@ -1,10 +1,17 @@
 //! Owns the long-running tasks of a process: each has a name, all end on one token, and a task that ends early is
-//! reported by name.
+//! reported by name, or started again.
 
 use std::{fmt, future::Future, time::Duration};
 
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+
+/// Delays of [`keep_running`], from the first to the longest.
+const RESTART_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// After a task has run for this long, the delay is the first one again.
+const RESTART_BACKOFF_RESET: Duration = Duration::from_secs(300);
 
 /// Why a supervised task ended.
 #[derive(Debug)]
@@ -46,18 +53,7 @@ impl Supervisor {
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: fmt::Display,
     {
-        self.tasks.spawn(async move {
-            // A task of its own so that a panic is reported under its name.
-            let inner = tokio::spawn(async move { task.await.map_err(|e| e.to_string()) });
-            let abort = AbortOnDrop(inner.abort_handle());
-            let result = match inner.await {
-                Ok(result) => result,
-                Err(error) if error.is_panic() => Err("the task panicked; its message is in the log".to_owned()),
-                Err(_) => Ok(()),
-            };
-            drop(abort);
-            Ended { name, result }
-        });
+        self.tasks.spawn(async move { Ended { name, result: catch_panic(task).await } });
     }
 
     /// Starts a task that cannot fail. It must watch the token itself and return soon after it is cancelled.
@@ -90,6 +86,48 @@ impl Supervisor {
     }
 }
 
+/// Runs what `start` makes until `shutdown`, and makes it again, after a back-off from one second to a minute, whenever
+/// it panics or fails. A task that returns `Ok` is done, and so is this. Panics of `start` itself are not caught.
+pub async fn keep_running<S, F, E>(name: &'static str, shutdown: &CancellationToken, mut start: S)
+where
+    S: FnMut() -> F,
+    F: Future<Output = Result<(), E>> + Send + 'static,
+    E: fmt::Display,
+{
+    let mut backoff = Backoff::new(RESTART_BACKOFF.0, RESTART_BACKOFF.1);
+    loop {
+        let started = Instant::now();
+        let Err(error) = catch_panic(start()).await else { return };
+        if shutdown.is_cancelled() {
+            return;
+        }
+        if started.elapsed() >= RESTART_BACKOFF_RESET {
+            backoff.reset();
+        }
+        let delay = backoff.next_delay();
+        tracing::error!(task = name, error, ?delay, "task failed; restarting");
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(delay) => {}
+        }
+    }
+}
+
+/// Runs `task` as a task of its own, so that its panic becomes an error.
+async fn catch_panic<F, E>(task: F) -> Result<(), String>
+where
+    F: Future<Output = Result<(), E>> + Send + 'static,
+    E: fmt::Display,
+{
+    let inner = tokio::spawn(async move { task.await.map_err(|e| e.to_string()) });
+    let _abort = AbortOnDrop(inner.abort_handle());
+    match inner.await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => Err("the task panicked; its message is in the log".to_owned()),
+        Err(_) => Ok(()),
+    }
+}
+
 struct AbortOnDrop(tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -112,6 +150,43 @@ mod tests {
         assert!(ended[0].result.is_err() && ended[0].name == "broken");
         assert!(ended[1].result.is_ok());
         assert!(tasks.next_ended().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_or_fails_is_started_again_until_it_is_done() {
+        let (token, start) = (CancellationToken::new(), Instant::now());
+        let mut starts = Vec::new();
+        keep_running("shaky", &token, || {
+            starts.push(start.elapsed().as_secs());
+            let run = starts.len();
+            async move {
+                match run {
+                    1 => panic!("boom"),
+                    2 => Err("failed"),
+                    // Long enough for the delays to begin anew.
+                    3 => {
+                        tokio::time::sleep(RESTART_BACKOFF_RESET).await;
+                        Err("failed late")
+                    }
+                    _ => Ok(()),
+                }
+            }
+        })
+        .await;
+        assert_eq!(starts, [0, 1, 3, 304]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_started_again_after_shutdown() {
+        let token = CancellationToken::new();
+        token.cancel();
+        let mut starts = 0;
+        keep_running("late", &token, || {
+            starts += 1;
+            async { Err("failed") }
+        })
+        .await;
+        assert_eq!(starts, 1);
     }
 
     #[tokio::test]

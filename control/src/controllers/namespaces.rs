@@ -13,12 +13,9 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{
-    cache::{Cache, Informer},
-    error::{self, Context, Error},
-    key::Key,
+use super::runtime::{
+    Cache, Context, Controller, During as _, Error, Key, Outcome, error,
     kinds::{Kind, Kinds},
-    workqueue::{Outcome, WorkQueue},
 };
 
 const FINALIZER: &str = "kubernetes";
@@ -38,13 +35,18 @@ pub(crate) struct Namespaces {
     client: Client,
     namespaces: Cache<Namespace>,
     pods: Cache<Pod>,
-    queue: WorkQueue<Key>,
 }
 
-impl Namespaces {
-    pub(crate) fn new(client: Client, namespaces: &mut Informer<Namespace>, pods: &mut Informer<Pod>) -> Self {
-        let queue = WorkQueue::new();
-        let enqueue = queue.clone();
+impl Controller for Namespaces {
+    const NAME: &'static str = "namespace-controller";
+    /// Mostly they wait.
+    const WORKERS: usize = 10;
+    type Key = Key;
+    type Config = ();
+
+    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
+        let (namespaces, pods) = (context.informer::<Namespace>(), context.informer::<Pod>());
+        let enqueue = context.queue();
         namespaces.on_change(move |_, new| {
             if let Some(namespace) = new
                 && namespace.metadata.deletion_timestamp.is_some()
@@ -53,23 +55,21 @@ impl Namespaces {
             }
         });
         // The last pod of a terminating namespace.
-        let (enqueue, all) = (queue.clone(), namespaces.cache());
+        let (enqueue, all, left) = (context.queue(), namespaces.cache(), pods.cache());
         pods.on_change(move |old, new| {
             if let (Some(pod), None) = (old, new) {
                 let key = Key::new("", pod.namespace().unwrap_or_default());
-                if all.get(&key).is_some_and(|n| n.metadata.deletion_timestamp.is_some()) {
+                if left.is_namespace_empty(&key.name)
+                    && all.get(&key).is_some_and(|n| n.metadata.deletion_timestamp.is_some())
+                {
                     enqueue.add(key);
                 }
             }
         });
-        Self { client, namespaces: namespaces.cache(), pods: pods.cache(), queue }
+        Self { client: context.client(), namespaces: namespaces.cache(), pods: pods.cache() }
     }
 
-    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
-        &self.queue
-    }
-
-    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         if self.namespaces.get(&key).is_none() {
             return Ok(Outcome::Done);
         }
@@ -103,7 +103,9 @@ impl Namespaces {
         }
         Ok(Outcome::After(self.estimate(&key.name)))
     }
+}
 
+impl Namespaces {
     /// Deletes the content and returns what remains.
     async fn delete_content(&self, namespace: &str, kinds: &Kinds, failures: &mut Vec<String>) -> Vec<Remaining> {
         let content = |kind: &&std::sync::Arc<Kind>| kind.namespaced && kind.has(&["list", "delete"]);

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, ResourceExt,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
     core::PartialObjectMeta,
 };
@@ -12,11 +12,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    cache::{Cache, Informer},
-    error::{self, Context, Error},
-    key::Key,
-    workqueue::{Outcome, WorkQueue},
+use super::runtime::{
+    Cache, Cached, Context, Controller, During as _, Error, Key, Outcome, Subscription, WorkQueue, error,
 };
 
 const ACCOUNT: &str = "default";
@@ -33,48 +30,29 @@ pub(crate) struct ServiceAccounts {
     queue: WorkQueue<Key>,
 }
 
-impl ServiceAccounts {
-    pub(crate) fn new(
-        client: Client,
-        namespaces: &mut Informer<Namespace>,
-        accounts: &mut Informer<PartialObjectMeta<ServiceAccount>>,
-        config_maps: &mut Informer<PartialObjectMeta<ConfigMap>>,
-        root_ca: watch::Receiver<String>,
-    ) -> Self {
-        let queue = WorkQueue::new();
+impl Controller for ServiceAccounts {
+    const NAME: &'static str = "serviceaccount-controller";
+    type Key = Key;
+    type Config = watch::Receiver<String>;
+
+    fn subscribe(context: &mut Context<Key>, root_ca: watch::Receiver<String>) -> Self {
+        let namespaces = context.informer::<Namespace>();
+        let accounts = context.informer::<PartialObjectMeta<ServiceAccount>>();
+        let config_maps = context.informer::<PartialObjectMeta<ConfigMap>>();
+        let queue = context.queue();
         let enqueue = queue.clone();
         namespaces.on_change(move |_, new| {
             if let Some(namespace) = new {
                 enqueue.add(Key::new("", namespace.name_any()));
             }
         });
-        enqueue_namespace(accounts, &queue, ACCOUNT);
-        enqueue_namespace(config_maps, &queue, ROOT_CA);
-        Self { client, namespaces: namespaces.cache(), accounts: accounts.cache(), root_ca, queue }
+        enqueue_namespace(&accounts, &queue, ACCOUNT);
+        enqueue_namespace(&config_maps, &queue, ROOT_CA);
+        let (namespaces, accounts) = (namespaces.cache(), accounts.cache());
+        Self { client: context.client(), namespaces, accounts, root_ca, queue }
     }
 
-    /// Wakes every namespace when the CA's certificates have changed, until `shutdown`.
-    pub(crate) async fn follow_root_ca(&self, shutdown: CancellationToken) {
-        let mut root_ca = self.root_ca.clone();
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                changed = root_ca.changed() => {
-                    if changed.is_err() {
-                        // The sender is gone: the certificates no longer change.
-                        return;
-                    }
-                    self.namespaces.all().iter().for_each(|namespace| self.queue.add(Key::new("", namespace.name_any())));
-                }
-            }
-        }
-    }
-
-    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
-        &self.queue
-    }
-
-    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let active = self.namespaces.get(&key).is_some_and(|n| is_active(&n));
         if !active {
             return Ok(Outcome::Done);
@@ -90,6 +68,25 @@ impl ServiceAccounts {
         }
     }
 
+    /// Wakes every namespace when the CA's certificates have changed.
+    async fn run(&self, shutdown: CancellationToken) {
+        let mut root_ca = self.root_ca.clone();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = root_ca.changed() => {
+                    if changed.is_err() {
+                        // The sender is gone: the certificates no longer change.
+                        return;
+                    }
+                    self.namespaces.all().iter().for_each(|namespace| self.queue.add(Key::new("", namespace.name_any())));
+                }
+            }
+        }
+    }
+}
+
+impl ServiceAccounts {
     async fn ensure(&self, namespace: &str) -> Result<(), Error> {
         if self.accounts.get(&Key::new(namespace, ACCOUNT)).is_none() {
             let account = ServiceAccount {
@@ -143,11 +140,7 @@ fn is_active(namespace: &Namespace) -> bool {
 }
 
 /// Wakes the namespace of each changed object called `name`.
-fn enqueue_namespace<K: Resource + Clone + Send + Sync + 'static>(
-    informer: &mut Informer<K>,
-    queue: &WorkQueue<Key>,
-    name: &'static str,
-) {
+fn enqueue_namespace<K: Cached>(informer: &Subscription<K>, queue: &WorkQueue<Key>, name: &'static str) {
     let queue = queue.clone();
     informer.on_change(move |old: Option<&Arc<K>>, new| {
         if let Some(object) = new.or(old)

@@ -20,11 +20,11 @@ use kube::{
 use windlass_kit::events::{Recorder, Severity};
 
 use super::{
-    cache::{Cache, Informer, SyncPoint},
-    error::{self, Context, Error},
-    key::Key,
+    indexes::{PODS_BY_LABEL, PODS_BY_NODE, selected},
     pods,
-    workqueue::{Outcome, WorkQueue},
+    runtime::{
+        Cache, Context, Controller, During as _, Error, Index, Key, Outcome, SelectorIndex, SyncPoint, WorkQueue, error,
+    },
 };
 
 mod legacy;
@@ -35,6 +35,10 @@ mod tests;
 
 /// How long to wait for the cache to show our own writes; the watch event itself enqueues the service earlier.
 const UNHEARD: Duration = Duration::from_secs(1);
+
+/// The slices that this controller manages, by their service.
+const SLICES_BY_SERVICE: Index<EndpointSlice> =
+    Index::new("service", |slice| service_of(slice).map(|key| key.to_string()).into_iter().collect());
 
 /// The controller's inputs and queue of services.
 pub(crate) struct EndpointsController {
@@ -58,64 +62,95 @@ struct Remembered {
     trigger: Option<Timestamp>,
 }
 
-/// The watches that the controller listens to.
-#[derive(Debug)]
-pub(crate) struct Sources<'a> {
-    pub(crate) services: &'a mut Informer<Service>,
-    pub(crate) pods: &'a mut Informer<Pod>,
-    pub(crate) nodes: &'a mut Informer<Node>,
-    pub(crate) slices: &'a mut Informer<EndpointSlice>,
-    pub(crate) endpoints: &'a mut Informer<Endpoints>,
+/// Enqueues services, with the time of the first change that no write reports yet.
+#[derive(Clone)]
+struct Trigger {
+    queue: WorkQueue<Key>,
+    state: Arc<Mutex<HashMap<Key, Remembered>>>,
+    services: Cache<Service>,
+    /// The selectors of services that have endpoints.
+    selectors: Arc<Mutex<SelectorIndex>>,
 }
 
-impl EndpointsController {
-    pub(crate) fn new(client: Client, sources: Sources<'_>) -> Self {
-        let Sources { services, pods, nodes, slices, endpoints } = sources;
-        let queue = WorkQueue::new();
-        let state: Arc<Mutex<HashMap<Key, Remembered>>> = Arc::default();
+impl Trigger {
+    fn enqueue(&self, key: Key) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.entry(key.clone()).or_default().trigger.get_or_insert_with(Timestamp::now);
+        drop(state);
+        self.queue.add(key);
+    }
+
+    fn on_service(&self, old: Option<&Arc<Service>>, new: Option<&Arc<Service>>) {
+        let Some(service) = new.or(old) else { return };
+        let key = Key::of(&service.metadata);
+        let selector = new.and_then(|service| service.spec.as_ref()?.selector.as_ref());
+        self.selectors.lock().unwrap_or_else(PoisonError::into_inner).set(&key, selector);
+        self.enqueue(key);
+    }
+
+    /// The services that select the pod, before or after a change.
+    fn on_pod(&self, old: Option<&Pod>, new: Option<&Pod>) {
+        let Some(namespace) = new.or(old).and_then(ResourceExt::namespace) else { return };
+        let labels = || [old, new].into_iter().flatten().filter_map(|pod| pod.metadata.labels.as_ref());
+        let candidates = self.selectors.lock().unwrap_or_else(PoisonError::into_inner).candidates(&namespace, labels());
+        for key in candidates {
+            let selects = self.services.get(&key).is_some_and(|service| {
+                let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+                selector.is_some_and(|selector| labels().any(|labels| pods::selects(selector, Some(labels))))
+            });
+            if selects {
+                self.enqueue(key);
+            }
+        }
+    }
+}
+
+impl Controller for EndpointsController {
+    const NAME: &'static str = "endpointslice-controller";
+    type Key = Key;
+    type Config = ();
+
+    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
+        let (services, pods, nodes) =
+            (context.informer::<Service>(), context.informer::<Pod>(), context.informer::<Node>());
+        let (slices, endpoints) = (context.informer::<EndpointSlice>(), context.informer::<Endpoints>());
+        pods.index(&PODS_BY_LABEL).index(&PODS_BY_NODE);
+        slices.index(&SLICES_BY_SERVICE);
+        let trigger = Trigger {
+            queue: context.queue(),
+            state: Arc::default(),
+            services: services.cache(),
+            selectors: Arc::default(),
+        };
         let this = Self {
-            recorder: Recorder::new(client.clone(), "endpoint-slice-controller", ""),
-            client,
+            recorder: context.recorder("endpoint-slice-controller"),
+            client: context.client(),
             services: services.cache(),
             pods: pods.cache(),
             nodes: nodes.cache(),
             slices: slices.cache(),
             endpoints: endpoints.cache(),
-            queue: queue.clone(),
-            state: Arc::clone(&state),
+            queue: context.queue(),
+            state: Arc::clone(&trigger.state),
         };
-        let enqueue = move |key: Key| {
-            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.entry(key.clone()).or_default().trigger.get_or_insert_with(Timestamp::now);
-            drop(state);
-            queue.add(key);
-        };
-        let on_service = enqueue.clone();
-        services.on_change(move |old, new| {
-            if let Some(service) = new.or(old) {
-                on_service(Key::of(&service.metadata));
-            }
-        });
-        let (all, on_pod) = (this.services.clone(), enqueue.clone());
+        let on_service = trigger.clone();
+        services.on_change(move |old, new| on_service.on_service(old, new));
+        let on_pod = trigger.clone();
         pods.on_change(move |old, new| {
-            if !model::matters(old.map(AsRef::as_ref), new.map(AsRef::as_ref)) {
-                return;
-            }
-            let Some(namespace) = new.or(old).and_then(|p| p.namespace()) else { return };
-            for service in all.in_namespace(&namespace) {
-                let Some(selector) = service.spec.as_ref().and_then(|s| s.selector.as_ref()) else { continue };
-                if [old, new].into_iter().flatten().any(|p| pods::selects(selector, p.metadata.labels.as_ref())) {
-                    on_pod(Key::of(&service.metadata));
-                }
+            let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+            if model::matters(old, new) {
+                on_pod.on_pod(old, new);
             }
         });
-        let (all, on_node) = (this.services.clone(), enqueue);
+        let all = pods.cache();
         nodes.on_change(move |old, new| {
-            if old.and_then(|n| model::zone(n)) != new.and_then(|n| model::zone(n)) {
-                all.all().iter().for_each(|service| on_node(Key::of(&service.metadata)));
+            if old.and_then(|n| model::zone(n)) != new.and_then(|n| model::zone(n))
+                && let Some(name) = new.or(old).and_then(|n| n.metadata.name.as_deref())
+            {
+                all.by_index(&PODS_BY_NODE, name).iter().for_each(|pod| trigger.on_pod(None, Some(pod)));
             }
         });
-        let queue = this.queue.clone();
+        let queue = context.queue();
         slices.on_change(move |old, new| {
             for slice in [old, new].into_iter().flatten() {
                 if let Some(key) = service_of(slice) {
@@ -123,7 +158,7 @@ impl EndpointsController {
                 }
             }
         });
-        let queue = this.queue.clone();
+        let queue = context.queue();
         endpoints.on_change(move |old, new| {
             if let Some(object) = new.or(old) {
                 queue.add(Key::of(&object.metadata));
@@ -132,16 +167,8 @@ impl EndpointsController {
         this
     }
 
-    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
-        &self.queue
-    }
-
-    fn remember<T>(&self, key: &Key, f: impl FnOnce(&mut Remembered) -> T) -> T {
-        f(self.state.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_default())
-    }
-
     /// One run for one service.
-    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(service) = self.services.get(&key) else {
             self.state.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             return self.service_deleted(&key).await;
@@ -156,16 +183,12 @@ impl EndpointsController {
             return Ok(Outcome::After(UNHEARD));
         }
         let trigger = self.remember(&key, |s| s.trigger.take()).unwrap_or_else(Timestamp::now);
-        let pods = self.pods.in_namespace(&key.namespace);
+        let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+        let pods = selector.map(|s| selected(&self.pods, &key.namespace, s)).unwrap_or_default();
         let zone = |node: &str| self.nodes.get(&Key::new("", node)).and_then(|n| model::zone(&n));
         let groups = model::desired(&service, &pods, zone);
         let legacy = legacy::reconcile(&service, &groups, self.endpoints.get(&key).as_deref());
-        let ours: Vec<Arc<EndpointSlice>> = self
-            .slices
-            .in_namespace(&key.namespace)
-            .into_iter()
-            .filter(|slice| service_of(slice).as_ref() == Some(&key))
-            .collect();
+        let ours = self.slices.by_index(&SLICES_BY_SERVICE, &key.to_string());
         let plan = slices::reconcile(&service, groups, &ours);
         let result = self.write(&key, plan, legacy, trigger).await;
         if let Err(error) = &result {
@@ -186,6 +209,12 @@ impl EndpointsController {
             }
         }
         result.map(|()| Outcome::Done)
+    }
+}
+
+impl EndpointsController {
+    fn remember<T>(&self, key: &Key, f: impl FnOnce(&mut Remembered) -> T) -> T {
+        f(self.state.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_default())
     }
 
     async fn write(

@@ -10,20 +10,15 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
-    Api, Client, Resource,
-    api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, Preconditions},
-    core::PartialObjectMeta,
-    runtime::watcher,
+    Api, Client,
+    api::{DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, Preconditions},
 };
 use serde_json::json;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    cache::{Informer, trim_metadata},
-    error::{self, Context, Error},
+use super::runtime::{
+    Context, Controller, Discovery, During as _, Error, Informers, Life, MetadataSource, Outcome, WorkQueue, error,
     kinds::{self, Kind, Kinds},
-    workqueue::{Outcome, WorkQueue},
 };
 
 mod graph;
@@ -32,8 +27,9 @@ mod tests;
 
 use graph::{FOREGROUND, Graph, ORPHAN, Object, Owner, Policy, Step, Uid, uid};
 
-/// Interval of discovery.
-const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
+/// Time for the first lists of all kinds; owners that are not known by then are asked for (upstream's
+/// `initialSyncTimeout`).
+const FIRST_LISTS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size of the cache of owners known to be absent.
 const ABSENT_OWNER_CACHE_SIZE: usize = 500;
 /// Verbs that a kind must support to be collected.
@@ -68,119 +64,74 @@ impl AbsentOwnerCache {
     }
 }
 
+/// A kind whose objects are in the graph.
+struct Monitor {
+    kind: Arc<Kind>,
+    source: Arc<dyn MetadataSource>,
+    life: Life,
+}
+
 pub(crate) struct GarbageCollector {
     client: Client,
+    informers: Informers,
+    life: Life,
+    discovery: tokio::sync::Mutex<Discovery>,
     graph: Arc<Mutex<Graph>>,
     queue: WorkQueue<Id>,
     absent_owners: Mutex<AbsentOwnerCache>,
     kinds: Mutex<Kinds>,
-    /// Kinds monitored by a shared informer, by group and plural.
-    shared: Mutex<HashSet<String>>,
+    /// By plural and group.
+    monitors: Mutex<BTreeMap<String, Monitor>>,
 }
 
-impl GarbageCollector {
-    pub(crate) fn new(client: Client) -> Self {
+impl Controller for GarbageCollector {
+    const NAME: &'static str = "garbage-collector-controller";
+    /// Mostly they wait.
+    const WORKERS: usize = 10;
+    type Key = Id;
+    type Config = ();
+
+    /// Subscribes to nothing yet: which kinds there are is known after discovery.
+    fn subscribe(context: &mut Context<Id>, (): ()) -> Self {
         Self {
-            client,
+            client: context.client(),
+            informers: context.informers(),
+            life: context.life(),
+            discovery: tokio::sync::Mutex::new(context.discovery()),
             graph: Arc::default(),
-            queue: WorkQueue::new(),
+            queue: context.queue(),
             absent_owners: Mutex::default(),
             kinds: Mutex::default(),
-            shared: Mutex::default(),
+            monitors: Mutex::default(),
         }
     }
 
-    pub(crate) fn queue(&self) -> &WorkQueue<Id> {
-        &self.queue
-    }
-
-    /// Monitors a kind by a shared informer instead of a watch of its own.
-    pub(crate) fn monitor<K>(&self, informer: &mut Informer<K>, resource: ApiResource, namespaced: bool)
-    where
-        K: Resource + Clone + Send + Sync + 'static,
-    {
-        let kind = Arc::new(Kind { resource, namespaced, verbs: REQUIRED_VERBS.map(str::to_owned).to_vec() });
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).insert(kind.group_resource());
-        self.add_handler(informer, kind);
-    }
-
-    fn add_handler<K: Resource + Clone + Send + Sync + 'static>(&self, informer: &mut Informer<K>, kind: Arc<Kind>) {
-        let (graph, queue) = (Arc::clone(&self.graph), self.queue.clone());
-        informer.on_change(move |old: Option<&Arc<K>>, new| {
-            let mut graph = lock(&graph);
-            let enqueued = match (old, new) {
-                (_, Some(object)) => graph.applied(&kind, object.meta()),
-                (Some(object), None) => graph.deleted(object.meta().uid.as_deref().unwrap_or_default()),
-                (None, None) => Vec::new(),
-            };
-            drop(graph);
-            enqueued.into_iter().for_each(|id| queue.add(Id(id)));
-        });
-    }
-
-    /// Starts and stops metadata watches for all kinds without a shared informer, as discovery changes.
-    pub(crate) async fn sync_monitors(&self, shutdown: CancellationToken) {
-        let mut watches: BTreeMap<String, CancellationToken> = BTreeMap::new();
-        let mut tasks = JoinSet::new();
-        loop {
-            match Kinds::discover(&self.client).await {
-                Ok(found) => {
-                    let collected: BTreeMap<String, Arc<Kind>> = kinds::by_name(&found)
-                        .into_iter()
-                        .filter(|(name, kind)| self.is_unmonitored(name, kind))
-                        .collect();
-                    let complete = found.failed.is_empty();
-                    *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = found;
-                    for (name, kind) in &collected {
-                        if !watches.contains_key(name) {
-                            let token = shutdown.child_token();
-                            watches.insert(name.clone(), token.clone());
-                            tasks.spawn(self.watch(Arc::clone(kind), token));
-                        }
-                    }
-                    // Kinds that are no longer served; a group whose discovery failed keeps its watches.
-                    if complete {
-                        watches.retain(|name, token| {
-                            let served = collected.contains_key(name);
-                            if !served {
-                                token.cancel();
-                            }
-                            served
-                        });
-                    }
-                }
-                Err(error) => tracing::debug!(%error, "failed to discover served types; retrying"),
+    /// The graph must be whole before anything is decided by it.
+    async fn prepare(&self, shutdown: &CancellationToken) {
+        let mut discovery = self.discovery.lock().await;
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            found = discovery.next() => self.sync_monitors(found),
+        }
+        let synced: Vec<_> = lock(&self.monitors).values().map(|monitor| monitor.source.synced()).collect();
+        let lists = async {
+            for mut synced in synced {
+                // An informer that has ended has no list.
+                let _ = synced.wait_for(|synced| *synced).await.is_ok();
             }
-            while tasks.try_join_next().is_some() {}
-            tokio::select! {
-                () = shutdown.cancelled() => break,
-                () = tokio::time::sleep(DISCOVERY_INTERVAL) => {}
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = lists => {}
+            () = tokio::time::sleep(FIRST_LISTS_TIMEOUT) => {
+                tracing::warn!("some kinds could not be listed; their objects are collected when they can be");
             }
         }
-        while tasks.join_next().await.is_some() {}
-    }
-
-    fn is_unmonitored(&self, name: &str, kind: &Kind) -> bool {
-        let events = kind.resource.plural == "events" && matches!(&*kind.resource.group, "" | "events.k8s.io");
-        kind.has(&REQUIRED_VERBS)
-            && !events
-            && !self.shared.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
-    }
-
-    fn watch(&self, kind: Arc<Kind>, shutdown: CancellationToken) -> impl Future<Output = ()> + Send + use<> {
-        let mut informer: Informer<PartialObjectMeta<DynamicObject>> = Informer::new(keep_owners);
-        self.add_handler(&mut informer, Arc::clone(&kind));
-        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &kind.resource);
-        informer.run(watcher(api, watcher::Config::default()), shutdown)
-    }
-
-    /// Enqueues all objects with unknown owners; called once the first lists are complete.
-    pub(crate) fn start(&self) {
         lock(&self.graph).with_unknown_owners().into_iter().for_each(|id| self.queue.add(Id(id)));
     }
 
     /// Reconciles one object.
-    pub(crate) async fn reconcile(&self, id: Id) -> Result<Outcome, Error> {
+    async fn reconcile(&self, id: Id) -> Result<Outcome, Error> {
         let Some(known) = lock(&self.graph).get(id.0).cloned() else { return Ok(Outcome::Done) };
         let api = known.kind.api(&self.client, &known.namespace);
         // The cache may be stale, and deleting is final.
@@ -218,16 +169,77 @@ impl GarbageCollector {
         Ok(Outcome::Done)
     }
 
+    /// Follows discovery.
+    async fn run(&self, shutdown: CancellationToken) {
+        let mut discovery = self.discovery.lock().await;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                found = discovery.next() => self.sync_monitors(found),
+            }
+        }
+    }
+}
+
+impl GarbageCollector {
+    /// Begins to monitor the kinds that are new, and ceases to with those that are no longer served; a group whose
+    /// discovery failed keeps its monitors.
+    fn sync_monitors(&self, found: Kinds) {
+        let served: BTreeMap<String, Arc<Kind>> =
+            kinds::by_name(&found).into_iter().filter(|(_, kind)| is_collected(kind)).collect();
+        let complete = found.failed.is_empty();
+        *lock(&self.kinds) = found;
+        let mut monitors = lock(&self.monitors);
+        if complete {
+            let gone: Vec<String> = monitors.keys().filter(|name| !served.contains_key(*name)).cloned().collect();
+            for monitor in gone.iter().filter_map(|name| monitors.remove(name)) {
+                monitor.life.end();
+                for uid in monitor.source.uids() {
+                    lock(&self.graph).deleted(&uid).into_iter().for_each(|id| self.queue.add(Id(id)));
+                }
+            }
+        }
+        for (name, kind) in served {
+            if monitors.get(&name).is_some_and(|monitor| monitor.kind == kind) {
+                continue;
+            }
+            // Before another version is watched, the watch of the one before must be over.
+            if let Some(other_version) = monitors.remove(&name) {
+                other_version.life.end();
+            }
+            monitors.insert(name, self.monitor(kind));
+        }
+    }
+
+    fn monitor(&self, kind: Arc<Kind>) -> Monitor {
+        let (source, life) = (self.informers.metadata(&kind.resource), self.life.child());
+        let (graph, queue, of) = (Arc::clone(&self.graph), self.queue.clone(), Arc::clone(&kind));
+        source.on_metadata(
+            &life,
+            Box::new(move |old, new| {
+                let mut graph = lock(&graph);
+                let enqueued = match (old, new) {
+                    (_, Some(object)) => graph.applied(&of, object),
+                    (Some(object), None) => graph.deleted(object.uid.as_deref().unwrap_or_default()),
+                    (None, None) => Vec::new(),
+                };
+                drop(graph);
+                enqueued.into_iter().for_each(|id| queue.add(Id(id)));
+            }),
+        );
+        Monitor { kind, source, life }
+    }
+
     async fn owner_state(&self, object: &Object, owner: &OwnerReference) -> Result<Owner, Error> {
         let known = lock(&self.graph).owner(&object.namespace, owner);
         if known != Owner::Unknown {
             return Ok(known);
         }
         let id = uid(&owner.uid);
-        if self.absent_owners.lock().unwrap_or_else(PoisonError::into_inner).set.contains(&id) {
+        if lock(&self.absent_owners).set.contains(&id) {
             return Ok(Owner::Absent);
         }
-        let kind = self.kinds.lock().unwrap_or_else(PoisonError::into_inner).find(&owner.api_version, &owner.kind);
+        let kind = lock(&self.kinds).find(&owner.api_version, &owner.kind);
         let Some(kind) = kind else {
             // Not served (yet): the owner may exist.
             return Err(Error::Changed(format!("kind {} {}", owner.api_version, owner.kind)));
@@ -239,7 +251,7 @@ impl GarbageCollector {
         let found = api.get_metadata_opt(&owner.name).await.during("look for the owner", &owner.name)?;
         match found.filter(|f| f.metadata.uid.as_deref() == Some(&owner.uid)) {
             None => {
-                self.absent_owners.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+                lock(&self.absent_owners).insert(id);
                 Ok(Owner::Absent)
             }
             Some(found) if Object::of(&kind, &found.metadata).is_deleting_dependents() => Ok(Owner::Waiting),
@@ -342,16 +354,14 @@ impl GarbageCollector {
     }
 }
 
-/// Keeps what the graph and a relist need.
-fn keep_owners(object: &mut PartialObjectMeta<DynamicObject>) {
-    trim_metadata(object);
-    object.types = None;
-    object.metadata.labels = None;
-    object.metadata.annotations = None;
+/// Whether objects of a kind can be owners or be collected; events are neither, and many.
+fn is_collected(kind: &Kind) -> bool {
+    let events = kind.resource.plural == "events" && matches!(&*kind.resource.group, "" | "events.k8s.io");
+    kind.has(&REQUIRED_VERBS) && !events
 }
 
-fn lock(graph: &Mutex<Graph>) -> MutexGuard<'_, Graph> {
-    graph.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn describe(object: &Object) -> String {

@@ -1,6 +1,4 @@
-//! Node health: conditions of an unreachable node, taints, disruption of zones. Pure.
-
-use std::collections::BTreeMap;
+//! Node health: conditions of an unreachable node, taints. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -124,50 +122,6 @@ fn is_managed(taint: &Taint) -> bool {
     }
 }
 
-/// How much of a zone is down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ZoneState {
-    Normal,
-    /// At least 55 % and more than 2 nodes; holds how many nodes there are.
-    Partial(usize),
-    Full,
-}
-
-/// Region and zone of a node, the unit of disruption.
-pub(crate) fn zone(node: &Node) -> String {
-    let label = |key: &str| node.metadata.labels.as_ref().and_then(|l| l.get(key)).map_or("", String::as_str);
-    format!("{}:{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
-}
-
-/// The state of each zone, from each node's zone and readiness.
-pub(crate) fn zones(nodes: impl Iterator<Item = (String, bool)>) -> BTreeMap<String, ZoneState> {
-    let mut counts: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for (zone, ready) in nodes {
-        let (up, down) = counts.entry(zone).or_default();
-        *(if ready { up } else { down }) += 1;
-    }
-    counts
-        .into_iter()
-        .map(|(zone, (up, down))| {
-            let state = match (up, down) {
-                (0, 1..) => ZoneState::Full,
-                _ if down > 2 && down * 100 >= (up + down) * 55 => ZoneState::Partial(up + down),
-                _ => ZoneState::Normal,
-            };
-            (zone, state)
-        })
-        .collect()
-}
-
-/// Seconds between evictions of two nodes of a zone; `None` when none may be evicted.
-pub(crate) fn eviction_interval(state: ZoneState) -> Option<u64> {
-    match state {
-        ZoneState::Normal | ZoneState::Full => Some(10),
-        ZoneState::Partial(nodes) if nodes > 50 => Some(100),
-        ZoneState::Partial(_) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{NodeSpec, NodeStatus};
@@ -248,19 +202,5 @@ mod tests {
         let mut cordoned = node(&[("Ready", "True")], &[]);
         cordoned.spec.as_mut().unwrap().unschedulable = Some(true);
         assert_eq!(keys(taints(&cordoned, Allowed, NOW)).unwrap()[0].0, UNSCHEDULABLE);
-    }
-
-    #[test]
-    fn zone_state_depends_on_the_share_of_unready_nodes() {
-        let state = |up: usize, down: usize| {
-            let nodes = (0..up).map(|_| ("z".to_owned(), true)).chain((0..down).map(|_| ("z".to_owned(), false)));
-            zones(nodes)["z"]
-        };
-        assert_eq!(state(1, 0), ZoneState::Normal);
-        assert_eq!(state(0, 1), ZoneState::Full);
-        assert_eq!(state(1, 2), ZoneState::Normal);
-        assert_eq!(state(2, 3), ZoneState::Partial(5));
-        assert_eq!(eviction_interval(state(2, 3)), None);
-        assert_eq!(eviction_interval(state(40, 60)), Some(100));
     }
 }

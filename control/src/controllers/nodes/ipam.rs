@@ -1,8 +1,8 @@
 //! Node IPAM: allocates pod CIDRs to nodes, once.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use k8s_openapi::api::core::v1::Node;
@@ -16,77 +16,110 @@ use windlass_kit::{
     object_ref,
 };
 
-use super::Ranges;
-use crate::controllers::{
-    cache::{Cache, Informer},
-    error::{Context, Error, ignore_deleted},
-    key::Key,
-    workqueue::{Outcome, WorkQueue},
+use super::ranges::{CidrSet, Ranges};
+use crate::controllers::runtime::{
+    Cache, Context, Controller, During as _, Error, Key, Outcome, error::ignore_deleted,
 };
 
 pub(crate) struct NodeIpam {
     client: Client,
     nodes: Cache<Node>,
-    ranges: Vec<Ranges>,
     recorder: Recorder,
-    queue: WorkQueue<Key>,
-    /// Allocations that may not be in the cache yet, by node UID.
-    given: Mutex<BTreeMap<String, Vec<String>>>,
+    allocations: Arc<Mutex<Allocations>>,
 }
 
-impl NodeIpam {
-    pub(crate) fn new(client: Client, nodes: &mut Informer<Node>, ranges: Vec<Ranges>) -> Self {
-        let queue = WorkQueue::new();
-        let enqueue = queue.clone();
-        nodes.on_change(move |_, new| {
-            if let Some(node) = new
-                && pod_cidrs(node).is_empty()
-            {
+/// Which node has which CIDRs, including those that its object does not show yet.
+#[derive(Debug)]
+struct Allocations {
+    sets: Vec<CidrSet>,
+    /// By node UID.
+    of: HashMap<String, Vec<String>>,
+}
+
+impl Allocations {
+    /// The CIDRs of a node became these; none when it is deleted.
+    fn set(&mut self, uid: &str, cidrs: Vec<String>) {
+        if self.of.get(uid) == Some(&cidrs) {
+            return;
+        }
+        for set in &mut self.sets {
+            self.of.get(uid).into_iter().flatten().for_each(|cidr| set.release(cidr));
+            cidrs.iter().for_each(|cidr| set.occupy(cidr));
+        }
+        if cidrs.is_empty() {
+            self.of.remove(uid)
+        } else {
+            self.of.insert(uid.to_owned(), cidrs)
+        };
+    }
+
+    /// A CIDR of each range for the node; the same ones while the first write is not in the cache.
+    fn choose(&mut self, uid: &str) -> Option<Vec<String>> {
+        if let Some(given) = self.of.get(uid) {
+            return Some(given.clone());
+        }
+        let parts: Vec<String> = self.sets.iter().map(CidrSet::next_free).collect::<Option<_>>()?;
+        self.set(uid, parts.clone());
+        Some(parts)
+    }
+}
+
+impl Controller for NodeIpam {
+    const NAME: &'static str = "node-ipam-controller";
+    /// One, so that no two nodes get the same CIDR.
+    const WORKERS: usize = 1;
+    type Key = Key;
+    type Config = Vec<Ranges>;
+
+    fn subscribe(context: &mut Context<Key>, ranges: Vec<Ranges>) -> Self {
+        let nodes = context.informer::<Node>();
+        let sets = ranges.into_iter().map(CidrSet::new).collect();
+        let allocations = Arc::new(Mutex::new(Allocations { sets, of: HashMap::new() }));
+        let (enqueue, known) = (context.queue(), Arc::clone(&allocations));
+        nodes.on_change(move |old, new| {
+            let Some(node) = new.or(old) else { return };
+            let cidrs = new.map(|node| pod_cidrs(node)).unwrap_or_default();
+            let has_none = cidrs.is_empty();
+            if new.is_none() || !has_none {
+                let uid = node.uid().unwrap_or_default();
+                known.lock().unwrap_or_else(PoisonError::into_inner).set(&uid, cidrs);
+            } else {
                 enqueue.add(Key::of(&node.metadata));
             }
         });
-        let recorder = Recorder::new(client.clone(), "cidrAllocator", "");
-        Self { client, nodes: nodes.cache(), ranges, recorder, queue, given: Mutex::default() }
+        let recorder = context.recorder("cidrAllocator");
+        Self { client: context.client(), nodes: nodes.cache(), recorder, allocations }
     }
 
-    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
-        &self.queue
-    }
-
-    /// One worker, so that no two nodes get the same CIDR.
-    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
-        if self.ranges.is_empty() || !pod_cidrs(&node).is_empty() || node.metadata.deletion_timestamp.is_some() {
+        if !pod_cidrs(&node).is_empty() || node.metadata.deletion_timestamp.is_some() {
             return Ok(Outcome::Done);
         }
         let uid = node.uid().unwrap_or_default();
-        let Some(parts) = self.choose(&uid) else {
+        let Some(parts) = self.choose(&key, &uid) else {
             let text = format!("Node {} status is now: CIDRNotAvailable", node.name_any());
             self.recorder.record(&object_ref::of(&*node), Severity::Normal, "CIDRNotAvailable", text);
             return Ok(Outcome::Failed);
         };
-        let patch = json!({"metadata": {"uid": uid}, "spec": {"podCIDR": parts[0], "podCIDRs": parts}});
+        let Some(first) = parts.first() else { return Ok(Outcome::Done) };
+        let patch = json!({"metadata": {"uid": uid}, "spec": {"podCIDR": first, "podCIDRs": parts}});
         let api: Api<Node> = Api::all(self.client.clone());
         let written = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
         ignore_deleted(written).during("set the pod range of node", &key)?;
         tracing::info!(node = key.name, range = parts.join(","), "allocated pod CIDR");
         Ok(Outcome::Done)
     }
+}
 
-    /// A CIDR of each range for the node; the same ones while the first write is not in the cache.
-    fn choose(&self, uid: &str) -> Option<Vec<String>> {
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let nodes = self.nodes.all();
-        given.retain(|uid, _| nodes.iter().any(|n| n.metadata.uid.as_ref() == Some(uid)));
-        if let Some(parts) = given.get(uid) {
-            return Some(parts.clone());
+impl NodeIpam {
+    /// Nothing for a node that has been deleted: its CIDRs would never be given back.
+    fn choose(&self, key: &Key, uid: &str) -> Option<Vec<String>> {
+        let mut allocations = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.nodes.get(key).filter(|node| node.uid().as_deref() == Some(uid)) {
+            Some(_) => allocations.choose(uid),
+            None => Some(Vec::new()),
         }
-        let taken: Vec<String> =
-            nodes.iter().flat_map(|n| pod_cidrs(n)).chain(given.values().flatten().cloned()).collect();
-        let parts: Option<Vec<String>> =
-            self.ranges.iter().map(|range| range.next_free(taken.iter().map(String::as_str))).collect();
-        given.insert(uid.to_owned(), parts.clone()?);
-        parts
     }
 }
 

@@ -26,13 +26,14 @@ use windlass_kit::{
     object_ref,
 };
 
-use super::health::{self, Eviction, ZoneState};
+use super::{
+    health::{self, Eviction},
+    zones::{self, Zones},
+};
 use crate::controllers::{
-    cache::{Cache, Informer},
-    error::{self, Context, Error},
-    key::Key,
+    indexes::PODS_BY_NODE,
     pods,
-    workqueue::{Outcome, WorkQueue},
+    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -61,8 +62,7 @@ struct HealthMap {
     seen: HashMap<String, NodeHealth>,
     /// When the next node of a zone may be evicted.
     next_eviction: HashMap<String, Instant>,
-    /// All zones were down at the last check.
-    all_down: bool,
+    zones: Zones,
 }
 
 pub(crate) struct NodeLifecycle {
@@ -70,35 +70,31 @@ pub(crate) struct NodeLifecycle {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
     recorder: Recorder,
-    queue: WorkQueue<Key>,
     timing: Timing,
     memory: Arc<Mutex<HealthMap>>,
 }
 
-impl NodeLifecycle {
-    pub(crate) fn new(
-        client: Client,
-        nodes: &mut Informer<Node>,
-        pods: &mut Informer<Pod>,
-        leases: &mut Informer<Lease>,
-        timing: Timing,
-    ) -> Self {
-        let queue = WorkQueue::new();
-        let memory: Arc<Mutex<HealthMap>> = Arc::default();
-        let recorder = Recorder::new(client.clone(), "node-controller", "");
+impl Controller for NodeLifecycle {
+    const NAME: &'static str = "node-lifecycle-controller";
+    type Key = Key;
+    type Config = Timing;
 
-        let (enqueue, seen, events, all) = (queue.clone(), Arc::clone(&memory), recorder.clone(), nodes.cache());
+    fn subscribe(context: &mut Context<Key>, timing: Timing) -> Self {
+        let (nodes, pods, leases) =
+            (context.informer::<Node>(), context.informer::<Pod>(), context.informer::<Lease>());
+        pods.index(&PODS_BY_NODE);
+        let memory: Arc<Mutex<HealthMap>> = Arc::default();
+        let recorder = context.recorder("node-controller");
+
+        let (enqueue, seen, events) = (context.queue(), Arc::clone(&memory), recorder.clone());
         nodes.on_change(move |old, new| {
-            on_node(&mut lock(&seen), old.map(AsRef::as_ref), new.map(AsRef::as_ref), &events);
+            let others = on_node(&mut lock(&seen), old.map(AsRef::as_ref), new.map(AsRef::as_ref), &events);
             if let Some(node) = new.or(old) {
                 enqueue.add(Key::of(&node.metadata));
             }
-            // Evictions depend on the state of the other nodes.
-            if old.map(|n| health::ready(n)) != new.map(|n| health::ready(n)) {
-                all.all().iter().for_each(|node| enqueue.add(Key::of(&node.metadata)));
-            }
+            others.into_iter().for_each(|name| enqueue.add(Key::new("", name)));
         });
-        let (enqueue, seen) = (queue.clone(), Arc::clone(&memory));
+        let (enqueue, seen) = (context.queue(), Arc::clone(&memory));
         leases.on_change(move |_, new| {
             let Some(lease) = new.filter(|l| l.namespace().as_deref() == Some(LEASE_NAMESPACE)) else { return };
             let renewed = lease.spec.as_ref().and_then(|s| s.renew_time.as_ref()).map(|t| t.0);
@@ -112,7 +108,7 @@ impl NodeLifecycle {
             }
         });
         // A pod that becomes ready on an unreachable node.
-        let (enqueue, all) = (queue.clone(), nodes.cache());
+        let (enqueue, all) = (context.queue(), nodes.cache());
         pods.on_change(move |_, new| {
             if let Some(name) = new.filter(|p| pods::is_ready(p)).and_then(|p| pods::node_name(p)) {
                 let key = Key::new("", name);
@@ -121,15 +117,11 @@ impl NodeLifecycle {
                 }
             }
         });
-        Self { client, nodes: nodes.cache(), pods: pods.cache(), recorder, queue, timing, memory }
-    }
-
-    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
-        &self.queue
+        Self { client: context.client(), nodes: nodes.cache(), pods: pods.cache(), recorder, timing, memory }
     }
 
     /// Reconciles one node.
-    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
         let mut node = Node::clone(&node);
         let reported = health::condition(&node, "Ready").is_some();
@@ -159,7 +151,9 @@ impl NodeLifecycle {
         let left = (!left.is_zero()).then_some(left);
         Ok(left.into_iter().chain(retry_after).min().map_or(Outcome::Done, Outcome::After))
     }
+}
 
+impl NodeLifecycle {
     /// Time left until the grace period ends; `None` for an unknown node.
     fn grace_left(&self, name: &str, grace: Duration) -> Option<Duration> {
         let mut memory = lock(&self.memory);
@@ -191,20 +185,12 @@ impl NodeLifecycle {
 
     /// Whether this node's pods may be evicted now, and when to check again.
     fn eviction(&self, node: &Node) -> (Eviction, Option<Duration>) {
-        let all = self.nodes.all();
-        let ready = |n: &Node| {
-            let n = if n.metadata.name == node.metadata.name { node } else { n };
-            health::ready(n) == "True"
-        };
-        let zones = health::zones(all.iter().map(|n| (health::zone(n), ready(n))));
-        let all_down = !zones.is_empty() && zones.values().all(|z| *z == ZoneState::Full);
+        if health::ready(node) == "True" {
+            return (Eviction::NotYet, None);
+        }
         let now = Instant::now();
         let mut memory = lock(&self.memory);
-        if memory.all_down && !all_down {
-            // All zones were down, so the fault was likely on this side: every node gets a new grace period.
-            memory.seen.values_mut().for_each(|seen| seen.at = now);
-        }
-        memory.all_down = all_down;
+        let (state, all_down) = memory.zones.without(&node.name_any());
         if all_down {
             return (Eviction::Stopped, None);
         }
@@ -213,12 +199,11 @@ impl NodeLifecycle {
             .iter()
             .flat_map(|s| s.taints.iter().flatten())
             .any(|t| t.effect == "NoExecute" && (t.key == health::NOT_READY || t.key == health::UNREACHABLE));
-        if evicted || health::ready(node) == "True" || health::condition(node, "Ready").is_none() {
+        if evicted || health::condition(node, "Ready").is_none() {
             return (Eviction::NotYet, None);
         }
-        let zone = health::zone(node);
-        let state = zones.get(&zone).copied().unwrap_or(ZoneState::Normal);
-        let Some(interval) = health::eviction_interval(state).map(Duration::from_secs) else {
+        let zone = zones::zone(node);
+        let Some(interval) = zones::eviction_interval(state).map(Duration::from_secs) else {
             return (Eviction::NotYet, None);
         };
         match memory.next_eviction.get(&zone).copied() {
@@ -232,10 +217,7 @@ impl NodeLifecycle {
 
     /// Sets the pods of an unreachable node to not ready.
     async fn mark_pods_not_ready(&self, node: &str) -> Result<(), Error> {
-        for pod in self.pods.all() {
-            if pods::node_name(&pod) != Some(node) || !pods::is_ready(&pod) {
-                continue;
-            }
+        for pod in self.pods.by_index(&PODS_BY_NODE, node).into_iter().filter(|pod| pods::is_ready(pod)) {
             let condition = PodCondition {
                 type_: "Ready".to_owned(),
                 status: "False".to_owned(),
@@ -258,18 +240,22 @@ fn lock(memory: &Mutex<HealthMap>) -> MutexGuard<'_, HealthMap> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records the heartbeat in a node's status, and added and deleted nodes.
-fn on_node(memory: &mut HealthMap, old: Option<&Node>, new: Option<&Node>, recorder: &Recorder) {
-    let Some(node) = new else {
-        if let Some(node) = old {
-            let name = node.name_any();
-            memory.seen.remove(&name);
-            let text = format!("Node {name} event: Removing Node {name} from Controller");
-            recorder.record(&object_ref::of(node), Severity::Normal, "RemovingNode", text);
-        }
-        return;
-    };
+/// Records the heartbeat in a node's status, and added and deleted nodes; returns the other nodes to enqueue.
+fn on_node(memory: &mut HealthMap, old: Option<&Node>, new: Option<&Node>, recorder: &Recorder) -> Vec<String> {
+    let Some(node) = new.or(old) else { return Vec::new() };
     let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
+    let effect = memory.zones.set(&name, new.map(|node| (zones::zone(node), health::ready(node) == "True")));
+    if effect.recovered {
+        // All zones were down, so the fault was likely on this side: every node gets a new grace period.
+        let now = Instant::now();
+        memory.seen.values_mut().for_each(|seen| seen.at = now);
+    }
+    if new.is_none() {
+        memory.seen.remove(&name);
+        let text = format!("Node {name} event: Removing Node {name} from Controller");
+        recorder.record(&object_ref::of(node), Severity::Normal, "RemovingNode", text);
+        return effect.reconsider;
+    }
     let heartbeat = health::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0);
     // Our own writes of conditions keep the heartbeat's time.
     match memory.seen.get_mut(&name).filter(|seen| seen.uid == uid) {
@@ -283,4 +269,5 @@ fn on_node(memory: &mut HealthMap, old: Option<&Node>, new: Option<&Node>, recor
             recorder.record(&object_ref::of(node), Severity::Normal, "RegisteredNode", text);
         }
     }
+    effect.reconsider
 }

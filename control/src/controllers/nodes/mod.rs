@@ -1,5 +1,5 @@
-//! Node controllers: IPAM, lifecycle and taints, taint eviction, pod garbage collection. `ranges` and `health` are pure
-//! and may not import tokio or kube's client.
+//! Node controllers: IPAM, lifecycle and taints, taint eviction, pod garbage collection. `ranges`, `health` and
+//! `zones` are pure and may not import tokio or kube's client.
 
 mod health;
 mod ipam;
@@ -7,6 +7,7 @@ mod lifecycle;
 mod pod_gc;
 mod ranges;
 mod taint_eviction;
+mod zones;
 
 pub(crate) use ipam::NodeIpam;
 pub(crate) use lifecycle::{NodeLifecycle, Timing};

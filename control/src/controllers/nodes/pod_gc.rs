@@ -12,11 +12,9 @@ use serde_json::json;
 
 use super::{health, taint_eviction::disruption};
 use crate::controllers::{
-    cache::{Cache, Informer},
-    error::{self, Context, Error},
-    key::Key,
+    indexes::PODS_BY_NODE,
     pods,
-    workqueue::{Outcome, WorkQueue},
+    runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error},
 };
 
 /// Time from a node's deletion to that of its pods (upstream's quarantine).
@@ -25,11 +23,16 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 const TERMINATED_POD_THRESHOLD: usize = 12_500;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
+/// The terminated pods that nobody deletes yet, all under one value.
+const TERMINATED_PODS: Index<Pod> = Index::new("terminated", |pod| {
+    let is_kept = pods::is_terminal(pod) && pod.metadata.deletion_timestamp.is_none();
+    is_kept.then(String::new).into_iter().collect()
+});
+
 pub(crate) struct PodGc {
     client: Client,
     nodes: Cache<Node>,
     pods: Cache<Pod>,
-    queue: WorkQueue<Key>,
 }
 
 /// Why a pod is deleted.
@@ -57,22 +60,27 @@ fn terminated_pods_key() -> Key {
     Key::new("", "")
 }
 
-impl PodGc {
-    pub(crate) fn new(client: Client, nodes: &mut Informer<Node>, pods: &mut Informer<Pod>) -> Self {
-        let queue = WorkQueue::new();
-        let (enqueue, all) = (queue.clone(), pods.cache());
+impl Controller for PodGc {
+    const NAME: &'static str = "pod-garbage-collector-controller";
+    type Key = Key;
+    type Config = ();
+
+    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
+        let (nodes, pods) = (context.informer::<Node>(), context.informer::<Pod>());
+        pods.index(&PODS_BY_NODE).index(&TERMINATED_PODS);
+        let (enqueue, all) = (context.queue(), pods.cache());
         nodes.on_change(move |old, new| {
             let Some(node) = new.or(old) else { return };
             let out = node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| t.key == OUT_OF_SERVICE);
             if new.is_some() && !out {
                 return;
             }
-            let (name, delay) = (node.name_any(), if new.is_some() { Duration::ZERO } else { QUARANTINE });
-            for pod in all.all().iter().filter(|p| pods::node_name(p) == Some(&name)) {
+            let delay = if new.is_some() { Duration::ZERO } else { QUARANTINE };
+            for pod in all.by_index(&PODS_BY_NODE, &node.name_any()) {
                 enqueue.add_after(Key::of(&pod.metadata), delay);
             }
         });
-        let (enqueue, all, known) = (queue.clone(), pods.cache(), nodes.cache());
+        let (enqueue, all, known) = (context.queue(), pods.cache(), nodes.cache());
         pods.on_change(move |_, new| {
             let Some(pod) = new else { return };
             let node = pods::node_name(pod).and_then(|name| known.get(&Key::new("", name)));
@@ -81,18 +89,14 @@ impl PodGc {
                 Some(_) => enqueue.add(Key::of(&pod.metadata)),
                 None => {}
             }
-            if pods::is_terminal(pod) && all.len() > TERMINATED_POD_THRESHOLD {
+            if pods::is_terminal(pod) && all.count(&TERMINATED_PODS, "") > TERMINATED_POD_THRESHOLD {
                 enqueue.add_after(terminated_pods_key(), Duration::from_secs(20));
             }
         });
-        Self { client, nodes: nodes.cache(), pods: pods.cache(), queue }
+        Self { client: context.client(), nodes: nodes.cache(), pods: pods.cache() }
     }
 
-    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
-        &self.queue
-    }
-
-    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         if key == terminated_pods_key() {
             return self.prune_terminated().await;
         }
@@ -125,7 +129,9 @@ impl PodGc {
         self.delete(&pod).await?;
         Ok(Outcome::Done)
     }
+}
 
+impl PodGc {
     async fn delete(&self, pod: &Pod) -> Result<(), Error> {
         let key = Key::of(&pod.metadata);
         let params = DeleteParams {
@@ -139,12 +145,10 @@ impl PodGc {
     }
 
     async fn prune_terminated(&self) -> Result<Outcome, Error> {
-        let mut terminated: Vec<_> = self
-            .pods
-            .all()
-            .into_iter()
-            .filter(|p| pods::is_terminal(p) && p.metadata.deletion_timestamp.is_none())
-            .collect();
+        if self.pods.count(&TERMINATED_PODS, "") <= TERMINATED_POD_THRESHOLD {
+            return Ok(Outcome::Done);
+        }
+        let mut terminated = self.pods.by_index(&TERMINATED_PODS, "");
         terminated.sort_by_key(|p| p.metadata.creation_timestamp.as_ref().map(|t| t.0));
         terminated.truncate(terminated.len().saturating_sub(TERMINATED_POD_THRESHOLD));
         for pod in terminated {

@@ -1,12 +1,12 @@
 //! Splits the cluster CIDR into node CIDRs. Pure.
 
 use std::{
-    collections::BTreeSet,
+    collections::HashMap,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use crate::controllers::error::Error;
+use crate::controllers::runtime::Error;
 
 /// Maximum number of node CIDRs of one cluster CIDR.
 const MAX_BITS: u8 = 16;
@@ -63,27 +63,84 @@ impl Ranges {
         format!("{address}/{}", self.node_prefix)
     }
 
-    /// The first node CIDR that overlaps none of `taken`.
-    pub(crate) fn next_free<'a>(&self, taken: impl Iterator<Item = &'a str>) -> Option<String> {
-        let mut used: BTreeSet<u32> = BTreeSet::new();
-        for other in taken {
-            let Ok(other) = Self::parse(other, 31, 127).or_else(|_| Self::parse(other, 32, 128)) else { continue };
-            if other.v6 != self.v6 {
-                continue;
-            }
-            let bits = if self.v6 { 128u32 } else { 32 };
-            let shift = bits - u32::from(self.node_prefix);
-            let size = 1u128.checked_shl(bits - u32::from(other.prefix)).unwrap_or(u128::MAX);
-            let last = other.base.saturating_add(size - 1);
-            let first = other.base.max(self.base).saturating_sub(self.base) >> shift;
-            if last < self.base || first >= u128::from(self.len()) {
-                continue;
-            }
-            let end = ((last - self.base) >> shift).min(u128::from(self.len() - 1));
-            used.extend((first..=end).filter_map(|i| u32::try_from(i).ok()));
+    /// The first and last node CIDR that `other` overlaps, if any.
+    fn overlap(&self, other: &str) -> Option<(u32, u32)> {
+        let other = Self::parse(other, 31, 127).or_else(|_| Self::parse(other, 32, 128)).ok()?;
+        if other.v6 != self.v6 {
+            return None;
         }
-        (0..self.len()).find(|index| !used.contains(index)).map(|index| self.part(index))
+        let bits = if self.v6 { 128u32 } else { 32 };
+        let shift = bits - u32::from(self.node_prefix);
+        let size = 1u128.checked_shl(bits - u32::from(other.prefix)).unwrap_or(u128::MAX);
+        let last = other.base.saturating_add(size - 1);
+        let first = other.base.max(self.base).saturating_sub(self.base) >> shift;
+        if last < self.base || first >= u128::from(self.len()) {
+            return None;
+        }
+        let end = ((last - self.base) >> shift).min(u128::from(self.len() - 1));
+        Some((u32::try_from(first).ok()?, u32::try_from(end).ok()?))
     }
+}
+
+/// The node CIDRs of a range that are in use, kept up to date node by node.
+#[derive(Debug)]
+pub(crate) struct CidrSet {
+    ranges: Ranges,
+    /// One bit for each node CIDR: set while it is in use.
+    used: Vec<u64>,
+    /// How many users those have that have more than one: nodes may have been given the same by hand.
+    shared: HashMap<u32, u32>,
+}
+
+impl CidrSet {
+    pub(crate) fn new(ranges: Ranges) -> Self {
+        let words = ranges.len().div_ceil(u64::BITS);
+        Self { used: vec![0; usize::try_from(words).unwrap_or(0)], ranges, shared: HashMap::new() }
+    }
+
+    /// Takes the node CIDRs that `cidr` overlaps.
+    pub(crate) fn occupy(&mut self, cidr: &str) {
+        for index in self.overlap(cidr) {
+            let (word, bit) = position(index);
+            let Some(word) = self.used.get_mut(word) else { return };
+            if *word & bit == 0 {
+                *word |= bit;
+            } else {
+                *self.shared.entry(index).or_insert(1) += 1;
+            }
+        }
+    }
+
+    /// Gives back what [`occupy`](Self::occupy) took for the same `cidr`.
+    pub(crate) fn release(&mut self, cidr: &str) {
+        for index in self.overlap(cidr) {
+            match self.shared.get_mut(&index) {
+                Some(users) if *users > 2 => *users -= 1,
+                Some(_) => drop(self.shared.remove(&index)),
+                None => {
+                    let (word, bit) = position(index);
+                    self.used.get_mut(word).into_iter().for_each(|word| *word &= !bit);
+                }
+            }
+        }
+    }
+
+    fn overlap(&self, cidr: &str) -> impl Iterator<Item = u32> + use<> {
+        self.ranges.overlap(cidr).into_iter().flat_map(|(first, last)| first..=last)
+    }
+
+    /// The first node CIDR that nobody uses.
+    pub(crate) fn next_free(&self) -> Option<String> {
+        let word = self.used.iter().position(|word| *word != u64::MAX)?;
+        let bit = self.used.get(word)?.trailing_ones();
+        let index = u32::try_from(word).ok()? * u64::BITS + bit;
+        (index < self.ranges.len()).then(|| self.ranges.part(index))
+    }
+}
+
+/// The word and the bit of a node CIDR.
+fn position(index: u32) -> (usize, u64) {
+    (usize::try_from(index / u64::BITS).unwrap_or(usize::MAX), 1 << (index % u64::BITS))
 }
 
 impl fmt::Display for Ranges {
@@ -99,6 +156,14 @@ mod tests {
 
     fn ranges(text: &str) -> Ranges {
         Ranges::parse_all(text, 24, 64).unwrap().remove(0)
+    }
+
+    impl Ranges {
+        fn next_free<'a>(&self, taken: impl Iterator<Item = &'a str>) -> Option<String> {
+            let mut set = CidrSet::new(self.clone());
+            taken.for_each(|cidr| set.occupy(cidr));
+            set.next_free()
+        }
     }
 
     #[test]
@@ -118,6 +183,25 @@ mod tests {
         assert_eq!(r.next_free(["10.1.2.0/24", "10.1.3.0/24"].into_iter()), None);
         let r = ranges("10.1.2.77/24");
         assert_eq!(r.next_free([].into_iter()).unwrap(), "10.1.2.0/24");
+    }
+
+    #[test]
+    fn a_part_is_free_when_its_last_user_has_gone() {
+        let mut set = CidrSet::new(ranges("10.244.0.0/16"));
+        for cidr in ["10.244.0.0/24", "10.244.0.128/25", "10.244.0.0/23", "fd00::/64", "none"] {
+            set.occupy(cidr);
+        }
+        assert_eq!(set.next_free().unwrap(), "10.244.2.0/24");
+        set.release("10.244.0.128/25");
+        set.release("10.244.0.0/23");
+        assert_eq!(set.next_free().unwrap(), "10.244.1.0/24");
+        set.release("10.244.0.0/24");
+        assert_eq!(set.next_free().unwrap(), "10.244.0.0/24");
+        assert!(set.shared.is_empty());
+        (0..=255).for_each(|part| set.occupy(&format!("10.244.{part}.0/24")));
+        assert_eq!(set.next_free(), None);
+        set.release("10.244.255.0/24");
+        assert_eq!(set.next_free().unwrap(), "10.244.255.0/24");
     }
 
     #[test]

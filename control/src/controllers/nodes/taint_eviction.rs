@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
@@ -19,11 +19,9 @@ use windlass_kit::{
 };
 
 use crate::controllers::{
-    cache::{Cache, Informer},
-    error::{self, Context, Error},
-    key::Key,
+    indexes::PODS_BY_NODE,
     pods,
-    workqueue::{Outcome, WorkQueue},
+    runtime::{Cache, Context, Controller, During as _, Error, Key, Outcome, error},
 };
 
 pub(crate) struct TaintEviction {
@@ -31,45 +29,53 @@ pub(crate) struct TaintEviction {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
     recorder: Recorder,
-    queue: WorkQueue<Key>,
-    /// Pods to evict, by UID, and since when.
-    pending_evictions: Mutex<HashMap<String, Instant>>,
+    /// Pods to evict: UID, and since when.
+    pending_evictions: Arc<Mutex<HashMap<Key, (String, Instant)>>>,
 }
 
-impl TaintEviction {
-    pub(crate) fn new(client: Client, nodes: &mut Informer<Node>, pods: &mut Informer<Pod>) -> Self {
-        let queue = WorkQueue::new();
-        let (enqueue, all) = (queue.clone(), pods.cache());
+impl Controller for TaintEviction {
+    const NAME: &'static str = "taint-eviction-controller";
+    type Key = Key;
+    type Config = ();
+
+    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
+        let (nodes, pods) = (context.informer::<Node>(), context.informer::<Pod>());
+        pods.index(&PODS_BY_NODE);
+        let (enqueue, all) = (context.queue(), pods.cache());
         nodes.on_change(move |old, new| {
             let taints = |node: Option<&Arc<Node>>| no_execute(node.map(AsRef::as_ref));
             if let Some(node) = new
                 && taints(old) != taints(new)
             {
-                let name = node.name_any();
-                for pod in all.all().iter().filter(|p| pods::node_name(p) == Some(&name)) {
+                for pod in all.by_index(&PODS_BY_NODE, &node.name_any()) {
                     enqueue.add(Key::of(&pod.metadata));
                 }
             }
         });
-        let (enqueue, all) = (queue.clone(), nodes.cache());
-        pods.on_change(move |_, new| {
+        let pending_evictions: Arc<Mutex<HashMap<Key, (String, Instant)>>> = Arc::default();
+        let (enqueue, all, evictions) = (context.queue(), nodes.cache(), Arc::clone(&pending_evictions));
+        pods.on_change(move |old, new| {
+            if let (Some(pod), None) = (old, new) {
+                let mut pending = evictions.lock().unwrap_or_else(PoisonError::into_inner);
+                pending.remove(&Key::of(&pod.metadata));
+            }
             let Some(pod) = new.filter(|p| pods::is_active(p)) else { return };
             let node = pods::node_name(pod).and_then(|name| all.get(&Key::new("", name)));
             if !no_execute(node.as_deref()).is_empty() {
                 enqueue.add(Key::of(&pod.metadata));
             }
         });
-        let recorder = Recorder::new(client.clone(), "taint-eviction-controller", "");
-        Self { client, nodes: nodes.cache(), pods: pods.cache(), recorder, queue, pending_evictions: Mutex::default() }
+        Self {
+            client: context.client(),
+            nodes: nodes.cache(),
+            pods: pods.cache(),
+            recorder: context.recorder("taint-eviction-controller"),
+            pending_evictions,
+        }
     }
 
-    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
-        &self.queue
-    }
-
-    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(pod) = self.pods.get(&key).filter(|p| p.metadata.deletion_timestamp.is_none()) else {
-            self.prune_deleted();
             return Ok(Outcome::Done);
         };
         let uid = pod.uid().unwrap_or_default();
@@ -77,19 +83,13 @@ impl TaintEviction {
         let taints = no_execute(node.as_deref());
         let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
         let EvictAfter::Delay(time) = tolerations::evict_after(&taints, tolerations) else {
-            let was = self.pending_evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
-            if was.is_some() {
+            if self.pending(&key, &uid).remove(&key).is_some() {
                 let text = format!("Cancelling deletion of Pod {key}");
                 self.recorder.record(&object_ref::of(&*pod), Severity::Normal, "TaintManagerEviction", text);
             }
             return Ok(Outcome::Done);
         };
-        let since = *self
-            .pending_evictions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(uid.clone())
-            .or_insert_with(Instant::now);
+        let since = self.pending(&key, &uid).entry(key.clone()).or_insert_with(|| (uid.clone(), Instant::now())).1;
         let left = time.saturating_sub(since.elapsed());
         if !left.is_zero() {
             return Ok(Outcome::After(left));
@@ -106,16 +106,19 @@ impl TaintEviction {
             ..DeleteParams::default()
         };
         error::ignore_deleted(api.delete(&key.name, &params).await).during("evict pod", &key)?;
-        self.pending_evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+        self.pending(&key, &uid).remove(&key);
         Ok(Outcome::Done)
     }
+}
 
-    fn prune_deleted(&self) {
-        let mut pending_evictions = self.pending_evictions.lock().unwrap_or_else(PoisonError::into_inner);
-        if !pending_evictions.is_empty() {
-            let live: std::collections::HashSet<String> = self.pods.all().iter().filter_map(|p| p.uid()).collect();
-            pending_evictions.retain(|uid, _| live.contains(uid));
+impl TaintEviction {
+    /// The pending evictions, without that of another pod of the same name.
+    fn pending(&self, key: &Key, uid: &str) -> MutexGuard<'_, HashMap<Key, (String, Instant)>> {
+        let mut pending = self.pending_evictions.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.get(key).is_some_and(|(of, _)| of != uid) {
+            pending.remove(key);
         }
+        pending
     }
 }
 

@@ -23,16 +23,29 @@ use windlass_kit::{
 };
 
 use super::{
-    cache::{Cache, Informer},
-    error::{self, Context as _, Error},
-    key::Key,
+    indexes::PODS_BY_CLAIM,
     pods::{is_active, is_terminal},
-    workqueue::{Outcome, WorkQueue},
+    runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error},
 };
 use bind::{Choice, choose, is_free_for, phase};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+
+/// Claims by the volume that they name.
+const CLAIMS_BY_VOLUME: Index<PersistentVolumeClaim> =
+    Index::new("volume", |claim| volume_of(claim).map(str::to_owned).into_iter().collect());
+/// Claims that are not bound, by storage class.
+const UNBOUND_CLAIMS_BY_CLASS: Index<PersistentVolumeClaim> = Index::new("unbound", |claim| {
+    let class = claim.spec.as_ref().and_then(|s| s.storage_class_name.clone()).unwrap_or_default();
+    (!is_bound(claim)).then_some(class).into_iter().collect()
+});
+/// Volumes that belong to no claim, by storage class.
+const FREE_VOLUMES_BY_CLASS: Index<PersistentVolume> =
+    Index::new("free", |volume| holder_of(volume).is_none().then(|| class_of(volume)).into_iter().collect());
+/// Volumes that belong to a claim or are reserved for one, by that claim, as `namespace/claim`.
+const VOLUMES_BY_CLAIM: Index<PersistentVolume> =
+    Index::new("claim", |volume| holder_of(volume).map(|key| key.to_string()).into_iter().collect());
 
 /// A queue key. Claims and pods have a namespace; volumes have none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,39 +68,50 @@ pub(crate) struct PersistentVolumes {
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
     pods: Cache<Pod>,
-    queue: WorkQueue<QueueItem>,
     recorder: Recorder,
 }
 
-impl PersistentVolumes {
-    pub(crate) fn new(
-        client: Client,
-        claims: &mut Informer<PersistentVolumeClaim>,
-        volumes: &mut Informer<PersistentVolume>,
-        pods: &mut Informer<Pod>,
-    ) -> Self {
-        let queue = WorkQueue::new();
-        let enqueue = queue.clone();
+impl Controller for PersistentVolumes {
+    const NAME: &'static str = "persistentvolume-binder-controller";
+    type Key = QueueItem;
+    type Config = ();
+
+    fn subscribe(context: &mut Context<QueueItem>, (): ()) -> Self {
+        let claims = context.informer::<PersistentVolumeClaim>();
+        let volumes = context.informer::<PersistentVolume>();
+        let pods = context.informer::<Pod>();
+        claims.index(&CLAIMS_BY_VOLUME).index(&UNBOUND_CLAIMS_BY_CLASS);
+        volumes.index(&FREE_VOLUMES_BY_CLASS).index(&VOLUMES_BY_CLAIM);
+        pods.index(&PODS_BY_CLAIM);
+        let (enqueue, cache) = (context.queue(), volumes.cache());
         claims.on_change(move |old, new| {
             let Some(claim) = new.or(old) else { return };
-            enqueue.add(QueueItem::Claim(Key::of(claim.meta())));
-            if let Some(volume) = volume_of(claim) {
+            let key = Key::of(claim.meta());
+            let of_claim =
+                cache.by_index(&VOLUMES_BY_CLAIM, &key.to_string()).into_iter().map(|volume| volume.name_any());
+            for volume in of_claim.chain(volume_of(claim).map(str::to_owned)) {
                 enqueue.add(QueueItem::Volume(Key::new("", volume)));
             }
+            enqueue.add(QueueItem::Claim(key));
         });
-        let (enqueue, cache) = (queue.clone(), claims.cache());
+        let (enqueue, cache) = (context.queue(), claims.cache());
         volumes.on_change(move |old, new| {
             let Some(volume) = new.or(old) else { return };
             enqueue.add(QueueItem::Volume(Key::of(volume.meta())));
-            // A pending claim may match it, or a bound claim may have lost it.
-            let name = volume.metadata.name.as_deref();
-            for claim in cache.all() {
-                if !is_bound(&claim) || volume_of(&claim) == name {
+            // A claim that named it may have lost it or get it, one that it is reserved for get it.
+            let named = cache.by_index(&CLAIMS_BY_VOLUME, &volume.name_any());
+            named.iter().for_each(|claim| enqueue.add(QueueItem::Claim(Key::of(claim.meta()))));
+            for claim in [old, new].into_iter().flatten().filter_map(|volume| holder_of(volume)) {
+                enqueue.add(QueueItem::Claim(claim));
+            }
+            // Any other may get it while it is free.
+            if let Some(volume) = new.filter(|volume| holder_of(volume).is_none()) {
+                for claim in cache.by_index(&UNBOUND_CLAIMS_BY_CLASS, &class_of(volume)) {
                     enqueue.add(QueueItem::Claim(Key::of(claim.meta())));
                 }
             }
         });
-        let enqueue = queue.clone();
+        let enqueue = context.queue();
         pods.on_change(move |old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>| {
             let Some(pod) = new.or(old) else { return };
             if new.is_some() && volumes_of(pod).any(|v| v.ephemeral.is_some()) {
@@ -97,15 +121,16 @@ impl PersistentVolumes {
                 enqueue.add(QueueItem::Claim(Key::new(pod.namespace().unwrap_or_default(), claim.name)));
             }
         });
-        let recorder = Recorder::new(client.clone(), "persistentvolume-controller", "");
-        Self { client, claims: claims.cache(), volumes: volumes.cache(), pods: pods.cache(), queue, recorder }
+        Self {
+            client: context.client(),
+            claims: claims.cache(),
+            volumes: volumes.cache(),
+            pods: pods.cache(),
+            recorder: context.recorder("persistentvolume-controller"),
+        }
     }
 
-    pub(crate) fn queue(&self) -> &WorkQueue<QueueItem> {
-        &self.queue
-    }
-
-    pub(crate) async fn reconcile(&self, item: QueueItem) -> Result<Outcome, Error> {
+    async fn reconcile(&self, item: QueueItem) -> Result<Outcome, Error> {
         match item {
             QueueItem::Claim(key) => self.claim(&key).await,
             QueueItem::Volume(key) => self.volume(&key).await,
@@ -113,12 +138,26 @@ impl PersistentVolumes {
         }
         .map(|()| Outcome::Done)
     }
+}
+
+impl PersistentVolumes {
+    /// The volumes that a claim may be bound to: the one that it names, those reserved for it, and the free ones of its
+    /// class.
+    fn candidates(&self, key: &Key, claim: &PersistentVolumeClaim) -> Vec<Arc<PersistentVolume>> {
+        if let Some(name) = volume_of(claim) {
+            return self.volumes.get(&Key::new("", name)).into_iter().collect();
+        }
+        let class = claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).unwrap_or_default();
+        let mut candidates = self.volumes.by_index(&VOLUMES_BY_CLAIM, &key.to_string());
+        candidates.extend(self.volumes.by_index(&FREE_VOLUMES_BY_CLASS, class));
+        candidates
+    }
 
     async fn claim(&self, key: &Key) -> Result<(), Error> {
         let Some(claim) = self.claims.get(key) else { return Ok(()) };
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
         if claim.metadata.deletion_timestamp.is_some() {
-            let used = self.pods.in_namespace(&key.namespace).iter().any(|p| uses(p, &key.name));
+            let used = self.pods.by_index(&PODS_BY_CLAIM, &key.to_string()).iter().any(|p| !is_terminal(p));
             return if used { Ok(()) } else { write_finalizers(&api, &claim.metadata, CLAIM_FINALIZER, false).await };
         }
         if !claim.finalizers().iter().any(|f| f == CLAIM_FINALIZER) {
@@ -133,7 +172,7 @@ impl PersistentVolumes {
             }
             return Ok(());
         }
-        let all = self.volumes.all();
+        let all = self.candidates(key, &claim);
         match choose(&claim, all.iter().map(AsRef::as_ref)) {
             Choice::Bind(name) => match all.iter().find(|v| v.metadata.name.as_deref() == Some(name.as_str())) {
                 Some(volume) => self.bind(&api, &claim, volume).await,
@@ -278,9 +317,14 @@ fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
 }
 
-/// Whether a pod that is not over uses a claim.
-fn uses(pod: &Pod, claim: &str) -> bool {
-    !is_terminal(pod) && claims_of(pod).any(|c| c.name == claim)
+/// The claim that a volume belongs to or is reserved for.
+fn holder_of(volume: &PersistentVolume) -> Option<Key> {
+    let holder = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    Some(Key::new(holder.namespace.clone().unwrap_or_default(), holder.name.clone().unwrap_or_default()))
+}
+
+fn class_of(volume: &PersistentVolume) -> String {
+    volume.spec.as_ref().and_then(|s| s.storage_class_name.clone()).unwrap_or_default()
 }
 
 fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {

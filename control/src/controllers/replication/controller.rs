@@ -16,6 +16,7 @@ use super::{Failure, Owner, plan::Counts, plan::Desired};
 const FAILURE: &str = "ReplicaFailure";
 
 impl Owner for ReplicationController {
+    const CONTROLLER: &'static str = "replicationcontroller-controller";
     const COMPONENT: &'static str = "replication-controller";
 
     fn desired(&self) -> Option<Desired<'_>> {

@@ -2,7 +2,7 @@
 //! kind is one more `impl Owner`. `plan` and `ranking` are pure and may not import tokio or kube's client.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -18,18 +18,17 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use windlass_kit::events::{Recorder, Severity};
 
 use super::{
-    cache::{Cache, Informer},
-    error::{self, Context, Error},
-    expectations::Expectations,
-    key::Key,
+    indexes::{PODS_BY_CONTROLLER, PODS_BY_LABEL, selected},
     pods,
-    workqueue::{Outcome, WorkQueue},
+    runtime::{
+        Cache, Cached, Context, Controller, During as _, Error, Expectations, Key, Outcome, SelectorIndex, WorkQueue,
+        error,
+    },
 };
 
 mod controller;
@@ -48,9 +47,9 @@ pub(crate) struct Failure {
 }
 
 /// A kind whose objects own identical pods.
-pub(crate) trait Owner:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
-{
+pub(crate) trait Owner: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Debug {
+    /// The name of its controller, as upstream names it.
+    const CONTROLLER: &'static str;
     /// The source of its events, as upstream names it.
     const COMPONENT: &'static str;
 
@@ -68,46 +67,48 @@ pub(crate) struct Replication<O> {
     client: Client,
     owners: Cache<O>,
     pods: Cache<Pod>,
-    queue: WorkQueue<Key>,
     recorder: Recorder,
-    /// Per owner, by UID.
-    expectations: Mutex<HashMap<String, Expectations>>,
+    /// By owner, with the owner's UID.
+    expectations: Mutex<HashMap<Key, (String, Expectations)>>,
 }
 
-impl<O: Owner> Replication<O> {
-    /// Subscribes to both kinds.
-    pub(crate) fn new(client: Client, owners: &mut Informer<O>, pods: &mut Informer<Pod>) -> Self {
-        let queue = WorkQueue::new();
-        let enqueue = queue.clone();
+impl<O: Owner> Controller for Replication<O> {
+    const NAME: &'static str = O::CONTROLLER;
+    type Key = Key;
+    type Config = ();
+
+    fn subscribe(context: &mut Context<Key>, (): ()) -> Self {
+        let (owners, pods) = (context.informer::<O>(), context.informer::<Pod>());
+        pods.index(&PODS_BY_CONTROLLER).index(&PODS_BY_LABEL);
+        let selectors: Arc<Mutex<SelectorIndex>> = Arc::default();
+        let (enqueue, index) = (context.queue(), Arc::clone(&selectors));
         owners.on_change(move |old, new| {
-            if let Some(owner) = new.or(old) {
-                enqueue.add(Key::of(owner.meta()));
-            }
+            let Some(owner) = new.or(old) else { return };
+            let key = Key::of(owner.meta());
+            let selector = new.and_then(|owner| owner.desired()).map(|desired| desired.selector);
+            index.lock().unwrap_or_else(PoisonError::into_inner).set(&key, selector);
+            enqueue.add(key);
         });
-        let (enqueue, cache) = (queue.clone(), owners.cache());
-        pods.on_change(move |old, new| enqueue_owners(&enqueue, &cache, old, new));
-        let recorder = Recorder::new(client.clone(), O::COMPONENT, "");
-        Self { client, owners: owners.cache(), pods: pods.cache(), queue, recorder, expectations: Mutex::default() }
-    }
-
-    pub(crate) fn queue(&self) -> &WorkQueue<Key> {
-        &self.queue
-    }
-
-    fn with_expectations<T>(&self, uid: &str, f: impl FnOnce(&mut Expectations) -> T) -> T {
-        let mut expectations = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
-        f(expectations.entry(uid.to_owned()).or_default())
+        let (enqueue, cache) = (context.queue(), owners.cache());
+        pods.on_change(move |old, new| enqueue_owners(&enqueue, &cache, &selectors, old, new));
+        Self {
+            client: context.client(),
+            owners: owners.cache(),
+            pods: pods.cache(),
+            recorder: context.recorder(O::COMPONENT),
+            expectations: Mutex::default(),
+        }
     }
 
     /// Reconciles one owner.
-    pub(crate) async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(owner) = self.owners.get(&key) else {
-            self.prune_expectations();
+            self.expectations.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             return Ok(Outcome::Done);
         };
         let Some(desired) = owner.desired() else { return Ok(Outcome::Done) };
-        let settled = self.with_expectations(desired.uid, |w| w.satisfied(&self.pods, Instant::now()));
-        let plan = plan::reconcile(&desired, &self.pods.in_namespace(&key.namespace), settled, Timestamp::now());
+        let settled = self.with_expectations(&key, desired.uid, |w| w.satisfied(&self.pods, Instant::now()));
+        let plan = plan::reconcile(&desired, &self.claimable(&key, &desired), settled, Timestamp::now());
         self.claim(&owner, &key, &plan).await?;
         let failure = if plan.create > 0 {
             self.create(&owner, &key, plan.create).await
@@ -125,10 +126,25 @@ impl<O: Owner> Replication<O> {
             (None, None) => Outcome::Done,
         })
     }
+}
 
-    fn prune_expectations(&self) {
-        let live: std::collections::HashSet<String> = self.owners.all().iter().filter_map(|o| o.uid()).collect();
-        self.expectations.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| live.contains(uid));
+impl<O: Owner> Replication<O> {
+    fn with_expectations<T>(&self, key: &Key, uid: &str, f: impl FnOnce(&mut Expectations) -> T) -> T {
+        let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
+        let (of, expectations) = all.entry(key.clone()).or_default();
+        if of != uid {
+            (*of, *expectations) = (uid.to_owned(), Expectations::default());
+        }
+        f(expectations)
+    }
+
+    /// The pods that the owner controls, and those that match its selector, ordered by name.
+    fn claimable(&self, key: &Key, desired: &Desired<'_>) -> Vec<Arc<Pod>> {
+        let owned = self.pods.by_index(&PODS_BY_CONTROLLER, desired.uid);
+        let matching = selected(&self.pods, &key.namespace, desired.selector);
+        let owned = owned.into_iter().filter(|pod| pod.metadata.namespace.as_deref() == Some(&key.namespace));
+        let both: BTreeMap<String, Arc<Pod>> = owned.chain(matching).map(|pod| (pod.name_any(), pod)).collect();
+        both.into_values().collect()
     }
 
     async fn claim(&self, owner: &O, key: &Key, plan: &Plan) -> Result<(), Error> {
@@ -172,7 +188,7 @@ impl<O: Owner> Replication<O> {
                 match result {
                     Ok(pod) => {
                         let mark = self.pods.sync_point(pod.metadata.resource_version.as_deref());
-                        self.with_expectations(&uid, |w| w.expect_creation(mark, Instant::now()));
+                        self.with_expectations(key, &uid, |w| w.expect_creation(mark, Instant::now()));
                         let text = format!("Created pod: {}", pod.name_any());
                         self.recorder.record(&about, Severity::Normal, "SuccessfulCreate", text);
                     }
@@ -210,7 +226,7 @@ impl<O: Owner> Replication<O> {
             match result {
                 Ok(_) => {
                     let deleted = (Key::of(&pod.metadata), pod.uid().unwrap_or_default());
-                    self.with_expectations(&uid, |w| w.expect_deletion(deleted.0, deleted.1, Instant::now()));
+                    self.with_expectations(key, &uid, |w| w.expect_deletion(deleted.0, deleted.1, Instant::now()));
                     let text = format!("Deleted pod: {}", pod.name_any());
                     self.recorder.record(&about, Severity::Normal, "SuccessfulDelete", text);
                 }
@@ -228,7 +244,13 @@ impl<O: Owner> Replication<O> {
 }
 
 /// Enqueues the owners that a changed pod has, had or could get.
-fn enqueue_owners<O: Owner>(queue: &WorkQueue<Key>, owners: &Cache<O>, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
+fn enqueue_owners<O: Owner>(
+    queue: &WorkQueue<Key>,
+    owners: &Cache<O>,
+    selectors: &Mutex<SelectorIndex>,
+    old: Option<&Arc<Pod>>,
+    new: Option<&Arc<Pod>>,
+) {
     for pod in [old, new].into_iter().flatten() {
         if let Some(owner) = pods::controller_of(&pod.metadata)
             && owner.kind == O::kind(&())
@@ -239,8 +261,11 @@ fn enqueue_owners<O: Owner>(queue: &WorkQueue<Key>, owners: &Cache<O>, old: Opti
     if let Some(pod) = new
         && pods::controller_of(&pod.metadata).is_none()
     {
-        for owner in owners.in_namespace(&pod.namespace().unwrap_or_default()) {
-            if owner.desired().is_some_and(|d| pods::selects(d.selector, pod.metadata.labels.as_ref())) {
+        let namespace = pod.namespace().unwrap_or_default();
+        let labels = pod.metadata.labels.as_ref();
+        let candidates = selectors.lock().unwrap_or_else(PoisonError::into_inner).candidates(&namespace, labels);
+        for owner in candidates.iter().filter_map(|key| owners.get(key)) {
+            if owner.desired().is_some_and(|d| pods::selects(d.selector, labels)) {
                 queue.add(Key::of(owner.meta()));
             }
         }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use kube::Resource;
 use tokio::time::Instant;
 
 use super::{
-    cache::{Cache, SyncPoint},
+    informer::{Cache, SyncPoint},
     key::Key,
 };
 
@@ -27,13 +27,13 @@ impl Expectations {
         self.last = Some(now);
     }
 
-    pub(crate) fn expect_deletion(&mut self, pod: Key, uid: String, now: Instant) {
-        self.deleted.push((pod, uid));
+    pub(crate) fn expect_deletion(&mut self, object: Key, uid: String, now: Instant) {
+        self.deleted.push((object, uid));
         self.last = Some(now);
     }
 
     /// Whether the cache shows all expected writes; expired expectations are dropped.
-    pub(crate) fn satisfied(&mut self, cache: &Cache<Pod>, now: Instant) -> bool {
+    pub(crate) fn satisfied<K: Resource>(&mut self, cache: &Cache<K>, now: Instant) -> bool {
         if self.last.is_some_and(|last| now.duration_since(last) >= EXPECTATIONS_TIMEOUT) {
             *self = Self::default();
         }
@@ -41,8 +41,9 @@ impl Expectations {
             self.created = None;
         }
         self.deleted.retain(|(key, uid)| {
-            cache.get(key).is_some_and(|pod| {
-                pod.metadata.uid.as_deref() == Some(uid.as_str()) && pod.metadata.deletion_timestamp.is_none()
+            cache.get(key).is_some_and(|object| {
+                let meta = object.meta();
+                meta.uid.as_deref() == Some(uid.as_str()) && meta.deletion_timestamp.is_none()
             })
         });
         self.created.is_none() && self.deleted.is_empty()

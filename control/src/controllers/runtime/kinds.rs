@@ -21,13 +21,9 @@ impl Kind {
         verbs.iter().all(|verb| self.verbs.iter().any(|v| v == verb))
     }
 
-    /// Group and plural, such as `pods` or `leases.coordination.k8s.io`.
+    /// Plural and group, such as `pods` or `leases.coordination.k8s.io`.
     pub(crate) fn group_resource(&self) -> String {
-        if self.resource.group.is_empty() {
-            self.resource.plural.clone()
-        } else {
-            format!("{}.{}", self.resource.plural, self.resource.group)
-        }
+        group_resource(&self.resource)
     }
 
     /// The API of one namespace; the namespace is ignored for cluster-scoped kinds.
@@ -38,6 +34,11 @@ impl Kind {
             Api::all_with(client.clone(), &self.resource)
         }
     }
+}
+
+/// Plural and group, such as `pods` or `leases.coordination.k8s.io`.
+pub(crate) fn group_resource(resource: &ApiResource) -> String {
+    if resource.group.is_empty() { resource.plural.clone() } else { format!("{}.{}", resource.plural, resource.group) }
 }
 
 /// All kinds, each in the preferred version of its group, and the group versions that could not be discovered.

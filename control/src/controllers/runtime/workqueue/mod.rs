@@ -2,7 +2,7 @@
 //! and delayed entries. `State` decides and knows no clock; `WorkQueue` lets tasks wait for it.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry},
     fmt,
     future::Future,
     hash::Hash,
@@ -15,8 +15,13 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 use windlass_kit::backoff::delay_after;
 
+mod metrics;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use metrics::{Gauges, QueueMetrics};
+
+use metrics::QueueRecorder;
 
 /// First delay after a failure, doubling with each further one (client-go's item back-off).
 const RETRY_BASE: Duration = Duration::from_millis(5);
@@ -27,37 +32,44 @@ const RETRY_CAP: Duration = Duration::from_secs(1000);
 #[derive(Debug)]
 pub(crate) struct State<K> {
     ready: VecDeque<K>,
-    queued: HashSet<K>,
-    processing: HashSet<K>,
-    /// Added while being worked on: queued again when done.
-    again: HashSet<K>,
+    /// When each of `ready` was added.
+    queued: HashMap<K, Instant>,
+    /// Since when each key is worked on.
+    processing: HashMap<K, Instant>,
+    /// Added, at that time, while being worked on: queued again when done.
+    again: HashMap<K, Instant>,
     timers: BTreeMap<(Instant, u64), K>,
     due: HashMap<K, (Instant, u64)>,
     failures: HashMap<K, u32>,
     serial: u64,
+    recorder: QueueRecorder,
 }
 
 impl<K> Default for State<K> {
     fn default() -> Self {
         Self {
             ready: VecDeque::new(),
-            queued: HashSet::new(),
-            processing: HashSet::new(),
-            again: HashSet::new(),
+            queued: HashMap::new(),
+            processing: HashMap::new(),
+            again: HashMap::new(),
             timers: BTreeMap::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
             serial: 0,
+            recorder: QueueRecorder::default(),
         }
     }
 }
 
 impl<K: Clone + Eq + Hash> State<K> {
     /// Queues `key` unless it already waits; a key being worked on is queued again afterwards.
-    pub(crate) fn add(&mut self, key: K) {
-        if self.processing.contains(&key) {
-            self.again.insert(key);
-        } else if self.queued.insert(key.clone()) {
+    pub(crate) fn add(&mut self, key: K, now: Instant) {
+        let is_processing = self.processing.contains_key(&key);
+        let waiting = if is_processing { &mut self.again } else { &mut self.queued };
+        let Entry::Vacant(entry) = waiting.entry(key.clone()) else { return };
+        entry.insert(now);
+        self.recorder.added();
+        if !is_processing {
             self.ready.push_back(key);
         }
     }
@@ -70,6 +82,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             }
             self.timers.remove(&earlier);
         }
+        self.recorder.retried();
         self.serial += 1;
         let slot = (at, self.serial);
         self.timers.insert(slot, key.clone());
@@ -84,22 +97,26 @@ impl<K: Clone + Eq + Hash> State<K> {
             }
             let key = entry.remove();
             self.due.remove(&key);
-            self.add(key);
+            self.add(key, now);
         }
         None
     }
 
     /// Takes the next ready key for a worker.
-    pub(crate) fn take(&mut self) -> Option<K> {
+    pub(crate) fn take(&mut self, now: Instant) -> Option<K> {
         let key = self.ready.pop_front()?;
-        self.queued.remove(&key);
-        self.processing.insert(key.clone());
+        if let Some(added) = self.queued.remove(&key) {
+            self.recorder.waited(now.saturating_duration_since(added));
+        }
+        self.processing.insert(key.clone(), now);
         Some(key)
     }
 
     /// The worker on `key` has ended; with `outcome` it says what comes next.
     pub(crate) fn done(&mut self, key: K, outcome: Outcome, now: Instant) {
-        self.processing.remove(&key);
+        if let Some(started) = self.processing.remove(&key) {
+            self.recorder.worked(now.saturating_duration_since(started));
+        }
         match outcome {
             Outcome::Done => {
                 self.failures.remove(&key);
@@ -115,9 +132,17 @@ impl<K: Clone + Eq + Hash> State<K> {
                 self.add_at(key.clone(), now + delay);
             }
         }
-        if self.again.remove(&key) {
-            self.add(key);
+        if let Some(added) = self.again.remove(&key)
+            && let Entry::Vacant(entry) = self.queued.entry(key.clone())
+        {
+            entry.insert(added);
+            self.ready.push_back(key);
         }
+    }
+
+    pub(crate) fn gauges(&self, now: Instant) -> Gauges {
+        let times = || self.processing.values().map(|started| now.saturating_duration_since(*started));
+        Gauges { depth: self.ready.len(), unfinished: times().sum(), longest: times().max().unwrap_or_default() }
     }
 }
 
@@ -149,18 +174,24 @@ impl<K> fmt::Debug for WorkQueue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> WorkQueue<K> {
-    pub(crate) fn new() -> Self {
-        Self { inner: Arc::new((Mutex::new(State::default()), Notify::new())) }
+impl<K: Clone + Eq + Hash + Send + 'static> WorkQueue<K> {
+    /// An empty queue that is shown as `name` in `metrics`.
+    pub(crate) fn new(name: &'static str, metrics: &Arc<QueueMetrics>) -> Self {
+        let recorder = QueueRecorder { name, metrics: Arc::clone(metrics) };
+        let inner = Arc::new((Mutex::new(State { recorder, ..State::default() }), Notify::new()));
+        let weak = Arc::downgrade(&inner);
+        metrics
+            .observe(name, move |now| weak.upgrade().map_or_else(Gauges::default, |inner| lock(&inner.0).gauges(now)));
+        Self { inner }
     }
 
     fn state(&self) -> MutexGuard<'_, State<K>> {
-        self.inner.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.0)
     }
 
     /// Queues a key; never waits.
     pub(crate) fn add(&self, key: K) {
-        self.state().add(key);
+        self.state().add(key, Instant::now());
         self.inner.1.notify_one();
     }
 
@@ -178,9 +209,9 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         loop {
             let notified = self.inner.1.notified();
             let due = {
-                let mut state = self.state();
-                let due = state.advance(Instant::now());
-                if let Some(key) = state.take() {
+                let (mut state, now) = (self.state(), Instant::now());
+                let due = state.advance(now);
+                if let Some(key) = state.take(now) {
                     return key;
                 }
                 due
@@ -231,4 +262,8 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             }
         }
     }
+}
+
+fn lock<K>(state: &Mutex<State<K>>) -> MutexGuard<'_, State<K>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,63 @@
-//! What no controller reads is dropped before an object is kept.
+//! The types that informers cache, and what of them is kept: what no controller reads is dropped. Pure.
 
-use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use std::fmt::Debug;
+
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{
+        Container, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
+        Service,
+    },
+    discovery::v1::EndpointSlice,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
+use kube::{Resource, api::DynamicObject, core::PartialObjectMeta};
+use serde::de::DeserializeOwned;
+
+/// A type that informers cache: one of k8s-openapi, `PartialObjectMeta` of one, or either dynamic form.
+pub(crate) trait Cached: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
+    /// Drops what no controller reads; by default the long parts of the metadata.
+    fn trim(&mut self) {
+        trim_meta(self.meta_mut());
+    }
+}
+
+impl Cached for Endpoints {}
+impl Cached for EndpointSlice {}
+impl Cached for Lease {}
+impl Cached for Namespace {}
+impl Cached for PersistentVolume {}
+impl Cached for PersistentVolumeClaim {}
+impl Cached for ReplicationController {}
+impl Cached for Service {}
+impl Cached for DynamicObject {}
+
+/// Keeps identity, version, owners and finalizers.
+impl<K> Cached for PartialObjectMeta<K>
+where
+    K: Resource + Clone + Debug + Send + Sync + 'static,
+{
+    fn trim(&mut self) {
+        trim_meta(&mut self.metadata);
+        self.types = None;
+        self.metadata.labels = None;
+        self.metadata.annotations = None;
+    }
+}
+
+/// Keeps taints, pod CIDRs and conditions.
+impl Cached for Node {
+    fn trim(&mut self) {
+        trim_node(self);
+    }
+}
+
+/// Keeps metadata, ports, node, tolerations and claims; phase, conditions, addresses and restarts.
+impl Cached for Pod {
+    fn trim(&mut self) {
+        trim_pod(self);
+    }
+}
 
 /// Drops what only clients that write whole objects need.
 fn trim_meta(meta: &mut ObjectMeta) {
@@ -17,13 +72,7 @@ fn trim_meta(meta: &mut ObjectMeta) {
     }
 }
 
-/// Keeps the whole object except for the long parts of its metadata.
-pub(crate) fn trim_metadata<K: Resource>(object: &mut K) {
-    trim_meta(object.meta_mut());
-}
-
-/// Keeps of a node: taints, pod CIDRs, conditions.
-pub(crate) fn trim_node(node: &mut Node) {
+fn trim_node(node: &mut Node) {
     trim_meta(&mut node.metadata);
     if let Some(status) = &mut node.status {
         status.images = None;
@@ -37,8 +86,7 @@ pub(crate) fn trim_node(node: &mut Node) {
     }
 }
 
-/// Keeps of a pod: metadata, ports, node, tolerations, claims; phase, conditions, addresses, restarts.
-pub(crate) fn trim_pod(pod: &mut Pod) {
+fn trim_pod(pod: &mut Pod) {
     trim_meta(&mut pod.metadata);
     if let Some(spec) = &mut pod.spec {
         spec.volumes = spec.volumes.take().and_then(|volumes| {

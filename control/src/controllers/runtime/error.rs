@@ -24,23 +24,17 @@ pub enum Error {
         /// Why it is invalid.
         why: String,
     },
-    /// A watch ended before its first list was complete.
-    #[error("the watch of {kind} ended before its first list; restart the control plane")]
-    WatchEnded {
-        /// The kind watched.
-        kind: String,
-    },
     /// A concurrent change; retrying with fresh state.
     #[error("{0} changed meanwhile; retrying")]
     Changed(String),
 }
 
 /// Adds the attempted action to an API error.
-pub(crate) trait Context<T> {
+pub(crate) trait During<T> {
     fn during(self, action: &'static str, object: &impl ToString) -> Result<T, Error>;
 }
 
-impl<T> Context<T> for Result<T, kube::Error> {
+impl<T> During<T> for Result<T, kube::Error> {
     fn during(self, action: &'static str, object: &impl ToString) -> Result<T, Error> {
         self.map_err(|source| Error::Api { action, object: object.to_string(), source: Box::new(source) })
     }

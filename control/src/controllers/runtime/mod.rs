@@ -1,0 +1,31 @@
+//! What all controllers are built from: shared informers with indexes, work queues with metrics, discovery, and the
+//! supervision of controllers. Imports no controller and names no type but for what caches keep of it (`trim`).
+//! `index`, `selector_index`, `trim` and the state of work queues are pure.
+
+mod controller;
+mod discovery;
+pub(crate) mod error;
+mod expectations;
+mod index;
+mod informer;
+mod informers;
+mod key;
+pub(crate) mod kinds;
+mod selector_index;
+#[cfg(test)]
+mod tests;
+mod trim;
+mod workqueue;
+
+pub(crate) use controller::{Context, Controller, Controllers, Subscription};
+pub(crate) use discovery::Discovery;
+pub(crate) use error::During;
+pub use error::Error;
+pub(crate) use expectations::Expectations;
+pub(crate) use index::Index;
+pub(crate) use informer::{Cache, Life, MetadataSource, SyncPoint};
+pub(crate) use informers::Informers;
+pub(crate) use key::Key;
+pub(crate) use selector_index::SelectorIndex;
+pub(crate) use trim::Cached;
+pub(crate) use workqueue::{Outcome, WorkQueue};

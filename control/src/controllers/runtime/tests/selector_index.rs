@@ -1,0 +1,53 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use crate::controllers::runtime::{key::Key, selector_index::SelectorIndex};
+
+fn pairs(list: &[(u8, u8)]) -> BTreeMap<String, String> {
+    list.iter().map(|(k, v)| (format!("k{k}"), format!("v{v}"))).collect()
+}
+
+fn matches(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+    !selector.is_empty() && selector.iter().all(|(k, v)| labels.get(k) == Some(v))
+}
+
+#[test]
+fn a_pair_that_all_selectors_share_brings_no_candidates_together() {
+    let mut index = SelectorIndex::default();
+    let selector =
+        |i: usize| BTreeMap::from([("a-tier".to_owned(), "prod".to_owned()), ("app".to_owned(), i.to_string())]);
+    for i in 0..1000 {
+        index.set(&Key::new("n", format!("s{i}")), Some(&selector(i)));
+    }
+    let found = index.candidates("n", [&selector(500)]);
+    assert!(found.len() <= 2 && found.contains(&Key::new("n", "s500")), "{found:?}");
+    assert!(index.candidates("other", [&selector(500)]).is_empty());
+}
+
+proptest! {
+    /// Every selector that matches is a candidate, after any changes; none is left when all are removed.
+    #[test]
+    fn no_match_is_missed(
+        changes in prop::collection::vec((0u8..6, prop::option::of(prop::collection::vec((0u8..4, 0u8..3), 0..4))), 0..40),
+        labels in prop::collection::vec((0u8..4, 0u8..3), 0..5),
+    ) {
+        let (mut index, mut selectors) = (SelectorIndex::default(), BTreeMap::new());
+        for (name, selector) in changes {
+            let (key, selector) = (Key::new("n", format!("s{name}")), selector.map(|list| pairs(&list)));
+            index.set(&key, selector.as_ref());
+            match selector {
+                Some(selector) => drop(selectors.insert(key, selector)),
+                None => drop(selectors.remove(&key)),
+            }
+        }
+        let labels = pairs(&labels);
+        let found = index.candidates("n", [&labels]);
+        for (key, selector) in &selectors {
+            prop_assert!(!matches(selector, &labels) || found.contains(key), "{key} is missing");
+        }
+        prop_assert!(found.iter().all(|key| selectors.contains_key(key)));
+        selectors.keys().for_each(|key| index.set(key, None));
+        prop_assert!(index.is_empty());
+    }
+}
