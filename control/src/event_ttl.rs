@@ -21,7 +21,8 @@ pub(crate) async fn sweep(store: &Store, client: &kube::Client, shutdown: &Cance
             () = tokio::time::sleep(SWEEP_INTERVAL) => {}
         }
         let now = Timestamp::now();
-        for (key, _) in store.list("events", None).0.into_iter().filter(|(_, object)| is_expired(&object.bytes, now)) {
+        let (events, _) = store.list(store.resource("events"), None);
+        for key in events.iter().filter(|event| is_expired(&event.bytes, now)).map(|event| &event.key) {
             let events: Api<Event> = Api::namespaced(client.clone(), &key.namespace);
             let _ = events.delete(&key.name, &DeleteParams::default()).await;
         }

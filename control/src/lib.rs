@@ -1,7 +1,7 @@
 //! The embedded control plane: API server, store, controllers, scheduler.
 //!
 //! Controllers and scheduler are clients of the API and do not know the store; the API does not know Docker or
-//! iptables. Imports `kit` and `apimachinery` only.
+//! iptables. Imports `apimachinery`, `kit` and `store` only.
 
 pub mod api;
 pub mod controllers;
@@ -15,7 +15,6 @@ pub mod scheduler;
 pub mod schema;
 pub mod selectable_fields;
 pub mod service_account_tokens;
-pub mod store;
 pub mod table;
 
 #[cfg(test)]
@@ -27,6 +26,8 @@ pub mod fuzzing;
 mod control_plane;
 mod event_ttl;
 mod loopback_probe;
+
+pub use windlass_store as store;
 
 pub use control_plane::{Config, ControlPlane, Error, is_data_dir};
 pub use loopback_probe::LoopbackProbe;

@@ -7,7 +7,7 @@ use schemars::{Schema, SchemaGenerator};
 
 use crate::{
     metrics::{NodeMetrics, PodMetrics},
-    store::{RelaxedDurability, StoredType},
+    store::{self, Engine, RelaxedDurability, ResourceOptions, Store},
 };
 
 /// Group (empty for core), version and kind.
@@ -368,10 +368,14 @@ pub static VIRTUAL_TYPES: &[ResourceType] = &[
     },
 ];
 
-/// The stored types, for the store.
-#[must_use]
-pub fn stored_types() -> Vec<StoredType> {
-    TYPES.iter().map(|t| StoredType { name: t.group_resource(), relaxed_durability: t.relaxed_durability }).collect()
+/// Opens a store with all stored types.
+///
+/// # Errors
+/// When the engine cannot be read.
+pub fn open_store(engine: Box<dyn Engine>) -> Result<Store, store::Error> {
+    let options = |t: &ResourceType| ResourceOptions { relaxed_durability: t.relaxed_durability };
+    let resources: Vec<_> = TYPES.iter().map(|t| (t.group_resource(), options(t))).collect();
+    Store::open(engine, &resources)
 }
 
 /// All types, stored and virtual.

@@ -109,7 +109,7 @@ impl Api {
         let namespace = private["namespace"].as_str()?;
         let lives = |plural: &str, reference: &Value| {
             let name = reference["name"].as_str().unwrap_or("").to_owned();
-            let found = self.store().get(plural, &Key { namespace: namespace.to_owned(), name });
+            let found = self.store().get(self.store().resource(plural), &Key { namespace: namespace.to_owned(), name });
             found.is_some_and(|object| object.value()["metadata"]["uid"] == reference["uid"])
         };
         let account = &private["serviceaccount"];

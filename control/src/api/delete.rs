@@ -283,15 +283,15 @@ impl ApiRequest {
     ) -> ApiResult {
         let delete_options = DeleteOptions::read(options, body)?;
         let selectors = Selectors::read(info, options)?;
-        let (items, revision) = self.api.store().list(info.resource.group_resource(), info.namespace.as_deref());
+        let (items, revision) = self.api.store().list(self.api.resource_id(info.resource), info.namespace.as_deref());
         let mut deleted = Vec::new();
-        for (key, object) in items {
+        for object in items {
             if !selectors.is_empty() && !selectors.matches(&object.value()) {
                 continue;
             }
             let one = RequestInfo {
-                namespace: (!key.namespace.is_empty()).then_some(key.namespace),
-                name: Some(key.name),
+                namespace: (!object.key.namespace.is_empty()).then(|| object.key.namespace.clone()),
+                name: Some(object.key.name.clone()),
                 ..info.clone()
             };
             match self.remove(&one, &delete_options).await {

@@ -46,11 +46,12 @@ impl ApiRequest {
         let stored: Vec<(Key, Value)> = {
             let store = self.api.store();
             // The stored types of the core group have the same plural names.
-            let objects = match &info.name {
-                Some(_) => store.get(info.resource.plural, &info.key()).map(|o| (info.key(), o)).into_iter().collect(),
-                None => store.list(info.resource.plural, info.namespace.as_deref()).0,
+            let resource = store.resource(info.resource.plural);
+            let objects: Vec<_> = match &info.name {
+                Some(_) => store.get(resource, &info.key()).into_iter().collect(),
+                None => store.list(resource, info.namespace.as_deref()).0,
             };
-            objects.into_iter().map(|(key, object)| (key, object.value())).collect()
+            objects.into_iter().map(|object| (object.key.clone(), object.value())).collect()
         };
         let now = Timestamp::now();
         let usage = self.api.inner.usage.read().unwrap_or_else(PoisonError::into_inner);

@@ -61,13 +61,13 @@ pub use kubelet_client::KubeletClient;
 
 use crate::{
     metrics::{Readings, SampleWindow},
-    registry,
+    registry::{self, ResourceType},
     service_account_tokens::TokenIssuer,
-    store::Store,
+    store::{ResourceId, Store},
 };
 use node_authorizer::NodeGraph;
 use request_info::{RequestInfo, RequestOptions};
-use service_allocator::ServiceAllocator;
+use service_allocator::{SERVICES, ServiceAllocator};
 
 /// The version that clients see; `+windlass` marks the build.
 pub const VERSION: &str = "v1.36.2+windlass";
@@ -140,7 +140,7 @@ impl Api {
     #[must_use]
     pub fn new(store: Store, config: &ApiConfig, kubelet: Option<KubeletClient>, tokens: Option<TokenIssuer>) -> Self {
         let allocator = Arc::new(ServiceAllocator::new(config.service_cidr, config.node_ports.clone(), &store));
-        store.set_allocator(Arc::<ServiceAllocator>::clone(&allocator));
+        store.set_allocator(store.resource(SERVICES), Arc::<ServiceAllocator>::clone(&allocator));
         Self {
             inner: Arc::new(Inner {
                 node_graph: NodeGraph::new(store.clone()),
@@ -176,6 +176,10 @@ impl Api {
 
     fn store(&self) -> &Store {
         &self.inner.store
+    }
+
+    fn resource_id(&self, resource: &ResourceType) -> ResourceId {
+        self.store().resource(resource.group_resource())
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Objects in the order of their keys.
-type Items = Vec<(Key, Arc<Object>)>;
+type Items = Vec<Arc<Object>>;
 
 /// The label and field selectors of a query.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ impl ApiRequest {
     }
 
     pub(super) fn find(&self, info: &RequestInfo) -> Option<Arc<Object>> {
-        self.api.store().get(info.resource.group_resource(), &info.key())
+        self.api.store().get(self.api.resource_id(info.resource), &info.key())
     }
 
     /// The objects of a list: the latest ones, or those at the requested revision or at the revision of the first page.
@@ -76,7 +76,7 @@ impl ApiRequest {
         wanted_revision: Option<u64>,
     ) -> Result<(Items, u64), ApiError> {
         let (store, resource, namespace) =
-            (self.api.store(), info.resource.group_resource(), info.namespace.as_deref());
+            (self.api.store(), self.api.resource_id(info.resource), info.namespace.as_deref());
         let error = |error: Error, old: ApiError| {
             if matches!(error, Error::TooOld { .. }) { old } else { ApiError::store(&error) }
         };
@@ -104,7 +104,7 @@ impl ApiRequest {
             }
             None => store.list(resource, namespace),
         };
-        items.drain(..items.partition_point(|(key, _)| *key <= start));
+        items.drain(..items.partition_point(|object| object.key <= start));
         Ok((items, revision))
     }
 
@@ -127,12 +127,12 @@ impl ApiRequest {
             }
             items.truncate(limit);
             if self.accept.representation != Representation::Object {
-                values = Some(items.iter().map(|(_, object)| object.value()).collect());
+                values = Some(items.iter().map(|object| object.value()).collect());
             }
         } else {
             // Objects behind the page are left to the next one.
             let (mut page, mut decoded) = (Vec::new(), Vec::new());
-            for (key, object) in items {
+            for object in items {
                 let value = object.value();
                 if !selectors.matches(&value) {
                     continue;
@@ -141,7 +141,7 @@ impl ApiRequest {
                     more = true;
                     break;
                 }
-                page.push((key, object));
+                page.push(object);
                 if self.accept.representation != Representation::Object {
                     decoded.push(value);
                 }
@@ -149,8 +149,8 @@ impl ApiRequest {
             items = page;
             values = Some(decoded);
         }
-        if let Some((last, _)) = items.last().filter(|_| more) {
-            metadata["continue"] = json!(encode_continue(Some(revision), last));
+        if let Some(last) = items.last().filter(|_| more) {
+            metadata["continue"] = json!(encode_continue(Some(revision), &last.key));
         }
         Ok(match (self.accept.representation, values) {
             (Representation::Table, Some(values)) => self
@@ -167,15 +167,15 @@ impl ApiRequest {
 }
 
 /// A list built from the stored bytes, without decoding them.
-fn encode_list(info: &RequestInfo, metadata: &Value, items: &[(Key, Arc<Object>)]) -> Vec<u8> {
+fn encode_list(info: &RequestInfo, metadata: &Value, items: &[Arc<Object>]) -> Vec<u8> {
     let gvk = &info.resource.gvk;
-    let size: usize = items.iter().map(|(_, o)| o.bytes.len() + 1).sum();
+    let size: usize = items.iter().map(|o| o.bytes.len() + 1).sum();
     let mut out = Vec::with_capacity(size + 160);
     out.extend_from_slice(
         format!(r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#, gvk.kind, gvk.api_version())
             .as_bytes(),
     );
-    for (at, (_, object)) in items.iter().enumerate() {
+    for (at, object) in items.iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }

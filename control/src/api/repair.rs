@@ -14,15 +14,16 @@ impl Api {
     /// are logged, their values are not.
     pub async fn repair(&self) {
         for resource in TYPES {
-            for (key, object) in self.store().list(resource.group_resource(), None).0 {
+            for object in self.store().list(self.store().resource(resource.group_resource()), None).0 {
                 if let Err(why) = (resource.try_decode)(&object.bytes) {
-                    self.repair_one(resource, key, &object, &why.to_string()).await;
+                    self.repair_one(resource, &object, &why.to_string()).await;
                 }
             }
         }
     }
 
-    async fn repair_one(&self, resource: &ResourceType, key: Key, object: &Object, why: &str) {
+    async fn repair_one(&self, resource: &ResourceType, object: &Object, why: &str) {
+        let key = object.key.clone();
         let (kind, namespace, name) = (resource.group_resource(), key.namespace.clone(), key.name.clone());
         let repaired = repaired(resource, &key, object);
         let removed = repaired.as_ref().map(|(_, removed)| removed.join(", ")).unwrap_or_default();

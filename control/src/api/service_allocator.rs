@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::generate::random_u32;
 use crate::store::{AllocationError, Allocator, Object, Rollback, Store};
 
-const SERVICES: &str = "services";
+pub(super) const SERVICES: &str = "services";
 
 type NodePort = (u16, String);
 
@@ -81,15 +81,15 @@ impl ServiceAllocator {
     /// Loads the allocations of the stored services.
     pub(super) fn new((first, length): (Ipv4Addr, u8), ports: RangeInclusive<u16>, store: &Store) -> Self {
         let mut allocations = Allocations::default();
-        for (key, object) in store.list(SERVICES, None).0 {
+        for object in store.list(store.resource(SERVICES), None).0 {
             let service = object.value();
             let mut allocated = Allocated::by(&service);
             let twice = allocated.address.is_some_and(|a| allocations.addresses.contains_key(&a))
                 || allocated.ports.iter().any(|p| allocations.ports.contains_key(p));
             if twice {
                 tracing::warn!(
-                    namespace = key.namespace,
-                    service = key.name,
+                    namespace = object.key.namespace,
+                    service = object.key.name,
                     "cluster IP or node port of this service is allocated to another service too; recreate the service"
                 );
                 allocated.address = allocated.address.filter(|a| !allocations.addresses.contains_key(a));
@@ -119,7 +119,7 @@ impl ServiceAllocator {
     pub(super) fn allocated(&self, store: &Store) -> (bool, BTreeSet<Ipv4Addr>, BTreeSet<NodePort>) {
         let allocations = self.allocations();
         let mut wanted = Allocations::default();
-        for (_, object) in store.list(SERVICES, None).0 {
+        for object in store.list(store.resource(SERVICES), None).0 {
             let service = object.value();
             wanted.set(uid_of(&service), Allocated::by(&service));
         }
@@ -271,15 +271,7 @@ impl ServiceAllocator {
 }
 
 impl Allocator for ServiceAllocator {
-    fn allocate(
-        &self,
-        resource: &str,
-        new: Option<&mut Value>,
-        current: Option<&Object>,
-    ) -> Result<Option<Rollback>, AllocationError> {
-        if resource != SERVICES {
-            return Ok(None);
-        }
+    fn allocate(&self, new: Option<&mut Value>, current: Option<&Object>) -> Result<Option<Rollback>, AllocationError> {
         let mut allocations = self.allocations();
         let (uid, allocated) = match (new, current) {
             (Some(service), _) => {

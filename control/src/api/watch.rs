@@ -47,19 +47,19 @@ struct WatchStream {
 impl ApiRequest {
     pub(super) fn watch(&self, info: &RequestInfo, options: &RequestOptions) -> ApiResult {
         let selectors = Selectors::read(info, options)?;
-        let qualified = info.resource.group_resource();
+        let resource = self.api.resource_id(info.resource);
         let (requested, current) = (options.revision()?, self.api.store().revision());
         if let Some(requested) = requested.filter(|requested| *requested > current) {
             return Err(ApiError::too_large_version(requested, current));
         }
         let initial = options.send_initial_events || requested.is_none();
         let (items, after) = if initial {
-            let (items, at) = self.api.store().list(qualified, info.namespace.as_deref());
+            let (items, at) = self.api.store().list(resource, info.namespace.as_deref());
             (items, at)
         } else {
             (Vec::new(), requested.unwrap_or(current))
         };
-        let watch = self.api.store().watch(qualified, after).map_err(|e| ApiError::store(&e))?;
+        let watch = self.api.store().watch(resource, after).map_err(|e| ApiError::store(&e))?;
         let now = Instant::now();
         let mut stream = WatchStream {
             watch,
@@ -75,7 +75,7 @@ impl ApiRequest {
             columns_sent: false,
             ended: false,
         };
-        for (_, object) in items {
+        for object in items {
             let value = object.value();
             if stream.selectors.matches(&value) {
                 stream.push("ADDED", value);
@@ -113,7 +113,7 @@ impl WatchStream {
             }
             let wake = if self.bookmarks { self.ends_at.min(self.next_bookmark) } else { self.ends_at };
             match tokio::time::timeout_at(wake, self.watch.next()).await {
-                Ok(Ok(changes)) => changes.into_iter().for_each(|c| self.on_change(&c)),
+                Ok(Ok(events)) => events.into_iter().for_each(|event| self.on_event(&event)),
                 Ok(Err(store::Error::Closed)) => return None,
                 Ok(Err(error)) => {
                     self.send("ERROR", &ApiError::store(&error).status());
@@ -142,29 +142,29 @@ impl WatchStream {
     }
 
     /// An object that begins to match the selectors is `ADDED` for this watcher, one that ceases to match is `DELETED`.
-    fn on_change(&mut self, change: &store::Change) {
-        if self.namespace.as_ref().is_some_and(|n| *n != change.key.namespace) {
+    fn on_event(&mut self, event: &store::Event) {
+        if self.namespace.as_ref().is_some_and(|n| *n != event.object.key.namespace) {
             return;
         }
         if self.selectors.is_empty() && self.representation == Representation::Object {
-            let kind = match (change.deleted, &change.previous) {
+            let kind = match (event.deleted, &event.previous) {
                 (true, _) => "DELETED",
                 (false, None) => "ADDED",
                 (false, Some(_)) => "MODIFIED",
             };
-            return self.send_bytes(kind, &change.object.bytes);
+            return self.send_bytes(kind, &event.object.bytes);
         }
-        let object = change.object.value();
-        let before = change.previous.as_ref().map(|p| p.value());
+        let object = event.object.value();
+        let before = event.previous.as_ref().map(|p| p.value());
         let matched = before.as_ref().is_some_and(|b| self.selectors.matches(b));
-        let matches = !change.deleted && self.selectors.matches(&object);
+        let matches = !event.deleted && self.selectors.matches(&object);
         match (matched, matches) {
             (false, true) => self.push("ADDED", object),
             (true, true) => self.push("MODIFIED", object),
             (true, false) => {
                 // The last matching state, with the revision of the change.
                 let mut last = before.unwrap_or(object);
-                last["metadata"]["resourceVersion"] = json!(change.object.revision.to_string());
+                last["metadata"]["resourceVersion"] = json!(event.object.revision.to_string());
                 self.push("DELETED", last);
             }
             (false, false) => {}

@@ -70,7 +70,7 @@ impl ApiRequest {
             }
             let mut key = info.key();
             key.name.clone_from(&name);
-            let existing = self.api.store().get(resource.group_resource(), &key);
+            let existing = self.api.store().get(self.api.resource_id(resource), &key);
             if existing.is_none() {
                 if options.dry_run {
                     self.api.dry_run(resource, &mut object)?;

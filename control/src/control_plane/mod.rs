@@ -117,7 +117,7 @@ impl ControlPlane {
     /// When the directory is foreign or damaged: it is left unchanged then.
     pub async fn open(config: Config) -> Result<Self, Error> {
         // The store first: a foreign or damaged directory must stay untouched.
-        let store = Store::open(Box::new(adopt_data_dir(&config.data_dir)?), &registry::stored_types())?;
+        let store = registry::open_store(Box::new(adopt_data_dir(&config.data_dir)?))?;
         let first = Ipv4Addr::from_bits(config.service_cidr.0.to_bits() + 1);
         let mut addresses = vec![
             IpAddr::V4(Ipv4Addr::LOCALHOST),

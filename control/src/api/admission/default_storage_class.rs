@@ -11,9 +11,9 @@ pub(super) fn admit(store: &Store, object: &mut Value) {
     if !object["spec"]["storageClassName"].is_null() || !object["spec"].is_object() {
         return;
     }
-    let (classes, _) = store.list("storageclasses.storage.k8s.io", None);
+    let (classes, _) = store.list(store.resource("storageclasses.storage.k8s.io"), None);
     let is_default = |class: &Value| class["metadata"]["annotations"][DEFAULT_CLASS] == "true";
-    let mut all: Vec<Value> = classes.iter().map(|(_, class)| class.value()).filter(is_default).collect();
+    let mut all: Vec<Value> = classes.iter().map(|class| class.value()).filter(is_default).collect();
     // Of several defaults the newest, as upstream.
     all.sort_by_key(|class| class["metadata"]["creationTimestamp"].as_str().unwrap_or("").to_owned());
     if let Some(class) = all.last() {

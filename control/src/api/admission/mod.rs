@@ -72,7 +72,10 @@ impl ApiRequest {
             });
         };
         let own = (resource.gvk.kind == "Pod" && operation == Operation::Create)
-            .then(|| self.api.store().get("nodes", &Key { namespace: String::new(), name: node.to_owned() }))
+            .then(|| {
+                let key = Key { namespace: String::new(), name: node.to_owned() };
+                self.api.store().get(self.api.store().resource("nodes"), &key)
+            })
             .flatten()
             .map(|node| node.value());
         let attributes = AdmissionAttributes {

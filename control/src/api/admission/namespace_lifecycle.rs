@@ -17,7 +17,7 @@ pub(super) fn admit(store: &Store, info: &RequestInfo, object: &Value) -> Result
     let resource = info.resource;
     if let Some(namespace) = &info.namespace {
         let key = Key { namespace: String::new(), name: namespace.clone() };
-        let Some(found) = store.get("namespaces", &key) else {
+        let Some(found) = store.get(store.resource("namespaces"), &key) else {
             let namespaces = of_kind("Namespace").unwrap_or(resource);
             return Err(ApiError::not_found(namespaces, namespace));
         };

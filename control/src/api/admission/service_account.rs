@@ -39,7 +39,7 @@ pub(super) fn admit(store: &Store, info: &RequestInfo, object: &mut Value) -> Re
     let name = object["spec"]["serviceAccountName"].as_str().unwrap_or("default").to_owned();
     let namespace = info.namespace.clone().unwrap_or_default();
     let key = Key { namespace: namespace.clone(), name: name.clone() };
-    let account = match store.get("serviceaccounts", &key) {
+    let account = match store.get(store.resource("serviceaccounts"), &key) {
         Some(account) => account.value(),
         // The default account of a new namespace may not exist yet. Upstream refuses the pod until then, and scripts
         // work around that.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use futures::FutureExt as _;
 
 use super::{Relations, Vertex, graph::Graph};
-use crate::store::{Change, Error, Store, Watch};
+use crate::store::{Error, Event, Store, Watch};
 
 const PODS: &str = "pods";
 const VOLUMES: &str = "persistentvolumes";
@@ -45,15 +45,16 @@ impl SyncedGraph {
     /// Builds the graph from a full list.
     fn begin(store: &Store) -> Option<Self> {
         let mut graph = Graph::default();
-        let (pods, of_pods) = store.list(PODS, None);
-        for (key, pod) in pods {
-            graph.pod(&key, Some(&pod.value()));
+        let (pods_id, volumes_id) = (store.resource(PODS), store.resource(VOLUMES));
+        let (pods, of_pods) = store.list(pods_id, None);
+        for pod in pods {
+            graph.pod(&pod.key, Some(&pod.value()));
         }
-        let (volumes, of_volumes) = store.list(VOLUMES, None);
-        for (key, volume) in volumes {
-            graph.volume(&key.name, Some(&volume.value()));
+        let (volumes, of_volumes) = store.list(volumes_id, None);
+        for volume in volumes {
+            graph.volume(&volume.key.name, Some(&volume.value()));
         }
-        let (pods, volumes) = (store.watch(PODS, of_pods).ok()?, store.watch(VOLUMES, of_volumes).ok()?);
+        let (pods, volumes) = (store.watch(pods_id, of_pods).ok()?, store.watch(volumes_id, of_volumes).ok()?);
         let mut all = Self { graph, pods, volumes };
         all.catch_up().ok().map(|()| all)
     }
@@ -61,18 +62,18 @@ impl SyncedGraph {
     /// Applies the changes since the last call.
     fn catch_up(&mut self) -> Result<(), Error> {
         let Self { graph, pods, volumes } = self;
-        read(pods, |change| graph.pod(&change.key, (!change.deleted).then(|| change.object.value()).as_ref()))?;
-        read(volumes, |change| {
-            graph.volume(&change.key.name, (!change.deleted).then(|| change.object.value()).as_ref())
+        read(pods, |event| graph.pod(&event.object.key, (!event.deleted).then(|| event.object.value()).as_ref()))?;
+        read(volumes, |event| {
+            graph.volume(&event.object.key.name, (!event.deleted).then(|| event.object.value()).as_ref())
         })
     }
 }
 
 /// Reads the changes that are available, without waiting for more.
-fn read(watch: &mut Watch, mut take: impl FnMut(&Change)) -> Result<(), Error> {
+fn read(watch: &mut Watch, mut take: impl FnMut(&Event)) -> Result<(), Error> {
     loop {
         match watch.next().now_or_never() {
-            Some(Ok(changes)) => changes.iter().for_each(&mut take),
+            Some(Ok(events)) => events.iter().for_each(&mut take),
             // The store is closing; the graph stays valid until then.
             None | Some(Err(Error::Closed)) => return Ok(()),
             Some(Err(error)) => return Err(error),

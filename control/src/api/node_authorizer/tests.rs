@@ -22,7 +22,7 @@ use crate::{
 const ANSWERS: &str = include_str!("../../../tests/node/answers.json");
 
 fn api() -> Api {
-    let store = Store::open(Box::new(Memory::default()), &registry::stored_types()).unwrap();
+    let store = registry::open_store(Box::new(Memory::default())).unwrap();
     let service_cidr = ("10.96.0.0".parse().unwrap(), 24);
     let tokens =
         crate::service_account_tokens::TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem())

@@ -15,7 +15,7 @@ impl ApiRequest {
         let node = pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty());
         let node = node.ok_or_else(|| ApiError::bad_request(format!("pod {name} does not have a host assigned")))?;
         let key = Key { namespace: String::new(), name: node.to_owned() };
-        let found = self.api.store().get("nodes", &key);
+        let found = self.api.store().get(self.api.store().resource("nodes"), &key);
         let nodes = of_kind("Node").unwrap_or(info.resource);
         let node = found.ok_or_else(|| ApiError::not_found(nodes, node))?.value();
         let kubelet = self.api.inner.kubelet.as_ref();

@@ -104,7 +104,7 @@ impl ApiRequest {
         };
         let resource = of_kind(kind).ok_or_else(ApiError::unknown_path)?;
         let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
-        let object = self.api.store().get(resource.group_resource(), &key);
+        let object = self.api.store().get(self.api.resource_id(resource), &key);
         let object = object.ok_or_else(|| ApiError::not_found(resource, name))?.value();
         if let Some(node) = node {
             node_restriction::admit_token(node, spec, &object)

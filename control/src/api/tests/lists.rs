@@ -38,8 +38,7 @@ async fn a_page_that_comes_too_late_may_go_on_in_the_present() {
         node_ports: 30000..=30009,
         max_token_seconds: None,
     };
-    let open =
-        || Api::new(Store::open(Box::new(memory.clone()), &registry::stored_types()).unwrap(), &settings(), None, None);
+    let open = || Api::new(registry::open_store(Box::new(memory.clone())).unwrap(), &settings(), None, None);
     let api = open();
     call(&api, "POST", "/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
     for name in ["b", "c", "d"] {

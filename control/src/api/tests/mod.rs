@@ -35,7 +35,7 @@ use crate::{
 };
 
 fn api() -> Api {
-    let store = Store::open(Box::new(Memory::default()), &registry::stored_types()).unwrap();
+    let store = registry::open_store(Box::new(Memory::default())).unwrap();
     let settings = ApiConfig {
         service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 24),
         node_ports: 30000..=30009,

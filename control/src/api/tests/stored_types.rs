@@ -60,9 +60,9 @@ fn set(info: &mut Value, path: &[&str], value: Value) {
 
 /// What is stored of a type, read as the type.
 fn check(api: &Api, resource: &ResourceType, what: &str) {
-    for (key, object) in api.store().list(resource.group_resource(), None).0 {
+    for object in api.store().list(api.resource_id(resource), None).0 {
         if let Err(why) = (resource.try_decode)(&object.bytes) {
-            panic!("{what}: {key:?} cannot be read: {why}: {}", String::from_utf8_lossy(&object.bytes));
+            panic!("{what}: {:?} cannot be read: {why}: {}", object.key, String::from_utf8_lossy(&object.bytes));
         }
     }
 }
@@ -191,6 +191,7 @@ async fn undecodable_objects_are_repaired_at_the_start() {
         [("configmaps", "m", secret), ("pods", "p", broken_pod), ("configmaps", "fine", fine)]
     {
         let key = Key { namespace: "n".to_owned(), name: name.to_owned() };
+        let resource = api.store().resource(resource);
         let write = Write { resource, key, expected: Expected::Absent, value: Some(value) };
         api.store().write(write).await.unwrap();
     }

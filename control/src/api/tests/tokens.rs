@@ -5,7 +5,7 @@ use crate::service_account_tokens::TokenIssuer;
 
 /// An API that signs tokens, with one account and a pod of another one.
 async fn signing(max_token_seconds: Option<i64>) -> Api {
-    let store = Store::open(Box::new(Memory::default()), &registry::stored_types()).unwrap();
+    let store = registry::open_store(Box::new(Memory::default())).unwrap();
     let service_cidr = (Ipv4Addr::new(10, 96, 0, 0), 24);
     let settings = ApiConfig { service_cidr, node_ports: 30000..=30009, max_token_seconds };
     let tokens = TokenIssuer::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();

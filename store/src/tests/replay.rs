@@ -6,9 +6,9 @@ use super::*;
 
 type Listed = BTreeMap<Key, u64>;
 
-fn listed(store: &Store, resource: &str) -> (Listed, u64) {
+fn listed(store: &Store, resource: ResourceId) -> (Listed, u64) {
     let (items, at) = store.list(resource, None);
-    (items.into_iter().map(|(key, object)| (key, object.revision)).collect(), at)
+    (items.into_iter().map(|object| (object.key.clone(), object.revision)).collect(), at)
 }
 
 proptest! {
@@ -21,7 +21,7 @@ proptest! {
         runtime.block_on(async {
             let store = open(Memory::default());
             // By resource: the list at each revision at which one was taken.
-            let mut lists: BTreeMap<&str, BTreeMap<u64, Listed>> = BTreeMap::new();
+            let mut lists: BTreeMap<ResourceId, BTreeMap<u64, Listed>> = BTreeMap::new();
             let mut note = |store: &Store| {
                 for resource in [THINGS, BEATS] {
                     let (list, at) = listed(store, resource);
@@ -43,7 +43,7 @@ proptest! {
             let last = store.revision();
             for (resource, lists) in &lists {
                 for (from, list) in lists {
-                    let (mut replayed, mut watch) = (list.clone(), store.watch(resource, *from).unwrap());
+                    let (mut replayed, mut watch) = (list.clone(), store.watch(*resource, *from).unwrap());
                     watch.batch = 3;
                     let mut events = Vec::new();
                     while watch.revision() < last {
@@ -54,16 +54,16 @@ proptest! {
                     }
                     let mut events = events.into_iter().peekable();
                     for (at, wanted) in lists.range(from + 1..) {
-                        while let Some(change) = events.next_if(|c| c.object.revision <= *at) {
-                            let before = replayed.get(&change.key).copied();
-                            assert_eq!(before, change.previous.as_ref().map(|p| p.revision), "the state before");
-                            if change.deleted {
-                                replayed.remove(&change.key);
+                        while let Some(event) = events.next_if(|e| e.object.revision <= *at) {
+                            let before = replayed.get(&event.object.key).copied();
+                            assert_eq!(before, event.previous.as_ref().map(|p| p.revision), "the state before");
+                            if event.deleted {
+                                replayed.remove(&event.object.key);
                             } else {
-                                replayed.insert(change.key, change.object.revision);
+                                replayed.insert(event.object.key.clone(), event.object.revision);
                             }
                         }
-                        assert_eq!(&replayed, wanted, "{resource} from {from} at {at}");
+                        assert_eq!(&replayed, wanted, "{resource:?} from {from} at {at}");
                     }
                     assert!(events.next().is_none());
                 }

@@ -89,15 +89,9 @@ impl Engine for Memory {
         })
     }
 
-    fn restore(
-        &mut self,
-        wanted: &BTreeMap<String, Bytes>,
-        served: &dyn Fn(&str) -> bool,
-        counters: &Counters,
-    ) -> Result<(), Error> {
+    fn restore(&mut self, wanted: &BTreeMap<String, Bytes>, counters: &Counters) -> Result<(), Error> {
         self.content().write(|content| {
-            content.records.retain(|key, _| !served(key));
-            content.records.extend(wanted.clone());
+            content.records.clone_from(wanted);
             content.count(counters);
         })
     }

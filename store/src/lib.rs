@@ -2,10 +2,10 @@
 //! recent changes for watches.
 //!
 //! One thread owns writing (`writer`); readers take snapshots under a short lock. The engine on disk is behind
-//! [`Engine`]. Imports nothing of `api`: it knows keys and bytes, not kinds.
+//! [`Engine`]. It knows keys and bytes, not kinds: resources are registered at run time, and imports nothing of ours.
 //!
 //! No revision is assigned twice, however the process ends: the disk holds a ceiling above all assigned revisions, and
-//! a start after an unclean end begins above it. Such an end may lose the last seconds of types with
+//! a start after an unclean end begins above it. Such an end may lose the last seconds of resources with
 //! [`RelaxedDurability`]; their watchers must list again.
 
 mod disk;
@@ -19,7 +19,7 @@ mod writer;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
@@ -32,7 +32,7 @@ use tokio::sync::{oneshot, watch as tokio_watch};
 
 pub use disk::{Disk, Files, OneFile};
 pub use memory::{Fault, Memory};
-pub use watch::{Change, Watch};
+pub use watch::{Event, Watch};
 
 use state::State;
 use writer::Writer;
@@ -46,10 +46,23 @@ pub struct Key {
     pub name: String,
 }
 
+/// A resource that is stored, by its group resource, such as `pods` or `leases.coordination.k8s.io`; of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId(u32);
+
+/// How the objects of a resource are stored.
+#[derive(Debug, Clone, Default)]
+pub struct ResourceOptions {
+    /// Which of its writes are acknowledged early.
+    pub relaxed_durability: RelaxedDurability,
+}
+
 /// One stored object: compact JSON with its own `resourceVersion`. Only the store constructs it, from JSON that it has
 /// decoded once or encoded itself.
 #[derive(Debug, Clone)]
 pub struct Object {
+    /// Its key.
+    pub key: Key,
     /// The revision of its last write.
     pub revision: u64,
     /// The object as JSON.
@@ -59,11 +72,11 @@ pub struct Object {
 impl Object {
     /// Decodes a record of the engine completely, so that a damaged one is reported by its key at the start and not
     /// when it is read.
-    fn read(bytes: Bytes) -> Result<Self, String> {
+    fn read(key: Key, bytes: Bytes) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
         let revision = value["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse().ok());
         let revision = revision.ok_or("it has no resourceVersion")?;
-        Ok(Self { revision, bytes })
+        Ok(Self { key, revision, bytes })
     }
 
     /// The object, decoded.
@@ -88,8 +101,8 @@ pub enum Expected {
 /// A requested write.
 #[derive(Debug)]
 pub struct Write {
-    /// The plural name and group of the type, such as `pods` or `leases.coordination.k8s.io`.
-    pub resource: &'static str,
+    /// The resource.
+    pub resource: ResourceId,
     /// The object.
     pub key: Key,
     /// The precondition.
@@ -98,10 +111,11 @@ pub struct Write {
     pub value: Option<Value>,
 }
 
-/// Which writes of a type are acknowledged before they are on disk, which they are a few seconds later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which writes of a resource are acknowledged before they are on disk, which they are a few seconds later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RelaxedDurability {
     /// None.
+    #[default]
     Never,
     /// Those of one namespace.
     InNamespace(&'static str),
@@ -117,15 +131,6 @@ impl RelaxedDurability {
             Self::Always => true,
         }
     }
-}
-
-/// A type that is stored.
-#[derive(Debug, Clone, Copy)]
-pub struct StoredType {
-    /// Its plural name and group.
-    pub name: &'static str,
-    /// Which of its writes are acknowledged early.
-    pub relaxed_durability: RelaxedDurability,
 }
 
 /// An error of a write or of opening the store.
@@ -192,9 +197,9 @@ pub struct Counters {
     pub revision: u64,
     /// No revision above this was assigned. Equal to `revision` after a clean end.
     pub ceiling: u64,
-    /// No type has changed after this, unless `changed` says so: for files that did not track changes per type.
+    /// No resource has changed after this, unless `changed` says so: for files that did not track changes per resource.
     pub floor: u64,
-    /// The revision of the latest change of each type, deletions included; a commit holds only those that differ.
+    /// The revision of the latest change of each resource, deletions included; a commit holds only those that differ.
     pub changed: BTreeMap<String, u64>,
 }
 
@@ -211,16 +216,11 @@ pub trait Engine: Send + fmt::Debug {
     /// When the disk fails. Whether the records are on disk is unknown then, and the engine refuses writes until
     /// [`Engine::restore`] succeeds.
     fn commit(&mut self, records: &[Record], counters: &Counters) -> Result<(), Error>;
-    /// After a failed commit: makes the records selected by `served` exactly `wanted`, durably.
+    /// After a failed commit: makes the records exactly `wanted`, durably.
     ///
     /// # Errors
     /// When the disk still fails.
-    fn restore(
-        &mut self,
-        wanted: &BTreeMap<String, Bytes>,
-        served: &dyn Fn(&str) -> bool,
-        counters: &Counters,
-    ) -> Result<(), Error>;
+    fn restore(&mut self, wanted: &BTreeMap<String, Bytes>, counters: &Counters) -> Result<(), Error>;
 }
 
 /// Why a requested value cannot be allocated.
@@ -235,19 +235,14 @@ pub struct AllocationError {
 /// Reverts the allocation of a failed write.
 pub type Rollback = Box<dyn FnOnce() + Send>;
 
-/// Allocates values that must be unique among objects, such as addresses. The writer calls it in the order of the
-/// writes, so that allocations and stored objects never differ, also when a client cancels its request.
+/// Allocates values that must be unique among the objects of a resource, such as addresses. The writer calls it in the
+/// order of the writes, so that allocations and stored objects never differ, also when a client cancels its request.
 pub trait Allocator: Send + Sync + fmt::Debug {
     /// Fills in the allocated values of a new state of an object and releases those that it no longer has.
     ///
     /// # Errors
     /// When a requested value is taken; nothing is changed then.
-    fn allocate(
-        &self,
-        resource: &str,
-        new: Option<&mut Value>,
-        current: Option<&Object>,
-    ) -> Result<Option<Rollback>, AllocationError>;
+    fn allocate(&self, new: Option<&mut Value>, current: Option<&Object>) -> Result<Option<Rollback>, AllocationError>;
 }
 
 /// Whether the store accepts writes.
@@ -267,9 +262,11 @@ pub struct Store {
     state: Arc<RwLock<State>>,
     revision: tokio_watch::Receiver<u64>,
     health: tokio_watch::Receiver<Health>,
-    allocator: Arc<RwLock<Option<Arc<dyn Allocator>>>>,
+    allocators: Allocators,
     queue: std::sync::mpsc::SyncSender<writer::Request>,
 }
+
+type Allocators = Arc<RwLock<HashMap<ResourceId, Arc<dyn Allocator>>>>;
 
 /// Capacity of the queue to the writer; senders wait when it is full.
 const WRITE_QUEUE_CAPACITY: usize = 1024;
@@ -277,36 +274,52 @@ const WRITE_QUEUE_CAPACITY: usize = 1024;
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Loads all records and starts the writer. `types` are the types that may be stored; records of other types stay
-    /// on disk untouched.
+    /// Registers `resources`, loads all records, also of resources that are registered later, and starts the writer.
     ///
     /// # Errors
     /// When the engine cannot be read, or has a damaged record.
-    pub fn open(engine: Box<dyn Engine>, types: &[StoredType]) -> Result<Self, Error> {
-        Self::open_flushing(engine, types, FLUSH_INTERVAL)
+    pub fn open(engine: Box<dyn Engine>, resources: &[(&str, ResourceOptions)]) -> Result<Self, Error> {
+        Self::open_flushing(engine, resources, FLUSH_INTERVAL)
     }
 
-    fn open_flushing(mut engine: Box<dyn Engine>, types: &[StoredType], flush: Duration) -> Result<Self, Error> {
+    fn open_flushing(
+        mut engine: Box<dyn Engine>,
+        resources: &[(&str, ResourceOptions)],
+        flush: Duration,
+    ) -> Result<Self, Error> {
         let (records, counters) = engine.load()?;
-        let state = Arc::new(RwLock::new(State::load(types, records, &counters)?));
+        let state = Arc::new(RwLock::new(State::load(resources, records, &counters)?));
         let revision = state.read().unwrap_or_else(PoisonError::into_inner).revision;
         let (revision_tx, revision_rx) = tokio_watch::channel(revision);
         let (health_tx, health) = tokio_watch::channel(Health::Serving);
         let (queue, requests) = std::sync::mpsc::sync_channel(WRITE_QUEUE_CAPACITY);
-        let allocator = Arc::default();
+        let allocators = Allocators::default();
         let shared =
-            writer::Shared { state: Arc::clone(&state), allocator: Arc::clone(&allocator), revision_tx, health_tx };
-        let writer = Writer::new(engine, types, &counters, shared, flush);
+            writer::Shared { state: Arc::clone(&state), allocators: Arc::clone(&allocators), revision_tx, health_tx };
+        let writer = Writer::new(engine, &counters, shared, flush);
         std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || writer.run(&requests))
             .map_err(|e| Error::Disk { path: PathBuf::new(), attempt: "given a thread", reason: e.to_string() })?;
-        Ok(Self { state, revision: revision_rx, health, allocator, queue })
+        Ok(Self { state, revision: revision_rx, health, allocators, queue })
     }
 
-    /// Sets the allocator that the writer calls; before the first write.
-    pub fn set_allocator(&self, allocator: Arc<dyn Allocator>) {
-        *self.allocator.write().unwrap_or_else(PoisonError::into_inner) = Some(allocator);
+    /// Registers a resource by its group resource, such as `pods` or `leases.coordination.k8s.io`, at any time. The name
+    /// always has the same id; the options of the last call hold.
+    pub fn register(&self, name: &str, options: ResourceOptions) -> ResourceId {
+        self.state.write().unwrap_or_else(PoisonError::into_inner).register(name, options)
+    }
+
+    /// The id of a group resource. One that nobody has registered has the default options.
+    #[must_use]
+    pub fn resource(&self, name: &str) -> ResourceId {
+        let known = self.state.read().unwrap_or_else(PoisonError::into_inner).ids.get(name).copied();
+        known.unwrap_or_else(|| self.state.write().unwrap_or_else(PoisonError::into_inner).intern(name))
+    }
+
+    /// Sets the allocator that the writer calls for writes of a resource; before the first one.
+    pub fn set_allocator(&self, resource: ResourceId, allocator: Arc<dyn Allocator>) {
+        self.allocators.write().unwrap_or_else(PoisonError::into_inner).insert(resource, allocator);
     }
 
     /// The revision of the latest write.
@@ -330,30 +343,30 @@ impl Store {
 
     /// One object.
     #[must_use]
-    pub fn get(&self, resource: &str, key: &Key) -> Option<Arc<Object>> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).resources.get(resource)?.get(key).cloned()
+    pub fn get(&self, resource: ResourceId, key: &Key) -> Option<Arc<Object>> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).objects(resource)?.get(key).cloned()
     }
 
-    /// The objects of a type in the order of their keys, of one namespace or all, and the revision of this snapshot.
+    /// The objects of a resource in the order of their keys, of one namespace or all, and the revision of this snapshot.
     #[must_use]
-    pub fn list(&self, resource: &str, namespace: Option<&str>) -> (Vec<(Key, Arc<Object>)>, u64) {
+    pub fn list(&self, resource: ResourceId, namespace: Option<&str>) -> (Vec<Arc<Object>>, u64) {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(objects) = state.resources.get(resource) else { return (Vec::new(), state.revision) };
+        let Some(objects) = state.objects(resource) else { return (Vec::new(), state.revision) };
         let items = match namespace {
-            None => objects.iter().map(|(k, o)| (k.clone(), Arc::clone(o))).collect(),
+            None => objects.values().cloned().collect(),
             Some(namespace) => {
                 let first = Key { namespace: namespace.to_owned(), name: String::new() };
                 objects
                     .range(first..)
                     .take_while(|(k, _)| k.namespace == namespace)
-                    .map(|(k, o)| (k.clone(), Arc::clone(o)))
+                    .map(|(_, object)| Arc::clone(object))
                     .collect()
             }
         };
         (items, state.revision)
     }
 
-    /// Writes durably, or with the relaxed durability of the type. Returns the stored object; for a deletion the last
+    /// Writes durably, or with the relaxed durability of the resource. Returns the stored object; for a deletion the last
     /// state with the deletion's revision. An enqueued write happens also when the caller no longer waits.
     ///
     /// # Errors
@@ -388,11 +401,11 @@ impl Store {
         }
     }
 
-    /// Watches the changes of one type after a revision.
+    /// Watches the changes of one resource after a revision.
     ///
     /// # Errors
     /// [`Error::TooOld`] when changes since then were compacted.
-    pub fn watch(&self, resource: &'static str, after: u64) -> Result<Watch, Error> {
+    pub fn watch(&self, resource: ResourceId, after: u64) -> Result<Watch, Error> {
         self.state.read().unwrap_or_else(PoisonError::into_inner).check_compacted(resource, after)?;
         Ok(Watch::new(self.clone(), resource, after))
     }

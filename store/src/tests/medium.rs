@@ -26,7 +26,7 @@ pub(super) trait Medium {
     fn fail(&self, fault: Fault, times: usize);
 
     fn open(&self) -> Store {
-        Store::open(self.engine(), &TYPES).unwrap()
+        Store::open(self.engine(), &RESOURCES).unwrap()
     }
 }
 

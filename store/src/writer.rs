@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch as tokio_watch};
 
 use super::{
-    Allocator, Change, Counters, Engine, Error, Expected, Health, Key, Object, Record, Rollback, StoredType, Write,
+    Allocators, Counters, Engine, Error, Event, Expected, Health, Key, Object, Record, ResourceId, Rollback, Write,
     state::{State, join_key},
 };
 
@@ -43,31 +43,30 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// State shared by the writer and the handles of the store.
 pub(super) struct Shared {
     pub(super) state: Arc<RwLock<State>>,
-    pub(super) allocator: Arc<RwLock<Option<Arc<dyn Allocator>>>>,
+    pub(super) allocators: Allocators,
     pub(super) revision_tx: tokio_watch::Sender<u64>,
     pub(super) health_tx: tokio_watch::Sender<Health>,
 }
 
 /// A write that passed its checks.
 struct Accepted {
-    change: Change,
+    event: Event,
     reply: Reply,
     rollback: Option<Rollback>,
 }
 
 pub(super) struct Writer {
     engine: Box<dyn Engine>,
-    types: Vec<StoredType>,
     shared: Shared,
     /// The latest assigned revision, also of failed writes.
     revision: u64,
     /// As on disk.
     ceiling: u64,
     floor: u64,
-    /// The latest change of each type.
-    changed: BTreeMap<&'static str, u64>,
-    /// The types whose latest change is not on disk.
-    unsynced_types: BTreeSet<&'static str>,
+    /// The latest change of each resource.
+    changed: BTreeMap<ResourceId, u64>,
+    /// The resources whose latest change is not on disk.
+    unsynced_resources: BTreeSet<ResourceId>,
     /// Acknowledged writes that are not on disk.
     unsynced: BTreeMap<String, Option<Bytes>>,
     unsynced_bytes: usize,
@@ -82,28 +81,24 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(
-        engine: Box<dyn Engine>,
-        types: &[StoredType],
-        counters: &Counters,
-        shared: Shared,
-        flush: Duration,
-    ) -> Self {
+    pub(super) fn new(engine: Box<dyn Engine>, counters: &Counters, shared: Shared, flush: Duration) -> Self {
         let state = shared.state.read().unwrap_or_else(PoisonError::into_inner);
-        let (revision, changed) = (state.revision, state.compacted_revision.iter().map(|(k, v)| (*k, *v)).collect());
+        let (mut changed, mut unsynced_resources) = (BTreeMap::new(), BTreeSet::new());
+        for (id, resource) in state.each_resource().filter(|(_, r)| r.compacted_revision > 0) {
+            changed.insert(id, resource.compacted_revision);
+            if counters.changed.get(&*resource.name) != Some(&resource.compacted_revision) {
+                unsynced_resources.insert(id);
+            }
+        }
+        let revision = state.revision;
         drop(state);
-        let known = |changed: &BTreeMap<&'static str, u64>| -> BTreeSet<&'static str> {
-            let differs = |(name, at): &(&&'static str, &u64)| counters.changed.get(**name) != Some(*at);
-            changed.iter().filter(|(_, at)| **at > 0).filter(differs).map(|(name, _)| *name).collect()
-        };
         Self {
             engine,
-            types: types.to_vec(),
             shared,
             revision,
             ceiling: counters.ceiling,
             floor: counters.floor,
-            unsynced_types: known(&changed),
+            unsynced_resources,
             changed,
             unsynced: BTreeMap::new(),
             unsynced_bytes: 0,
@@ -172,7 +167,7 @@ impl Writer {
         if accepted.is_empty() {
             return;
         }
-        let records: Vec<Record> = accepted.iter().map(|a| record_of(&a.change)).collect();
+        let records: Vec<Record> = accepted.iter().map(|a| self.record_of(&a.event)).collect();
         let bytes: usize = records.iter().map(|r| r.bytes.as_ref().map_or(0, Bytes::len)).sum();
         let room = self.unsynced.len() + records.len() <= MAX_UNSYNCED_WRITES
             && self.unsynced_bytes.saturating_add(bytes) <= MAX_UNSYNCED_BYTES;
@@ -180,11 +175,11 @@ impl Writer {
             self.unsynced_bytes += bytes;
             self.unsynced.extend(records.into_iter().map(|r| (r.key, r.bytes)));
             self.flush_at.get_or_insert_with(|| Instant::now() + self.flush);
-            self.unsynced_types.extend(accepted.iter().map(|a| a.change.resource));
+            self.unsynced_resources.extend(accepted.iter().map(|a| a.event.resource));
             self.publish(accepted);
             return;
         }
-        let changed = accepted.iter().map(|a| (a.change.resource, a.change.object.revision)).collect();
+        let changed = accepted.iter().map(|a| (a.event.resource, a.event.object.revision)).collect();
         match self.commit(records, changed, self.revision + REVISION_HEADROOM) {
             Ok(()) => self.publish(accepted),
             Err(error) => {
@@ -204,15 +199,15 @@ impl Writer {
     /// Checks writes in order, each seeing those before it; refused ones are answered immediately. Also returns whether
     /// all accepted ones have relaxed durability.
     fn check(&mut self, writes: Vec<(Write, Reply)>) -> (Vec<Accepted>, bool) {
-        let allocator = self.shared.allocator.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let allocators = self.shared.allocators.read().unwrap_or_else(PoisonError::into_inner).clone();
         let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
-        let mut pending: HashMap<(&'static str, Key), Option<Arc<Object>>> = HashMap::new();
+        let mut pending: HashMap<(ResourceId, Key), Option<Arc<Object>>> = HashMap::new();
         let (mut accepted, mut all_relaxed) = (Vec::new(), true);
         for (mut write, reply) in writes {
             let slot = (write.resource, write.key.clone());
             let current = match pending.get(&slot) {
                 Some(object) => object.clone(),
-                None => state.resources.get(write.resource).and_then(|o| o.get(&write.key)).cloned(),
+                None => state.objects(write.resource).and_then(|o| o.get(&write.key)).cloned(),
             };
             let holds = match (write.expected, &current) {
                 (Expected::Absent, None) => true,
@@ -223,9 +218,9 @@ impl Writer {
                 let _ = reply.send(Err(Error::Conflict));
                 continue;
             }
-            let allocated = allocator
-                .as_ref()
-                .map(|c| c.allocate(write.resource, write.value.as_mut(), current.as_deref()))
+            let allocated = allocators
+                .get(&write.resource)
+                .map(|allocator| allocator.allocate(write.value.as_mut(), current.as_deref()))
                 .transpose();
             let rollback = match allocated {
                 Ok(rollback) => rollback.flatten(),
@@ -235,14 +230,14 @@ impl Writer {
                 }
             };
             self.revision += 1;
-            let relaxed = self.types.iter().find(|t| t.name == write.resource).map(|t| t.relaxed_durability);
-            all_relaxed &= relaxed.is_some_and(|d| d.holds(&write.key.namespace));
+            let options = state.resource(write.resource).map(|r| &r.options);
+            all_relaxed &= options.is_some_and(|o| o.relaxed_durability.holds(&write.key.namespace));
             let deleted = write.value.is_none();
             let value = write.value.unwrap_or_else(|| current.as_ref().map(|o| o.value()).unwrap_or_default());
-            let object = Arc::new(encode(value, self.revision));
+            let object = Arc::new(encode(write.key, value, self.revision));
             pending.insert(slot, (!deleted).then(|| Arc::clone(&object)));
-            let change = Change { resource: write.resource, key: write.key, object, previous: current, deleted };
-            accepted.push(Accepted { change, reply, rollback });
+            let event = Event { resource: write.resource, object, previous: current, deleted };
+            accepted.push(Accepted { event, reply, rollback });
         }
         (accepted, all_relaxed)
     }
@@ -253,10 +248,10 @@ impl Writer {
         {
             let now = Instant::now();
             let mut state = self.shared.state.write().unwrap_or_else(PoisonError::into_inner);
-            for Accepted { change, reply, .. } in accepted {
-                replies.push((reply, Arc::clone(&change.object)));
-                self.changed.insert(change.resource, change.object.revision);
-                state.publish(change, now);
+            for Accepted { event, reply, .. } in accepted {
+                replies.push((reply, Arc::clone(&event.object)));
+                self.changed.insert(event.resource, event.object.revision);
+                state.publish(event, now);
             }
             state.revision = self.revision;
         }
@@ -267,19 +262,13 @@ impl Writer {
     }
 
     /// Commits unsynced writes and `records`.
-    fn commit(
-        &mut self,
-        records: Vec<Record>,
-        changed: BTreeMap<&'static str, u64>,
-        ceiling: u64,
-    ) -> Result<(), Error> {
+    fn commit(&mut self, records: Vec<Record>, changed: BTreeMap<ResourceId, u64>, ceiling: u64) -> Result<(), Error> {
         let mut all = self.unsynced.clone();
         all.extend(records.into_iter().map(|r| (r.key, r.bytes)));
         let all: Vec<Record> = all.into_iter().map(|(key, bytes)| Record { key, bytes }).collect();
-        let known = self.unsynced_types.iter().filter_map(|name| Some((*name, *self.changed.get(name)?)));
-        let mut changed_types: BTreeMap<String, u64> = known.map(|(name, at)| (name.to_owned(), at)).collect();
-        changed_types.extend(changed.into_iter().map(|(name, at)| (name.to_owned(), at)));
-        let counters = Counters { revision: self.revision, ceiling, floor: self.floor, changed: changed_types };
+        let unsynced = self.unsynced_resources.iter().filter_map(|id| Some((*id, *self.changed.get(id)?)));
+        let changed = self.named(unsynced.chain(changed));
+        let counters = Counters { revision: self.revision, ceiling, floor: self.floor, changed };
         self.engine.commit(&all, &counters)?;
         self.mark_synced(ceiling);
         Ok(())
@@ -288,7 +277,7 @@ impl Writer {
     /// Everything published so far is on disk.
     fn mark_synced(&mut self, ceiling: u64) {
         self.ceiling = ceiling;
-        self.unsynced_types.clear();
+        self.unsynced_resources.clear();
         self.unsynced.clear();
         self.unsynced_bytes = 0;
         self.flush_at = None;
@@ -308,7 +297,7 @@ impl Writer {
     fn close(&mut self) -> Result<(), Error> {
         self.restore_at = Instant::now();
         self.recover()?;
-        if self.unsynced.is_empty() && self.unsynced_types.is_empty() && self.ceiling == self.revision {
+        if self.unsynced.is_empty() && self.unsynced_resources.is_empty() && self.ceiling == self.revision {
             return Ok(());
         }
         self.commit(Vec::new(), BTreeMap::new(), self.revision).inspect_err(|error| {
@@ -341,11 +330,9 @@ impl Writer {
             return Err(Error::RolledBack(why.clone()));
         }
         let (wanted, ceiling) = (self.published(), self.revision + REVISION_HEADROOM);
-        let changed = self.changed.iter().map(|(name, at)| ((*name).to_owned(), *at)).collect();
+        let changed = self.named(self.changed.iter().map(|(id, at)| (*id, *at)));
         let counters = Counters { revision: self.revision, ceiling, floor: self.floor, changed };
-        let types: BTreeSet<&str> = self.types.iter().map(|t| t.name).collect();
-        let served = |key: &str| key.split('/').next().is_some_and(|name| types.contains(name));
-        let restored = self.engine.restore(&wanted, &served, &counters);
+        let restored = self.engine.restore(&wanted, &counters);
         self.restore_at = Instant::now() + (begun.elapsed() * 10).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
         if let Err(error) = restored {
             let why = error.to_string();
@@ -365,23 +352,32 @@ impl Writer {
     fn published(&self) -> BTreeMap<String, Bytes> {
         let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
         let mut all = BTreeMap::new();
-        for (resource, objects) in &state.resources {
-            all.extend(objects.iter().map(|(key, object)| (join_key(resource, key), object.bytes.clone())));
+        for (_, resource) in state.each_resource() {
+            let objects = resource.objects.iter();
+            all.extend(objects.map(|(key, object)| (join_key(&resource.name, key), object.bytes.clone())));
         }
         all
     }
+
+    /// Revisions by the names of their resources.
+    fn named(&self, revisions: impl Iterator<Item = (ResourceId, u64)>) -> BTreeMap<String, u64> {
+        let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
+        revisions.filter_map(|(id, at)| Some((state.resource(id)?.name.to_string(), at))).collect()
+    }
+
+    fn record_of(&self, event: &Event) -> Record {
+        let state = self.shared.state.read().unwrap_or_else(PoisonError::into_inner);
+        let name = state.resource(event.resource).map_or("", |r| &r.name);
+        let bytes = (!event.deleted).then(|| event.object.bytes.clone());
+        Record { key: join_key(name, &event.object.key), bytes }
+    }
 }
 
-fn record_of(change: &Change) -> Record {
-    let bytes = (!change.deleted).then(|| change.object.bytes.clone());
-    Record { key: join_key(change.resource, &change.key), bytes }
-}
-
-fn encode(mut value: Value, revision: u64) -> Object {
+fn encode(key: Key, mut value: Value, revision: u64) -> Object {
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
     }
     // Stored without spare capacity: objects live long.
     let bytes = value.to_string().into_bytes().into_boxed_slice().into();
-    Object { revision, bytes }
+    Object { key, revision, bytes }
 }

@@ -3,15 +3,13 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::{Error, Key, Object, Store};
+use super::{Error, Object, ResourceId, Store};
 
 /// One change of one object.
 #[derive(Debug, Clone)]
-pub struct Change {
-    /// The type.
-    pub resource: &'static str,
-    /// Which object.
-    pub key: Key,
+pub struct Event {
+    /// The resource.
+    pub resource: ResourceId,
     /// The new state; for a deletion the last one, with the deletion's revision.
     pub object: Arc<Object>,
     /// The previous state, if any.
@@ -20,18 +18,18 @@ pub struct Change {
     pub deleted: bool,
 }
 
-/// A reader of changes of one type.
+/// A reader of the events of one resource.
 #[derive(Debug)]
 pub struct Watch {
     store: Store,
-    resource: &'static str,
+    resource: ResourceId,
     after: u64,
     /// Maximum number of changes per read.
     pub(super) batch: usize,
 }
 
 impl Watch {
-    pub(super) fn new(store: Store, resource: &'static str, after: u64) -> Self {
+    pub(super) fn new(store: Store, resource: ResourceId, after: u64) -> Self {
         Self { store, resource, after, batch: 256 }
     }
 
@@ -41,11 +39,11 @@ impl Watch {
         self.after
     }
 
-    /// Waits for changes; at least one unless the type did not change while others did.
+    /// Waits for changes; at least one unless the resource did not change while others did.
     ///
     /// # Errors
     /// [`Error::TooOld`] when this reader was too slow, [`Error::Closed`] when the store ends.
-    pub async fn next(&mut self) -> Result<Vec<Change>, Error> {
+    pub async fn next(&mut self) -> Result<Vec<Event>, Error> {
         loop {
             // Marked as seen before reading, so that a concurrent change wakes the wait below.
             self.store.revision.borrow_and_update();
@@ -57,15 +55,15 @@ impl Watch {
         }
     }
 
-    fn read(&mut self) -> Result<Vec<Change>, Error> {
+    fn read(&mut self) -> Result<Vec<Event>, Error> {
         let state = self.store.state.read().unwrap_or_else(PoisonError::into_inner);
         state.check_compacted(self.resource, self.after)?;
-        let start = state.watch_window.partition_point(|(_, c)| c.object.revision <= self.after);
+        let start = state.watch_window.partition_point(|(_, e)| e.object.revision <= self.after);
         let mut found = Vec::new();
-        for (_, change) in state.watch_window.range(start..) {
-            self.after = change.object.revision;
-            if change.resource == self.resource {
-                found.push(change.clone());
+        for (_, event) in state.watch_window.range(start..) {
+            self.after = event.object.revision;
+            if event.resource == self.resource {
+                found.push(event.clone());
                 if found.len() == self.batch {
                     return Ok(found);
                 }

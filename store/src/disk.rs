@@ -21,7 +21,7 @@ const CEILING: &str = "ceiling";
 const FLOOR: &str = "floor";
 /// A copy of the revision, written together with the counters below: older programs raise the other one alone.
 const COUNTED: &str = "counted";
-/// Prefix of a type's name: the revision of its latest change.
+/// Prefix of a resource's name: the revision of its latest change.
 const CHANGED: &str = "changed/";
 const SCHEMA: &str = "schema";
 /// Version of the tables' layout; raised when older programs can no longer read them.
@@ -311,12 +311,7 @@ impl<F: Files> Engine for Disk<F> {
         })
     }
 
-    fn restore(
-        &mut self,
-        wanted: &BTreeMap<String, Bytes>,
-        served: &dyn Fn(&str) -> bool,
-        counters: &Counters,
-    ) -> Result<(), Error> {
+    fn restore(&mut self, wanted: &BTreeMap<String, Bytes>, counters: &Counters) -> Result<(), Error> {
         self.database = None;
         self.database = Some(open(&self.files).map_err(self.failed("opened"))?);
         let compared = || -> Result<Vec<String>, redb::Error> {
@@ -324,7 +319,7 @@ impl<F: Files> Engine for Disk<F> {
             let transaction = self.begin_read()?;
             for entry in transaction.open_table(OBJECTS)?.iter()? {
                 let (key, _) = entry?;
-                if served(key.value()) && !wanted.contains_key(key.value()) {
+                if !wanted.contains_key(key.value()) {
                     surplus.push(key.value().to_owned());
                 }
             }

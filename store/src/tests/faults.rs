@@ -17,7 +17,7 @@ fn on_both<F: Future<Output = ()>>(test: impl Fn(Box<dyn Medium>) -> F) {
     runtime.block_on(test(Box::new(Platter::new())));
 }
 
-fn text(store: &Store, resource: &str, name: &str) -> Option<String> {
+fn text(store: &Store, resource: ResourceId, name: &str) -> Option<String> {
     store.get(resource, &key(name)).map(|o| o.value()["text"].as_str().unwrap().to_owned())
 }
 
@@ -62,7 +62,7 @@ fn acknowledged_writes_survive_a_kill_and_revisions_are_unique() {
 #[test]
 fn deferred_writes_are_on_disk_after_a_while() {
     on_both(|mut medium| async move {
-        let store = Store::open_flushing(medium.engine(), &TYPES, Duration::from_millis(20)).unwrap();
+        let store = Store::open_flushing(medium.engine(), &RESOURCES, Duration::from_millis(20)).unwrap();
         store.write(beat("b", Expected::Absent, "1")).await.unwrap();
         let begun = Instant::now();
         loop {
@@ -73,7 +73,7 @@ fn deferred_writes_are_on_disk_after_a_while() {
             }
             assert!(begun.elapsed() < Duration::from_secs(10), "nothing was flushed");
             // The copy is another medium: the store goes on with its own.
-            let fresh = Store::open_flushing(medium.engine(), &TYPES, Duration::from_millis(20)).unwrap();
+            let fresh = Store::open_flushing(medium.engine(), &RESOURCES, Duration::from_millis(20)).unwrap();
             fresh.write(beat("b", Expected::Absent, "1")).await.unwrap();
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
@@ -83,7 +83,7 @@ fn deferred_writes_are_on_disk_after_a_while() {
 #[test]
 fn many_deferred_writes_do_not_wait_for_the_clock() {
     on_both(|mut medium| async move {
-        let store = Store::open_flushing(medium.engine(), &TYPES, Duration::from_secs(3600)).unwrap();
+        let store = Store::open_flushing(medium.engine(), &RESOURCES, Duration::from_secs(3600)).unwrap();
         let big = "x".repeat(1 << 19);
         for i in 0..10 {
             store.write(beat(&format!("big-{i}"), Expected::Absent, &big)).await.unwrap();
@@ -187,7 +187,7 @@ fn a_store_goes_on_by_itself_when_its_disk_does() {
             let next = store.write(put("x", Expected::Absent, "1")).await.unwrap();
             medium.cut_power();
             let store = medium.open();
-            let names: Vec<String> = store.list(THINGS, None).0.into_iter().map(|(key, _)| key.name).collect();
+            let names: Vec<String> = store.list(THINGS, None).0.into_iter().map(|o| o.key.name.clone()).collect();
             assert_eq!(names, ["a", "x"]);
             assert_eq!(text(&store, BEATS, "b").as_deref(), Some("1"));
             assert!(store.revision() > next.revision);
@@ -231,22 +231,22 @@ struct Follower {
 }
 
 impl Follower {
-    async fn catch_up(&mut self, store: &Store, resource: &'static str) {
+    async fn catch_up(&mut self, store: &Store, resource: ResourceId) {
         let (items, at) = store.list(resource, None);
-        let there: BTreeMap<String, u64> = items.into_iter().map(|(key, o)| (key.name, o.revision)).collect();
+        let there: BTreeMap<String, u64> = items.into_iter().map(|o| (o.key.name.clone(), o.revision)).collect();
         match store.watch(resource, self.after) {
             Ok(mut watch) => {
                 while watch.revision() < at {
-                    let Ok(event) = tokio::time::timeout(Duration::from_millis(1), watch.next()).await else { break };
-                    for change in event.unwrap() {
-                        if change.deleted {
-                            self.objects.remove(&change.key.name);
+                    let Ok(events) = tokio::time::timeout(Duration::from_millis(1), watch.next()).await else { break };
+                    for event in events.unwrap() {
+                        if event.deleted {
+                            self.objects.remove(&event.object.key.name);
                         } else {
-                            self.objects.insert(change.key.name, change.object.revision);
+                            self.objects.insert(event.object.key.name.clone(), event.object.revision);
                         }
                     }
                 }
-                assert_eq!(self.objects, there, "{resource}: a gap after {}", self.after);
+                assert_eq!(self.objects, there, "{resource:?}: a gap after {}", self.after);
             }
             Err(error) => {
                 assert!(matches!(error, Error::TooOld { .. }), "{error}");
@@ -337,7 +337,7 @@ async fn live(mut medium: Box<dyn Medium>, steps: &[Step]) {
             }
             Step::Resume => {
                 for (resource, follower) in &mut followers {
-                    follower.catch_up(&store, resource).await;
+                    follower.catch_up(&store, *resource).await;
                 }
             }
             _ => {}

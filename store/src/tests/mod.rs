@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-const THINGS: &str = "things";
-/// A type whose writes are on disk later.
-const BEATS: &str = "beats";
-const TYPES: [StoredType; 2] = [
-    StoredType { name: THINGS, relaxed_durability: RelaxedDurability::Never },
-    StoredType { name: BEATS, relaxed_durability: RelaxedDurability::Always },
+const THINGS: ResourceId = ResourceId(0);
+/// A resource whose writes are on disk later.
+const BEATS: ResourceId = ResourceId(1);
+const RESOURCES: [(&str, ResourceOptions); 2] = [
+    ("things", ResourceOptions { relaxed_durability: RelaxedDurability::Never }),
+    ("beats", ResourceOptions { relaxed_durability: RelaxedDurability::Always }),
 ];
 
 fn key(name: &str) -> Key {
@@ -33,7 +33,7 @@ fn delete(name: &str, revision: u64) -> Write {
 }
 
 fn open(engine: impl Engine + 'static) -> Store {
-    Store::open(Box::new(engine), &TYPES).unwrap()
+    Store::open(Box::new(engine), &RESOURCES).unwrap()
 }
 
 #[tokio::test]
@@ -144,20 +144,19 @@ async fn a_slow_watcher_gets_too_old() {
 
 #[test]
 fn the_watch_window_covers_five_minutes() {
-    let mut state = State::default();
+    let mut state = State::load(&RESOURCES, Vec::new(), &Counters::default()).unwrap();
     let begun = Instant::now();
     for (revision, second) in [(1, 0), (2, 10), (3, 299), (4, 305), (5, 311)] {
-        let object = Arc::new(Object { revision, bytes: bytes::Bytes::from_static(b"{}") });
-        let key = Key { namespace: "n".to_owned(), name: "a".to_owned() };
-        let change = Change { resource: THINGS, key, object, previous: None, deleted: false };
-        state.publish(change, begun + Duration::from_secs(second));
+        let object = Arc::new(Object { key: key("a"), revision, bytes: bytes::Bytes::from_static(b"{}") });
+        let event = Event { resource: THINGS, object, previous: None, deleted: false };
+        state.publish(event, begun + Duration::from_secs(second));
     }
-    let kept: Vec<u64> = state.watch_window.iter().map(|(_, change)| change.object.revision).collect();
+    let kept: Vec<u64> = state.watch_window.iter().map(|(_, event)| event.object.revision).collect();
     assert_eq!(
-        (kept.as_slice(), state.compacted_revision[THINGS], state.watch_window_bytes),
+        (kept.as_slice(), state.resource(THINGS).unwrap().compacted_revision, state.watch_window_bytes),
         ([3, 4, 5].as_slice(), 2, 6)
     );
-    assert_eq!(state.resources[THINGS].len(), 1, "what is there stays however old");
+    assert_eq!(state.objects(THINGS).unwrap().len(), 1, "what is there stays however old");
 }
 
 #[tokio::test]
@@ -180,7 +179,7 @@ async fn many_writers_lose_nothing() {
     assert_eq!(revisions.len(), 200, "every write has a revision of its own");
     let (items, at) = store.list(THINGS, Some("n"));
     assert_eq!((items.len(), at), (200, *revisions.last().unwrap()));
-    assert!(items.windows(2).all(|w| w[0].0 < w[1].0));
+    assert!(items.windows(2).all(|w| w[0].key < w[1].key));
     assert!(store.list(THINGS, Some("other")).0.is_empty());
 }
 
@@ -212,12 +211,11 @@ fn a_damaged_record_is_reported_by_its_key() {
         let mut engine = Memory::default();
         let record = |key: &str| Record { key: key.to_owned(), bytes: Some(Bytes::copy_from_slice(bytes)) };
         let counters = Counters { revision: 5, ceiling: 5, ..Counters::default() };
-        engine.commit(&[record("things/n/hurt"), record("other/n/unknown")], &counters).unwrap();
-        let message = Store::open(Box::new(engine.clone()), &TYPES).unwrap_err().to_string();
+        engine.commit(&[record("things/n/hurt")], &counters).unwrap();
+        let message = Store::open(Box::new(engine.clone()), &RESOURCES).unwrap_err().to_string();
         assert!(message.contains("things/n/hurt in the store is damaged"), "{message}");
-        // What is of no type of ours is not judged.
         engine.commit(&[Record { key: "things/n/hurt".to_owned(), bytes: None }], &counters).unwrap();
-        Store::open(Box::new(engine), &TYPES).unwrap();
+        Store::open(Box::new(engine), &RESOURCES).unwrap();
     }
 }
 
@@ -228,9 +226,9 @@ fn a_file_without_a_ceiling_begins_far_above_its_revision() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
     let mut disk = Disk::create(&path).unwrap();
-    let changed = [(THINGS.to_owned(), 90)].into();
+    let changed = [("things".to_owned(), 90)].into();
     disk.commit(&[], &Counters { revision: 100, ceiling: 100, floor: 0, changed }).unwrap();
-    assert_eq!(disk.load().unwrap().1.changed[THINGS], 90);
+    assert_eq!(disk.load().unwrap().1.changed["things"], 90);
     drop(disk);
     let database = redb::Database::open(&path).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -255,7 +253,7 @@ impl Engine for Panics {
         panic!("as a bug would")
     }
 
-    fn restore(&mut self, _: &BTreeMap<String, Bytes>, _: &dyn Fn(&str) -> bool, _: &Counters) -> Result<(), Error> {
+    fn restore(&mut self, _: &BTreeMap<String, Bytes>, _: &Counters) -> Result<(), Error> {
         Ok(())
     }
 }
@@ -269,4 +267,22 @@ async fn a_writer_that_panics_is_known_to_have_ended() {
     assert_eq!(store.health(), Health::Ended);
     assert!(matches!(store.write(put("b", Expected::Absent, "1")).await, Err(Error::Closed)));
     assert!(store.get(THINGS, &key("a")).is_none());
+}
+
+/// The definition of a custom resource is itself an object: its resource is registered long after its objects are
+/// loaded.
+#[tokio::test]
+async fn objects_of_a_resource_are_loaded_before_it_is_registered() {
+    let engine = Memory::default();
+    let store = open(engine.clone());
+    let widgets = store.register("widgets.example.com", ResourceOptions::default());
+    assert_eq!(store.resource("widgets.example.com"), widgets);
+    let written = store.write(Write { resource: widgets, ..put("w", Expected::Absent, "1") }).await.unwrap();
+    store.close().await.unwrap();
+    let store = open(engine);
+    let other = store.register("gadgets.example.com", ResourceOptions::default());
+    let widgets = store.register("widgets.example.com", ResourceOptions::default());
+    assert_eq!(store.get(widgets, &key("w")).unwrap().revision, written.revision);
+    assert!(store.get(other, &key("w")).is_none());
+    assert!(store.watch(widgets, written.revision).is_ok() && store.watch(other, 0).is_ok());
 }
