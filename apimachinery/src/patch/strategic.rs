@@ -80,7 +80,7 @@ fn merge_objects(
                 continue;
             }
             (_, Value::Object(new)) if schema.is_some_and(|schema| schema.patch_strategy.replace) => {
-                merge_objects(schema, &Map::new(), new)?
+                Value::Object(new.clone())
             }
             (Some(Value::Object(old)), Value::Object(new)) => merge_objects(schema, old, new)?,
             (_, Value::Object(new)) => merge_objects(schema, &Map::new(), new)?,
@@ -138,7 +138,7 @@ fn merge_lists(schema: Option<&Schema>, old: &[Value], new: &[Value], field: &st
             .as_object()
             .ok_or_else(|| PatchError::Malformed(format!("items of {field} in the patch must be objects")))?;
         let delete = directive(fields)? == Some("delete");
-        let id = fields.get(key).ok_or_else(|| {
+        let id = fields.get(key).filter(|id| !id.is_null()).ok_or_else(|| {
             PatchError::Malformed(format!(
                 "an item of {field} in the patch lacks its merge key {key:?}, by which it is found in the object"
             ))

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json as object};
 
 use super::{json, merge, strategic};
-use crate::{MAX_DEPTH, testing::schema};
+use crate::{MAX_DEPTH, schema::canonical, testing::schema};
 
 const POD: &str = "core/v1.Pod";
 
@@ -191,6 +191,39 @@ fn any_json() -> impl Strategy<Value = Value> {
                 .prop_map(|m| Value::Object(m.into_iter().collect())),
         ]
     })
+}
+
+/// What kube-apiserver 1.36 answered to strategic merge patches, as what they changed.
+#[test]
+fn strategic_patches_do_what_they_do_at_kube_apiserver() {
+    let recorded = |file: &str| -> Value {
+        let path = format!("{}/tests/patches/{file}.json", env!("CARGO_MANIFEST_DIR"));
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    };
+    let (objects, cases) = (recorded("objects"), recorded("strategic"));
+    let mut wrong = Vec::new();
+    for case in cases.as_array().unwrap() {
+        let kind = case["type"].as_str().unwrap();
+        let (of, current) = (schema(kind), &objects[kind]);
+        let patched = strategic(&of, current, &case["patch"]);
+        if case["refused"].is_string() {
+            let refused = patched.is_err() || !crate::schema::check(&of, &patched.unwrap(), kind).wrong.is_empty();
+            if !refused {
+                wrong.push(format!("{}: refused with {}", case["patch"], case["refused"]));
+            }
+            continue;
+        }
+        let expected = merge(current, &case["changes"]).unwrap();
+        match patched {
+            Ok(patched) if crate::schema::same(&of, &patched, &expected) => {}
+            Ok(patched) => {
+                let differences = json_patch::diff(&canonical(&of, &expected), &canonical(&of, &patched));
+                wrong.push(format!("{}: {differences}", case["patch"]));
+            }
+            Err(error) => wrong.push(format!("{}: {error}", case["patch"])),
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 /// Types whose fields have the names of [`any_json`].
