@@ -34,7 +34,7 @@ scripts/notices.py | gzip -9n >"$doc/NOTICE.gz"
 # The bill of materials is written beside the manifests, from where it is moved.
 "$(scripts/cargo-tool.sh cargo-cyclonedx)" cyclonedx --manifest-path cli/Cargo.toml --format json --target all \
     --override-filename windlass.cdx --quiet
-find kit cadvisor proxy control agent tests -maxdepth 1 -name 'windlass.cdx.json' -delete
+find . -mindepth 2 -maxdepth 2 -name 'windlass.cdx.json' -not -path './cli/*' -delete
 # Where it was built is nobody's business, and would differ.
 sed "s,file://$PWD/,file:///windlass/,g" cli/windlass.cdx.json >target/package/windlass.cdx.json
 rm cli/windlass.cdx.json
