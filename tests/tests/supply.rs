@@ -75,7 +75,7 @@ fn unsafe_is_counted_and_each_is_justified() {
 fn every_crate_takes_the_workspaces_lints() {
     let manifest = read(&repository().join("Cargo.toml"));
     assert!(manifest.contains("unsafe_code = \"forbid\""), "the workspace allows unsafe code");
-    for member in ["kit", "cadvisor", "proxy", "store", "control", "agent", "cli", "tests", "bench"] {
+    for member in ["apimachinery", "kit", "cadvisor", "proxy", "store", "control", "agent", "cli", "tests", "bench"] {
         assert!(manifest.contains(&format!("\"{member}\"")), "{member} is no member any more");
         let own = read(&repository().join(member).join("Cargo.toml"));
         assert!(own.contains("[lints]\nworkspace = true"), "{member} has lints of its own");

@@ -152,6 +152,7 @@ fn drop_invalid(schema: &Schema, value: &mut Value, path: &str, dropped: &mut Ve
     let typed = inside.typed || matches!(schema.kind, Kind::Named(_));
     let below = Inside { typed, depth: inside.depth + 1 };
     let mut keep = |schema: &Schema, value: &mut Value, path: &str| {
+        let typed = typed || matches!(schema.kind, Kind::Named(_));
         if typed && !value.is_null() && !matches_kind(schema, value) {
             dropped.push(path.to_owned());
             return false;

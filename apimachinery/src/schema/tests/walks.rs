@@ -100,6 +100,15 @@ fn fields_that_cannot_be_decoded_are_dropped() {
     assert_eq!(dropped, ["metadata.labels[a]", "spec.containers[0].ports[0]", "spec.containers[1]", "spec.priority"]);
     assert_eq!(check(&schema(POD), &pod, "Pod"), FieldProblems::default());
     assert_eq!(pod["metadata"]["labels"], json!({"b": "c"}));
+    // Of a custom resource only the metadata is one of Go's types.
+    let of = structural::read(
+        &json!({"type": "object", "properties": {"spec": {"type": "string"}, "e": {"type": "object",
+            "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}}),
+        &schema("meta/v1.ObjectMeta"),
+    );
+    let mut object = json!({"metadata": {"name": 5, "uid": "u"}, "spec": 7, "e": {"metadata": "x", "a": 1}});
+    assert_eq!(drop_invalid_fields(&of, &mut object), ["e.metadata", "metadata.name"]);
+    assert_eq!(object, json!({"metadata": {"uid": "u"}, "spec": 7, "e": {"a": 1}}));
 }
 
 #[test]

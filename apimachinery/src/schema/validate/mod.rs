@@ -9,7 +9,7 @@ mod value;
 
 use std::collections::{BTreeSet, HashMap};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use self::value::Found;
 use super::{Kind, ListType, Schema};
@@ -156,9 +156,4 @@ fn type_name(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
-}
-
-/// Whether a required field is there.
-fn has(fields: &Map<String, Value>, name: &str) -> bool {
-    fields.contains_key(name)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{formats, has, number};
+use super::{formats, number};
 use crate::{
     MAX_DEPTH,
     field::{Cause, FieldError, Path, quoted},
@@ -112,7 +112,7 @@ fn check_fields(
     if let Some(max) = validations.max_properties.filter(|max| count > *max) {
         found.push(path.as_str(), Cause::TooMany, format!("Too many: {count}: must have at most {max} items"));
     }
-    for name in validations.required.iter().filter(|name| !has(fields, name)) {
+    for name in validations.required.iter().filter(|name| !fields.contains_key(&***name)) {
         found.push(&path.field(name), Cause::Required, "Required value".to_owned());
     }
     for (name, inside) in &validations.properties {
