@@ -116,20 +116,16 @@ impl Decoder {
                 }
                 Member::Property(name) => {
                     let Some(property) = object.properties.get(name) else { continue };
-                    match property.presence {
-                        Presence::Always if !self.writes_zeros => {
-                            if out.get(&**name).is_some_and(|value| is_empty(&property.schema, value)) {
-                                out.remove(&**name);
-                            }
-                        }
-                        Presence::Always if !out.contains_key(&**name) => {
-                            let zero = self.zero(&property.schema, depth)?;
-                            out.insert((**name).to_owned(), zero);
-                        }
-                        Presence::Value if out.get(&**name).is_some_and(|value| is_empty(&property.schema, value)) => {
-                            out.remove(&**name);
-                        }
-                        _ => {}
+                    let drops = match property.presence {
+                        Presence::Pointer => false,
+                        Presence::Value => true,
+                        Presence::Always => !self.writes_zeros,
+                    };
+                    if drops && out.get(&**name).is_some_and(|value| is_empty(&property.schema, value)) {
+                        out.remove(&**name);
+                    } else if property.presence == Presence::Always && !drops && !out.contains_key(&**name) {
+                        let zero = self.zero(&property.schema, depth)?;
+                        out.insert((**name).to_owned(), zero);
                     }
                 }
             }
