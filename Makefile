@@ -84,12 +84,17 @@ reproducible: ## two builds in two directories, compared byte by byte: two relea
 	scripts/reproducible.sh
 
 .PHONY: bench
-bench: bench-agent bench-cadvisor bench-node bench-proxy bench-instructions ## all figures of docs/performance.md, measured here
+bench: bench-agent bench-api bench-cadvisor bench-node bench-proxy bench-instructions ## all figures of docs/performance.md, measured here
 
 .PHONY: bench-agent
 bench-agent: build ## pods beside raw Docker, and the node with 100 of them
 	scripts/install.sh test
 	scripts/bench.sh bench-agent
+
+.PHONY: bench-api
+bench-api: build ## the API with 10,000 pods and 1,000 watchers beside the disk's own speed; the build after a field was added
+	scripts/install.sh test
+	scripts/bench-api.sh
 
 .PHONY: bench-cluster
 bench-cluster: build ## pods of a node in a real Kubernetes (KUBEBUILDER_ASSETS) beside raw Docker; its requests and memory
