@@ -11,23 +11,19 @@ use super::{
 /// The version of `Scale`.
 const SCALE: &str = "autoscaling/v1";
 
-/// Where a version of the resource has its replicas.
+/// Where a resource has its replicas.
+#[derive(Debug, Clone)]
 pub struct ScaleManagers<'a> {
-    /// The path of replicas in a version, such as `spec.replicas` in `apps/v1`; `None` for a version that is not served.
-    pub replicas: &'a dyn Fn(&str) -> Option<Vec<String>>,
     /// The version of the resource in the request.
-    pub api_version: &'a str,
-}
-
-impl std::fmt::Debug for ScaleManagers<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ScaleManagers").field("api_version", &self.api_version).finish_non_exhaustive()
-    }
+    pub api_version: String,
+    /// The path of the replicas in it, such as `spec`, `replicas`. Other versions of the resource have no part in a scale.
+    pub replicas: &'a [&'a str],
 }
 
 impl ScaleManagers<'_> {
     fn path(&self, api_version: &str) -> Option<Vec<PathElement>> {
-        Some((self.replicas)(api_version)?.into_iter().map(PathElement::Field).collect())
+        let path = self.replicas.iter().map(|name| PathElement::Field((*name).to_owned()));
+        (api_version == self.api_version).then(|| path.collect())
     }
 }
 
@@ -70,7 +66,10 @@ pub fn to_parent(
     let parent = Managers::decode(of_parent)?;
     let mut out = Managers::default();
     for (id, mut owned) in parent.0.clone() {
-        let Some(path) = scale.path(&owned.api_version) else { continue };
+        let Some(path) = scale.path(&owned.api_version) else {
+            out.0.insert(id, owned);
+            continue;
+        };
         let mut id_in_scale = id.clone();
         if id.operation == Operation::Update {
             SCALE.clone_into(&mut id_in_scale.api_version);
@@ -82,7 +81,7 @@ pub fn to_parent(
             out.0.insert(id, owned);
         }
     }
-    let path = scale.path(scale.api_version).unwrap_or_default();
+    let path = scale.path(&scale.api_version).unwrap_or_default();
     for (mut id, mut owned) in scale_managers.0 {
         if !owned.fields.has(&replicas_of_scale()) {
             continue;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{
     ApiRequest,
     error::ApiError,
+    field_manager::{self, FieldManager},
     metadata,
     request_info::{FieldValidation, RequestOptions},
 };
@@ -22,25 +23,50 @@ pub(super) struct Read {
     pub(super) warnings: Vec<String>,
 }
 
+/// The type of a patch, by content type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PatchType {
+    /// Applied to the object as it is.
+    Patch(PatchKind),
+    /// Server-side apply.
+    Apply,
+}
+
 /// A decoded patch.
 pub(super) struct PatchBody {
-    pub(super) kind: PatchKind,
+    pub(super) kind: PatchType,
     pub(super) patch: Value,
     pub(super) duplicates: Vec<String>,
 }
 
 impl PatchBody {
-    /// Applies the patch to `old`; the result is of the same kind.
+    /// The object that the patch makes of `old`; server-side apply does so by `manager`, and records the owners.
     ///
     /// # Errors
-    /// When the patch cannot be applied, or its result is invalid.
-    pub(super) fn apply(&self, gvk: &Gvk, options: &RequestOptions, old: &Value) -> Result<Read, ApiError> {
-        let mut value =
-            patch::apply(self.kind, &types::of_kind(gvk), old, &self.patch).map_err(|e| match e.code() {
-                422 => ApiError::new(422, "Invalid", e.to_string()),
-                _ => ApiError::bad_request(e.to_string()),
-            })?;
-        if self.kind == PatchKind::Strategic {
+    /// When the patch cannot be applied, or conflicts with other managers.
+    pub(super) fn apply(
+        &self,
+        gvk: &Gvk,
+        manager: &FieldManager,
+        options: &RequestOptions,
+        old: &Value,
+    ) -> Result<Value, ApiError> {
+        let kind = match self.kind {
+            PatchType::Patch(kind) => kind,
+            PatchType::Apply => return manager.apply(old, &self.patch, options.get("force") == Some("true")),
+        };
+        patch::apply(kind, &types::of_kind(gvk), old, &self.patch).map_err(|e| match e.code() {
+            422 => ApiError::new(422, "Invalid", e.to_string()),
+            _ => ApiError::bad_request(e.to_string()),
+        })
+    }
+
+    /// Validates what a patch made of an object: it is of the same kind.
+    ///
+    /// # Errors
+    /// When the result is invalid.
+    pub(super) fn check(&self, gvk: &Gvk, options: &RequestOptions, mut value: Value) -> Result<Read, ApiError> {
+        if self.kind == PatchType::Patch(PatchKind::Strategic) {
             // A strategic patch is merged into the typed object, which keeps its own kind.
             for field in ["kind", "apiVersion"] {
                 value.as_object_mut().and_then(|fields| fields.remove(field));
@@ -91,10 +117,10 @@ impl ApiRequest {
     /// Decodes a patch of any type.
     pub(super) fn read_patch(&self, options: &RequestOptions, body: &Bytes) -> Result<PatchBody, ApiError> {
         let (kind, format) = match self.content_type.split(';').next().unwrap_or("").trim() {
-            "application/json-patch+json" => (PatchKind::Json, ContentType::Json),
-            "application/merge-patch+json" => (PatchKind::Merge, ContentType::Json),
-            "application/strategic-merge-patch+json" => (PatchKind::Strategic, ContentType::Json),
-            "application/apply-patch+yaml" => (PatchKind::Apply, ContentType::Yaml),
+            "application/json-patch+json" => (PatchType::Patch(PatchKind::Json), ContentType::Json),
+            "application/merge-patch+json" => (PatchType::Patch(PatchKind::Merge), ContentType::Json),
+            "application/strategic-merge-patch+json" => (PatchType::Patch(PatchKind::Strategic), ContentType::Json),
+            "application/apply-patch+yaml" => (PatchType::Apply, ContentType::Yaml),
             _ => {
                 return Err(unsupported(
                     "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
@@ -103,11 +129,7 @@ impl ApiRequest {
         };
         let decoded = schema::decode(body, format)
             .map_err(|why| ApiError::bad_request(format!("the patch cannot be read: {why}")))?;
-        if kind == PatchKind::Apply && options.get("fieldManager").is_none_or(str::is_empty) {
-            return Err(ApiError::bad_request(
-                "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
-            ));
-        }
+        field_manager::validate_options("PatchOptions", options, kind == PatchType::Apply)?;
         Ok(PatchBody { kind, patch: decoded.value, duplicates: decoded.duplicates })
     }
 }
@@ -120,7 +142,7 @@ pub(super) fn read_json(body: &Bytes) -> Result<Value, ApiError> {
 
 /// Refuses fields of the wrong type; unknown and duplicate fields are refused, returned as warnings or ignored, by the
 /// request's `fieldValidation`.
-pub(super) fn validate_object_fields(
+fn validate_object_fields(
     gvk: &Gvk,
     options: &RequestOptions,
     value: &Value,

@@ -43,6 +43,11 @@ impl ApiError {
         self
     }
 
+    pub(super) fn with_causes(mut self, causes: Vec<Value>) -> Self {
+        self.details = json!({"causes": causes});
+        self
+    }
+
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
@@ -193,6 +198,9 @@ impl ApiError {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
+        if let Some(fields) = status.as_object_mut().filter(|_| self.reason.is_empty()) {
+            fields.remove("reason");
+        }
         if let Some(details) = self.details.as_object() {
             // Upstream omits empty fields: the core group's name, and the name of a collection.
             let present = details.iter().filter(|(_, value)| *value != "");

@@ -52,7 +52,7 @@ pub(super) fn metadata_for_create(info: &RequestInfo, object: &mut Value) -> Res
     if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|v| !v.is_empty()) {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    for field in ["managedFields", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
         metadata.remove(field);
     }
     ensure_namespace(info, metadata)?;
@@ -106,7 +106,6 @@ pub(super) fn metadata_for_update(info: &RequestInfo, object: &mut Value, old: &
             None => drop(metadata.remove(field)),
         }
     }
-    metadata.remove("managedFields");
     metadata.remove("selfLink");
     check_name(info, object)
 }

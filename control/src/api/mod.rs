@@ -12,6 +12,7 @@ mod decode;
 mod delete;
 mod discovery;
 mod error;
+mod field_manager;
 mod generate;
 mod health;
 mod kubelet_client;

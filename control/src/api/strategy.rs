@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{
     admission,
     error::ApiError,
+    field_manager::FieldManager,
     generate::now,
     metadata::{check_finalizers, metadata_for_update},
     qos::qos_class,
@@ -68,11 +69,18 @@ pub(super) fn set_initial_status(resource: &ResourceType, object: &mut Value) {
 
 /// The object to store for an update through a path: fields that the path does not reach are kept, defaults are set and
 /// the result is validated.
-pub(super) fn prepare_for_update(info: &RequestInfo, mut object: Value, old: &Value) -> Result<Value, ApiError> {
+pub(super) fn prepare_for_update(
+    info: &RequestInfo,
+    mut object: Value,
+    old: &Value,
+    manager: Option<&FieldManager>,
+) -> Result<Value, ApiError> {
     let resource = info.resource;
     let gvk = &resource.gvk;
     let name = info.name.as_deref().unwrap_or("");
     metadata_for_update(info, &mut object, old)?;
+    // An empty list has a meaning, which defaulting drops.
+    let managers = object["metadata"].get("managedFields").cloned();
     let part = subresource_change(info.subresource.as_deref().unwrap_or(""), old, &object);
     let is_partial = part.is_some();
     match part {
@@ -94,6 +102,12 @@ pub(super) fn prepare_for_update(info: &RequestInfo, mut object: Value, old: &Va
         patch_allocated_values(&mut object, old);
     }
     schema::default(gvk, &mut object);
+    if let Some(manager) = manager {
+        if let Some(managers) = managers {
+            object["metadata"]["managedFields"] = managers;
+        }
+        manager.update(old, &mut object);
+    }
     admission::admit_update(info, &mut object);
     if !status {
         bump_generation(resource, &mut object, old);

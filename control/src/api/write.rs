@@ -2,21 +2,22 @@
 
 use axum::{body::Bytes, http::StatusCode, response::Response};
 use serde_json::Value;
+use windlass_apimachinery::managed_fields::keep_times;
 
 use super::{
     ApiRequest, ApiResult,
     admission::{self, node_restriction::Operation},
     commit::MAX_WRITE_ATTEMPTS,
-    decode::{Read, validate_object_fields, with_warnings},
+    decode::{PatchType, Read, with_warnings},
     delete::is_finalized,
     error::ApiError,
+    field_manager::{self, FieldManager},
     metadata,
     preconditions::{check_identity, check_preconditions, check_uid, check_version},
     request_info::{RequestInfo, RequestOptions},
     strategy,
 };
 use crate::{
-    patch::PatchKind,
     schema::{self, Cause, FieldError},
     store::Expected,
 };
@@ -26,8 +27,10 @@ const MAX_NAME_ATTEMPTS: usize = 8;
 
 impl ApiRequest {
     pub(super) async fn create(&self, info: &RequestInfo, options: &RequestOptions, body: &Bytes) -> ApiResult {
+        field_manager::validate_options("CreateOptions", options, false)?;
         let Read { value, warnings } = self.read_object(&info.resource.gvk, options, body)?;
-        let created = self.insert(info, options, value).await?;
+        let manager = FieldManager::new(self, info, options);
+        let created = self.insert(info, options, value, Some(&manager)).await?;
         Ok(self.written(StatusCode::CREATED, info, options, created, &warnings))
     }
 
@@ -38,26 +41,33 @@ impl ApiRequest {
         info: &RequestInfo,
         options: &RequestOptions,
         mut value: Value,
+        manager: Option<&FieldManager>,
     ) -> Result<Value, ApiError> {
         self.authorize("create", info, options)?;
         check_uid(info, &value, &Value::Null)?;
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
         }
-        self.insert(info, options, value).await
+        self.insert(info, options, value, manager).await
     }
 
-    /// Creates an object. A generated name that is taken is generated again.
+    /// Creates an object. A generated name that is taken is generated again. Without a `manager` the object has its owners
+    /// already.
     pub(super) async fn insert(
         &self,
         info: &RequestInfo,
         options: &RequestOptions,
         value: Value,
+        manager: Option<&FieldManager>,
     ) -> Result<Value, ApiError> {
         let resource = info.resource;
         for attempt in 1.. {
             let mut object = value.clone();
             metadata::metadata_for_create(info, &mut object)?;
+            schema::default(&resource.gvk, &mut object);
+            if let Some(manager) = manager {
+                manager.update(&Value::Null, &mut object);
+            }
             strategy::prepare_for_create(resource, &mut object);
             schema::default(&resource.gvk, &mut object);
             admission::admit_create(self.api.store(), info, &mut object)?;
@@ -93,7 +103,9 @@ impl ApiRequest {
 
     pub(super) async fn update(&self, info: &RequestInfo, options: &RequestOptions, body: &Bytes) -> ApiResult {
         let resource = info.resource;
+        field_manager::validate_options("UpdateOptions", options, false)?;
         let Read { value, warnings } = self.read_object(&resource.gvk, options, body)?;
+        let manager = FieldManager::new(self, info, options);
         metadata::check_name(info, &value)?;
         let requested = value["metadata"]["resourceVersion"].as_str().filter(|v| !matches!(*v, "" | "0"));
         for _ in 0..MAX_WRITE_ATTEMPTS {
@@ -101,7 +113,7 @@ impl ApiRequest {
                 if !resource.create_on_update || info.subresource.is_some() {
                     return Err(ApiError::not_found(resource, info.name.as_deref().unwrap_or("")));
                 }
-                match self.create_named(info, options, value.clone()).await {
+                match self.create_named(info, options, value.clone(), Some(&manager)).await {
                     // Created concurrently by another client.
                     Err(error) if error.is_already_exists() => continue,
                     created => return Ok(self.written(StatusCode::CREATED, info, options, created?, &warnings)),
@@ -117,7 +129,9 @@ impl ApiRequest {
             }
             let old = existing.value();
             check_preconditions(info, &value, &old)?;
-            if let Some(object) = self.apply_update(info, options, value.clone(), &old, existing.revision).await? {
+            if let Some(object) =
+                self.apply_update(info, options, value.clone(), &old, existing.revision, Some(&manager)).await?
+            {
                 return Ok(self.written(StatusCode::OK, info, options, object, &warnings));
             }
         }
@@ -128,7 +142,9 @@ impl ApiRequest {
         let resource = info.resource;
         let gvk = &resource.gvk;
         let patch = self.read_patch(options, body)?;
-        if patch.kind == PatchKind::Apply {
+        let manager = FieldManager::new(self, info, options);
+        let is_apply = patch.kind == PatchType::Apply;
+        if is_apply {
             let text = |field: &str| patch.patch[field].as_str().unwrap_or("").to_owned();
             let (kind, version) = (text("kind"), text("apiVersion"));
             if kind != gvk.kind || version != gvk.api_version() {
@@ -139,27 +155,32 @@ impl ApiRequest {
         }
         for _ in 0..MAX_WRITE_ATTEMPTS {
             let Some(existing) = self.find(info) else {
-                if patch.kind != PatchKind::Apply || info.subresource.is_some() {
+                if !is_apply || info.subresource.is_some() {
                     return Err(ApiError::not_found(resource, info.name.as_deref().unwrap_or("")));
                 }
-                let warnings = validate_object_fields(gvk, options, &patch.patch, &patch.duplicates)?;
-                match self.create_named(info, options, patch.patch.clone()).await {
+                let value = patch.apply(gvk, &manager, options, &Value::Null)?;
+                let Read { value, warnings } = patch.check(gvk, options, value)?;
+                match self.create_named(info, options, value, None).await {
                     Err(error) if error.is_already_exists() => continue,
                     created => return Ok(self.written(StatusCode::CREATED, info, options, created?, &warnings)),
                 }
             };
             let old = existing.value();
-            let Read { value, warnings } = patch.apply(gvk, options, &old)?;
+            let Read { value, warnings } = patch.check(gvk, options, patch.apply(gvk, &manager, options, &old)?)?;
             check_identity(info, &value, &old)?;
             check_version(info, &value, &old)?;
-            if let Some(object) = self.apply_update(info, options, value, &old, existing.revision).await? {
+            if let Some(object) = self
+                .apply_update(info, options, value, &old, existing.revision, Some(&manager).filter(|_| !is_apply))
+                .await?
+            {
                 return Ok(self.written(StatusCode::OK, info, options, object, &warnings));
             }
         }
         Err(ApiError::modified(resource, info.name.as_deref().unwrap_or("")))
     }
 
-    /// Validates and stores an update of `old`, which has `revision`. `None` on a conflict with another write.
+    /// Validates and stores an update of `old`, which has `revision`. `None` on a conflict with another write. Without a
+    /// `manager` the object has its owners already.
     pub(super) async fn apply_update(
         &self,
         info: &RequestInfo,
@@ -167,9 +188,10 @@ impl ApiRequest {
         object: Value,
         old: &Value,
         revision: u64,
+        manager: Option<&FieldManager>,
     ) -> Result<Option<Value>, ApiError> {
         self.check_node_restriction(Operation::Update, info, old, &object)?;
-        let object = strategy::prepare_for_update(info, object, old)?;
+        let object = strategy::prepare_for_update(info, object, old, manager)?;
         self.replace_stored(info, options, object, old, revision).await
     }
 
@@ -183,6 +205,7 @@ impl ApiRequest {
         revision: u64,
     ) -> Result<Option<Value>, ApiError> {
         let resource = info.resource;
+        keep_times(old, &mut object);
         if schema::same(&resource.gvk, &object, old) {
             return Ok(Some(old.clone()));
         }

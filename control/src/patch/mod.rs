@@ -1,6 +1,4 @@
-//! Patch types, as functions from an object and a patch to an object. Pure.
-
-mod apply;
+//! Patch types, as functions from an object and a patch to an object; server-side apply is in `api::field_manager`. Pure.
 
 use serde_json::Value;
 pub use windlass_apimachinery::patch::PatchError;
@@ -15,8 +13,6 @@ pub enum PatchKind {
     Merge,
     /// Strategic merge patch: lists are merged by their keys.
     Strategic,
-    /// Server-side apply without field ownership: merged into the object, which is created if missing.
-    Apply,
 }
 
 /// Applies `patch` to `current`, an object of the type `schema`.
@@ -28,9 +24,5 @@ pub fn apply(kind: PatchKind, schema: &Schema, current: &Value, patch: &Value) -
         PatchKind::Json => patch::json(current, patch),
         PatchKind::Merge => patch::merge(current, patch),
         PatchKind::Strategic => patch::strategic(schema, current, patch),
-        PatchKind::Apply => apply::merge(schema, current, patch),
     }
 }
-
-#[cfg(test)]
-mod tests;

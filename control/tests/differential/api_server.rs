@@ -53,6 +53,7 @@ impl ApiServer {
             .uri(path)
             .header(header::CONTENT_TYPE, kind)
             .header(header::ACCEPT, accept)
+            .header(header::USER_AGENT, "differential/1")
             .body(Body::from(body.into_bytes()))?;
         let response = self.clients[who].send(request).await?;
         let code = response.status().as_u16();

@@ -60,11 +60,6 @@ pub(crate) const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     intended("patch: a wrong type", "*", "the same"),
     intended("patch: no patch", "/body/message", "our own words"),
     intended("patch: of no kind", "/body/message", "the message names what can be sent"),
-    to_fix(
-        "apply: *",
-        "*",
-        "an applied configuration is merged without owners of fields: nothing conflicts, nothing is taken back",
-    ),
     intended("refused: a quantity that is none", "/body/message", "without Go's name of the field"),
     intended("refused: *", "/body/message", "our own words where upstream's are Go's"),
     intended("ephemeral container changes", "/body/*message", "without Go's comparison"),

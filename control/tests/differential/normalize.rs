@@ -11,20 +11,34 @@ pub(crate) struct Difference {
     pub(crate) ours: Option<Value>,
 }
 
-/// A response without the values that each server generates: uids, times, revisions and managed fields.
+/// A response without the values that each server generates: uids, times and revisions.
 pub(crate) fn normalize(value: &Value) -> Value {
     match value {
         Value::Object(fields) => Value::Object(
             fields
                 .iter()
-                .filter(|(key, _)| !matches!(key.as_str(), "managedFields" | "resourceVersion" | "continue"))
-                .map(|(key, value)| (key.clone(), normalize(value)))
+                .filter(|(key, _)| !matches!(key.as_str(), "resourceVersion" | "continue"))
+                .map(|(key, value)| match key.as_str() {
+                    "managedFields" => (key.clone(), managers(normalize(value))),
+                    _ => (key.clone(), normalize(value)),
+                })
                 .collect::<Map<_, _>>(),
         ),
         Value::Array(items) => Value::Array(items.iter().map(normalize).collect()),
         Value::String(text) => Value::String(blanked(text)),
         other => other.clone(),
     }
+}
+
+/// Managed fields in the order of the managers: the servers' is that of the times, in seconds.
+fn managers(mut entries: Value) -> Value {
+    if let Some(entries) = entries.as_array_mut() {
+        entries.sort_by_key(|entry| {
+            ["operation", "manager", "apiVersion", "subresource"]
+                .map(|field| entry[field].as_str().unwrap_or("").to_owned())
+        });
+    }
+    entries
 }
 
 /// Replaces the digits of uids and times by zeros in a text. The format stays: times with and without fractions differ.
@@ -112,12 +126,14 @@ pub(crate) fn matches_pattern(pattern: &str, text: &str) -> bool {
 
 pub(crate) fn generated_values_are_blanked() {
     let actual = serde_json::json!({
-        "metadata": {"uid": "0f0e6a3c-8d9a-4b43-9f5e-0123456789ab", "resourceVersion": "12", "managedFields": [{}],
+        "metadata": {"uid": "0f0e6a3c-8d9a-4b43-9f5e-0123456789ab", "resourceVersion": "12",
+                     "managedFields": [{"manager": "b", "time": "2026-01-02T03:04:05Z"}, {"manager": "a"}],
                      "creationTimestamp": "2026-01-02T03:04:05Z"},
         "message": "uid 0f0e6a3c-8d9a-4b43-9f5e-0123456789ab at 2026-01-02T03:04:05.678901Z, ende — ä",
     });
     let expected = serde_json::json!({
-        "metadata": {"uid": "00000000-0000-0000-0000-000000000000", "creationTimestamp": "0000-00-00T00:00:00Z"},
+        "metadata": {"uid": "00000000-0000-0000-0000-000000000000", "creationTimestamp": "0000-00-00T00:00:00Z",
+                     "managedFields": [{"manager": "a"}, {"manager": "b", "time": "0000-00-00T00:00:00Z"}]},
         "message": "uid 00000000-0000-0000-0000-000000000000 at 0000-00-00T00:00:00.000000Z, ende — ä",
     });
     assert_eq!(normalize(&actual), expected);

@@ -1,5 +1,6 @@
 //! Requests against the router, over a store in memory.
 
+mod apply;
 mod deletion;
 mod limits;
 mod lists;

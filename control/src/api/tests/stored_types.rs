@@ -126,7 +126,10 @@ async fn run(resource: &'static ResourceType, steps: Vec<Step>) {
         };
         let reply = send(&api, &user, method, &path, kind, "application/json", &body.to_string()).await;
         let what = format!("{method} {path} {kind} {body}");
-        assert!(reply.code < 500, "{what}: {}", reply.body);
+        // Upstream answers so to an apply that does not fit the type.
+        let unfit =
+            reply.body["message"].as_str().is_some_and(|m| m.starts_with("failed to create typed patch object"));
+        assert!(reply.code < 500 || unfit, "{what}: {}", reply.body);
         check(&api, resource, &what);
     }
 }

@@ -1,5 +1,6 @@
 //! A fixed scenario: requests of kubelets, controllers and users about pods, nodes and related objects.
 
+mod applies;
 mod deletions;
 mod nodes;
 mod others;
@@ -72,6 +73,7 @@ pub(crate) fn steps() -> Vec<Step> {
         pods::steps(),
         statuses::steps(),
         patches::steps(),
+        applies::steps(),
         refusals::steps(),
         subresources::steps(),
         deletions::steps(),
