@@ -110,12 +110,12 @@ impl Errors {
 
     /// The text is longer than `max` bytes.
     pub fn too_long(&mut self, field: impl Into<String>, max: usize) {
-        self.push(field, Cause::TooLong, format!("Too long: may not be more than {max} bytes"));
+        self.push(field, Cause::TooLong, too_long(max as u64));
     }
 
     /// There are more than `max` items.
     pub fn too_many(&mut self, field: impl Into<String>, count: usize, max: usize) {
-        self.push(field, Cause::TooMany, format!("Too many: {count}: must have at most {max} items"));
+        self.push(field, Cause::TooMany, too_many(count as u64, max as u64));
     }
 
     /// Refuses all but `allowed`; a missing value counts as an empty text.
@@ -158,4 +158,14 @@ impl Errors {
 #[must_use]
 pub fn quoted(value: &Value) -> String {
     if value.is_null() { "\"\"".to_owned() } else { value.to_string() }
+}
+
+/// What is told of a text that is longer than `max` bytes.
+pub(crate) fn too_long(max: u64) -> String {
+    format!("Too long: may not be more than {max} {}", if max == 1 { "byte" } else { "bytes" })
+}
+
+/// What is told of `count` items, where `max` are allowed.
+pub(crate) fn too_many(count: u64, max: u64) -> String {
+    format!("Too many: {count}: must have at most {max} {}", if max == 1 { "item" } else { "items" })
 }

@@ -61,12 +61,11 @@ impl Defaults {
             self.each(property, found);
             self.path.leave(before);
         }
-        for word in ["items", "additionalProperties"] {
-            if schema[word].is_object() {
-                let before = self.path.enter_field(word);
-                self.each(&schema[word], found);
-                self.path.leave(before);
-            }
+        // Upstream does not look into `additionalProperties`.
+        if schema["items"].is_object() {
+            let before = self.path.enter_field("items");
+            self.each(&schema["items"], found);
+            self.path.leave(before);
         }
         self.depth -= 1;
     }
@@ -79,19 +78,18 @@ impl Defaults {
         let mut pruned = default.clone();
         prune(&node, &mut pruned);
         if pruned != *default {
-            self.errors.invalid(field, default, "must not have unknown fields");
-            return;
+            self.errors.invalid(field.as_str(), default, "must not have unknown fields");
         }
-        for error in validate::values(&node, default, None, &mut Path::default()) {
-            let here = match error.field.as_str() {
-                "" | "<nil>" => field.clone(),
-                inside => format!("{field}.{inside}"),
-            };
-            self.errors.push(here, error.cause, error.detail);
+        let inside = |inner: &str| match inner {
+            "" | "<nil>" => field.clone(),
+            inner => format!("{field}.{inner}"),
+        };
+        let mut found = validate::embedded_problems(&node, default);
+        if found.is_empty() {
+            found = validate::values(&node, default, None, &mut Path::default());
         }
-        for error in validate::embedded_problems(&node, default) {
-            let inside = if error.field.is_empty() { field.clone() } else { format!("{field}.{}", error.field) };
-            self.errors.push(inside, error.cause, error.detail);
+        for error in found {
+            self.errors.push(inside(&error.field), error.cause, error.detail);
         }
     }
 }

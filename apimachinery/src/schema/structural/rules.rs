@@ -27,7 +27,7 @@ pub fn validate(schema: &Value, path: &str, status: bool) -> Vec<FieldError> {
         return errors;
     }
     let structural = invariants::check(schema, path);
-    if structural.is_empty() && errors.is_empty() {
+    if structural.is_empty() {
         errors.extend(super::defaults::check(schema, path));
     }
     errors.extend(structural);
@@ -182,14 +182,13 @@ impl Rules {
     }
 
     /// The type that an extension wants.
-    fn wants(&mut self, schema: &Value, of: &str, extension: &str) -> bool {
+    fn wants(&mut self, schema: &Value, of: &str, extension: &str) {
         let why = format!("must be {of} if {extension} is specified");
         match type_of(schema) {
-            found if found == of => return true,
+            found if found == of => {}
             "" => self.errors.required(self.field("type"), &why),
             found => self.errors.invalid_text(self.field("type"), found, &why),
         }
-        false
     }
 
     fn topology(&mut self, schema: &Value) {
@@ -203,19 +202,21 @@ impl Rules {
             }
         }
         let list_type = schema[LIST_TYPE].as_str();
-        if let Some(of) = list_type
-            && self.wants(schema, "array", LIST_TYPE)
-            && !matches!(of, "atomic" | "set" | "map")
-        {
-            self.errors.not_supported(self.field(LIST_TYPE), &schema[LIST_TYPE], &["atomic", "set", "map"]);
+        if let Some(of) = list_type {
+            self.wants(schema, "array", LIST_TYPE);
+            if !matches!(of, "atomic" | "set" | "map") {
+                self.errors.not_supported(self.field(LIST_TYPE), &schema[LIST_TYPE], &["atomic", "set", "map"]);
+            }
         }
         let keys: Vec<&str> = schema[KEYS].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let why = "must be map if x-kubernetes-list-map-keys is non-empty";
         match list_type {
-            Some("map") if keys.is_empty() => {
-                self.errors.required(self.field(KEYS), "must not be empty if x-kubernetes-list-type is map");
+            Some("map") => {
+                if keys.is_empty() {
+                    self.errors.required(self.field(KEYS), "must not be empty if x-kubernetes-list-type is map");
+                }
+                self.map_items(schema, &keys);
             }
-            Some("map") => self.map_items(schema, &keys),
             None if !keys.is_empty() => self.errors.required(self.field(LIST_TYPE), why),
             Some(of) if !keys.is_empty() => self.errors.invalid_text(self.field(LIST_TYPE), of, why),
             _ => {}
@@ -229,7 +230,7 @@ impl Rules {
     fn map_items(&mut self, schema: &Value, keys: &[&str]) {
         let items = &schema["items"];
         if !items.is_object() {
-            return;
+            return self.errors.required(self.field("items"), "must have a schema if x-kubernetes-list-type is map");
         }
         let field = |name: &str| format!("{}.{name}", self.path.field("items"));
         if is_true(items, "nullable") {
@@ -237,10 +238,8 @@ impl Rules {
         }
         let of = type_of(items);
         let why = "must be object if parent array's x-kubernetes-list-type is map";
-        match of {
-            "object" => {}
-            "" => return self.errors.required(field("type"), why),
-            of => return self.errors.invalid_text(field("type"), of, why),
+        if of != "object" {
+            return self.errors.invalid_text(field("type"), of, why);
         }
         let list = self.path.field("x-kubernetes-list-map-keys");
         let required: Vec<&str> =
@@ -257,7 +256,6 @@ impl Rules {
             if matches!(type_of(property), "object" | "array") {
                 let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
                 self.errors.invalid_text(format!("{here}.type"), of, why);
-                continue;
             }
             if property.get("default").is_none_or(Value::is_null) && !required.contains(key) {
                 let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
@@ -282,7 +280,8 @@ impl Rules {
             self.errors.forbidden(field("nullable"), "cannot be nullable when x-kubernetes-list-type is set");
         }
         let mut refuse = |name: &str| {
-            let value = if items[name].is_null() { "null".to_owned() } else { items[name].to_string() };
+            // Upstream shows the list type, also where the map type is wrong.
+            let value = &items["x-kubernetes-list-type"];
             self.errors.push(field(name), crate::field::Cause::Invalid, format!("Invalid value: {value}: {WHY}"));
         };
         match (type_of(items), items["x-kubernetes-list-type"].as_str(), items["x-kubernetes-map-type"].as_str()) {

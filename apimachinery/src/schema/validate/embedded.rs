@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::lists;
 use crate::{
     MAX_DEPTH,
     field::{Errors, FieldError, Path},
@@ -24,8 +25,9 @@ fn walk(schema: &Schema, value: &Value, path: &mut Path, root: bool, errors: &mu
                 errors.extend(check_one(value, path).0);
             }
             for (key, value) in fields {
+                let of = schema;
                 if let Some(schema) = schema.field(key) {
-                    let before = path.enter_field(key);
+                    let before = lists::enter(of, key, path);
                     walk(schema, value, path, false, errors, depth + 1);
                     path.leave(before);
                 }

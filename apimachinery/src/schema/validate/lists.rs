@@ -26,8 +26,9 @@ pub(super) fn check(schema: &Schema, value: &Value, path: &mut Path, errors: &mu
     match value {
         Value::Object(fields) => {
             for (key, value) in fields {
+                let of = schema;
                 if let Some(schema) = schema.field(key) {
-                    let before = path.enter_field(key);
+                    let before = enter(of, key, path);
                     check(schema, value, path, errors, depth + 1);
                     path.leave(before);
                 }
@@ -55,6 +56,12 @@ pub(super) fn check(schema: &Schema, value: &Value, path: &mut Path, errors: &mu
         }
         _ => {}
     }
+}
+
+/// Goes into a field; here upstream writes keys of maps in brackets.
+pub(super) fn enter(schema: &Schema, key: &str, path: &mut Path) -> usize {
+    let is_field = schema.object().is_some_and(|object| object.properties.contains_key(key));
+    if is_field { path.enter_field(key) } else { path.enter_key(key) }
 }
 
 /// Where each value stands the second time.

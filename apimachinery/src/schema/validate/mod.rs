@@ -81,7 +81,8 @@ impl Walk {
             self.type_of(schema, value);
         }
         if let Some(validations) = &schema.validations {
-            value::check(validations, value, &mut self.path, &mut self.found, self.depth);
+            let integer = matches!(schema.kind, Kind::Integer(_));
+            value::check(validations, value, integer, &mut self.path, &mut self.found, self.depth);
         }
         if !typed {
             self.inside(schema, value, old);
@@ -108,11 +109,22 @@ impl Walk {
             return;
         }
         let path = self.path.as_str();
+        let is_number = matches!(schema.kind, Kind::Integer(_) | Kind::Number);
+        let format = schema.validations.as_ref().and_then(|validations| validations.format.as_deref());
+        let format = format.filter(|_| !matches!(schema.kind, Kind::IntOrString));
+        // Where a format is declared, upstream compares formats of what is neither text nor list, and takes those.
+        let (wanted, found) = match (format, value) {
+            (Some(_), Value::String(_) | Value::Array(_)) if !is_number => return,
+            (None, _) | (_, Value::Null | Value::String(_) | Value::Array(_)) => (wanted, found),
+            (Some(format), Value::Number(number)) if number.is_i64() => (format, "int64"),
+            (Some(format), Value::Number(_)) => (format, "float64"),
+            (Some(format), _) => (format, ""),
+        };
         let detail = format!("Invalid value: {found:?}: {path} in body must be of type {wanted}: {found:?}");
         self.found.push(path, Cause::TypeInvalid, detail);
-        if found == "number" && wanted == "integer" {
-            let why = format!("Checked value must be of type integer (default format) in {path}");
-            self.found.push_whole(&why);
+        if type_name(value) == "number" && matches!(schema.kind, Kind::Integer(_)) {
+            let of = format.map_or("(default format)".to_owned(), |format| format!("with format {format}"));
+            self.found.push_whole(&format!("Checked value must be of type integer {of} in {path}"));
         }
     }
 

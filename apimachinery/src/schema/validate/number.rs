@@ -33,17 +33,20 @@ pub(super) fn float(number: f64) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// A limit as it is compared with a number of this kind.
-fn limit(limit: f64, integer: bool) -> f64 {
-    if integer { limit.trunc() } else { limit }
-}
-
-pub(super) fn check(validations: &Validations, number: &Number, path: &Path, found: &mut Found) {
+/// Checks a number. `integer` is whether the schema's type is that.
+pub(super) fn check(validations: &Validations, number: &Number, integer: bool, path: &Path, found: &mut Found) {
     let field = path.as_str();
     let Some(n) = number.as_f64() else { return };
-    let integer = number.is_i64();
     let value = Value::Number(number.clone());
-    if let Some(factor) = validations.multiple_of.map(|factor| limit(factor, integer)) {
+    // A limit that is none of its type is told, and compared as it is; others are cut where the value is an integer.
+    let limit = |limit: f64, name: &str, found: &mut Found| {
+        if integer && limit.fract() != 0.0 {
+            found.push_whole(&format!("{name} value must be of type integer (default format) in {path}"));
+            return limit;
+        }
+        if number.is_i64() { limit.trunc() } else { limit }
+    };
+    if let Some(factor) = validations.multiple_of.map(|factor| limit(factor, "MultipleOf", found)) {
         if factor <= 0.0 {
             let detail = format!(
                 "Invalid value: {0}: factor MultipleOf declared for {field} must be positive: {0}",
@@ -54,14 +57,14 @@ pub(super) fn check(validations: &Validations, number: &Number, path: &Path, fou
             found.invalid(field, &value, &format!("should be a multiple of {}", float(factor)));
         }
     }
-    if let Some(max) = validations.maximum.map(|max| limit(max, integer)) {
+    if let Some(max) = validations.maximum.map(|max| limit(max, "Maximum boundary", found)) {
         let exclusive = validations.exclusive_maximum;
         if above(number, n, max) || (exclusive && !above(number, n, max) && !below(number, n, max)) {
             let words = if exclusive { "less than" } else { "less than or equal to" };
             found.invalid(field, &value, &format!("should be {words} {}", float(max)));
         }
     }
-    if let Some(min) = validations.minimum.map(|min| limit(min, integer)) {
+    if let Some(min) = validations.minimum.map(|min| limit(min, "Minimum boundary", found)) {
         let exclusive = validations.exclusive_minimum;
         if below(number, n, min) || (exclusive && !above(number, n, min) && !below(number, n, min)) {
             let words = if exclusive { "greater than" } else { "greater than or equal to" };

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{formats, number};
 use crate::{
     MAX_DEPTH,
-    field::{Cause, FieldError, Path, quoted},
+    field::{Cause, FieldError, Path, quoted, too_long, too_many},
     schema::{Junctors, Validations},
 };
 
@@ -40,8 +40,15 @@ impl Found {
     }
 }
 
-/// Checks one value, and what nested validations say of what is inside it.
-pub(super) fn check(validations: &Validations, value: &Value, path: &mut Path, found: &mut Found, depth: usize) {
+/// Checks one value, and what nested validations say of what is inside it. `integer` is whether the schema's type is that.
+pub(super) fn check(
+    validations: &Validations,
+    value: &Value,
+    integer: bool,
+    path: &mut Path,
+    found: &mut Found,
+    depth: usize,
+) {
     if depth > MAX_DEPTH {
         return;
     }
@@ -51,7 +58,7 @@ pub(super) fn check(validations: &Validations, value: &Value, path: &mut Path, f
     }
     match value {
         Value::String(text) => check_text(validations, text, path, found),
-        Value::Number(number) => number::check(validations, number, path, found),
+        Value::Number(number) => number::check(validations, number, integer, path, found),
         Value::Array(items) => check_list(validations, items, path, found, depth),
         Value::Object(fields) => check_fields(validations, fields, path, found, depth),
         Value::Null | Value::Bool(_) => {}
@@ -64,7 +71,7 @@ fn check_text(validations: &Validations, text: &str, path: &Path, found: &mut Fo
     let length = text.chars().count() as u64;
     let value = Value::from(text);
     if let Some(max) = validations.max_length.filter(|max| length > *max) {
-        found.push(field, Cause::TooLong, format!("Too long: may not be more than {max} bytes"));
+        found.push(field, Cause::TooLong, too_long(max));
     }
     if let Some(min) = validations.min_length.filter(|min| length < *min) {
         found.invalid(field, &value, &format!("should be at least {min} chars long"));
@@ -85,7 +92,7 @@ fn check_list(validations: &Validations, items: &[Value], path: &mut Path, found
     if let Some(inside) = &validations.items {
         for (at, item) in items.iter().enumerate() {
             let before = path.enter_item(at);
-            check(inside, item, path, found, depth + 1);
+            check(inside, item, false, path, found, depth + 1);
             path.leave(before);
         }
     }
@@ -94,7 +101,7 @@ fn check_list(validations: &Validations, items: &[Value], path: &mut Path, found
         found.invalid(field, &count.into(), &format!("should have at least {min} items"));
     }
     if let Some(max) = validations.max_items.filter(|max| count > *max) {
-        found.push(field, Cause::TooMany, format!("Too many: {count}: must have at most {max} items"));
+        found.push(field, Cause::TooMany, too_many(count, max));
     }
 }
 
@@ -110,7 +117,7 @@ fn check_fields(
         found.invalid(path.as_str(), &count.into(), &format!("should have at least {min} properties"));
     }
     if let Some(max) = validations.max_properties.filter(|max| count > *max) {
-        found.push(path.as_str(), Cause::TooMany, format!("Too many: {count}: must have at most {max} items"));
+        found.push(path.as_str(), Cause::TooMany, too_many(count, max));
     }
     for name in validations.required.iter().filter(|name| !fields.contains_key(&***name)) {
         found.push(&path.field(name), Cause::Required, "Required value".to_owned());
@@ -118,14 +125,14 @@ fn check_fields(
     for (name, inside) in &validations.properties {
         if let Some(value) = fields.get(&**name) {
             let before = path.enter_field(name);
-            check(inside, value, path, found, depth + 1);
+            check(inside, value, false, path, found, depth + 1);
             path.leave(before);
         }
     }
     if let Some(inside) = &validations.additional_properties {
         for (name, value) in fields.iter().filter(|(name, _)| !validations.properties.contains_key(name.as_str())) {
             let before = path.enter_field(name);
-            check(inside, value, path, found, depth + 1);
+            check(inside, value, false, path, found, depth + 1);
             path.leave(before);
         }
     }
@@ -160,7 +167,7 @@ fn equal(one: &Value, other: &Value) -> bool {
 fn check_junctors(junctors: &Junctors, value: &Value, path: &mut Path, found: &mut Found, depth: usize) {
     let mut alone = |validations: &Validations, found: &mut Found| {
         let mut own = Found::default();
-        check(validations, value, path, &mut own, depth + 1);
+        check(validations, value, false, path, &mut own, depth + 1);
         found.looked_at += own.looked_at;
         own
     };
