@@ -1,5 +1,5 @@
 //! The scheduler: binds unscheduled pods to nodes. Knows a `kube::Client` and nothing else. `model`, `volume_binding`,
-//! `filters`, `scores`, `messages` and `state` are pure and may not import kube's client; this file is the loop.
+//! `filters`, `scores`, `messages`, `queue` and `state` are pure and may not import kube's client; this file is the loop.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
@@ -25,6 +25,7 @@ use windlass_kit::{
 mod filters;
 mod messages;
 mod model;
+mod queue;
 mod scores;
 mod state;
 #[cfg(test)]
@@ -185,18 +186,10 @@ fn node_event(state: &mut State, synced: &mut Synced, event: watcher::Event<Node
 fn storage_event<K: Stored>(state: &mut State, event: watcher::Event<K>) -> bool {
     let now = Instant::now();
     match event {
-        watcher::Event::Init => state.storage_changed(now, |storage| {
-            K::clear(storage);
-            false
-        }),
+        watcher::Event::Init => state.storage_cleared::<K>(),
         watcher::Event::InitDone => return true,
-        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
-            state.storage_changed(now, |storage| object.applied(storage));
-        }
-        watcher::Event::Delete(object) => state.storage_changed(now, |storage| {
-            object.deleted(storage);
-            false
-        }),
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => state.storage_applied(&object, now),
+        watcher::Event::Delete(object) => state.storage_deleted(&object),
     }
     false
 }

@@ -1,30 +1,22 @@
-//! The scheduling queue and the cache of nodes and pods. Pure: the clock is a value.
+//! What the scheduler knows: nodes with their pods, volumes, and the queue. Pure: the clock is a value.
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
-    time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeSelector};
 use tokio::time::Instant;
-use windlass_kit::{backoff::delay_after, objects::node_selector};
+use windlass_kit::objects::node_selector;
 
 use super::{
     filters,
     messages::{self, FilterFailure},
     model::{Constraints, NodeInfo, PodInfo},
+    queue::{Demands, Key, SchedulingQueue},
     scores,
-    volume_binding::{self, VolumeIndex},
+    volume_binding::{self, Stored, VolumeIndex},
 };
-
-/// Back-off of an unschedulable pod (upstream's constants).
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// An unschedulable pod is retried after this time even without an event (upstream's constant).
-const UNSCHEDULABLE_FLUSH_INTERVAL: Duration = Duration::from_secs(300);
-
-type Key = (String, String);
 
 /// The decision for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,28 +27,15 @@ pub(crate) enum Decision {
     Unschedulable { message: String },
 }
 
-#[derive(Debug)]
-struct Attempt {
-    failures: u32,
-    /// The end of the back-off.
-    back: Instant,
-    /// When it is retried without an event.
-    flush: Instant,
-    /// An event may have made it schedulable: it is retried after the back-off.
-    triggered: bool,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct State {
     nodes: BTreeMap<String, NodeInfo>,
     pods: HashMap<Key, PodInfo>,
     /// Assumed pods: bound by us, but not yet in the cache, by UID.
     assumed: HashMap<Key, String>,
-    active: BTreeSet<(Reverse<i32>, u64, Key)>,
-    /// The position of a pod in `active`.
-    places: HashMap<Key, (Reverse<i32>, u64)>,
-    waiting: HashMap<Key, Attempt>,
-    serial: u64,
+    /// Bound and assumed pods by node.
+    by_node: HashMap<String, HashSet<Key>>,
+    pub(crate) queue: SchedulingQueue,
     storage: VolumeIndex,
 }
 
@@ -84,7 +63,7 @@ impl State {
         if pod.node.is_some() {
             self.add_pod(&pod);
         } else if mine && !pod.terminal && !pod.deleting && !pod.gated {
-            self.activate(key.clone(), pod.priority);
+            self.queue.activate(key.clone(), pod.priority);
         }
         self.pods.insert(key, pod);
     }
@@ -94,28 +73,38 @@ impl State {
         self.remove(key, now);
     }
 
-    /// Removes a pod from queue and cache; freed resources make unschedulable pods retry.
+    /// Removes a pod from queue and cache; pods that fit into the freed resources are retried.
     fn remove(&mut self, key: &Key, now: Instant) {
-        self.waiting.remove(key);
-        if let Some((priority, serial)) = self.places.remove(key) {
-            self.active.remove(&(priority, serial, key.clone()));
-        }
+        self.queue.remove(key, now);
         let Some(pod) = self.pods.remove(key) else { return };
-        if let Some(node) = &pod.node
-            && !pod.terminal
+        self.leave_node(&pod, now);
+    }
+
+    /// Adds a pod to its node.
+    fn add_pod(&mut self, pod: &PodInfo) {
+        let Some(name) = &pod.node else { return };
+        self.by_node.entry(name.clone()).or_default().insert(pod.key());
+        if !pod.terminal
+            && let Some(node) = self.nodes.get_mut(name)
         {
-            if let Some(node) = self.nodes.get_mut(node) {
-                node.remove_pod(&pod);
-            }
-            self.retry_unschedulable(now);
+            node.add_pod(pod);
         }
     }
 
-    fn add_pod(&mut self, pod: &PodInfo) {
+    /// Takes a pod from its node.
+    fn leave_node(&mut self, pod: &PodInfo, now: Instant) {
+        let Some(name) = &pod.node else { return };
+        if let Some(keys) = self.by_node.get_mut(name) {
+            keys.remove(&pod.key());
+            if keys.is_empty() {
+                self.by_node.remove(name);
+            }
+        }
         if !pod.terminal
-            && let Some(node) = pod.node.as_ref().and_then(|name| self.nodes.get_mut(name))
+            && let Some(node) = self.nodes.get_mut(name)
         {
-            node.add_pod(pod);
+            node.remove_pod(pod);
+            self.queue.node_changed(node, now);
         }
     }
 
@@ -131,74 +120,62 @@ impl State {
                 && before.3 == known.allocatable
                 && max_pods == known.max_pods;
             if !same {
-                self.retry_unschedulable(now);
+                self.queue.node_changed(known, now);
             }
             return;
         }
         let mut info = NodeInfo::of(node);
-        for pod in self.pods.values().filter(|p| !p.terminal && p.node.as_deref() == Some(&name)) {
-            info.add_pod(pod);
+        for pod in self.by_node.get(&name).into_iter().flatten().filter_map(|key| self.pods.get(key)) {
+            if !pod.terminal {
+                info.add_pod(pod);
+            }
         }
+        self.queue.node_changed(&info, now);
         self.nodes.insert(name, info);
-        self.retry_unschedulable(now);
     }
 
-    /// Applies `change` to claims and volumes; if it had an effect, unschedulable pods are retried.
-    pub(crate) fn storage_changed(&mut self, now: Instant, change: impl FnOnce(&mut VolumeIndex) -> bool) {
-        if change(&mut self.storage) {
-            self.retry_unschedulable(now);
+    /// A claim or volume was added or has changed; the pods that use it are retried if that matters to them.
+    pub(crate) fn storage_applied<K: Stored>(&mut self, object: &K, now: Instant) {
+        if object.applied(&mut self.storage) {
+            for claim in object.claims(&self.storage) {
+                self.queue.claim_changed(&claim, now);
+            }
         }
+    }
+
+    /// A claim or volume was deleted, which helps nobody.
+    pub(crate) fn storage_deleted<K: Stored>(&mut self, object: &K) {
+        object.deleted(&mut self.storage);
+    }
+
+    /// Begins a new full list of claims or volumes.
+    pub(crate) fn storage_cleared<K: Stored>(&mut self) {
+        K::clear(&mut self.storage);
     }
 
     pub(crate) fn node_deleted(&mut self, name: &str) {
         self.nodes.remove(name);
     }
 
-    /// An event may have made unschedulable pods schedulable.
-    fn retry_unschedulable(&mut self, now: Instant) {
-        self.waiting.values_mut().for_each(|attempt| attempt.triggered = true);
-        self.advance(now);
-    }
-
     /// Moves due pods to the active queue; returns when the next one is due.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Instant> {
-        let due = |attempt: &Attempt| if attempt.triggered { attempt.back } else { attempt.flush };
-        let ready: Vec<Key> =
-            self.waiting.iter().filter(|(_, attempt)| due(attempt) <= now).map(|(key, _)| key.clone()).collect();
-        for key in ready {
-            // The entry stays: it has the number of failures.
-            if let Some(attempt) = self.waiting.get_mut(&key) {
-                attempt.flush = now + UNSCHEDULABLE_FLUSH_INTERVAL;
-                attempt.triggered = false;
-            }
-            if let Some(priority) = self.pods.get(&key).map(|p| p.priority) {
-                self.activate(key, priority);
-            }
-        }
-        self.waiting.values().map(due).min()
-    }
-
-    fn activate(&mut self, key: Key, priority: i32) {
-        if !self.places.contains_key(&key) {
-            self.serial += 1;
-            let place = (Reverse(priority), self.serial);
-            self.places.insert(key.clone(), place);
-            self.active.insert((place.0, place.1, key));
-        }
+        self.queue.advance(now)
     }
 
     /// The next pod by priority, then by age in the queue, and its decision.
     pub(crate) fn next(&mut self, now: Instant) -> Option<(PodInfo, Arc<Constraints>, Decision)> {
         loop {
-            let (_, serial, key) = self.active.pop_first()?;
-            self.places.remove(&key);
-            let Some(pod) = self.pods.get(&key).filter(|p| p.node.is_none()).cloned() else { continue };
-            let Some(constraints) = pod.constraints.clone() else { continue };
-            let places = match self.storage.required_node_affinity(&pod.namespace, &constraints.claims) {
-                Ok(places) => places,
+            let (key, serial) = self.queue.pop()?;
+            let pod = self.pods.get(&key).filter(|p| p.node.is_none()).cloned();
+            let Some((pod, constraints)) = pod.and_then(|pod| pod.constraints.clone().map(|c| (pod, c))) else {
+                self.queue.remove(&key, now);
+                continue;
+            };
+            let volumes = match self.volumes_of(&pod, &constraints) {
+                Ok(volumes) => volumes,
                 Err(why) => {
                     let message = messages::pre_filter_error(self.nodes.len(), &why);
-                    self.failed(&key, now);
+                    self.queue.failed(&pod, claims_of(&pod, &constraints), None, false, now);
                     return Some((pod, constraints, Decision::Unschedulable { message }));
                 }
             };
@@ -206,7 +183,7 @@ impl State {
             let mut failures: Vec<FilterFailure> = Vec::new();
             for node in self.nodes.values() {
                 match filters::filter_failure(&pod, &constraints, node) {
-                    None if !places.iter().all(|p| node_selector::matches(p, &node.name, &node.labels)) => {
+                    None if !volumes.iter().all(|p| node_selector::matches(p, &node.name, &node.labels)) => {
                         failures.push(FilterFailure {
                             reasons: vec![volume_binding::NODE_AFFINITY_CONFLICT.to_owned()],
                             preemptible: false,
@@ -221,10 +198,12 @@ impl State {
             let decision = match chosen {
                 Some(node) => {
                     self.assume(&key, &node);
+                    self.queue.bound(&key, now);
                     Decision::Bind { node }
                 }
                 None => {
-                    self.failed(&key, now);
+                    let demands = Demands { pod: pod.clone(), constraints: Arc::clone(&constraints), volumes };
+                    self.queue.failed(&pod, claims_of(&pod, &constraints), Some(demands), false, now);
                     Decision::Unschedulable { message: messages::fit_error(&failures) }
                 }
             };
@@ -232,25 +211,20 @@ impl State {
         }
     }
 
+    /// The node affinities of a pod's volumes; the error is why it cannot be scheduled yet.
+    fn volumes_of(&self, pod: &PodInfo, constraints: &Constraints) -> Result<Vec<NodeSelector>, String> {
+        let required = self.storage.required_node_affinity(&pod.namespace, &constraints.claims)?;
+        Ok(required.into_iter().cloned().collect())
+    }
+
     fn assume(&mut self, key: &Key, node: &str) {
         let Some(pod) = self.pods.get_mut(key) else { return };
         pod.node = Some(node.to_owned());
         self.assumed.insert(key.clone(), pod.uid.clone());
+        self.by_node.entry(node.to_owned()).or_default().insert(key.clone());
         if let Some(node) = self.nodes.get_mut(node) {
             node.add_pod(pod);
         }
-    }
-
-    fn failed(&mut self, key: &Key, now: Instant) {
-        let failures = self.waiting.get(key).map_or(0, |a| a.failures);
-        let back = now + delay_after(BACKOFF.0, BACKOFF.1, failures);
-        let attempt = Attempt {
-            failures: failures.saturating_add(1),
-            back,
-            flush: now + UNSCHEDULABLE_FLUSH_INTERVAL,
-            triggered: false,
-        };
-        self.waiting.insert(key.clone(), attempt);
     }
 
     /// The binding failed: the pod is forgotten on its node and retried.
@@ -260,16 +234,22 @@ impl State {
             return;
         }
         self.assumed.remove(&key);
-        let Some(pod) = self.pods.get_mut(&key) else { return };
-        if let Some(node) = pod.node.take().and_then(|name| self.nodes.get_mut(&name)) {
-            node.remove_pod(pod);
-        }
-        pod.constraints = Some(constraints);
-        self.failed(&key, now);
-        if let Some(attempt) = self.waiting.get_mut(&key) {
-            attempt.triggered = true;
-        }
-        self.retry_unschedulable(now);
+        let Some(pod) = self.pods.get(&key).cloned() else { return };
+        let demands = self.volumes_of(&pod, &constraints).ok().map(|volumes| {
+            let pod = PodInfo { node: None, ..pod.clone() };
+            Demands { pod, constraints: Arc::clone(&constraints), volumes }
+        });
+        self.queue.failed(&pod, claims_of(&pod, &constraints), demands, true, now);
+        self.leave_node(&pod, now);
+        self.pods.insert(key, PodInfo { node: None, constraints: Some(constraints), ..pod });
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fits_somewhere(&self, key: &Key) -> bool {
+        let Some((pod, constraints)) = self.pods.get(key).and_then(|p| Some((p, p.constraints.as_ref()?))) else {
+            return false;
+        };
+        self.nodes.values().any(|node| filters::filter_failure(pod, constraints, node).is_none())
     }
 
     /// Removes the pods that a full list does not have.
@@ -281,6 +261,11 @@ impl State {
     pub(crate) fn retain_nodes(&mut self, listed: &std::collections::HashSet<String>) {
         self.nodes.retain(|name, _| listed.contains(name));
     }
+}
+
+/// The claims of a pod's volumes.
+fn claims_of(pod: &PodInfo, constraints: &Constraints) -> Vec<Key> {
+    constraints.claims.iter().map(|claim| (pod.namespace.clone(), claim.name.clone())).collect()
 }
 
 /// Whether a change has no effect on scheduling.

@@ -1,6 +1,6 @@
 //! VolumeBinding: which nodes a pod's claims allow. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim};
 use windlass_kit::objects::claims::Claim;
@@ -22,6 +22,8 @@ struct ClaimState {
 pub(crate) struct VolumeIndex {
     claims: BTreeMap<Key, ClaimState>,
     volumes: BTreeMap<String, Option<NodeSelector>>,
+    /// Bound claims by volume.
+    by_volume: BTreeMap<String, BTreeSet<Key>>,
 }
 
 /// A kind of object in the index.
@@ -30,6 +32,9 @@ pub(crate) trait Stored {
     fn applied(&self, storage: &mut VolumeIndex) -> bool;
 
     fn deleted(&self, storage: &mut VolumeIndex);
+
+    /// The claims that a change of this object concerns.
+    fn claims(&self, storage: &VolumeIndex) -> Vec<Key>;
 
     /// Clears the index for a new full list.
     fn clear(storage: &mut VolumeIndex);
@@ -42,15 +47,20 @@ impl Stored for PersistentVolumeClaim {
             volume: self.spec.as_ref().and_then(|s| s.volume_name.clone()).filter(|v| bound && !v.is_empty()),
             deleting: self.metadata.deletion_timestamp.is_some(),
         };
-        storage.claims.insert(key_of(self), new.clone()) != Some(new)
+        storage.set_claim(key_of(self), Some(new))
     }
 
     fn deleted(&self, storage: &mut VolumeIndex) {
-        storage.claims.remove(&key_of(self));
+        storage.set_claim(key_of(self), None);
+    }
+
+    fn claims(&self, _: &VolumeIndex) -> Vec<Key> {
+        vec![key_of(self)]
     }
 
     fn clear(storage: &mut VolumeIndex) {
         storage.claims.clear();
+        storage.by_volume.clear();
     }
 }
 
@@ -65,12 +75,40 @@ impl Stored for PersistentVolume {
         storage.volumes.remove(self.metadata.name.as_deref().unwrap_or(""));
     }
 
+    fn claims(&self, storage: &VolumeIndex) -> Vec<Key> {
+        let name = self.metadata.name.as_deref().unwrap_or("");
+        storage.by_volume.get(name).into_iter().flatten().cloned().collect()
+    }
+
     fn clear(storage: &mut VolumeIndex) {
         storage.volumes.clear();
     }
 }
 
 impl VolumeIndex {
+    /// Returns whether that was a change.
+    fn set_claim(&mut self, key: Key, claim: Option<ClaimState>) -> bool {
+        let old = match &claim {
+            Some(claim) => self.claims.insert(key.clone(), claim.clone()),
+            None => self.claims.remove(&key),
+        };
+        if old == claim {
+            return false;
+        }
+        if let Some(volume) = old.and_then(|old| old.volume)
+            && let Some(claims) = self.by_volume.get_mut(&volume)
+        {
+            claims.remove(&key);
+            if claims.is_empty() {
+                self.by_volume.remove(&volume);
+            }
+        }
+        if let Some(volume) = claim.and_then(|claim| claim.volume) {
+            self.by_volume.entry(volume).or_default().insert(key);
+        }
+        true
+    }
+
     /// The node affinities of the volumes of these claims.
     ///
     /// # Errors

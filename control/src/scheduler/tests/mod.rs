@@ -9,6 +9,8 @@ use k8s_openapi::{
 };
 use tokio::time::Instant;
 
+mod queue;
+
 use super::{
     messages::{self, FilterFailure},
     model::*,

@@ -1,0 +1,286 @@
+//! The scheduling queue: pods to schedule now, and pods that wait for a change that could help them. Pure: the clock is
+//! a value.
+//!
+//! Pods with the same demands on a node form a group by their signature: if one fits nowhere, none of them does. A change
+//! of a node is tried on one pod of each group, and one pod is retried; when it is bound, the next one is. So the work
+//! for a change depends on how many kinds of pods wait, not on how many pods.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::NodeSelector;
+use tokio::time::Instant;
+use windlass_kit::{backoff::delay_after, objects::node_selector};
+
+use super::{
+    filters,
+    model::{Constraints, NodeInfo, PodInfo},
+};
+
+/// Back-off of an unschedulable pod (upstream's constants).
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// An unschedulable pod is retried after this time even without an event (upstream's constant).
+const UNSCHEDULABLE_FLUSH_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Namespace and name.
+pub(crate) type Key = (String, String);
+
+/// What decides whether a pod fits a node; all pods with the same text are interchangeable.
+type Signature = Arc<str>;
+
+/// A pod that was tried and is not bound.
+#[derive(Debug)]
+struct Attempt {
+    failures: u32,
+    priority: i32,
+    /// The end of the back-off.
+    back: Instant,
+    /// When it is retried; `None` while it is active.
+    due: Option<Instant>,
+    /// `None` when no node was tried.
+    signature: Option<Signature>,
+    claims: Vec<Key>,
+}
+
+/// Waiting pods with the same signature.
+#[derive(Debug)]
+struct Group {
+    demands: Demands,
+    /// By the end of their back-off.
+    waiting: BTreeSet<(Instant, Key)>,
+    /// The one that is retried for all.
+    retried: Option<Key>,
+}
+
+/// The demands of a pod on its node.
+#[derive(Debug, Clone)]
+pub(crate) struct Demands {
+    pub(crate) pod: PodInfo,
+    pub(crate) constraints: Arc<Constraints>,
+    /// Node affinities of its volumes.
+    pub(crate) volumes: Vec<NodeSelector>,
+}
+
+impl Demands {
+    fn signature(&self) -> Signature {
+        let Self { pod, constraints, volumes } = self;
+        let Constraints { selector, required, tolerations, .. } = &**constraints;
+        format!("{:?}", (pod.priority, &pod.requests, &pod.ports, selector, required, tolerations, volumes)).into()
+    }
+
+    fn fits(&self, node: &NodeInfo) -> bool {
+        filters::filter_failure(&self.pod, &self.constraints, node).is_none()
+            && self.volumes.iter().all(|volume| node_selector::matches(volume, &node.name, &node.labels))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SchedulingQueue {
+    active: BTreeSet<(Reverse<i32>, u64, Key)>,
+    /// The position of a pod in `active`.
+    places: HashMap<Key, (Reverse<i32>, u64)>,
+    attempts: HashMap<Key, Attempt>,
+    due: BTreeSet<(Instant, Key)>,
+    groups: HashMap<Signature, Group>,
+    /// Tried pods by their claims.
+    by_claim: HashMap<Key, BTreeSet<Key>>,
+    serial: u64,
+    /// Groups and pods that events were tried on.
+    #[cfg(test)]
+    pub(crate) examined: usize,
+}
+
+impl SchedulingQueue {
+    /// Adds a pod to be scheduled now.
+    pub(crate) fn activate(&mut self, key: Key, priority: i32) {
+        if !self.places.contains_key(&key) {
+            self.serial += 1;
+            let place = (Reverse(priority), self.serial);
+            self.places.insert(key.clone(), place);
+            self.active.insert((place.0, place.1, key));
+        }
+    }
+
+    /// Takes the next pod by priority, then by age in the queue, with a number that differs from pod to pod. One of
+    /// [`bound`](Self::bound), [`failed`](Self::failed) and [`remove`](Self::remove) follows.
+    pub(crate) fn pop(&mut self) -> Option<(Key, u64)> {
+        let (_, serial, key) = self.active.pop_first()?;
+        self.places.remove(&key);
+        Some((key, serial))
+    }
+
+    /// Moves due pods to the active ones; returns when the next one is due.
+    pub(crate) fn advance(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((at, _)) = self.due.first() {
+            if *at > now {
+                return Some(*at);
+            }
+            let Some((_, key)) = self.due.pop_first() else { break };
+            let Some(attempt) = self.attempts.get_mut(&key) else { continue };
+            attempt.due = None;
+            let priority = attempt.priority;
+            self.leave_group(&key, false);
+            self.activate(key, priority);
+        }
+        None
+    }
+
+    /// The pod fits no node, or, with `retry`, its binding failed. `demands` are `None` when no node was tried.
+    pub(crate) fn failed(
+        &mut self,
+        pod: &PodInfo,
+        claims: Vec<Key>,
+        demands: Option<Demands>,
+        retry: bool,
+        now: Instant,
+    ) {
+        let key = pod.key();
+        let failures = self.attempts.get(&key).map_or(0, |attempt| attempt.failures);
+        // As a member of its group it is one among others again.
+        self.forget(&key);
+        let back = now + delay_after(BACKOFF.0, BACKOFF.1, failures);
+        let due = if retry { back } else { now + UNSCHEDULABLE_FLUSH_INTERVAL };
+        let signature = demands.map(|demands| {
+            let signature = demands.signature();
+            let known = self.groups.get_key_value(&signature).map(|(known, _)| Arc::clone(known));
+            let signature = known.unwrap_or(signature);
+            let new = || Group { demands, waiting: BTreeSet::new(), retried: None };
+            self.groups.entry(Arc::clone(&signature)).or_insert_with(new).waiting.insert((back, key.clone()));
+            signature
+        });
+        for claim in &claims {
+            self.by_claim.entry(claim.clone()).or_default().insert(key.clone());
+        }
+        self.due.insert((due, key.clone()));
+        let failures = failures.saturating_add(1);
+        let attempt = Attempt { failures, priority: pod.priority, back, due: Some(due), signature, claims };
+        self.attempts.insert(key, attempt);
+    }
+
+    /// The pod has a node now. Another one of its group is tried; the number of failures is kept.
+    pub(crate) fn bound(&mut self, key: &Key, now: Instant) {
+        let Some(attempt) = self.attempts.get(key) else { return };
+        if let Some(signature) = attempt.signature.clone() {
+            self.release(key, &signature);
+            self.retry_one(&signature);
+            self.advance(now);
+        }
+    }
+
+    /// Removes a pod; what it was retried for is tried with another one of its group.
+    pub(crate) fn remove(&mut self, key: &Key, now: Instant) {
+        if let Some((priority, serial)) = self.places.remove(key) {
+            self.active.remove(&(priority, serial, key.clone()));
+        }
+        let signature = self.attempts.get(key).and_then(|attempt| attempt.signature.clone());
+        let was_retried =
+            signature.as_ref().and_then(|s| self.groups.get(s)).is_some_and(|g| g.retried.as_ref() == Some(key));
+        self.forget(key);
+        if let Some(signature) = signature.filter(|_| was_retried) {
+            self.retry_one(&signature);
+            self.advance(now);
+        }
+    }
+
+    /// A node is new, has changed, or has room: of each group that it fits, one pod is retried after its back-off.
+    pub(crate) fn node_changed(&mut self, node: &NodeInfo, now: Instant) {
+        let mut fitting = Vec::new();
+        for (signature, group) in &self.groups {
+            #[cfg(test)]
+            {
+                self.examined += 1;
+            }
+            if group.retried.is_none() && !group.waiting.is_empty() && group.demands.fits(node) {
+                fitting.push(Arc::clone(signature));
+            }
+        }
+        fitting.iter().for_each(|signature| self.retry_one(signature));
+        self.advance(now);
+    }
+
+    /// A claim, or its volume, has changed: the pods that use it are retried after their back-off.
+    pub(crate) fn claim_changed(&mut self, claim: &Key, now: Instant) {
+        let pods: Vec<Key> = self.by_claim.get(claim).into_iter().flatten().cloned().collect();
+        for key in pods {
+            #[cfg(test)]
+            {
+                self.examined += 1;
+            }
+            self.wake(&key);
+        }
+        self.advance(now);
+    }
+
+    /// Retries the pod of a group whose back-off ends first, unless one is retried already.
+    fn retry_one(&mut self, signature: &Signature) {
+        let Some(group) = self.groups.get_mut(signature).filter(|group| group.retried.is_none()) else { return };
+        let Some((_, key)) = group.waiting.first().cloned() else { return };
+        group.retried = Some(key.clone());
+        self.wake(&key);
+    }
+
+    /// A waiting pod is due at the end of its back-off.
+    fn wake(&mut self, key: &Key) {
+        let Some(attempt) = self.attempts.get_mut(key) else { return };
+        if let Some(due) = attempt.due.filter(|due| *due > attempt.back) {
+            self.due.remove(&(due, key.clone()));
+            self.due.insert((attempt.back, key.clone()));
+            attempt.due = Some(attempt.back);
+        }
+    }
+
+    /// Forgets all about a pod that was tried.
+    fn forget(&mut self, key: &Key) {
+        self.leave_group(key, true);
+        let Some(attempt) = self.attempts.remove(key) else { return };
+        if let Some(due) = attempt.due {
+            self.due.remove(&(due, key.clone()));
+        }
+        for claim in &attempt.claims {
+            if let Some(pods) = self.by_claim.get_mut(claim) {
+                pods.remove(key);
+                if pods.is_empty() {
+                    self.by_claim.remove(claim);
+                }
+            }
+        }
+    }
+
+    /// Takes a pod out of its group's waiting ones; `fully`, also if it is retried for all.
+    fn leave_group(&mut self, key: &Key, fully: bool) {
+        let Some(attempt) = self.attempts.get(key) else { return };
+        let Some(signature) = attempt.signature.clone() else { return };
+        let waiting = (attempt.back, key.clone());
+        if let Some(group) = self.groups.get_mut(&signature) {
+            group.waiting.remove(&waiting);
+        }
+        if fully {
+            self.release(key, &signature);
+        }
+    }
+
+    /// The pod is no longer retried for its group; an empty group is removed.
+    fn release(&mut self, key: &Key, signature: &Signature) {
+        let Some(group) = self.groups.get_mut(signature) else { return };
+        if group.retried.as_ref() == Some(key) {
+            group.retried = None;
+        }
+        if group.waiting.is_empty() && group.retried.is_none() {
+            self.groups.remove(signature);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.active.is_empty()
+            && self.places.is_empty()
+            && self.attempts.is_empty()
+            && self.due.is_empty()
+            && self.groups.is_empty()
+            && self.by_claim.is_empty()
+    }
+}
