@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 /// Group, version, kind, plural, namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 14] = [
+const KINDS: [(&str, &str, &str, &str, bool); 15] = [
     ("", "v1", "Pod", "pods", true),
     ("", "v1", "ReplicationController", "replicationcontrollers", true),
     ("", "v1", "Service", "services", true),
@@ -36,7 +36,10 @@ const KINDS: [(&str, &str, &str, &str, bool); 14] = [
     ("", "v1", "Node", "nodes", false),
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true),
+    (CUSTOM.0, "v1", "Widget", CUSTOM.1, true),
 ];
+/// Group and plural of a type that discovery shows only while [`FakeApi::serve_custom`] says so.
+pub(crate) const CUSTOM: (&str, &str) = ("example.com", "widgets");
 
 type Id = (String, String, String);
 
@@ -55,6 +58,7 @@ struct Inner {
     requests: HashMap<(Method, String), usize>,
     /// Creations that are refused, by plural.
     refuse: HashMap<String, String>,
+    serves_custom: bool,
 }
 
 struct Path {
@@ -84,6 +88,10 @@ impl FakeApi {
             Some(why) => drop(inner.refuse.insert(plural.to_owned(), why.to_owned())),
             None => drop(inner.refuse.remove(plural)),
         }
+    }
+
+    pub(crate) fn serve_custom(&self, serves: bool) {
+        self.inner.lock().unwrap().serves_custom = serves;
     }
 
     pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
@@ -195,7 +203,7 @@ fn parse(path: &str) -> Option<Path> {
     })
 }
 
-fn discovery(path: &str) -> Option<Value> {
+fn discovery(path: &str, serves_custom: bool) -> Option<Value> {
     let list = |group: &str| {
         let verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
         let found = KINDS.iter().filter(|k| k.0 == group);
@@ -210,8 +218,12 @@ fn discovery(path: &str) -> Option<Value> {
     };
     match path {
         "/api/v1" => Some(list("")),
-        "/apis" | "/apis/" => Some(json!({"kind": "APIGroupList",
-            "groups": [group("coordination.k8s.io"), group("discovery.k8s.io")]})),
+        "/apis" | "/apis/" => {
+            let mut groups = vec![group("coordination.k8s.io"), group("discovery.k8s.io")];
+            groups.extend(serves_custom.then(|| group(CUSTOM.0)));
+            Some(json!({"kind": "APIGroupList", "groups": groups}))
+        }
+        "/apis/example.com/v1" if serves_custom => Some(list(CUSTOM.0)),
         "/apis/coordination.k8s.io/v1" => Some(list("coordination.k8s.io")),
         "/apis/discovery.k8s.io/v1" => Some(list("discovery.k8s.io")),
         _ => None,
@@ -219,7 +231,8 @@ fn discovery(path: &str) -> Option<Value> {
 }
 
 async fn serve(State(api): State<FakeApi>, Query(query): Query<HashMap<String, String>>, request: Request) -> Response {
-    if let Some(document) = discovery(request.uri().path()) {
+    let serves_custom = api.inner.lock().unwrap().serves_custom;
+    if let Some(document) = discovery(request.uri().path(), serves_custom) {
         return ok(&document);
     }
     let Some(path) = parse(request.uri().path()) else { return status(404, "NotFound", "no such path") };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ReplicationController, Service};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -14,6 +14,10 @@ use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, fake_api::FakeApi, run};
+
+mod custom_types;
+mod visits;
+mod volumes;
 
 async fn put<K>(api: &Api<K>, value: Value) -> K
 where
@@ -268,4 +272,27 @@ async fn nodes_get_pod_cidrs_and_unreachable_ones_are_tainted() {
     bed.fake.until("nodes", "no taints", |n| n[0]["spec"]["taints"] == json!([])).await;
     bed.end().await;
     beat.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_owner_in_another_namespace_is_none() {
+    let bed = Bed::new(Config::default()).await;
+    let namespaces: Api<Namespace> = Api::all(bed.client.clone());
+    put(&namespaces, json!({"metadata": {"name": "shop"}})).await;
+    let owner: ConfigMap = put(&bed.api(), json!({"metadata": {"name": "owner"}})).await;
+    let uid = owner.metadata.uid.unwrap();
+    let reference = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]);
+    let elsewhere: Api<ConfigMap> = Api::namespaced(bed.client.clone(), "shop");
+    put(&elsewhere, json!({"metadata": {"name": "owned", "ownerReferences": reference}})).await;
+    let message = format!(
+        "ownerRef [v1/ConfigMap, namespace: shop, name: owner, uid: {uid}] does not exist in namespace \"shop\""
+    );
+    bed.fake
+        .until("events", "the event", |e| {
+            e.iter().any(|e| e["reason"] == "OwnerRefInvalidNamespace" && e["message"] == *message)
+        })
+        .await;
+    let owned = |c: &[Value]| c.iter().any(|c| c["metadata"]["name"] == "owned");
+    bed.fake.until("configmaps", "it goes", |c| !owned(c)).await;
+    bed.end().await;
 }

@@ -99,7 +99,9 @@ impl Graph {
                 Some(owner) if owner.is_deleting_dependents() || (owner.deleting && owner.orphan) => {
                     enqueue.extend([owner_id, id])
                 }
-                _ if !self.live.contains_key(&owner_id) => enqueue.push(id),
+                _ if matches!(self.owner(&object.namespace, owner), Owner::Unknown | Owner::Invalid) => {
+                    enqueue.push(id)
+                }
                 _ => {}
             }
         }
@@ -167,7 +169,6 @@ impl Graph {
     pub(crate) fn owner(&self, dependent_namespace: &str, owner: &OwnerReference) -> Owner {
         let id = uid(&owner.uid);
         match self.live.get(&id) {
-            // An owner in another namespace is invalid, and its dependent is ignored.
             Some(at) if *at != 0 && *at != namespace_hash(dependent_namespace) => Owner::Invalid,
             Some(_) if self.objects.get(&id).is_some_and(Object::is_deleting_dependents) => Owner::Waiting,
             Some(_) => Owner::Solid,
@@ -235,7 +236,8 @@ pub(crate) enum Owner {
     Waiting,
     /// The API does not have it.
     Absent,
-    /// In another namespace: never valid.
+    /// In another namespace: never valid. For a namespaced object that is the same as absent; a cluster-scoped one is
+    /// never collected.
     Invalid,
     /// Not in the graph: the API must be queried.
     Unknown,

@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client,
     api::{DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, Preconditions},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use windlass_kit::events::{Recorder, Severity};
 
 use super::runtime::{
     Context, Controller, Discovery, During as _, Error, Informers, Life, MetadataSource, Outcome, WorkQueue, error,
@@ -78,6 +79,7 @@ pub(crate) struct GarbageCollector {
     discovery: tokio::sync::Mutex<Discovery>,
     graph: Arc<Mutex<Graph>>,
     queue: WorkQueue<Id>,
+    recorder: Recorder,
     absent_owners: Mutex<AbsentOwnerCache>,
     kinds: Mutex<Kinds>,
     /// By plural and group.
@@ -100,6 +102,7 @@ impl Controller for GarbageCollector {
             discovery: tokio::sync::Mutex::new(context.discovery()),
             graph: Arc::default(),
             queue: context.queue(),
+            recorder: context.recorder("garbage-collector-controller"),
             absent_owners: Mutex::default(),
             kinds: Mutex::default(),
             monitors: Mutex::default(),
@@ -182,6 +185,24 @@ impl Controller for GarbageCollector {
 }
 
 impl GarbageCollector {
+    /// An owner in another namespace, or a namespaced one of a cluster-scoped object; upstream's event.
+    fn report_invalid_namespace(&self, object: &Object, owner: &OwnerReference) {
+        let about = ObjectReference {
+            api_version: Some(object.kind.resource.api_version.clone()),
+            kind: Some(object.kind.resource.kind.clone()),
+            namespace: (!object.namespace.is_empty()).then(|| object.namespace.clone()),
+            name: Some(object.name.clone()),
+            uid: Some(object.uid_text.clone()),
+            ..ObjectReference::default()
+        };
+        let OwnerReference { api_version, kind, name, uid, .. } = owner;
+        let namespace = &object.namespace;
+        let text = format!(
+            "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in namespace {namespace:?}"
+        );
+        self.recorder.record(&about, Severity::Warning, "OwnerRefInvalidNamespace", text);
+    }
+
     /// Begins to monitor the kinds that are new, and ceases to with those that are no longer served; a group whose
     /// discovery failed keeps its monitors.
     fn sync_monitors(&self, found: Kinds) {
@@ -232,12 +253,15 @@ impl GarbageCollector {
 
     async fn owner_state(&self, object: &Object, owner: &OwnerReference) -> Result<Owner, Error> {
         let known = lock(&self.graph).owner(&object.namespace, owner);
-        if known != Owner::Unknown {
-            return Ok(known);
-        }
         let id = uid(&owner.uid);
-        if lock(&self.absent_owners).set.contains(&id) {
-            return Ok(Owner::Absent);
+        match known {
+            Owner::Unknown if lock(&self.absent_owners).set.contains(&id) => return Ok(Owner::Absent),
+            Owner::Unknown => {}
+            Owner::Invalid => {
+                self.report_invalid_namespace(object, owner);
+                return Ok(if object.kind.namespaced { Owner::Absent } else { Owner::Invalid });
+            }
+            known => return Ok(known),
         }
         let kind = lock(&self.kinds).find(&owner.api_version, &owner.kind);
         let Some(kind) = kind else {
@@ -245,6 +269,7 @@ impl GarbageCollector {
             return Err(Error::Changed(format!("kind {} {}", owner.api_version, owner.kind)));
         };
         if kind.namespaced && !object.kind.namespaced {
+            self.report_invalid_namespace(object, owner);
             return Ok(Owner::Invalid);
         }
         let api = kind.api(&self.client, &object.namespace);

@@ -48,15 +48,17 @@ pub(crate) fn choose<'a>(
     }
 }
 
-/// Whether a volume is unclaimed or reserved for this claim.
+/// Whether a claim may be bound to a volume: that is unclaimed or reserved for this claim, and not being deleted.
 pub(crate) fn is_free_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    if volume.metadata.deletion_timestamp.is_some() {
-        return false;
-    }
-    let Some(holder) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return true };
-    holder.name == claim.metadata.name
-        && holder.namespace == claim.metadata.namespace
-        && holder.uid.as_ref().is_none_or(|uid| uid.is_empty() || Some(uid) == claim.metadata.uid.as_ref())
+    volume.metadata.deletion_timestamp.is_none() && !is_of_another(volume, claim)
+}
+
+/// Whether a volume belongs to, or is reserved for, another claim.
+pub(crate) fn is_of_another(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let Some(holder) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return false };
+    holder.name != claim.metadata.name
+        || holder.namespace != claim.metadata.namespace
+        || holder.uid.as_ref().is_some_and(|uid| !uid.is_empty() && Some(uid) != claim.metadata.uid.as_ref())
 }
 
 /// Whether an available volume satisfies a claim.

@@ -27,10 +27,12 @@ use super::{
     pods::{is_active, is_terminal},
     runtime::{Cache, Context, Controller, During as _, Error, Index, Key, Outcome, error},
 };
-use bind::{Choice, choose, is_free_for, phase};
+use bind::{Choice, choose, is_of_another, phase};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+/// Annotation of a claim that has been bound.
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 
 /// Claims by the volume that they name.
 const CLAIMS_BY_VOLUME: Index<PersistentVolumeClaim> =
@@ -164,13 +166,7 @@ impl PersistentVolumes {
             return write_finalizers(&api, &claim.metadata, CLAIM_FINALIZER, true).await;
         }
         if is_bound(&claim) {
-            let volume = volume_of(&claim).and_then(|name| self.volumes.get(&Key::new("", name)));
-            if volume.is_none_or(|volume| !is_free_for(&volume, &claim)) {
-                let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
-                self.event(&claim, Severity::Warning, "ClaimLost", message);
-                return self.claim_status(&api, &claim, json!({"phase": "Lost"})).await;
-            }
-            return Ok(());
+            return self.bound_claim(&api, &claim).await;
         }
         let all = self.candidates(key, &claim);
         match choose(&claim, all.iter().map(AsRef::as_ref)) {
@@ -184,6 +180,24 @@ impl PersistentVolumes {
                 if is_pending { Ok(()) } else { self.claim_status(&api, &claim, json!({"phase": "Pending"})).await }
             }
         }
+    }
+
+    /// A claim that was bound stays so, or is lost, until its volume is there again; as upstream's `syncBoundClaim`.
+    async fn bound_claim(&self, api: &Api<PersistentVolumeClaim>, claim: &PersistentVolumeClaim) -> Result<(), Error> {
+        let volume = volume_of(claim).and_then(|name| self.volumes.get(&Key::new("", name)));
+        let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
+        let (reason, message) = match volume {
+            Some(volume) if !is_of_another(&volume, claim) => {
+                return if phase == Some("Bound") { Ok(()) } else { self.bind(api, claim, &volume).await };
+            }
+            Some(_) => ("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly"),
+            None => ("ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!"),
+        };
+        if phase == Some("Lost") {
+            return Ok(());
+        }
+        self.event(claim, Severity::Warning, reason, message);
+        self.claim_status(api, claim, json!({"phase": "Lost"})).await
     }
 
     /// The volume is written before the claim: once it names the claim, no other claim can bind it, wherever this is
@@ -206,7 +220,7 @@ impl PersistentVolumes {
                 .during("bind the volume", &volume_name)?;
         }
         let set = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()) == Some(volume_name.as_str());
-        let mut annotations = json!({"pv.kubernetes.io/bind-completed": "yes"});
+        let mut annotations = json!({BIND_COMPLETED: "yes"});
         if !set {
             annotations["pv.kubernetes.io/bound-by-controller"] = json!("yes");
         }
@@ -331,6 +345,7 @@ fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|n| !n.is_empty())
 }
 
+/// Whether the claim has been bound, whatever became of its volume.
 fn is_bound(claim: &PersistentVolumeClaim) -> bool {
-    claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound")
+    claim.annotations().contains_key(BIND_COMPLETED)
 }

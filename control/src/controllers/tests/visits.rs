@@ -1,0 +1,152 @@
+//! A change costs what it concerns: the objects that controllers look at, counted.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use windlass_kit::{metrics::Registry, prometheus::Format};
+
+use super::{Bed, put};
+use crate::controllers::Config;
+
+/// Numbers of objects of each type that have nothing to do with the changes. A walk over one type looks at as many.
+const UNRELATED: [usize; 2] = [20, 200];
+
+/// The objects that all controllers have looked up so far.
+fn reads(metrics: &Registry) -> u64 {
+    let page = metrics.page(Format::Plain);
+    let samples = page.lines().filter(|line| line.starts_with("windlass_informer_objects_read_total{"));
+    samples.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// Waits until controllers look at nothing any more.
+async fn rest(metrics: &Registry) -> u64 {
+    let mut before = reads(metrics);
+    loop {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let now = reads(metrics);
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
+}
+
+fn pod(name: &str, app: &str, node: &str, ready: bool) -> Value {
+    let status = if ready { "True" } else { "False" };
+    json!({"metadata": {"name": name, "labels": {"app": app}}, "spec": {"nodeName": node, "containers": []},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
+            "conditions": [{"type": "Ready", "status": status}]}})
+}
+
+fn node(ready: bool) -> Value {
+    let status = if ready { "True" } else { "False" };
+    json!({"status": {"conditions": [{"type": "Ready", "status": status}]}})
+}
+
+fn volume(name: &str, class: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"storageClassName": class, "capacity": {"storage": "1Gi"}}})
+}
+
+async fn fill(bed: &Bed, unrelated: usize) {
+    let nodes: Api<Node> = Api::all(bed.client.clone());
+    let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
+    for i in 0..unrelated {
+        let app = format!("other-{i}");
+        let mut other = node(true);
+        other["metadata"] = json!({"name": app});
+        put(&nodes, other).await;
+        put(&bed.api::<Pod>(), pod(&app, &app, &app, true)).await;
+        let selector = json!({"app": app});
+        put(
+            &bed.api::<Service>(),
+            json!({"metadata": {"name": app}, "spec": {"selector": selector, "ports": [{"port": 80}]}}),
+        )
+        .await;
+        put(
+            &bed.api::<ReplicationController>(),
+            json!({"metadata": {"name": app}, "spec": {"replicas": 1,
+            "selector": selector, "template": {"metadata": {"labels": selector}, "spec": {"containers": []}}}}),
+        )
+        .await;
+        put(&volumes, volume(&app, "unused")).await;
+        put(
+            &bed.api::<PersistentVolumeClaim>(),
+            json!({"metadata": {"name": app}, "spec": {"storageClassName": "wanted"}}),
+        )
+        .await;
+    }
+}
+
+/// The objects that controllers look at for each of some changes.
+async fn costs(unrelated: usize) -> Vec<(&'static str, u64)> {
+    let config = Config::default();
+    let metrics = config.metrics.clone();
+    let bed = Bed::new(config).await;
+    fill(&bed, unrelated).await;
+    let (nodes, pods) = (Api::<Node>::all(bed.client.clone()), bed.api::<Pod>());
+    let mut own = node(true);
+    own["metadata"] = json!({"name": "n1"});
+    put(&nodes, own).await;
+    for i in 0..3 {
+        put(&pods, pod(&format!("web-{i}"), "web", "n1", true)).await;
+    }
+    let selector = json!({"app": "web"});
+    let service = json!({"metadata": {"name": "web"}, "spec": {"selector": selector, "ports": [{"port": 80}]}});
+    put(&bed.api::<Service>(), service).await;
+    bed.rc(3).await;
+    let mut before = rest(&metrics).await;
+    let mut costs = Vec::new();
+    let mut cost = async |change: &'static str| {
+        let now = rest(&metrics).await;
+        costs.push((change, now - before));
+        before = now;
+    };
+    let patch = |value: Value| Patch::Merge(value);
+    let params = PatchParams::default();
+
+    let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    pods.patch_status("web-0", &params, &patch(unready)).await.unwrap();
+    cost("a pod becomes unready").await;
+    put(&pods, pod("orphan", "web", "n1", true)).await;
+    cost("a pod is adopted, and one too many deleted").await;
+    pods.delete("other-3", &DeleteParams::default().grace_period(0)).await.unwrap();
+    cost("a pod is replaced").await;
+    let params_of = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}});
+    nodes.patch("n1", &params, &patch(params_of)).await.unwrap();
+    cost("a node moves to another zone").await;
+    nodes.patch_status("n1", &params, &patch(node(false))).await.unwrap();
+    cost("a node becomes unready").await;
+    put(&Api::<PersistentVolume>::all(bed.client.clone()), volume("mine", "mine")).await;
+    cost("a volume that nobody wants").await;
+    put(
+        &bed.api::<PersistentVolumeClaim>(),
+        json!({"metadata": {"name": "mine"}, "spec": {"storageClassName": "mine"}}),
+    )
+    .await;
+    bed.fake.until("persistentvolumeclaims", "bound", |c| c.iter().any(|c| c["status"]["phase"] == "Bound")).await;
+    cost("a claim is bound").await;
+    bed.api::<ReplicationController>().delete("web", &DeleteParams::background()).await.unwrap();
+    bed.fake.until("replicationcontrollers", "it goes", |r| r.len() == unrelated).await;
+    cost("an owner is deleted").await;
+    nodes.delete("other-7", &DeleteParams::default()).await.unwrap();
+    cost("a node is deleted").await;
+
+    bed.end().await;
+    costs
+}
+
+#[tokio::test]
+async fn the_work_for_a_change_is_independent_of_unrelated_objects() {
+    let [few, many] = UNRELATED;
+    let (with_few, with_many) = (costs(few).await, costs(many).await);
+    let margin = u64::try_from((many - few) / 2).unwrap();
+    assert!(with_few.iter().map(|(_, visited)| visited).sum::<u64>() > 50, "nothing was counted: {with_few:?}");
+    for ((change, small), (_, large)) in with_few.iter().zip(&with_many) {
+        assert!(*large < small + margin, "{change}: {small} objects among {few}, {large} among {many}");
+    }
+}
